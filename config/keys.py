@@ -1,0 +1,201 @@
+"""Every key of the configuration, derived from the models: path, type, default, range, environment name.
+
+Nothing here is written down twice: the environment source, the schema, the reference page and the example's test
+all read this list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from functools import cache
+from pathlib import Path
+from types import NoneType
+from typing import Annotated, Any, get_args, get_origin
+
+import annotated_types
+from pydantic.fields import FieldInfo
+
+from config.duration import format_duration
+from config.fields import Block, Kind, nearest
+from config.model import CRTDL_STEPS, PipelineConfig, StepName
+from config.services import SHORTEST
+
+ENV_PREFIX = "APP_"
+
+
+@dataclass(frozen=True)
+class KeyInfo:
+    """One key. ``steps`` are the steps it belongs to; empty when every run uses it."""
+
+    key: str
+    kind: Kind
+    default: Any
+    description: str
+    minimum: int | timedelta | None
+    maximum: int | None
+    choices: tuple[str, ...]
+    steps: frozenset[StepName]
+
+    @property
+    def env(self) -> str:
+        """The name of its environment variable."""
+        return env_name(self.key)
+
+    @property
+    def secret(self) -> bool:
+        """Whether its value is never shown."""
+        return self.kind is Kind.SECRET
+
+    @property
+    def default_text(self) -> str:
+        """The default as one writes it; empty when there is none."""
+        return show(self.default)
+
+    @property
+    def range_text(self) -> str:
+        """What its values must be, as a predicate; empty when there is no bound."""
+        if self.minimum == SHORTEST:
+            return "must be longer than zero"
+        lowest = show(self.minimum)
+        if self.maximum is not None:
+            return f"must be between {lowest} and {self.maximum}"
+        return f"must be at least {lowest}" if lowest else ""
+
+
+def env_name(key: str) -> str:
+    """``APP_`` and the path, uppercased, each ``.`` replaced by ``_`` (document 1, "Conventions")."""
+    return ENV_PREFIX + key.upper().replace(".", "_")
+
+
+def show(value: Any) -> str:
+    """A value as one writes it in a file, on one line; secrets masked, queries of URLs left out."""
+    if value is None or value == ():
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, timedelta):
+        return format_duration(value)
+    if isinstance(value, Path):
+        # "./jobs" rather than "jobs", as document 1 writes it: one sees that it starts at the working directory.
+        return str(value) if value.is_absolute() or str(value).startswith(".") else f"./{value}"
+    if isinstance(value, tuple):
+        if isinstance(value[0], Block):
+            return f"{len(value)} rule{'s' if len(value) > 1 else ''}"
+        return "[" + ", ".join(show(item) for item in value) + "]"
+    if isinstance(value, str) and value.startswith(("http://", "https://")):
+        return value.partition("?")[0]
+    return str(value)
+
+
+@cache
+def describe_keys() -> tuple[KeyInfo, ...]:
+    """Every key, in the order of the documentation."""
+    return tuple(_walk(PipelineConfig, ""))
+
+
+@cache
+def keys_by_name() -> dict[str, KeyInfo]:
+    """Every key by its dotted path."""
+    return {info.key: info for info in describe_keys()}
+
+
+@cache
+def blocks() -> dict[str, type[Block]]:
+    """Every block by its dotted path; the root is the empty path."""
+    found: dict[str, type[Block]] = {"": PipelineConfig}
+
+    def visit(model: type[Block], prefix: str) -> None:
+        for name, field in model.model_fields.items():
+            if (nested := _block_of(field.annotation)) is not None:
+                found[prefix + name] = nested
+                visit(nested, f"{prefix}{name}.")
+
+    visit(PipelineConfig, "")
+    return found
+
+
+def suggest(key: str, extra: tuple[str, ...] = ()) -> str:
+    """A hint for a path that is no key: the nearest known one, or what the block knows."""
+    block, _, name = key.rpartition(".")
+    known = [*keys_by_name(), *(path for path in blocks() if path), *extra]
+    siblings = {path.rpartition(".")[2]: path for path in known if path.rpartition(".")[0] == block}
+    if near := nearest(name, list(siblings)):
+        return f"did you mean {siblings[near]}?"
+    if same := [path for path in known if path.rpartition(".")[2] == name]:
+        return f"did you mean {same[0]}?" if len(same) == 1 else f"{name} is a key of {_owners(same)}"
+    if near := nearest(key, known):
+        return f"did you mean {near}?"
+    return f"known here: {', '.join(siblings)}"
+
+
+def suggest_variable(name: str, known: list[str]) -> str | None:
+    """A hint for an ``APP_`` variable that names no key."""
+    near = nearest(name, [env.lower() for env in known])
+    return f"did you mean {near.upper()}?" if near else None
+
+
+def _owners(paths: list[str]) -> str:
+    return ", ".join(path.rpartition(".")[0] or "the top level" for path in paths)
+
+
+def _walk(model: type[Block], prefix: str) -> Iterator[KeyInfo]:
+    for name, field in model.model_fields.items():
+        key = prefix + name
+        if (nested := _block_of(field.annotation)) is not None:
+            yield from _walk(nested, f"{key}.")
+        else:
+            yield _describe(key, field)
+
+
+def _describe(key: str, field: FieldInfo) -> KeyInfo:
+    kind, inner = _kind(field)
+    lowest = next((m.ge for m in field.metadata if isinstance(m, annotated_types.Ge)), None)
+    highest = next((m.le for m in field.metadata if isinstance(m, annotated_types.Le)), None)
+    return KeyInfo(
+        key=key,
+        kind=kind,
+        default=field.get_default(call_default_factory=False),
+        description=field.description or "",
+        minimum=lowest if isinstance(lowest, int | timedelta) else None,
+        maximum=highest if isinstance(highest, int) else None,
+        choices=_choices(inner),
+        steps=_steps(key),
+    )
+
+
+def _kind(field: FieldInfo) -> tuple[Kind, Any]:
+    """The kind marker of a field and the type it marks: beside the annotation, or inside ``… | None``."""
+    for marker in field.metadata:
+        if isinstance(marker, Kind):
+            return marker, field.annotation
+    for argument in get_args(field.annotation):
+        if get_origin(argument) is Annotated:
+            for marker in get_args(argument)[1:]:
+                if isinstance(marker, Kind):
+                    return marker, get_args(argument)[0]
+    raise TypeError(f"a key without a kind: {field.annotation}")
+
+
+def _choices(annotation: Any) -> tuple[str, ...]:
+    if isinstance(annotation, type) and issubclass(annotation, StrEnum):
+        return tuple(annotation)
+    return next((found for argument in get_args(annotation) if (found := _choices(argument))), ())
+
+
+def _block_of(annotation: Any) -> type[Block] | None:
+    candidates = [annotation, *(a for a in get_args(annotation) if a is not NoneType)]
+    nested = [c for c in candidates if isinstance(c, type) and issubclass(c, Block)]
+    return nested[0] if nested and get_origin(annotation) is None else None
+
+
+def _steps(key: str) -> frozenset[StepName]:
+    """The steps a key belongs to: those of its service block (``4-product.md`` §3, unset variables)."""
+    top, _, rest = key.partition(".")
+    if top != "services":
+        return frozenset()
+    service = rest.partition(".")[0]
+    # Preprocessing prepares the CRTDL, which exactly these steps read.
+    return CRTDL_STEPS if service == "crtdl_preprocessing" else frozenset({StepName(service)})

@@ -1,0 +1,282 @@
+"""From the sources to a checked configuration: merge, translate old keys, read, validate, apply the rules.
+
+Everything that is wrong is collected on the way and raised once (``4-product.md`` §3).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import PydanticCustomError
+
+from config.deprecated import DEPRECATED, EXTRACTOR, DeprecatedKey
+from config.fields import read_integer
+from config.findings import ConfigError, Finding, about
+from config.keys import blocks, keys_by_name
+from config.loaded import LoadedConfig
+from config.model import PipelineConfig, StepName, read_step
+from config.rules import Facts, check
+from config.services import AttributeToAdd, CreateGroup, EnrichmentRule
+from config.sources import Given, Layer, read_environment, read_file, read_overrides
+from config.translate import translate
+from config.values import Reading, read_value
+
+_STEPS = "pipeline.enabled_steps"
+_RULE_NAMES = tuple(name for model in (EnrichmentRule, CreateGroup, AttributeToAdd) for name in model.model_fields)
+
+
+def load_config(
+    path: str | os.PathLike[str],
+    *,
+    overrides: Sequence[str] = (),
+    environ: Mapping[str, str] | None = None,
+) -> LoadedConfig:
+    """The configuration that flags, environment, file and defaults make together, highest first.
+
+    ``overrides`` are ``KEY=VALUE`` texts as ``--set`` takes them; ``environ`` is the process's environment unless
+    given. Raises ``ConfigError`` with every error that can be found.
+    """
+    environ = os.environ if environ is None else environ
+    path = Path(path)
+    flags = read_overrides(overrides)
+    return _Loading([flags, read_environment(environ), read_file(path)], environ, path).run()
+
+
+class _Loading:
+    """One load: the merged values and what was found so far."""
+
+    def __init__(self, layers: Sequence[Layer], environ: Mapping[str, str], path: Path) -> None:
+        self.environ = environ
+        self.path = path
+        self.findings = [finding for layer in reversed(layers) for finding in layer.findings]
+        self.lines = layers[-1].lines
+        self.given = _merge(layers)
+        self.old: dict[str, str] = {}  # today's key → the deprecated one that its value was written with
+        self.values: dict[str, Any] = {}
+        # Where a source was too broken to say anything, nothing can be said about the keys either.
+        broken = {key for layer in layers for key in layer.broken}
+        for key in broken:
+            self.given.pop(key, None)
+        self.unknown = set(broken)
+        self.skipped: dict[str, str] = {}
+        self.steps: tuple[StepName | None, ...] | None = None
+
+    def run(self) -> LoadedConfig:
+        # Which variables must be set depends on the steps, so these are read first.
+        self._read(_STEPS)
+        self.steps = self._known_steps()
+        self._translate_deprecated()
+        for key in self.given:
+            if key not in self.values and key not in self.unknown:
+                self._read(key)
+        config = self._validate()
+        facts = Facts(
+            config,
+            present=frozenset(self.values) | (self.unknown & self.given.keys() - self.skipped.keys()),
+            unknown=frozenset(self.unknown),
+            steps=self.steps,
+        )
+        self.findings += [self._located(finding) for finding in check(facts)]
+        if any(finding.level == "error" for finding in self.findings):
+            raise ConfigError(sorted(self.findings, key=lambda finding: finding.level))  # errors before warnings
+        return LoadedConfig(config, self.path, tuple(self.findings), self._sources())
+
+    # --- deprecated keys ---
+
+    def _translate_deprecated(self) -> None:
+        old_keys = [DEPRECATED[key] for key in self.given if key in DEPRECATED]
+        self._refuse_flat_and_block([old for old in old_keys if old.flat_auth])
+        for old in old_keys:
+            given = self.given.pop(old.key)
+            if old.replacement in self.given and not old.flat_auth:
+                message = about(old.key, f"is an older form of {old.replacement}, which is set too")
+                self._add("deprecated-and-current", old.key, message, "remove the older one", given)
+                continue
+            self._warn(old, given)
+            if old.replacement is None or old.unit is not None:
+                self._read_number(old, given)
+            elif old.replacement not in self.given:
+                self.given[old.replacement] = given
+                self.old[old.replacement] = old.key
+
+    def _refuse_flat_and_block(self, flat: Sequence[DeprecatedKey]) -> None:
+        block = f"{EXTRACTOR}.auth"
+        both = [key for key in self.given if key.startswith(f"{block}.")]
+        if flat and both:
+            names = ", ".join(old.key.rpartition(".")[2] for old in flat)
+            message = f"the auth block is used together with the deprecated flat keys ({names})"
+            self._add("auth-flat-and-block", block, message, "move them all into the auth block", self.given[both[0]])
+
+    def _warn(self, old: DeprecatedKey, given: Given) -> None:
+        if old.replacement is None:
+            hint = "remove it: lines may have any length"
+        elif old.unit is not None:
+            hint = f"use {old.replacement}, a duration like {'PT30M' if old.unit.seconds == 60 else 'PT5S'}"
+        else:
+            hint = f"use {old.replacement}; a later major version removes the old key"
+        self._add("deprecated-key", old.key, about(old.key, "is deprecated"), hint, given, warning=True)
+
+    def _read_number(self, old: DeprecatedKey, given: Given) -> None:
+        reading = read_value(old.key, given, self.environ)
+        if not self._accept(old.key, reading, given) or reading.value is None:
+            if old.replacement:
+                self.unknown.add(old.replacement)
+            return
+        try:
+            number = read_integer(reading.value)
+        except PydanticCustomError as error:
+            context = error.context or {}
+            self._add(error.type, old.key, about(old.key, context["message"]), None, given)
+            if old.replacement:
+                self.unknown.add(old.replacement)
+            return
+        if old.replacement is None and number < 0:
+            self._add("out-of-range", old.key, about(old.key, "must be at least 0"), None, given)
+        if old.replacement and old.unit:
+            self.values[old.replacement] = number * old.unit
+            self.given[old.replacement] = given
+            self.old[old.replacement] = old.key
+
+    # --- reading ---
+
+    def _read(self, key: str) -> None:
+        given = self.given.get(key)
+        if given is None:
+            return
+        reading = read_value(self.old.get(key, key), given, self.environ)
+        if self._accept(key, reading, given) and reading.value is not None:
+            self.values[key] = reading.value
+
+    def _accept(self, key: str, reading: Reading, given: Given) -> bool:
+        """Take over what reading a key found; whether its value is usable."""
+        self.findings += reading.findings
+        if reading.unset and self._belongs_to_a_disabled_step(key):
+            self.unknown.add(key)
+            self.skipped[key] = ", ".join(reading.unset)
+            return False
+        for name in reading.unset:
+            message = f"the environment variable {name} is not set"
+            hint = f"set {name}, or write $${{ for a literal ${{"
+            self._add("unset-variable", self.old.get(key, key), message, hint, given)
+        if reading.findings or reading.unset:
+            self.unknown.add(key)
+            return False
+        return True
+
+    def _belongs_to_a_disabled_step(self, key: str) -> bool:
+        steps = keys_by_name()[key].steps if key in keys_by_name() else frozenset()
+        if key in DEPRECATED and (replacement := DEPRECATED[key].replacement):
+            steps = keys_by_name()[replacement].steps
+        return bool(steps) and steps.isdisjoint(self.steps or ())
+
+    def _known_steps(self) -> tuple[StepName | None, ...] | None:
+        """The step list as far as it can be read: one bad name must not hide what follows from the others."""
+        names = self.values.get(_STEPS)
+        if not isinstance(names, list):
+            return None
+        return tuple(_step_or_none(name) for name in names)
+
+    # --- validation ---
+
+    def _validate(self) -> PipelineConfig:
+        values = dict(self.values)
+        while True:
+            try:
+                return PipelineConfig.model_validate(_nested(values))
+            except ValidationError as error:
+                for problem in translate(error, _RULE_NAMES):
+                    key = _leaf(problem.key)
+                    values.pop(key, None)
+                    self.unknown.add(key)
+                    message = problem.message
+                    if problem.bound and problem.key == key:
+                        message = keys_by_name()[key].range_text or message
+                    shown = problem.key.replace(key, self.old.get(key, key), 1)
+                    message = about(shown, message)
+                    self._add(problem.reference, shown, message, problem.hint, self.given.get(key))
+
+    # --- findings and sources ---
+
+    def _add(
+        self,
+        reference: str,
+        key: str,
+        message: str,
+        hint: str | None,
+        given: Given | None,
+        *,
+        warning: bool = False,
+    ) -> None:
+        finding = Finding(
+            reference,
+            key,
+            message,
+            hint,
+            level="warning" if warning else "error",
+            line=given.line if given else None,
+            where=given.label.removeprefix("file ") if given else None,
+        )
+        self.findings.append(finding)
+
+    def _located(self, finding: Finding) -> Finding:
+        """The finding with the place of the value that it is about, where one source gives it."""
+        given = self.given.get(_leaf(finding.key))
+        if finding.where or (given is None and finding.key not in self.lines):
+            return finding
+        if given is None:
+            line = self.lines[finding.key]
+            return replace(finding, line=line, where=f"{self.path}:{line}")
+        return replace(finding, line=given.line, where=given.label.removeprefix("file "))
+
+    def _sources(self) -> dict[str, str]:
+        sources = {}
+        for key, given in self.given.items():
+            note = f" ({self.old[key]})" if key in self.old else ""
+            if key in self.skipped:
+                note = f" ({self.skipped[key]} is not set, and no enabled step needs it)"
+            elif key not in self.values:
+                continue  # it says nothing, so the default holds
+            sources[key] = given.label + note
+        return sources
+
+
+def _merge(layers: Sequence[Layer]) -> dict[str, Given]:
+    """The first layer that has a key wins; what it explicitly leaves unset is unset."""
+    merged: dict[str, Given] = {}
+    for layer in layers:
+        for key, given in layer.values.items():
+            merged.setdefault(key, given)
+    order = {key: position for position, key in enumerate((*keys_by_name(), *DEPRECATED))}
+    present = {key: given for key, given in merged.items() if not given.unset}
+    return dict(sorted(present.items(), key=lambda item: order[item[0]]))
+
+
+def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    root: dict[str, Any] = {}
+    for key, value in values.items():
+        *parents, name = key.split(".")
+        block = root
+        for parent in parents:
+            block = block.setdefault(parent, {})
+        block[name] = value
+    return root
+
+
+def _leaf(path: str) -> str:
+    """The key that a path below it belongs to (``a.b[0].c`` → ``a.b``)."""
+    known = path.partition("[")[0]
+    while known and known not in keys_by_name() and known not in blocks():
+        known = known.rpartition(".")[0]
+    return known
+
+
+def _step_or_none(name: Any) -> StepName | None:
+    try:
+        return read_step(name)
+    except PydanticCustomError:
+        return None

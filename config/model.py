@@ -1,0 +1,115 @@
+"""The root of the configuration, and the pipeline, retry, TLS and compression blocks of document 1."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field
+
+from config.fields import Block, Boolean, FilePath, Integer, Kind, nearest, one_of, problem, read_text
+from config.services import ServicesConfig
+
+
+class StepName(StrEnum):
+    """The steps of document 1."""
+
+    EXTRACTOR = "extractor"
+    LOCAL_IMPORT = "local_import"
+    HTTP_IMPORT = "http_import"
+    PSEUDONYMIZER = "pseudonymizer"
+    WAIT = "wait"
+    FLATTENING = "flattening"
+    SEND = "send"
+    VALIDATION = "validation"
+
+
+IMPORT_STEPS = frozenset({StepName.EXTRACTOR, StepName.LOCAL_IMPORT, StepName.HTTP_IMPORT})
+"""Exactly one of these comes first."""
+
+CRTDL_STEPS = frozenset({StepName.EXTRACTOR, StepName.FLATTENING})
+"""Steps that need a CRTDL."""
+
+PLACEHOLDER_STEPS = ("csv_conversion", "parquet_conversion")
+"""Named by an earlier shape of the configuration, never steps of this one."""
+
+
+class CompressionLevel(StrEnum):
+    """How hard output files are compressed."""
+
+    FASTEST = "fastest"
+    DEFAULT = "default"
+    BETTER = "better"
+    BEST = "best"
+
+
+def read_step(value: Any) -> StepName:
+    """A step name, exactly as document 1 writes it."""
+    text = read_text(value)
+    if text in PLACEHOLDER_STEPS:
+        raise problem(
+            "step-replaced", f"names {text}, a step of an earlier version", "use flattening, which writes CSV"
+        )
+    if text not in StepName.__members__.values():
+        near = nearest(text, list(StepName))
+        hint = f"did you mean {near}?" if near else f"the steps are {', '.join(StepName)}"
+        raise problem("unknown-step", "is not the name of a step", hint)
+    return StepName(text)
+
+
+Step = Annotated[StepName, Kind.CHOICE, BeforeValidator(read_step)]
+Level = Annotated[CompressionLevel, Kind.CHOICE, BeforeValidator(one_of(CompressionLevel))]
+
+
+class PipelineBlock(Block):
+    """``pipeline``."""
+
+    enabled_steps: Annotated[tuple[Step, ...], Kind.LIST] = Field(
+        (), description="The steps, in order: exactly one import step first. Required"
+    )
+
+    @property
+    def requires_crtdl(self) -> bool:
+        """Whether a run of these steps needs a CRTDL (document 1, step rule 3)."""
+        return not CRTDL_STEPS.isdisjoint(self.enabled_steps)
+
+
+class RetryConfig(Block):
+    """``retry``: wait = min(initial * 2^attempt, max)."""
+
+    max_attempts: Integer = Field(5, ge=1, le=10, description="Attempts in all, the first one included")
+    initial_backoff_ms: Integer = Field(1000, ge=0, description="Wait before the second attempt (milliseconds)")
+    max_backoff_ms: Integer = Field(30000, ge=0, description="Longest wait between attempts (milliseconds)")
+
+
+class TlsConfig(Block):
+    """``tls``: applies to every outgoing HTTP client."""
+
+    ca_cert_path: FilePath | None = Field(
+        None,
+        description="PEM bundle of additional CA or server certificates. The system's CAs stay trusted",
+    )
+    insecure_skip_verify: Boolean = Field(
+        False, description="Skip TLS verification entirely. For development and testing only"
+    )
+
+
+class CompressionConfig(Block):
+    """``compression``: of the NDJSON files a job writes."""
+
+    enabled: Boolean = Field(
+        True, description="Write NDJSON files compressed with zstd (`.ndjson.zst`). Both forms are always read"
+    )
+    level: Level = Field(CompressionLevel.DEFAULT, description="`fastest`, `default`, `better` or `best`")
+
+
+class PipelineConfig(Block):
+    """A whole configuration. ``config.load_config`` makes one from its sources and checks every rule."""
+
+    services: ServicesConfig = Field(default_factory=ServicesConfig)
+    pipeline: PipelineBlock = Field(default_factory=PipelineBlock)
+    retry: RetryConfig = Field(default_factory=RetryConfig)
+    tls: TlsConfig = Field(default_factory=TlsConfig)
+    compression: CompressionConfig = Field(default_factory=CompressionConfig)
+    jobs_dir: FilePath = Field(Path("jobs"), description="Directory of job state and data files")

@@ -1,0 +1,181 @@
+"""The reference page of the configuration, ``docs/configuration.md``, made from the models.
+
+Run ``python -m config.reference > docs/configuration.md`` (and ``python -m config.reference schema`` for the JSON
+Schema) after a change of the models; a test compares.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+from config.auth import AuthConfig
+from config.deprecated import DEPRECATED
+from config.fields import Block
+from config.keys import KeyInfo, blocks, describe_keys, env_name, show
+from config.model import StepName
+from config.schema import render_schema
+from config.services import SHORTEST, AttributeToAdd, CreateGroup, EnrichmentRule
+
+_INTRODUCTION = """\
+# Configuration
+
+<!-- Generated from the models: python -m config.reference > docs/configuration.md -->
+
+One YAML file describes a pipeline. `sluice config check FILE` lists everything that is wrong with it,
+`sluice config show FILE` prints every value in force and where it came from, and `sluice config schema` prints the
+JSON Schema for an editor. `config/example.yaml` holds every key with a comment.
+
+## Where a value comes from
+
+Highest first:
+
+1. **Flags.** `--set KEY=VALUE` with a dotted key, repeatable; the last one for a key wins. Values are read as YAML;
+   where a key wants text, the text is taken as it stands unless it is quoted. `--dir` and `--anonymization-config`
+   set the keys of their meaning.
+2. **Environment.** Every key has a variable: `APP_` and the path in capitals, each `.` replaced by `_`. Lists are
+   comma-separated; a text that begins with `[` is read as a YAML list, for items that hold a comma. The list of
+   rules (`enrichments`) is YAML or JSON text. Truth values are true/false, yes/no, on/off or 1/0. An empty variable
+   counts as unset. An `APP_` variable that names no key gives a warning.
+3. **The file.**
+4. **Defaults**, as in the tables below.
+
+A key that is given as `null` has its default, also when a lower source gives it a value. Empty text counts as not
+set. Paths are relative to the working directory. Where a key wants text, a number is taken as it is written.
+
+## Variables in the file
+
+`${VAR}` is replaced in every string of the file when it is read, and in values of `--set`; with braces only, so `$abc`
+inside a password stays as it is. `$${` writes `${` itself. A variable that is not set is an error that names variable
+and key, unless the key belongs to a step that is not enabled. What a variable holds is not expanded again, and
+values of `APP_` variables are not expanded. In place of a list, a variable holds comma-separated text.
+
+## Secrets
+
+Give secrets through `${VAR}` or their `APP_` variable. Other users of the machine can read a command line, so `--set`
+refuses a secret unless it names a variable: `--set 'services.send.auth.password=${SEND_PASSWORD}'`. Secrets are
+masked wherever values are shown, and no message quotes one. URLs must not hold a user name or a password.
+
+## Durations
+
+ISO 8601 from days to seconds (`P1DT2H`, `PT30M`, `PT1.5S`) or short (`30m`, `1h30m`, `500ms`, `1d`). Weeks, months,
+years and bare numbers are errors; the longest is 3650 days. A bare `0` is accepted only where it selects a default.
+"""
+
+_STEPS = """\
+The steps:
+
+| Step | What it does |
+|---|---|
+"""
+
+_STEP_TEXTS = {
+    StepName.EXTRACTOR: "Import through the extraction server (requires a CRTDL)",
+    StepName.LOCAL_IMPORT: "Import from a local directory",
+    StepName.HTTP_IMPORT: "Import from HTTP URLs",
+    StepName.PSEUDONYMIZER: "Pseudonymize through the pseudonymization service",
+    StepName.WAIT: "Pause for manual inspection",
+    StepName.FLATTENING: "Transform to CSV (requires a CRTDL)",
+    StepName.SEND: "Upload to the destination",
+    StepName.VALIDATION: "Validate FHIR data against profiles",
+}
+
+_STEP_RULES = """
+- Exactly one import step (`extractor`, `local_import` or `http_import`), and it comes first.
+- `wait` cannot be first and cannot follow another `wait`.
+- Only `wait` and `validation` may be in the list more than once.
+- `csv_conversion` and `parquet_conversion` of earlier versions are errors: use `flattening`.
+"""
+
+_AUTH = """\
+## Auth blocks
+
+`services.extractor.auth`, `services.pseudonymizer.auth` and `services.send.auth` have the same keys.
+
+- Basic Auth (`username`, `password`) and OAuth 2.0 client credentials (`oauth_issuer_uri`, `oauth_client_id`,
+  `oauth_client_secret`) both fill the `Authorization` header: setting both is an error, and so is an incomplete set.
+- The API key travels in its own header and goes together with either.
+- `api_key_header` may be `Authorization`, to send a fixed token as the whole value, only without Basic Auth and OAuth.
+- In `s3_upload`, `services.send.auth` is for an upstream proxy (Basic, `Proxy-Authorization`); `api_key` and OAuth
+  keys are ignored with a warning. The store itself uses the keys of `services.send.s3`.
+- Credentials over plain `http://` to another machine give a warning.
+"""
+
+_DEPRECATED = """\
+## Deprecated keys
+
+Still accepted, with a warning; a later major version removes them. Their variables work too. The older integer keys
+together with their new form, and the flat auth keys together with the auth block, are errors.
+
+| Key | Variable | Use instead |
+|---|---|---|
+"""
+
+
+def render() -> str:
+    """The page."""
+    return "\n".join([_INTRODUCTION, *_sections(), _AUTH, _deprecated()]).rstrip() + "\n"
+
+
+def _sections() -> Iterator[str]:
+    for path, model in blocks().items():
+        keys = [info for info in describe_keys() if info.key.rpartition(".")[0] == path]
+        if keys:
+            yield f"## {f'`{path}`' if path else 'Top level'}\n"
+            if model is AuthConfig:
+                yield "See [Auth blocks](#auth-blocks).\n"
+            yield from _table(keys)
+        if path == "pipeline":
+            rows = "".join(f"| `{step}` | {text} |\n" for step, text in _STEP_TEXTS.items())
+            yield _STEPS + rows + _STEP_RULES
+        if path == "services.crtdl_preprocessing":
+            yield from _rules()
+        if path == "retry":
+            yield "wait = min(initial * 2^attempt, max), attempts counted from 0.\n"
+
+
+def _table(keys: list[KeyInfo]) -> Iterator[str]:
+    yield "| Key | Type | Default | Range | Variable | Description |\n|---|---|---|---|---|---|"
+    for info in keys:
+        default = f"`{info.default_text}`" if info.default_text else ""
+        yield f"| `{info.key}` | {info.kind.value} | {default} | {_range(info)} | `{info.env}` | {info.description} |"
+    yield ""
+
+
+def _range(info: KeyInfo) -> str:
+    if info.minimum == SHORTEST:
+        return "above 0"
+    if info.maximum is not None:
+        return f"{show(info.minimum)}–{info.maximum}"
+    return f"≥ {show(info.minimum)}" if info.minimum is not None else ""
+
+
+def _rules() -> Iterator[str]:
+    yield "A rule of `enrichments`:\n\n| Key | Required | Description |\n|---|---|---|"
+    yield from _rule_rows(EnrichmentRule, "")
+    yield from _rule_rows(CreateGroup, "create_if_not_exists.")
+    yield from _rule_rows(AttributeToAdd, "attributes_to_add[].")
+    yield (
+        "\nThe JSON file of `enrichments_path` is a list of the same rules with camelCase names (`groupReference`,\n"
+        "`createIfNotExists`, `groupName`, `attributesToAdd`, `attributeRef`, `mustHave`, `linkedGroups`). In its\n"
+        "short form, `addGroupIfNotExists: true` names a missing group after the last segment of its profile's URL.\n"
+        "Unknown fields, and both ways to create a group in one rule, are errors.\n"
+    )
+
+
+def _rule_rows(model: type[Block], prefix: str) -> Iterator[str]:
+    for name, field in model.model_fields.items():
+        text = (field.description or "").removesuffix(". Required")
+        yield f"| `{prefix}{name}` | {'yes' if field.is_required() else ''} | {text} |"
+
+
+def _deprecated() -> str:
+    rows = []
+    for old in DEPRECATED.values():
+        instead = f"`{old.replacement}`" if old.replacement else "nothing: remove it"
+        rows.append(f"| `{old.key}` | `{env_name(old.key)}` | {instead} |")
+    return _DEPRECATED + "\n".join(rows)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(render_schema() if sys.argv[1:] == ["schema"] else render())

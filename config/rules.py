@@ -1,0 +1,291 @@
+"""The rules that join several keys: steps, required keys, auth, polling, enrichments, things that are insecure.
+
+Each rule is a function of ``Facts`` that yields findings. A rule judges only what is known: where one of its inputs
+has a finding of its own, it holds back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+from config.auth import BASIC, OAUTH2, AuthConfig
+from config.duration import format_duration
+from config.enrichments import KEY as ENRICHMENTS_PATH
+from config.enrichments import enrichment_rules
+from config.findings import ConfigError, Finding, about
+from config.keys import env_name
+from config.model import IMPORT_STEPS, PipelineConfig, StepName
+from config.services import SendMode
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known of a configuration.
+
+    ``config`` holds defaults where a value is missing or unusable. ``present`` are the keys that some source gives,
+    usable or not; ``unknown`` those whose value cannot be judged. ``steps`` is the step list, ``None`` for an
+    entry that is no step, or ``None`` altogether when there is no usable list.
+    """
+
+    config: PipelineConfig
+    present: frozenset[str]
+    unknown: frozenset[str]
+    steps: tuple[StepName | None, ...] | None
+
+    def enabled(self, step: StepName) -> bool:
+        """Whether the step is in the list."""
+        return step in (self.steps or ())
+
+    def known(self, *keys: str) -> bool:
+        """Whether every one of the keys has a usable value, or is not set at all."""
+        return self.unknown.isdisjoint(keys)
+
+
+Rule = Callable[[Facts], Iterator[Finding]]
+
+
+def check(facts: Facts) -> Iterator[Finding]:
+    """Every finding of every rule."""
+    for rule in RULES:
+        yield from rule(facts)
+
+
+# --- steps (document 1, pipeline; 4-product §4) ---------------------------------------------------------------
+
+_STEPS = "pipeline.enabled_steps"
+
+
+def _steps(facts: Facts) -> Iterator[Finding]:
+    if facts.steps is None:
+        if _STEPS not in facts.unknown:
+            hint = "write it like [local_import, send]"
+            yield Finding("steps-missing", _STEPS, "no steps are enabled", hint)
+        return
+    if not facts.steps:
+        yield Finding("steps-missing", _STEPS, "no steps are enabled", "write it like [local_import, send]")
+        return
+    yield from _import_first(facts.steps)
+    yield from _waits(facts.steps)
+    yield from _repeated(facts.steps)
+
+
+def _import_first(steps: tuple[StepName | None, ...]) -> Iterator[Finding]:
+    choices = ", ".join(name for name in StepName if name in IMPORT_STEPS)
+    imports = [index for index, step in enumerate(steps) if step in IMPORT_STEPS]
+    for index in imports[1:]:
+        yield Finding(
+            "steps-two-imports",
+            f"{_STEPS}[{index}]",
+            f"{steps[index]} is a second import step",
+            "keep exactly one, as the first step",
+        )
+    first = next((index for index, step in enumerate(steps) if step is not StepName.WAIT), None)
+    if first is None or (steps[first] is not None and steps[first] not in IMPORT_STEPS):
+        hint = f"begin with exactly one of {choices}"
+        yield Finding("steps-import-first", f"{_STEPS}[0]", "the first step is not an import step", hint)
+
+
+def _waits(steps: tuple[StepName | None, ...]) -> Iterator[Finding]:
+    for index, step in enumerate(steps):
+        if step is not StepName.WAIT:
+            continue
+        if index == 0:
+            hint = "put it after the step whose output is to be inspected"
+            yield Finding("steps-wait-first", f"{_STEPS}[0]", "a wait step cannot be first", hint)
+        elif steps[index - 1] is StepName.WAIT:
+            message = "a wait step cannot follow another wait step"
+            yield Finding("steps-wait-twice", f"{_STEPS}[{index}]", message, "remove one of them")
+
+
+def _repeated(steps: tuple[StepName | None, ...]) -> Iterator[Finding]:
+    repeatable = {StepName.WAIT, StepName.VALIDATION, *IMPORT_STEPS}  # a second import has its own finding
+    for index, step in enumerate(steps):
+        if step is not None and step not in repeatable and step in steps[:index]:
+            message = f"{step} is in the list a second time"
+            yield Finding("steps-repeated", f"{_STEPS}[{index}]", message, "only wait and validation may repeat")
+
+
+# --- keys that an enabled step needs --------------------------------------------------------------------------
+
+_REQUIRED: dict[StepName, tuple[str, ...]] = {
+    StepName.EXTRACTOR: ("services.extractor.base_url",),
+    StepName.PSEUDONYMIZER: ("services.pseudonymizer.url",),
+    StepName.FLATTENING: ("services.flattening.service_url", "services.flattening.lookup_path"),
+    StepName.VALIDATION: ("services.validation.url",),
+    StepName.SEND: ("services.send.send_as",),
+}
+_S3 = tuple(f"services.send.s3.{name}" for name in ("bucket", "region", "access_key_id", "secret_access_key"))
+_TRANSFER = tuple(f"services.send.transfer.{name}_identifier" for name in ("project", "organization"))
+_REQUIRED_BY_MODE: dict[SendMode, tuple[str, ...]] = {
+    SendMode.DIRECT_RESOURCE_LOAD: ("services.send.url",),
+    SendMode.TRANSFER_LOAD: ("services.send.url", *_TRANSFER),
+    SendMode.S3_UPLOAD: _S3,
+}
+
+
+def _required(facts: Facts) -> Iterator[Finding]:
+    for step, keys in _REQUIRED.items():
+        if facts.enabled(step):
+            yield from _missing(facts, keys, f"the {step} step")
+    mode = facts.config.services.send.send_as
+    if facts.enabled(StepName.SEND) and mode is not None:
+        yield from _missing(facts, _REQUIRED_BY_MODE[mode], f"send_as {mode}")
+
+
+def _missing(facts: Facts, keys: tuple[str, ...], needed_by: str) -> Iterator[Finding]:
+    for key in keys:
+        if key not in facts.present and facts.known(key):
+            hint = f"set it in the file, or set {env_name(key)}"
+            yield Finding("required-key", key, about(key, f"is required by {needed_by}"), hint)
+
+
+# --- auth blocks (document 1, "Authentication") ---------------------------------------------------------------
+
+AUTH_STEPS = {
+    "services.extractor.auth": StepName.EXTRACTOR,
+    "services.pseudonymizer.auth": StepName.PSEUDONYMIZER,
+    "services.send.auth": StepName.SEND,
+}
+
+
+def _auth(facts: Facts) -> Iterator[Finding]:
+    for block in AUTH_STEPS:
+        basic = [name for name in BASIC if f"{block}.{name}" in facts.present]
+        oauth2 = [name for name in OAUTH2 if f"{block}.{name}" in facts.present]
+        if basic and oauth2:
+            yield Finding(
+                "auth-both-schemes",
+                block,
+                f"Basic Auth ({', '.join(basic)}) and OAuth 2.0 ({', '.join(oauth2)}) are both set",
+                "both fill the Authorization header: keep one of them",
+            )
+        else:
+            yield from _incomplete(facts, block, "Basic Auth", BASIC, basic)
+            yield from _incomplete(facts, block, "OAuth 2.0", OAUTH2, oauth2)
+        yield from _authorization_header(facts, block, bool(basic or oauth2))
+
+
+def _incomplete(facts: Facts, block: str, scheme: str, names: tuple[str, ...], given: list[str]) -> Iterator[Finding]:
+    # A key whose variable is not set, in a step that is not enabled, is neither there nor missing.
+    missing = [name for name in names if name not in given and f"{block}.{name}" not in facts.unknown]
+    if given and missing:
+        hint = f"set {', '.join(env_name(f'{block}.{name}') for name in missing)} or the keys of these names"
+        yield Finding("auth-incomplete", block, f"{scheme} lacks {', '.join(missing)}", hint)
+
+
+def _authorization_header(facts: Facts, block: str, other_scheme: bool) -> Iterator[Finding]:
+    header = _auth_of(facts, block).api_key_header
+    if header.lower() == "authorization" and other_scheme and facts.known(f"{block}.api_key_header"):
+        yield Finding(
+            "auth-authorization-twice",
+            block,
+            "api_key_header is Authorization, which Basic Auth or OAuth 2.0 already fills",
+            "use another header, or remove the other credentials",
+        )
+
+
+def _auth_of(facts: Facts, block: str) -> AuthConfig:
+    services = facts.config.services
+    return {
+        "services.extractor.auth": services.extractor.auth,
+        "services.pseudonymizer.auth": services.pseudonymizer.auth,
+        "services.send.auth": services.send.auth,
+    }[block]
+
+
+def _ignored_in_s3(facts: Facts) -> Iterator[Finding]:
+    """Document 1, auth rule 7: only Basic, and only for an upstream proxy."""
+    if facts.config.services.send.send_as is not SendMode.S3_UPLOAD or not facts.enabled(StepName.SEND):
+        return
+    for name in ("api_key", *OAUTH2):
+        key = f"services.send.auth.{name}"
+        if key in facts.present:
+            message = f"{name} is ignored in s3_upload, where the auth block is for an upstream proxy (Basic)"
+            yield Finding("auth-ignored", key, message, "the store itself uses services.send.s3", level="warning")
+
+
+# --- values that depend on each other -------------------------------------------------------------------------
+
+
+def _polling(facts: Facts) -> Iterator[Finding]:
+    first, cap = "services.extractor.polling_interval", "services.extractor.max_polling_interval"
+    extractor = facts.config.services.extractor
+    if facts.known(first, cap) and extractor.max_polling_interval < extractor.polling_interval:
+        start = format_duration(extractor.polling_interval)
+        low = format_duration(extractor.max_polling_interval)
+        message = f"max_polling_interval ({low}) is below polling_interval ({start})"
+        yield Finding("polling-order", cap, message, f"set it to {start} or more")
+
+
+def _enrichments(facts: Facts) -> Iterator[Finding]:
+    preprocessing = facts.config.services.crtdl_preprocessing
+    inline = "services.crtdl_preprocessing.enrichments"
+    if {inline, ENRICHMENTS_PATH} <= facts.present:
+        message = "enrichments and enrichments_path are both set"
+        yield Finding("enrichments-both", "services.crtdl_preprocessing", message, "keep one of them")
+    if preprocessing.enrichments_path is not None and any(
+        facts.enabled(step) for step in (StepName.EXTRACTOR, StepName.FLATTENING)
+    ):
+        try:
+            enrichment_rules(preprocessing)
+        except ConfigError as error:
+            yield from error.findings
+
+
+# --- security -------------------------------------------------------------------------------------------------
+
+
+def _tls(facts: Facts) -> Iterator[Finding]:
+    tls = facts.config.tls
+    if tls.ca_cert_path is not None and not tls.ca_cert_path.is_file():
+        message = f"there is no file {tls.ca_cert_path}"
+        yield Finding("file-not-found", "tls.ca_cert_path", message, "name a PEM bundle")
+    if tls.insecure_skip_verify:
+        yield Finding(
+            "tls-not-verified",
+            "tls.insecure_skip_verify",
+            "TLS certificates are not verified: anybody on the way can read and change the data",
+            "for development and testing only; name the server's CA in tls.ca_cert_path instead",
+            level="warning",
+        )
+
+
+def _credentials_in_the_clear(facts: Facts) -> Iterator[Finding]:
+    services = facts.config.services
+    for block, key, url in (
+        ("services.extractor.auth", "services.extractor.base_url", services.extractor.base_url),
+        ("services.pseudonymizer.auth", "services.pseudonymizer.url", services.pseudonymizer.url),
+        ("services.send.auth", "services.send.url", services.send.url),
+    ):
+        auth = _auth_of(facts, block)
+        if url is None or not facts.enabled(AUTH_STEPS[block]) or not _plain_http_away(url):
+            continue
+        if auth.scheme != "none" or auth.api_key is not None:
+            message = "credentials travel over plain HTTP to another machine"
+            yield Finding("credentials-unencrypted", key, message, "use https://", level="warning")
+
+
+def _plain_http_away(url: str) -> bool:
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    if parts.scheme != "http" or host == "localhost":
+        return False
+    try:
+        return not ip_address(host).is_loopback
+    except ValueError:
+        return True
+
+
+RULES: tuple[Rule, ...] = (
+    _steps,
+    _required,
+    _auth,
+    _ignored_in_s3,
+    _polling,
+    _enrichments,
+    _tls,
+    _credentials_in_the_clear,
+)

@@ -1,0 +1,272 @@
+"""One model per service block of document 1, with the keys that document 3 adds.
+
+Descriptions become the reference page and the JSON Schema; sizes are in MiB where the key says ``_mb``.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field, field_validator
+
+from config.auth import AuthConfig
+from config.fields import (
+    BaseUrl,
+    Block,
+    Boolean,
+    Duration,
+    DurationOrZero,
+    FilePath,
+    Integer,
+    Kind,
+    RootUrl,
+    Secret,
+    Text,
+    Url,
+    one_of,
+)
+
+DEFAULT_STALL_TIMEOUT = timedelta(minutes=1)
+DEFAULT_FLATTENING_MB = 500
+DEFAULT_SEND_BATCH = 100
+
+SHORTEST = timedelta(milliseconds=1)
+"""The shortest timeout that is not a slip."""
+
+
+class SendMode(StrEnum):
+    """What the send step does with its input."""
+
+    DIRECT_RESOURCE_LOAD = "direct_resource_load"
+    TRANSFER_LOAD = "transfer_load"
+    S3_UPLOAD = "s3_upload"
+
+
+class OutputFormat(StrEnum):
+    """What the flattening step writes."""
+
+    CSV = "csv"
+
+
+ModeKey = Annotated[SendMode, Kind.CHOICE, BeforeValidator(one_of(SendMode))]
+FormatKey = Annotated[OutputFormat, Kind.CHOICE, BeforeValidator(one_of(OutputFormat))]
+
+
+class ExtractorConfig(Block):
+    """``services.extractor``: the client of the extraction server."""
+
+    base_url: RootUrl | None = Field(
+        None, description="Extraction server URL, without `/fhir`. Required if the extractor step is enabled"
+    )
+    auth: AuthConfig = Field(default_factory=AuthConfig)
+    extraction_timeout: Duration = Field(
+        timedelta(minutes=30),
+        ge=SHORTEST,
+        description="Liveness window, not a cap on the whole extraction: the longest time without any response; "
+        "every 200 or 202 of a status poll resets it",
+    )
+    polling_interval: Duration = Field(
+        timedelta(seconds=5), ge=timedelta(seconds=1), description="First interval between status polls"
+    )
+    max_polling_interval: Duration = Field(
+        timedelta(seconds=30),
+        ge=timedelta(seconds=1),
+        description="Cap of the poll interval, which doubles. At least `polling_interval`",
+    )
+    file_ready_retries: Integer = Field(
+        10, description="Repeats of the check that a result file is available. 0 or less turns the check off"
+    )
+    file_ready_interval: Duration = Field(timedelta(seconds=10), description="Delay between two availability checks")
+    download_stall_timeout: DurationOrZero = Field(
+        DEFAULT_STALL_TIMEOUT,
+        description="A download is given up when no byte arrives for this long. 0 selects the default",
+    )
+    max_concurrent_downloads: Integer = Field(4, ge=1, description="Result files downloaded at once")
+    request_timeout: Duration = Field(
+        timedelta(minutes=1),
+        ge=SHORTEST,
+        description="Timeout of one request other than a download: submission, poll, Task call",
+    )
+
+    @field_validator("download_stall_timeout")
+    @classmethod
+    def _zero_is_default(cls, value: timedelta) -> timedelta:
+        return value or DEFAULT_STALL_TIMEOUT
+
+
+class PseudonymizerConfig(Block):
+    """``services.pseudonymizer``."""
+
+    url: RootUrl | None = Field(
+        None, description="Server root URL, without `/fhir`. Required if the pseudonymizer step is enabled"
+    )
+    bundle_split_threshold_mb: Integer = Field(10, ge=1, le=100, description="Bundles larger than this (MiB) are split")
+    timeout: Duration = Field(
+        timedelta(seconds=30), ge=SHORTEST, description="Timeout of one request. Raise it for large bundles"
+    )
+    max_concurrent_requests: Integer = Field(4, ge=1, description="Requests in flight at once")
+    auth: AuthConfig = Field(default_factory=AuthConfig)
+    anonymization_config: FilePath | None = Field(
+        None,
+        description="Anonymization YAML file, sent with each request (needs pseudonymization service 2.34.0 or "
+        "later). Without it the service uses its own file. `--anonymization-config` overrides it",
+    )
+
+
+class FlatteningConfig(Block):
+    """``services.flattening``."""
+
+    service_url: RootUrl | None = Field(
+        None, description="Flattening service URL, without `/fhir`. Required if the flattening step is enabled"
+    )
+    lookup_path: FilePath | None = Field(
+        None, description="Lookup table file (JSON). Required if the flattening step is enabled"
+    )
+    formats: Annotated[tuple[FormatKey, ...], Kind.LIST] = Field(
+        (OutputFormat.CSV,), min_length=1, description="Output formats: `csv`"
+    )
+    timeout: Duration = Field(timedelta(minutes=30), ge=SHORTEST, description="Timeout of one request")
+    batch_size_mb: Integer = Field(
+        DEFAULT_FLATTENING_MB,
+        ge=0,
+        description="Memory budget (MiB) of all attribute groups together. 0 selects the default",
+    )
+
+    @field_validator("batch_size_mb")
+    @classmethod
+    def _zero_is_default(cls, value: int) -> int:
+        return value or DEFAULT_FLATTENING_MB
+
+
+class TransferConfig(Block):
+    """``services.send.transfer``: only for ``transfer_load``."""
+
+    project_identifier: Text | None = Field(None, description="Project identifier. Required in `transfer_load`")
+    organization_identifier: Text | None = Field(
+        None, description="Organization identifier. Required in `transfer_load`"
+    )
+
+
+class S3Config(Block):
+    """``services.send.s3``: only for ``s3_upload``."""
+
+    bucket: Text | None = Field(None, description="Bucket. Required in `s3_upload`")
+    region: Text | None = Field(None, description="Region. Required in `s3_upload`")
+    access_key_id: Text | None = Field(None, description="Access key. Required in `s3_upload`")
+    secret_access_key: Secret | None = Field(None, description="Secret key. Required in `s3_upload`")
+    endpoint: BaseUrl | None = Field(
+        None, description="URL of an S3-compatible store. Empty means the default public service"
+    )
+    use_path_style: Boolean = Field(False, description="Path-style addressing, which many S3-compatible stores need")
+    timeout: Duration = Field(timedelta(minutes=30), ge=SHORTEST, description="Timeout of one request")
+    prefix: Text | None = Field(None, description="Put in front of every object key")
+
+
+class SendConfig(Block):
+    """``services.send``: a FHIR server, a transfer target or an S3-compatible bucket."""
+
+    send_as: ModeKey | None = Field(
+        None,
+        description="`direct_resource_load`, `transfer_load` or `s3_upload`. Required if the send step is enabled",
+    )
+    url: RootUrl | None = Field(
+        None,
+        description="FHIR server root URL, without `/fhir`. Required for `direct_resource_load` and "
+        "`transfer_load`, ignored for `s3_upload`",
+    )
+    batch_size: Integer = Field(
+        DEFAULT_SEND_BATCH,
+        ge=0,
+        le=1000,
+        description="Most resources in one transaction (`direct_resource_load`). 0 selects the default",
+    )
+    max_concurrent_requests: Integer = Field(2, ge=1, description="Transactions in flight at once")
+    auth: AuthConfig = Field(
+        default_factory=AuthConfig,
+        description="Credentials of the FHIR server; in `s3_upload`, Basic credentials of an upstream proxy",
+    )
+    transfer: TransferConfig = Field(default_factory=TransferConfig)
+    s3: S3Config = Field(default_factory=S3Config)
+
+    @field_validator("batch_size")
+    @classmethod
+    def _zero_is_default(cls, value: int) -> int:
+        return value or DEFAULT_SEND_BATCH
+
+
+class ValidationConfig(Block):
+    """``services.validation``."""
+
+    url: BaseUrl | None = Field(None, description="Validation service URL. Required if the validation step is enabled")
+    max_concurrent_requests: Integer = Field(4, ge=1, description="Requests in flight at once")
+    bundle_chunk_size_mb: Integer = Field(10, ge=1, description="Size (MiB) of the Bundles that are sent")
+    fail_on_error: Boolean = Field(
+        True, description="Stop the pipeline after the validation step when it found errors in the data"
+    )
+
+
+class LocalImportConfig(Block):
+    """``services.local_import``."""
+
+    dir: FilePath | None = Field(None, description="Default import directory. `--dir` overrides it")
+    recursive: Boolean = Field(
+        False, description="Look for NDJSON files in subdirectories too, not in the top level only"
+    )
+
+
+class HttpImportConfig(Block):
+    """``services.http_import``."""
+
+    urls: Annotated[tuple[Url, ...], Kind.LIST] = Field(
+        (),
+        # A download link often carries its permission in the query.
+        repr=False,
+        description="URLs to download, when none is given on the command line",
+    )
+
+
+class CreateGroup(Block):
+    """What to do when the group of a rule is missing from the CRTDL."""
+
+    group_name: Text = Field(description="Create the missing group with this name")
+
+
+class AttributeToAdd(Block):
+    """One attribute that a rule adds to its group."""
+
+    attribute_ref: Text = Field(description="FHIR attribute to add. Required")
+    must_have: Boolean = Field(False, description="Whether extraction requires the attribute")
+    linked_groups: tuple[Text, ...] = Field((), description="Profile URLs, resolved to group ids, for cross-references")
+
+
+class EnrichmentRule(Block):
+    """One rule that completes a CRTDL before it goes to the extraction server."""
+
+    group_reference: Text = Field(description="Profile URL of the attribute group. Required")
+    create_if_not_exists: CreateGroup | None = Field(None, description="Create the group when it is missing")
+    attributes_to_add: tuple[AttributeToAdd, ...] = Field((), description="Attributes to add to the group")
+
+
+class CrtdlPreprocessingConfig(Block):
+    """``services.crtdl_preprocessing``. ``config.enrichments.enrichment_rules`` reads the rules of either form."""
+
+    enabled: Boolean = Field(False, description="Enrich the CRTDL before it is used")
+    enrichments_path: FilePath | None = Field(None, description="JSON file with enrichment rules")
+    enrichments: Annotated[tuple[EnrichmentRule, ...], Kind.RULES] | None = Field(
+        None, description="Inline enrichment rules. Not together with `enrichments_path`"
+    )
+
+
+class ServicesConfig(Block):
+    """``services``: what the pipeline talks to."""
+
+    extractor: ExtractorConfig = Field(default_factory=ExtractorConfig)
+    pseudonymizer: PseudonymizerConfig = Field(default_factory=PseudonymizerConfig)
+    flattening: FlatteningConfig = Field(default_factory=FlatteningConfig)
+    send: SendConfig = Field(default_factory=SendConfig)
+    validation: ValidationConfig = Field(default_factory=ValidationConfig)
+    local_import: LocalImportConfig = Field(default_factory=LocalImportConfig)
+    http_import: HttpImportConfig = Field(default_factory=HttpImportConfig)
+    crtdl_preprocessing: CrtdlPreprocessingConfig = Field(default_factory=CrtdlPreprocessingConfig)

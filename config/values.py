@@ -1,0 +1,120 @@
+"""From what a source gives to what a model reads: ``${VAR}`` replaced, text kept as written, lists split."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping as AbstractMapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from config.document import Mapping, Node, Scalar, Sequence, plain
+from config.fields import Kind
+from config.findings import Finding, about
+from config.keys import env_name
+from config.sources import Given, kind_of, split_list
+from config.variables import expand
+
+
+@dataclass
+class Reading:
+    """One key's value, ready for its model, or the reasons why there is none.
+
+    ``value`` is ``None`` when the key counts as not set (empty text). ``unset`` names the variables that are missing.
+    """
+
+    value: Any = field(default=None, repr=False)
+    findings: list[Finding] = field(default_factory=list)
+    unset: list[str] = field(default_factory=list)
+
+
+class _TypeMismatchError(Exception):
+    """The node cannot be what the key wants; carries what it should be and a hint."""
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+def read_value(key: str, given: Given, environ: AbstractMapping[str, str]) -> Reading:
+    """What ``given`` says for ``key``. Values from the environment are taken as they are (``4-product.md`` §3)."""
+    reader = _Reader(key, given, environ)
+    try:
+        reader.reading.value = reader.read(kind_of(key), given.node)
+    except _TypeMismatchError as error:
+        reader.problem("wrong-type", str(error), error.hint)
+    if reader.reading.findings or reader.reading.unset:
+        reader.reading.value = None
+    return reader.reading
+
+
+class _Reader:
+    def __init__(self, key: str, given: Given, environ: AbstractMapping[str, str]) -> None:
+        self.key, self.given, self.environ = key, given, environ
+        self.reading = Reading()
+        self.variables = 0
+
+    def problem(self, reference: str, message: str, hint: str | None) -> None:
+        label = self.given.label.removeprefix("file ")
+        self.reading.findings.append(
+            Finding(reference, self.key, about(self.key, message), hint, line=self.given.line, where=label)
+        )
+
+    def read(self, kind: Kind, node: Node) -> Any:
+        if kind is Kind.LIST:
+            return self._list(node)
+        if kind is Kind.RULES:
+            return self._tree(node)
+        if not isinstance(node, Scalar):
+            raise _TypeMismatchError(f"must be one value ({kind.value}), not a {_shape(node)}")
+        if kind in {Kind.INTEGER, Kind.BOOLEAN} and not isinstance(node.value, str):
+            return node.value
+        value = self._text(node)
+        if kind is Kind.SECRET and self.given.source == "flag" and not self.variables:
+            self.problem(
+                "secret-on-command-line",
+                "is a secret, and other users can read the command line",
+                f"set {env_name(self.key)}, or name a variable: --set '{self.key}=${{VAR}}'",
+            )
+        return value or None
+
+    def _list(self, node: Node) -> list[str] | None:
+        if isinstance(node, Sequence):
+            items = []
+            for index, item in enumerate(node.items):
+                if not isinstance(item, Scalar) or item.value is None:
+                    raise _TypeMismatchError(f"must be a list of texts; entry {index} is not text")
+                items.append(self._text(item))
+            return items
+        if isinstance(node, Scalar) and isinstance(node.value, str):
+            before = self.variables
+            text = self._text(node)
+            # Written out, a list in the file is a YAML list; only a variable cannot hold one.
+            if self.given.source == "flag" or self.variables > before:
+                return split_list(text) or None
+        raise _TypeMismatchError("must be a list", "write it like [first, second]")
+
+    def _tree(self, node: Node) -> Any:
+        if isinstance(node, Mapping):
+            return {name: self._tree(value) for name, value in node.entries.items()}
+        if isinstance(node, Sequence):
+            return [self._tree(item) for item in node.items]
+        return self._text(node) if isinstance(node.value, str) else plain(node)
+
+    def _text(self, node: Scalar) -> str:
+        if isinstance(node.value, bool):
+            raise _TypeMismatchError("must be text", "put the value in quotes")
+        if self.given.source == "environment":
+            return node.text
+        expanded = expand(node.text, self.environ)
+        self.variables += len(expanded.variables)
+        self.reading.unset += [name for name in expanded.unset if name not in self.reading.unset]
+        if expanded.malformed:
+            self.problem(
+                "variable-syntax",
+                "holds ${ without the name of a variable and }",
+                "write ${NAME}, or $${ for the two characters themselves",
+            )
+        return expanded.text
+
+
+def _shape(node: Node) -> str:
+    return "block" if isinstance(node, Mapping) else "list"

@@ -1,0 +1,1 @@
+"""Embedded stand-ins for the services the pipeline talks to: for trials and tests, not for production."""

@@ -1,0 +1,280 @@
+"""Faults on demand: what goes wrong between a client and a service, over a real TCP connection
+(``4-product.md`` §8).
+
+A rule says which requests it meets (method, path, text in the body), which of them it lets pass first
+(``skip``), how many it hits (``times``; null = all), and what happens (``action``, one class below for each).
+Rules are tried in order; the first one that is due acts, and a request meets one fault at most.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fnmatch
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from deployments.sandbox.exchange import Exchange, Message
+
+Count = Annotated[int, msgspec.Meta(ge=0)]
+Seconds = Annotated[float, msgspec.Meta(ge=0)]
+Moment = Literal["head", "body", "applied"]
+"""When a fault strikes: after the request's head, after its body was read but not used, or after the service
+did its work."""
+
+_LOGIN_PAGE = (
+    b"<!DOCTYPE html>\n<html><head><title>Sign in</title></head><body><form>Please sign in.</form></body></html>\n"
+)
+
+
+class FaultError(Exception):
+    """A list of rules that cannot be used; the message says why."""
+
+
+class Rule(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True, tag_field="action"):
+    """Which requests a fault meets. ``path`` is a shell pattern (``*`` also matches ``/``)."""
+
+    method: str = "*"
+    path: str = "*"
+    contains: str | None = None
+    skip: Count = 0
+    times: Count | None = 1
+
+    def meets(self, method: str, path: str) -> bool:
+        """Whether the rule is about this request, as far as its head tells."""
+        return self.method in ("*", method) and fnmatch.fnmatchcase(path, self.path)
+
+    async def strike(self, exchange: Exchange) -> None:
+        """Do to the exchange what the action says."""
+        raise NotImplementedError
+
+
+async def _reach(exchange: Exchange, moment: Moment) -> None:
+    if moment == "applied":
+        await exchange.answer()
+    elif moment == "body":
+        await exchange.drain()
+
+
+async def _hold(exchange: Exchange, seconds: float) -> None:
+    """Keep the connection open and silent until the client leaves, or for so many seconds (0 = for ever)."""
+    exchange.connection.held = True
+    try:
+        await asyncio.wait_for(exchange.gone(), seconds or None)
+    except TimeoutError:
+        exchange.connection.close()
+        await exchange.gone()
+
+
+class Status(Rule, kw_only=True, frozen=True, tag="status"):
+    """Answer with a status, headers and a body: text as it is, anything else as JSON, nothing = an
+    OperationOutcome."""
+
+    at: Moment = "body"
+    status: Annotated[int, msgspec.Meta(ge=200, le=599)] = 503
+    headers: dict[str, str] = {}
+    body: Any = None
+
+    async def strike(self, exchange: Exchange) -> None:
+        """Answer in place of the service."""
+        await _reach(exchange, self.at)
+        if isinstance(self.body, str):
+            content, kind = self.body.encode(), "text/plain; charset=utf-8"
+        else:
+            outcome = {
+                "resourceType": "OperationOutcome",
+                "issue": [{"severity": "error", "code": "transient", "diagnostics": "Sandbox fault."}],
+            }
+            content = msgspec.json.encode(outcome if self.body is None else self.body)
+            kind = "application/fhir+json"
+        if self.status in (204, 304):
+            content = b""
+        named = {name.lower(): value for name, value in self.headers.items()}
+        headers = {"content-type": kind, "content-length": str(len(content))} | named
+        await _send(exchange, self.status, [(k.encode(), v.encode()) for k, v in headers.items()], content)
+
+
+class Html200(Rule, kw_only=True, frozen=True, tag="html-200"):
+    """Answer 200 with a login page, as a proxy with an expired session does."""
+
+    async def strike(self, exchange: Exchange) -> None:
+        """Answer in place of the service."""
+        await exchange.drain()
+        headers = [
+            (b"content-type", b"text/html; charset=utf-8"),
+            (b"content-length", b"%d" % len(_LOGIN_PAGE)),
+        ]
+        await _send(exchange, 200, headers, _LOGIN_PAGE)
+
+
+class Delay(Rule, kw_only=True, frozen=True, tag="delay"):
+    """Wait before the service works (``head``, ``body``), or after it has, before the answer leaves
+    (``applied``)."""
+
+    at: Moment = "head"
+    seconds: Seconds = 1.0
+
+    async def strike(self, exchange: Exchange) -> None:
+        """Answer, late."""
+        if self.at == "applied":
+            start, body = await exchange.answer()
+            await asyncio.sleep(self.seconds)
+            await _send(exchange, start["status"], start["headers"], body)
+        else:
+            await asyncio.sleep(self.seconds)
+            await exchange.run()
+
+
+class Reset(Rule, kw_only=True, frozen=True, tag="reset"):
+    """Reset the connection (RST) without an answer."""
+
+    at: Moment = "head"
+
+    async def strike(self, exchange: Exchange) -> None:
+        """Leave the client with a reset."""
+        await _reach(exchange, self.at)
+        exchange.connection.reset()
+        await exchange.gone()
+
+
+class Cut(Rule, kw_only=True, frozen=True, tag="cut"):
+    """Announce more than is sent, send ``bytes`` of the body (absent: half of it) and end the connection in
+    order."""
+
+    bytes: Count | None = None
+
+    async def strike(self, exchange: Exchange) -> None:
+        """Answer in part."""
+        await _begin(exchange, self.bytes)
+        exchange.connection.close()
+        await exchange.gone()
+
+
+class Stall(Rule, kw_only=True, frozen=True, tag="stall"):
+    """Send the head and ``bytes`` of the body (absent: half of it), then nothing, for ``seconds`` (0 = until
+    the client goes)."""
+
+    bytes: Count | None = None
+    seconds: Seconds = 0
+
+    async def strike(self, exchange: Exchange) -> None:
+        """Answer in part and stay."""
+        await _begin(exchange, self.bytes)
+        await _hold(exchange, self.seconds)
+
+
+class WrongLength(Rule, kw_only=True, frozen=True, tag="wrong-length"):
+    """Send the whole body under a ``Content-Length`` that is off by ``delta``, then end the connection in
+    order."""
+
+    delta: int = 10
+
+    async def strike(self, exchange: Exchange) -> None:
+        """Answer with a length that is not true."""
+        start, body = await exchange.answer()
+        _write_head(exchange, start, max(0, len(body) + self.delta))
+        exchange.connection.write(body)
+        exchange.connection.close()
+        await exchange.gone()
+
+
+class Slow(Rule, kw_only=True, frozen=True, tag="slow"):
+    """Send the true answer, ``bytes`` at a time with ``seconds`` between them."""
+
+    bytes: Annotated[int, msgspec.Meta(ge=1)] = 1
+    seconds: Seconds = 0.02
+
+    async def strike(self, exchange: Exchange) -> None:
+        """Answer drop by drop."""
+
+        async def trickle(message: Message) -> None:
+            if message["type"] != "http.response.body":
+                await exchange.send(message)
+                return
+            body: bytes = message.get("body", b"")
+            for at in range(0, len(body), self.bytes):
+                if exchange.connection.closing:
+                    return
+                await exchange.send({**message, "body": body[at : at + self.bytes], "more_body": True})
+                await asyncio.sleep(self.seconds)
+            if not message.get("more_body", False):
+                await exchange.send({"type": "http.response.body", "body": b"", "more_body": False})
+
+        await exchange.run(trickle)
+
+
+AnyRule = Status | Html200 | Delay | Reset | Cut | Stall | WrongLength | Slow
+
+
+async def _send(exchange: Exchange, status: int, headers: Any, body: bytes) -> None:
+    await exchange.send({"type": "http.response.start", "status": status, "headers": headers})
+    await exchange.send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+def _write_head(exchange: Exchange, start: Message, length: int) -> None:
+    """Write a response head by hand, past the framing that would refuse a false length."""
+    exchange.wrote = start["status"]
+    lines = [b"HTTP/1.1 %d Fault" % start["status"]]
+    lines += [name + b": " + value for name, value in start["headers"] if name.lower() != b"content-length"]
+    lines.append(b"content-length: %d" % length)
+    exchange.connection.write(b"\r\n".join(lines) + b"\r\n\r\n")
+
+
+async def _begin(exchange: Exchange, wanted: int | None) -> None:
+    """Send the true head, with a length above what will follow, and the first bytes of the true body."""
+    start, body = await exchange.answer()
+    part = body[: len(body) // 2 if wanted is None else wanted]
+    _write_head(exchange, start, max(len(body), len(part) + 1))
+    exchange.connection.write(part)
+
+
+class FaultPlan:
+    """The rules of one service, with how often each was met and has struck."""
+
+    def __init__(self) -> None:
+        self._rules: list[AnyRule] = []
+        self._met: list[int] = []
+        self._struck: list[int] = []
+
+    def replace(self, document: bytes) -> None:
+        """Take a JSON list of rules in place of the present ones. Raises ``FaultError`` and keeps those
+        otherwise."""
+        try:
+            rules = msgspec.json.decode(document, type=list[AnyRule])
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise FaultError(str(error)) from None
+        self._rules = rules
+        self._met = [0] * len(rules)
+        self._struck = [0] * len(rules)
+
+    def clear(self) -> None:
+        """Drop every rule."""
+        self.replace(b"[]")
+
+    def reads_body(self, method: str, path: str) -> bool:
+        """Whether a rule needs the request's body before it can be chosen."""
+        return any(rule.contains is not None and rule.meets(method, path) for rule in self._rules)
+
+    def choose(self, method: str, path: str, body: bytes) -> AnyRule | None:
+        """The rule that acts on this request, counted; None for none."""
+        for number, rule in enumerate(self._rules):
+            if not rule.meets(method, path):
+                continue
+            if rule.contains is not None and rule.contains.encode() not in body:
+                continue
+            self._met[number] += 1
+            if self._met[number] <= rule.skip:
+                continue
+            if rule.times is not None and self._struck[number] >= rule.times:
+                continue
+            self._struck[number] += 1
+            return rule
+        return None
+
+    def describe(self) -> Sequence[dict[str, Any]]:
+        """The rules as a JSON document, each with ``met`` and ``struck``."""
+        return [
+            msgspec.to_builtins(rule) | {"met": met, "struck": struck}
+            for rule, met, struck in zip(self._rules, self._met, self._struck, strict=True)
+        ]

@@ -1,0 +1,1 @@
+"""A FHIR R4 server on SQLite with the manners of HAPI or Blaze."""

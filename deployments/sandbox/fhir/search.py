@@ -1,0 +1,118 @@
+"""Search on one type by ``_id`` and ``identifier``, with pages (FHIR R4, search; document 3 §7 needs no
+more)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import parse_qsl, quote, urlencode
+
+import msgspec
+
+from deployments.sandbox.fhir.outcome import FhirProblem
+from deployments.sandbox.fhir.store import Store, Stored
+
+DEFAULT_COUNT = 20
+MAX_COUNT = 5_000
+_AFTER = "__after"
+_IGNORED = frozenset({"_format", "_pretty", "_total", "_elements"})
+
+Token = tuple[str | None, str | None]
+
+
+@dataclass(frozen=True)
+class Query:
+    """A search, understood."""
+
+    type: str
+    ids: list[list[str]]
+    identifiers: list[list[Token]]
+    count: int
+    only_total: bool
+    after: str
+    given: list[tuple[str, str]]
+    """The parameters that count, for the links."""
+
+
+def read_query(kind: str, text: str, *, strict: bool) -> Query:
+    """Understand the parameters of ``GET Type?…``. Raises ``FhirProblem`` 400; ``strict`` refuses unknown
+    ones."""
+    ids: list[list[str]] = []
+    identifiers: list[list[Token]] = []
+    count, only_total, after = DEFAULT_COUNT, False, ""
+    given: list[tuple[str, str]] = []
+    try:
+        pairs = parse_qsl(text, keep_blank_values=True, errors="strict")
+    except ValueError:
+        raise FhirProblem(400, "value", "The query is not UTF-8.") from None
+    for name, value in pairs:
+        match name:
+            case "_id":
+                ids.append([part for part in value.split(",") if part])
+            case "identifier":
+                identifiers.append([_token(part) for part in value.split(",")])
+            case "_count":
+                count = _number(value)
+            case "_summary":
+                only_total = value == "count"
+            case "__after":
+                after = value
+                continue
+            case _ if name in _IGNORED:
+                continue
+            case _ if strict:
+                known = "Known are _id, identifier, _count, _summary."
+                text = f"HAPI-0524: Unknown search parameter for resource type {kind}. {known}"
+                raise FhirProblem(400, "processing", text)
+            case _:
+                continue
+        given.append((name, value))
+    return Query(kind, ids, identifiers, min(count, MAX_COUNT), only_total or count == 0, after, given)
+
+
+def search(store: Store, query: Query, base: str) -> bytes:
+    """The searchset Bundle, as JSON, resources as the bytes they were stored in."""
+    total, found = store.find(
+        query.type,
+        query.ids,
+        query.identifiers,
+        after=query.after,
+        limit=0 if query.only_total else query.count + 1,
+    )
+    page, more = found[: query.count], len(found) > query.count
+    links = [{"relation": "self", "url": _url(base, query, query.after)}]
+    if more:
+        links.append({"relation": "next", "url": _url(base, query, page[-1].id)})
+    bundle = {"resourceType": "Bundle", "type": "searchset", "total": total, "link": links}
+    if page:
+        bundle["entry"] = [_entry(base, stored) for stored in page]
+    return msgspec.json.encode(bundle)
+
+
+def _entry(base: str, stored: Stored) -> dict[str, object]:
+    resource = (
+        msgspec.Raw(stored.body)
+        if stored.body is not None
+        # Raw content has no place in a searchset; its metadata has.
+        else {"resourceType": stored.type, "id": stored.id, "contentType": stored.content_type}
+    )
+    return {"fullUrl": f"{base}/{stored.type}/{stored.id}", "resource": resource, "search": {"mode": "match"}}
+
+
+def _token(text: str) -> Token:
+    """``value`` (any system), ``|value`` (without a system), ``system|`` (any value), ``system|value``."""
+    system, bar, value = text.partition("|")
+    token: Token = (system, value or None) if bar else (None, text or None)
+    if token in ((None, None), ("", None)):
+        raise FhirProblem(400, "value", "A search by identifier needs a system or a value.")
+    return token
+
+
+def _number(text: str) -> int:
+    if not text.isascii() or not text.isdigit():
+        raise FhirProblem(400, "value", "_count is a whole number.")
+    return int(text)
+
+
+def _url(base: str, query: Query, after: str) -> str:
+    parameters = [*query.given, *([(_AFTER, after)] if after else [])]
+    return f"{base}/{query.type}" + (f"?{urlencode(parameters, quote_via=quote)}" if parameters else "")

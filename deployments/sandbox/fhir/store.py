@@ -1,0 +1,257 @@
+"""Where the FHIR server keeps resources: one SQLite file, and a directory for raw Binary content.
+
+WAL with ``synchronous=NORMAL``: what a commit acknowledged survives ``kill -9`` of the process (not a power
+cut). The file is locked exclusively, so a second server on the same state directory is refused. One thread
+uses a store.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import sqlite3
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from deployments.sandbox.fhir.resource import Identifier, Resource
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS resource (
+  type TEXT NOT NULL, id TEXT NOT NULL, version INTEGER NOT NULL, updated INTEGER NOT NULL, deleted INTEGER
+  NOT NULL, body BLOB, content_type TEXT, blob TEXT, UNIQUE (type, id)
+);
+CREATE TABLE IF NOT EXISTS identifier (
+  type TEXT NOT NULL, value TEXT NOT NULL, system TEXT NOT NULL, id TEXT NOT NULL,
+  PRIMARY KEY (type, value, system, id)
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS identifier_of ON identifier (type, id);
+CREATE TABLE IF NOT EXISTS link (
+  target TEXT NOT NULL, source TEXT NOT NULL, PRIMARY KEY (target, source)
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS link_of ON link (source);
+CREATE TABLE IF NOT EXISTS counter (name TEXT PRIMARY KEY, value INTEGER NOT NULL);
+"""
+_SELECT = "SELECT type, id, version, updated, deleted, body, content_type, blob FROM resource"
+
+
+class StoreError(Exception):
+    """The state directory cannot be used; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The current version of a resource. Content is ``body`` (FHIR JSON), or the file ``blob`` of
+    ``content_type``."""
+
+    type: str
+    id: str
+    version: int
+    updated: int
+    """Milliseconds since 1970."""
+    deleted: bool
+    body: bytes | None
+    content_type: str | None
+    blob: str | None
+
+    @property
+    def modified(self) -> str:
+        """FHIR instant of the last change."""
+        moment = datetime.fromtimestamp(self.updated / 1000, UTC)
+        return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+class Store:
+    """Current versions by type and id, with their identifiers and references."""
+
+    def __init__(self, directory: Path | None) -> None:
+        """Open the state in a directory, made when absent; None keeps nothing beyond ``close``."""
+        self._temporary = tempfile.TemporaryDirectory(prefix="sluice-fhir-") if directory is None else None
+        self._directory = directory if directory is not None else Path(self._temporary.name if self._temporary else "")
+        self.blobs = self._directory / "binaries"
+        try:
+            self.blobs.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._db = sqlite3.connect(self._directory / "fhir.sqlite3", isolation_level=None, check_same_thread=False)
+        except (OSError, sqlite3.Error) as error:
+            self._cleanup()
+            raise StoreError(f"the state directory cannot be used: {error}") from None
+        try:
+            self._db.execute("PRAGMA busy_timeout=1000")
+            self._db.execute("PRAGMA locking_mode=EXCLUSIVE")
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=NORMAL")
+            self._db.execute("PRAGMA cache_size=-32000")
+            self._db.executescript(_SCHEMA)
+            self._forget_unreferenced_blobs()
+        except sqlite3.Error as error:
+            self._db.close()
+            self._cleanup()
+            raise StoreError(f"the state directory is in use, or is no state: {error}") from None
+
+    def close(self) -> None:
+        """Let go of the files."""
+        self._db.close()
+        self._cleanup()
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        """All or nothing: commits at the end of the block, undoes it when the block raises."""
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            raise
+        self._db.execute("COMMIT")
+
+    def get(self, kind: str, identity: str) -> Stored | None:
+        """The current version, deleted ones included; None when there never was one."""
+        row = self._db.execute(_SELECT + " WHERE type=? AND id=?", (kind, identity)).fetchone()
+        return None if row is None else _stored(row)
+
+    def exists(self, key: str) -> bool:
+        """Whether ``Type/id`` is there and not deleted."""
+        kind, _, identity = key.partition("/")
+        query = "SELECT 1 FROM resource WHERE type=? AND id=? AND deleted=0"
+        return self._db.execute(query, (kind, identity)).fetchone() is not None
+
+    def put(self, resource: Resource, targets: Iterable[str], before: Stored | None) -> Stored:
+        """Store a resource over ``before``, its current version. Same bytes again make no new version."""
+        if before is not None and not before.deleted and before.body == resource.body:
+            return before
+        stored = self._write(resource.type, resource.id, before, resource.body, None, None)
+        if before is not None:
+            self._forget_index(resource.type, resource.id)
+        for system, value in resource.identifiers():
+            self._db.execute(
+                "INSERT OR IGNORE INTO identifier VALUES (?,?,?,?)",
+                (resource.type, value, system, resource.id),
+            )
+        key = resource.key
+        self._db.executemany("INSERT OR IGNORE INTO link VALUES (?,?)", [(target, key) for target in targets])
+        return stored
+
+    def put_blob(self, identity: str, content_type: str, blob: str, before: Stored | None) -> Stored:
+        """Store raw Binary content that lies in the file ``blob`` of the directory ``blobs``."""
+        if before is not None:
+            self._forget_index("Binary", identity)
+        return self._write("Binary", identity, before, None, content_type, blob)
+
+    def delete(self, before: Stored) -> None:
+        """Mark a resource as deleted."""
+        self._db.execute(
+            "UPDATE resource SET version=version+1, updated=?, deleted=1, body=NULL, content_type=NULL, blob=NULL"
+            " WHERE type=? AND id=?",
+            (_now(), before.type, before.id),
+        )
+        self._forget_index(before.type, before.id)
+
+    def referrer(self, key: str) -> str | None:
+        """``Type/id`` of a resource that refers to this one, itself not counted."""
+        row = self._db.execute("SELECT source FROM link WHERE target=? AND source<>? LIMIT 1", (key, key)).fetchone()
+        return None if row is None else str(row[0])
+
+    def next_number(self) -> int:
+        """The next value of the counter for ids, above 1000; goes on over restarts."""
+        row = self._db.execute(
+            "INSERT INTO counter VALUES ('id', 1001) ON CONFLICT (name) DO UPDATE SET value=value+1 RETURNING value"
+        ).fetchone()
+        return int(row[0])
+
+    def counts(self) -> dict[str, int]:
+        """Resources by type, deleted ones not counted."""
+        rows = self._db.execute("SELECT type, count(*) FROM resource WHERE deleted=0 GROUP BY type ORDER BY type")
+        return {str(kind): int(number) for kind, number in rows}
+
+    def page(self, after: tuple[str, str], limit: int) -> list[Stored]:
+        """Up to ``limit`` resources behind a type and id, in their order."""
+        query = f"{_SELECT} WHERE deleted=0 AND (type, id) > (?, ?) ORDER BY type, id LIMIT ?"
+        return [_stored(row) for row in self._db.execute(query, (*after, limit))]
+
+    def find(
+        self,
+        kind: str,
+        ids: list[list[str]],
+        identifiers: list[list[tuple[str | None, str | None]]],
+        *,
+        after: str,
+        limit: int,
+    ) -> tuple[int, list[Stored]]:
+        """Total, and up to ``limit`` resources with an id above ``after``.
+
+        Each inner list holds alternatives, the outer lists must all hold. An identifier is (system, value),
+        None for "any"; an empty system means "without a system".
+        """
+        where = ["type=?", "deleted=0"]
+        values: list[str] = [kind]
+        for alternatives in ids:
+            where.append(f"id IN ({','.join('?' * len(alternatives))})")
+            values += alternatives
+        for pairs in identifiers:
+            tests: list[str] = []
+            inner: list[str] = []
+            for system, value in pairs:
+                test = [f"{name}=?" for name, wanted in (("system", system), ("value", value)) if wanted is not None]
+                inner += [wanted for wanted in (system, value) if wanted is not None]
+                tests.append(f"({' AND '.join(test)})")
+            where.append("id IN (SELECT id FROM identifier WHERE type=? AND (" + " OR ".join(tests) + "))")  # noqa: S608
+            values += [kind, *inner]
+        condition = " AND ".join(where)
+        # Conditions are made of constants and question marks.
+        count = "SELECT count(*) FROM resource WHERE " + condition  # noqa: S608
+        total = int(self._db.execute(count, values).fetchone()[0])
+        query = _SELECT + " WHERE " + condition + " AND id>? ORDER BY id LIMIT ?"
+        return total, [_stored(row) for row in self._db.execute(query, (*values, after, limit))]
+
+    def _write(
+        self,
+        kind: str,
+        identity: str,
+        before: Stored | None,
+        body: bytes | None,
+        content: str | None,
+        blob: str | None,
+    ) -> Stored:
+        version = 1 if before is None else before.version + 1
+        stored = Stored(kind, identity, version, _now(), False, body, content, blob)
+        self._db.execute(
+            "INSERT INTO resource (type, id, version, updated, deleted, body, content_type, blob)"
+            " VALUES (?,?,?,?,0,?,?,?) ON CONFLICT (type, id) DO UPDATE SET version=excluded.version,"
+            " updated=excluded.updated, deleted=0, body=excluded.body, content_type=excluded.content_type,"
+            " blob=excluded.blob",
+            (kind, identity, version, stored.updated, body, content, blob),
+        )
+        return stored
+
+    def _forget_index(self, kind: str, identity: str) -> None:
+        self._db.execute("DELETE FROM identifier WHERE type=? AND id=?", (kind, identity))
+        self._db.execute("DELETE FROM link WHERE source=?", (f"{kind}/{identity}",))
+
+    def _forget_unreferenced_blobs(self) -> None:
+        known = {row[0] for row in self._db.execute("SELECT blob FROM resource WHERE blob IS NOT NULL")}
+        for path in self.blobs.iterdir():
+            if path.name not in known:
+                path.unlink()
+
+    def _cleanup(self) -> None:
+        if self._temporary is not None:
+            self._temporary.cleanup()
+
+
+def new_blob_name() -> str:
+    """A file name for raw content."""
+    return secrets.token_hex(16)
+
+
+def _stored(row: tuple[str, str, int, int, int, bytes | None, str | None, str | None]) -> Stored:
+    return Stored(row[0], row[1], row[2], row[3], bool(row[4]), row[5], row[6], row[7])
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000
+
+
+__all__ = ["Identifier", "Store", "StoreError", "Stored", "new_blob_name"]

@@ -1,0 +1,193 @@
+"""Runs the sandbox services in one process, until a signal, or as a child of another program.
+
+Every service is an entry of ``SERVICES``. They listen on 127.0.0.1 only, each on a port of its own. When all of them
+answer, the path of a complete configuration file is printed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from deployments.sandbox.child import SandboxChild, start_child
+from deployments.sandbox.configuration import configuration
+from deployments.sandbox.fhir.app import fhir_service
+from deployments.sandbox.fhir.store import StoreError
+from deployments.sandbox.gate import Gate
+from deployments.sandbox.options import (
+    PASSWORD,
+    TOKEN,
+    USERNAME,
+    OptionError,
+    SandboxOptions,
+    Settings,
+    read_settings,
+)
+from deployments.sandbox.parent import watch
+from deployments.sandbox.serve import HOST, SandboxServer, SandboxStartError, bind, make_server
+from deployments.sandbox.service import SandboxService
+
+__all__ = ["SERVICES", "SandboxChild", "SandboxOptions", "run_sandbox", "start_child"]
+
+_TICK = 0.01
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What a service is made from."""
+
+    settings: Settings
+    state: Path
+    """Directory of the sandbox's state; a service takes one of its own in it."""
+    data: Path
+    gate: Gate
+
+
+SERVICES: tuple[Callable[[Surroundings], SandboxService], ...] = (
+    lambda around: fhir_service(around.settings.fhir(around.state), around.gate),
+)
+"""The services, in the order of their ports. A further one is a further entry; its name is its key in ``urls``."""
+
+
+def run_sandbox(options: SandboxOptions) -> int:
+    """Run the services until SIGINT, SIGTERM or the end of the parent; returns the exit code.
+
+    0: asked to end. 1: a service did not start or ended by itself. 2: an option cannot be used. Reasons go to stderr.
+    """
+    try:
+        settings = read_settings(options.settings)
+        data = _data(options)
+        with _state(options) as state:
+            around = Surroundings(settings, state, data, _gate())
+            return asyncio.run(_run(options, around))
+    except OptionError as error:
+        sys.stderr.write(f"sandbox: {error}\n")
+        return 2
+    except (SandboxStartError, StoreError) as error:
+        sys.stderr.write(f"sandbox: {error}\n")
+        return 1
+
+
+async def _run(options: SandboxOptions, around: Surroundings) -> int:
+    stop = asyncio.Event()
+    with contextlib.ExitStack() as opened, _signals(stop.set):
+        services = [build(around) for build in SERVICES]
+        servers: list[SandboxServer] = []
+        urls: dict[str, str] = {}
+        tasks: list[asyncio.Task[None]] = []
+        for number, service in enumerate(services):
+            listener = bind(options.port + number if options.port else 0)
+            opened.callback(listener.close)
+            service.open()
+            opened.callback(service.close)
+            server = make_server(service, lifespan=False)
+            servers.append(server)
+            urls[service.name] = f"http://{HOST}:{listener.getsockname()[1]}"
+            tasks.append(asyncio.create_task(server.serve(sockets=[listener])))
+        parent = asyncio.create_task(watch(options.parent, stop.set)) if options.parent is not None else None
+        try:
+            while not all(server.started for server in servers) and not any(task.done() for task in tasks):
+                await asyncio.sleep(_TICK)
+            for url in urls.values():
+                await _ask(url)
+            _announce(options, around, urls)
+            await _first(stop, tasks)
+        finally:
+            if parent is not None:
+                parent.cancel()
+            for server in servers:
+                server.should_exit = True
+            await asyncio.gather(*tasks)
+        return 0 if stop.is_set() else 1
+
+
+async def _first(stop: asyncio.Event, tasks: list[asyncio.Task[None]]) -> None:
+    """Return when the stop is asked for or a server has ended."""
+    asked = asyncio.create_task(stop.wait())
+    await asyncio.wait([asked, *tasks], return_when=asyncio.FIRST_COMPLETED)
+    asked.cancel()
+
+
+async def _ask(url: str) -> None:
+    """Ask a service for its front page. Raises ``SandboxStartError`` unless it answers 200."""
+    port = int(url.rpartition(":")[2])
+    try:
+        reader, writer = await asyncio.open_connection(HOST, port)
+        writer.write(b"GET / HTTP/1.1\r\nHost: sandbox\r\nConnection: close\r\n\r\n")
+        line = await asyncio.wait_for(reader.readline(), 10)
+        writer.close()
+        await writer.wait_closed()
+    except (OSError, TimeoutError):
+        line = b""
+    if b" 200 " not in line:
+        raise SandboxStartError(f"the service at {url} does not answer")
+
+
+def _announce(options: SandboxOptions, around: Surroundings, urls: dict[str, str]) -> None:
+    path = around.state / "sandbox.yaml"
+    _write(path, configuration(urls, around.data, around.state / "jobs", around.gate))
+    if options.ready_file is not None:
+        ready = {"configuration": str(path), "urls": urls, "pid": os.getpid()}
+        _write(options.ready_file, json.dumps(ready) + "\n")
+    sys.stdout.write(f"configuration: {path}\n")
+    sys.stdout.flush()
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file that appears whole."""
+    part = path.with_name(path.name + ".part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)
+
+
+def _gate() -> Gate:
+    """What the environment asks clients for. Raises ``OptionError`` for half of a pair."""
+    username, password = os.environ.get(USERNAME) or None, os.environ.get(PASSWORD) or None
+    if (username is None) != (password is None):
+        raise OptionError(f"{USERNAME} and {PASSWORD} belong together")
+    return Gate(username=username, password=password, token=os.environ.get(TOKEN) or None)
+
+
+def _data(options: SandboxOptions) -> Path:
+    if not options.data.is_dir():
+        raise OptionError(f"the data directory {options.data} does not exist")
+    return options.data.resolve()
+
+
+@contextlib.contextmanager
+def _state(options: SandboxOptions) -> Iterator[Path]:
+    if options.state is None:
+        with tempfile.TemporaryDirectory(prefix="sluice-sandbox-") as directory:
+            yield Path(directory)
+        return
+    try:
+        options.state.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise OptionError(f"the state directory {options.state} cannot be made: {error.strerror}") from None
+    yield options.state.resolve()
+
+
+@contextlib.contextmanager
+def _signals(stop: Callable[[], None]) -> Iterator[None]:
+    """Let signals ask for the stop, where this is the main thread; elsewhere whoever owns it does."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    handled = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    for number in handled:
+        loop.add_signal_handler(number, stop)
+    try:
+        yield
+    finally:
+        for number in handled:
+            loop.remove_signal_handler(number)

@@ -1,0 +1,51 @@
+"""Serve the flow from this machine: ``python -m deployments.serve`` keeps a deployment that the Prefect UI can start.
+
+It uses the Prefect API that ``PREFECT_API_URL`` or a profile names, else the one ``server start`` keeps for ``APP_JOBS_DIR``
+(or ``./jobs``). Runs are processes of their own on this machine; configuration paths are paths here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from flows.server import EmbeddedServer, configured_api, use
+from tasks.shared.errors import InputError, SluiceError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Serve until Ctrl-C."""
+    parser = argparse.ArgumentParser(prog="deployments.serve", description="Serve the pipeline as a Prefect deployment.")
+    parser.add_argument("--name", default="sluice", help="name of the deployment [default: sluice]")
+    parser.add_argument("--limit", type=int, default=2, help="how many runs at once on this machine [default: 2]")
+    args = parser.parse_args(argv)
+    os.umask(0o077)
+    jobs_dir = Path(os.environ.get("APP_JOBS_DIR") or "./jobs")
+    try:
+        address = configured_api() or EmbeddedServer(jobs_dir).running()
+        if address is None:
+            raise InputError(
+                "no-prefect-api", "no Prefect API is named and no local server runs",
+                hint="python -m flows.run server start, or set PREFECT_API_URL",
+            )  # fmt: skip
+    except SluiceError as error:
+        sys.stderr.write(error.render() + "\n")
+        return error.exit_code
+    use(address, jobs_dir)
+    from prefect.flows import EntrypointType
+
+    from flows.pipeline import pipeline
+
+    sys.stdout.write(f"serving pipeline/{args.name} to {address.ui}\n")
+    sys.stdout.flush()
+    pipeline.serve(
+        name=args.name, tags=["sluice"], limit=args.limit, entrypoint_type=EntrypointType.MODULE_PATH, print_starting_message=False
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

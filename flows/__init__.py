@@ -1,0 +1,1 @@
+"""The flow, the job, the command line: the thin Prefect edge and what people use."""

@@ -1,0 +1,1 @@
+"""The commands, one module a group. Slow imports stand in the bodies: ``--help`` answers at once."""

@@ -1,0 +1,129 @@
+"""``pipeline start | continue | status | plan``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import click
+
+START_OPTIONS = (
+    click.option("--dir", "directory", metavar="DIR", help="Directory to import; overrides services.local_import.dir."),
+    click.option(
+        "--anonymization-config", metavar="FILE", help="Anonymization YAML file; overrides the configuration."
+    ),
+    click.option("--patients", metavar="FILE", help="File with one patient id a line, instead of the CRTDL's cohort."),
+    click.option(
+        "--set",
+        "overrides",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Override a configuration key; repeatable.",
+    ),
+)
+
+
+def start_options(function: Callable[..., int]) -> Callable[..., int]:
+    """The options that ``start`` and ``plan`` share."""
+    for option in reversed(START_OPTIONS):
+        function = option(function)
+    return function
+
+
+@click.group("pipeline")
+def group() -> None:
+    """Start, continue and watch a job."""
+
+
+@group.command()
+@click.argument("config")
+@click.argument("inputs", nargs=-1, metavar="[CRTDL] [INPUT]")
+@start_options
+@click.option("--no-progress", is_flag=True, help="No progress, only results.")
+@click.option("--json", "as_json", is_flag=True, help="Print the job's status as JSON at the end.")
+@click.option("--detach", is_flag=True, help="Hand the run to a Prefect deployment instead of running it here.")
+def start(
+    config: str,
+    inputs: tuple[str, ...],
+    directory: str | None,
+    anonymization_config: str | None,
+    patients: str | None,
+    overrides: tuple[str, ...],
+    no_progress: bool,
+    as_json: bool,
+    detach: bool,
+) -> int:
+    """Check everything, then run a new job. Prints the job id first.
+
+    CRTDL is a JSON file, INPUT a directory, an HTTP(S) URL or the URL of an extraction result; either may be left out.
+    """
+    from flows import runner
+    from flows.inputs import gather
+
+    job = gather(
+        config,
+        inputs,
+        directory=directory,
+        anonymization_config=anonymization_config,
+        patients=patients,
+        overrides=overrides,
+    )
+    return runner.start(job, progress=not no_progress, as_json=as_json, detach=detach)
+
+
+@group.command()
+@click.argument("config")
+@click.argument("inputs", nargs=-1, metavar="[CRTDL] [INPUT]")
+@start_options
+def plan(
+    config: str,
+    inputs: tuple[str, ...],
+    directory: str | None,
+    anonymization_config: str | None,
+    patients: str | None,
+    overrides: tuple[str, ...],
+) -> int:
+    """Check everything that start checks, and start nothing."""
+    from flows import runner
+    from flows.inputs import gather
+
+    job = gather(
+        config,
+        inputs,
+        directory=directory,
+        anonymization_config=anonymization_config,
+        patients=patients,
+        overrides=overrides,
+    )
+    return runner.plan(job)
+
+
+@group.command("continue")
+@click.argument("config")
+@click.argument("job")
+@click.option("--approve", "decision", flag_value="approve", help="Approve a waiting job without asking.")
+@click.option("--reject", "decision", flag_value="reject", help="End a waiting job as cancelled.")
+@click.option("--comment", default="", metavar="TEXT", help="Kept in the record with the decision.")
+@click.option("--no-progress", is_flag=True, help="No progress, only results.")
+@click.option("--json", "as_json", is_flag=True, help="Print the job's status as JSON at the end.")
+def continue_(config: str, job: str, decision: str | None, comment: str, no_progress: bool, as_json: bool) -> int:
+    """Go on with a waiting, failed, stopped or interrupted job.
+
+    On a waiting job this is the approval: on a terminal it shows what the next step will read and asks.
+    """
+    from flows import runner
+
+    return runner.go_on(config, job, decision=decision, comment=comment, progress=not no_progress, as_json=as_json)
+
+
+@group.command()
+@click.argument("config")
+@click.argument("job")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object; keys are never left out.")
+@click.option(
+    "--watch", is_flag=True, help="Show it again every two seconds until the job neither runs nor is pending."
+)
+def status(config: str, job: str, as_json: bool, watch: bool) -> int:
+    """Show the state of a job, its steps, counts, progress, last error, and what it waits for."""
+    from flows import status as view
+
+    return view.show(config, job, as_json=as_json, watch=watch)

@@ -1,0 +1,48 @@
+"""``server start | stop | status``."""
+
+from __future__ import annotations
+
+import click
+
+_where = click.option(
+    "--jobs-dir",
+    default=None,
+    metavar="DIR",
+    help="Jobs directory whose server is meant [default: APP_JOBS_DIR or ./jobs].",
+)
+
+
+@click.group("server")
+def group() -> None:
+    """The local Prefect server with its UI, in the background."""
+
+
+@group.command()
+@click.argument("config", required=False)
+@_where
+@click.option("--port", default=4200, show_default=True, help="Port on 127.0.0.1; 0 takes a free one.")
+def start(config: str | None, jobs_dir: str | None, port: int) -> int:
+    """Start the server and print the address of its UI. CONFIG names the jobs directory by its jobs_dir."""
+    from flows import background
+
+    return background.start(background.home_of(config, jobs_dir), port)
+
+
+@group.command()
+@click.argument("config", required=False)
+@_where
+def stop(config: str | None, jobs_dir: str | None) -> int:
+    """Stop the server. Refused while a job runs on it."""
+    from flows import background
+
+    return background.stop(background.home_of(config, jobs_dir))
+
+
+@group.command()
+@click.argument("config", required=False)
+@_where
+def status(config: str | None, jobs_dir: str | None) -> int:
+    """Say whether the server answers, and where."""
+    from flows import background
+
+    return background.status(background.home_of(config, jobs_dir))

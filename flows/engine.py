@@ -1,0 +1,207 @@
+"""The few Prefect internals we lean on, in one place with tests: create a run, run it (again), park it, resume it.
+
+Facts measured on 3.8.8 (``architecture.md``): ``run_flow(flow, flow_run=…)`` executes a run that was created before, and
+again after Crashed, Failed or ``kill -9``; a custom wait saves its form first, then sets Paused (no deployment) or
+Suspended, then raises ``Pause`` in the flow body; pause keys are reset when a failed run is retried, so ours are new
+each time and the decision is kept in a label.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from uuid import UUID, uuid4
+
+from prefect import Flow
+from prefect._internal.result_records import ResultRecord, ResultRecordMetadata
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import State
+from prefect.context import FlowRunContext
+from prefect.exceptions import Abort, Pause, TerminationSignal
+from prefect.flow_engine import run_flow
+from prefect.input import RunInput
+from prefect.input.run_input import keyset_from_paused_state
+from prefect.settings import (
+    PREFECT_FLOWS_HEARTBEAT_FREQUENCY,
+    PREFECT_RESULTS_LOCAL_STORAGE_PATH,
+    temporary_settings,
+)
+from prefect.states import Paused, Pending, Suspended
+from prefect.utilities.annotations import quote
+from pydantic import Field
+
+from flows.api import PrefectApi
+from flows.server import ApiAddress
+from tasks.shared.errors import InternalError, TerminalError
+from tasks.shared.step import StepContext
+
+
+class WaitForm(RunInput):
+    """What the resume form of a ``wait`` asks."""
+
+    approved: bool = Field(default=True, title="Approved", description="No ends the job as cancelled.")
+    comment: str = Field(default="", title="Comment", description="Kept in the job record with your decision.")
+
+
+def create_run(flow: Flow[..., Any], *, name: str, parameters: dict[str, Any], labels: dict[str, Any]) -> str:
+    """Create a run in state Pending and return its id: the job id. Nothing runs yet."""
+    with get_client(sync_client=True) as client:
+        run = client.create_flow_run(
+            flow, name=name, parameters=parameters, state=Pending(), tags=["sluice"],
+        )  # fmt: skip
+        client.update_flow_run_labels(run.id, labels)
+    return str(run.id)
+
+
+def run_again_needs_reset(state_type: str | None) -> bool:
+    """Whether Prefect refuses to run a run in this state until its state is set anew."""
+    return state_type in {"COMPLETED", "PAUSED", "CANCELLED", "SCHEDULED"}
+
+
+def execute(flow: Flow[..., Any], job_id: str) -> None:
+    """Run the flow run ``job_id`` here and now, in this thread. How it ended is in the record.
+
+    Raises:
+        NetworkError: the Prefect API went away.
+    """
+    # A sync flow would join a heartbeat thread for more than a second at its end.
+    with (
+        temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}),
+        get_client(sync_client=True) as client,
+    ):
+        run = client.read_flow_run(UUID(job_id))
+        try:
+            run_flow(flow, flow_run=run, return_type="state")
+        except Pause:
+            return
+        except Abort as refusal:
+            raise TerminalError(
+                "prefect-abort", f"Prefect does not let this run go on: {refusal}",
+                hint="look at the run in the Prefect UI",
+            ) from None  # fmt: skip
+
+
+def drain() -> None:
+    """Send what Prefect's background threads still hold: events (task runs) and logs."""
+    from prefect.events.worker import EventsWorker
+    from prefect.logging.handlers import APILogHandler
+
+    try:
+        EventsWorker.drain_all(timeout=5)
+    finally:
+        APILogHandler().flush()
+
+
+def current_run() -> tuple[str, bool]:
+    """The id of the flow run this code runs in, and whether it belongs to a deployment."""
+    context = FlowRunContext.get()
+    if context is None or context.flow_run is None:
+        raise TerminalError("no-flow-run", "the pipeline runs only as a Prefect flow run")
+    return str(context.flow_run.id), context.flow_run.deployment_id is not None
+
+
+@contextmanager
+def results_in(directory: str) -> Iterator[None]:
+    """Let step results be kept under ``directory``."""
+    with temporary_settings({PREFECT_RESULTS_LOCAL_STORAGE_PATH: directory}):
+        yield
+
+
+def api_address() -> ApiAddress:
+    """The Prefect API this process uses, for the record.
+
+    Raises:
+        TerminalError: Prefect has no API address, so nothing would be durable.
+    """
+    with get_client(sync_client=True) as client:
+        headers = {
+            name: value
+            for name, value in client._client.headers.items()  # noqa: SLF001 - the one place that looks
+            if name.lower() == "authorization"
+        }
+        return ApiAddress(url=str(client.api_url).rstrip("/"), headers=headers)
+
+
+def sealed(context: StepContext) -> Any:
+    """A task argument that Prefect passes through without looking into it."""
+    return quote(context)
+
+
+def result_of(state: State[Any]) -> Any:
+    """What a step's task left: its result as a dict, or the exception it did not finish with."""
+    data = state.data
+    if isinstance(data, ResultRecord):
+        data = data.result
+    elif isinstance(data, ResultRecordMetadata):
+        data = state.result(raise_on_failure=False)
+    if isinstance(data, dict | Exception):
+        return data
+    return InternalError("no-result", f"a step ended in state {state.name} without a result")
+
+
+def leave_alone() -> None:
+    """Leave the flow without touching the run's state: another process has it.
+
+    Raises:
+        prefect.exceptions.Abort: always.
+    """
+    raise Abort("another process runs this job")
+
+
+def form_answer(api: PrefectApi, job_id: str, key: str | None) -> WaitForm | None:
+    """What somebody answered in the form saved under ``key``."""
+    answer = api.run_input(job_id, key) if key else None
+    return WaitForm.model_validate(answer) if answer is not None else None
+
+
+def form_state(position: int, *, deployed: bool) -> tuple[str, State[Any]]:
+    """The key under which the answers to the form will be found, and the state that parks this run."""
+    pause_key = f"{position}-{uuid4().hex[:8]}"
+    state: State[Any] = Suspended(pause_key=pause_key) if deployed else Paused(pause_key=pause_key)
+    keyset = keyset_from_paused_state(state)
+    state.state_details.run_input_keyset = {str(key): value for key, value in keyset.items()}
+    return keyset["response"], state
+
+
+def park(job_id: str, state: State[Any], description: str) -> None:
+    """Save the form, park the run and leave the flow.
+
+    Raises:
+        prefect.exceptions.Pause: always, on success; the flow must let it through.
+    """
+    keyset = keyset_from_paused_state(state)
+    form = WaitForm.with_initial_data(description=description)
+    form.save(keyset, flow_run_id=UUID(job_id))
+    with get_client(sync_client=True) as client:
+        result = client.set_flow_run_state(UUID(job_id), state)
+    if result.state is None or not result.state.is_paused():
+        raise TerminalError(
+            "park-refused", "the Prefect server did not park the run",
+            hint="look at the run's state in the Prefect UI, then continue it",
+        )  # fmt: skip
+    raise Pause(state=result.state)
+
+
+def resume(api: PrefectApi, job_id: str, *, approved: bool, comment: str) -> None:
+    """Answer the form of a parked run, as the button in the UI does."""
+    result = api.resume(job_id, {"approved": approved, "comment": comment})
+    if result.get("status") != "ACCEPT":
+        raise TerminalError(
+            "resume-refused", "the Prefect server did not resume the run",
+            context=str((result.get("details") or {}).get("reason", "")) or None,
+            hint="somebody may have resumed it just now: see pipeline status",
+        )  # fmt: skip
+
+
+def raise_termination_if_asked() -> None:
+    """Hand a SIGTERM that a Prefect runner sent on purpose (a cancel) back to Prefect.
+
+    Raises:
+        prefect.exceptions.TerminationSignal: a runner asked; the flow must let it through.
+    """
+    from prefect._internal.control_listener import get_intent
+
+    if get_intent() is not None:
+        raise TerminationSignal(signal.SIGTERM)

@@ -1,0 +1,143 @@
+"""What a job is started with: the configuration, the CRTDL, the input. Told apart by what they are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict
+
+from config import LoadedConfig, load_config
+from tasks.shared.errors import InputError
+
+CRTDL_KEYS = ("cohortDefinition", "dataExtraction")
+
+
+class JobInputs(BaseModel):
+    """The parameters of the flow run: paths and plain values, never a secret.
+
+    ``input`` is an absolute directory or a URL. ``overrides`` are ``KEY=VALUE`` as given with ``--set``; literal
+    secrets are refused there, so they may be kept for ``pipeline continue``.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    config: str
+    crtdl: str | None = None
+    input: str | None = None
+    anonymization_config: str | None = None
+    patients: str | None = None
+    overrides: tuple[str, ...] = ()
+
+    def load(self) -> LoadedConfig:
+        """Read the configuration as it is now, with this job's overrides.
+
+        Raises:
+            config.ConfigError: with all findings.
+        """
+        overrides = list(self.overrides)
+        if self.anonymization_config is not None:
+            overrides.append(f"services.pseudonymizer.anonymization_config={json.dumps(self.anonymization_config)}")
+        return load_config(Path(self.config), overrides=overrides)
+
+    def parameters(self) -> dict[str, Any]:
+        """As flow-run parameters."""
+        return self.model_dump(mode="json")
+
+
+def gather(
+    config: str,
+    positional: Sequence[str] = (),
+    *,
+    directory: str | None = None,
+    anonymization_config: str | None = None,
+    patients: str | None = None,
+    overrides: Sequence[str] = (),
+) -> JobInputs:
+    """Make ``JobInputs`` from a command line; relative paths are relative to the working directory.
+
+    Raises:
+        InputError: an argument is neither a CRTDL nor a directory nor a URL, or one kind is given twice.
+    """
+    crtdl: str | None = None
+    source = str(Path(directory).absolute()) if directory is not None else None
+    if directory is not None and is_url(directory):
+        raise InputError("dir-is-url", "--dir takes a directory, not a URL", hint="give the URL as INPUT")
+    for argument in positional:
+        kind, value = classify(argument)
+        if kind == "crtdl":
+            if crtdl is not None:
+                raise InputError("two-crtdls", "two CRTDL files are given", hint="give one")
+            crtdl = value
+        else:
+            if source is not None and source != value:
+                raise InputError("two-inputs", "two inputs are given", hint="give one directory or URL, or --dir")
+            source = value
+    return JobInputs(
+        config=str(Path(config).absolute()),
+        crtdl=crtdl,
+        input=source,
+        anonymization_config=_absolute(anonymization_config),
+        patients=_absolute(patients),
+        overrides=tuple(overrides),
+    )
+
+
+def _absolute(path: str | None) -> str | None:
+    return None if path is None else str(Path(path).absolute())
+
+
+def is_url(text: str) -> bool:
+    """Whether the argument is meant as an HTTP URL."""
+    return text.lower().startswith(("http://", "https://"))
+
+
+def classify(argument: str) -> tuple[str, str]:
+    """``("crtdl", path)`` or ``("input", directory or URL)``.
+
+    Raises:
+        InputError: says what was expected and what was found.
+    """
+    if is_url(argument):
+        parts = urlsplit(argument)
+        if parts.username is not None or parts.password is not None:
+            raise InputError(
+                "url-credentials", "a URL with user name or password is not accepted as INPUT",
+                hint="put the URL into services.http_import.urls and its secret part into ${VAR}",
+            )  # fmt: skip
+        if not parts.hostname:
+            raise InputError("url-without-host", "INPUT is a URL without a host name")
+        return "input", argument
+    path = Path(argument)
+    if path.is_dir():
+        return "input", str(path.absolute())
+    if not path.exists():
+        raise InputError(
+            "argument-not-found", "neither a file, a directory nor a URL", context=argument,
+            hint="give a CRTDL file (JSON), a directory of NDJSON files, or an http(s) URL",
+        )  # fmt: skip
+    found = _why_no_crtdl(path)
+    if found is None:
+        return "crtdl", str(path.absolute())
+    raise InputError(
+        "not-a-crtdl", f"expected a CRTDL (a JSON object with {' and '.join(CRTDL_KEYS)}), found {found}",
+        context=argument, hint="the input of a run is a directory or a URL; a single data file goes into a directory",
+    )  # fmt: skip
+
+
+def _why_no_crtdl(path: Path) -> str | None:
+    try:
+        document = json.loads(path.read_bytes())
+    except OSError as error:
+        return f"a file that cannot be read ({error.strerror})"
+    except (ValueError, RecursionError):
+        return "a file that is no JSON"
+    if not isinstance(document, dict):
+        return f"a JSON {type(document).__name__}"
+    if document.get("resourceType") == "Parameters":
+        return "a FHIR Parameters resource; give the CRTDL itself, not its wrapping"
+    missing = [key for key in CRTDL_KEYS if key not in document]
+    return f"a JSON object without {' and '.join(missing)}" if missing else None

@@ -1,0 +1,264 @@
+"""One job while this process runs it: its lock, directory, log and record, and how each step is run in it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from config import ConfigError, LoadedConfig, PipelineConfig
+from flows import reporting
+from flows.api import PrefectApi
+from flows.directory import JobDirectory
+from flows.inputs import JobInputs
+from flows.lock import JobLock
+from flows.presenter import Presenter
+from flows.record import Approval, ErrorRecord, JobRecord, RecordWriter, StepRecord, Waiting, now
+from flows.watch import Watcher
+from tasks import CATALOGUE, Step
+from tasks.shared.errors import InputError, SluiceError
+from tasks.shared.log import logger
+from tasks.shared.progress import Progress, RequestStats
+from tasks.shared.step import Decision, StepContext
+from tasks.shared.stop import Stop
+
+COUNTS = ("files", "resources_in", "resources_out", "bytes_in", "bytes_out", "output")
+
+
+@dataclass
+class Job:
+    """A job this process holds the lock of."""
+
+    id: str
+    inputs: JobInputs
+    loaded: LoadedConfig
+    directory: JobDirectory
+    writer: RecordWriter
+    presenter: Presenter
+    stop: Stop = field(default_factory=Stop)
+    crtdl: Path | None = None
+    approvals: dict[int, Approval] = field(default_factory=dict)
+    forms: dict[int, str] = field(default_factory=dict)
+    steps: dict[int, StepRecord] = field(default_factory=dict)
+    until: int | None = None
+
+    @property
+    def config(self) -> PipelineConfig:
+        """The configuration as it is now."""
+        return self.loaded.config
+
+    @property
+    def step_names(self) -> tuple[str, ...]:
+        """The steps of this job, in order."""
+        return tuple(str(name) for name in self.config.pipeline.enabled_steps)
+
+    @property
+    def api(self) -> PrefectApi:
+        """The Prefect API that keeps the record."""
+        return self.writer.api
+
+    @classmethod
+    @contextmanager
+    def opened(cls, job_id: str, inputs: JobInputs, api: PrefectApi, presenter: Presenter) -> Iterator[Job]:
+        """Take the job's lock and open its log.
+
+        Raises:
+            ConfigError: the configuration is not valid now.
+            JobBusyError: another process runs the job.
+            InputError: ``enabled_steps`` are not what the job was started with.
+        """
+        loaded = inputs.load()
+        config = loaded.config
+        directory = JobDirectory.of(config.jobs_dir, job_id)
+        directory.create()
+        with ExitStack() as stack:
+            stack.enter_context(JobLock(directory.path))
+            stack.enter_context(job_log(directory.log))
+            writer = RecordWriter(api, job_id)
+            record = writer.read()
+            names = tuple(str(name) for name in config.pipeline.enabled_steps)
+            refuse_changed_steps(record, names)
+            job = cls(
+                id=job_id,
+                inputs=inputs,
+                loaded=loaded,
+                directory=directory,
+                writer=writer,
+                presenter=presenter,
+                approvals=dict(record.approvals),
+                forms=dict(record.forms),
+                steps={step.position: step for step in record.steps},
+                until=record.until,
+            )
+            yield job
+
+    def prepare(self) -> None:
+        """Write what every step may rely on: the record's head and the effective CRTDL."""
+        if self.inputs.crtdl is not None:
+            self.crtdl = self.directory.adopt_crtdl(Path(self.inputs.crtdl))
+        for position, name in enumerate(self.step_names, start=1):
+            self.steps.setdefault(position, StepRecord(position=position, name=name))
+        logger.info("job %s runs in process %d: %s", self.id, os.getpid(), ", ".join(self.step_names))
+        self.writer.set(
+            config=self.inputs.config,
+            directory=str(self.directory.path),
+            steps=",".join(self.step_names),
+            crtdl=str(self.crtdl) if self.crtdl else None,
+            error=None,
+            stopped_by=None,
+            waiting=None,
+            progress=None,
+        )
+
+    def context(self, position: int, step: Step, source: Path | None) -> StepContext:
+        """What the step at ``position`` gets."""
+        approval = self.approvals.get(position)
+        return StepContext(
+            config=self.config,
+            job_id=self.id,
+            job_dir=self.directory.path,
+            position=position,
+            name=step.name,
+            source=source,
+            input=self.inputs.input,
+            crtdl=self.crtdl,
+            decision=Decision(**approval.model_dump()) if approval else None,
+            progress=Progress(),
+            stats=RequestStats(),
+            stop=self.stop,
+        )
+
+    @contextmanager
+    def running(self, context: StepContext) -> Iterator[None]:
+        """Record that the step runs, and watch it."""
+        position = context.position
+        before = self.steps[position]
+        if before.state != "completed":
+            self.steps[position] = StepRecord(
+                position=position, name=context.name, state="running", started=before.started or now()
+            )
+            self.writer.step(self.steps[position])
+            logger.info("step %d %s begins", position, context.name)
+        self.presenter.step_started(position, context.name)
+        watcher = Watcher(self.writer, self.stop, self.presenter.progress)
+        with watcher.watching(context.name, position, context.progress):
+            yield
+
+    def finished(self, position: int, result: dict[str, Any]) -> None:
+        """Record a step's result; says it once, also when the step answered from its stored result."""
+        name = self.step_names[position - 1]
+        known = self.steps[position]
+        step = StepRecord(
+            position=position,
+            name=name,
+            state="completed",
+            started=known.started,
+            **{key: result.get(key) for key in COUNTS},
+            **result.get("statistics", {}),
+        )
+        if known.state != "completed":
+            self.writer.step(step, progress=None)
+            reporting.step_table(self.api, self.id, step, result)
+            logger.info("step %d %s is complete: %s", position, name, reporting.summary(step))
+            for warning in result.get("warnings", ()):
+                logger.warning("step %d %s: %s", position, name, warning)
+        self.steps[position] = step
+        self.presenter.step_finished(step, tuple(result.get("warnings", ())), again=known.state == "completed")
+
+    def unfinished(self, position: int, state: str, **labels: Any) -> None:
+        """Record that a step did not finish, together with other labels."""
+        step = self.steps[position].model_copy(update={"state": state})
+        self.steps[position] = step
+        self.writer.step(step, progress=None, **labels)
+        logger.info("step %d %s: %s", position, step.name, state)
+
+    def failed(self, position: int | None, error: SluiceError) -> None:
+        """Record the error that ends this run of the job."""
+        name = self.step_names[position - 1] if position else None
+        logger.error("%s", error.render())
+        record = ErrorRecord.of(error, step=name)
+        if position:
+            self.unfinished(position, "failed", error=record)
+        else:
+            self.writer.set(error=record, progress=None)
+
+    def waits(self, position: int, directory: Path, looked_at: Path, form: str) -> Waiting:
+        """Record where the job waits, before it is parked."""
+        waiting = Waiting(
+            position=position,
+            step="wait",
+            directory=str(directory),
+            looked_at=str(looked_at),
+            since=now(),
+        )
+        # The key of the form is kept for each position: the answer is looked for there when the run goes on.
+        self.unfinished(position, "waiting", waiting=waiting, **{f"form__{position}": form})
+        return waiting
+
+
+def job_name(loaded: LoadedConfig) -> str:
+    """The name of a run: project or configuration, and date (``4-product.md`` §5)."""
+    project = loaded.config.services.send.transfer.project_identifier or loaded.path.stem
+    return f"{project} {datetime.now().astimezone():%Y-%m-%d %H:%M}"
+
+
+def refuse_changed_steps(record: JobRecord, names: tuple[str, ...]) -> None:
+    """A job goes on only with the steps it was started with.
+
+    Raises:
+        InputError: names both lists.
+    """
+    if record.step_names and record.step_names != names:
+        raise InputError(
+            "steps-changed", "pipeline.enabled_steps differ from the job's",
+            context=f"job: {', '.join(record.step_names)}; configuration: {', '.join(names)}",
+            hint="restore enabled_steps, or start a new job",
+        )  # fmt: skip
+
+
+def config_error(error: ConfigError) -> InputError:
+    """A configuration's findings as one error, for the record."""
+    first = error.findings[0]
+    more = f" (and {len(error.findings) - 1} more)" if len(error.findings) > 1 else ""
+    return InputError(first.reference, f"{first.message}{more}", context=first.key, hint=first.hint)
+
+
+class _JobLogFormatter(logging.Formatter):
+    """Time in UTC, level, message; one line a record, so that a log cannot be made to lie."""
+
+    converter = staticmethod(time.gmtime)
+
+    def format(self, record: logging.LogRecord) -> str:
+        record.exc_info = None  # a traceback may quote data
+        record.exc_text = None
+        text = super().format(record)
+        return text.replace("\r", "\\r").replace("\n", "\n    ")
+
+
+@contextmanager
+def job_log(path: Path) -> Iterator[None]:
+    """Append everything the pipeline's logger says to ``job.log`` (0600)."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    stream = os.fdopen(descriptor, "a", encoding="utf-8")
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(_JobLogFormatter("%(asctime)sZ %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S"))
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+        stream.close()
+
+
+def step_of(name: str) -> Step:
+    """The catalogue's entry for a step name."""
+    return CATALOGUE[name]

@@ -1,0 +1,192 @@
+"""The flow: prepare, then each enabled step; nothing else.
+
+Document 1, "pipeline", and ``4-product.md`` §4. Finished steps answer from their stored result, so running the flow run
+again goes on where it stopped.
+"""
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, Any
+
+from prefect import flow
+from prefect.client.schemas.objects import State
+from prefect.states import Cancelled, Completed, Crashed, Failed
+from pydantic import Field
+
+from config import ConfigError
+from flows import engine, presenter, reporting
+from flows.api import FLOW_NAME, PrefectApi
+from flows.inputs import JobInputs
+from flows.job import Job, config_error, job_name
+from flows.lock import JobBusyError
+from flows.preflight import preflight, worst
+from flows.record import Approval, ErrorRecord, RecordWriter, now
+from flows.watch import end_now, signals
+from tasks import CATALOGUE, Step
+from tasks.shared.errors import SluiceError, Stopped
+from tasks.shared.log import logger
+from tasks.shared.step import Parked
+from tasks.shared.task import translate_defect
+
+Outcome = State[Any]
+
+
+@flow(name=FLOW_NAME, persist_result=False, validate_parameters=True)
+def pipeline(
+    config: Annotated[
+        str, Field(title="Configuration", description="Path of the YAML configuration file on the worker.")
+    ],
+    crtdl: Annotated[
+        str | None, Field(title="CRTDL", description="Path of the CRTDL file, where a step needs one.")
+    ] = None,
+    input: Annotated[  # noqa: A002 - the name a person reads in the form
+        str | None, Field(title="Input", description="Directory or URL to import; empty: as configured.")
+    ] = None,
+    anonymization_config: Annotated[
+        str | None,
+        Field(
+            title="Anonymization rules",
+            description="Path of an anonymization YAML file; empty: as configured.",
+        ),
+    ] = None,
+    patients: Annotated[
+        str | None,
+        Field(
+            title="Patients",
+            description="Path of a file with one patient id a line; empty: the CRTDL's cohort.",
+        ),
+    ] = None,
+    overrides: Annotated[
+        list[str] | None,
+        Field(title="Overrides", description="KEY=VALUE for configuration keys; secrets as ${VAR} only."),
+    ] = None,
+) -> Outcome:
+    """Move FHIR data through the enabled steps of a configuration."""
+    inputs = JobInputs(
+        config=config, crtdl=crtdl, input=input, anonymization_config=anonymization_config,
+        patients=patients, overrides=tuple(overrides or ()),
+    )  # fmt: skip
+    job_id, deployed = engine.current_run()
+    with PrefectApi(engine.api_address()) as api:
+        try:
+            with ExitStack() as stack:
+                job = stack.enter_context(Job.opened(job_id, inputs, api, presenter.current()))
+                stack.enter_context(signals(job.stop, lambda name: end_now(api, job_id, name, job.presenter.close)))
+                stack.enter_context(engine.results_in(str(job.config.jobs_dir.absolute())))
+                return run(job, deployed=deployed)
+        except JobBusyError:
+            engine.leave_alone()
+            raise
+        except (ConfigError, SluiceError) as problem:
+            error = config_error(problem) if isinstance(problem, ConfigError) else problem
+        except Exception as defect:  # noqa: BLE001 - an exception that left the flow would be pickled and logged
+            error = translate_defect(defect)
+        logger.error("%s", error.render())
+        RecordWriter(api, job_id).set(error=ErrorRecord.of(error))
+        return Failed(message=error.render())
+
+
+def run(job: Job, *, deployed: bool) -> Outcome:
+    """Prepare, then each step; the state the run ends in."""
+    job.prepare()
+    if deployed and all(step.state == "pending" for step in job.steps.values()):
+        job.api.rename(job.id, job_name(job.loaded))
+        findings = preflight(job.loaded, job.inputs)
+        if findings:
+            for finding in findings:
+                logger.error("%s", finding.render())
+            job.failed(None, worst(findings))
+            return Failed(message="\n".join(finding.render() for finding in findings))
+    source: Path | None = None
+    resources: Path | None = None  # the NDJSON that flattening read
+    for position, name in enumerate(job.step_names, start=1):
+        step = CATALOGUE[name]
+        if source is not None and source.name != "csv":
+            resources = source
+        reads = resources if name == "send" and job.config.services.send.send_as == "direct_resource_load" else source
+        result = run_step(job, position, step, reads, deployed=deployed)
+        if not isinstance(result, dict):
+            return result
+        if result.get("output"):
+            source = job.directory.path / str(result["output"])
+        if job.until == position and position < len(job.step_names):
+            job.writer.set(until=None, stopped_by=None)
+            return Crashed(name="Stopped", message=f"{name} was run alone; continue goes on after it")
+    job.writer.set(until=None)
+    reporting.job_page(job.api, job.id, job.writer.read(), done=True)
+    return Completed(message="all steps are complete")
+
+
+def run_step(job: Job, position: int, step: Step, source: Path | None, *, deployed: bool) -> dict[str, Any] | Outcome:
+    """Run one step: its result, or the state in which the run ends here."""
+    if job.stop.requested:
+        return stopped(job, position, Stopped(job.stop.reason or "stopped"))
+    if step.name == "wait" and (rejection := decide(job, position)) is not None:
+        return rejection
+    context = job.context(position, step, source)
+    with job.running(context):
+        state: State[Any] = step.load().with_options(result_storage_key=job.directory.result_key(position, step.name))(
+            engine.sealed(context), return_state=True
+        )
+    outcome = engine.result_of(state)
+    if isinstance(outcome, Parked):
+        park(job, position, outcome.directory, context.input_dir, deployed=deployed)
+    if isinstance(outcome, Stopped):
+        return stopped(job, position, outcome)
+    if isinstance(outcome, SluiceError):
+        job.failed(position, outcome)
+        reporting.job_page(job.api, job.id, job.writer.read(), done=True)
+        return Failed(message=f"{step.name}: {outcome.render()}")
+    result: dict[str, Any] = outcome
+    job.finished(position, result)
+    reporting.job_page(job.api, job.id, job.writer.read(), done=False)
+    return result
+
+
+def decide(job: Job, position: int) -> Outcome | None:
+    """Look for a person's decision at this wait; the state that ends the job when it was a no.
+
+    A form answered in the UI becomes the record's approval here, once and for all.
+    """
+    if position not in job.approvals:
+        answer = engine.form_answer(job.api, job.id, job.forms.get(position))
+        if answer is not None:
+            approval = Approval(approved=answer.approved, comment=answer.comment, who="Prefect UI or API", when=now())
+            job.writer.approve(position, approval)
+            job.approvals[position] = approval
+            logger.info("step %d wait was decided in the Prefect UI or through its API", position)
+    approval_now = job.approvals.get(position)
+    if approval_now is None or approval_now.approved:
+        return None
+    job.unfinished(position, "stopped", error=rejected(approval_now))
+    return Cancelled(message=f"rejected by {approval_now.who or 'a person'}")
+
+
+def rejected(approval: Approval) -> ErrorRecord:
+    """Why a job is cancelled after a no."""
+    return ErrorRecord(
+        reference="rejected",
+        message=f"rejected by {approval.who or 'a person'} at {approval.when}",
+        context=approval.comment or None,
+        hint="mend what was found and start a new job",
+        step="wait",
+    )
+
+
+def park(job: Job, position: int, directory: Path, looked_at: Path, *, deployed: bool) -> None:
+    """Record where the job waits, save the form, park the run and leave the flow."""
+    form, state = engine.form_state(position, deployed=deployed)
+    waiting = job.waits(position, directory, looked_at, form)
+    reporting.job_page(job.api, job.id, job.writer.read(), done=False)
+    job.presenter.waits(waiting)
+    engine.park(job.id, state, reporting.wait_description(waiting))
+
+
+def stopped(job: Job, position: int, reason: Stopped) -> Outcome:
+    """Record the stop; a cancel from the UI ends the job, a signal leaves it to be continued."""
+    if str(reason) == "cancel":
+        job.unfinished(position, "stopped")
+        return Cancelled(message="cancelled in the Prefect UI")
+    job.unfinished(position, "stopped", stopped_by=str(reason))
+    engine.raise_termination_if_asked()
+    return Crashed(name="Stopped", message=f"stopped by {reason}")

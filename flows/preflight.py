@@ -1,0 +1,179 @@
+"""Everything that can be found wrong before a job exists: all findings of all checks, nothing started.
+
+``4-product.md`` §2: exit code 2 when any finding is about configuration or input, 3 when all of them are about services
+that cannot be reached now.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+from config import AuthConfig, LoadedConfig, PipelineConfig
+from flows.inputs import JobInputs, is_url
+from tasks import CATALOGUE
+from tasks.shared.errors import InputError, SluiceError, StorageError
+from tasks.shared.http import ServiceClient
+from tasks.shared.tls import ssl_context
+
+RESERVE = 100_000_000
+"""Bytes that must stay free on the disk of the jobs directory besides the data."""
+
+
+def preflight(loaded: LoadedConfig, inputs: JobInputs, *, done: Iterable[int] = ()) -> list[SluiceError]:
+    """Every finding; ``done`` are the positions of steps that are complete and need nothing any more."""
+    config = loaded.config
+    complete = set(done)
+    open_steps = [
+        str(name) for position, name in enumerate(config.pipeline.enabled_steps, 1) if position not in complete
+    ]
+    findings: list[SluiceError] = []
+    for check in (_steps, _crtdl, _tls, _import, _disk, _services):
+        findings.extend(check(config, inputs, open_steps))
+    return findings
+
+
+def worst(findings: Sequence[SluiceError]) -> SluiceError:
+    """The finding that decides the exit code."""
+    return max(findings, key=lambda finding: finding.exit_code == 2)
+
+
+def exit_code(findings: Sequence[SluiceError]) -> int:
+    """2 when any finding is about configuration or input, 3 when all are about services, 0 without findings."""
+    if not findings:
+        return 0
+    return 3 if all(finding.transient for finding in findings) else 2
+
+
+def _steps(_config: PipelineConfig, _inputs: JobInputs, steps: Sequence[str]) -> Iterator[SluiceError]:
+    for name in dict.fromkeys(steps):
+        if not CATALOGUE[name].available:
+            yield InputError(
+                "step-not-available", f"the step {name} is not available in this version yet",
+                context="pipeline.enabled_steps", hint="remove it; its configuration is checked all the same",
+            )  # fmt: skip
+
+
+def _crtdl(_config: PipelineConfig, inputs: JobInputs, steps: Sequence[str]) -> Iterator[SluiceError]:
+    needing = [name for name in steps if CATALOGUE[name].requires_crtdl]
+    if needing and inputs.crtdl is None and not is_url(inputs.input or ""):
+        yield InputError(
+            "crtdl-missing", f"the step {' and '.join(needing)} needs a CRTDL",
+            context="pipeline.enabled_steps", hint="give the CRTDL file on the command line",
+        )  # fmt: skip
+
+
+def _tls(config: PipelineConfig, _inputs: JobInputs, _steps: Sequence[str]) -> Iterator[SluiceError]:
+    try:
+        ssl_context(config.tls)
+    except SluiceError as error:
+        yield error
+
+
+def import_directory(config: PipelineConfig, inputs: JobInputs) -> Path | None:
+    """The directory a ``local_import`` reads: the command line's, else the configuration's."""
+    directory = inputs.input or config.services.local_import.dir
+    return Path(directory).absolute() if directory else None
+
+
+def _import(config: PipelineConfig, inputs: JobInputs, steps: Sequence[str]) -> Iterator[SluiceError]:
+    if "local_import" in steps:
+        directory = import_directory(config, inputs)
+        if is_url(inputs.input or ""):
+            yield InputError(
+                "input-is-url", "local_import takes a directory, INPUT is a URL",
+                hint="give a directory, or enable http_import instead of local_import",
+            )  # fmt: skip
+        elif directory is None:
+            yield InputError(
+                "input-missing", "local_import has no directory", context="services.local_import.dir",
+                hint="set it, or give --dir DIR",
+            )  # fmt: skip
+        else:
+            from tasks.local_import import importer as local_import
+
+            yield from local_import.findings(config, directory)
+    if "http_import" in steps:
+        if inputs.input is not None and not is_url(inputs.input):
+            yield InputError(
+                "input-is-directory", "http_import takes a URL, INPUT is a directory",
+                hint="give a URL, or enable local_import instead of http_import",
+            )  # fmt: skip
+        elif inputs.input is None and not config.services.http_import.urls:
+            yield InputError(
+                "input-missing", "http_import has no URL", context="services.http_import.urls",
+                hint="set it, or give the URL as INPUT",
+            )  # fmt: skip
+        elif not list(_tls(config, inputs, steps)):
+            from tasks.http_import import importer as http_import
+
+            yield from http_import.findings(config, inputs.input)
+
+
+def _disk(config: PipelineConfig, inputs: JobInputs, steps: Sequence[str]) -> Iterator[SluiceError]:
+    jobs_dir = config.jobs_dir.absolute()
+    existing = next(path for path in (jobs_dir, *jobs_dir.parents) if path.exists())
+    if not existing.is_dir():
+        yield StorageFindingError("jobs-dir", "the jobs directory is not a directory", context=str(existing))
+        return
+    size = 0
+    directory = import_directory(config, inputs)
+    if "local_import" in steps and directory is not None and directory.is_dir():
+        from tasks.local_import.scan import scan
+
+        # Plain input shrinks to a third at least when it is compressed (document 1: 3-4x on the fastest level).
+        plain_share = 3 if config.compression.enabled else 1
+        for file in scan(directory, recursive=config.services.local_import.recursive).files:
+            size += file.size if file.path.suffix == ".zst" else file.size // plain_share
+    copies = sum(1 for name in steps if CATALOGUE[name].output is not None)
+    needed = size * max(copies, 1) + RESERVE
+    free = shutil.disk_usage(existing).free
+    if free < needed:
+        yield StorageFindingError(
+            "disk-space", f"{free / 1e6:.0f} MB are free for the jobs directory, about {needed / 1e6:.0f} MB are needed",
+            context=str(jobs_dir), hint="free some space, or set jobs_dir to a larger disk",
+        )  # fmt: skip
+
+
+class StorageFindingError(StorageError):
+    """A finding about the disk before a job exists: the user's to mend, exit code 2."""
+
+    exit_code = 2
+
+
+def _services(config: PipelineConfig, _inputs: JobInputs, steps: Sequence[str]) -> Iterator[SluiceError]:
+    try:
+        ssl_context(config.tls)
+    except SluiceError:
+        return  # reported once, by the check of the TLS block
+    for name, url, auth in service_addresses(config):
+        if name in steps and CATALOGUE[name].available and url:
+            yield from _reach(config, name, url, auth)
+
+
+def service_addresses(config: PipelineConfig) -> list[tuple[str, str | None, AuthConfig | None]]:
+    """Step, the address that shows that its service answers, and its credentials."""
+    services = config.services
+    fhir: Callable[[str | None], str | None] = lambda url: f"{url.rstrip('/')}/fhir/metadata" if url else None  # noqa: E731
+    send = services.send
+    send_url = fhir(send.url) if send.send_as in {"direct_resource_load", "transfer_load"} else None
+    return [
+        ("extractor", fhir(services.extractor.base_url), services.extractor.auth),
+        ("pseudonymizer", fhir(services.pseudonymizer.url), services.pseudonymizer.auth),
+        ("validation", services.validation.url, None),
+        ("flattening", fhir(services.flattening.service_url), None),
+        ("send", send_url, send.auth),
+    ]
+
+
+def _reach(config: PipelineConfig, name: str, url: str, auth: AuthConfig | None) -> Iterator[SluiceError]:
+    once = config.retry.model_copy(update={"max_attempts": 1})
+    try:
+        with ServiceClient(
+            f"services.{name}", tls=config.tls, retry=once, auth=auth, credentials_origin=url, timeout=15.0
+        ) as client:
+            client.authorize()
+            client.probe(url)
+    except SluiceError as error:
+        yield error

@@ -1,0 +1,323 @@
+"""The job record: what the program writes into the labels of the flow run and reads back.
+
+``4-product.md`` §4: a flow run is a job; labels ``job.*`` are what the program reads back, artifacts are what a person
+reads. A label is durable when the call that sets it returns, and is set before the thing it guards. Structured values
+are JSON text in one label, so that they change together. Nothing here is a payload, a secret or a person's identifier.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from flows.api import Json, Label, PrefectApi
+from flows.lock import is_held
+from tasks.shared.errors import SluiceError
+
+
+class JobState(StrEnum):
+    """The states a job is shown in (``4-product.md`` §4)."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    WAITING = "waiting"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    STOPPED = "stopped"
+    INTERRUPTED = "interrupted"
+    CANCELLED = "cancelled"
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class StepRecord(_Frozen):
+    """One step instance. Sizes in bytes, times in seconds; ``None`` where it does not apply or is not known yet."""
+
+    position: int
+    name: str
+    state: Literal["pending", "running", "waiting", "completed", "failed", "stopped"] = "pending"
+    files: int | None = None
+    resources_in: int | None = None
+    resources_out: int | None = None
+    bytes_in: int | None = None
+    bytes_out: int | None = None
+    seconds: float | None = None
+    requests: int | None = None
+    retries: int | None = None
+    p50: float | None = None
+    p95: float | None = None
+    output: str | None = None
+    started: str | None = None
+
+
+class Approval(_Frozen):
+    """A person's decision at a ``wait``: kept with who and when."""
+
+    approved: bool
+    comment: str = ""
+    who: str = ""
+    when: str = ""
+
+
+class Waiting(_Frozen):
+    """Where a job waits and for what."""
+
+    position: int
+    step: str
+    directory: str
+    looked_at: str
+    since: str
+
+
+class ErrorRecord(_Frozen):
+    """The last error, as ``pipeline status`` shows it."""
+
+    reference: str
+    message: str
+    context: str | None = None
+    hint: str | None = None
+    transient: bool = False
+    exit_code: int = 1
+    step: str | None = None
+
+    @classmethod
+    def of(cls, error: SluiceError, step: str | None = None) -> ErrorRecord:
+        """The record of one error."""
+        return cls(
+            reference=error.reference,
+            message=error.message,
+            context=error.context,
+            hint=error.hint,
+            transient=error.transient,
+            exit_code=error.exit_code,
+            step=step,
+        )
+
+
+class ProgressRecord(_Frozen):
+    """Progress of the running step; ``fraction`` is 0…1."""
+
+    fraction: float | None = None
+    eta_seconds: float | None = None
+    message: str | None = None
+
+
+class Extraction(_Frozen):
+    """The handle of the extraction job (document 1, "Job data")."""
+
+    status_url: str | None = None
+    job_id: str | None = None
+
+
+class JobRecord(_Frozen):
+    """A job as its record tells it."""
+
+    id: str
+    name: str
+    state: JobState
+    created: str | None = None
+    updated: str | None = None
+    config: str | None = None
+    directory: str | None = None
+    crtdl: str | None = None
+    step_names: tuple[str, ...] = ()
+    steps: tuple[StepRecord, ...] = ()
+    approvals: dict[int, Approval] = Field(default_factory=dict)
+    forms: dict[int, str] = Field(default_factory=dict)
+    waiting: Waiting | None = None
+    error: ErrorRecord | None = None
+    progress: ProgressRecord | None = None
+    extraction: Extraction = Extraction()
+    stopped_by: str | None = None
+    until: int | None = None
+    parameters: dict[str, Any] = Field(default_factory=dict)
+    has_deployment: bool = False
+
+    @classmethod
+    def of(cls, run: Json) -> JobRecord:
+        """Read the record out of a flow run as the API returns it."""
+        labels: dict[str, Any] = run.get("labels") or {}
+        parameters: dict[str, Any] = run.get("parameters") or {}
+        names = tuple(str(labels["job.steps"]).split(",")) if labels.get("job.steps") else ()
+        steps = tuple(
+            _parse(StepRecord, labels.get(f"job.step.{position}")) or StepRecord(position=position, name=name)
+            for position, name in enumerate(names, start=1)
+        )
+        approvals = {
+            position: approval
+            for position in range(1, len(names) + 1)
+            if (approval := _parse(Approval, labels.get(f"job.approval.{position}")))
+        }
+        forms = {p: str(form) for p in range(1, len(names) + 1) if (form := labels.get(f"job.form.{p}"))}
+        directory = labels.get("job.directory") or None
+        state = job_state(run, directory)
+        return cls(
+            id=run["id"],
+            name=run.get("name") or "",
+            state=state,
+            created=run.get("created"),
+            updated=run.get("updated"),
+            config=labels.get("job.config") or parameters.get("config"),
+            directory=directory,
+            crtdl=labels.get("job.crtdl") or None,
+            step_names=names,
+            steps=steps,
+            approvals=approvals,
+            forms=forms,
+            waiting=_parse(Waiting, labels.get("job.waiting")),
+            error=_parse(ErrorRecord, labels.get("job.error")),
+            progress=_parse(ProgressRecord, labels.get("job.progress")) if state is JobState.RUNNING else None,
+            extraction=Extraction(
+                status_url=labels.get("job.extraction.status_url") or None,
+                job_id=labels.get("job.extraction.job_id") or None,
+            ),
+            stopped_by=labels.get("job.stopped_by") or None,
+            until=labels.get("job.until") or None,
+            parameters=parameters,
+            has_deployment=bool(run.get("deployment_id")),
+        )
+
+    def step(self, position: int) -> StepRecord:
+        """The record of the step at ``position`` (from 1)."""
+        return self.steps[position - 1]
+
+    @property
+    def current_step(self) -> str | None:
+        """The step that runs, waits or failed; after that the next one to do."""
+        for step in self.steps:
+            if step.state != "completed":
+                return step.name
+        return None
+
+    @property
+    def files(self) -> int | None:
+        """Data files of the last step that finished."""
+        done = [step.files for step in self.steps if step.state == "completed" and step.files is not None]
+        return done[-1] if done else None
+
+    def status(self) -> Json:
+        """What ``pipeline status --json`` prints. Keys are never left out (``4-product.md`` §2)."""
+        step_keys = (
+            "position",
+            "name",
+            "state",
+            "files",
+            "resources_in",
+            "resources_out",
+            "bytes_in",
+            "bytes_out",
+            "seconds",
+        )
+        waiting = self.waiting if self.state is JobState.WAITING else None
+        error = self.error if self.state in {JobState.FAILED, JobState.CANCELLED} else None
+        progress = self.progress or ProgressRecord()
+        return {
+            "id": self.id,
+            "state": self.state.value,
+            "step": None if self.state is JobState.COMPLETED else self.current_step,
+            "created": self.created,
+            "updated": self.updated,
+            "config": self.config,
+            "crtdl": self.crtdl,
+            "extraction": self.extraction.model_dump(),
+            "steps": [step.model_dump(include=set(step_keys)) for step in self.steps],
+            "progress": progress.model_dump(),
+            "waiting": {"step": waiting.step, "directory": waiting.directory} if waiting else None,
+            "error": error.model_dump(include={"reference", "message", "hint", "transient"}) if error else None,
+        }
+
+    def row(self) -> Json:
+        """What ``job list --json`` prints for this job."""
+        return {
+            "id": self.id,
+            "state": self.state.value,
+            "step": None if self.state is JobState.COMPLETED else self.current_step,
+            "files": self.files,
+            "created": self.created,
+        }
+
+
+_M = TypeVar("_M", bound=BaseModel)
+
+
+def _parse(model: type[_M], text: Any) -> _M | None:
+    if not isinstance(text, str) or not text:
+        return None
+    try:
+        return model.model_validate_json(text)
+    except ValidationError:
+        return None
+
+
+def job_state(run: Json, directory: str | None) -> JobState:
+    """The state a job is shown in. A run recorded as running that nobody holds the lock of is ``interrupted``."""
+    kind, name = run.get("state_type"), run.get("state_name")
+    held = directory is not None and is_held(Path(directory))
+    match kind:
+        case "COMPLETED":
+            return JobState.COMPLETED
+        case "FAILED":
+            return JobState.FAILED
+        case "CANCELLED":
+            return JobState.CANCELLED
+        case "PAUSED":
+            return JobState.WAITING
+        case "CRASHED":
+            return JobState.STOPPED if name == "Stopped" else JobState.INTERRUPTED
+        case "RUNNING" | "CANCELLING":
+            return JobState.RUNNING if held else JobState.INTERRUPTED
+    if held:
+        return JobState.RUNNING
+    # A run that was created by a command that died before it began has its directory already.
+    return JobState.INTERRUPTED if directory is not None and name == "Pending" else JobState.PENDING
+
+
+def now() -> str:
+    """This moment in UTC, as the record writes times."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+class RecordWriter:
+    """Writes one job's labels. Every method is durable when it returns."""
+
+    def __init__(self, api: PrefectApi, job_id: str) -> None:
+        self.api = api
+        self.job_id = job_id
+
+    def read(self) -> JobRecord:
+        """The record as it is now.
+
+        Raises:
+            LookupError: the run is gone.
+        """
+        run = self.api.read_run(self.job_id)
+        if run is None:
+            raise LookupError(self.job_id)
+        return JobRecord.of(run)
+
+    def set(self, **labels: Label | BaseModel | None) -> None:
+        """Set labels ``job.<name>``; ``__`` in a name stands for a dot; ``None`` clears."""
+        self.api.set_labels(
+            self.job_id,
+            {f"job.{name.replace('__', '.')}": _label(value) for name, value in labels.items()},
+        )
+
+    def step(self, step: StepRecord, **also: Label | BaseModel | None) -> None:
+        """Record a step's state and counts, together with other labels."""
+        self.set(**{f"step__{step.position}": step}, **also)
+
+    def approve(self, position: int, approval: Approval) -> None:
+        """Keep a decision. It holds for this position for ever: the wait does not ask again."""
+        self.set(**{f"approval__{position}": approval})
+
+
+def _label(value: Label | BaseModel | None) -> Label:
+    if value is None:
+        return ""
+    return value.model_dump_json() if isinstance(value, BaseModel) else value

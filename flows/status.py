@@ -1,0 +1,93 @@
+"""``pipeline status`` and ``job list``: the record as a person or a script reads it. Never imports Prefect."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from config import load_config
+from flows.record import JobRecord, JobState
+from flows.reporting import summary
+from flows.session import dump, has_any_job, opened
+from flows.watch import human_seconds
+
+
+def show(config: str, job_id: str, *, as_json: bool, watch: bool) -> int:
+    """Print one job's status; with ``watch`` until it neither runs nor is pending."""
+    with opened(load_config(Path(config))) as session:
+        while True:
+            record = session.job(job_id)
+            if not as_json and watch:
+                click.clear()
+            click.echo(dump(record.status()) if as_json else text(record))
+            if not watch or record.state not in {JobState.RUNNING, JobState.PENDING}:
+                return 0
+            time.sleep(2)
+
+
+def text(record: JobRecord) -> str:
+    """A job's status for a person."""
+    lines = [f"job {record.id}: {record.state.value}"]
+    for step in record.steps:
+        detail = summary(step) if step.state == "completed" else ""
+        lines.append(f"  {step.position} {step.name}: {step.state}" + (f": {detail}" if detail else ""))
+    if record.progress and record.progress.message:
+        lines.append(f"  {record.progress.message}")
+    if record.state is JobState.WAITING and record.waiting:
+        lines += [
+            f"waits at step {record.waiting.position} for approval",
+            f"  look at {record.waiting.looked_at}",
+        ]
+        lines.append(f"  corrected files go into {record.waiting.directory}")
+    for position, approval in sorted(record.approvals.items()):
+        verb = "approved" if approval.approved else "rejected"
+        lines.append(f"  step {position} was {verb} by {approval.who} at {approval.when}")
+    if record.error and record.state in {JobState.FAILED, JobState.CANCELLED}:
+        error = record.error
+        lines.append(f"error[{error.reference}]: {error.message}")
+        lines += [f"  {error.context}"] if error.context else []
+        lines += [f"hint: {error.hint}"] if error.hint else []
+    if record.directory:
+        lines.append(f"directory {record.directory}")
+    if record.state in {JobState.WAITING, JobState.FAILED, JobState.STOPPED, JobState.INTERRUPTED}:
+        lines.append(continue_hint(record))
+    return "\n".join(lines)
+
+
+def continue_hint(record: JobRecord) -> str:
+    """The command that goes on with a job."""
+    return f"continue with: python -m flows.run pipeline continue {record.config} {record.id}"
+
+
+def list_jobs(config: str, *, as_json: bool) -> int:
+    """Print the jobs of a configuration's jobs directory, newest first."""
+    loaded = load_config(Path(config))
+    records: list[JobRecord] = []
+    if has_any_job(loaded):
+        with opened(loaded) as session:
+            records = session.jobs()
+    if as_json:
+        click.echo(dump([record.row() for record in records]))
+        return 0
+    if not records:
+        click.echo("no jobs")
+        return 0
+    click.echo(f"{'JOB':36}  {'STATE':11}  {'STEP':14}  {'FILES':>6}  AGE")
+    for record in records:
+        row = record.row()
+        files = "" if row["files"] is None else str(row["files"])
+        click.echo(
+            f"{record.id:36}  {record.state.value:11}  {row['step'] or '':14}  {files:>6}  {age(record.created)}"
+        )
+    return 0
+
+
+def age(created: str | None) -> str:
+    """How long ago, for a person."""
+    if not created:
+        return ""
+    then = datetime.fromisoformat(created.replace("Z", "+00:00"))
+    return human_seconds(max(0.0, (datetime.now(UTC) - then).total_seconds()))

@@ -1,0 +1,243 @@
+"""Import from HTTP URLs (document 1, http_import; document 3 §8)."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from config import PipelineConfig
+from tasks.shared.answer import place
+from tasks.shared.download import Downloader
+from tasks.shared.errors import InputError, SluiceError
+from tasks.shared.http import ServiceClient
+from tasks.shared.imports import ImportDirectory
+from tasks.shared.ndjson import CORE, base_name, is_consent_name
+from tasks.shared.parallel import for_each
+from tasks.shared.step import StepContext, StepResult
+from tasks.shared.stop import Stop
+
+SERVICE = "http_import"
+UNNAMED = "download"
+"""Base name of the file when the URL has no last path segment (document 3 §8)."""
+
+# As for the extraction step (document 3 §2); http_import has no key of its own for it.
+_THREADS = 4
+_NAME_BYTES = 200
+_PUNCTUATION = " .-_()"
+
+_REFUSED = frozenset({401, 403, 404, 410})
+"""Answers to a GET that no later GET without credentials makes better."""
+
+ClientFactory = Callable[[PipelineConfig, StepContext | None], ServiceClient]
+
+
+@dataclass(frozen=True)
+class Download:
+    """One URL and the base name its file gets. The query may be a permission: it never shows."""
+
+    url: str
+    base: str
+
+    def __repr__(self) -> str:
+        return f"Download({place(self.url)!r}, {self.base!r})"
+
+
+def downloads(urls: Sequence[str]) -> list[Download]:
+    """The base name for each URL, in order: the same list, the same names.
+
+    The last path segment without the query, decoded, without ``.ndjson`` and ``.zst``; characters that are not letters,
+    digits, blanks or ``.-_()`` become ``_``. When a name occurs again (in whatever case) the later ones get ``-2``,
+    ``-3``, …
+    """
+    taken = {name.casefold() for name, count in Counter(map(_base_of, urls)).items() if count == 1}
+    found: list[Download] = []
+    given: set[str] = set()
+    for url in urls:
+        base = wanted = _base_of(url)
+        number = 1
+        while base.casefold() in given or (number > 1 and base.casefold() in taken):
+            number += 1
+            base = f"{wanted}-{number}"
+        given.add(base.casefold())
+        found.append(Download(url, base))
+    return found
+
+
+def findings(
+    config: PipelineConfig, url: str | None = None, *, client: ClientFactory | None = None
+) -> list[SluiceError]:
+    """Everything that would stop the import of ``url``, or of the configured URLs.
+
+    References: ``url-invalid``, ``url-credentials``, ``url-duplicate``, ``name-clash``, ``url-refused`` (the server
+    says that there is nothing to have), and those of ``ServiceClient.probe`` for a host that cannot be reached, once
+    per host.
+    """
+    urls = _urls(config, url)
+    problems = _problems(urls)
+    if problems:
+        return problems
+    silent: set[str] = set()
+    with (client or _client)(config, None) as probing:
+        for each in urls:
+            host = urlsplit(each).netloc.lower()
+            if host in silent:
+                continue
+            try:
+                status = probing.probe(each)
+            except SluiceError as error:
+                silent.add(host)
+                problems.append(error)
+                continue
+            if status in _REFUSED:
+                problems.append(_refused(each, status))
+    return problems
+
+
+def run(context: StepContext, *, client: ClientFactory | None = None) -> StepResult:
+    """Download the URLs into ``import/``, compressed or plain as the configuration says, at most four at once.
+
+    No credentials are sent; a redirect to another host is an error. Files that a run before this one finished are not
+    fetched again. ``resources_in`` and ``resources_out`` count lines.
+
+    Raises the findings about URLs, and what ``Downloader.fetch`` raises.
+    """
+    urls = _urls(context.config, context.input)
+    for problem in _problems(urls):
+        raise problem
+    target = ImportDirectory(context)
+    wanted = downloads(urls)
+    context.progress.expect(files=len(wanted))
+
+    def announce(size: int) -> None:
+        context.progress.expect(bytes=size)
+
+    with (client or _client)(context.config, context) as service:
+        downloader = Downloader(
+            service,
+            retry=context.config.retry,
+            compression=context.config.compression,
+            stop=context.stop,
+            progress=context.progress,
+            stats=context.stats,
+        )
+
+        def one(download: Download, stop: Stop) -> None:
+            done = target.finished(download.base)
+            if done is not None:
+                context.progress.add(files=1, bytes=done.bytes_in, resources=done.lines)
+                return
+            facts = downloader.fetch(
+                download.url,
+                target.path,
+                download.base,
+                stop=stop,
+                allow_empty=False,
+                # Only one size is a total; of several files some have not begun.
+                on_size=announce if len(wanted) == 1 else None,
+            )
+            target.add(msgspec.structs.replace(facts, source=place(download.url)))
+
+        for_each(wanted, one, threads=_THREADS, stop=context.stop)
+    consent = [download.base for download in wanted if is_consent_name(f"{download.base}.ndjson")]
+    warning = f"imported as ordinary data, though named like consent audit files: {', '.join(consent[:5])}"
+    return target.result([warning] if consent else [])
+
+
+def _client(config: PipelineConfig, context: StepContext | None) -> ServiceClient:
+    return ServiceClient(
+        SERVICE,
+        tls=config.tls,
+        retry=config.retry,
+        stop=context.stop if context else None,
+        stats=context.stats if context else None,
+    )
+
+
+def _refused(url: str, status: int) -> InputError:
+    return InputError(
+        "url-refused",
+        f"the server answers {status} for this URL",
+        context=place(url),
+        hint="check the address; http_import sends no credentials",
+    )
+
+
+def _urls(config: PipelineConfig, url: str | None) -> tuple[str, ...]:
+    urls = (url,) if url is not None else tuple(config.services.http_import.urls)
+    if not urls:
+        raise InputError(
+            "input-missing",
+            "http_import has no URL",
+            context="services.http_import.urls",
+            hint="set it, or give the URL as INPUT",
+        )
+    return urls
+
+
+def _problems(urls: Sequence[str]) -> list[SluiceError]:
+    problems: list[SluiceError] = []
+    for url in urls:
+        try:
+            parts = urlsplit(url)
+            usable = parts.scheme.lower() in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            usable = False
+        if not usable:
+            problems.append(
+                InputError(
+                    "url-invalid",
+                    "not an HTTP URL with a host",
+                    context=place(url),
+                    hint="write it like https://host.example/path/Patient.ndjson",
+                )
+            )
+        elif parts.username is not None or parts.password is not None:
+            problems.append(
+                InputError(
+                    "url-credentials",
+                    "the URL carries a user name or a password, and http_import sends none",
+                    context=place(url),
+                    hint="use a URL that needs no login, or the extractor step, which has an auth block",
+                )
+            )
+    for url, count in Counter(urls).items():
+        if count > 1:
+            problems.append(
+                InputError(
+                    "url-duplicate",
+                    f"the same URL is listed {count} times; its data would be imported as often",
+                    context=place(url),
+                    hint="list it once",
+                )
+            )
+    cores = [url for url in dict.fromkeys(urls) if _base_of(url).casefold() == CORE]
+    if len(cores) > 1:
+        problems.append(
+            InputError(
+                "name-clash",
+                f"{len(cores)} URLs give a core file, and only one can come before all others",
+                context="\n  ".join(map(place, cores)),
+                hint="import them in separate jobs",
+            )
+        )
+    return problems
+
+
+def _base_of(url: str) -> str:
+    """A file-safe base name from a URL's last path segment."""
+    try:
+        segment = unquote(urlsplit(url).path.rpartition("/")[2], errors="replace")
+    except ValueError:
+        segment = ""
+    name = unicodedata.normalize("NFC", segment)
+    name = base_name(name.removesuffix(".zst") if not name.lower().endswith(".ndjson.zst") else name)
+    name = "".join(char if char.isalnum() or char in _PUNCTUATION else "_" for char in name)
+    name = name.lstrip(". ").rstrip()
+    while len(name.encode()) > _NAME_BYTES:
+        name = name[:-1]
+    return name if name.strip("_") else UNNAMED

@@ -1,0 +1,165 @@
+"""Import from a local directory (document 1, services.local_import)."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import msgspec
+
+from config import PipelineConfig
+from tasks.local_import.scan import Scan, SourceFile, listed, open_source, scan
+from tasks.shared.errors import DataError, InputError, SluiceError, StorageError
+from tasks.shared.imports import ImportDirectory
+from tasks.shared.ndjson import FileFacts, Intake, storage_error
+from tasks.shared.parallel import for_each
+from tasks.shared.progress import Progress
+from tasks.shared.step import StepContext, StepResult
+from tasks.shared.stop import Stop
+
+__all__ = ["Scan", "SourceFile", "findings", "run", "scan"]
+
+# Compression has its own thread per file, and the disk is waited for at the end of each one: a second file fills
+# those gaps. More only costs memory.
+_THREADS = 2
+
+
+def findings(config: PipelineConfig, directory: Path) -> list[SluiceError]:
+    """Everything that would stop an import of ``directory``, found without reading the files.
+
+    References: ``input-not-found``, ``input-not-directory``, ``input-no-ndjson``, ``input-unreadable``, ``file-name``,
+    ``empty-file``, ``name-clash``; each lists all the files it is about.
+    """
+    return list(_scan(config, directory).problems)
+
+
+def run(context: StepContext) -> StepResult:
+    """Import the files of the directory into ``import/``, compressed or plain as the configuration says.
+
+    Every line is checked to be a JSON object in UTF-8; contents stay as they are. Files that a run before this one
+    finished are not read again. ``resources_in`` and ``resources_out`` count lines.
+
+    Raises the findings; ``DataError`` (``not-json``, ``not-object``, ``not-utf8`` with ``file:line``;
+    ``zst-truncated``, ``zst-corrupt``, ``empty-file``); ``StorageError`` (``source-changed``, ``source-unreadable``, ``disk-full`` …);
+    ``Stopped``.
+    """
+    named = context.input or context.config.services.local_import.dir
+    if named is None:
+        raise InputError(
+            "input-missing",
+            "local_import has no directory",
+            context="services.local_import.dir",
+            hint="set it, or give --dir DIR",
+        )
+    found = _scan(context.config, Path(named).absolute())
+    for problem in found.problems:
+        raise problem
+    target = ImportDirectory(context)
+    context.progress.expect(files=len(found.files), bytes=found.size)
+    warnings = list(found.warnings)
+    changed: list[str] = []
+    empty: list[str] = []
+
+    def one(file: SourceFile, stop: Stop) -> None:
+        done = target.finished(file.base)
+        if done is not None:
+            if _changed(file, done.source_state):
+                changed.append(file.name)
+            context.progress.add(files=1, bytes=file.size, resources=done.lines)
+            return
+        try:
+            target.add(_take(file, target.path, context, stop))
+        except DataError as error:
+            if error.reference != "empty-file":
+                raise
+            empty.append(file.name)
+
+    for_each(found.files, one, threads=_THREADS, stop=context.stop)
+    if empty:
+        raise DataError(
+            "empty-file",
+            f"{len(empty)} files hold not a single resource",
+            context=f"{found.directory}\n  {listed(sorted(empty))}",
+            hint="an export that broke off looks like this; move them away if they are meant to be empty",
+        )
+    if changed:
+        warnings.append(
+            "changed since they were imported, the job keeps what it has: "
+            + listed(sorted(changed), shown=5, separator=", ")
+        )
+    return target.result(warnings)
+
+
+def _scan(config: PipelineConfig, directory: Path) -> Scan:
+    jobs_dir = config.jobs_dir.absolute()
+    return scan(directory, recursive=config.services.local_import.recursive, exclude=jobs_dir)
+
+
+def _state(found: os.stat_result) -> str:
+    """What tells whether a source is still the same."""
+    return f"{found.st_size}:{found.st_mtime_ns}"
+
+
+def _changed(file: SourceFile, before: str) -> bool:
+    """Whether a source differs from what an earlier run imported; one that cannot be asked counts as the same."""
+    try:
+        return before != "" and _state(file.path.stat()) != before
+    except OSError:
+        return False
+
+
+def _take(file: SourceFile, directory: Path, context: StepContext, stop: Stop) -> FileFacts:
+    try:
+        handle = open_source(file.path)
+    except OSError as error:
+        raise _unreadable(error, file) from None
+    try:
+        before = os.fstat(handle)
+        if not stat.S_ISREG(before.st_mode):
+            raise StorageError("source-changed", "this is no longer a regular file", context=str(file.path))
+        source = _FileSource(handle, file, stop, context.progress)
+        with Intake(directory, file.base, context.config.compression, name=file.name) as intake:
+            intake.run(source)
+            # Somebody who still writes it would leave us a file that never existed like this.
+            if source.bytes != before.st_size or _state(os.fstat(handle)) != _state(before):
+                raise StorageError(
+                    "source-changed",
+                    "the file changed while it was imported",
+                    context=str(file.path),
+                    hint="wait until whatever writes it has finished, then continue the job",
+                )
+            facts = intake.commit(allow_empty=False)
+    finally:
+        os.close(handle)
+    context.progress.add(files=1, resources=facts.lines)
+    return msgspec.structs.replace(facts, bytes_in=source.bytes, source=file.name, source_state=_state(before))
+
+
+def _unreadable(error: OSError, file: SourceFile) -> StorageError:
+    cause = storage_error(error, file.path)
+    return StorageError(
+        "source-unreadable", f"cannot be read: {cause.message}", context=str(file.path), hint=cause.hint
+    )
+
+
+class _FileSource:
+    """An open file as it is read, counted; the end of a run is noticed here."""
+
+    def __init__(self, handle: int, file: SourceFile, stop: Stop, progress: Progress) -> None:
+        self.bytes = 0
+        self._handle = handle
+        self._file = file
+        self._stop = stop
+        self._progress = progress
+
+    def read(self, size: int, /) -> bytes:
+        """The next up to ``size`` bytes."""
+        self._stop.check()
+        try:
+            data = os.read(self._handle, size)
+        except OSError as error:
+            raise _unreadable(error, self._file) from None
+        self.bytes += len(data)
+        self._progress.add(bytes=len(data))
+        return data

@@ -1,0 +1,209 @@
+"""What was read, sent, put off and refused: the counts of a load and its ledger (document 3 §7).
+
+One thread keeps the books. A resource is *done* in the ledger when it is on the server, or when a later resource with
+the same ``Type/id`` stands for it; it is then never sent again, also not with another batch size after a crash.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from tasks.send.courier import Collapsed, Deferred, Failed, Outcome, Sent
+from tasks.send.failures import Failures
+from tasks.send.waiting import WaitingRoom
+from tasks.shared.bundle import Cut, Resource
+from tasks.shared.errors import ReconciliationError
+from tasks.shared.ledger import Account, Ledger
+from tasks.shared.ndjson.files import storage_error
+from tasks.shared.progress import Progress
+
+_LOGGED: Final = 20
+
+log = logging.getLogger("sluice.send")
+
+
+class Facts(msgspec.Struct):
+    """What reading a file found; ``bytes`` is the size of its lines, uncompressed."""
+
+    resources: int = 0
+    bytes: int = 0
+    skipped: int = 0
+    derived_ids: int = 0
+    resolved_references: int = 0
+    types: dict[str, int] = msgspec.field(default_factory=dict)
+
+    def add(self, other: Facts) -> None:
+        """Sum up."""
+        self.resources += other.resources
+        self.bytes += other.bytes
+        self.skipped += other.skipped
+        self.derived_ids += other.derived_ids
+        self.resolved_references += other.resolved_references
+        self.types = dict(Counter(self.types) + Counter(other.types))
+
+
+class Source:
+    """One input file: what was read of it, and its account in the ledger."""
+
+    def __init__(self, path: Path, account: Account) -> None:
+        self.path = path
+        self.account = account
+        self.facts = Facts()
+        self.types: Counter[str] = Counter()
+        self.read_to_end = False
+        if account.complete is not None:
+            try:
+                self.facts = msgspec.convert(account.complete, Facts)
+                self.read_to_end = True
+            except msgspec.ValidationError:
+                account.complete = None  # written by another version: read the file again
+
+    def closable(self) -> bool:
+        """Whether everything of the file is done and the ledger does not say so yet."""
+        return self.read_to_end and self.account.complete is None and self.account.done.covers(0, self.facts.resources)
+
+
+class Books:
+    """Takes in what is read and what becomes of it."""
+
+    def __init__(
+        self, ledger: Ledger, waiting: WaitingRoom, failures: Failures, *, target: str, progress: Progress
+    ) -> None:
+        self._ledger = ledger
+        self._waiting = waiting
+        self._target = target
+        self._progress = progress
+        self.failures = failures
+        self.sources: dict[str, Source] = {}
+        self.bytes_out = 0
+        self.deferred = 0
+        self.put_off_in_a_row = 0
+        """Resources that were put off since the last one that got in."""
+
+    def open(self, path: Path) -> Source:
+        """The source for a file. What the ledger knows counts only for the same bytes and the same server."""
+        try:
+            with path.open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            raise storage_error(error, path) from None
+        account = self._ledger.account(path.name, f"sha256:{digest} {self._target}")
+        source = self.sources[path.name] = Source(path, account)
+        done = account.counts["sent"]
+        if done:
+            self._progress.add(resources=done)
+        return source
+
+    def read(self, source: Source, cut: Cut, size: int) -> Sequence[Resource]:
+        """Count a line of ``size`` bytes; what of it is still to be sent."""
+        facts = source.facts
+        facts.resources += cut.count
+        facts.bytes += size + 1
+        facts.skipped += cut.skipped
+        facts.derived_ids += cut.derived_ids
+        facts.resolved_references += cut.resolved_references
+        source.types.update([resource.type for resource in cut.resources])
+        for rejected in cut.rejected:
+            self.failures.rejected(rejected)
+            self._log(rejected.file, rejected.line, rejected.type or "", rejected.reference)
+        done = source.account.done
+        if not done:
+            return cut.resources
+        return [resource for resource in cut.resources if resource.ordinal not in done]
+
+    def end_of(self, source: Source) -> None:
+        """The file was read to its end."""
+        source.facts.types = dict(source.types)
+        source.read_to_end = True
+        self._close(source)
+
+    def take(self, outcome: Outcome) -> None:
+        """Enter what became of resources."""
+        match outcome:
+            case Sent(resources, body):
+                self.bytes_out += body
+                self._sent(resources)
+            case Deferred(resources):
+                self.put_off_in_a_row += len(resources)
+                for resource in resources:
+                    if not self._waiting.holds(resource):
+                        self._supersede(resource)
+                        self._waiting.put(resource)
+                        self.deferred += 1
+            case Collapsed(resources):
+                self._done(resources, "collapsed")
+            case Failed(resource, verdict):
+                if self._waiting.holds(resource):
+                    self._waiting.take_out(resource.key)
+                reason = self.failures.refused(resource, verdict)
+                self._log(resource.file, resource.line, resource.type, reason)
+
+    def count(self, what: str) -> int:
+        """Resources ``sent`` or ``collapsed``, by this run and the runs before it."""
+        return sum(source.account.counts[what] for source in self.sources.values())
+
+    def facts(self) -> Facts:
+        """What reading found, over all files."""
+        total = Facts()
+        for source in self.sources.values():
+            total.add(source.facts)
+        return total
+
+    def reconcile(self) -> None:
+        """Raise ``ReconciliationError`` ``send-counts`` when a resource is neither sent nor accounted for."""
+        read = self.facts().resources
+        sent, collapsed, failed = self.count("sent"), self.count("collapsed"), len(self.failures)
+        if read != sent + collapsed + failed:
+            raise ReconciliationError(
+                "send-counts",
+                f"send: {read:,} resources were read, but {sent:,} sent, {collapsed:,} replaced by a later one and "
+                f"{failed:,} refused",
+                hint="this is a defect; continuing the job sends what the ledger does not know as sent",
+            )
+
+    def _sent(self, resources: Sequence[Resource]) -> None:
+        if not resources:
+            return
+        self.put_off_in_a_row = 0
+        if len(self._waiting):
+            for resource in resources:
+                if self._waiting.holds(resource):
+                    self._waiting.take_out(resource.key)
+                else:
+                    self._supersede(resource)
+        self._done(resources, "sent")
+        self._progress.add(resources=len(resources))
+
+    def _supersede(self, resource: Resource) -> None:
+        """An earlier resource with this ``Type/id`` may be waiting: sent afterwards, it would win."""
+        earlier = self._waiting.take_out(resource.key)
+        if earlier is not None:
+            file, ordinal = earlier
+            self._ledger.done(file, [ordinal], collapsed=1)
+            self._close(self.sources[file])
+
+    def _done(self, resources: Iterable[Resource], how: str) -> None:
+        by_file: dict[str, list[int]] = {}
+        for resource in resources:
+            by_file.setdefault(resource.file, []).append(resource.ordinal)
+        for file, ordinals in by_file.items():
+            self._ledger.done(file, ordinals, **{how: len(ordinals)})
+            self._close(self.sources[file])
+
+    def _close(self, source: Source) -> None:
+        if source.closable():
+            self._ledger.complete(source.path.name, msgspec.to_builtins(source.facts))
+            self._progress.add(files=1)
+
+    def _log(self, file: str, line: int, kind: str, reason: str) -> None:
+        if len(self.failures) <= _LOGGED:
+            log.warning("send: %s:%d %s did not get in: %s", file, line, kind, reason)
+        elif len(self.failures) == _LOGGED + 1:
+            log.warning("send: more resources did not get in; send/failed lists them all")

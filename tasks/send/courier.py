@@ -1,0 +1,209 @@
+"""Gets one parcel to the FHIR server, in as many transactions as that takes (document 3 §7).
+
+A transaction is all or nothing, so one that is refused is halved until what is refused is a single resource:
+the others get in, and the guilty one is named. 413 halves in the same way. Conflicts of versions and locks
+are repeated as the retry block says; network errors and busy services were repeated by ``ServiceClient``
+before they come here.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from config import RetryConfig
+from tasks.send.parcels import Parcel, Resolve
+from tasks.send.transaction import HEADERS, Limits, Transactions
+from tasks.send.verdict import REFUSALS, Fate, Verdict, judge, judge_entries
+from tasks.shared.answer import Answer
+from tasks.shared.bundle import Resource
+from tasks.shared.errors import ServiceBusyError
+from tasks.shared.http import ServiceClient
+from tasks.shared.retry import parse_retry_after, retrying
+
+OPERATION = "send transaction"
+
+log = logging.getLogger("sluice.send")
+
+Groups = list[Sequence[Resource]]
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """These resources are on the server. ``body`` is the size of the transaction in bytes."""
+
+    resources: Sequence[Resource]
+    body: int
+
+
+@dataclass(frozen=True, slots=True)
+class Deferred:
+    """These wait, all of them or one of them for the target of a reference."""
+
+    resources: Sequence[Resource]
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The server will not have this resource."""
+
+    resource: Resource
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Collapsed:
+    """These were replaced by a later resource with the same ``Type/id`` in the same transaction."""
+
+    resources: Sequence[Resource] = field(default_factory=tuple)
+
+
+Outcome = Sent | Deferred | Failed | Collapsed
+Report = Callable[[Outcome], None]
+
+
+class Post(Protocol):
+    """Sends a transaction's body; the answer is 2xx or one of ``REFUSALS``."""
+
+    def __call__(self, body: bytes, /) -> Answer:
+        """Raises what ``ServiceClient.send`` raises."""
+
+
+def poster(client: ServiceClient, transactions: Transactions, *, timeout: float) -> Post:
+    """Posts through ``client``; ``timeout`` in seconds for one transaction."""
+
+    def post(body: bytes, /) -> Answer:
+        return client.send(
+            "POST",
+            transactions.url,
+            operation=OPERATION,
+            content=body,
+            headers=HEADERS,
+            timeout=timeout,
+            accept=REFUSALS,
+        )
+
+    return post
+
+
+class Courier:
+    """Delivers parcels; thread-safe. ``check`` raises when the work is to stop; ``sleep`` takes seconds."""
+
+    def __init__(
+        self,
+        post: Post,
+        transactions: Transactions,
+        limits: Limits,
+        *,
+        retry: RetryConfig,
+        check: Callable[[], None],
+        sleep: Callable[[float], None],
+    ) -> None:
+        self._post = post
+        self._transactions = transactions
+        self._limits = limits
+        self._check = check
+        self._retrying = retrying(
+            retry,
+            sleep=sleep,
+            before_wait=lambda state, seconds: log.info(
+                "send: conflict with another writer, attempt %d, again in %.1f s", state.attempt_number, seconds
+            ),
+        )
+
+    def deliver(self, parcel: Parcel, report: Report) -> None:
+        """Deliver all of ``parcel``; every resource of it is reported once, as soon as its fate is known.
+
+        Raises ``ServiceError`` when the endpoint refuses (401, 404 …) or answers nonsense, ``TransientError``
+        when attempts are exhausted, and what ``check`` raises. What was reported before stays true.
+        """
+        if parcel.collapsed:
+            report(Collapsed(parcel.collapsed))
+        stack: list[Groups] = [parcel.groups]
+        while stack:
+            groups = stack.pop()
+            if sum(map(len, groups)) > self._limits.batch_size:
+                stack += reversed(_halves(groups))
+                continue
+            pending = [resource for group in groups for resource in group]
+            refused = self._retrying(self._attempt, pending, report)
+            if refused is None:
+                continue
+            if _to_halve(refused, groups, parcel.resolve):
+                stack += reversed(_halves(groups))
+                continue
+            if refused.fate is Fate.MISSING_TARGET and parcel.resolve is not Resolve.NEVER:
+                report(Deferred(pending))
+                continue
+            for resource in pending:
+                report(Failed(resource, refused))
+
+    def _attempt(self, pending: list[Resource], report: Report) -> Verdict | None:
+        """One transaction. Entries whose fate is known leave ``pending``; the verdict when all were
+        refused."""
+        self._check()
+        body = self._transactions.body(pending)
+        answer = self._post(body)
+        if answer.status < 300:
+            self._take_in(answer, pending, len(body), report)
+            return None
+        verdict = judge(answer.status, answer.body)
+        if verdict.fate is Fate.CONFLICT:
+            raise _conflict(verdict, pending, parse_retry_after(answer.headers.get("retry-after")))
+        if verdict.fate is Fate.TOO_LARGE:
+            self._limits.too_large(len(body))
+        return verdict
+
+    def _take_in(self, answer: Answer, pending: list[Resource], size: int, report: Report) -> None:
+        verdicts = judge_entries(answer, len(pending))
+        if verdicts is None:
+            report(Sent(tuple(pending), size))
+            pending.clear()
+            return
+        # Not what a transaction is, but servers do it: some entries are in, some are not.
+        again: list[Resource] = []
+        sent: list[Resource] = []
+        busy: Verdict | None = None
+        for resource, verdict in zip(pending, verdicts, strict=True):
+            if verdict.fate is Fate.SENT:
+                sent.append(resource)
+            elif verdict.fate is Fate.CONFLICT:
+                again.append(resource)
+                busy = verdict
+            elif verdict.fate is Fate.MISSING_TARGET:
+                report(Deferred((resource,)))
+            else:
+                report(Failed(resource, verdict))
+        report(Sent(tuple(sent), size))
+        pending[:] = again
+        if busy is not None:
+            raise _conflict(busy, again, parse_retry_after(answer.headers.get("retry-after")))
+
+
+def _to_halve(refused: Verdict, groups: Groups, resolve: Resolve) -> bool:
+    if refused.fate is Fate.MISSING_TARGET:
+        # A circle of references is not cut: no part of it could get in alone.
+        return len(groups) > 1 and resolve is not Resolve.LATER
+    return len(groups) > 1 or len(groups[0]) > 1
+
+
+def _halves(groups: Groups) -> list[Groups]:
+    if len(groups) == 1:
+        groups = [(resource,) for resource in groups[0]]
+    middle = len(groups) // 2
+    return [groups[:middle], groups[middle:]]
+
+
+def _conflict(verdict: Verdict, resources: Iterable[Resource], retry_after: float | None) -> ServiceBusyError:
+    first = next(iter(resources))
+    return ServiceBusyError(
+        "send-conflict",
+        f"send: a transaction was answered {verdict.status}: another writer holds or changes the same data",
+        context=f"{first.file}:{first.line} {first.type}",
+        hint="is something else writing to this server? the same command goes on where this one stopped",
+        operation=OPERATION,
+        status=verdict.status,
+        retry_after=retry_after,
+    )

@@ -1,0 +1,313 @@
+"""``direct_resource_load``: resources go to a FHIR server in transactions (document 3 §7).
+
+The order: ``core.ndjson`` first and alone, then files that hold one type (bulk exports), targets of references before
+what refers to them, then the files of patients. One patient's resources are sent in one sequence; lines of different
+patients may be under way together, at most ``services.send.max_concurrent_requests`` transactions. What is refused
+because the target of a reference is missing waits, and is tried again after everything else.
+
+A resource that the server will not have does not end the load: all others are sent, then one error names the failures.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tasks.send.books import Books, Source
+from tasks.send.courier import Courier, poster
+from tasks.send.crew import Crew
+from tasks.send.dependencies import dependency_order
+from tasks.send.failures import Failures
+from tasks.send.order import stages
+from tasks.send.parcels import Parcel, Resolve, Unit, pack, pack_groups
+from tasks.send.transaction import MAX_BODY, Limits, Transactions
+from tasks.send.waiting import WaitingRoom
+from tasks.shared.bundle import cut
+from tasks.shared.errors import DataError, InputError
+from tasks.shared.http import ServiceClient
+from tasks.shared.ledger import Ledger
+from tasks.shared.ndjson.files import data_files, storage_error
+from tasks.shared.ndjson.reader import numbered_lines
+from tasks.shared.step import StepContext, StepResult
+
+LEDGER: Final = "ledger.ndjson"
+_WAITING: Final = "waiting.tmp"
+_LANE: Final = frozenset({"waiting"})
+
+log = logging.getLogger("sluice.send")
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Numbers that are not configuration. ``timeout`` in seconds, ``max_body`` in bytes, the others in resources.
+
+    ``timeout`` is for one transaction: a large one keeps a FHIR server busy for minutes. After ``max_failures`` the
+    load gives up: a thousand examples are enough to see what is wrong. ``max_graph`` bounds the memory for the
+    references of waiting resources.
+    """
+
+    timeout: float = 300.0
+    max_body: int = MAX_BODY
+    max_failures: int = 1000
+    max_graph: int = 100_000
+
+
+class _GivenUpError(Exception):
+    """Too many resources were refused."""
+
+
+def run(
+    context: StepContext, *, bounds: Bounds | None = None, sleep: Callable[[float], None] | None = None
+) -> StepResult:
+    """Send everything in the input directory that the ledger does not know as sent.
+
+    ``sleep`` (seconds) is a seam for tests. Raises ``TransientError`` when the server stays away or busy, and
+    ``TerminalError`` ``send-refused`` when resources were refused: all of them are in ``send/failed/`` then.
+    """
+    url = context.config.services.send.url
+    if url is None:
+        raise InputError("send-url", "send: there is no FHIR server to send to", context="services.send.url")
+    files = data_files(context.input_dir)
+    if not files:
+        raise DataError("send-no-input", "send: there is nothing to send", context=str(context.input_dir))
+    config = context.config
+    with ServiceClient(
+        "send",
+        tls=config.tls,
+        retry=config.retry,
+        auth=config.services.send.auth,
+        credentials_origin=str(url),
+        stop=context.stop,
+        stats=context.stats,
+        max_connections=config.services.send.max_concurrent_requests,
+        sleep=sleep,
+    ) as client:
+        return _Load(context, str(url), client, files, bounds or Bounds(), sleep).run()
+
+
+class _Load:
+    def __init__(
+        self,
+        context: StepContext,
+        url: str,
+        client: ServiceClient,
+        files: list[Path],
+        bounds: Bounds,
+        sleep: Callable[[float], None] | None,
+    ) -> None:
+        send = context.config.services.send
+        self._context = context
+        self._files = files
+        self._bounds = bounds
+        self._transactions = Transactions(url)
+        self._limits = Limits(send.batch_size, bounds.max_body)
+        self._post = poster(client, self._transactions, timeout=bounds.timeout)
+        self._workers = send.max_concurrent_requests
+        self._sleep = sleep
+        self._sizes = _Sizes(files)
+
+    def run(self) -> StepResult:
+        directory = self._context.job_dir / "send"
+        try:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise storage_error(error, directory) from None
+        self._context.progress.expect(files=len(self._files))
+        with Ledger(directory / LEDGER) as ledger, WaitingRoom(directory / _WAITING) as self._waiting:
+            self._books = Books(
+                ledger,
+                self._waiting,
+                Failures(directory / "failed"),
+                target=self._transactions.url,
+                progress=self._context.progress,
+            )
+            complete = True
+            try:
+                with self._new_crew() as self._crew:
+                    for stage in stages(self._files):
+                        self._submit_all(self._pack(self._units(stage)))
+                    self._send_waiting()
+            except _GivenUpError:
+                complete = False
+            return self._result(complete=complete)
+
+    def _new_crew(self) -> Crew:
+        # The crew needs the courier's deliver, and the courier the crew's check.
+        crew = Crew(
+            self._workers,
+            lambda parcel, report: courier.deliver(parcel, report),
+            self._books.take,
+            stop=self._context.stop,
+        )
+        courier = Courier(
+            self._post,
+            self._transactions,
+            self._limits,
+            retry=self._context.config.retry,
+            check=crew.check,
+            sleep=self._sleep or crew.sleep,
+        )
+        return crew
+
+    # Reading
+
+    def _units(self, files: Iterable[Path]) -> Iterator[Unit]:
+        for path in files:
+            source = self._books.open(path)
+            if not source.read_to_end:
+                yield from self._lines(source)
+                self._books.end_of(source)
+            else:
+                self._context.progress.add(files=1, bytes=source.facts.bytes)
+            self._context.progress.say(fraction=self._sizes.end_of(path, source.facts.bytes))
+
+    def _lines(self, source: Source) -> Iterator[Unit]:
+        path = source.path
+        alone = frozenset({f"file {path.name}"})
+        for number, line in numbered_lines(path):
+            self._context.stop.check()
+            part = cut(line, file=path.name, number=number, first=source.facts.resources)
+            left = self._books.read(source, part, len(line))
+            self._context.progress.add(bytes=len(line) + 1)
+            if left:
+                # A Bundle of patients can be sent beside those of others. Of other lines nobody knows whom they
+                # concern, so the lines of such a file stay in sequence.
+                yield Unit(left, part.patients or alone)
+            if len(self._books.failures) >= self._bounds.max_failures:
+                raise _GivenUpError
+            if not number % 64:
+                self._context.progress.say(fraction=self._sizes.within(path, source.facts.bytes))
+
+    # Sending
+
+    def _pack(self, units: Iterable[Unit]) -> Iterator[Parcel]:
+        return pack(units, self._limits, size=self._transactions.size, envelope=self._transactions.envelope)
+
+    def _submit_all(self, parcels: Iterable[Parcel]) -> None:
+        for parcel in parcels:
+            self._crew.submit(parcel)
+            if len(self._books.failures) >= self._bounds.max_failures:
+                raise _GivenUpError
+        self._crew.drain()
+
+    def _send_waiting(self) -> None:
+        """Everything else is sent: now what waited for the targets of its references."""
+        if not len(self._waiting):
+            return
+        count = len(self._waiting)
+        log.info("send: %d resources were put off until the targets of their references are there", count)
+        self._context.progress.say(f"{count:,} resources waited for the targets of their references")
+        # In the order of the input first, which costs nothing. Backwards in every other round: a chain of references
+        # that runs against the order then needs one round, not one for each link.
+        backwards = False
+        while count := len(self._waiting):
+            keys = self._waiting.keys()
+            self._submit_all(self._pack(self._waiting_units(reversed(keys) if backwards else keys)))
+            backwards = not backwards
+            if len(self._waiting) == count or len(self._waiting) <= self._bounds.max_graph:
+                break
+        while count := len(self._waiting):
+            self._send_in_order_of_references()
+            if len(self._waiting) == count:
+                break
+        # Nothing more will come. One by one, so that each is refused with an answer of its own.
+        self._submit_all(
+            Parcel([unit.resources], unit.lanes, resolve=Resolve.NEVER)
+            for unit in self._waiting_units(self._waiting.keys())
+        )
+
+    def _waiting_units(self, keys: Iterable[str]) -> Iterator[Unit]:
+        for key in keys:
+            resource = self._waiting.read(key)
+            if resource is not None:
+                yield Unit((resource,), _LANE)
+
+    def _send_in_order_of_references(self) -> None:
+        base = self._transactions.url.encode() + b"/"
+        keys = self._waiting.keys()[: self._bounds.max_graph]
+        groups = list(dependency_order(keys, lambda key: self._waiting.targets(key, base)))
+        units = (
+            Unit(group, _LANE)
+            for names in groups
+            if (group := [resource for name in names if (resource := self._waiting.read(name))])
+        )
+        self._books.put_off_in_a_row = 0
+        for parcel in pack_groups(
+            units,
+            self._limits,
+            size=self._transactions.size,
+            envelope=self._transactions.envelope,
+            resolve=Resolve.ISOLATE,
+        ):
+            self._crew.submit(parcel)
+            # One request for each hopeless resource: after as many as may fail, it is known that there are too many.
+            if self._books.put_off_in_a_row >= self._bounds.max_failures:
+                break
+        self._crew.drain()
+
+    # Reporting
+
+    def _result(self, *, complete: bool) -> StepResult:
+        books = self._books
+        facts = books.facts()
+        if complete:
+            books.reconcile()
+        if len(books.failures):
+            raise books.failures.error(facts.resources, complete=complete)
+        collapsed = books.count("collapsed")
+        warnings = [
+            text.format(f"{count:,}")
+            for count, text in (
+                (collapsed, "{} resources were replaced by a later one with the same type and id"),
+                (facts.skipped, "{} Bundle entries held nothing to load (no resource, DELETE, search outcome)"),
+                (facts.derived_ids, "{} resources had no id; they got one derived from content and position"),
+            )
+            if count
+        ]
+        return StepResult(
+            files=len(self._files),
+            resources_in=facts.resources,
+            resources_out=books.count("sent"),
+            bytes_in=facts.bytes,
+            bytes_out=books.bytes_out,
+            warnings=tuple(warnings),
+            details={
+                "types": dict(sorted(facts.types.items())),
+                "deferred": books.deferred,
+                "collapsed": collapsed,
+                "skipped_entries": facts.skipped,
+                "derived_ids": facts.derived_ids,
+                "resolved_references": facts.resolved_references,
+                "requests": self._context.stats.requests,
+            },
+        )
+
+
+class _Sizes:
+    """How far a run is, by the sizes of files on disk: the sizes of their contents are not known beforehand."""
+
+    def __init__(self, files: Iterable[Path]) -> None:
+        self._stored: dict[Path, int] = {}
+        for path in files:
+            try:
+                self._stored[path] = max(1, path.stat().st_size)
+            except OSError as error:
+                raise storage_error(error, path) from None
+        self._total = sum(self._stored.values())
+        self._done = 0
+        self._ratio = 10.0  # content to stored size of compressed files, until one has been read
+
+    def within(self, path: Path, content: int) -> float:
+        """The fraction done (0…1) after ``content`` bytes of a file."""
+        ratio = self._ratio if path.suffix == ".zst" else 1.0
+        return (self._done + min(self._stored[path], content / ratio)) / self._total
+
+    def end_of(self, path: Path, content: int) -> float:
+        """The fraction done (0…1) after a whole file."""
+        self._done += self._stored[path]
+        if path.suffix == ".zst":
+            self._ratio = max(1.0, content / self._stored[path])
+        return min(1.0, self._done / self._total)

@@ -1,0 +1,142 @@
+"""``send/failed/``: the resources that did not get in, and what the server said about them.
+
+Everything here may hold data of patients: mode 0600, in the job directory, never in logs. ``summary.csv``
+names file, line, entry, resource, status and codes; ``<number>.json`` holds the entry and the answer.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from tasks.send.verdict import Verdict
+from tasks.shared.bundle import Rejected, Resource
+from tasks.shared.errors import TerminalError
+from tasks.shared.ndjson.files import storage_error
+
+SUMMARY: Final = "summary.csv"
+MAX_ANSWER: Final = 1024 * 1024
+"""Bytes of a server's answer that are kept."""
+
+_SHOWN = 5
+_COLUMNS = ("number", "file", "line", "entry", "resource", "status", "reason")
+
+
+class _Record(msgspec.Struct):
+    file: str
+    line: int
+    entry: int | None
+    resource: str | None
+    status: int | None
+    reason: str
+    request: msgspec.Raw | str
+    answer: msgspec.Raw | str | None
+
+
+class Failures:
+    """The failures of one run. What an earlier run left is removed: those resources are sent again now.
+
+    Raises ``StorageError``.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._places: list[str] = []
+        self.by_reason: Counter[str] = Counter()
+        try:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for old in [*directory.glob("[0-9]*.json"), directory / SUMMARY]:
+                old.unlink(missing_ok=True)
+        except OSError as error:
+            raise storage_error(error, directory) from None
+
+    def __len__(self) -> int:
+        return self.by_reason.total()
+
+    def refused(self, resource: Resource, verdict: Verdict) -> str:
+        """Keep a resource that the server refused; the reason as logs may show it: status and issue codes."""
+        codes = ", ".join(verdict.codes)
+        reason = f"{verdict.status} ({codes})" if codes else str(verdict.status)
+        record = _Record(
+            resource.file,
+            resource.line,
+            resource.entry,
+            resource.key,
+            verdict.status,
+            reason,
+            _json(bytes(resource.raw)),
+            _json(verdict.body[:MAX_ANSWER]),
+        )
+        self._keep(record, f"{resource.file}:{resource.line} {resource.type}")
+        return reason
+
+    def rejected(self, rejected: Rejected) -> None:
+        """Keep a resource, or a line, that could not even be sent."""
+        record = _Record(
+            rejected.file,
+            rejected.line,
+            rejected.entry,
+            rejected.type,
+            None,
+            rejected.reference,
+            _json(bytes(rejected.raw)),
+            None,
+        )
+        self._keep(record, f"{rejected.file}:{rejected.line} {rejected.type or ''}".rstrip())
+
+    def error(self, read: int, *, complete: bool) -> TerminalError:
+        """All failures as one error: how many of the ``read`` resources, why, where the first ones stand.
+
+        ``complete`` is False when the step gave up before it had tried everything.
+        """
+        reasons = "; ".join(f"{count} × {reason}" for reason, count in self.by_reason.most_common(_SHOWN))
+        if len(self.by_reason) > _SHOWN:
+            reasons += "; …"
+        more = ", …" if len(self) > _SHOWN else ""
+        gave_up = "" if complete else "; the step gave up, not everything was tried"
+        return TerminalError(
+            "send-refused",
+            f"send: {len(self):,} of {read:,} resources did not get in: {reasons}{gave_up}",
+            context=", ".join(self._places) + more,
+            hint=f"send/{self._directory.name}/{SUMMARY} in the job directory lists them, with the server's answers "
+            "beside it; after a correction, continue the job: what is on the server already is not sent again",
+            operation="send transaction",
+        )
+
+    def _keep(self, record: _Record, place: str) -> None:
+        self.by_reason[record.reason] += 1
+        if len(self._places) < _SHOWN:
+            self._places.append(place)
+        number = len(self)
+        row = io.StringIO()
+        writer = csv.writer(row, lineterminator="\n")
+        if number == 1:
+            writer.writerow(_COLUMNS)
+        where = (number, record.file, record.line, record.entry)
+        writer.writerow((*where, record.resource, record.status, record.reason))
+        self._write(f"{number:04}.json", msgspec.json.encode(record) + b"\n", os.O_EXCL)
+        self._write(SUMMARY, row.getvalue().encode(), os.O_APPEND)
+
+    def _write(self, name: str, data: bytes, how: int) -> None:
+        path = self._directory / name
+        try:
+            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | how, 0o600)
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+        except OSError as error:
+            raise storage_error(error, path) from None
+
+
+def _json(data: bytes) -> msgspec.Raw | str:
+    """The data as it is when it is JSON, else as text."""
+    try:
+        data.decode()  # msgspec does not look into strings that it only passes over
+        return msgspec.json.decode(data, type=msgspec.Raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return data.decode("utf-8", "backslashreplace")

@@ -1,0 +1,126 @@
+"""Resources that wait for the targets of their references: on the disk, with a small index in memory.
+
+The file is private to one run: a resumed run starts without it and finds the same resources in its input. In
+memory stays about a quarter of a kilobyte for each waiting resource.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from tasks.shared.bundle import REFERENCE, Resource
+from tasks.shared.ndjson.files import storage_error
+
+
+class _Slot(msgspec.Struct, frozen=True, gc=False):
+    """Where a waiting resource lies: its head at ``offset``, its bytes behind that."""
+
+    offset: int
+    head: int
+    size: int
+    file: str
+    ordinal: int
+
+
+class _Head(msgspec.Struct, frozen=True, array_like=True):
+    type: str
+    id: str
+    file: str
+    line: int
+    entry: int | None
+    ordinal: int
+
+
+class WaitingRoom:
+    """The waiting resources, by ``Type/id``, in the order they came. For one thread.
+
+    Raises ``StorageError``. Leaving the context removes the file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._slots: dict[str, _Slot] = {}
+        self._end = 0
+        self._files: dict[str, str] = {}
+        self._decoder = msgspec.json.Decoder(_Head)
+        try:
+            path.unlink(missing_ok=True)
+            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            self._handle = os.open(path, flags, 0o600)
+        except OSError as error:
+            raise storage_error(error, path) from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.close(self._handle)
+        self._path.unlink(missing_ok=True)
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._slots
+
+    def keys(self) -> list[str]:
+        """``Type/id`` of all, in the order they came."""
+        return list(self._slots)
+
+    def holds(self, resource: Resource) -> bool:
+        """Whether this very resource waits, and not another with the same ``Type/id``."""
+        slot = self._slots.get(resource.key)
+        return slot is not None and (slot.file, slot.ordinal) == (resource.file, resource.ordinal)
+
+    def put(self, resource: Resource) -> None:
+        """Let a resource wait. One with the same ``Type/id`` must have been taken out before."""
+        head = msgspec.json.encode(
+            _Head(resource.type, resource.id, resource.file, resource.line, resource.entry, resource.ordinal)
+        )
+        data = b"".join((head, resource.raw))
+        try:
+            written = 0
+            while written < len(data):
+                written += os.pwrite(self._handle, data[written:], self._end + written)
+        except OSError as error:
+            raise storage_error(error, self._path) from None
+        file = self._files.setdefault(resource.file, resource.file)
+        self._slots[resource.key] = _Slot(self._end, len(head), len(resource.raw), file, resource.ordinal)
+        self._end += len(data)
+
+    def take_out(self, key: str) -> tuple[str, int] | None:
+        """Drop what waits under this key; its file and ordinal, ``None`` when nothing did."""
+        slot = self._slots.pop(key, None)
+        return (slot.file, slot.ordinal) if slot else None
+
+    def read(self, key: str) -> Resource | None:
+        """The waiting resource, which goes on waiting; ``None`` when it does not wait any more."""
+        slot = self._slots.get(key)
+        if slot is None:
+            return None
+        try:
+            data = os.pread(self._handle, slot.head + slot.size, slot.offset)
+        except OSError as error:
+            raise storage_error(error, self._path) from None
+        head = self._decoder.decode(data[: slot.head])
+        raw = data[slot.head :]
+        return Resource(head.type, head.id, raw, slot.file, head.line, head.entry, head.ordinal)
+
+    def targets(self, key: str, base: bytes) -> Iterator[str]:
+        """``Type/id`` of the waiting resources that this one refers to; ``base`` is the server's own URL."""
+        resource = self.read(key)
+        if resource is None:
+            return
+        for match in REFERENCE.finditer(resource.raw):
+            text = match[2].removeprefix(base).partition(b"#")[0].partition(b"/_history/")[0]
+            target = text.decode("utf-8", "replace")
+            if target != key and target in self._slots:
+                yield target

@@ -1,0 +1,139 @@
+"""One outgoing call, before it is sent: its URL and origin, its headers, its body."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+import httpx
+
+from tasks.shared.answer import DEFAULT_TRANSIENT, place
+from tasks.shared.errors import InputError
+
+Pairs = list[tuple[bytes, bytes]]
+"""Headers as they are sent."""
+
+# Never taken from a caller to another origin.
+_SECRET_HEADERS = frozenset({b"authorization", b"cookie", b"proxy-authorization"})
+SLICE = 1024 * 1024  # bytes of a body between two looks at the deadline
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Target:
+    """A parsed URL: whole, as text for ``urljoin``, and its origin (scheme, host, port)."""
+
+    url: httpx.URL
+    text: str
+    origin: tuple[str, str, int]
+
+
+@dataclass(slots=True, repr=False)
+class Call:
+    """What the attempts of one call have in common."""
+
+    method: str
+    target: Target
+    operation: str
+    timeout: float
+    headers: Pairs
+    content: bytes | None = None
+    accept: Collection[int] = ()
+    transient: Collection[int] = DEFAULT_TRANSIENT
+    max_answer_bytes: int = 1024 * 1024
+    credentials: bool | None = None
+    allow_cross_origin: bool = False
+    attempt: int = 0
+
+    def welcomes(self, status: int) -> bool:
+        """Whether the caller takes an answer with this status."""
+        return 200 <= status < 300 or status in self.accept
+
+
+def without_secrets(headers: Pairs) -> Pairs:
+    """The headers that may go to an origin the caller did not name."""
+    return [pair for pair in headers if pair[0].lower() not in _SECRET_HEADERS]
+
+
+@functools.lru_cache(maxsize=512)
+def parse_target(url: str) -> Target:
+    """A URL, parsed. Raises ``InputError`` (``url-invalid``)."""
+    try:
+        parsed = httpx.URL(url)
+        # httpx escapes what cannot stand in a host name instead of refusing it.
+        if parsed.scheme in ("http", "https") and parsed.host and b"%" not in parsed.raw_host:
+            port = parsed.port or (443 if parsed.scheme == "https" else 80)
+            return Target(parsed.copy_with(fragment=None), url, (parsed.scheme, parsed.host.lower(), port))
+    except (httpx.InvalidURL, ValueError):  # their texts quote the URL
+        pass
+    raise InputError("url-invalid", "this is not an http or https URL", context=place(url)) from None
+
+
+def named(target: Target) -> str:
+    """Its origin, for a message."""
+    scheme, host, port = target.origin
+    return f"{scheme}://{host}:{port}"
+
+
+def merged(base: Pairs, headers: Mapping[str, str] | None) -> Pairs:
+    """``base`` with a caller's headers, which win."""
+    if not headers:
+        return base
+    try:
+        own = [(name.encode("ascii"), value.encode("ascii")) for name, value in headers.items()]
+    except UnicodeEncodeError:  # its text quotes the value
+        raise InputError("header-invalid", "a header of a request is not ASCII") from None
+    names = {name.lower() for name, _ in own}
+    return [pair for pair in base if pair[0].lower() not in names] + own
+
+
+def plain_parts(response: httpx.Response) -> httpx.SyncByteStream:
+    """The body of a response as it comes, not decoded."""
+    if not isinstance(response.stream, httpx.SyncByteStream):
+        raise TypeError("a sync transport gives a sync stream")
+    return response.stream
+
+
+def renewed(response: httpx.Response, broken: Callable[[Exception], Exception] | None = None) -> httpx.Response:
+    """A response whose body is not read yet, also when a test's transport gave one that is.
+
+    ``broken`` translates the errors that occur while the body is read.
+    """
+    parts = plain_parts(response)
+    return httpx.Response(
+        response.status_code,
+        headers=response.headers,
+        stream=TranslatedStream(parts, broken) if broken is not None else parts,
+        extensions=response.extensions,
+    )
+
+
+class TranslatedStream(httpx.SyncByteStream):
+    """The body of a download, whose errors are ours."""
+
+    def __init__(self, parts: httpx.SyncByteStream, broken: Callable[[Exception], Exception]) -> None:
+        self._parts = parts
+        self._broken = broken
+
+    def __iter__(self) -> Iterator[bytes]:
+        try:
+            yield from self._parts
+        except Exception as error:  # noqa: BLE001 - the seam where foreign errors become ours
+            raise self._broken(error) from None
+
+    def close(self) -> None:
+        """Close the connection, or give it back."""
+        self._parts.close()
+
+
+class SlicedStream(httpx.SyncByteStream):
+    """A large body on its way out: written in one piece, it would be copied with every partial send."""
+
+    def __init__(self, content: bytes, check: Callable[[], None]) -> None:
+        self._content = content
+        self._check = check
+
+    def __iter__(self) -> Iterator[bytes]:
+        for start in range(0, len(self._content), SLICE):
+            self._check()
+            yield self._content[start : start + SLICE]

@@ -1,0 +1,135 @@
+"""The errors of the pipeline: what can be caught, and whether trying again later can help.
+
+::
+
+    SluiceError
+     ├── TransientError          the same call may succeed later (exit code 3)
+     │    ├── NetworkError       nothing usable came back: connect, read, write, timeout, TLS, proxy
+     │    └── ServiceBusyError   the service said so: 408, 429, 5xx
+     └── TerminalError           trying again changes nothing (exit code 1)
+          ├── ServiceError       the service refused: other 4xx, redirects, answers that are not what was asked for
+          ├── StalledError       a transfer stopped delivering bytes (document 1: "not retried")
+          ├── DataError          the data is not what it must be; names file, line, type
+          ├── InputError         what the user gave is not usable (exit code 2)
+          ├── StorageError       the disk, a permission, a file that vanished
+          ├── ReconciliationError  resources in and out do not agree
+          └── InternalError      a defect of this program, reported without the values that caused it
+
+    Stopped                      not an error: somebody asked the run to stop
+
+Rules (document 3 §1, ``architecture.md`` rules 4 and 7): every error has a kebab-case ``reference``, the
+``operation`` it happened in, the HTTP ``status`` if there was one, and a ``hint`` that says what to do.
+No message quotes a payload, an identifier of a person or a secret: foreign exceptions are translated where they
+are caught, with ``raise … from None`` when their text may quote data.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class SluiceError(Exception):
+    """Base of everything this program reports to its user.
+
+    ``reference`` is stable and documented; ``context`` says where (key path, ``file:line``, URL without query).
+    """
+
+    transient: ClassVar[bool] = False
+    exit_code: ClassVar[int] = 1
+
+    def __init__(
+        self,
+        reference: str,
+        message: str,
+        *,
+        context: str | None = None,
+        hint: str | None = None,
+        operation: str | None = None,
+        status: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.reference = reference
+        self.message = message
+        self.context = context
+        self.hint = hint
+        self.operation = operation
+        self.status = status
+
+    def render(self) -> str:
+        """The form in which a person sees the error (``4-product.md`` §2)."""
+        lines = [f"error[{self.reference}]: {self.message}"]
+        if self.context:
+            lines.append(f"  {self.context}")
+        if self.hint:
+            lines.append(f"hint: {self.hint}")
+        return "\n".join(lines)
+
+
+class TransientError(SluiceError):
+    """The same call may succeed later."""
+
+    transient = True
+    exit_code = 3
+
+
+class NetworkError(TransientError):
+    """No usable answer arrived: connect, read or write failed, or timed out."""
+
+
+class ServiceBusyError(TransientError):
+    """The service answered that it cannot serve the call now.
+
+    ``retry_after`` is what its ``Retry-After`` header asks for, in seconds.
+    """
+
+    def __init__(
+        self,
+        reference: str,
+        message: str,
+        *,
+        context: str | None = None,
+        hint: str | None = None,
+        operation: str | None = None,
+        status: int | None = None,
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(reference, message, context=context, hint=hint, operation=operation, status=status)
+        self.retry_after = retry_after
+
+
+class TerminalError(SluiceError):
+    """Trying again changes nothing."""
+
+
+class ServiceError(TerminalError):
+    """The service refused the call, or answered something else than what the contract says."""
+
+
+class StalledError(TerminalError):
+    """No byte arrived for the stall timeout. Not retried (document 1, "Errors")."""
+
+
+class DataError(TerminalError):
+    """The data itself is wrong; ``context`` names ``file:line`` and, where known, the resource type."""
+
+
+class InputError(TerminalError):
+    """What the user gave (a path, a URL, a CRTDL) cannot be used."""
+
+    exit_code = 2
+
+
+class StorageError(TerminalError):
+    """The file system refused: no space, no permission, a file that is gone."""
+
+
+class ReconciliationError(TerminalError):
+    """Resources in and resources out do not agree where they must."""
+
+
+class InternalError(TerminalError):
+    """A defect of this program."""
+
+
+class Stopped(Exception):  # noqa: N818 - a request, not an error
+    """Somebody asked the run to stop: a signal, or a cancel in the Prefect UI."""

@@ -1,0 +1,160 @@
+"""Is this NDJSON? A check of every line while the bytes pass.
+
+Every line is parsed in full (JSON syntax, an object at the top, UTF-8), without building Python values: 2.0 GB/s for
+Bundles of 79 KB per line, 1.1 GB/s for resources of 450 bytes, against the 0.58 GB/s of ``curl | zstd -3``. That is
+why the check always runs, in the thread that receives, rather than as an option or in a second pass.
+"""
+
+from __future__ import annotations
+
+import codecs
+
+import msgspec
+
+from tasks.shared.errors import DataError
+_ARCHIVES = (b"\x1f\x8b", b"PK\x03\x04", b"\xfd7zXZ", b"BZh")  # gzip, zip, xz, bzip2
+
+
+class _AnyObject(msgspec.Struct):
+    """Any JSON object: its members are checked for syntax and skipped."""
+
+
+_parse = msgspec.json.Decoder(_AnyObject).decode
+_BOM = codecs.BOM_UTF8
+_BLANK = b" \t\r\n"
+_VALUE_STARTS = b'{"-0123456789tfn'
+"""First bytes with which the parser gets a chance; a top-level array is always a JSON file, never NDJSON."""
+
+
+class LineCheck:
+    """Checks and counts NDJSON that arrives in pieces of any size.
+
+    ``name`` is the file (or URL without query) that errors name, as ``name:line``; no error quotes the content.
+    Memory: the current line. Blank lines are allowed and not counted; a byte order mark at the start is allowed; the
+    last line may lack its line feed; ``\\r\\n`` ends a line too.
+
+    Errors, all ``DataError``: ``not-json``, ``not-object``, ``not-utf8``.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.lines = 0
+        self.bytes = 0
+        self._name = name
+        self._number = 1
+        self._started = False
+        self._head = b""
+        self._rest = bytearray()
+        self._decode = codecs.getincrementaldecoder("utf-8")().decode
+
+    def feed(self, data: bytes) -> None:
+        """Check the next piece."""
+        self.bytes += len(data)
+        if self.bytes == len(data) and data.startswith(_ARCHIVES):
+            raise self._error(
+                "not-json",
+                "an archive or a compressed file where NDJSON is expected",
+                "unpack it first; NDJSON may be plain or zstd-compressed",
+            )
+        bad_at = self._bad_utf8(data)
+        if bad_at is not None:
+            # What comes before the bad byte may hold an earlier error; report the first one in the file.
+            self._lines_of(data[: max(bad_at, 0)])
+            raise self._error("not-utf8", "the line is not valid UTF-8", "FHIR data must be UTF-8")
+        self._lines_of(data)
+
+    def finish(self) -> None:
+        """Check the last line, if it has no line feed."""
+        if self._head:
+            self._begin(self._head, last=True)
+        try:
+            self._decode(b"", final=True)
+        except UnicodeDecodeError:
+            raise self._error("not-utf8", "the line is not valid UTF-8", "FHIR data must be UTF-8") from None
+        if self._rest:
+            self._line(self._rest)
+            self._rest = bytearray()
+
+    def _bad_utf8(self, data: bytes) -> int | None:
+        try:
+            self._decode(data)
+        except UnicodeDecodeError as error:
+            # The position counts from the bytes held back from the piece before.
+            return error.start - (len(error.object) - len(data))
+        return None
+
+    def _lines_of(self, data: bytes) -> None:
+        if not self._started:
+            data = self._begin(self._head + data)
+            if not self._started:
+                return
+        end = data.find(b"\n")
+        if end < 0:
+            self._rest += data
+            return
+        view = memoryview(data)
+        start = 0
+        if self._rest:
+            self._rest += view[:end]
+            self._line(self._rest)
+            # Not clear(): that would give the memory of a long line back and forth; a new one starts small.
+            self._rest = bytearray()
+            start, end = end + 1, data.find(b"\n", end + 1)
+        while end >= 0:
+            self._line(view[start:end])
+            start, end = end + 1, data.find(b"\n", end + 1)
+        self._rest += view[start:]
+
+    def _begin(self, data: bytes, *, last: bool = False) -> bytes:
+        """Look at the first bytes: drop a byte order mark, refuse at once what cannot be a JSON object.
+
+        A login page or an archive is found here, before more of it is read.
+        """
+        if not last and len(data) < len(_BOM) and _BOM.startswith(data):
+            self._head = data
+            return b""
+        self._head = b""
+        data = data.removeprefix(_BOM)
+        text = data.lstrip(_BLANK)
+        if not text:
+            # Still nothing but blank lines: they only move the line number.
+            self._number += data.count(b"\n")
+            return b""
+        self._started = True
+        if text[0] not in _VALUE_STARTS:
+            self._number += data[: len(data) - len(text)].count(b"\n")
+            raise self._foreign(text)
+        return data
+
+    def _line(self, line: bytearray | memoryview) -> None:
+        try:
+            _parse(line)
+        except msgspec.ValidationError:
+            raise self._error("not-object", "the line is JSON, but not an object", None) from None
+        except (msgspec.DecodeError, RecursionError):
+            # Only now, because blank lines are rare and this costs as much as half the parsing of a short line.
+            if bytes(line[:4096]).strip(_BLANK) or bytes(line).strip(_BLANK):
+                raise self._error(
+                    "not-json",
+                    "the line is not valid JSON",
+                    "NDJSON holds one JSON object per line; a pretty-printed document does not qualify",
+                ) from None
+        else:
+            self.lines += 1
+        self._number += 1
+
+    def _foreign(self, text: bytes) -> DataError:
+        """The error for data that does not begin with ``{``; says what it looks like."""
+        if text.startswith(b"["):
+            return self._error(
+                "not-object", "a JSON array where NDJSON is expected", "write one resource per line instead"
+            )
+        if text.startswith(b"<"):
+            return self._error(
+                "not-json",
+                "an HTML or XML document where NDJSON is expected",
+                "a login page or an error page looks like this; open the address in a browser to see it",
+            )
+        return self._error("not-json", "the data is not NDJSON", "NDJSON holds one JSON object per line")
+
+    def _error(self, reference: str, message: str, hint: str | None) -> DataError:
+        return DataError(reference, message, context=f"{self._name}:{self._number}", hint=hint)

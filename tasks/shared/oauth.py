@@ -1,0 +1,307 @@
+"""OAuth 2.0 client credentials: discovery, tokens, and how long a token is good (document 3 §1).
+
+Tokens are kept for the process, per issuer and client id, so that all clients of a run share one; they
+are refreshed 30 seconds before they expire. The OAuth protocol is authlib's; this module knows no HTTP
+library, it is handed a way to fetch.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+from urllib.parse import quote_plus, urlencode, urlsplit
+
+from tasks.shared.errors import ServiceBusyError, ServiceError, SluiceError
+
+REFRESH_BEFORE_EXPIRY = 30.0
+"""Seconds before its expiry from which a token is no longer used (document 3 §1)."""
+
+TOKEN_OPERATION = "obtain token"  # noqa: S105 - the name of an operation
+_KEYCLOAK_PATH = "/protocol/openid-connect/token"
+# fmt: off
+_OAUTH_ERRORS = frozenset({  # RFC 6749 §5.2 and §4.1.2.1; any other code is text from the issuer
+    "invalid_request", "invalid_client", "invalid_grant", "unauthorized_client", "unsupported_grant_type",
+    "invalid_scope", "server_error", "temporarily_unavailable",
+})
+# fmt: on
+
+
+class Reply(Protocol):
+    """What a fetch gives back."""
+
+    @property
+    def status(self) -> int:
+        """HTTP status."""
+
+    @property
+    def body(self) -> bytes:
+        """Whole body."""
+
+
+class Fetch(Protocol):
+    """Makes one request without credentials, repeated by the retry rules while the failure is transient.
+
+    Any status below 500 except 408 and 429 is handed back; other failures raise.
+    """
+
+    def __call__(self, method: str, url: str, *, headers: Mapping[str, str], content: bytes | None) -> Reply:
+        """Make the request."""
+
+
+@dataclass(frozen=True)
+class _Token:
+    value: str = field(repr=False)
+    good_until: float  # on the monotonic clock; the expiry minus the safety margin
+
+
+class TokenCache:
+    """Tokens of one process, by issuer, client id and a digest of the secret.
+
+    The digest is there so that a block with a wrong secret does not pass on the token of a block with the
+    right one. Thread-safe; whoever comes while a token is being fetched waits for that fetch and shares its
+    outcome.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._entries: dict[tuple[str, str, bytes], _Entry] = {}
+
+    def entry(self, issuer: str, client_id: str, client_secret: str) -> _Entry:
+        """The place of one client's token."""
+        key = (issuer, client_id, hashlib.sha256(client_secret.encode()).digest())
+        with self._lock:
+            return self._entries.setdefault(key, _Entry())
+
+    def clear(self) -> None:
+        """Forget every token."""
+        with self._lock:
+            self._entries.clear()
+
+
+class _Entry:
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.token: _Token | None = None
+        self.endpoint: tuple[str, str] | None = None  # token endpoint, authentication method
+        self.failures = 0
+        self.failure: SluiceError | None = None
+
+
+TOKENS = TokenCache()
+"""The tokens of this process."""
+
+
+class ClientCredentials:
+    """The client-credentials grant of one client. ``block`` is the key path that errors name."""
+
+    def __init__(
+        self,
+        block: str,
+        issuer: str,
+        client_id: str,
+        client_secret: str,
+        fetch: Fetch,
+        tokens: TokenCache,
+        clock: Callable[[], float],
+    ) -> None:
+        self._block = block
+        self._issuer = issuer
+        self._client_id = client_id
+        self._client_secret = client_secret
+        self._fetch = fetch
+        self._clock = clock
+        self._entry = tokens.entry(issuer, client_id, client_secret)
+
+    def token(self) -> str:
+        """An access token that is good for now.
+
+        Raises ``ServiceError`` when the issuer refuses, and what ``fetch`` raises when it does not answer.
+        """
+        entry = self._entry
+        kept = entry.token
+        if kept is not None and self._clock() < kept.good_until:
+            return kept.value
+        failures = entry.failures
+        with entry.lock:
+            kept = entry.token
+            if kept is not None and self._clock() < kept.good_until:
+                return kept.value
+            if entry.failures != failures and entry.failure is not None:
+                raise _copy(entry.failure)  # of the fetch that this thread has waited for
+            try:
+                value, lifetime = self._obtain()
+            except SluiceError as error:
+                entry.failures += 1
+                entry.failure = _copy(error)
+                entry.endpoint = None  # it may have moved
+                raise
+            entry.token = None
+            if lifetime is not None and lifetime > REFRESH_BEFORE_EXPIRY:
+                entry.token = _Token(value, self._clock() + lifetime - REFRESH_BEFORE_EXPIRY)
+            return value
+
+    def drop(self, value: str) -> None:
+        """Forget the token ``value``, unless it is replaced already."""
+        with self._entry.lock:
+            if self._entry.token is not None and self._entry.token.value == value:
+                self._entry.token = None
+
+    def _obtain(self) -> tuple[str, float | None]:
+        """A new token and its lifetime in seconds, if the issuer said one."""
+        # Loaded here: most commands and many sites never need it.
+        from authlib.oauth2 import OAuth2Error
+        from authlib.oauth2.client import OAuth2Client
+
+        if self._entry.endpoint is None:
+            self._entry.endpoint = self._discover()
+        endpoint, method = self._entry.endpoint
+        session = _Session(self._fetch)
+        client = OAuth2Client(session, self._client_id, self._client_secret, token_endpoint_auth_method=method)
+        client.register_client_auth_method(("client_secret_basic", _rfc6749_basic))
+        try:
+            token = client.fetch_token(endpoint, grant_type="client_credentials")
+        except OAuth2Error as error:
+            raise self._refused(str(error.error or ""), session.status) from None
+        except (ValueError, TypeError, OverflowError, RecursionError, _NoTokenError):
+            raise self._unusable("answered something that is no token", session.status) from None
+        return self._checked(dict(token), session.status)
+
+    def _checked(self, token: dict[str, Any], status: int | None) -> tuple[str, float | None]:
+        value = token.get("access_token")
+        if not isinstance(value, str) or not value or not value.isascii() or not value.isprintable():
+            raise self._unusable("answered without a usable access_token", status)
+        if str(token.get("token_type") or "bearer").lower() != "bearer":
+            raise self._unusable("gave a token that is no bearer token", status)
+        try:
+            lifetime = float(token["expires_in"])
+        except (KeyError, TypeError, ValueError, OverflowError):
+            return value, None
+        return value, lifetime if 0 < lifetime < float("inf") else None
+
+    def _discover(self) -> tuple[str, str]:
+        """The token endpoint and how the client identifies itself there."""
+        reply = self._fetch(
+            "GET",
+            f"{self._issuer}/.well-known/openid-configuration",
+            headers={"Accept": "application/json"},
+            content=None,
+        )
+        if reply.status == 404:
+            return self._issuer + _KEYCLOAK_PATH, "client_secret_post"
+        try:
+            metadata = json.loads(reply.body) if 200 <= reply.status < 300 else None
+        except (ValueError, RecursionError):
+            metadata = None
+        endpoint = metadata.get("token_endpoint") if isinstance(metadata, dict) else None
+        if not isinstance(metadata, dict) or not isinstance(endpoint, str) or not _is_http(endpoint):
+            raise self._unusable("gave no usable OpenID configuration", reply.status)
+        if self._issuer.lower().startswith("https:") and not endpoint.lower().startswith("https:"):
+            raise ServiceError(
+                "oauth-downgrade",
+                f"{self._block}: the issuer {self._host} names a token endpoint without TLS",
+                context=f"{self._block}.oauth_issuer_uri",
+                hint="an issuer with an https URL must have an https token endpoint",
+                operation=TOKEN_OPERATION,
+            )
+        methods = metadata.get("token_endpoint_auth_methods_supported")
+        only_basic = (
+            isinstance(methods, list) and "client_secret_basic" in methods and "client_secret_post" not in methods
+        )
+        return endpoint, "client_secret_basic" if only_basic else "client_secret_post"
+
+    @property
+    def _host(self) -> str:
+        return urlsplit(self._issuer).hostname or "?"
+
+    def _refused(self, code: str, status: int | None) -> SluiceError:
+        known = code if code in _OAUTH_ERRORS else "an unknown error"
+        if code in ("temporarily_unavailable", "server_error"):
+            return ServiceBusyError(
+                "oauth-busy",
+                f"{self._block}: the issuer {self._host} cannot answer now ({known})",
+                context=f"{self._block}.oauth_issuer_uri",
+                operation=TOKEN_OPERATION,
+                status=status,
+            )
+        client = code in ("invalid_client", "unauthorized_client")
+        return ServiceError(
+            "oauth-client" if client else "oauth-refused",
+            f"{self._block}: the issuer {self._host} refused the client ({known})",
+            context=f"{self._block}.oauth_client_id",
+            hint=f"check oauth_client_id and oauth_client_secret in {self._block}; the client must be allowed the "
+            "client credentials grant",
+            operation=TOKEN_OPERATION,
+            status=status,
+        )
+
+    def _unusable(self, what: str, status: int | None) -> ServiceError:
+        return ServiceError(
+            "oauth-issuer",
+            f"{self._block}: the issuer {self._host} {what}",
+            context=f"{self._block}.oauth_issuer_uri",
+            hint=f"check {self._block}.oauth_issuer_uri; for Keycloak it ends in /realms/<realm>",
+            operation=TOKEN_OPERATION,
+            status=status,
+        )
+
+
+class _NoTokenError(Exception):
+    """The token endpoint's answer is an HTTP error without an OAuth error in it."""
+
+
+class _Session:
+    """What authlib's client core needs of an HTTP session, over our own client."""
+
+    def __init__(self, fetch: Fetch) -> None:
+        self._fetch = fetch
+        self.status: int | None = None
+
+    def post(self, url: str, *, data: Mapping[str, str], headers: Mapping[str, str], auth: Any) -> _SessionReply:
+        # authlib hands over its shared default headers: a copy, or the next client gets this one's secret.
+        _, sent, body = auth.prepare("POST", url, dict(headers), urlencode(data))
+        reply = self._fetch("POST", url, headers=sent, content=body.encode("ascii"))
+        self.status = reply.status
+        return _SessionReply(reply)
+
+
+class _SessionReply:
+    def __init__(self, reply: Reply) -> None:
+        self.status_code = reply.status
+        self._body = reply.body
+
+    def json(self) -> Any:
+        return json.loads(self._body)
+
+    def raise_for_status(self) -> None:
+        if self.status_code >= 400:
+            raise _NoTokenError
+
+
+def _rfc6749_basic(
+    client: Any, _method: str, uri: str, headers: dict[str, str], body: str
+) -> tuple[str, dict[str, str], str]:
+    """``client_secret_basic`` with both parts form-encoded, as RFC 6749 §2.3.1 asks and authlib leaves
+    out."""
+    pair = f"{quote_plus(client.client_id)}:{quote_plus(client.client_secret)}"
+    headers["Authorization"] = "Basic " + base64.b64encode(pair.encode("ascii")).decode("ascii")
+    return uri, headers, body
+
+
+def _copy(error: SluiceError) -> SluiceError:
+    """The same error without its traceback, whose frames hold secrets."""
+    twin = type(error).__new__(type(error), *error.args)
+    twin.__dict__.update(error.__dict__)
+    return twin
+
+
+def _is_http(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.hostname)

@@ -1,0 +1,82 @@
+"""What a step gets and what it gives back: plain values, no Prefect."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from config import PipelineConfig
+from tasks.shared.progress import Progress, RequestStats
+from tasks.shared.stop import Stop
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What a person decided at a ``wait``."""
+
+    approved: bool
+    comment: str = ""
+    who: str = ""
+    when: str = ""
+
+
+class Parked(Exception):  # noqa: N818 - not an error
+    """A ``wait`` has prepared its ``directory`` and nobody has decided yet: the run must be parked."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory.name)
+        self.directory = directory
+
+
+@dataclass(frozen=True)
+class StepContext:
+    """Everything one step instance may use.
+
+    ``source`` is the directory the step reads (the output of the nearest earlier step that produces data,
+    ``4-product.md`` §4); import steps have none. ``input`` is what the user named on the command line: a directory
+    for ``local_import``, a URL for ``http_import``; ``None`` means the configuration decides. ``decision`` is for ``wait`` only.
+    """
+
+    config: PipelineConfig
+    job_id: str
+    job_dir: Path
+    position: int
+    name: str
+    source: Path | None = None
+    input: str | None = None
+    crtdl: Path | None = None
+    decision: Decision | None = None
+    progress: Progress = field(default_factory=Progress)
+    stats: RequestStats = field(default_factory=RequestStats)
+    stop: Stop = field(default_factory=Stop)
+
+    @property
+    def input_dir(self) -> Path:
+        """The directory this step reads; only steps after an import have one."""
+        if self.source is None:
+            raise ValueError(f"step {self.name} has no input directory")
+        return self.source
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What a finished step reports and the job record keeps. Sizes in bytes.
+
+    ``output`` is the directory with the step's data files, relative to the job directory; ``None`` when the step
+    produces no data and the next step reads what this one read. ``warnings`` quote no data. ``details`` holds small
+    step-specific facts (names of written reports, counts by code).
+    """
+
+    files: int | None = None
+    resources_in: int | None = None
+    resources_out: int | None = None
+    bytes_in: int | None = None
+    bytes_out: int | None = None
+    output: str | None = None
+    warnings: tuple[str, ...] = ()
+    details: dict[str, Any] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """A small JSON object, as it is persisted."""
+        return asdict(self) | {"warnings": list(self.warnings)}

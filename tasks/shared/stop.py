@@ -1,0 +1,36 @@
+"""A polite way to stop: signals and cancels set it, the steps look at it between chunks."""
+
+from __future__ import annotations
+
+import threading
+
+from tasks.shared.errors import Stopped
+
+
+class Stop:
+    """Set once, from a signal handler or a watcher thread; seen by every thread of a run."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self.reason: str | None = None
+
+    def request(self, reason: str) -> None:
+        """Ask the run to stop. The first reason wins."""
+        if self.reason is None:
+            self.reason = reason
+        self._event.set()
+
+    @property
+    def requested(self) -> bool:
+        """Whether somebody asked."""
+        return self._event.is_set()
+
+    def check(self) -> None:
+        """Raise ``Stopped`` when somebody asked. Cheap: call it for every chunk, line or request."""
+        if self._event.is_set():
+            raise Stopped(self.reason or "stopped")
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep, or raise ``Stopped`` as soon as somebody asks."""
+        if self._event.wait(seconds):
+            raise Stopped(self.reason or "stopped")

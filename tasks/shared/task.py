@@ -1,0 +1,87 @@
+"""How a step becomes a Prefect task: one place for the rules that all of them share.
+
+A task returns a small JSON object, which Prefect keeps under the job's ``.results/`` and answers from when the flow
+runs again. A step that does not finish must leave nothing there, so its task returns a Prefect state instead of raising:
+an exception would be pickled beside the results and its traceback logged, and neither is for us to publish.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from prefect import task
+from prefect.client.schemas.objects import State
+from prefect.states import Crashed, Failed, Paused
+from prefect.tasks import Task
+from prefect.transactions import get_transaction
+
+from tasks.shared.errors import InternalError, SluiceError, Stopped
+from tasks.shared.log import logger
+from tasks.shared.progress import RequestStats
+from tasks.shared.step import Parked, StepContext, StepResult
+
+Run = Callable[[StepContext], StepResult]
+
+
+def step_task(name: str, run: Run) -> Task[[StepContext], Any]:
+    """A Prefect task named ``name`` around ``run``."""
+
+    def body(context: StepContext) -> dict[str, Any] | State[Any]:
+        started = time.monotonic()
+        try:
+            result = run(context).as_dict()
+            return result | {"statistics": _statistics(context.stats, time.monotonic() - started)}
+        except Parked as parked:
+            return _unfinished(Paused(message=f"waits for approval: {parked.directory.name}"), parked)
+        except Stopped as stopped:
+            return _unfinished(Crashed(name="Stopped", message=f"stopped by {stopped}"), stopped)
+        except SluiceError as error:
+            return _unfinished(Failed(message=error.render()), error)
+        except Exception as error:  # noqa: BLE001 - the seam where defects become reports
+            defect = translate_defect(error)
+            return _unfinished(Failed(message=defect.render()), defect)
+
+    body.__name__ = name
+    return task(name=name, persist_result=True, result_serializer="json", task_run_name=name)(body)
+
+
+def _statistics(stats: RequestStats, seconds: float) -> dict[str, Any]:
+    """What ``4-product.md`` §5 shows of a step; times in seconds."""
+    if not stats.requests:
+        return {"seconds": round(seconds, 3)}
+    return {
+        "seconds": round(seconds, 3),
+        "requests": stats.requests,
+        "retries": stats.retries,
+        "p50": stats.percentile(0.5),
+        "p95": stats.percentile(0.95),
+    }
+
+
+def _unfinished(state: State[Any], outcome: Exception) -> State[Any]:
+    transaction = get_transaction()
+    if transaction is not None:
+        transaction.write_on_commit = False
+    state.data = outcome
+    return state
+
+
+def translate_defect(error: BaseException) -> SluiceError:
+    """An unexpected exception as an error that says where, but quotes no value that caused it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "unknown place"
+    for frame in frames:
+        logger.error("  at %s:%s in %s", frame.filename, frame.lineno, frame.name)
+    if isinstance(error, OSError):
+        from tasks.shared.errors import StorageError
+
+        return StorageError(
+            "storage", f"the file system refused ({error.strerror or type(error).__name__})", context=place
+        )
+    return InternalError(
+        "internal", f"unexpected {type(error).__name__} at {place}", hint="this is a defect; job.log says where",
+    )  # fmt: skip

@@ -1,0 +1,314 @@
+"""The connections under the HTTP client: sockets that a stop can interrupt, pooled by httpcore.
+
+httpx's own transport blocks in ``recv`` for as long as the request's timeout, half an hour for a
+flattening request, while a run has to end within ten seconds of a signal (``4-product.md`` §4). These
+sockets wait in short slices and look at the ``Stop`` in between, which costs nothing while bytes arrive.
+They also read up to 256 KiB at once while a large body streams, which is a third faster on plain HTTP
+(``performance.md``).
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import select
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
+
+import httpcore
+import httpx
+
+from tasks.shared.errors import Stopped
+from tasks.shared.proxies import Proxy
+from tasks.shared.stop import Stop
+
+T = TypeVar("T")
+
+_SLICE = 0.25  # seconds between two looks at the stop
+_SMALL, _LARGE = 64 * 1024, 256 * 1024
+
+
+class Patience:
+    """How long a request that is under way may go on after somebody asked the run to stop.
+
+    ``grace`` seconds let an answer that is about to come be used, so that what the service did is also
+    recorded (the handle of an extraction, the lines of a ledger). One instance serves all connections of
+    a client.
+    """
+
+    def __init__(self, stop: Stop | None, *, grace: float = 5.0, clock: Callable[[], float] = time.monotonic) -> None:
+        self._stop = stop
+        self._grace = grace
+        self._clock = clock
+        self._seen: float | None = None
+
+    def check(self) -> None:
+        """Raise ``Stopped`` when the grace is over."""
+        if self._stop is None or not self._stop.requested:
+            return
+        if self._seen is None:
+            self._seen = self._clock()
+        if self._clock() - self._seen >= self._grace:
+            raise Stopped(self._stop.reason or "stopped")
+
+    def wait(
+        self, step: Callable[[float | None], T], timeout: float | None, late: type[httpcore.TimeoutException]
+    ) -> T:
+        """The result of ``step``, which raises ``TimeoutError`` when the seconds it is given are not
+        enough."""
+        left = timeout
+        while True:
+            seconds = left if self._stop is None else _SLICE if left is None else min(left, _SLICE)
+            try:
+                return step(seconds)
+            except TimeoutError:
+                self.check()
+                if left is not None and seconds is not None:
+                    left -= seconds
+                    if left <= 0:
+                        raise late from None
+
+
+class _Stream(httpcore.NetworkStream):
+    """One connected socket, plain or TLS."""
+
+    def __init__(self, sock: socket.socket, patience: Patience) -> None:
+        self._sock = sock
+        self._patience = patience
+        self._want = _SMALL
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        """Bytes as they come. More than ``max_bytes`` while a large body streams: httpcore does not mind."""
+        want = max(max_bytes, self._want) if max_bytes >= _SMALL else max_bytes
+
+        def step(seconds: float | None) -> bytes:
+            self._sock.settimeout(seconds)
+            return self._sock.recv(want)
+
+        try:
+            data = self._patience.wait(step, timeout, httpcore.ReadTimeout)
+        except OSError as error:
+            raise httpcore.ReadError from error
+        self._want = _LARGE if len(data) >= _SMALL else _SMALL
+        return data
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        """Send all of ``buffer``; the timeout is for the progress of every part of it."""
+        view = memoryview(buffer)
+
+        def step(seconds: float | None) -> int:
+            self._sock.settimeout(seconds)
+            return self._sock.send(view)
+
+        try:
+            while view:
+                view = view[self._patience.wait(step, timeout, httpcore.WriteTimeout) :]
+        except OSError as error:
+            raise httpcore.WriteError from error
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._sock.close()
+
+    def start_tls(
+        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
+    ) -> httpcore.NetworkStream:
+        """The same connection under TLS, after the handshake."""
+        try:
+            sock = ssl_context.wrap_socket(self._sock, server_hostname=server_hostname, do_handshake_on_connect=False)
+        except (OSError, ValueError) as error:
+            self.close()
+            raise httpcore.ConnectError from error
+
+        def step(seconds: float | None) -> None:
+            sock.settimeout(seconds)
+            sock.do_handshake()
+
+        try:
+            self._patience.wait(step, timeout, httpcore.ConnectTimeout)
+        except OSError as error:
+            sock.close()
+            raise httpcore.ConnectError from error
+        except BaseException:
+            sock.close()
+            raise
+        return _Stream(sock, self._patience)
+
+    def get_extra_info(self, info: str) -> Any:
+        """What httpcore asks: whether an idle connection has something to read, that is, was closed."""
+        if info == "is_readable":
+            return _ready(self._sock, select.POLLIN, 0)
+        if info == "ssl_object":
+            return self._sock if isinstance(self._sock, ssl.SSLSocket) else None
+        return None
+
+
+class _Backend(httpcore.NetworkBackend):
+    """Makes the connections."""
+
+    def __init__(self, patience: Patience) -> None:
+        self._patience = patience
+
+    def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore.NetworkStream:
+        """A connection to the first address of ``host`` that answers."""
+        problem: OSError = OSError(errno.EADDRNOTAVAIL, "the name has no address")
+        try:
+            addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as error:
+            raise httpcore.ConnectError from error
+        for family, kind, protocol, _, address in addresses:
+            sock = socket.socket(family, kind, protocol)
+            try:
+                self._connect(sock, address, timeout)
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            except OSError as error:
+                sock.close()
+                problem = error
+            except BaseException:
+                sock.close()
+                raise
+            else:
+                return _Stream(sock, self._patience)
+        raise httpcore.ConnectError from problem
+
+    def _connect(self, sock: socket.socket, address: Any, timeout: float | None) -> None:
+        sock.setblocking(False)
+        code = sock.connect_ex(address)
+        if code == errno.EINPROGRESS:
+
+            def step(seconds: float | None) -> None:
+                if not _ready(sock, select.POLLOUT, seconds):
+                    raise TimeoutError
+
+            self._patience.wait(step, timeout, httpcore.ConnectTimeout)
+            code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            raise OSError(code, errno.errorcode.get(code, "connect"))
+
+
+def _ready(sock: socket.socket, event: int, seconds: float | None) -> bool:
+    if sock.fileno() < 0:
+        return True
+    poll = select.poll()
+    poll.register(sock, event)
+    return bool(poll.poll(None if seconds is None else seconds * 1000))
+
+
+class _Parts(httpx.SyncByteStream):
+    """A body on its way in; closing it, which is done once or more, gives the connection back."""
+
+    def __init__(self, parts: Any, give_back: Callable[[], None]) -> None:
+        self._parts = parts
+        self._give_back: Callable[[], None] | None = give_back
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield from self._parts
+
+    def close(self) -> None:
+        give_back, self._give_back = self._give_back, None
+        if give_back is not None:
+            try:
+                self._parts.close()
+            finally:
+                give_back()
+
+
+class PoolTransport(httpx.BaseTransport):
+    """An httpx transport over at most ``max_connections`` of these connections, direct or through one proxy.
+
+    A connection belongs to one thread from the beginning of a request to the end of its answer. In a pool
+    that threads share, httpcore 1.0 looks at the idle connections of others while they begin a request,
+    can take the first bytes of their answer for a disconnect, and closes the connection under them (seen
+    as one broken request in some thousands); so every connection has a pool of its own here. Whoever
+    comes when all are in use waits, up to the request's timeout.
+
+    Raises httpcore's exceptions as they are, and ``Stopped``.
+    """
+
+    def __init__(
+        self,
+        ssl_context: ssl.SSLContext,
+        patience: Patience,
+        *,
+        max_connections: int,
+        proxy: Proxy | None = None,
+    ) -> None:
+        self._ssl_context = ssl_context
+        self._patience = patience
+        self._proxy = proxy
+        self._free = threading.Semaphore(max_connections)
+        self._idle: list[httpcore.ConnectionPool] = []  # the last one used is the first one used again
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """One exchange; the body of the response is not read yet."""
+        url = request.url
+        pool = self._take(request.extensions["timeout"]["pool"])
+        try:
+            answer = pool.handle_request(
+                httpcore.Request(
+                    request.method,
+                    httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path),
+                    headers=request.headers.raw,
+                    content=request.stream,
+                    extensions=request.extensions,
+                )
+            )
+        except BaseException:
+            self._give_back(pool)
+            raise
+        parts = _Parts(answer.stream, functools.partial(self._give_back, pool))
+        return httpx.Response(answer.status, headers=answer.headers, stream=parts, extensions=answer.extensions)
+
+    def close(self) -> None:
+        """Close every idle connection; one that is in use closes when it is given back."""
+        self._closed = True
+        while self._idle:
+            self._idle.pop().close()
+
+    _closed = False
+
+    def _take(self, timeout: float | None) -> httpcore.ConnectionPool:
+        def step(seconds: float | None) -> None:
+            if not self._free.acquire(timeout=seconds):
+                raise TimeoutError
+
+        if not self._free.acquire(blocking=False):
+            self._patience.wait(step, timeout, httpcore.PoolTimeout)
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return self._make()
+
+    def _give_back(self, pool: httpcore.ConnectionPool) -> None:
+        if self._closed:
+            pool.close()
+        else:
+            self._idle.append(pool)
+        self._free.release()
+
+    def _make(self) -> httpcore.ConnectionPool:
+        options: dict[str, Any] = {
+            "ssl_context": self._ssl_context,
+            "max_connections": 1,
+            "keepalive_expiry": 5.0,
+            "network_backend": _Backend(self._patience),
+        }
+        proxy = self._proxy
+        if proxy is None:
+            return httpcore.ConnectionPool(**options)
+        if proxy.scheme == "https":
+            # TLS inside TLS needs httpcore's own backend.
+            options |= {"proxy_ssl_context": self._ssl_context, "network_backend": None}
+        auth = proxy.credentials
+        return httpcore.HTTPProxy(proxy.url, proxy_auth=auth and (auth[0].encode(), auth[1].encode()), **options)

@@ -1,0 +1,1 @@
+"""``wait``: a pause for manual inspection (document 1, "pipeline")."""

@@ -1,0 +1,187 @@
+"""Shared test set-up: one migrated database, one Prefect server a session, commands as real processes."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+# Before anything imports Prefect: nothing of the user's settings, nothing of the user's home.
+for name in [key for key in os.environ if key.startswith(("PREFECT_", "APP_"))]:
+    del os.environ[name]
+for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy", "ALL_PROXY", "all_proxy"):
+    os.environ.pop(name, None)
+_SCRATCH = Path(tempfile.mkdtemp(prefix="sluice-tests-"))
+os.environ["PREFECT_HOME"] = str(_SCRATCH / "prefect")
+os.environ["PREFECT_SERVER_EPHEMERAL_ENABLED"] = "false"
+os.environ["DO_NOT_TRACK"] = "1"
+
+ROOT = Path(__file__).parent.parent
+
+
+def pytest_sessionfinish() -> None:
+    shutil.rmtree(_SCRATCH, ignore_errors=True)
+
+
+@dataclass
+class Ran:
+    """A command that ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def job(self) -> str:
+        """The job id it printed."""
+        for line in (self.out + "\n" + self.err).splitlines():
+            if line.startswith("job ") and len(line.split()) == 2:
+                return line.split()[1]
+        raise AssertionError(f"no job id in:\n{self.out}\n{self.err}")
+
+
+class Commands:
+    """Runs ``python -m flows.run`` as a user would: a process of its own."""
+
+    def __init__(self, cwd: Path, api: str | None) -> None:
+        self.cwd = cwd
+        self.environment = {key: value for key, value in os.environ.items() if not key.startswith("COV_")}
+        self.environment |= {"PREFECT_HOME": str(cwd / "prefect-home"), "PYTHONPATH": str(ROOT)}
+        if api:
+            self.environment["PREFECT_API_URL"] = api
+        self._children: list[subprocess.Popen[str]] = []
+
+    def start(self, *arguments: str | Path, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
+        """Start a command and leave it running."""
+        child = subprocess.Popen(
+            [sys.executable, "-m", "flows.run", *map(str, arguments)],
+            cwd=self.cwd,
+            env=self.environment | (env or {}),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self._children.append(child)
+        return child
+
+    def __call__(self, *arguments: str | Path, env: dict[str, str] | None = None, timeout: float = 120) -> Ran:
+        """Run a command to its end."""
+        child = self.start(*arguments, env=env)
+        out, err = child.communicate(timeout=timeout)
+        return Ran(child.returncode, out, err)
+
+    def close(self) -> None:
+        """End what still runs."""
+        for child in self._children:
+            if child.poll() is None:
+                child.kill()
+            child.communicate()
+
+
+def _shared(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
+    """A directory that all xdist workers of this session share."""
+    base = tmp_path_factory.getbasetemp()
+    return base if worker_id == "master" else base.parent
+
+
+@pytest.fixture(scope="session")
+def migrated_database(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
+    """A Prefect database with all migrations applied, made once a session: a fresh one costs ten seconds."""
+    from flows.server import EmbeddedServer
+
+    shared = _shared(tmp_path_factory, worker_id)
+    template = shared / "prefect-template.db"
+    with (shared / "prefect-template.lock").open("a+b") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not template.exists():
+            jobs = shared / "prefect-template"
+            with EmbeddedServer(jobs) as server:
+                server.address()
+            subprocess.run(
+                ["sqlite3", str(jobs / ".prefect/prefect.db"), "PRAGMA wal_checkpoint(TRUNCATE)"],
+                check=False, capture_output=True,
+            ) if shutil.which("sqlite3") else _checkpoint(jobs / ".prefect/prefect.db")  # fmt: skip
+            shutil.copy(jobs / ".prefect/prefect.db", template)
+    return template
+
+
+def _checkpoint(database: Path) -> None:
+    import sqlite3
+
+    with sqlite3.connect(database) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    connection.close()
+
+
+@pytest.fixture(scope="session")
+def prefect_api(tmp_path_factory: pytest.TempPathFactory, worker_id: str, migrated_database: Path) -> Iterator[str]:
+    """The address of a Prefect server that the tests of one worker share."""
+    from flows.server import EmbeddedServer
+
+    jobs = tmp_path_factory.mktemp("prefect-shared")
+    seed(jobs, migrated_database)
+    with EmbeddedServer(jobs) as server:
+        yield server.address().url
+
+
+def seed(jobs_dir: Path, database: Path) -> None:
+    """Put a migrated database where the embedded server of ``jobs_dir`` looks for one."""
+    home = jobs_dir / ".prefect"
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    shutil.copy(database, home / "prefect.db")
+
+
+@pytest.fixture
+def sluice(tmp_path: Path, prefect_api: str) -> Iterator[Commands]:
+    """Commands against the shared Prefect server, in an empty working directory."""
+    commands = Commands(tmp_path, prefect_api)
+    yield commands
+    commands.close()
+
+
+@pytest.fixture
+def sluice_alone(tmp_path: Path, migrated_database: Path) -> Iterator[Commands]:
+    """Commands with an embedded server of their own under ``jobs/`` of an empty working directory."""
+    seed(tmp_path / "jobs", migrated_database)
+    commands = Commands(tmp_path, None)
+    yield commands
+    commands.close()
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+    """Wait for something that another process does."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError("it did not happen in time")
+        time.sleep(0.02)
+
+
+def processes_with(text: str) -> Sequence[int]:
+    """The process ids whose command line holds ``text``."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            except OSError:
+                continue
+            if text in line and int(entry.name) != os.getpid():
+                found.append(int(entry.name))
+    return found
+
+
+def kill(pid: int) -> None:
+    """``kill -9``."""
+    os.kill(pid, signal.SIGKILL)

@@ -1,0 +1,60 @@
+"""The lock of a job (4-product.md §4: held with flock by the process that runs the job)."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flows.lock import JobBusyError, JobLock, is_held
+from tests.conftest import ROOT
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from flows.lock import JobLock
+with JobLock(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.fixture
+def holder(tmp_path: Path):
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(tmp_path)], stdout=subprocess.PIPE, text=True, cwd=ROOT
+    )
+    assert process.stdout
+    assert process.stdout.readline() == "held\n"
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def test_a_second_process_is_refused_with_exit_code_4_and_is_told_who_has_the_job(tmp_path, holder):
+    assert is_held(tmp_path)
+    with pytest.raises(JobBusyError) as caught, JobLock(tmp_path):
+        pass
+    assert caught.value.exit_code == 4
+    assert str(holder.pid) in caught.value.message
+
+
+def test_kill_9_releases_the_lock(tmp_path, holder):
+    holder.kill()
+    holder.wait()
+    assert not is_held(tmp_path)
+    with JobLock(tmp_path):
+        pass
+
+
+def test_the_process_that_has_it_may_take_it_again_and_does_not_see_itself_as_another(tmp_path):
+    with JobLock(tmp_path):
+        with JobLock(tmp_path):
+            assert not is_held(tmp_path)
+        assert tmp_path.absolute() / ".lock" in JobLock.held
+    assert not JobLock.held
+
+
+def test_the_lock_file_is_private(tmp_path):
+    with JobLock(tmp_path):
+        assert (tmp_path / ".lock").stat().st_mode & 0o777 == 0o600

@@ -1,0 +1,113 @@
+"""Which Prefect API is used, and the embedded server's life (4-product.md §6, architecture.md)."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flows.server import EmbeddedServer, configured_api
+from tests.conftest import ROOT, kill, seed, wait_until
+
+USER = """
+import sys, time
+from pathlib import Path
+from flows.server import EmbeddedServer
+with EmbeddedServer(Path(sys.argv[1])) as server:
+    print(server.address().url, flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def jobs_dir(tmp_path: Path, migrated_database: Path) -> Path:
+    seed(tmp_path / "jobs", migrated_database)
+    return tmp_path / "jobs"
+
+
+def user(jobs_dir: Path) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", USER, str(jobs_dir)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT,
+    )  # fmt: skip
+    return process
+
+
+def server_pid(jobs_dir: Path) -> int:
+    return int(json.loads((jobs_dir / ".prefect/server.json").read_text())["pid"])
+
+
+def gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def test_it_is_shared_by_those_that_come_while_it_runs_and_ends_with_the_last(jobs_dir):
+    first = user(jobs_dir)
+    assert first.stdout
+    url = first.stdout.readline()
+    pid = server_pid(jobs_dir)
+    second = user(jobs_dir)
+    assert second.stdout
+    assert second.stdout.readline() == url
+    first.communicate()
+    assert not gone(pid)
+    second.communicate()
+    wait_until(lambda: gone(pid), 10)
+    assert EmbeddedServer(jobs_dir).running() is None
+
+
+def test_after_kill_9_of_the_command_no_server_process_is_left(jobs_dir):
+    process = user(jobs_dir)
+    assert process.stdout
+    process.stdout.readline()
+    pid = server_pid(jobs_dir)
+    kill(process.pid)
+    process.communicate()
+    wait_until(lambda: gone(pid), 10)
+
+
+def test_after_kill_9_of_the_server_the_next_command_starts_another(jobs_dir):
+    with EmbeddedServer(jobs_dir) as server:
+        server.address()
+        kill(server_pid(jobs_dir))
+    with EmbeddedServer(jobs_dir) as server:
+        assert server.address().url
+        assert server.running() is not None
+
+
+def test_everything_it_leaves_is_private(jobs_dir):
+    with EmbeddedServer(jobs_dir) as server:
+        server.address()
+        for path in (jobs_dir / ".prefect").rglob("*"):
+            if path.name != "prefect.db":  # copied here by the test
+                assert path.stat().st_mode & 0o077 == 0, path
+
+
+def test_the_users_api_is_taken_from_the_environment():
+    address = configured_api({"PREFECT_API_URL": "http://prefect.example/api/", "PREFECT_API_KEY": "k"})
+    assert address is not None
+    assert address.url == "http://prefect.example/api"
+    assert address.headers == {"Authorization": "Bearer k"}
+    assert "Bearer" not in repr(address)
+
+
+def test_the_users_api_is_taken_from_the_active_profile(tmp_path):
+    (tmp_path / "profiles.toml").write_text(
+        'active = "site"\n[profiles.site]\nPREFECT_API_URL = "http://site.example/api"\n'
+        'PREFECT_API_AUTH_STRING = "admin:pass"\n[profiles.other]\nPREFECT_API_URL = "http://other.example/api"\n'
+    )
+    address = configured_api({"PREFECT_HOME": str(tmp_path)})
+    assert address is not None
+    assert address.url == "http://site.example/api"
+    assert address.headers["Authorization"].startswith("Basic ")
+    other = configured_api({"PREFECT_HOME": str(tmp_path), "PREFECT_PROFILE": "other"})
+    assert other is not None
+    assert other.url == "http://other.example/api"
+
+
+def test_without_any_there_is_none(tmp_path):
+    assert configured_api({"PREFECT_HOME": str(tmp_path)}) is None

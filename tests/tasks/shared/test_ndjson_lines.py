@@ -1,0 +1,332 @@
+"""Reading and writing data files: ``tasks/shared/ndjson``."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import tempfile
+from pathlib import Path
+
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from config import CompressionConfig
+from tasks.shared.errors import DataError, StorageError
+from tasks.shared.ndjson import (
+    NdjsonWriter,
+    base_name,
+    data_files,
+    facts_of,
+    is_compressed,
+    is_consent_name,
+    is_ndjson_name,
+    numbered_lines,
+    read_lines,
+    storage_error,
+)
+
+PLAIN = CompressionConfig(enabled=False)
+ZST = CompressionConfig(enabled=True)
+LEVELS = ("fastest", "default", "better", "best")
+
+lines_of_json = st.lists(
+    st.binary(min_size=1, max_size=300).map(lambda data: b'{"a":"%s"}' % data.hex().encode()), max_size=60
+)
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
+
+
+def write(directory: Path, lines: list[bytes], compression: CompressionConfig, base: str = "x") -> Path:
+    with NdjsonWriter(directory, base, compression) as writer:
+        for line in lines:
+            writer.write_line(line)
+        facts = writer.commit()
+    return directory / facts.name
+
+
+@given(lines=lines_of_json, enabled=st.booleans())
+def test_lines_written_are_the_lines_read_in_both_forms(lines: list[bytes], enabled: bool) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        path = write(Path(name), lines, CompressionConfig(enabled=enabled))
+        assert list(read_lines(path)) == lines
+        assert facts_of(path).content_bytes == sum(len(line) + 1 for line in lines)
+
+
+@given(pieces=st.lists(st.sampled_from([b"{}", b'{"a":1}', b"\n", b"\r\n", b" ", b"\n\n", b"x" * 70]), max_size=40))
+def test_reading_splits_at_line_feeds_only_and_skips_blank_lines(pieces: list[bytes]) -> None:
+    content = b"".join(pieces)
+    expected = [line.removesuffix(b"\r") for line in content.split(b"\n") if line.strip()]
+    with tempfile.TemporaryDirectory() as name:
+        path = Path(name, "x.ndjson")
+        path.write_bytes(content)
+        assert list(read_lines(path)) == expected
+        path.write_bytes(zstandard.compress(content))
+        assert list(read_lines(path)) == expected
+
+
+@pytest.mark.parametrize("compression", [PLAIN, ZST])
+def test_a_line_longer_than_any_buffer_is_one_line(tmp_path: Path, compression: CompressionConfig) -> None:
+    lines = [b"{}", b'{"a":"' + b"y" * 3_000_000 + b'"}', b"{}"]
+    assert list(read_lines(write(tmp_path, lines, compression))) == lines
+
+
+def test_a_last_line_without_line_feed_counts(tmp_path: Path) -> None:
+    path = tmp_path / "x.ndjson"
+    path.write_bytes(b'{"a":1}\n{"b":2}')
+    assert list(read_lines(path)) == [b'{"a":1}', b'{"b":2}']
+    assert facts_of(path).lines == 2
+
+
+def test_a_byte_order_mark_at_the_start_is_dropped(tmp_path: Path) -> None:
+    path = tmp_path / "x.ndjson"
+    path.write_bytes(b'\xef\xbb\xbf{"a":1}\n{"b":2}\n')
+    assert list(read_lines(path)) == [b'{"a":1}', b'{"b":2}']
+    path.write_bytes(b'\xef\xbb\xbf{"a":1}')
+    assert list(read_lines(path)) == [b'{"a":1}']
+
+
+def test_numbered_lines_count_blank_lines_too(tmp_path: Path) -> None:
+    path = tmp_path / "x.ndjson"
+    path.write_bytes(b'\n{"a":1}\r\n  \n\n{"b":2}')
+    assert list(numbered_lines(path)) == [(2, b'{"a":1}'), (5, b'{"b":2}')]
+
+
+@pytest.mark.parametrize("name", ["x.ndjson", "x.ndjson.zst"])
+def test_the_form_is_told_by_magic_bytes_not_by_the_name(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(zstandard.compress(b'{"a":1}\n'))
+    assert list(read_lines(path)) == [b'{"a":1}']
+    path.write_bytes(b'{"a":1}\n')
+    assert list(read_lines(path)) == [b'{"a":1}']
+
+
+SKIPPABLE = b"\x5a\x2a\x4d\x18" + (7).to_bytes(4, "little") + b"ignored"
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        zstandard.compress(b'{"a":1}\n{"b"') + zstandard.compress(b":2}\n"),
+        SKIPPABLE + zstandard.compress(b'{"a":1}\n{"b":2}\n'),
+        zstandard.compress(b'{"a":1}\n') + SKIPPABLE + zstandard.compress(b'{"b":2}\n') + SKIPPABLE,
+        zstandard.compress(b"") + zstandard.compress(b'{"a":1}\n{"b":2}'),
+    ],
+)
+def test_several_frames_and_skippable_frames_are_one_content(tmp_path: Path, stored: bytes) -> None:
+    path = tmp_path / "x.ndjson.zst"
+    path.write_bytes(stored)
+    assert is_compressed(stored[:4])
+    assert list(read_lines(path)) == [b'{"a":1}', b'{"b":2}']
+
+
+def noise(size: int) -> bytes:
+    """Hex digits that do not compress well, so that there are several blocks."""
+    return b'{"a":"' + hashlib.shake_256(b"seed").hexdigest(size // 2).encode() + b'"}\n'
+
+
+@given(cut=st.integers(min_value=5, max_value=300_000), checksum=st.booleans(), known_size=st.booleans())
+def test_a_truncated_zst_is_named_whereever_it_is_cut(cut: int, checksum: bool, known_size: bool) -> None:
+    compressor = zstandard.ZstdCompressor(write_checksum=checksum, write_content_size=known_size)
+    stored = compressor.compress(NOISE)
+    with tempfile.TemporaryDirectory() as name:
+        path = Path(name, "x.ndjson.zst")
+        path.write_bytes(stored[: min(cut, len(stored) - 1)])
+        with pytest.raises(DataError) as caught:
+            list(read_lines(path))
+    assert caught.value.reference == "zst-truncated"
+    assert caught.value.context == "x.ndjson.zst"
+
+
+NOISE = noise(400_000)
+
+
+def test_a_damaged_zst_is_named(tmp_path: Path) -> None:
+    stored = bytearray(zstandard.ZstdCompressor(write_checksum=True).compress(NOISE))
+    stored[100_000] ^= 0xFF
+    path = tmp_path / "x.ndjson.zst"
+    path.write_bytes(stored)
+    with pytest.raises(DataError) as caught:
+        list(read_lines(path))
+    assert caught.value.reference == "zst-corrupt"
+    assert "x.ndjson.zst" in caught.value.render()
+
+
+def test_bytes_after_the_last_frame_are_damage(tmp_path: Path) -> None:
+    path = tmp_path / "x.ndjson.zst"
+    path.write_bytes(zstandard.compress(b"{}\n") + b"more than nothing")
+    with pytest.raises(DataError) as caught:
+        list(read_lines(path))
+    assert caught.value.reference == "zst-corrupt"
+
+
+def test_a_file_that_is_gone_is_a_storage_error(tmp_path: Path) -> None:
+    with pytest.raises(StorageError) as caught:
+        list(read_lines(tmp_path / "x.ndjson"))
+    assert caught.value.reference == "file-vanished"
+
+
+# Writing
+
+
+@pytest.mark.parametrize("compression", [PLAIN, ZST])
+def test_a_file_has_its_final_name_only_after_commit(tmp_path: Path, compression: CompressionConfig) -> None:
+    name = "x.ndjson.zst" if compression.enabled else "x.ndjson"
+    with NdjsonWriter(tmp_path, "x", compression) as writer:
+        writer.write_line(b"{}")
+        assert names(tmp_path) == [f"{name}.part"]
+        facts = writer.commit()
+        assert names(tmp_path) == [name]
+    path = tmp_path / name
+    assert facts.name == name
+    assert facts.lines == 1
+    assert facts.content_bytes == 3
+    assert facts.stored_bytes == path.stat().st_size
+    assert facts.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("compression", [PLAIN, ZST])
+def test_a_writer_that_is_left_without_commit_leaves_nothing(tmp_path: Path, compression: CompressionConfig) -> None:
+    with NdjsonWriter(tmp_path, "x", compression) as writer:
+        writer.write_line(b"{}")
+    assert names(tmp_path) == []
+
+
+def test_a_leftover_part_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "x.ndjson.part").write_bytes(b"half a li")
+    (tmp_path / "x.ndjson.part").chmod(0o644)
+    path = write(tmp_path, [b"{}"], PLAIN)
+    assert path.read_bytes() == b"{}\n"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_line_feed_inside_a_line_is_refused(tmp_path: Path) -> None:
+    with NdjsonWriter(tmp_path, "x", PLAIN) as writer, pytest.raises(ValueError, match="line feed"):
+        writer.write_line(b'{"a":\n1}')
+
+
+def test_an_existing_final_file_is_replaced_in_one_step(tmp_path: Path) -> None:
+    write(tmp_path, [b'{"a":1}'], PLAIN)
+    path = write(tmp_path, [b'{"b":2}'], PLAIN)
+    assert path.read_bytes() == b'{"b":2}\n'
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_every_level_of_document_1_writes_zstd_with_a_checksum(tmp_path: Path, level: str) -> None:
+    path = write(tmp_path, [NOISE.rstrip()], CompressionConfig.model_validate({"level": level}))
+    parameters = zstandard.get_frame_parameters(path.read_bytes()[:64])
+    assert parameters.has_checksum
+    assert b"".join(read_lines(path)) == NOISE.rstrip()
+
+
+def test_higher_levels_are_at_least_as_small(tmp_path: Path) -> None:
+    lines = [b'{"resourceType":"Patient","id":"%d","name":"%x"}' % (n, n * 7919 % 99991) for n in range(20_000)]
+    sizes = [
+        write(tmp_path, lines, CompressionConfig.model_validate({"level": level}), level).stat().st_size
+        for level in LEVELS
+    ]
+    # The two fast levels may swap places on data as regular as this.
+    assert sizes[3] <= sizes[2] <= min(sizes[:2])
+
+
+def test_a_full_disk_is_a_terminal_error_that_says_so(tmp_path: Path) -> None:
+    error = storage_error(OSError(28, "No space left on device"), tmp_path / "x.ndjson")
+    assert error.reference == "disk-full"
+    assert not error.transient
+    assert error.hint is not None
+    assert "jobs_dir" in error.hint
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("compression", [PLAIN, ZST])
+def test_a_write_that_finds_the_disk_full_leaves_no_file(tmp_path: Path, compression: CompressionConfig) -> None:
+    with NdjsonWriter(tmp_path, "x", compression) as writer:
+        full = os.open("/dev/full", os.O_WRONLY)
+        os.dup2(full, writer._part._handle)
+        os.close(full)
+
+        def finish() -> None:
+            for _ in range(3):
+                writer.write_line(NOISE.rstrip())
+            writer.commit()
+
+        with pytest.raises(StorageError) as caught:
+            finish()
+    assert caught.value.reference == "disk-full"
+    assert names(tmp_path) == []
+
+
+def test_a_directory_that_may_not_be_made_is_a_storage_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StorageError):
+        NdjsonWriter(tmp_path / "file" / "below", "x", PLAIN)
+
+
+# Names
+
+
+@pytest.mark.parametrize(
+    ("name", "base"),
+    [
+        ("x.ndjson", "x"),
+        ("x.ndjson.zst", "x"),
+        ("X.NDJSON.Zst", "X"),
+        ("a.b.ndjson", "a.b"),
+        ("x.json", "x.json"),
+        ("x.zst", "x.zst"),
+        ("x.ndjson.ndjson", "x.ndjson"),
+    ],
+)
+def test_the_base_name_has_no_ndjson_and_no_zst(name: str, base: str) -> None:
+    assert base_name(name) == base
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("x.ndjson", True),
+        ("x.ndjson.zst", True),
+        ("X.NDJSON", True),
+        (".x.ndjson", False),
+        (".ndjson", False),
+        ("x.ndjson.part", False),
+        ("x.ndjson.gz", False),
+        ("x.json", False),
+        ("ndjson", False),
+    ],
+)
+def test_which_names_say_ndjson(name: str, expected: bool) -> None:
+    assert is_ndjson_name(name) is expected
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("b_consent.ndjson", True),
+        ("b_CONSENT.NDJSON.ZST", True),
+        ("_consent.ndjson", True),
+        ("Consent.ndjson", False),
+        ("consent.ndjson", False),
+        ("b_consent.json", False),
+        ("b_consent_2.ndjson", False),
+    ],
+)
+def test_which_names_are_consent_audit_files(name: str, expected: bool) -> None:
+    assert is_consent_name(name) is expected
+
+
+@pytest.mark.parametrize("core", ["core.ndjson", "core.ndjson.zst"])
+def test_core_comes_first_then_names_in_order(tmp_path: Path, core: str) -> None:
+    for name in ("b.ndjson", core, "a.ndjson.zst", "z.ndjson.part", ".hidden.ndjson", "notes.txt", "core2.ndjson"):
+        (tmp_path / name).write_bytes(b"")
+    (tmp_path / "dir.ndjson").mkdir()
+    assert [path.name for path in data_files(tmp_path)] == [core, "a.ndjson.zst", "b.ndjson", "core2.ndjson"]
+
+
+def test_a_directory_that_is_not_there_has_no_data_files(tmp_path: Path) -> None:
+    assert data_files(tmp_path / "none") == []
