@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable
 from datetime import timedelta
 from enum import Enum, StrEnum
+from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 from urllib.parse import SplitResult, urlsplit
@@ -22,6 +23,9 @@ from config.duration import LONGEST, DurationError, parse_duration
 
 LARGEST_INTEGER = 2**31 - 1
 """Far above every sensible size, count or number of milliseconds; keeps later arithmetic from overflowing."""
+
+
+_CLOSE = 0.6
 
 
 class Block(BaseModel):
@@ -57,8 +61,18 @@ def problem(reference: str, message: str, hint: str | None = None) -> PydanticCu
 
 def nearest(name: str, known: list[str]) -> str | None:
     """The known name that ``name`` most likely meant, if any is close."""
-    close = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.6)
-    return close[0] if close else None
+    written = name.lower()
+
+    def closeness(candidate: str) -> float:
+        """How much of both is the same; a common beginning, or being one word of the other, counts extra."""
+        ratio = difflib.SequenceMatcher(None, written, candidate).ratio()
+        if ratio < _CLOSE and written not in candidate.split("_"):
+            return 0.0
+        beginning = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(written, candidate, strict=False)))
+        return ratio + beginning / (2 * max(len(written), len(candidate), 1))
+
+    best = max(known, key=closeness, default="")
+    return best if best and closeness(best) else None
 
 
 def read_text(value: Any) -> str:
@@ -151,7 +165,7 @@ def read_base_url(value: Any) -> str:
 def read_root_url(value: Any) -> str:
     """The root of a server to which the client itself appends ``/fhir`` (documents 1 and 3)."""
     text = read_base_url(value)
-    if text.lower().endswith("/fhir"):
+    if urlsplit(text).path.lower().endswith("/fhir"):
         raise problem(
             "url-ends-in-fhir",
             "must not end in /fhir: the client appends it",
@@ -171,7 +185,7 @@ def _split_url(text: str) -> SplitResult:
         raise problem(
             "url-credentials",
             "holds a user name or password",
-            "remove them from the URL; credentials belong in the auth block",
+            "remove them from the URL; they belong in the auth block of a service that has one",
         )
     if parts.scheme not in {"http", "https"}:
         raise problem("invalid-url", "must begin with http:// or https://", hint)

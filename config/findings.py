@@ -1,7 +1,7 @@
 """What can be wrong with a configuration: findings, collected and raised together.
 
-A finding never quotes a value of the configuration, except numbers, durations and URLs that were checked to hold
-no credentials: a value may be a secret that stands in the wrong place.
+A finding never quotes a value of the configuration, except durations, URLs that were checked to hold no credentials,
+and the name of a file that was read: a value may be a secret that stands in the wrong place.
 """
 
 from __future__ import annotations

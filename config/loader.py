@@ -55,14 +55,10 @@ class _Loading:
         self.path = path
         self.findings = [finding for layer in reversed(layers) for finding in layer.findings]
         self.lines = layers[-1].lines
-        self.given = _merge(layers)
+        # Where a source was too broken to say anything, nothing can be said about its keys either.
+        self.given, self.unknown = _merge(layers)
         self.old: dict[str, str] = {}  # today's key → the deprecated one that its value was written with
         self.values: dict[str, Any] = {}
-        # Where a source was too broken to say anything, nothing can be said about the keys either.
-        broken = {key for layer in layers for key in layer.broken}
-        for key in broken:
-            self.given.pop(key, None)
-        self.unknown = set(broken)
         self.skipped: dict[str, str] = {}
         self.steps: tuple[StepName | None, ...] | None = None
 
@@ -245,15 +241,21 @@ class _Loading:
         return sources
 
 
-def _merge(layers: Sequence[Layer]) -> dict[str, Given]:
-    """The first layer that has a key wins; what it explicitly leaves unset is unset."""
+def _merge(layers: Sequence[Layer]) -> tuple[dict[str, Given], set[str]]:
+    """The first layer that has a key wins; what it explicitly leaves unset is unset.
+
+    The second result are the keys whose highest source is broken there.
+    """
     merged: dict[str, Given] = {}
+    broken: set[str] = set()
     for layer in layers:
+        broken |= layer.broken - merged.keys()
         for key, given in layer.values.items():
-            merged.setdefault(key, given)
+            if key not in broken:
+                merged.setdefault(key, given)
     order = {key: position for position, key in enumerate((*keys_by_name(), *DEPRECATED))}
     present = {key: given for key, given in merged.items() if not given.unset}
-    return dict(sorted(present.items(), key=lambda item: order[item[0]]))
+    return dict(sorted(present.items(), key=lambda item: order[item[0]])), broken
 
 
 def _nested(values: Mapping[str, Any]) -> dict[str, Any]:

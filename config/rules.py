@@ -172,7 +172,7 @@ def _incomplete(facts: Facts, block: str, scheme: str, names: tuple[str, ...], g
     # A key whose variable is not set, in a step that is not enabled, is neither there nor missing.
     missing = [name for name in names if name not in given and f"{block}.{name}" not in facts.unknown]
     if given and missing:
-        hint = f"set {', '.join(env_name(f'{block}.{name}') for name in missing)} or the keys of these names"
+        hint = f"add to the block, or set {', '.join(env_name(f'{block}.{name}') for name in missing)}"
         yield Finding("auth-incomplete", block, f"{scheme} lacks {', '.join(missing)}", hint)
 
 
@@ -241,8 +241,9 @@ def _enrichments(facts: Facts) -> Iterator[Finding]:
 def _tls(facts: Facts) -> Iterator[Finding]:
     tls = facts.config.tls
     if tls.ca_cert_path is not None and not tls.ca_cert_path.is_file():
-        message = f"there is no file {tls.ca_cert_path}"
-        yield Finding("file-not-found", "tls.ca_cert_path", message, "name a PEM bundle")
+        message = "ca_cert_path names a file that does not exist"
+        hint = "name a PEM bundle; a relative path starts at the working directory"
+        yield Finding("file-not-found", "tls.ca_cert_path", message, hint)
     if tls.insecure_skip_verify:
         yield Finding(
             "tls-not-verified",

@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.write(error.render() + "\n")
         return error.exit_code
     use(address, jobs_dir)
-    from prefect.flows import EntrypointType
+    from prefect.types.entrypoint import EntrypointType
 
     from flows.pipeline import pipeline
 

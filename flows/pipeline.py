@@ -73,17 +73,26 @@ def pipeline(
                 job = stack.enter_context(Job.opened(job_id, inputs, api, presenter.current()))
                 stack.enter_context(signals(job.stop, lambda name: end_now(api, job_id, name, job.presenter.close)))
                 stack.enter_context(engine.results_in(str(job.config.jobs_dir.absolute())))
-                return run(job, deployed=deployed)
+                return guarded(job, deployed=deployed)
         except JobBusyError:
             engine.leave_alone()
             raise
         except (ConfigError, SluiceError) as problem:
             error = config_error(problem) if isinstance(problem, ConfigError) else problem
-        except Exception as defect:  # noqa: BLE001 - an exception that left the flow would be pickled and logged
-            error = translate_defect(defect)
-        logger.error("%s", error.render())
-        RecordWriter(api, job_id).set(error=ErrorRecord.of(error))
-        return Failed(message=error.render())
+            RecordWriter(api, job_id).set(error=ErrorRecord.of(error))
+            return Failed(message=error.render())
+
+
+def guarded(job: Job, *, deployed: bool) -> Outcome:
+    """Run the job; whatever goes wrong beside a step is recorded. An exception that left the flow would be pickled."""
+    try:
+        return run(job, deployed=deployed)
+    except SluiceError as problem:
+        error = problem
+    except Exception as defect:  # noqa: BLE001 - the seam where defects become reports
+        error = translate_defect(defect)
+    job.failed(None, error)
+    return Failed(message=error.render())
 
 
 def run(job: Job, *, deployed: bool) -> Outcome:

@@ -143,10 +143,13 @@ def _announce(options: SandboxOptions, around: Surroundings, urls: dict[str, str
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file that appears whole."""
+    """Write a file that appears whole. Raises ``SandboxStartError``."""
     part = path.with_name(path.name + ".part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)
+    try:
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)
+    except OSError as error:
+        raise SandboxStartError(f"{path} cannot be written: {error.strerror}") from None
 
 
 def _gate() -> Gate:

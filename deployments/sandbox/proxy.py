@@ -182,10 +182,14 @@ class _Handler(socketserver.BaseRequestHandler):
             path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
             head = "\r\n".join([f"{method} {path} HTTP/1.1", *headers, "Connection: close"])
             upstream.sendall(head.encode("latin-1") + b"\r\n\r\n" + rest)
-            self._relay(upstream)
+            self._relay(upstream, one_answer=True)
 
-    def _relay(self, upstream: socket.socket) -> None:
-        """Pass bytes both ways until the upstream, or the client, ends."""
+    def _relay(self, upstream: socket.socket, *, one_answer: bool = False) -> None:
+        """Pass bytes both ways until the upstream, or the client, ends.
+
+        With ``one_answer`` the answer tells the client that the connection ends with it.
+        """
+        head: bytes | None = b"" if one_answer else None
         proxy = self.server.proxy
         proxy.track(upstream)
         try:
@@ -198,6 +202,11 @@ class _Handler(socketserver.BaseRequestHandler):
                         data = source.recv(_LARGEST_HEAD)
                         if not data:
                             return
+                        if source is upstream and head is not None:
+                            head += data
+                            if b"\r\n\r\n" not in head:
+                                continue
+                            data, head = _last_on_its_connection(head), None
                         sink.sendall(data)
         finally:
             proxy.track(upstream, ended=True)
@@ -217,6 +226,12 @@ def _read_head(sock: socket.socket) -> tuple[bytes, bytes]:
         data += part
     head, _, rest = data.partition(b"\r\n\r\n")
     return head, rest
+
+
+def _last_on_its_connection(answer: bytes) -> bytes:
+    head, _, body = answer.partition(b"\r\n\r\n")
+    lines = [line for line in head.split(b"\r\n") if not line.lower().startswith(b"connection:")]
+    return b"\r\n".join([*lines, b"Connection: close"]) + b"\r\n\r\n" + body
 
 
 def _shut(sock: socket.socket) -> None:

@@ -22,9 +22,17 @@ def command(data: str | None, port: int, state: str | None, settings: tuple[str,
 
     Prints "configuration: PATH" when every service answers; that file is a complete configuration. Not for production.
     """
+    from deployments.sandbox.data import DATA
     from deployments.sandbox.host import SandboxOptions, run_sandbox
 
+    pairs = [setting.partition("=") for setting in settings]
+    wrong = [name for name, equals, _ in pairs if not equals]
+    if wrong:
+        raise click.BadParameter(f"{wrong[0]!r} is not KEY=VALUE", param_hint="--set")
     options = SandboxOptions(
-        data=Path(data) if data else None, port=port, state=Path(state) if state else None, settings=settings
+        data=Path(data) if data else DATA,
+        port=port,
+        state=Path(state) if state else None,
+        settings={name: value for name, _, value in pairs},
     )
     return run_sandbox(options)

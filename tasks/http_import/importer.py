@@ -8,8 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
-import msgspec
-
 from config import PipelineConfig
 from tasks.shared.answer import place
 from tasks.shared.download import Downloader
@@ -131,16 +129,18 @@ def run(context: StepContext, *, client: ClientFactory | None = None) -> StepRes
             if done is not None:
                 context.progress.add(files=1, bytes=done.bytes_in, resources=done.lines)
                 return
-            facts = downloader.fetch(
-                download.url,
-                target.path,
-                download.base,
-                stop=stop,
-                allow_empty=False,
-                # Only one size is a total; of several files some have not begun.
-                on_size=announce if len(wanted) == 1 else None,
+            target.add(
+                downloader.fetch(
+                    download.url,
+                    target.path,
+                    download.base,
+                    stop=stop,
+                    allow_empty=False,
+                    # Only one size is a total; of several files some have not begun.
+                    on_size=announce if len(wanted) == 1 else None,
+                    record=target.record,
+                )
             )
-            target.add(msgspec.structs.replace(facts, source=place(download.url)))
 
         for_each(wanted, one, threads=_THREADS, stop=context.stop)
     consent = [download.base for download in wanted if is_consent_name(f"{download.base}.ndjson")]

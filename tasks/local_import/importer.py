@@ -41,8 +41,8 @@ def run(context: StepContext) -> StepResult:
     finished are not read again. ``resources_in`` and ``resources_out`` count lines.
 
     Raises the findings; ``DataError`` (``not-json``, ``not-object``, ``not-utf8`` with ``file:line``;
-    ``zst-truncated``, ``zst-corrupt``, ``empty-file``); ``StorageError`` (``source-changed``, ``source-unreadable``, ``disk-full`` …);
-    ``Stopped``.
+    ``zst-truncated``, ``zst-corrupt``, ``empty-file``); ``StorageError`` (``source-changed``,
+    ``source-unreadable``, ``disk-full`` …); ``Stopped``.
     """
     named = context.input or context.config.services.local_import.dir
     if named is None:
@@ -62,14 +62,14 @@ def run(context: StepContext) -> StepResult:
     empty: list[str] = []
 
     def one(file: SourceFile, stop: Stop) -> None:
-        done = target.finished(file.base)
+        done = target.finished(file.base, bytes_in=file.size)
         if done is not None:
             if _changed(file, done.source_state):
                 changed.append(file.name)
             context.progress.add(files=1, bytes=file.size, resources=done.lines)
             return
         try:
-            target.add(_take(file, target.path, context, stop))
+            target.add(_take(file, target, context, stop))
         except DataError as error:
             if error.reference != "empty-file":
                 raise
@@ -109,7 +109,7 @@ def _changed(file: SourceFile, before: str) -> bool:
         return False
 
 
-def _take(file: SourceFile, directory: Path, context: StepContext, stop: Stop) -> FileFacts:
+def _take(file: SourceFile, target: ImportDirectory, context: StepContext, stop: Stop) -> FileFacts:
     try:
         handle = open_source(file.path)
     except OSError as error:
@@ -119,7 +119,11 @@ def _take(file: SourceFile, directory: Path, context: StepContext, stop: Stop) -
         if not stat.S_ISREG(before.st_mode):
             raise StorageError("source-changed", "this is no longer a regular file", context=str(file.path))
         source = _FileSource(handle, file, stop, context.progress)
-        with Intake(directory, file.base, context.config.compression, name=file.name) as intake:
+
+        def described(facts: FileFacts) -> FileFacts:
+            return msgspec.structs.replace(facts, bytes_in=source.bytes, source=file.name, source_state=_state(before))
+
+        with Intake(target.path, file.base, context.config.compression, name=file.name) as intake:
             intake.run(source)
             # Somebody who still writes it would leave us a file that never existed like this.
             if source.bytes != before.st_size or _state(os.fstat(handle)) != _state(before):
@@ -129,11 +133,11 @@ def _take(file: SourceFile, directory: Path, context: StepContext, stop: Stop) -
                     context=str(file.path),
                     hint="wait until whatever writes it has finished, then continue the job",
                 )
-            facts = intake.commit(allow_empty=False)
+            facts = intake.commit(allow_empty=False, record=lambda facts: target.record(described(facts)))
     finally:
         os.close(handle)
     context.progress.add(files=1, resources=facts.lines)
-    return msgspec.structs.replace(facts, bytes_in=source.bytes, source=file.name, source_state=_state(before))
+    return described(facts)
 
 
 def _unreadable(error: OSError, file: SourceFile) -> StorageError:

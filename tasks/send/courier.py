@@ -64,6 +64,10 @@ Outcome = Sent | Deferred | Failed | Collapsed
 Report = Callable[[Outcome], None]
 
 
+class ConflictError(ServiceBusyError):
+    """Another writer was faster, or holds a lock. Repeated here: ``ServiceClient`` sees only a 409 or 412."""
+
+
 class Post(Protocol):
     """Sends a transaction's body; the answer is 2xx or one of ``REFUSALS``."""
 
@@ -108,6 +112,7 @@ class Courier:
         self._retrying = retrying(
             retry,
             sleep=sleep,
+            retryable=lambda error: isinstance(error, ConflictError),
             before_wait=lambda state, seconds: log.info(
                 "send: conflict with another writer, attempt %d, again in %.1f s", state.attempt_number, seconds
             ),
@@ -124,10 +129,10 @@ class Courier:
         stack: list[Groups] = [parcel.groups]
         while stack:
             groups = stack.pop()
-            if sum(map(len, groups)) > self._limits.batch_size:
+            pending = [resource for group in groups for resource in group]
+            if self._exceeds(pending):
                 stack += reversed(_halves(groups))
                 continue
-            pending = [resource for group in groups for resource in group]
             refused = self._retrying(self._attempt, pending, report)
             if refused is None:
                 continue
@@ -139,6 +144,13 @@ class Courier:
                 continue
             for resource in pending:
                 report(Failed(resource, refused))
+
+    def _exceeds(self, resources: Sequence[Resource]) -> bool:
+        """Whether these are too many: a circle of references, or packed before a server lowered the limit."""
+        if len(resources) == 1:
+            return False
+        size = self._transactions.envelope + sum(map(self._transactions.size, resources))
+        return len(resources) > self._limits.batch_size or size > self._limits.max_bytes
 
     def _attempt(self, pending: list[Resource], report: Report) -> Verdict | None:
         """One transaction. Entries whose fate is known leave ``pending``; the verdict when all were
@@ -196,9 +208,9 @@ def _halves(groups: Groups) -> list[Groups]:
     return [groups[:middle], groups[middle:]]
 
 
-def _conflict(verdict: Verdict, resources: Iterable[Resource], retry_after: float | None) -> ServiceBusyError:
+def _conflict(verdict: Verdict, resources: Iterable[Resource], retry_after: float | None) -> ConflictError:
     first = next(iter(resources))
-    return ServiceBusyError(
+    return ConflictError(
         "send-conflict",
         f"send: a transaction was answered {verdict.status}: another writer holds or changes the same data",
         context=f"{first.file}:{first.line} {first.type}",

@@ -200,14 +200,14 @@ class _Load:
         count = len(self._waiting)
         log.info("send: %d resources were put off until the targets of their references are there", count)
         self._context.progress.say(f"{count:,} resources waited for the targets of their references")
-        # In the order of the input first, which costs nothing. Backwards in every other round: a chain of references
-        # that runs against the order then needs one round, not one for each link.
+        # Too many for a graph: in the order of the input as long as that helps. Backwards in every other round: a chain
+        # of references that runs against the order then needs one round, not one for each link.
         backwards = False
-        while count := len(self._waiting):
+        while (count := len(self._waiting)) > self._bounds.max_graph:
             keys = self._waiting.keys()
             self._submit_all(self._pack(self._waiting_units(reversed(keys) if backwards else keys)))
             backwards = not backwards
-            if len(self._waiting) == count or len(self._waiting) <= self._bounds.max_graph:
+            if len(self._waiting) == count and not backwards:
                 break
         while count := len(self._waiting):
             self._send_in_order_of_references()

@@ -78,12 +78,14 @@ class Downloader:
         allow_cross_origin: bool = False,
         allow_empty: bool = True,
         on_size: Callable[[int], None] | None = None,
+        record: Callable[[FileFacts], None] | None = None,
     ) -> FileFacts:
         """Download ``url`` to ``<directory>/<base>.ndjson``, ``.ndjson.zst`` with compression enabled.
 
         A zstd answer is told by its first bytes: stored as it came with compression enabled, decompressed without.
         ``stop`` overrides the step's; ``credentials`` and ``allow_cross_origin`` as in ``ServiceClient.stream``;
-        ``on_size`` learns the size in bytes when the server tells it. Nothing is left behind after an error.
+        ``on_size`` learns the size in bytes when the server tells it; ``record`` gets the facts just before the file
+        gets its final name. Nothing is left behind after an error.
 
         Raises ``DataError`` when the body is not NDJSON of JSON objects, found on the first line (``not-json``,
         ``not-object``, ``not-utf8``, ``zst-truncated``, ``zst-corrupt``; ``empty-file`` without ``allow_empty``);
@@ -105,11 +107,11 @@ class Downloader:
                     if failures >= self._retry.max_attempts:
                         raise
                     self._wait(transfer, stop, error, failures)
-            facts = transfer.intake.commit(allow_empty=allow_empty)
+            facts = transfer.commit(allow_empty, record)
         finally:
             transfer.intake.abort()
         self._progress.add(files=1, resources=facts.lines)
-        return msgspec.structs.replace(facts, bytes_in=transfer.offset, source=place(url))
+        return facts
 
     def _wait(self, transfer: _Transfer, stop: Stop, error: TransientError, failures: int) -> None:
         asked = error.retry_after if isinstance(error, ServiceBusyError) else None
@@ -215,6 +217,18 @@ class _Transfer:
         self.intake.abort()
         self.intake = self._new_intake()
         self.offset = 0
+
+    def commit(self, allow_empty: bool, record: Callable[[FileFacts], None] | None) -> FileFacts:
+        """Finish the file; the facts with what is known of the transfer."""
+
+        def described(facts: FileFacts) -> FileFacts:
+            return msgspec.structs.replace(facts, bytes_in=self.offset, source=place(self.url))
+
+        def announce(facts: FileFacts) -> None:
+            if record is not None:
+                record(described(facts))
+
+        return described(self.intake.commit(allow_empty=allow_empty, record=announce))
 
     def begin(self, *, length: int | None, etag: str | None, last_modified: str | None) -> None:
         """Note what the headers of a whole answer say. A weak ETag does not vouch for bytes (RFC 9110 §13.1.5)."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 
+import msgspec
+
 from tasks.shared.errors import StorageError
 from tasks.shared.ndjson import PART, FileFacts, FileLedger, existing_file, facts_of, storage_error
 from tasks.shared.step import StepContext, StepResult
@@ -33,23 +35,30 @@ class ImportDirectory:
             raise storage_error(error, self.path) from None
         self._ledger = FileLedger(context.job_dir / ".results" / f"{context.position}-files.ndjson")
 
-    def finished(self, base: str) -> FileFacts | None:
-        """The facts of the complete file of that base name, if an earlier run finished it."""
+    def finished(self, base: str, *, bytes_in: int | None = None) -> FileFacts | None:
+        """The facts of the complete file of that base name, if an earlier run finished it.
+
+        Should its record be lost, the file is read once more; ``bytes_in`` is then what came in, as far as it is known.
+        """
         path = existing_file(self.path, base)
         if path is None:
             return None
         facts = self._ledger.get(path)
         if facts is None:
-            # The run before died between the rename and the entry.
             facts = facts_of(path)
+            facts = facts if bytes_in is None else msgspec.structs.replace(facts, bytes_in=bytes_in)
             self._ledger.add(facts)
-        self._keep(facts)
+        self.add(facts)
         return facts
 
-    def add(self, facts: FileFacts) -> None:
-        """Record a file that was just finished."""
+    def record(self, facts: FileFacts) -> None:
+        """Record a file that is about to get its final name."""
         self._ledger.add(facts)
-        self._keep(facts)
+
+    def add(self, facts: FileFacts) -> None:
+        """Count a recorded file that has its final name."""
+        with self._lock:
+            self._files[facts.name] = facts
 
     def result(self, warnings: Iterable[str] = ()) -> StepResult:
         """The step's result: lines are its resources, sizes are those received and those stored."""
@@ -67,7 +76,3 @@ class ImportDirectory:
             warnings=tuple(warnings),
             details={"content_bytes": sum(facts.content_bytes for facts in files)},
         )
-
-    def _keep(self, facts: FileFacts) -> None:
-        with self._lock:
-            self._files[facts.name] = facts

@@ -169,19 +169,15 @@ class ClientCredentials:
             raise self._refused(str(error.error or ""), session.status) from None
         except (ValueError, TypeError, OverflowError, RecursionError, _NoTokenError):
             raise self._unusable("answered something that is no token", session.status) from None
-        return self._checked(dict(token), session.status)
+        return self._checked_value(dict(token), session.status), _seconds(session.lifetime)
 
-    def _checked(self, token: dict[str, Any], status: int | None) -> tuple[str, float | None]:
+    def _checked_value(self, token: dict[str, Any], status: int | None) -> str:
         value = token.get("access_token")
         if not isinstance(value, str) or not value or not value.isascii() or not value.isprintable():
             raise self._unusable("answered without a usable access_token", status)
         if str(token.get("token_type") or "bearer").lower() != "bearer":
             raise self._unusable("gave a token that is no bearer token", status)
-        try:
-            lifetime = float(token["expires_in"])
-        except (KeyError, TypeError, ValueError, OverflowError):
-            return value, None
-        return value, lifetime if 0 < lifetime < float("inf") else None
+        return value
 
     def _discover(self) -> tuple[str, str]:
         """The token endpoint and how the client identifies itself there."""
@@ -260,22 +256,29 @@ class _Session:
     def __init__(self, fetch: Fetch) -> None:
         self._fetch = fetch
         self.status: int | None = None
+        self.lifetime: Any = None  # expires_in, as the issuer spelled it
 
     def post(self, url: str, *, data: Mapping[str, str], headers: Mapping[str, str], auth: Any) -> _SessionReply:
         # authlib hands over its shared default headers: a copy, or the next client gets this one's secret.
         _, sent, body = auth.prepare("POST", url, dict(headers), urlencode(data))
         reply = self._fetch("POST", url, headers=sent, content=body.encode("ascii"))
         self.status = reply.status
-        return _SessionReply(reply)
+        return _SessionReply(self, reply)
 
 
 class _SessionReply:
-    def __init__(self, reply: Reply) -> None:
+    def __init__(self, session: _Session, reply: Reply) -> None:
         self.status_code = reply.status
+        self._session = session
         self._body = reply.body
 
     def json(self) -> Any:
-        return json.loads(self._body)
+        answer = json.loads(self._body)
+        if isinstance(answer, dict):
+            # authlib stops at a lifetime that is no whole number; we only do not keep such a token.
+            self._session.lifetime = answer.pop("expires_in", None)
+            answer.pop("expires_at", None)
+        return answer
 
     def raise_for_status(self) -> None:
         if self.status_code >= 400:
@@ -290,6 +293,15 @@ def _rfc6749_basic(
     pair = f"{quote_plus(client.client_id)}:{quote_plus(client.client_secret)}"
     headers["Authorization"] = "Basic " + base64.b64encode(pair.encode("ascii")).decode("ascii")
     return uri, headers, body
+
+
+def _seconds(lifetime: Any) -> float | None:
+    """``expires_in`` as a number of seconds; ``None`` for anything that makes no sense as one."""
+    try:
+        seconds = float(lifetime)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return seconds if 0 < seconds < float("inf") else None
 
 
 def _copy(error: SluiceError) -> SluiceError:

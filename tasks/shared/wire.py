@@ -248,6 +248,8 @@ class PoolTransport(httpx.BaseTransport):
         self._patience = patience
         self._proxy = proxy
         self._free = threading.Semaphore(max_connections)
+        self._lock = threading.Lock()
+        self._closed = False
         self._idle: list[httpcore.ConnectionPool] = []  # the last one used is the first one used again
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
@@ -272,11 +274,11 @@ class PoolTransport(httpx.BaseTransport):
 
     def close(self) -> None:
         """Close every idle connection; one that is in use closes when it is given back."""
-        self._closed = True
-        while self._idle:
-            self._idle.pop().close()
-
-    _closed = False
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        for pool in idle:
+            pool.close()
 
     def _take(self, timeout: float | None) -> httpcore.ConnectionPool:
         def step(seconds: float | None) -> None:
@@ -285,16 +287,16 @@ class PoolTransport(httpx.BaseTransport):
 
         if not self._free.acquire(blocking=False):
             self._patience.wait(step, timeout, httpcore.PoolTimeout)
-        try:
-            return self._idle.pop()
-        except IndexError:
-            return self._make()
+        with self._lock:
+            return self._idle.pop() if self._idle else self._make()
 
     def _give_back(self, pool: httpcore.ConnectionPool) -> None:
-        if self._closed:
+        with self._lock:
+            closed = self._closed
+            if not closed:
+                self._idle.append(pool)
+        if closed:
             pool.close()
-        else:
-            self._idle.append(pool)
         self._free.release()
 
     def _make(self) -> httpcore.ConnectionPool:

@@ -31,6 +31,10 @@ class Loader:
         return {(f.reference, f.key): f for f in caught.value.findings if f.level == "error"}
 
 
+Load = Callable[..., LoadedConfig]
+Errors = Callable[..., dict[tuple[str, str], Finding]]
+
+
 @pytest.fixture
 def loader(tmp_path: Path) -> Loader:
     return Loader(tmp_path)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
 from config import ConfigError, PipelineConfig, StepName, describe_keys, load_config
 from config.loaded import MASK
-from tests.config.conftest import MINIMAL
-
-Load = Callable[..., object]
+from tests.config.conftest import MINIMAL, Errors, Load, Loader
 
 
 def text_of(loaded, key: str) -> tuple[str, str]:  # type: ignore[no-untyped-def]
@@ -40,7 +38,9 @@ KEY, VARIABLE = "retry.max_attempts", "APP_RETRY_MAX_ATTEMPTS"
         ("2", "3", "null", "5", "default"),
     ],
 )
-def test_flags_win_over_environment_over_file_over_defaults(load, in_file, in_environment, in_flags, value, source):  # type: ignore[no-untyped-def]
+def test_flags_win_over_environment_over_file_over_defaults(
+    load: Load, in_file: Any, in_environment: Any, in_flags: Any, value: Any, source: Any
+) -> None:
     loaded = load(
         MINIMAL + (f"retry: {{max_attempts: {in_file}}}\n" if in_file else ""),
         env={VARIABLE: in_environment} if in_environment is not None else {},
@@ -51,12 +51,12 @@ def test_flags_win_over_environment_over_file_over_defaults(load, in_file, in_en
     assert (shown, where.split(" /")[0]) == (value, source)
 
 
-def test_a_value_of_the_file_knows_its_line(load) -> None:  # type: ignore[no-untyped-def]
+def test_a_value_of_the_file_knows_its_line(load: Load) -> None:
     loaded = load(MINIMAL + "retry:\n  max_attempts: 2\n")
     assert text_of(loaded, KEY)[1] == f"file {loaded.path}:3"
 
 
-def test_every_key_is_effective_with_secrets_masked(load) -> None:  # type: ignore[no-untyped-def]
+def test_every_key_is_effective_with_secrets_masked(load: Load) -> None:
     loaded = load(MINIMAL + "services: {send: {auth: {username: u, password: hunter2}}}")
     effective = {e.key: e for e in loaded.effective()}
     assert list(effective) == [info.key for info in describe_keys()]
@@ -67,11 +67,11 @@ def test_every_key_is_effective_with_secrets_masked(load) -> None:  # type: igno
     assert effective["jobs_dir"].value == "./jobs"
 
 
-def test_the_last_flag_for_a_key_wins(load) -> None:  # type: ignore[no-untyped-def]
+def test_the_last_flag_for_a_key_wins(load: Load) -> None:
     assert load(MINIMAL, overrides=["retry.max_attempts=3", "retry.max_attempts=7"]).config.retry.max_attempts == 7
 
 
-def test_every_problem_of_a_file_is_reported_at_once(errors) -> None:  # type: ignore[no-untyped-def]
+def test_every_problem_of_a_file_is_reported_at_once(errors: Errors) -> None:
     found = errors(
         """\
 services:
@@ -118,7 +118,7 @@ tls: {ca_cert_path: /no/such/bundle.pem}
     assert found["url-ends-in-fhir", "services.extractor.base_url"].hint == "write http://server.example"
 
 
-def test_the_error_joins_what_it_found_in_the_products_form(loader) -> None:  # type: ignore[no-untyped-def]
+def test_the_error_joins_what_it_found_in_the_products_form(loader: Loader) -> None:
     with pytest.raises(ConfigError) as caught:
         loader.load(MINIMAL + "retry: {max_attempts: 11}\njobsdir: x\n")
     where = loader.directory / "config.yaml"
@@ -132,7 +132,7 @@ def test_the_error_joins_what_it_found_in_the_products_form(loader) -> None:  # 
     assert caught.value.exit_code == 2
 
 
-def test_warnings_do_not_reject_and_come_along_with_errors(loader) -> None:  # type: ignore[no-untyped-def]
+def test_warnings_do_not_reject_and_come_along_with_errors(loader: Loader) -> None:
     text = MINIMAL + "tls: {insecure_skip_verify: true}\n"
     assert [w.reference for w in loader.load(text).warnings] == ["tls-not-verified"]
     with pytest.raises(ConfigError) as caught:
@@ -140,13 +140,13 @@ def test_warnings_do_not_reject_and_come_along_with_errors(loader) -> None:  # t
     assert [f.reference for f in caught.value.findings] == ["unknown-key", "tls-not-verified"]
 
 
-def test_a_bad_block_does_not_make_its_keys_look_missing(errors) -> None:  # type: ignore[no-untyped-def]
+def test_a_bad_block_does_not_make_its_keys_look_missing(errors: Errors) -> None:
     found = errors("services: {extractor: [1], send: {auth: hunter2}}\npipeline: {enabled_steps: [extractor]}\n")
     assert set(found) == {("wrong-type", "services.extractor"), ("wrong-type", "services.send.auth")}
     assert "hunter2" not in str(found)
 
 
-def test_durations_are_timedeltas_paths_are_paths_and_steps_are_names(load) -> None:  # type: ignore[no-untyped-def]
+def test_durations_are_timedeltas_paths_are_paths_and_steps_are_names(load: Load) -> None:
     config = load(
         "services: {extractor: {base_url: http://h.example/, extraction_timeout: 1h30m}}\n"
         "pipeline: {enabled_steps: [extractor, wait]}\njobs_dir: /data/jobs\n"
@@ -158,9 +158,9 @@ def test_durations_are_timedeltas_paths_are_paths_and_steps_are_names(load) -> N
     assert config.pipeline.requires_crtdl
 
 
-def test_a_loaded_configuration_is_frozen(load) -> None:  # type: ignore[no-untyped-def]
+def test_a_loaded_configuration_is_frozen(load: Load) -> None:
     with pytest.raises(ValidationError):
-        load(MINIMAL).config.jobs_dir = Path("x")
+        load(MINIMAL).config.jobs_dir = Path("x")  # type: ignore[misc]
 
 
 def test_a_model_refuses_unknown_keys_and_shows_no_values() -> None:
@@ -169,7 +169,9 @@ def test_a_model_refuses_unknown_keys_and_shows_no_values() -> None:
     assert "hunter2" not in str(caught.value)
 
 
-def test_the_process_environment_is_used_unless_another_is_given(tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+def test_the_process_environment_is_used_unless_another_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "c.yaml"
     path.write_text(MINIMAL)
     monkeypatch.setenv(VARIABLE, "9")

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from config import ConfigError, describe_keys, load_config
+from config import ConfigError, KeyInfo, describe_keys, load_config
 from config.deprecated import DEPRECATED
 from config.fields import Kind
 from config.keys import env_name
 from config.sources import split_list
-from tests.config.conftest import MINIMAL
+from tests.config.conftest import MINIMAL, Errors, Load
 
 # --- the file ---
 
@@ -41,7 +42,9 @@ def rejected(path: Path) -> tuple[str, int | None, str]:
         (b"x" * (4 * 2**20 + 1), "config-too-large", None),
     ],
 )
-def test_a_file_that_is_no_mapping_is_a_finding_with_a_line(tmp_path, content, reference, line) -> None:  # type: ignore[no-untyped-def]
+def test_a_file_that_is_no_mapping_is_a_finding_with_a_line(
+    tmp_path: Path, content: Any, reference: Any, line: Any
+) -> None:
     path = tmp_path / "c.yaml"
     path.write_bytes(content)
     found, at, text = rejected(path)
@@ -49,27 +52,27 @@ def test_a_file_that_is_no_mapping_is_a_finding_with_a_line(tmp_path, content, r
     assert "hunter2" not in text
 
 
-def test_a_missing_file_and_a_directory_are_findings(tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_a_missing_file_and_a_directory_are_findings(tmp_path: Path) -> None:
     assert rejected(tmp_path / "none.yaml")[0] == "config-not-found"
     assert rejected(tmp_path)[0] == "config-is-directory"
     assert rejected(Path("a\0b"))[0] == "config-unreadable"
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
-def test_an_unreadable_file_is_a_finding(tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_an_unreadable_file_is_a_finding(tmp_path: Path) -> None:
     path = tmp_path / "c.yaml"
     path.write_text(MINIMAL)
     path.chmod(0)
     assert rejected(path)[0] == "config-unreadable"
 
 
-def test_a_byte_order_mark_is_fine(tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_a_byte_order_mark_is_fine(tmp_path: Path) -> None:
     path = tmp_path / "c.yaml"
     path.write_bytes(b"\xef\xbb\xbf" + MINIMAL.encode())
     assert load_config(path, environ={}).config.pipeline.enabled_steps == ("local_import",)
 
 
-def test_duplicate_keys_are_errors_with_their_lines(errors) -> None:  # type: ignore[no-untyped-def]
+def test_duplicate_keys_are_errors_with_their_lines(errors: Errors) -> None:
     found = errors(MINIMAL + "retry:\n  max_attempts: 2\n  max_attempts: 3\n")
     finding = found["duplicate-key", "retry.max_attempts"]
     assert finding.line == 4
@@ -88,29 +91,29 @@ def test_duplicate_keys_are_errors_with_their_lines(errors) -> None:  # type: ig
         ("1: x", "1", None),
     ],
 )
-def test_unknown_keys_are_errors_with_the_nearest_known_key(errors, text, key, hint) -> None:  # type: ignore[no-untyped-def]
+def test_unknown_keys_are_errors_with_the_nearest_known_key(errors: Errors, text: Any, key: Any, hint: Any) -> None:
     finding = errors(MINIMAL + text)["unknown-key", key]
     assert finding.hint
     assert hint is None or finding.hint == hint
 
 
 @pytest.mark.parametrize("value", ["0815", "1.50", "2024-01-01", "1_000", "12:30"])
-def test_where_a_key_wants_text_a_number_is_taken_as_written(load, value) -> None:  # type: ignore[no-untyped-def]
+def test_where_a_key_wants_text_a_number_is_taken_as_written(load: Load, value: Any) -> None:
     text = MINIMAL + f"services: {{send: {{transfer: {{project_identifier: {value}}}}}}}"
     assert load(text).config.services.send.transfer.project_identifier == value
 
 
 @pytest.mark.parametrize("value", ["true", "no", "[a]", "{a: b}"])
-def test_where_a_key_wants_text_anything_else_is_an_error(errors, value) -> None:  # type: ignore[no-untyped-def]
+def test_where_a_key_wants_text_anything_else_is_an_error(errors: Errors, value: Any) -> None:
     found = errors(MINIMAL + f"services: {{send: {{transfer: {{project_identifier: {value}}}}}}}")
     assert ("wrong-type", "services.send.transfer.project_identifier") in found
 
 
-def test_a_list_in_the_file_is_a_yaml_list(errors) -> None:  # type: ignore[no-untyped-def]
+def test_a_list_in_the_file_is_a_yaml_list(errors: Errors) -> None:
     assert ("wrong-type", "pipeline.enabled_steps") in errors("pipeline: {enabled_steps: local_import}")
 
 
-def test_empty_text_counts_as_not_set(load) -> None:  # type: ignore[no-untyped-def]
+def test_empty_text_counts_as_not_set(load: Load) -> None:
     config = load(MINIMAL + "services: {send: {s3: {endpoint: ''}}}\njobs_dir: ''").config
     assert config.services.send.s3.endpoint is None
     assert config.jobs_dir == Path("jobs")
@@ -131,7 +134,7 @@ SAMPLES = {
 
 
 @pytest.mark.parametrize("info", describe_keys(), ids=lambda info: info.key)
-def test_every_key_can_be_set_by_its_variable(load, tmp_path, info) -> None:  # type: ignore[no-untyped-def]
+def test_every_key_can_be_set_by_its_variable(load: Load, tmp_path: Path, info: KeyInfo) -> None:
     if info.choices:
         sample = "local_import" if info.key == "pipeline.enabled_steps" else info.choices[0]
     elif info.key == "tls.ca_cert_path":
@@ -163,7 +166,7 @@ def test_variable_names_are_unambiguous_and_derived_from_the_path() -> None:
     assert "APP_JOBS_DIR" in names
 
 
-def test_lists_are_comma_separated_text(load) -> None:  # type: ignore[no-untyped-def]
+def test_lists_are_comma_separated_text(load: Load) -> None:
     loaded = load(
         "retry: {}",
         env={
@@ -181,21 +184,22 @@ def test_any_list_without_commas_survives_comma_separation(items: list[str]) -> 
     assert split_list(",".join(items)) == items
 
 
-def test_values_from_the_environment_are_not_expanded(load) -> None:  # type: ignore[no-untyped-def]
+def test_values_from_the_environment_are_not_expanded(load: Load) -> None:
     env = {"APP_SERVICES_SEND_AUTH_API_KEY": "a${HOME}$${x}", "HOME": "/root"}
     key = load(MINIMAL, env=env).config.services.send.auth.api_key
+    assert key is not None
     assert key.get_secret_value() == "a${HOME}$${x}"
 
 
 @pytest.mark.parametrize(
     ("text", "value"), [("TRUE", True), ("yes", True), ("on", True), ("1", True), ("No", False), ("0", False)]
 )
-def test_truth_values_in_variables(load, text, value) -> None:  # type: ignore[no-untyped-def]
+def test_truth_values_in_variables(load: Load, text: Any, value: Any) -> None:
     env = {"APP_SERVICES_LOCAL_IMPORT_RECURSIVE": text}
     assert load(MINIMAL, env=env).config.services.local_import.recursive is value
 
 
-def test_an_app_variable_that_names_no_key_is_a_warning_without_its_value(load) -> None:  # type: ignore[no-untyped-def]
+def test_an_app_variable_that_names_no_key_is_a_warning_without_its_value(load: Load) -> None:
     loaded = load(MINIMAL, env={"APP_RETRY_MAX_ATEMPTS": "hunter2", "APP_EMPTY": "", "APPLE": "x"})
     (warning,) = loaded.warnings
     assert (warning.reference, warning.key) == ("unknown-variable", "APP_RETRY_MAX_ATEMPTS")
@@ -203,7 +207,7 @@ def test_an_app_variable_that_names_no_key_is_a_warning_without_its_value(load) 
     assert "hunter2" not in warning.render()
 
 
-def test_a_bad_value_in_a_variable_names_the_variable(errors) -> None:  # type: ignore[no-untyped-def]
+def test_a_bad_value_in_a_variable_names_the_variable(errors: Errors) -> None:
     found = errors(MINIMAL, env={"APP_RETRY_MAX_ATTEMPTS": "hunter2", "APP_PIPELINE_ENABLED_STEPS": "[a"})
     assert set(found) == {("wrong-type", "retry.max_attempts"), ("config-yaml", "pipeline.enabled_steps")}
     assert found["wrong-type", "retry.max_attempts"].where == "environment APP_RETRY_MAX_ATTEMPTS"
@@ -212,7 +216,7 @@ def test_a_bad_value_in_a_variable_names_the_variable(errors) -> None:  # type: 
 # --- flags ---
 
 
-def test_flags_are_read_as_yaml(load) -> None:  # type: ignore[no-untyped-def]
+def test_flags_are_read_as_yaml(load: Load) -> None:
     config = load(
         MINIMAL,
         overrides=[
@@ -229,12 +233,12 @@ def test_flags_are_read_as_yaml(load) -> None:  # type: ignore[no-untyped-def]
 
 
 @pytest.mark.parametrize("path", ["/a b/c #1", "x: y", "{odd}", "a=b", "[1]", "*x", "true"])
-def test_a_path_given_by_a_flag_stays_as_it_is(load, path) -> None:  # type: ignore[no-untyped-def]
+def test_a_path_given_by_a_flag_stays_as_it_is(load: Load, path: Any) -> None:
     loaded = load(MINIMAL, overrides=[f"services.local_import.dir={path}"])
     assert loaded.config.services.local_import.dir == Path(path)
 
 
-def test_unknown_and_malformed_flags_are_errors(errors) -> None:  # type: ignore[no-untyped-def]
+def test_unknown_and_malformed_flags_are_errors(errors: Errors) -> None:
     found = errors(MINIMAL, overrides=["hunter2", "retry.attempts=1", "retry={max_attempts: [}", "=x"])
     assert set(found) == {
         ("override-syntax", "--set, number 1"),
@@ -246,7 +250,7 @@ def test_unknown_and_malformed_flags_are_errors(errors) -> None:  # type: ignore
 
 
 @pytest.mark.parametrize("override", ["services.send.auth.password=hunter2", "services.send.auth={password: hunter2}"])
-def test_a_literal_secret_on_the_command_line_is_refused(errors, override) -> None:  # type: ignore[no-untyped-def]
+def test_a_literal_secret_on_the_command_line_is_refused(errors: Errors, override: Any) -> None:
     found = errors(MINIMAL + "services: {send: {auth: {username: u}}}", overrides=[override])
     finding = found["secret-on-command-line", "services.send.auth.password"]
     assert "APP_SERVICES_SEND_AUTH_PASSWORD" in (finding.hint or "")
@@ -255,10 +259,12 @@ def test_a_literal_secret_on_the_command_line_is_refused(errors, override) -> No
     assert "hunter2" not in str(found)
 
 
-def test_a_secret_on_the_command_line_may_name_a_variable(load) -> None:  # type: ignore[no-untyped-def]
+def test_a_secret_on_the_command_line_may_name_a_variable(load: Load) -> None:
     loaded = load(
         MINIMAL,
         env={"PW": "hunter2"},
         overrides=["services.send.auth.username=u", "services.send.auth.password=${PW}"],
     )
-    assert loaded.config.services.send.auth.password.get_secret_value() == "hunter2"
+    password = loaded.config.services.send.auth.password
+    assert password is not None
+    assert password.get_secret_value() == "hunter2"

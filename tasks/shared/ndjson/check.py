@@ -12,6 +12,7 @@ import codecs
 import msgspec
 
 from tasks.shared.errors import DataError
+
 _ARCHIVES = (b"\x1f\x8b", b"PK\x03\x04", b"\xfd7zXZ", b"BZh")  # gzip, zip, xz, bzip2
 
 

@@ -40,8 +40,9 @@ def facts_of(path: Path) -> FileFacts:
 
     check = LineCheck(path.name)
     with open_content(path) as content:
-        while piece := content.piece(_READ):
-            check.feed(piece)
+        buffer = bytearray(_READ)
+        while count := content.readinto(buffer):
+            check.feed(bytes(memoryview(buffer)[:count]))
     check.finish()
     try:
         with path.open("rb") as file:
@@ -57,8 +58,9 @@ def facts_of(path: Path) -> FileFacts:
 class FileLedger:
     """Append-only NDJSON with the facts of every finished file of one step instance.
 
-    A file is entered after its rename; so a file without an entry (the process died between the two) is complete, and
-    ``facts_of`` makes the entry good. A torn last line is ignored. Thread-safe.
+    A file is entered just before its rename: whatever has a final name has an entry, and an entry without the file, or
+    for another size than the file has, says nothing. The last entry of a name counts; a torn line is ignored.
+    Thread-safe.
     """
 
     def __init__(self, path: Path) -> None:
@@ -105,5 +107,5 @@ class FileLedger:
             try:
                 facts = msgspec.json.decode(line, type=FileFacts)
             except msgspec.DecodeError:
-                continue  # torn by a kill: the file itself is counted again
+                continue  # torn by a kill, before the rename that it was to announce
             self._known[facts.name] = facts

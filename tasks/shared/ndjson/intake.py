@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -54,10 +55,11 @@ class Intake:
         else:
             self._take_zst(source)
 
-    def commit(self, *, allow_empty: bool = True) -> FileFacts:
+    def commit(self, *, allow_empty: bool = True, record: Callable[[FileFacts], None] | None = None) -> FileFacts:
         """Check the last line, finish the file, give it its final name.
 
-        Without ``allow_empty``, data without any line is a ``DataError`` ``empty-file``.
+        Without ``allow_empty``, data without any line is a ``DataError`` ``empty-file``. ``record`` gets the facts just
+        before the rename, so that whoever finds the final name later also finds its facts.
         """
         self._check.finish()
         if self._part is None:
@@ -71,14 +73,17 @@ class Intake:
             )
         if self._zst is not None:
             self._zst.close()
-        path = self._part.commit()
-        return FileFacts(
-            name=path.name,
+        facts = FileFacts(
+            name=self._part.final.name,
             lines=self._check.lines,
             content_bytes=self._check.bytes,
             stored_bytes=self._part.bytes,
             sha256=self._part.sha256,
         )
+        if record is not None:
+            record(facts)
+        self._part.commit()
+        return facts
 
     @property
     def lines(self) -> int:
@@ -117,7 +122,9 @@ class Intake:
         keep = self._compression.enabled
         stream = DecompressedStream(source, self._name, tee=self._part.write if keep else None)
         try:
-            while piece := stream.piece(_READ):
+            buffer = bytearray(_READ)
+            while count := stream.readinto(buffer):
+                piece = bytes(memoryview(buffer)[:count])
                 self._check.feed(piece)
                 if not keep:
                     self._part.write(piece)

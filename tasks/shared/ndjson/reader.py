@@ -7,28 +7,20 @@ import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import Protocol
 
 from tasks.shared.ndjson.compression import DecompressedStream, is_compressed
 from tasks.shared.ndjson.files import storage_error
 
-# 256 KiB: larger pieces cost more in fresh memory than they save in calls.
 _PIECE = 1 << 18
+"""Bytes per piece. One buffer is filled again and again: fresh memory for each piece halves the speed."""
 
 
 class Content(Protocol):
     """Content of a data file, decompressed where needed."""
 
-    def piece(self, size: int) -> bytes:
-        """The next up to ``size`` bytes; empty at the end."""
-
-
-class _Plain:
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-
-    def piece(self, size: int) -> bytes:
-        return self._file.read(size)
+    def readinto(self, buffer: bytearray, /) -> int | None:
+        """Fill the buffer from its start; how many bytes, 0 at the end."""
 
 
 @contextmanager
@@ -43,7 +35,7 @@ def open_content(path: Path) -> Iterator[Content]:
             head = file.read(4)
             file.seek(0)
             if not is_compressed(head):
-                yield _Plain(file)
+                yield file
                 return
             stream = DecompressedStream(file, path.name)
             try:
@@ -76,29 +68,33 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def _split(content: Content, *, keep_blank: bool = False) -> Iterator[bytes]:
-    rest = io.BytesIO()
     first = True
-    while piece := content.piece(_PIECE):
-        lines = piece.split(b"\n")
-        if rest.tell() or first:
-            rest.write(lines[0])
-            if len(lines) == 1:
-                continue
-            # getvalue() hands over the buffer itself, so that a long line is not in memory twice.
-            lines[0] = rest.getvalue()
+    for line in _raw_lines(content):
+        if first:
+            line = line.removeprefix(codecs.BOM_UTF8)
+            first = False
+        if line.endswith(b"\r"):
+            line = line[:-1]
+        if keep_blank or (line and not line.isspace()):
+            yield line
+
+
+def _raw_lines(content: Content) -> Iterator[bytes]:
+    buffer = bytearray(_PIECE)
+    view = memoryview(buffer)
+    rest = io.BytesIO()
+    while count := content.readinto(buffer):
+        start, end = 0, buffer.find(b"\n", 0, count)
+        if end >= 0 and rest.tell():
+            rest.write(view[:end])
+            # getvalue() hands over the memory itself: a long line is there once, not twice.
+            line = rest.getvalue()
             rest = io.BytesIO()
-            if first:
-                lines[0] = lines[0].removeprefix(codecs.BOM_UTF8)
-                first = False
-        rest.write(lines.pop())
-        for line in lines:
-            if line.endswith(b"\r"):
-                line = line[:-1]
-            if keep_blank or (line and not line.isspace()):
-                yield line
-    last = rest.getvalue()
-    if first:
-        last = last.removeprefix(codecs.BOM_UTF8)
-    last = last.removesuffix(b"\r")
-    if last and not last.isspace():
-        yield last
+            yield line
+            start, end = end + 1, buffer.find(b"\n", end + 1, count)
+        while end >= 0:
+            yield bytes(view[start:end])
+            start, end = end + 1, buffer.find(b"\n", end + 1, count)
+        rest.write(view[start:count])
+    if rest.tell():
+        yield rest.getvalue()

@@ -1,3 +1,4 @@
+# ruff: noqa: SIM117 - the outer block sets the scene, the inner one is what is tested
 from __future__ import annotations
 
 import gzip
@@ -98,9 +99,8 @@ def test_retry_after_raises_the_wait_and_is_on_the_error() -> None:
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 410, 413, 415, 422, 501])
 def test_every_other_status_is_terminal(status: int) -> None:
-    with loopback([Reply(status)]) as server, client() as http:
-        with pytest.raises(ServiceError) as caught:
-            http.send("POST", server.url, operation="send")
+    with loopback([Reply(status)]) as server, client() as http, pytest.raises(ServiceError) as caught:
+        http.send("POST", server.url, operation="send")
     assert len(server.seen) == 1
     assert caught.value.status == status
     assert caught.value.operation == "send"
@@ -115,9 +115,8 @@ def test_statuses_the_caller_accepts_are_answers() -> None:
 
 
 def test_the_caller_says_which_statuses_are_transient() -> None:
-    with loopback([Reply(500)]) as server, client() as http:
-        with pytest.raises(ServiceError) as caught:
-            http.send("GET", server.url, operation="poll", transient={429})
+    with loopback([Reply(500)]) as server, client() as http, pytest.raises(ServiceError) as caught:
+        http.send("GET", server.url, operation="poll", transient={429})
     assert len(server.seen) == 1
     assert caught.value.reference == "service-failed"
 
@@ -129,9 +128,8 @@ def test_a_call_that_must_not_be_repeated_is_made_once() -> None:
 
 
 def test_an_error_names_service_operation_host_status_and_issue_codes_only() -> None:
-    with loopback([Reply(422, OUTCOME)]) as server, client() as http:
-        with pytest.raises(ServiceError) as caught:
-            http.send("POST", f"{server.url}/fhir?patient=4711#frag", operation="load transaction")
+    with loopback([Reply(422, OUTCOME)]) as server, client() as http, pytest.raises(ServiceError) as caught:
+        http.send("POST", f"{server.url}/fhir?patient=4711#frag", operation="load transaction")
     error = caught.value
     text = error.render()
     for part in ("pseudonymizer", "load transaction", "422", "127.0.0.1", "processing, not-found"):
@@ -164,9 +162,8 @@ def test_the_whole_answer_hangs_on_the_error() -> None:
     ids=["closed", "reset", "cut body", "reset body", "no HTTP"],
 )
 def test_a_broken_connection_is_a_transient_network_error(answer: Raw) -> None:
-    with loopback([answer]) as server, client(attempts=2) as http:
-        with pytest.raises(NetworkError) as caught:
-            http.send("POST", server.url, operation="send", content=b"x")
+    with loopback([answer]) as server, client(attempts=2) as http, pytest.raises(NetworkError) as caught:
+        http.send("POST", server.url, operation="send", content=b"x")
     assert caught.value.reference == "connection-broken"
     assert len(server.seen) == 2
 
@@ -194,9 +191,8 @@ def test_an_unknown_host_name_is_a_transient_network_error() -> None:
 def test_silence_is_a_timeout_and_is_tried_again() -> None:
     with loopback([Raw(b"", "stall"), Reply(200)]) as server, client(timeout=0.05) as http:
         assert http.send("GET", server.url, operation="read").status == 200
-    with loopback([Raw(b"", "stall")]) as server, client(attempts=1) as http:
-        with pytest.raises(NetworkError) as caught:
-            http.send("GET", server.url, operation="read", timeout=0.05)
+    with loopback([Raw(b"", "stall")]) as server, client(attempts=1) as http, pytest.raises(NetworkError) as caught:
+        http.send("GET", server.url, operation="read", timeout=0.05)
     assert caught.value.reference == "timeout"
 
 
@@ -250,9 +246,8 @@ def test_what_is_no_http_url_is_an_input_error(url: str) -> None:
 
 @pytest.mark.parametrize("value", ["geheim\r\nX: y", "gehéim"])
 def test_a_header_that_cannot_be_sent_is_refused_without_its_value(value: str) -> None:
-    with loopback([Reply()]) as server, client() as http:
-        with pytest.raises((InputError, InternalError)) as caught:
-            http.send("GET", server.url, operation="read", headers={"X-Key": value})
+    with loopback([Reply()]) as server, client() as http, pytest.raises((InputError, InternalError)) as caught:
+        http.send("GET", server.url, operation="read", headers={"X-Key": value})
     assert "geh" not in caught.value.render()
     assert caught.value.__cause__ is None
     assert caught.value.__suppress_context__
@@ -306,7 +301,8 @@ def test_many_threads_share_a_client() -> None:
         return Reply(200, seen.body)
 
     wrong = []
-    with loopback(answer) as server, client(max_connections=4) as http:
+    stats = RequestStats()
+    with loopback(answer) as server, client(max_connections=4, stats=stats) as http:
 
         def work(number: int) -> None:
             for turn in range(20):
@@ -321,7 +317,7 @@ def test_many_threads_share_a_client() -> None:
             thread.join()
     assert wrong == []
     assert server.connections <= 4
-    assert len(server.seen) == 160
+    assert (len(server.seen), stats.requests, stats.retries) == (160, 160, 0)
 
 
 def test_a_large_body_arrives_whole() -> None:

@@ -1,0 +1,250 @@
+"""Import speed beside its limit, measured in the same run: ``python -m tests.bench.bench_import [--mb 200]``.
+
+Prints MB/s (10⁶ bytes of content a second), the best of ``--rounds`` runs taken in turn with the limit, and the ratio with its
+target of ``performance.md``. ``--only NAME`` runs one measurement; ``large`` (2 GB in 10 files) and ``many`` (5,000 files) print the
+peak memory of a process that does nothing else. Not a test: nothing here can fail for being slow.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import http.server
+import multiprocessing
+import os
+import resource
+import shutil
+import ssl
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import trustme
+
+from config import PipelineConfig
+from tasks.http_import import importer as http_import
+from tasks.local_import import importer as local_import
+from tasks.shared.ndjson import NdjsonWriter, data_files, facts_of, read_lines
+from tasks.shared.step import StepContext
+from tests.bench.data import bundles, write_files
+
+MB = 1e6
+
+
+class _Files(http.server.SimpleHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+    def copyfile(self, source: object, outputfile: object) -> None:
+        """Straight from the page cache into the socket; over TLS in 256 KiB pieces."""
+        if isinstance(self.connection, ssl.SSLSocket):
+            shutil.copyfileobj(source, outputfile, 1 << 18)  # type: ignore[type-var]
+        else:
+            self.connection.sendfile(source)  # type: ignore[arg-type]
+
+
+def _serve(directory: str, certificate: str | None, port: object) -> None:
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Files, directory=directory))
+    if certificate is not None:
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        tls.load_cert_chain(certificate)
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
+    port.send(server.server_address[1])  # type: ignore[attr-defined]
+    server.serve_forever()
+
+
+@contextmanager
+def served(directory: Path, certificate: Path | None = None) -> Iterator[str]:
+    """The directory over HTTP, or HTTPS, from a process of its own."""
+    ours, theirs = multiprocessing.Pipe()
+    process = multiprocessing.get_context("spawn").Process(
+        target=_serve, args=(str(directory), str(certificate) if certificate else None, theirs), daemon=True
+    )
+    process.start()
+    try:
+        yield f"{'https' if certificate else 'http'}://localhost:{ours.recv()}"
+    finally:
+        process.terminate()
+        process.join()
+
+
+def _config(work: Path, *, enabled: bool = True, level: str = "default", ca: Path | None = None) -> PipelineConfig:
+    return PipelineConfig.model_validate(
+        {
+            "compression": {"enabled": enabled, "level": level},
+            "tls": {"ca_cert_path": str(ca)} if ca else {},
+            "jobs_dir": str(work),
+        }
+    )
+
+
+def _context(work: Path, config: PipelineConfig, source: str) -> StepContext:
+    job = work / "job"
+    shutil.rmtree(job, ignore_errors=True)
+    return StepContext(config=config, job_id="job", job_dir=job, position=0, name="import", input=source)
+
+
+def _clock(action: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    action()
+    return time.perf_counter() - started
+
+
+def _compare(
+    name: str, size: int, ours: Callable[[], object], limit: Callable[[], object], target: float, rounds: int
+) -> None:
+    pairs = [(_clock(limit), _clock(ours)) for _ in range(rounds)]
+    theirs, own = (size / MB / min(times) for times in zip(*pairs, strict=True))
+    print(
+        f"{name:44} {own:6.0f} MB/s   limit {theirs:6.0f}   ratio {own / theirs:4.2f}   target {target:.1f}", flush=True
+    )
+
+
+def _shell(command: str) -> None:
+    subprocess.run(["bash", "-c", f"set -o pipefail; {command}"], check=True)
+
+
+def downloads(work: Path, megabytes: float, rounds: int) -> None:
+    """``http_import`` of one file, beside curl."""
+    source = work / "served"
+    path = write_files(source, megabytes, 1)[0]
+    size = path.stat().st_size
+    authority = trustme.CA()
+    ca, server = work / "ca.pem", work / "server.pem"
+    authority.cert_pem.write_to_path(str(ca))
+    authority.issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(str(server))
+    out = work / "limit"
+
+    def ours(url: str, **settings: object) -> Callable[[], object]:
+        config = _config(work / "jobs", **settings)  # type: ignore[arg-type]
+        return lambda: http_import.run(_context(work / "jobs", config, f"{url}/{path.name}"))
+
+    with served(source) as url:
+        get = f"curl -sS {url}/{path.name}"
+        _compare(
+            "download → zst 3, checked, SHA-256",
+            size,
+            ours(url),
+            lambda: _shell(f"{get} | zstd -q -3 -f -o {out}"),
+            0.9,
+            rounds,
+        )
+        _compare(
+            "download kept plain, checked, SHA-256",
+            size,
+            ours(url, enabled=False),
+            lambda: _shell(f"{get} -o {out}"),
+            1.0,
+            rounds,
+        )
+    with served(source, server) as url:
+        get = f"curl -sS --cacert {ca} {url}/{path.name}"
+        _compare(
+            "the same → zst 3 over TLS",
+            size,
+            ours(url, ca=ca),
+            lambda: _shell(f"{get} | zstd -q -3 -f -o {out}"),
+            1.0,
+            rounds,
+        )
+
+
+def local(work: Path, megabytes: float, rounds: int) -> None:
+    """``local_import`` of four files, beside ``zstd -3`` of the same bytes."""
+    source = work / "local"
+    paths = write_files(source, megabytes, 4)
+    size = sum(path.stat().st_size for path in paths)
+    config = _config(work / "jobs")
+    _compare(
+        "local import → zst 3, checked, SHA-256", size,
+        lambda: local_import.run(_context(work / "jobs", config, str(source))),
+        lambda: _shell(f"cat {source}/*.ndjson | zstd -q -3 -f -o {work / 'limit'}"), 0.9, rounds,
+    )  # fmt: skip
+    stored = data_files(work / "jobs" / "job" / "import")
+    _compare(
+        "read .ndjson.zst line by line", size,
+        lambda: sum(len(line) for path in stored for line in read_lines(path)),
+        lambda: _shell(f"zstd -q -d -c {' '.join(map(str, stored))} > /dev/null"), 0.8, rounds,
+    )  # fmt: skip
+    seconds = min(_clock(lambda: [facts_of(path) for path in paths]) for _ in range(rounds))
+    print(f"{'check and hash alone':44} {size / MB / seconds:6.0f} MB/s", flush=True)
+
+
+def levels(work: Path, megabytes: float, rounds: int) -> None:
+    """The four levels, beside document 1's figures."""
+    lines = list(bundles(min(megabytes, 100)))
+    size = sum(len(line) + 1 for line in lines)
+    for level, speed, ratio in (("fastest", 500, 3), ("default", 200, 4), ("better", 100, 5), ("best", 50, 6)):
+        config = _config(work, level=level)
+
+        def write(config: PipelineConfig = config, level: str = level) -> None:
+            with NdjsonWriter(work / "levels", level, config.compression) as writer:
+                for line in lines:
+                    writer.write_line(line)
+                writer.commit()
+
+        seconds = min(_clock(write) for _ in range(rounds))
+        stored = (work / "levels" / f"{level}.ndjson.zst").stat().st_size
+        print(
+            f"level {level:38} {size / MB / seconds:6.0f} MB/s   document 1 ~{speed:3}   ratio {size / stored:4.1f}x   document 1 ~{ratio}x"
+        )
+
+
+def _memory(work: Path, megabytes: float, files: int, kind: str) -> None:
+    source = work / f"{kind}-source"
+    size = sum(path.stat().st_size for path in write_files(source, megabytes, files))
+    command = [
+        sys.executable,
+        "-m",
+        "tests.bench.bench_import",
+        "--import-only",
+        str(source),
+        "--work",
+        str(work / kind),
+    ]
+    seconds = _clock(lambda: subprocess.run(command, check=True, env=os.environ | {"PYTHONPATH": os.getcwd()}))
+    print(f"{f'{files} files, {size / MB:.0f} MB in its own process':44} {size / MB / seconds:6.0f} MB/s with start-up")
+
+
+def _import_only(source: str, work: Path) -> None:
+    result = local_import.run(_context(work, _config(work), source))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(
+        f"{f'peak memory, {result.files} files':44} {peak:6.0f} MiB   target 300 MB   threads left {threading.active_count() - 1}"
+    )
+
+
+def main() -> None:
+    """Run the measurements."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--mb", type=float, default=200)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", choices=["download", "local", "levels", "large", "many"])
+    parser.add_argument("--work", type=Path, help="where to put the data; a temporary directory by default")
+    parser.add_argument("--import-only", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.import_only:
+        _import_only(options.import_only, options.work)
+        return
+    with tempfile.TemporaryDirectory(prefix="sluice-bench-", dir=options.work) as name:
+        work = Path(name)
+        every: dict[str, Callable[[], None]] = {
+            "download": lambda: downloads(work, options.mb, options.rounds),
+            "local": lambda: local(work, options.mb, options.rounds),
+            "levels": lambda: levels(work, options.mb, options.rounds),
+            "large": lambda: _memory(work, 2000, 10, "large"),
+            "many": lambda: _memory(work, 500, 5000, "many"),
+        }
+        for name in [options.only] if options.only else ["download", "local", "levels"]:
+            every[name]()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""A FHIR server over real HTTP, and a client that knows FHIR no better than a test needs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from deployments.sandbox.fhir.app import FhirOptions, fhir_service
+from deployments.sandbox.gate import Gate
+from deployments.sandbox.serve import serve_in_thread
+
+
+class Client(httpx.Client):
+    """An HTTP client of one service."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(base_url=url, trust_env=False, timeout=10)
+
+    def bundle(self, *entries: tuple[str, str, str | bytes | None], kind: str = "transaction", **headers: str) -> Any:
+        """POST a Bundle of (method, url, resource) entries."""
+        return self.post("/fhir", content=bundle(*entries, kind=kind), headers={"content-type": JSON, **headers})
+
+    def store(self, path: str, body: str, **headers: str) -> httpx.Response:
+        """PUT a resource."""
+        return self.put(f"/fhir/{path}", content=body.encode(), headers={"content-type": JSON, **headers})
+
+    def faults(self, *rules: dict[str, Any]) -> None:
+        """Order faults."""
+        self.put("/_sandbox/faults", json=list(rules)).raise_for_status()
+
+    def seen(self) -> Any:
+        """The request log."""
+        return self.get("/_sandbox/requests").json()
+
+    def counts(self) -> Any:
+        """Resources by type."""
+        return self.get("/_sandbox/counts").json()
+
+
+JSON = "application/fhir+json"
+
+
+def bundle(*entries: tuple[str, str, str | bytes | None], kind: str = "transaction") -> bytes:
+    """A Bundle as text, resources as they are spelled."""
+    parts = []
+    for method, url, resource in entries:
+        request = f'"request":{{"method":{json.dumps(method)},"url":{json.dumps(url)}}}'.encode()
+        body = resource.encode() if isinstance(resource, str) else resource
+        parts.append(b"{" + request + (b',"resource":' + body if body is not None else b"") + b"}")
+    return b'{"resourceType":"Bundle","type":"' + kind.encode() + b'","entry":[' + b",".join(parts) + b"]}"
+
+
+Start = Callable[..., Client]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Start a FHIR server with options; several in one test are allowed."""
+    with ExitStack() as stack:
+
+        def begin(gate: Gate | None = None, **options: Any) -> Client:
+            served = stack.enter_context(serve_in_thread(fhir_service(FhirOptions(**options), gate)))
+            return stack.enter_context(Client(served.url))
+
+        yield begin
+
+
+@pytest.fixture
+def fhir(start: Start) -> Client:
+    """A FHIR server with HAPI manners and no state."""
+    return start()

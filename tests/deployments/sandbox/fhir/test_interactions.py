@@ -1,0 +1,156 @@
+"""Single resources: read, update, create, delete, versions, limits, credentials, metadata."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from deployments.sandbox.gate import Gate
+from tests.deployments.sandbox.conftest import JSON, Client, Start
+
+PATIENT = '{"resourceType":"Patient","id":"p1"}'
+
+
+def is_outcome(response: httpx.Response) -> bool:
+    return bool(response.json()["resourceType"] == "OperationOutcome")
+
+
+def test_put_creates_with_201_and_updates_with_200(fhir: Client) -> None:
+    created = fhir.store("Patient/p1", PATIENT)
+    assert created.status_code == 201
+    assert created.headers["etag"] == 'W/"1"'
+    assert created.headers["location"].endswith("/fhir/Patient/p1/_history/1")
+    assert created.text == PATIENT
+    updated = fhir.store("Patient/p1", '{"resourceType":"Patient","id":"p1","active":true}')
+    assert (updated.status_code, updated.headers["etag"]) == (200, 'W/"2"')
+
+
+def test_prefer_minimal_answers_without_a_body(fhir: Client) -> None:
+    assert fhir.store("Patient/p1", PATIENT, Prefer="return=minimal").content == b""
+
+
+def test_post_creates_under_an_id_of_the_server(fhir: Client) -> None:
+    response = fhir.post("/fhir/Patient", content=PATIENT, headers={"content-type": JSON})
+    assert response.status_code == 201
+    identity = response.json()["id"]
+    assert identity != "p1"
+    assert response.headers["location"].endswith(f"/fhir/Patient/{identity}/_history/1")
+    assert fhir.get(f"/fhir/Patient/{identity}").json() == response.json()
+
+
+def test_conditional_create_is_refused_rather_than_done_unconditionally(fhir: Client) -> None:
+    headers = {"content-type": JSON, "If-None-Exist": "identifier=a|b"}
+    assert fhir.post("/fhir/Patient", content=PATIENT, headers=headers).status_code == 412
+    assert fhir.counts() == {}
+
+
+def test_delete_is_204_once_and_again_and_the_resource_is_gone(fhir: Client) -> None:
+    fhir.store("Patient/p1", PATIENT)
+    assert [fhir.delete("/fhir/Patient/p1").status_code for _ in range(2)] == [204, 204]
+    gone = fhir.get("/fhir/Patient/p1")
+    assert gone.status_code == 410
+    assert is_outcome(gone)
+    again = fhir.store("Patient/p1", PATIENT)
+    assert (again.status_code, again.headers["etag"]) == (201, 'W/"3"')
+
+
+@pytest.mark.parametrize(("manners", "status"), [("hapi", 409), ("blaze", 412)])
+def test_if_match_must_name_the_current_version(start: Start, manners: str, status: int) -> None:
+    client = start(manners=manners)
+    client.store("Patient/p1", PATIENT)
+    changed = '{"resourceType":"Patient","id":"p1","active":true}'
+    assert client.store("Patient/p1", changed, **{"If-Match": 'W/"9"'}).status_code == status
+    assert client.store("Patient/p1", changed, **{"If-Match": 'W/"1"'}).status_code == 200
+
+
+def test_unknown_things_are_404(fhir: Client) -> None:
+    for path in (
+        "/fhir/Patient/nobody",
+        "/fhir/Nonsense",
+        "/fhir/Nonsense/1",
+        "/elsewhere",
+        "/fhir/Patient/p1/_history",
+    ):
+        response = fhir.get(path)
+        assert response.status_code == 404
+        assert is_outcome(response)
+
+
+@pytest.mark.parametrize(
+    "body",
+    ['{"resourceType":"Observation","id":"p1"}', '{"resourceType":"Patient","id":"p2"}', "{", "", '{"id":"p1"}'],
+)
+def test_a_body_that_does_not_fit_the_url_is_400(fhir: Client, body: str) -> None:
+    response = fhir.store("Patient/p1", body)
+    assert response.status_code == 400
+    assert is_outcome(response)
+
+
+def test_references_are_checked_for_single_resources_too(fhir: Client) -> None:
+    body = '{"resourceType":"Observation","id":"o1","subject":{"reference":"Patient/p1"}}'
+    assert fhir.store("Observation/o1", body).status_code == 400
+    fhir.store("Patient/p1", PATIENT)
+    assert fhir.store("Observation/o1", body).status_code == 201
+    assert fhir.delete("/fhir/Patient/p1").status_code == 409
+
+
+def test_a_body_above_the_limit_is_413_announced_or_not(start: Start) -> None:
+    client = start(max_body=1000)
+    large = json.dumps({"resourceType": "Patient", "id": "p1", "language": "x" * 1000})
+    assert client.store("Patient/p1", large).status_code == 413
+
+    def pieces() -> Iterator[bytes]:
+        yield large.encode()
+
+    for path in ("/fhir", "/fhir/Binary/b1"):
+        method, kind = ("POST", JSON) if path == "/fhir" else ("PUT", "application/zip")
+        response = client.request(method, path, content=pieces(), headers={"content-type": kind})
+        assert response.status_code == 413
+        assert is_outcome(response)
+    assert client.store("Patient/p1", PATIENT).status_code == 201
+
+
+def test_other_media_types_methods_and_encodings_are_refused(fhir: Client) -> None:
+    assert fhir.put("/fhir/Patient/p1", content="<Patient/>", headers={"content-type": "text/xml"}).status_code == 415
+    assert fhir.store("Patient/p1", PATIENT, **{"content-encoding": "gzip"}).status_code == 415
+    assert fhir.patch("/fhir/Patient/p1").status_code == 405
+    assert fhir.get("/fhir").status_code == 405
+
+
+def test_head_answers_like_get_without_a_body(fhir: Client) -> None:
+    fhir.store("Patient/p1", PATIENT)
+    response = fhir.head("/fhir/Patient/p1")
+    assert (response.status_code, response.headers["content-length"]) == (200, str(len(PATIENT)))
+
+
+def test_metadata_is_a_capability_statement_of_r4_and_says_that_this_is_a_sandbox(fhir: Client) -> None:
+    statement = fhir.get("/fhir/metadata").json()
+    assert statement["resourceType"] == "CapabilityStatement"
+    assert statement["fhirVersion"] == "4.0.1"
+    assert "not for production" in statement["implementation"]["description"]
+    assert {"code": "transaction"} in statement["rest"][0]["interaction"]
+    assert "not for production" in fhir.get("/").json()["notice"]
+
+
+def test_credentials_are_asked_for_where_the_gate_has_them(start: Start) -> None:
+    client = start(gate=Gate(username="user", password="pass:wörd"))
+    refused = client.get("/fhir/metadata")
+    assert refused.status_code == 401
+    assert refused.headers["www-authenticate"].startswith("Basic")
+    assert is_outcome(refused)
+    assert client.get("/fhir/metadata", auth=("user", "wrong")).status_code == 401
+    assert client.get("/fhir/metadata", auth=("user", "pass:wörd")).status_code == 200
+    assert client.get("/fhir/metadata", headers={"Authorization": "Bearer x"}).status_code == 401
+    assert client.counts() == {}
+
+
+def test_bearer_tokens_may_be_fixed_or_decided_by_somebody_else(start: Start) -> None:
+    for gate in (Gate(token="t0ken"), Gate(accepts_token=lambda token: token == "t0ken")):
+        client = start(gate=gate)
+        assert client.get("/fhir/metadata", headers={"Authorization": "Bearer t0ken"}).status_code == 200
+        refused = client.get("/fhir/metadata", headers={"Authorization": "Bearer other"})
+        assert (refused.status_code, refused.headers["www-authenticate"][:6]) == (401, "Bearer")
+        assert "t0ken" not in repr(gate)

@@ -1,0 +1,109 @@
+"""Search by ``_id`` and ``identifier``, pages, totals."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.deployments.sandbox.conftest import Client, Start
+
+SID = "http://medizininformatik-initiative.de/sid/project-identifier"
+
+
+def fill(client: Client) -> None:
+    entries = []
+    for number in range(7):
+        identifier = [{"system": f"urn:s{number % 2}", "value": f"v{number}"}, {"value": "shared"}]
+        body = {"resourceType": "Patient", "id": f"p{number}", "identifier": identifier}
+        entries.append(("PUT", f"Patient/p{number}", json.dumps(body)))
+    document = {"resourceType": "DocumentReference", "id": "d1", "masterIdentifier": {"system": SID, "value": "A & B"}}
+    entries.append(("PUT", "DocumentReference/d1", json.dumps(document)))
+    assert client.bundle(*entries).status_code == 200
+
+
+@pytest.fixture
+def filled(fhir: Client) -> Client:
+    fill(fhir)
+    return fhir
+
+
+def ids(body: dict[str, Any]) -> list[str]:
+    return [entry["resource"]["id"] for entry in body.get("entry", [])]
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ({"_id": "p3"}, ["p3"]),
+        ({"_id": "p3,p1,nobody"}, ["p1", "p3"]),
+        ({"_id": "nobody"}, []),
+        ({"_id": ""}, []),
+        ({"identifier": "urn:s1|v3"}, ["p3"]),
+        ({"identifier": "urn:s0|v3"}, []),
+        ({"identifier": "v3"}, ["p3"]),
+        ({"identifier": "urn:s1|"}, ["p1", "p3", "p5"]),
+        ({"identifier": "|shared"}, [f"p{n}" for n in range(7)]),
+        ({"identifier": "|v3"}, []),
+        ({"identifier": "v1,v2"}, ["p1", "p2"]),
+        ([("identifier", "urn:s1|"), ("identifier", "v5")], ["p5"]),
+        ({"_id": "p1", "identifier": "v2"}, []),
+    ],
+)
+def test_search_finds_by_id_and_identifier(filled: Client, query: Any, expected: list[str]) -> None:
+    body = filled.get("/fhir/Patient", params=query).json()
+    assert body["type"] == "searchset"
+    assert ids(body) == expected
+    assert body["total"] == len(expected)
+
+
+def test_a_document_reference_is_found_by_its_master_identifier(filled: Client) -> None:
+    found = filled.get("/fhir/DocumentReference", params={"identifier": f"{SID}|A & B"}).json()
+    assert ids(found) == ["d1"]
+    assert found["entry"][0]["fullUrl"].endswith("/fhir/DocumentReference/d1")
+
+
+def test_pages_lead_through_all_hits_once(filled: Client) -> None:
+    url, seen, pages = "/fhir/Patient?identifier=%7Cshared&_count=3", [], 0
+    while url:
+        body = filled.get(url).json()
+        assert body["total"] == 7
+        assert len(body["entry"]) <= 3
+        seen += ids(body)
+        pages += 1
+        url = next((link["url"] for link in body["link"] if link["relation"] == "next"), "")
+    assert seen == [f"p{number}" for number in range(7)]
+    assert pages == 3
+
+
+@pytest.mark.parametrize("query", ["_summary=count", "_count=0"])
+def test_only_the_total_is_given_when_only_that_is_asked_for(filled: Client, query: str) -> None:
+    body = filled.get(f"/fhir/Patient?{query}").json()
+    assert body["total"] == 7
+    assert "entry" not in body
+
+
+def test_deleted_and_changed_resources_are_not_found_by_what_they_were(filled: Client) -> None:
+    filled.delete("/fhir/Patient/p1")
+    filled.store("Patient/p2", '{"resourceType":"Patient","id":"p2","identifier":[{"value":"new"}]}')
+    assert ids(filled.get("/fhir/Patient?identifier=v1,v2,new").json()) == ["p2"]
+    assert filled.get("/fhir/Patient?identifier=v2").json()["total"] == 0
+
+
+def test_post_search_takes_a_form(filled: Client) -> None:
+    assert ids(filled.post("/fhir/Patient/_search", data={"identifier": "urn:s1|v3"}).json()) == ["p3"]
+
+
+@pytest.mark.parametrize("query", ["_count=many", "identifier=", "identifier=%7C", "_id=%ff"])
+def test_values_that_mean_nothing_are_400(filled: Client, query: str) -> None:
+    response = filled.get(f"/fhir/Patient?{query}")
+    assert response.status_code == 400
+    assert response.json()["resourceType"] == "OperationOutcome"
+
+
+def test_hapi_refuses_unknown_parameters_and_blaze_ignores_them_unless_told_to_be_strict(start: Start) -> None:
+    assert start(manners="hapi").get("/fhir/Patient?colour=blue").status_code == 400
+    blaze = start(manners="blaze")
+    assert blaze.get("/fhir/Patient?colour=blue").status_code == 200
+    assert blaze.get("/fhir/Patient?colour=blue", headers={"Prefer": "handling=strict"}).status_code == 400

@@ -1,0 +1,92 @@
+"""A small input and a sandbox FHIR server for whole runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+
+from deployments.sandbox.fhir.app import FhirOptions, fhir_service
+from deployments.sandbox.serve import serve_in_thread
+
+
+def patient_bundle(number: int) -> dict[str, object]:
+    """One transaction Bundle: a patient and two observations whose value has a spelling to keep."""
+    entries: list[dict[str, object]] = [
+        {"resourceType": "Patient", "id": f"p{number}", "name": [{"family": "Umläut", "given": [f"N{number}"]}]}
+    ]
+    entries += [
+        {
+            "resourceType": "Observation", "id": f"o{number}-{n}", "status": "final", "code": {"text": "x"},
+            "subject": {"reference": f"Patient/p{number}"}, "performer": [{"reference": "Organization/org"}],
+            "valueQuantity": {"value": "DECIMAL"},
+        }
+        for n in range(2)
+    ]  # fmt: skip
+    return {
+        "resourceType": "Bundle", "id": f"b{number}", "type": "transaction",
+        "entry": [{"resource": entry, "request": {"method": "PUT", "url": "gone"}} for entry in entries],
+    }  # fmt: skip
+
+
+def write_input(directory: Path, *, patients: int = 6, files: int = 2) -> int:
+    """Patient Bundles in ``files`` files and a ``core.ndjson``; returns the number of resources."""
+    directory.mkdir(parents=True)
+    core = {"resourceType": "Organization", "id": "org", "name": "Klinik"}
+    (directory / "core.ndjson").write_text(json.dumps(core) + "\n")
+    for file in range(files):
+        lines = [json.dumps(patient_bundle(n), ensure_ascii=False) for n in range(file, patients, files)]
+        text = "\n".join(lines).replace('"DECIMAL"', "1.50") + "\n"
+        (directory / f"batch-{file}.ndjson").write_text(text, encoding="utf-8")
+    return 3 * patients + 1
+
+
+@dataclass
+class Fhir:
+    """A running sandbox FHIR server."""
+
+    url: str
+
+    def count(self, kind: str) -> int:
+        """How many resources of a type it holds."""
+        answer = httpx.get(f"{self.url}/fhir/{kind}", params={"_summary": "count"}, trust_env=False)
+        return int(answer.json()["total"])
+
+    def total(self) -> int:
+        """How many resources the input's types have there."""
+        return sum(self.count(kind) for kind in ("Organization", "Patient", "Observation"))
+
+    def requests(self) -> object:
+        """What it was asked, without payloads."""
+        return httpx.get(f"{self.url}/_sandbox/requests", trust_env=False).json()
+
+    def faults(self, *rules: dict[str, object]) -> None:
+        """Inject faults."""
+        httpx.put(f"{self.url}/_sandbox/faults", json=list(rules), trust_env=False).raise_for_status()
+
+
+@pytest.fixture
+def fhir(tmp_path: Path) -> Iterator[Fhir]:
+    with serve_in_thread(fhir_service(FhirOptions(state=tmp_path / "fhir-state"))) as served:
+        yield Fhir(served.url)
+
+
+@pytest.fixture
+def project(tmp_path: Path, fhir: Fhir) -> Path:
+    """A configuration for local_import → wait → send in the working directory, and its input in ``data/``."""
+    write_input(tmp_path / "data")
+    (tmp_path / "config.yaml").write_text(
+        f"""
+services:
+  local_import: {{dir: data}}
+  send: {{send_as: direct_resource_load, url: "{fhir.url}"}}
+pipeline: {{enabled_steps: [local_import, wait, send]}}
+retry: {{max_attempts: 2, initial_backoff_ms: 10, max_backoff_ms: 20}}
+jobs_dir: jobs
+"""
+    )
+    return tmp_path

@@ -1,0 +1,169 @@
+"""Whole runs from the command line: start, wait, continue, and what a job leaves (4-product.md §2 and §4)."""
+
+import json
+
+from tests.flows.conftest import write_input
+
+
+def test_import_wait_send_with_an_approval_in_between(sluice, project, fhir):
+    first = sluice("pipeline", "start", "config.yaml")
+    assert first.code == 0, first.err
+    assert first.out.splitlines()[0] == f"job {first.job}"
+    status = json.loads(sluice("pipeline", "status", "config.yaml", first.job, "--json").out)
+    assert status["state"] == "waiting"
+    assert status["step"] == "wait"
+    directory = project / "jobs" / first.job
+    assert status["waiting"] == {"step": "wait", "directory": str(directory / "import_wait")}
+    assert list((directory / "import_wait").iterdir()) == []
+    assert fhir.total() == 0
+
+    second = sluice("pipeline", "continue", "config.yaml", first.job, "--approve", "--comment", "looks good")
+    assert second.code == 0, second.err
+    assert fhir.total() == 19
+    status = json.loads(sluice("pipeline", "status", "config.yaml", first.job, "--json").out)
+    assert status["state"] == "completed"
+    assert [step["state"] for step in status["steps"]] == ["completed"] * 3
+    assert status["steps"][0]["files"] == 3
+    assert status["steps"][2]["resources_out"] == 19
+
+
+def test_status_json_never_leaves_a_key_out(sluice, project):
+    job = sluice("pipeline", "start", "config.yaml").job
+    status = json.loads(sluice("pipeline", "status", "config.yaml", job, "--json").out)
+    assert set(status) == {
+        "id", "state", "step", "created", "updated", "config", "crtdl", "extraction", "steps", "progress", "waiting",
+        "error",
+    }  # fmt: skip
+    assert set(status["extraction"]) == {"status_url", "job_id"}
+    assert set(status["progress"]) == {"fraction", "eta_seconds", "message"}
+    for step in status["steps"]:
+        assert set(step) == {
+            "position", "name", "state", "files", "resources_in", "resources_out", "bytes_in", "bytes_out", "seconds",
+        }  # fmt: skip
+    (listed,) = json.loads(sluice("job", "list", "config.yaml", "--json").out)
+    assert set(listed) == {"id", "state", "step", "files", "created"}
+    assert listed["id"] == job
+
+
+def test_with_json_the_job_line_goes_to_stderr_and_stdout_is_one_object(sluice, project):
+    ran = sluice("pipeline", "start", "config.yaml", "--json")
+    assert ran.err.splitlines()[0].startswith("job ")
+    document = json.loads(ran.out)
+    assert document == json.loads(sluice("pipeline", "status", "config.yaml", document["id"], "--json").out)
+
+
+def test_corrected_files_in_the_wait_directory_are_what_the_next_step_reads(sluice, project, fhir):
+    job = sluice("pipeline", "start", "config.yaml").job
+    corrected = {"resourceType": "Patient", "id": "only-this"}
+    (project / "jobs" / job / "import_wait" / "fixed.ndjson").write_text(json.dumps(corrected) + "\n")
+    assert sluice("pipeline", "continue", "config.yaml", job).code == 0
+    assert fhir.total() == 1
+
+
+def test_reject_ends_the_job_as_cancelled_for_good(sluice, project, fhir):
+    job = sluice("pipeline", "start", "config.yaml").job
+    rejected = sluice("pipeline", "continue", "config.yaml", job, "--reject", "--comment", "wrong cohort")
+    assert rejected.code == 0
+    assert json.loads(sluice("pipeline", "status", "config.yaml", job, "--json").out)["state"] == "cancelled"
+    again = sluice("pipeline", "continue", "config.yaml", job)
+    assert again.code == 1
+    assert "error[job-cancelled]" in again.err
+    assert fhir.total() == 0
+
+
+def test_a_wait_does_not_ask_again_after_a_later_failure(sluice, project, fhir):
+    job = sluice("pipeline", "start", "config.yaml").job
+    fhir.faults({"action": "status", "status": 503, "path": "/fhir*", "method": "POST", "times": 100})
+    failed = sluice("pipeline", "continue", "config.yaml", job, "--approve")
+    assert failed.code == 3, failed.err
+    status = json.loads(sluice("pipeline", "status", "config.yaml", job, "--json").out)
+    assert status["state"] == "failed"
+    assert status["error"]["transient"] is True
+    assert status["error"]["hint"]
+    fhir.faults()
+    assert sluice("pipeline", "continue", "config.yaml", job).code == 0
+    assert fhir.total() == 19
+
+
+def test_a_terminal_failure_of_a_step_is_exit_code_1_with_reference_and_hint(sluice, project, fhir):
+    job = sluice("pipeline", "start", "config.yaml").job
+    fhir.faults({"action": "status", "status": 403, "path": "/fhir*", "method": "POST", "times": 100})
+    failed = sluice("pipeline", "continue", "config.yaml", job)
+    assert failed.code == 1
+    assert "error[" in failed.err
+    assert f"pipeline continue {project / 'config.yaml'} {job}" in failed.err
+
+
+def test_continue_is_refused_when_enabled_steps_differ_from_the_jobs(sluice, project):
+    job = sluice("pipeline", "start", "config.yaml").job
+    text = (project / "config.yaml").read_text()
+    (project / "config.yaml").write_text(text.replace("[local_import, wait, send]", "[local_import, send]"))
+    ran = sluice("pipeline", "continue", "config.yaml", job)
+    assert ran.code == 2
+    assert "error[steps-changed]" in ran.err
+
+
+def test_overrides_of_the_start_hold_for_continue(sluice, project, tmp_path):
+    write_input(tmp_path / "other", patients=2, files=1)
+    started = sluice(
+        "pipeline", "start", "config.yaml", "--dir", "other", "--set", "pipeline.enabled_steps=[local_import, wait]"
+    )
+    assert started.code == 0, started.err
+    done = sluice("pipeline", "continue", "config.yaml", started.job)
+    assert done.code == 0, done.err
+
+
+def test_everything_in_a_job_is_private(sluice, project):
+    job = sluice("pipeline", "start", "config.yaml").job
+    directory = project / "jobs" / job
+    for path in (directory, *directory.rglob("*")):
+        mode = path.stat().st_mode & 0o777
+        assert mode == (0o700 if path.is_dir() else 0o600), path
+
+
+def test_delete_removes_directory_and_record(sluice, project):
+    job = sluice("pipeline", "start", "config.yaml").job
+    assert sluice("job", "delete", "config.yaml", job).code == 0
+    assert not (project / "jobs" / job).exists()
+    gone = sluice("pipeline", "status", "config.yaml", job)
+    assert gone.code == 2
+    assert "error[job-unknown]" in gone.err
+    assert sluice("job", "list", "config.yaml").out == "no jobs\n"
+
+
+def test_job_run_repeats_a_completed_step_only_with_force_and_resets_what_follows(sluice, project, fhir):
+    job = sluice("pipeline", "start", "config.yaml").job
+    assert sluice("pipeline", "continue", "config.yaml", job).code == 0
+    refused = sluice("job", "run", "config.yaml", job, "--step", "local_import")
+    assert refused.code == 2
+    assert "error[step-complete]" in refused.err
+    write_input(project / "more", patients=8)
+    (project / "data" / "batch-0.ndjson").write_bytes((project / "more" / "batch-0.ndjson").read_bytes())
+    ran = sluice("job", "run", "config.yaml", job, "--step", "local_import", "--force")
+    assert ran.code == 0, ran.err
+    status = json.loads(sluice("pipeline", "status", "config.yaml", job, "--json").out)
+    assert status["state"] == "stopped"
+    assert [step["state"] for step in status["steps"]] == ["completed", "pending", "pending"]
+    assert not (project / "jobs" / job / "send").exists()
+    assert not (project / "jobs" / job / "import_wait").exists()
+    # The wait asks again, because it was reset; then the send loads what the new import brought.
+    assert "waiting for approval" in sluice("pipeline", "continue", "config.yaml", job).out
+    assert sluice("pipeline", "continue", "config.yaml", job).code == 0
+    assert fhir.count("Patient") == 7
+
+
+def test_a_second_process_on_a_running_job_is_refused_with_exit_code_4(sluice, project, fhir):
+    job = sluice("pipeline", "start", "config.yaml").job
+    fhir.faults({"action": "delay", "seconds": 8, "path": "/fhir*", "method": "POST", "times": 1})
+    running = sluice.start("pipeline", "continue", "config.yaml", job)
+    for _ in range(200):
+        if json.loads(sluice("pipeline", "status", "config.yaml", job, "--json").out)["state"] == "running":
+            break
+    second = sluice("pipeline", "continue", "config.yaml", job)
+    assert second.code == 4
+    assert "error[job-busy]" in second.err
+    deletion = sluice("job", "delete", "config.yaml", job)
+    assert deletion.code == 4
+    running.communicate(timeout=60)
+    assert running.returncode == 0
+    assert fhir.total() == 19

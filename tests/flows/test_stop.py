@@ -1,0 +1,66 @@
+"""Signals, kill -9, cancel: how a run ends before its time (4-product.md §4 "Stop", "Continue")."""
+
+import json
+import signal
+import time
+
+import httpx
+import pytest
+
+from tests.conftest import kill, processes_with, wait_until
+
+
+def slow_import(project, seconds: float = 30.0):
+    """Let the send hang: the sandbox answers its first transaction late."""
+    return {"action": "delay", "seconds": seconds, "path": "/fhir*", "method": "POST", "times": 1}
+
+
+def started_and_sending(sluice, project, fhir):
+    job = sluice("pipeline", "start", "config.yaml").job
+    fhir.faults(slow_import(project))
+    child = sluice.start("pipeline", "continue", "config.yaml", job)
+    log = project / "jobs" / job / "job.log"
+    wait_until(lambda: "step 3 send begins" in log.read_text())
+    return job, child
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_stops_within_ten_seconds_and_the_job_continues_later(sluice_alone, project, fhir, number, code):
+    job, child = started_and_sending(sluice_alone, project, fhir)
+    began = time.monotonic()
+    child.send_signal(number)
+    _, err = child.communicate(timeout=30)
+    assert time.monotonic() - began < 10
+    assert child.returncode == code
+    assert f"pipeline continue {project / 'config.yaml'} {job}" in err
+    assert processes_with(str(project / "jobs")) == []
+    assert json.loads(sluice_alone("job", "list", "config.yaml", "--json").out)[0]["state"] == "stopped"
+    fhir.faults()
+    assert sluice_alone("pipeline", "continue", "config.yaml", job).code == 0
+    assert fhir.total() == 19
+
+
+def test_after_kill_9_no_server_process_is_left_and_the_job_is_interrupted(sluice_alone, project, fhir):
+    job, child = started_and_sending(sluice_alone, project, fhir)
+    assert processes_with(str(project / "jobs"))
+    kill(child.pid)
+    child.communicate()
+    wait_until(lambda: processes_with(str(project / "jobs")) == [], 10)
+    (listed,) = json.loads(sluice_alone("job", "list", "config.yaml", "--json").out)
+    assert listed["state"] == "interrupted"
+    fhir.faults()
+    assert sluice_alone("pipeline", "continue", "config.yaml", job).code == 0
+    assert fhir.total() == 19
+    log = (project / "jobs" / job / "job.log").read_text()
+    assert log.count("step 1 local_import begins") == 1
+    assert log.count("step 3 send begins") == 2
+
+
+def test_a_cancel_in_the_ui_reaches_a_local_run(sluice, project, fhir, prefect_api):
+    job, child = started_and_sending(sluice, project, fhir)
+    state = {"state": {"type": "CANCELLING", "name": "Cancelling"}, "force": False}
+    httpx.post(f"{prefect_api}/flow_runs/{job}/set_state", json=state, trust_env=False).raise_for_status()
+    _, err = child.communicate(timeout=40)
+    assert child.returncode == 1, err
+    assert "is cancelled" in err
+    assert json.loads(sluice("pipeline", "status", "config.yaml", job, "--json").out)["state"] == "cancelled"

@@ -1,0 +1,244 @@
+"""What a load does when the server or the network misbehaves (document 3 §1 and §7)."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks.send.direct import Bounds
+from tasks.shared.errors import NetworkError, ServiceBusyError, ServiceError, SluiceError, Stopped
+from tests.tasks.send.support import Job, Reply, Script, observation, outcome, response, serving
+
+FATAL = [301, 302, 401, 403, 404, 405, 410, 415]
+TRANSIENT = [408, 429, 500, 502, 503, 504]
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    job = Job(tmp_path)
+    job.write("a.ndjson", *[observation(f"o{n}") for n in range(20)])
+    return job
+
+
+def once(reply: Reply, at: int = 0) -> Script:
+    return lambda number, _: reply if number == at else None
+
+
+@pytest.mark.parametrize("status", TRANSIENT)
+def test_a_transient_status_is_repeated_with_the_same_bytes(job: Job, status: int) -> None:
+    with serving(once(Reply(status, b"canary", apply=False))) as server:
+        result = job.send(server.url)
+    assert result.resources_out == 20
+    assert server.bundles[0] == server.bundles[1]
+    assert job.slept == [0.1]
+
+
+@pytest.mark.parametrize("status", TRANSIENT)
+def test_when_the_attempts_are_used_up_the_step_fails_transiently_and_goes_on_later(job: Job, status: int) -> None:
+    with serving(lambda number, _: Reply(status, apply=False) if number >= 2 else None) as server:
+        with pytest.raises(ServiceBusyError) as caught:
+            job.send(server.url, batch_size=5)
+        assert caught.value.exit_code == 3
+        assert job.slept == [0.1, 0.2]
+        assert len(server.stored) == 10
+        server.script = None
+        assert job.send(server.url, batch_size=5).resources_out == 20
+    assert server.history == [f"Observation/o{n}" for n in range(20)]
+
+
+def test_retry_after_lengthens_the_wait(job: Job) -> None:
+    with serving(once(Reply(429, headers={"Retry-After": "7"}, apply=False))) as server:
+        job.send(server.url)
+    assert job.slept == [7.0]
+
+
+@pytest.mark.parametrize(
+    "conflict",
+    [
+        outcome("processing", "HAPI-0823: The operation has failed with a version constraint failure."),
+        outcome("conflict"),
+        outcome("lock-error"),
+    ],
+)
+@pytest.mark.parametrize("status", [409, 412])
+def test_version_and_lock_conflicts_are_transient(job: Job, status: int, conflict: bytes) -> None:
+    def script(number: int, _: dict[str, Any]) -> Reply | None:
+        return Reply(status, conflict, headers={"Retry-After": "3"}, apply=False) if number == 0 else None
+
+    with serving(script) as server:
+        assert job.send(server.url).resources_out == 20
+    assert job.slept == [3.0]
+    assert server.bundles[0] == server.bundles[1]
+
+
+def test_a_conflict_that_stays_fails_the_step_transiently(job: Job) -> None:
+    reply = Reply(409, outcome("conflict", "canary"), apply=False)
+    with serving(lambda *_: reply) as server, pytest.raises(ServiceBusyError) as caught:
+        job.send(server.url)
+    assert caught.value.reference == "send-conflict"
+    assert caught.value.context == "a.ndjson:1 Observation"
+    assert len(server.bundles) == 3
+    assert "canary" not in caught.value.render()
+
+
+@pytest.mark.parametrize("status", FATAL)
+def test_what_the_endpoint_refuses_ends_the_load_at_once_without_halving(job: Job, status: int) -> None:
+    reply = Reply(status, outcome("forbidden", "canary"), headers={"Location": "/elsewhere"}, apply=False)
+    with serving(lambda *_: reply) as server, pytest.raises(ServiceError) as caught:
+        job.send(server.url, batch_size=5)
+    assert caught.value.status == status
+    assert caught.value.exit_code == 1
+    assert len(server.bundles) == 1
+    assert job.failed() == []
+    assert "canary" not in caught.value.render()
+
+
+def test_what_was_sent_before_a_fatal_answer_is_not_sent_again(job: Job) -> None:
+    with serving(lambda number, _: Reply(401, apply=False) if number == 2 else None) as server:
+        with pytest.raises(ServiceError):
+            job.send(server.url, batch_size=5)
+        result = job.send(server.url, batch_size=4)
+    assert result.resources_out == 20
+    assert server.history == [f"Observation/o{n}" for n in range(20)]
+
+
+@pytest.mark.parametrize("applied", [False, True])
+def test_a_reset_before_or_after_the_server_stored_it_is_repeated(job: Job, applied: bool) -> None:
+    with serving(once(Reply(reset=True, apply=applied))) as server:
+        assert job.send(server.url).resources_out == 20
+    assert len(server.stored) == 20
+    assert server.bundles[0] == server.bundles[1]
+
+
+def test_an_answer_that_is_cut_off_is_repeated(job: Job) -> None:
+    with serving(once(Reply(cut=20))) as server:
+        assert job.send(server.url).resources_out == 20
+    assert len(server.bundles) == 2
+
+
+def test_a_server_that_stalls_is_asked_again_after_the_timeout(job: Job) -> None:
+    held = threading.Event()
+    with serving(once(Reply(hold=held, apply=False))) as server:
+        try:
+            assert job.send(server.url, bounds=Bounds(timeout=0.3)).resources_out == 20
+        finally:
+            held.set()
+    assert len(server.bundles) == 2
+
+
+def test_a_server_that_is_not_there_is_a_transient_failure(job: Job) -> None:
+    with serving() as server:
+        pass
+    with pytest.raises(NetworkError) as caught:
+        job.send(server.url)
+    assert caught.value.exit_code == 3
+    assert job.slept == [0.1, 0.2]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"<html><body>Please log in, canary</body></html>",
+        b'{"resourceType":"Bundle","type":"transaction-response","entry":[{"response":{"status":"20',
+        b"",
+        response([{"response": {"status": "200"}}] * 19),
+        response([{"response": {"status": "200"}}] * 21),
+        b'{"resourceType":"Bundle","type":"searchset","entry":[]}',
+    ],
+)
+def test_a_200_that_is_no_answer_to_the_transaction_is_an_error_and_nothing_counts_as_sent(
+    job: Job, body: bytes
+) -> None:
+    with serving(lambda *_: Reply(200, body)) as server:
+        with pytest.raises(ServiceError) as caught:
+            job.send(server.url)
+        assert caught.value.reference == "send-answer"
+        assert "canary" not in caught.value.render()
+        assert len(server.bundles) == 1
+        server.script = None
+        assert job.send(server.url).resources_out == 20
+    assert len(server.bundles) == 2
+
+
+@pytest.mark.parametrize("status", [408, 503])
+def test_a_failure_in_one_thread_keeps_what_the_others_sent(tmp_path: Path, status: int) -> None:
+    from tests.tasks.send.support import patient_line
+
+    job = Job(tmp_path)
+    job.write("a.ndjson", *[patient_line(n, 5) for n in range(12)])
+
+    def script(_: int, content: dict[str, Any]) -> Reply | None:
+        if any(entry["request"]["url"] == "Patient/p5" for entry in content["entry"]):
+            return Reply(status, apply=False)
+        return None
+
+    with serving(script) as server:
+        with pytest.raises(ServiceBusyError):
+            job.send(server.url, batch_size=5, max_concurrent_requests=3)
+        server.script = None
+        job.send(server.url, batch_size=5, max_concurrent_requests=3)
+    assert len(server.stored) == 60
+    assert len(server.history) == 60
+
+
+def test_a_stop_ends_the_load_promptly_and_a_later_run_goes_on(job: Job) -> None:
+    held = threading.Event()
+
+    def script(number: int, _: dict[str, Any]) -> Reply | None:
+        if number == 2:
+            assert job.context is not None
+            job.context.stop.request("SIGTERM")
+        return None
+
+    with serving(script) as server:
+        started = time.monotonic()
+        with pytest.raises(Stopped):
+            job.send(server.url, batch_size=2)
+        assert time.monotonic() - started < 5
+        held.set()
+        server.script = None
+        before = len(server.stored)
+        assert 4 <= before <= 12
+        assert job.send(server.url, batch_size=2).resources_out == 20
+    assert server.history == [f"Observation/o{n}" for n in range(20)]
+
+
+def test_a_stop_does_not_wait_for_a_server_that_never_answers(job: Job) -> None:
+    held = threading.Event()
+
+    def script(number: int, _: dict[str, Any]) -> Reply | None:
+        assert job.context is not None
+        job.context.stop.request("SIGINT")
+        return Reply(hold=held, apply=False)
+
+    with serving(script) as server:
+        started = time.monotonic()
+        try:
+            with pytest.raises(Stopped):
+                job.send(server.url)
+            assert time.monotonic() - started < 9
+        finally:
+            held.set()
+
+
+def test_a_broken_compressed_file_is_an_error_that_names_it(tmp_path: Path) -> None:
+    import zstandard
+
+    job = Job(tmp_path)
+    data = zstandard.compress(b'{"resourceType":"Observation","id":"o"}\n' * 500)
+    (job.input / "a.ndjson.zst").write_bytes(data[:-10])
+    with serving() as server, pytest.raises(SluiceError) as caught:
+        job.send(server.url)
+    assert caught.value.reference.startswith("zst-")
+
+
+def test_a_job_directory_that_cannot_be_written_is_a_storage_error(job: Job) -> None:
+    (job.directory / "send").write_text("in the way")
+    with serving() as server, pytest.raises(SluiceError) as caught:
+        job.send(server.url)
+    assert not caught.value.transient
+    assert server.bundles == []

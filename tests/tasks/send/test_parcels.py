@@ -1,0 +1,116 @@
+"""Packing (document 3 §7: at most ``batch_size`` resources, 5 MiB, last wins)."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tasks.send.parcels import Parcel, Resolve, Unit, pack, pack_groups
+from tasks.send.transaction import Limits
+from tasks.shared.bundle import Resource
+
+ENVELOPE = 10
+
+
+def made(ordinal: int, size: int = 1, key: str | None = None, line: int = 1) -> Resource:
+    return Resource("Basic", key or f"r{ordinal}", b"x" * size, "a.ndjson", line, None, ordinal)
+
+
+def units(*sizes: int) -> list[Unit]:
+    """One unit for each number: that many resources of one byte."""
+    result, ordinal = [], 0
+    for line, size in enumerate(sizes):
+        result.append(Unit([made(ordinal + i, line=line) for i in range(size)], frozenset({f"line {line}"})))
+        ordinal += size
+    return result
+
+
+def packed(given_ones: list[Unit], count: int, size: int = 10**6) -> list[Parcel]:
+    return list(pack(given_ones, Limits(count, size), size=lambda resource: len(resource.raw), envelope=ENVELOPE))
+
+
+def ordinals(parcel: Parcel) -> list[int]:
+    return [resource.ordinal for group in parcel.groups for resource in group]
+
+
+def test_small_lines_share_a_transaction() -> None:
+    assert [ordinals(parcel) for parcel in packed(units(1, 1, 1, 1, 1), 3)] == [[0, 1, 2], [3, 4]]
+
+
+def test_a_line_that_fits_into_one_transaction_is_not_divided() -> None:
+    assert [len(ordinals(parcel)) for parcel in packed(units(4, 4, 2, 5), 6)] == [4, 6, 5]
+
+
+def test_a_line_with_thousands_of_resources_is_divided_at_batch_size() -> None:
+    assert [len(ordinals(parcel)) for parcel in packed(units(1, 2501, 1), 1000)] == [1, 1000, 1000, 502]
+
+
+def test_a_transaction_holds_at_most_the_bytes_allowed() -> None:
+    given_ones = [Unit([made(n, size=30)], frozenset()) for n in range(5)]
+    assert [len(ordinals(parcel)) for parcel in packed(given_ones, 100, size=ENVELOPE + 60)] == [2, 2, 1]
+
+
+def test_a_single_larger_resource_travels_alone() -> None:
+    given_ones = [Unit([made(0)], frozenset()), Unit([made(1, size=500)], frozenset()), Unit([made(2)], frozenset())]
+    assert [ordinals(parcel) for parcel in packed(given_ones, 100, size=100)] == [[0], [1], [2]]
+
+
+def test_the_last_of_the_same_type_and_id_wins_within_a_transaction() -> None:
+    unit = Unit([made(0, key="a"), made(1, key="b"), made(2, key="a")], frozenset())
+    (parcel,) = packed([unit], 10)
+    assert ordinals(parcel) == [1, 2]
+    assert [resource.ordinal for resource in parcel.collapsed] == [0]
+
+
+def test_a_parcel_has_the_lanes_of_all_its_lines() -> None:
+    first, second = packed(units(2, 1, 2), 3)
+    assert first.lanes == {"line 0", "line 1"}
+    assert second.lanes == {"line 2"}
+
+
+@given(
+    st.lists(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 12)), min_size=1, max_size=9), max_size=12),
+    st.integers(1, 7),
+    st.integers(ENVELOPE, 150),
+)
+def test_every_resource_goes_out_once_in_order_and_no_limit_is_exceeded(
+    lines: list[list[tuple[int, int]]], count: int, size: int
+) -> None:
+    given_ones, ordinal = [], 0
+    for line, content in enumerate(lines):
+        resources = []
+        for length, name in content:
+            resources.append(made(ordinal, length, key=f"k{name}", line=line))
+            ordinal += 1
+        given_ones.append(Unit(resources, frozenset({str(line)})))
+    parcels = packed(given_ones, count, size)
+    last: dict[str, int] = {}
+    for parcel in parcels:
+        resources = [resource for group in parcel.groups for resource in group]
+        assert len(resources) <= count
+        assert len({resource.key for resource in resources}) == len(resources)
+        assert len(resources) == 1 or ENVELOPE + sum(len(resource.raw) for resource in resources) <= size
+        assert {str(resource.line) for resource in resources} <= parcel.lanes
+        for resource in resources:  # the sequence of one resource's versions is kept
+            assert last.get(resource.key, -1) < resource.ordinal
+            last[resource.key] = resource.ordinal
+    everything = [n for parcel in parcels for n in (*ordinals(parcel), *(c.ordinal for c in parcel.collapsed))]
+    assert sorted(everything) == list(range(ordinal))
+    for line, unit in enumerate(given_ones):
+        fits = len(unit.resources) <= count and ENVELOPE + sum(len(r.raw) for r in unit.resources) <= size
+        holding = [parcel for parcel in parcels if str(line) in parcel.lanes]
+        assert not fits or len(holding) == 1
+
+
+def test_groups_stay_together_and_one_larger_than_the_limits_travels_alone() -> None:
+    parcels = list(
+        pack_groups(
+            units(2, 3, 9, 1, 1),
+            Limits(5),
+            size=lambda resource: len(resource.raw),
+            envelope=ENVELOPE,
+            resolve=Resolve.ISOLATE,
+        )
+    )
+    assert [[len(group) for group in parcel.groups] for parcel in parcels] == [[2, 3], [9], [1, 1]]
+    assert {parcel.resolve for parcel in parcels} == {Resolve.ISOLATE}

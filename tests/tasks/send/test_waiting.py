@@ -1,0 +1,55 @@
+"""Resources that wait for the targets of their references."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+from tasks.send.waiting import WaitingRoom
+from tasks.shared.bundle import Resource
+
+
+def made(identifier: str, ordinal: int = 0, raw: bytes = b"{}") -> Resource:
+    return Resource("Observation", identifier, raw, "a.ndjson", 3, 4, ordinal)
+
+
+def test_a_waiting_resource_comes_back_as_it_was_in_the_order_it_came(tmp_path: Path) -> None:
+    ones = [made(f"o{n}", n, b'{"v":1.50,"n":%d}' % n) for n in range(50)]
+    with WaitingRoom(tmp_path / "waiting") as room:
+        for one in ones:
+            room.put(one)
+        assert list(map(room.read, room.keys())) == ones
+        assert len(room) == 50
+        assert room.holds(ones[3])
+        assert not room.holds(made("o3", 99))
+
+
+def test_what_is_taken_out_does_not_wait_any_more(tmp_path: Path) -> None:
+    with WaitingRoom(tmp_path / "waiting") as room:
+        room.put(made("a", 7))
+        assert room.take_out("Observation/a") == ("a.ndjson", 7)
+        assert room.take_out("Observation/a") is None
+        assert room.read("Observation/a") is None
+        assert len(room) == 0
+
+
+def test_references_to_other_waiting_resources_are_found_in_all_their_spellings(tmp_path: Path) -> None:
+    raw = (
+        b'{"a":{"reference":"Observation/b"},"c":[{"reference" : "http://h/fhir/Observation/c/_history/2"}],'
+        b'"d":{"reference":"Observation/d#part"},"e":{"reference":"Patient/p"},"f":{"reference":"Observation/a"}}'
+    )
+    with WaitingRoom(tmp_path / "waiting") as room:
+        for name in "bcd":
+            room.put(made(name))
+        room.put(made("a", raw=raw))
+        targets = list(room.targets("Observation/a", b"http://h/fhir/"))
+    assert targets == ["Observation/b", "Observation/c", "Observation/d"]
+
+
+def test_the_file_is_private_and_gone_afterwards(tmp_path: Path) -> None:
+    path = tmp_path / "waiting"
+    path.write_text("left over from a killed run")
+    with WaitingRoom(path) as room:
+        room.put(made("a"))
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert not path.exists()
