@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TextIO
 
@@ -296,23 +296,22 @@ def opened_with_prefect(loaded: LoadedConfig) -> Iterator[Session]:
     """As ``session.opened``, for commands that run a flow: Prefect is imported while the server starts."""
     from flows.api import PrefectApi
 
-    configured = server.configured_api()
     jobs_dir = loaded.config.jobs_dir.absolute()
-    if configured is not None:
-        server.use(configured, jobs_dir)
-        with PrefectApi(configured) as api:
-            yield Session(loaded, configured, api)
-        return
-    with server.EmbeddedServer(jobs_dir) as embedded:
-        server.use(embedded.announced(), jobs_dir)
+    with ExitStack() as stack:
+        embedded = None
+        address = server.configured_api()
+        if address is None:
+            embedded = stack.enter_context(server.EmbeddedServer(jobs_dir))
+            address = embedded.announced()
+        server.use(address, jobs_dir)
         from flows import engine, pipeline  # noqa: F401 - imported here so that both overlap
 
-        address = embedded.address()
-        with PrefectApi(address) as api:
-            try:
-                yield Session(loaded, address, api)
-            finally:
-                engine.drain()
+        if embedded is not None:
+            embedded.address()
+        # Before the server may go: what Prefect's background threads still hold.
+        stack.callback(engine.drain)
+        api = stack.enter_context(PrefectApi(address))
+        yield Session(loaded, address, api)
 
 
 def run_here(session: Session, job_id: str, *, progress: bool, as_json: bool) -> int:

@@ -23,6 +23,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Self
+from urllib.parse import urlsplit
 
 import httpx
 
@@ -122,37 +123,36 @@ class EmbeddedServer:
     def __init__(self, jobs_dir: Path) -> None:
         self.home = jobs_dir.absolute() / ".prefect"
         self._share: IO[bytes] | None = None
-        self._starting: IO[bytes] | None = None
         self._child: subprocess.Popen[bytes] | None = None
         self._address: ApiAddress | None = None
-        self._answers = False
 
     def running(self) -> ApiAddress | None:
         """The server's address if it answers now; takes no share."""
-        try:
-            state = json.loads((self.home / "server.json").read_text())
-        except (OSError, ValueError):
-            return None
-        address = ApiAddress(url=str(state["url"]), home=self.home)
-        return address if _answers(address) else None
+        address = self._announced()
+        return address if address is not None and _answers(address) else None
 
     def begin(self) -> Self:
-        """Take a share, and start the server unless one answers already."""
+        """Take a share, and start the server unless one runs already.
+
+        Raises:
+            StorageError: the jobs directory cannot be written.
+        """
         try:
             self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._share = _open_private(self.home / "clients.lock")
-            self._starting = _open_private(self.home / "start.lock")
+            starting = _open_private(self.home / "start.lock")
         except OSError as error:
             raise StorageError(
                 "jobs-dir", f"cannot write the jobs directory: {error.strerror}",
                 context=str(self.home), hint="check jobs_dir and its permissions",
             ) from None  # fmt: skip
-        # Waits for a server that is just ending; then for whoever is starting one.
-        fcntl.flock(self._share, fcntl.LOCK_SH)
-        fcntl.flock(self._starting, fcntl.LOCK_EX)
-        self._address = self.running()
-        if self._address is None:
-            self._child, self._address = spawn(self.home)
+        with starting:
+            # Waits for a server that is just ending; then for whoever is just starting one.
+            fcntl.flock(self._share, fcntl.LOCK_SH)
+            fcntl.flock(starting, fcntl.LOCK_EX)
+            self._address = self._announced()
+            if self._address is None:
+                self._child, self._address = spawn(self.home)
         return self
 
     def announced(self) -> ApiAddress:
@@ -163,21 +163,23 @@ class EmbeddedServer:
 
     def address(self) -> ApiAddress:
         """Wait until the server answers, and say where."""
-        address = self.announced()
-        if self._child is not None and not self._answers:
-            wait_until_up(address, self._child)
-            self._answers = True
-        if self._starting is not None:
-            self._starting.close()
-            self._starting = None
-        return address
+        wait_until_up(self.announced(), self._child)
+        return self.announced()
+
+    def _announced(self) -> ApiAddress | None:
+        """The address in ``server.json``, if somebody listens there; it may still be starting."""
+        try:
+            state = json.loads((self.home / "server.json").read_text())
+            address = ApiAddress(url=str(state["url"]), home=self.home)
+        except (OSError, ValueError, KeyError):
+            return None
+        return address if _listens(address) else None
 
     def release(self) -> None:
         """Give the share back; when nobody else has one, wait for the server's end."""
-        for handle in (self._starting, self._share):
-            if handle is not None:
-                handle.close()
-        self._starting = self._share = None
+        if self._share is not None:
+            self._share.close()
+            self._share = None
         if self._child is None:
             return
         deadline = time.monotonic() + 10
@@ -233,33 +235,51 @@ def spawn(home: Path, *, stay: bool = False, port: int = 0) -> tuple[subprocess.
     finally:
         os.close(log)
         listener.close()
+    announce(home, address.url, child.pid, stay=stay)
     return child, address
 
 
-def wait_until_up(address: ApiAddress, child: subprocess.Popen[bytes]) -> None:
-    """Wait for ``server.json`` and a first answer.
+def announce(home: Path, url: str, pid: int, *, stay: bool) -> None:
+    """Write ``server.json`` by rename, readable by this user only. The server removes it when it ends."""
+    part = home / f"server.json.{os.getpid()}.part"
+    with _open_private(part) as file:
+        file.write(json.dumps({"url": url, "pid": pid, "stay": stay}).encode())
+    part.replace(home / "server.json")
+
+
+def wait_until_up(address: ApiAddress, child: subprocess.Popen[bytes] | None) -> None:
+    """Wait for a first answer; ``child`` when this process started the server.
 
     Raises:
         NetworkError: the server ended or did not answer within ``START_TIMEOUT``; names its log.
     """
-    home = address.home or Path()
     deadline = time.monotonic() + START_TIMEOUT
     while time.monotonic() < deadline:
-        if (home / "server.json").exists() and _answers(address):
+        if _answers(address):
             return
-        if child.poll() is not None:
+        if (child is not None and child.poll() is not None) or not _listens(address):
             break
-        time.sleep(0.02)
+        time.sleep(0.05)
     raise NetworkError(
         "prefect-server", "the embedded Prefect server did not start",
-        context=f"its log: {home / 'server.log'}",
+        context=f"its log: {(address.home or Path()) / 'server.log'}",
         hint="free some memory or disk, or name a server of your own with PREFECT_API_URL",
     )  # fmt: skip
 
 
+def _listens(address: ApiAddress) -> bool:
+    """Whether the server's socket is open. It is bound before the server starts, and goes with its process."""
+    parts = urlsplit(address.url)
+    try:
+        socket.create_connection((parts.hostname or "", parts.port or 80), timeout=5).close()
+    except OSError:
+        return False
+    return True
+
+
 def _answers(address: ApiAddress) -> bool:
     try:
-        return httpx.get(f"{address.url}/health", timeout=10, trust_env=False).status_code == 200
+        return httpx.get(f"{address.url}/health", timeout=START_TIMEOUT, trust_env=False).status_code == 200
     except httpx.HTTPError:
         return False
 
@@ -270,6 +290,9 @@ def use(address: ApiAddress, jobs_dir: Path) -> None:
         "PREFECT_API_URL": address.url,
         "PREFECT_RESULTS_LOCAL_STORAGE_PATH": str(jobs_dir.absolute()),
         "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
+        # Our own log lines appear beside Prefect's in the UI; those of threads without a run stay in job.log.
+        "PREFECT_LOGGING_EXTRA_LOGGERS": "sluice",
+        "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
         **QUIET,
     }
     if address.home is not None:

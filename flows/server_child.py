@@ -5,7 +5,7 @@ knows its address at once, and imports Prefect while the server does. The users 
 on ``HOME/clients.lock``; the kernel releases it however they end, ``kill -9`` included. Unless ``--stay`` is given, a
 thread of the server waits for the exclusive lock, and having it means that the last user is gone.
 
-``HOME/server.json`` (0600) tells users where the server is. It exists only while the server answers.
+``HOME/server.json`` (0600) tells users where the server is; it goes when the server ends.
 """
 
 from __future__ import annotations
@@ -44,21 +44,20 @@ def watch(home: Path) -> None:
     end(home)
 
 
+def withdraw(home: Path) -> None:
+    """Remove ``server.json``, unless it tells of another server by now."""
+    path = home / "server.json"
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        if json.loads(path.read_text())["pid"] == os.getpid():
+            path.unlink()
+
+
 def end(home: Path) -> None:
     """Stop the server: politely first, for certain after ``GRACE_SECONDS``."""
-    (home / "server.json").unlink(missing_ok=True)
+    withdraw(home)
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(GRACE_SECONDS)
     os._exit(1)
-
-
-def announce(home: Path, port: int, *, stay: bool) -> None:
-    """Write ``server.json`` by rename, readable by this user only."""
-    part = home / "server.json.part"
-    fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(fd, "w") as file:
-        json.dump({"url": f"http://127.0.0.1:{port}/api", "pid": os.getpid(), "stay": stay}, file)
-    part.replace(home / "server.json")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -72,25 +71,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     home: Path = args.home
 
     listener = socket.socket(fileno=args.listener)
-    port = listener.getsockname()[1]
 
     if not args.stay:
         threading.Thread(target=watch, args=(home,), daemon=True).start()
 
     import uvicorn
-
-    class Announcing(uvicorn.Server):
-        """Tells where it is once it answers, and no longer when it stops."""
-
-        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-            await super().startup(sockets)
-            if not self.should_exit:
-                announce(home, port, stay=args.stay)
-
-        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-            with contextlib.suppress(FileNotFoundError):
-                (home / "server.json").unlink()
-            await super().shutdown(sockets)
 
     config = uvicorn.Config(
         "prefect.server.api.server:create_app",
@@ -99,7 +84,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         timeout_graceful_shutdown=2,
         timeout_keep_alive=30,
     )
-    Announcing(config).run(sockets=[listener])
+    try:
+        uvicorn.Server(config).run(sockets=[listener])
+    finally:
+        withdraw(home)
     return 0
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +20,7 @@ from tasks.send.failures import Failures
 from tasks.send.waiting import WaitingRoom
 from tasks.shared.bundle import Cut, Resource
 from tasks.shared.errors import ReconciliationError
-from tasks.shared.ledger import Account, Ledger
+from tasks.shared.ledger import Account, Ledger, Ranges
 from tasks.shared.ndjson.files import storage_error
 from tasks.shared.progress import Progress
 
@@ -55,6 +55,8 @@ class Source:
     def __init__(self, path: Path, account: Account) -> None:
         self.path = path
         self.account = account
+        self.known = Ranges(account.done)
+        """The ordinals that earlier runs have done."""
         self.facts = Facts()
         self.types: Counter[str] = Counter()
         self.read_to_end = False
@@ -113,10 +115,10 @@ class Books:
         for rejected in cut.rejected:
             self.failures.rejected(rejected)
             self._log(rejected.file, rejected.line, rejected.type or "", rejected.reference)
-        done = source.account.done
-        if not done:
+        known = source.known
+        if not known:
             return cut.resources
-        return [resource for resource in cut.resources if resource.ordinal not in done]
+        return [resource for resource in cut.resources if resource.ordinal not in known]
 
     def end_of(self, source: Source) -> None:
         """The file was read to its end."""
@@ -189,11 +191,10 @@ class Books:
             self._ledger.done(file, [ordinal], collapsed=1)
             self._close(self.sources[file])
 
-    def _done(self, resources: Iterable[Resource], how: str) -> None:
-        by_file: dict[str, list[int]] = {}
-        for resource in resources:
-            by_file.setdefault(resource.file, []).append(resource.ordinal)
-        for file, ordinals in by_file.items():
+    def _done(self, resources: Sequence[Resource], how: str) -> None:
+        files = {resource.file for resource in resources}
+        for file in sorted(files):
+            ordinals = [resource.ordinal for resource in resources if len(files) == 1 or resource.file == file]
             self._ledger.done(file, ordinals, **{how: len(ordinals)})
             self._close(self.sources[file])
 

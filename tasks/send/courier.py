@@ -14,20 +14,18 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from config import RetryConfig
-from tasks.send.parcels import Parcel, Resolve
+from tasks.send.parcels import Parcel, Part, Resolve
 from tasks.send.transaction import HEADERS, Limits, Transactions
 from tasks.send.verdict import REFUSALS, Fate, Verdict, judge, judge_entries
 from tasks.shared.answer import Answer
 from tasks.shared.bundle import Resource
 from tasks.shared.errors import ServiceBusyError
 from tasks.shared.http import ServiceClient
-from tasks.shared.retry import parse_retry_after, retrying
+from tasks.shared.retry import parse_retry_after, wait_seconds
 
 OPERATION = "send transaction"
 
 log = logging.getLogger("sluice.send")
-
-Groups = list[Sequence[Resource]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,14 +107,8 @@ class Courier:
         self._transactions = transactions
         self._limits = limits
         self._check = check
-        self._retrying = retrying(
-            retry,
-            sleep=sleep,
-            retryable=lambda error: isinstance(error, ConflictError),
-            before_wait=lambda state, seconds: log.info(
-                "send: conflict with another writer, attempt %d, again in %.1f s", state.attempt_number, seconds
-            ),
-        )
+        self._retry = retry
+        self._sleep = sleep
 
     def deliver(self, parcel: Parcel, report: Report) -> None:
         """Deliver all of ``parcel``; every resource of it is reported once, as soon as its fate is known.
@@ -126,31 +118,52 @@ class Courier:
         """
         if parcel.collapsed:
             report(Collapsed(parcel.collapsed))
-        stack: list[Groups] = [parcel.groups]
+        stack = [parcel.content]
         while stack:
-            groups = stack.pop()
-            pending = [resource for group in groups for resource in group]
-            if self._exceeds(pending):
-                stack += reversed(_halves(groups))
+            part = stack.pop()
+            if self._exceeds(part.resources):
+                stack += reversed(part.halves())
                 continue
-            refused = self._retrying(self._attempt, pending, report)
+            pending = list(part.resources)
+            refused = self._transact(pending, report)
             if refused is None:
                 continue
-            if _to_halve(refused, groups, parcel.resolve):
-                stack += reversed(_halves(groups))
-                continue
-            if refused.fate is Fate.MISSING_TARGET and parcel.resolve is not Resolve.NEVER:
+            if _to_halve(refused, part, parcel.resolve):
+                stack += reversed(part.halves())
+            elif refused.fate is Fate.MISSING_TARGET and parcel.resolve is not Resolve.NEVER:
                 report(Deferred(pending))
-                continue
-            for resource in pending:
-                report(Failed(resource, refused))
+            else:
+                for resource in pending:
+                    report(Failed(resource, refused))
 
     def _exceeds(self, resources: Sequence[Resource]) -> bool:
         """Whether these are too many: a circle of references, or packed before a server lowered the limit."""
         if len(resources) == 1:
             return False
-        size = self._transactions.envelope + sum(map(self._transactions.size, resources))
-        return len(resources) > self._limits.batch_size or size > self._limits.max_bytes
+        if len(resources) > self._limits.batch_size:
+            return True
+        size = self._transactions.envelope
+        return self._limits.lowered and size + sum(self._transactions.sizes(resources)) > self._limits.max_bytes
+
+    def _transact(self, pending: list[Resource], report: Report) -> Verdict | None:
+        """One transaction, repeated while it meets a conflict; see ``_attempt``."""
+        attempt = 0
+        while True:
+            try:
+                return self._attempt(pending, report)
+            except ConflictError as error:
+                attempt += 1
+                if attempt == self._retry.max_attempts:
+                    raise
+                seconds = wait_seconds(self._retry, attempt - 1, error.retry_after)
+                log.info(
+                    "send: conflict with another writer (status %d), attempt %d of %d, next one in %.1f s",
+                    error.status,
+                    attempt,
+                    self._retry.max_attempts,
+                    seconds,
+                )
+                self._sleep(seconds)
 
     def _attempt(self, pending: list[Resource], report: Report) -> Verdict | None:
         """One transaction. Entries whose fate is known leave ``pending``; the verdict when all were
@@ -194,18 +207,11 @@ class Courier:
             raise _conflict(busy, again, parse_retry_after(answer.headers.get("retry-after")))
 
 
-def _to_halve(refused: Verdict, groups: Groups, resolve: Resolve) -> bool:
+def _to_halve(refused: Verdict, part: Part, resolve: Resolve) -> bool:
     if refused.fate is Fate.MISSING_TARGET:
         # A circle of references is not cut: no part of it could get in alone.
-        return len(groups) > 1 and resolve is not Resolve.LATER
-    return len(groups) > 1 or len(groups[0]) > 1
-
-
-def _halves(groups: Groups) -> list[Groups]:
-    if len(groups) == 1:
-        groups = [(resource,) for resource in groups[0]]
-    middle = len(groups) // 2
-    return [groups[:middle], groups[middle:]]
+        return resolve is not Resolve.LATER and part.divisible()
+    return len(part.resources) > 1
 
 
 def _conflict(verdict: Verdict, resources: Iterable[Resource], retry_after: float | None) -> ConflictError:

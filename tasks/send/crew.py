@@ -18,7 +18,6 @@ from typing import Self
 
 from tasks.send.courier import Outcome, Report
 from tasks.send.parcels import Parcel
-from tasks.shared.errors import Stopped
 from tasks.shared.stop import Stop
 
 GRACE = 6.0
@@ -32,10 +31,13 @@ class AbortedError(Exception):
     """The crew gives up because of something that is reported elsewhere."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Finished:
-    parcel: Parcel
-    error: BaseException | None
+@dataclass(slots=True)
+class _Result:
+    """An outcome, and the parcel when it is the last one of it."""
+
+    outcome: Outcome | None = None
+    finished: Parcel | None = None
+    error: BaseException | None = None
 
 
 class Crew:
@@ -59,7 +61,7 @@ class Crew:
         self._stop = stop
         self._clock = clock
         self._work: SimpleQueue[Parcel | None] = SimpleQueue()
-        self._results: SimpleQueue[Outcome | _Finished] = SimpleQueue()
+        self._results: SimpleQueue[_Result] = SimpleQueue()
         self._aborted = threading.Event()
         self._under_way: set[Parcel] = set()
         # One parcel ready for each thread keeps them busy while results are taken in; more would only use
@@ -131,21 +133,30 @@ class Crew:
                 raise error
             return
 
-    def _receive(self, result: Outcome | _Finished) -> BaseException | None:
-        if not isinstance(result, _Finished):
-            self._take(result)
-            return None
-        self._under_way.discard(result.parcel)
+    def _receive(self, result: _Result) -> BaseException | None:
+        if result.outcome is not None:
+            self._take(result.outcome)
+        if result.finished is not None:
+            self._under_way.discard(result.finished)
         return result.error
 
     def _run(self) -> None:
         while (parcel := self._work.get()) is not None:
+            # Mostly there is one outcome, which then travels with the end of its parcel: waking the other thread
+            # costs more than the outcome.
+            last = _Result()
+
+            def report(outcome: Outcome) -> None:
+                nonlocal last
+                if last.outcome is not None:
+                    self._results.put(last)
+                last = _Result(outcome)
+
             error: BaseException | None = None
             try:
                 self.check()
-                self._deliver(parcel, self._results.put)
-            except (AbortedError, Stopped) as reason:
-                error = reason
+                self._deliver(parcel, report)
             except BaseException as problem:  # noqa: BLE001 - raised again by the thread that handed it out
                 error = problem
-            self._results.put(_Finished(parcel, error))
+            last.finished, last.error = parcel, error
+            self._results.put(last)

@@ -22,7 +22,7 @@ from tasks.send.crew import Crew
 from tasks.send.dependencies import dependency_order
 from tasks.send.failures import Failures
 from tasks.send.order import stages
-from tasks.send.parcels import Parcel, Resolve, Unit, pack, pack_groups
+from tasks.send.parcels import Parcel, Part, Resolve, Unit, pack, pack_groups
 from tasks.send.transaction import MAX_BODY, Limits, Transactions
 from tasks.send.waiting import WaitingRoom
 from tasks.shared.bundle import cut
@@ -175,7 +175,9 @@ class _Load:
             if left:
                 # A Bundle of patients can be sent beside those of others. Of other lines nobody knows whom they
                 # concern, so the lines of such a file stay in sequence.
-                yield Unit(left, part.patients or alone)
+                yield Unit(
+                    left, part.patients or alone, len(line) + 50 * part.derived_ids + 100 * part.resolved_references
+                )
             if len(self._books.failures) >= self._bounds.max_failures:
                 raise _GivenUpError
             if not number % 64:
@@ -184,7 +186,7 @@ class _Load:
     # Sending
 
     def _pack(self, units: Iterable[Unit]) -> Iterator[Parcel]:
-        return pack(units, self._limits, size=self._transactions.size, envelope=self._transactions.envelope)
+        return pack(units, self._limits, self._transactions)
 
     def _submit_all(self, parcels: Iterable[Parcel]) -> None:
         for parcel in parcels:
@@ -215,7 +217,7 @@ class _Load:
                 break
         # Nothing more will come. One by one, so that each is refused with an answer of its own.
         self._submit_all(
-            Parcel([unit.resources], unit.lanes, resolve=Resolve.NEVER)
+            Parcel(Part(unit.resources), unit.lanes, resolve=Resolve.NEVER)
             for unit in self._waiting_units(self._waiting.keys())
         )
 
@@ -235,13 +237,7 @@ class _Load:
             if (group := [resource for name in names if (resource := self._waiting.read(name))])
         )
         self._books.put_off_in_a_row = 0
-        for parcel in pack_groups(
-            units,
-            self._limits,
-            size=self._transactions.size,
-            envelope=self._transactions.envelope,
-            resolve=Resolve.ISOLATE,
-        ):
+        for parcel in pack_groups(units, self._limits, self._transactions, resolve=Resolve.ISOLATE):
             self._crew.submit(parcel)
             # One request for each hopeless resource: after as many as may fail, it is known that there are too many.
             if self._books.put_off_in_a_row >= self._bounds.max_failures:

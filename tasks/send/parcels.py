@@ -6,11 +6,11 @@ The rules of document 3 §7: at most ``batch_size`` resources, also when one lin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from enum import Enum, auto
 
-from tasks.send.transaction import Limits
+from tasks.send.transaction import Limits, Transactions
 from tasks.shared.bundle import Resource
 
 
@@ -30,32 +30,61 @@ class Unit:
     """Resources that stay in one transaction when they fit into one: a line, or a circle of references.
 
     ``lanes`` name what must be sent in sequence: parcels with a lane in common are never under way together.
+    ``bytes`` is what the resources have together at most, where that is known without looking at each of them.
     """
 
     resources: Sequence[Resource]
     lanes: frozenset[str]
+    bytes: int | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Part:
+    """Resources of one transaction. ``groups`` are the positions where groups begin that should not be divided.
+
+    ``None`` means that every resource may be parted from every other.
+    """
+
+    resources: Sequence[Resource]
+    groups: Sequence[int] | None = None
+
+    def divisible(self) -> bool:
+        """Whether there is more than one group."""
+        return len(self.resources if self.groups is None else self.groups) > 1
+
+    def halves(self) -> tuple[Part, Part]:
+        """Two parts that hold the same, in order. A single group of several resources is divided after all."""
+        if self.groups is None or len(self.groups) == 1:
+            middle = len(self.resources) // 2
+            return Part(self.resources[:middle]), Part(self.resources[middle:])
+        at = len(self.groups) // 2
+        middle = self.groups[at]
+        return (
+            Part(self.resources[:middle], self.groups[:at]),
+            Part(self.resources[middle:], [start - middle for start in self.groups[at:]]),
+        )
 
 
 @dataclass(slots=True, eq=False)
 class Parcel:
-    """The content of one transaction. ``replaced`` maps an ordinal to the ordinals of resources it stands
-    for."""
+    """The content of one transaction; ``collapsed`` are resources that a later one with the same id replaced."""
 
-    groups: list[Sequence[Resource]] = field(default_factory=list)
+    content: Part
     lanes: frozenset[str] = frozenset()
-    collapsed: list[Resource] = field(default_factory=list)
+    collapsed: Sequence[Resource] = ()
     resolve: Resolve = Resolve.LATER
 
 
 class _Open:
     """The transaction that is being filled."""
 
-    def __init__(self, limits: Limits, envelope: int) -> None:
+    def __init__(self, limits: Limits, transactions: Transactions) -> None:
         self._limits = limits
-        self._content: dict[str, tuple[Resource, int]] = {}
+        self._transactions = transactions
+        self._content: dict[str, Resource] = {}
         self._lanes: set[str] = set()
         self._collapsed: list[Resource] = []
-        self._bytes = self._envelope = envelope
+        self._bytes = transactions.envelope
 
     def __len__(self) -> int:
         return len(self._content)
@@ -63,81 +92,89 @@ class _Open:
     def fits(self, count: int, size: int) -> bool:
         return len(self._content) + count <= self._limits.batch_size and self._bytes + size <= self._limits.max_bytes
 
-    def put(self, resource: Resource, size: int) -> None:
-        key = resource.key
-        earlier = self._content.pop(key, None)
-        if earlier is not None:
-            self._collapsed.append(earlier[0])
-            self._bytes -= earlier[1]
-        self._content[key] = resource, size
-        self._bytes += size
+    def room(self, sizes: Sequence[int], at: int) -> int:
+        """How many of the resources of these sizes, from ``at`` on, fit. One always fits into an empty transaction."""
+        free = self._limits.max_bytes - self._bytes
+        count = 0
+        for size in sizes[at : at + self._limits.batch_size - len(self._content)]:
+            free -= size
+            if free < 0:
+                break
+            count += 1
+        return count or (not self._content)
 
-    def join(self, lanes: frozenset[str]) -> None:
+    def put(self, resources: Sequence[Resource], size: int, lanes: frozenset[str]) -> None:
         self._lanes |= lanes
+        self._bytes += size
+        added = {resource.key: resource for resource in resources}
+        if len(added) == len(resources) and self._content.keys().isdisjoint(added):
+            self._content |= added
+            return
+        for resource in resources:
+            earlier = self._content.pop(resource.key, None)
+            if earlier is not None:
+                self._collapsed.append(earlier)
+                self._bytes -= self._transactions.sizes([earlier])[0]
+            self._content[resource.key] = resource
 
     def close(self, resolve: Resolve) -> Parcel:
-        parcel = Parcel(
-            [(resource,) for resource, _ in self._content.values()],
-            frozenset(self._lanes),
-            self._collapsed,
-            resolve,
-        )
+        parcel = Parcel(Part(list(self._content.values())), frozenset(self._lanes), self._collapsed, resolve)
         self._content, self._lanes, self._collapsed = {}, set(), []
-        self._bytes = self._envelope
+        self._bytes = self._transactions.envelope
         return parcel
 
 
 def pack(
-    units: Iterable[Unit],
-    limits: Limits,
-    *,
-    size: Callable[[Resource], int],
-    envelope: int,
-    resolve: Resolve = Resolve.LATER,
+    units: Iterable[Unit], limits: Limits, transactions: Transactions, *, resolve: Resolve = Resolve.LATER
 ) -> Iterator[Parcel]:
-    """Pack units into parcels, in order. ``size`` gives the bytes a resource adds, ``envelope`` those around
-    all.
+    """Pack units into parcels, in order.
 
     A unit that fits into one transaction is not divided; one that does not begins a new transaction.
     """
-    opened = _Open(limits, envelope)
+    opened = _Open(limits, transactions)
     for unit in units:
-        sizes = [size(resource) for resource in unit.resources]
-        if len(opened) and not opened.fits(len(sizes), sum(sizes)):
+        count = len(unit.resources)
+        if unit.bytes is not None and opened.fits(count, most := unit.bytes + count * transactions.most_overhead):
+            opened.put(unit.resources, most, unit.lanes)
+            continue
+        sizes = transactions.sizes(unit.resources)
+        total = sum(sizes)
+        if len(opened) and not opened.fits(count, total):
             yield opened.close(resolve)
-        for resource, bytes_ in zip(unit.resources, sizes, strict=True):
-            if len(opened) and not opened.fits(1, bytes_):
+        if opened.fits(count, total):
+            opened.put(unit.resources, total, unit.lanes)
+            continue
+        at = 0
+        while at < count:
+            take = opened.room(sizes, at)
+            if take:
+                opened.put(unit.resources[at : at + take], sum(sizes[at : at + take]), unit.lanes)
+                at += take
+            else:
                 yield opened.close(resolve)
-            opened.join(unit.lanes)
-            opened.put(resource, bytes_)
     if len(opened):
         yield opened.close(resolve)
 
 
 def pack_groups(
-    units: Iterable[Unit],
-    limits: Limits,
-    *,
-    size: Callable[[Resource], int],
-    envelope: int,
-    resolve: Resolve,
+    units: Iterable[Unit], limits: Limits, transactions: Transactions, *, resolve: Resolve
 ) -> Iterator[Parcel]:
     """Like ``pack``, but every unit stays a group, which the halving of a refused transaction respects.
 
     ``Type/id`` must be unique. A unit larger than the limits travels alone.
     """
-    groups: list[Sequence[Resource]] = []
+    resources: list[Resource] = []
+    groups: list[int] = []
     lanes: set[str] = set()
-    count, bytes_ = 0, envelope
+    bytes_ = transactions.envelope
     for unit in units:
-        added = sum(map(size, unit.resources))
-        full = count + len(unit.resources) > limits.batch_size or bytes_ + added > limits.max_bytes
-        if groups and full:
-            yield Parcel(groups, frozenset(lanes), resolve=resolve)
-            groups, lanes, count, bytes_ = [], set(), 0, envelope
-        groups.append(unit.resources)
+        added = sum(transactions.sizes(unit.resources))
+        if groups and (len(resources) + len(unit.resources) > limits.batch_size or bytes_ + added > limits.max_bytes):
+            yield Parcel(Part(resources, groups), frozenset(lanes), resolve=resolve)
+            resources, groups, lanes, bytes_ = [], [], set(), transactions.envelope
+        groups.append(len(resources))
+        resources += unit.resources
         lanes |= unit.lanes
-        count += len(unit.resources)
         bytes_ += added
     if groups:
-        yield Parcel(groups, frozenset(lanes), resolve=resolve)
+        yield Parcel(Part(resources, groups), frozenset(lanes), resolve=resolve)

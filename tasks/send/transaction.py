@@ -11,6 +11,8 @@ import threading
 from collections.abc import Iterable
 from typing import Final
 
+import msgspec
+
 from tasks.shared.bundle import Resource
 
 MAX_BODY: Final = 5 * 1024 * 1024
@@ -27,6 +29,9 @@ HEADERS: Final = {
 
 _HEAD: Final = b'{"resourceType":"Bundle","type":"transaction","entry":['
 _TAIL: Final = b"]}"
+_RESOURCE: Final = b'","resource":'
+_REQUEST: Final = b',"request":{"method":"PUT","url":"'
+_END: Final = b'"}}'
 
 
 class Transactions:
@@ -37,12 +42,18 @@ class Transactions:
         self.url = f"{url.rstrip('/')}/fhir"
         self._first = b'{"fullUrl":' + json.dumps(self.url).encode()[:-1] + b"/"
         self._next = b"," + self._first
-        # "Type/id" stands twice in an entry, each time once.
-        self._overhead = len(self._next) + len(b'","resource":,"request":{"method":"PUT","url":""}}')
+        # Without "Type/id", which stands in an entry twice.
+        self._overhead = len(self._next) + len(_RESOURCE) + len(_REQUEST) + len(_END)
 
-    def size(self, resource: Resource) -> int:
-        """Bytes that this resource adds to a body."""
-        return self._overhead + 2 * (len(resource.type) + 1 + len(resource.id)) + len(resource.raw)
+    def sizes(self, resources: Iterable[Resource]) -> list[int]:
+        """Bytes that each of these adds to a body."""
+        overhead = self._overhead
+        return [overhead + 2 * len(resource.key) + len(resource.raw) for resource in resources]
+
+    @property
+    def most_overhead(self) -> int:
+        """Bytes that a resource adds to a body beside its own, at most: ids have 64 characters, types as well."""
+        return self._overhead + 2 * (64 + 1 + 64)
 
     @property
     def envelope(self) -> int:
@@ -50,16 +61,15 @@ class Transactions:
         return len(_HEAD) + len(_TAIL)
 
     def body(self, resources: Iterable[Resource]) -> bytes:
-        """The transaction with these resources, in this order; their bytes are in it unchanged."""
-        parts: list[bytes] = [_HEAD]
-        opening = self._first
+        """The transaction with these resources (at least one), in this order; their bytes are in it unchanged."""
+        parts: list[bytes | msgspec.Raw] = []
+        opening = self._next
         for resource in resources:
             key = resource.key.encode()
-            # join takes views as well: this is the only copy that is made of a resource
-            parts += (opening, key, b'","resource":', resource.raw)
-            parts += (b',"request":{"method":"PUT","url":"', key, b'"}}')
-            opening = self._next
+            parts += (opening, key, _RESOURCE, resource.raw, _REQUEST, key, _END)
+        parts[:1] = (_HEAD, self._first)
         parts.append(_TAIL)
+        # join takes views as well: this is the only copy that is made of a resource
         return b"".join(parts)
 
 
@@ -70,6 +80,7 @@ class Limits:
     def __init__(self, batch_size: int, max_bytes: int = MAX_BODY) -> None:
         self.batch_size = batch_size
         self._max_bytes = max_bytes
+        self.lowered = False
         self._lock = threading.Lock()
 
     @property
@@ -81,3 +92,4 @@ class Limits:
         """A body of ``refused`` bytes was answered 413: from now on none that is as large."""
         with self._lock:
             self._max_bytes = min(self._max_bytes, max(MIN_BODY, refused // 2))
+            self.lowered = True

@@ -35,6 +35,9 @@ _CONFLICT: Final = re.compile(r"version|(?<!unique index )constraint failure|loc
 _CONFLICT_CODES: Final = frozenset({"conflict", "lock-error", "transient", "timeout", "throttled"})
 
 
+_STATUS: Final = re.compile("[1-5][0-9][0-9]")
+
+
 class Fate(Enum):
     """What becomes of a transaction, or of one of its entries."""
 
@@ -68,12 +71,11 @@ class _Outcome(msgspec.Struct):
     issue: list[_Issue] = []
 
 
-class _Response(msgspec.Struct):
+class _Response(msgspec.Struct, gc=False):
     status: str = ""
-    outcome: msgspec.Raw = msgspec.Raw()
 
 
-class _Entry(msgspec.Struct):
+class _Entry(msgspec.Struct, gc=False):
     response: _Response | None = None
 
 
@@ -83,7 +85,20 @@ class _Transaction(msgspec.Struct, rename="camel"):
     entry: list[_Entry] = []
 
 
+class _Explained(msgspec.Struct):
+    outcome: msgspec.Raw = msgspec.Raw()
+
+
+class _ExplainedEntry(msgspec.Struct):
+    response: _Explained | None = None
+
+
+class _ExplainedTransaction(msgspec.Struct):
+    entry: list[_ExplainedEntry] = []
+
+
 _transaction = msgspec.json.Decoder(_Transaction)
+_explained = msgspec.json.Decoder(_ExplainedTransaction)
 _outcome = msgspec.json.Decoder(_Outcome)
 
 
@@ -120,15 +135,14 @@ def judge_entries(answer: Answer, count: int) -> list[Verdict] | None:
         raise _unexpected(answer, "something that is no transaction-response")
     if len(response.entry) != count:
         raise _unexpected(answer, f"{len(response.entry)} results for {count} resources")
-    statuses = [entry.response.status[:3] if entry.response else "" for entry in response.entry]
-    if all(status.startswith("2") for status in statuses):
-        return None
-    if not all(re.fullmatch("[1-5][0-9][0-9]", status) for status in statuses):
+    statuses = [entry.response.status[:3] if entry.response is not None else "" for entry in response.entry]
+    if not all(map(_STATUS.fullmatch, set(statuses))):
         raise _unexpected(answer, "results without a status")
-    return [
-        judge(int(status), bytes(entry.response.outcome) if entry.response else b"")
-        for status, entry in zip(statuses, response.entry, strict=True)
-    ]
+    if all(status[0] == "2" for status in set(statuses)):
+        return None
+    # Rare, and the only case in which the outcomes are looked at.
+    outcomes = [entry.response.outcome if entry.response else b"" for entry in _explained.decode(answer.body).entry]
+    return [judge(int(status), bytes(why)) for status, why in zip(statuses, outcomes, strict=True)]
 
 
 def _unexpected(answer: Answer, what: str) -> ServiceError:

@@ -112,7 +112,7 @@ class WaitingRoom:
             raise storage_error(error, self._path) from None
         head = self._decoder.decode(data[: slot.head])
         raw = data[slot.head :]
-        return Resource(head.type, head.id, raw, slot.file, head.line, head.entry, head.ordinal)
+        return Resource(head.type, head.id, key, raw, slot.file, head.line, head.entry, head.ordinal)
 
     def targets(self, key: str, base: bytes) -> Iterator[str]:
         """``Type/id`` of the waiting resources that this one refers to; ``base`` is the server's own URL."""

@@ -8,6 +8,9 @@ document and message Bundles are resources themselves. A history Bundle holds ve
 holds answers: neither is data to be loaded, so both are rejected, as is a Bundle without a type. A Bundle
 inside a Bundle is a resource.
 
+An ``id`` or ``resourceType`` that stands twice makes a resource ambiguous, and it is rejected; not so in a Bundle
+entry that begins in the usual way (type, id): there the first one counts, and the server compares it with the URL.
+
 Two changes to a resource's bytes are possible, both by splicing, never by parsing and dumping:
 
 * one without an ``id`` gets ``"id":"…",`` after its opening brace, a UUIDv5 of its position (base name of the
@@ -55,16 +58,13 @@ class Resource(msgspec.Struct, frozen=True, gc=False):
 
     type: str
     id: str
+    key: str
+    """``Type/id``. It may identify a person: for requests and private files, never for logs."""
     raw: bytes | msgspec.Raw
     file: str
     line: int
     entry: int | None
     ordinal: int
-
-    @property
-    def key(self) -> str:
-        """``Type/id``. It may identify a person: for requests and private files, never for logs."""
-        return f"{self.type}/{self.id}"
 
 
 class Rejected(msgspec.Struct, frozen=True, gc=False):
@@ -110,32 +110,32 @@ class _Head(msgspec.Struct, rename="camel"):
     id: str | msgspec.UnsetType = msgspec.UNSET
 
 
-class _Entry(msgspec.Struct, rename="camel"):
+class _Search(msgspec.Struct, gc=False):
+    mode: str | None = None
+
+
+class _Request(msgspec.Struct, gc=False):
+    method: str | None = None
+
+
+class _Entry(msgspec.Struct, rename="camel", gc=False):
     resource: msgspec.Raw = msgspec.Raw()
-    full_url: msgspec.Raw = msgspec.Raw()
-    search: msgspec.Raw = msgspec.Raw()
-    request: msgspec.Raw = msgspec.Raw()
+    full_url: str | None = None
+    search: _Search | None = None
+    request: _Request | None = None
 
 
 class _Bundle(msgspec.Struct, rename="camel"):
     resource_type: str
-    id: msgspec.Raw = msgspec.Raw()
     type: str | msgspec.UnsetType = msgspec.UNSET
     entry: list[_Entry] = []
 
 
-class _Search(msgspec.Struct):
-    mode: str = ""
-
-
-class _Request(msgspec.Struct):
-    method: str = ""
-
-
 _head = msgspec.json.Decoder(_Head)
 _bundle = msgspec.json.Decoder(_Bundle)
-_search = msgspec.json.Decoder(_Search)
-_request = msgspec.json.Decoder(_Request)
+
+# How nearly every resource begins. Where it does, nothing more of it needs to be read.
+_USUAL = re.compile(rb'\s*\{\s*"resourceType"\s*:\s*"([A-Z][A-Za-z]{1,63})"\s*,\s*"id"\s*:\s*"([A-Za-z0-9\-.]{1,64})"')
 
 
 class _UnusableError(Exception):
@@ -181,7 +181,7 @@ def _maybe_bundle(line: bytes | msgspec.Raw) -> _Bundle | None:
 
 
 def _cut_plain(line: bytes, file: str, number: int, first: int) -> Cut:
-    head = _read_head(line, suspicious=line.count(b'"id"') > 1 or line.count(b'"resourceType"') > 1)
+    head = _read_head(line)
     if head.resource_type == "Bundle":
         bundle = _maybe_bundle(line)
         if bundle is None:
@@ -189,50 +189,53 @@ def _cut_plain(line: bytes, file: str, number: int, first: int) -> Cut:
         if bundle.type not in RESOURCES:
             return _cut_bundle(line, bundle, file, number, first)
     raw, identifier, derived = _identified(line, head, file, number, None)
-    resource = Resource(head.resource_type, identifier, raw, file, number, None, first)
+    kind = head.resource_type
+    resource = Resource(kind, identifier, f"{kind}/{identifier}", raw, file, number, None, first)
     return Cut(resources=(resource,), derived_ids=derived)
 
 
-def _cut_bundle(line: bytes, bundle: _Bundle, file: str, number: int, first: int, *, suspicious: bool = False) -> Cut:
+def _cut_bundle(line: bytes, bundle: _Bundle, file: str, number: int, first: int) -> Cut:
     if bundle.type not in UNWRAPPED:
         raise _UnusableError(
             "bundle-type",
             "only collection, searchset, transaction, batch, document and message Bundles can be sent",
             "Bundle",
         )
-    # A repeated key would silently lose data or choose one of two ids. Counting is cheap, and enough for
-    # nearly all lines: only where the counts leave room for a repetition are resources looked at one by one.
-    carrying = sum(1 for entry in bundle.entry if entry.resource)
-    exact = line.count(b'"resourceType"') == carrying + 1
-    suspicious = suspicious or not exact or line.count(b'"id"') > carrying + bool(bundle.id)
+    # JSON readers drop what stands under a repeated key. So that no resource is lost with it, they are counted; where
+    # the count does not agree (contained resources have a type too), the resources are looked at one by one.
+    exact = line.count(b'"resourceType"') == 1 + sum(1 for entry in bundle.entry if entry.resource)
     if not exact and not _nothing_lost(line, bundle):
         raise _UnusableError("repeated-key", "the Bundle has a key twice, so what it holds is ambiguous", "Bundle")
     resources: list[Resource] = []
     rejected: list[Rejected] = []
-    patients: set[str] = set()
+    patients: list[str] = []
     placeholders: dict[bytes, bytes] = {}
     skipped = derived = 0
+    ordinal = first
     for index, entry in enumerate(bundle.entry):
-        if _carries_nothing(entry):
+        raw: bytes | msgspec.Raw = entry.resource
+        if (entry.request or entry.search or len(raw) <= len(b"null")) and _carries_nothing(entry):
             skipped += 1
             continue
-        ordinal = first + len(resources) + len(rejected)
-        try:
-            head = _read_head(entry.resource, suspicious=suspicious)
-            raw, identifier, new = _identified(entry.resource, head, file, number, index)
-        except _UnusableError as problem:
-            rejected.append(_rejected(problem, entry.resource, file, number, index, ordinal))
-            continue
-        derived += new
-        resource = Resource(head.resource_type, identifier, raw, file, number, index, ordinal)
-        resources.append(resource)
-        if resource.type == "Patient":
-            patients.add(identifier)
-        url = bytes(entry.full_url)
-        if url.startswith(b'"urn:'):
-            placeholders[url[1:-1]] = resource.key.encode()
-    if derived and not suspicious:  # then the counts left room after all
-        return _cut_bundle(line, bundle, file, number, first, suspicious=True)
+        if exact and (usual := _USUAL.match(raw)) is not None:
+            kind, identifier = usual[1].decode(), usual[2].decode()
+        else:
+            try:
+                head = _read_head(raw)
+            except _UnusableError as problem:
+                rejected.append(_rejected(problem, raw, file, number, index, ordinal))
+                ordinal += 1
+                continue
+            kind = head.resource_type
+            raw, identifier, new = _identified(raw, head, file, number, index)
+            derived += new
+        key = f"{kind}/{identifier}"
+        resources.append(Resource(kind, identifier, key, raw, file, number, index, ordinal))
+        ordinal += 1
+        if kind == "Patient":
+            patients.append(identifier)
+        if entry.full_url is not None and entry.full_url[:4] == "urn:":
+            placeholders[entry.full_url.encode()] = key.encode()
     resolved = 0
     if placeholders:
         resources, resolved = _resolve(resources, placeholders)
@@ -240,26 +243,19 @@ def _cut_bundle(line: bytes, bundle: _Bundle, file: str, number: int, first: int
 
 
 def _carries_nothing(entry: _Entry) -> bool:
-    if len(entry.resource) <= len(b"null") and bytes(entry.resource) in {b"", b"null"}:
-        return True
-    try:
-        if entry.search and _search.decode(entry.search).mode == "outcome":
-            return True
-        return bool(entry.request) and _request.decode(entry.request).method == "DELETE"
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return False  # an unreadable request or search says nothing; neither is sent on
+    return (
+        (entry.request is not None and entry.request.method == "DELETE")
+        or (entry.search is not None and entry.search.mode == "outcome")
+        or (len(entry.resource) <= len(b"null") and bytes(entry.resource) in {b"", b"null"})
+    )
 
 
 def _nothing_lost(line: bytes, bundle: _Bundle) -> bool:
-    inside = sum(
-        bytes(part).count(b'"resourceType"')
-        for entry in bundle.entry
-        for part in (entry.resource, entry.request, entry.search)
-    )
+    inside = sum(bytes(entry.resource).count(b'"resourceType"') for entry in bundle.entry)
     return line.count(b'"resourceType"') == inside + 1
 
 
-def _read_head(raw: bytes | msgspec.Raw, *, suspicious: bool) -> _Head:
+def _read_head(raw: bytes | msgspec.Raw) -> _Head:
     try:
         head = _head.decode(raw)
     except msgspec.ValidationError:
@@ -274,7 +270,7 @@ def _read_head(raw: bytes | msgspec.Raw, *, suspicious: bool) -> _Head:
         raise _UnusableError("invalid-resource-type", "resourceType is not the name of a FHIR type")
     if head.id is not msgspec.UNSET and not _ID.fullmatch(head.id):
         raise _UnusableError("invalid-id", "the id is not 1 to 64 letters, digits, - or .", head.resource_type)
-    if suspicious and _ambiguous(bytes(raw)):
+    if _ambiguous(bytes(raw)):
         raise _UnusableError("repeated-key", "resourceType or id stands twice in the resource", head.resource_type)
     return head
 

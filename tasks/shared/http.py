@@ -12,9 +12,12 @@ references:
                            ``redirect-downgrade``, ``redirect-invalid``, ``redirect-loop``,
                            ``answer-too-large``, ``answer-encoding``, ``proxy-authentication``,
                            ``proxy-refused``, ``tls-untrusted``, ``tls-expired``, ``tls-not-yet-valid``,
-                           ``tls-hostname``, ``tls-protocol``, ``oauth-*`` (see ``auth.py``)
+                           ``tls-hostname``, ``tls-protocol``, ``oauth-client``, ``oauth-refused``,
+                           ``oauth-issuer``, ``oauth-downgrade``
 ``StalledError``           ``transfer-stalled``: the body of a ``stream`` stopped coming
-``InputError``             ``url-invalid``, ``tls-ca-bundle``, ``proxy-invalid``, ``auth-value``
+``InputError``             ``url-invalid``, ``tls-ca-bundle``, ``proxy-invalid``, ``auth-value``,
+                           ``header-invalid``
+``InternalError``          ``request-invalid``, ``internal``
 =========================  ===========================================================================
 
 httpx is driven below its ``Client``: that halves the cost of a small request (``performance.md``), and
@@ -81,7 +84,8 @@ _PACKED = frozenset({"gzip", "x-gzip", "deflate"})
 class ServiceClient:
     """The calls of one step to one service; thread-safe, with its own connections.
 
-    ``service`` is the key under ``services`` in the configuration; errors and log lines name it.
+    ``service`` is the key under ``services`` in the configuration (``send`` or ``services.send``); errors and
+    log lines name it.
     ``credentials_origin`` is a URL of the service: what ``auth`` holds goes to its origin (scheme, host,
     port) and to no other; without it, it goes nowhere. ``timeout`` (seconds) is for one whole request of
     ``send``, and for one silence of the service in ``stream``. A ``stop`` ends the wait between attempts
@@ -109,7 +113,7 @@ class ServiceClient:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] | None = None,
     ) -> None:
-        self.service = service
+        self.service = service = service.removeprefix("services.")
         self._timeout = timeout
         self._stop = stop
         self._stats = stats

@@ -74,7 +74,10 @@ class Ranges:
 
 def ranges_of(values: Iterable[int]) -> list[tuple[int, int]]:
     """The ranges that hold exactly these integers, in order."""
-    return list(Ranges((value, value + 1) for value in sorted(values)))
+    distinct = sorted(set(values))
+    if distinct and distinct[-1] - distinct[0] + 1 == len(distinct):  # as a rule: no gaps
+        return [(distinct[0], distinct[-1] + 1)]
+    return list(Ranges((value, value + 1) for value in distinct))
 
 
 class Account:

@@ -29,6 +29,9 @@ from tasks.shared.stop import Stop
 T = TypeVar("T")
 
 _SLICE = 0.25  # seconds between two looks at the stop
+# Seconds an idle connection is used again. Many servers close theirs after 5, and a request that meets the
+# closing half-way is lost, which hurts when it must not be repeated.
+_KEEP_ALIVE = 4.0
 _SMALL, _LARGE = 64 * 1024, 256 * 1024
 
 
@@ -303,7 +306,7 @@ class PoolTransport(httpx.BaseTransport):
         options: dict[str, Any] = {
             "ssl_context": self._ssl_context,
             "max_connections": 1,
-            "keepalive_expiry": 5.0,
+            "keepalive_expiry": _KEEP_ALIVE,
             "network_backend": _Backend(self._patience),
         }
         proxy = self._proxy

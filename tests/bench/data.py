@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-_NAMES = ["Albers", "Böhm", "Claßen", "Dörfler", "Ehlers", "Fröhlich", "Günther", "Hübner", "Jäger", "Krüger", "Lübbers", "Möbius", "Nürnberg", "Quast"]
+_NAMES = ("Albers", "Böhm", "Claßen", "Dörfler", "Ehlers", "Fröhlich", "Günther", "Hübner", "Jäger", "Krüger", "Möbius")
 _CODES = ("2345-7", "718-7", "2160-0", "2951-2", "2823-3", "6690-2", "777-3", "1988-5", "4548-4", "2524-7")
 _PROFILE = "https://www.medizininformatik-initiative.de/fhir/core/modul-labor/StructureDefinition/ObservationLab"
 
@@ -72,7 +72,8 @@ def _patient(draw: random.Random, number: int, seed: int) -> dict[str, Any]:
 
 def _observation(draw: random.Random, number: int, seed: int, index: int) -> dict[str, Any]:
     code = draw.choice(_CODES)
-    moment = f"202{draw.randint(0, 6)}-{draw.randint(1, 12):02}-{draw.randint(1, 28):02}T{draw.randint(0, 23):02}:15:00+01:00"
+    day = f"202{draw.randint(0, 6)}-{draw.randint(1, 12):02}-{draw.randint(1, 28):02}"
+    moment = f"{day}T{draw.randint(0, 23):02}:15:00+01:00"
     return {
         "resourceType": "Observation",
         "id": f"o{seed}-{number}-{index}",

@@ -127,7 +127,7 @@ class Intake:
                 piece = bytes(memoryview(buffer)[:count])
                 self._check.feed(piece)
                 if not keep:
-                    self._part.write(piece)
+                    self._store(piece)
         finally:
             stream.close()
 

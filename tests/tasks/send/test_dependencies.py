@@ -32,8 +32,8 @@ def test_targets_come_first_and_exactly_the_circles_stay_together(graph: tuple[i
     size, edges = graph
     keys = [str(n) for n in range(size)]
     targets: dict[str, list[str]] = {key: [] for key in keys}
-    for source, target in edges:
-        targets.setdefault(str(source), []).append(str(target))
+    for start, stop in edges:
+        targets.setdefault(str(start), []).append(str(stop))
     inside = {key: [target for target in targets[key] if target in keys] for key in keys}
     groups = list(dependency_order(keys, lambda key: targets[key]))
     assert sorted(key for group in groups for key in group) == sorted(keys)

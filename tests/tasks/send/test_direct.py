@@ -492,6 +492,6 @@ def test_the_sandbox_server_takes_everything_in_both_manners(tmp_path: Path) -> 
             *[resource("Provenance", f"v{n}", target=[{"reference": f"Observation/p{n}-o1"}]) for n in range(20)],
         )
         job.write("2.ndjson", *[patient_line(n, 5) for n in range(20)], resource("Organization", "o9"))
-        with serve_in_thread(fhir_service(FhirOptions(manners=manners))) as server:  # type: ignore[arg-type]
+        with serve_in_thread(fhir_service(FhirOptions(manners=manners))) as server:
             result = job.send(server.url, batch_size=7)
         assert result.resources_in == result.resources_out == 130

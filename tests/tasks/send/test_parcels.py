@@ -6,14 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.send.parcels import Parcel, Resolve, Unit, pack, pack_groups
-from tasks.send.transaction import Limits
+from tasks.send.transaction import Limits, Transactions
 from tasks.shared.bundle import Resource
 
-ENVELOPE = 10
+TRANSACTIONS = Transactions("http://h")
+ENVELOPE = TRANSACTIONS.envelope
 
 
 def made(ordinal: int, size: int = 1, key: str | None = None, line: int = 1) -> Resource:
-    return Resource("Basic", key or f"r{ordinal}", b"x" * size, "a.ndjson", line, None, ordinal)
+    return Resource("Basic", key or f"r{ordinal}", f"Basic/{key or ordinal}", b"x" * size, "a.ndjson", line, None, ordinal)
 
 
 def units(*sizes: int) -> list[Unit]:

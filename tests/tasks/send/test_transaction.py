@@ -14,7 +14,7 @@ TRANSACTIONS = Transactions("https://fhir.example/base/")
 
 
 def made(kind: str, identifier: str, raw: bytes) -> Resource:
-    return Resource(kind, identifier, raw, "a.ndjson", 1, None, 0)
+    return Resource(kind, identifier, f"{kind}/{identifier}", raw, "a.ndjson", 1, None, 0)
 
 
 def test_the_client_appends_fhir_to_the_root_url() -> None:

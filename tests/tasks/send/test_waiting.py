@@ -10,7 +10,7 @@ from tasks.shared.bundle import Resource
 
 
 def made(identifier: str, ordinal: int = 0, raw: bytes = b"{}") -> Resource:
-    return Resource("Observation", identifier, raw, "a.ndjson", 3, 4, ordinal)
+    return Resource("Observation", identifier, f"Observation/{identifier}", raw, "a.ndjson", 3, 4, ordinal)
 
 
 def test_a_waiting_resource_comes_back_as_it_was_in_the_order_it_came(tmp_path: Path) -> None:

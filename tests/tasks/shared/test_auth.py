@@ -119,13 +119,14 @@ def test_an_api_key_that_cannot_be_sent_is_refused_without_showing_it(key: str) 
     assert "geh" not in caught.value.render()
 
 
-def test_a_refusal_names_the_auth_block() -> None:
+@pytest.mark.parametrize("service", ["send", "services.send"])
+def test_a_refusal_names_the_auth_block(service: str) -> None:
     auth = AuthConfig(username="user", password="geheim")
-    with loopback([Reply(401)]) as server, client("send", auth=auth, credentials_origin=server.url) as http:
+    with loopback([Reply(401)]) as server, client(service, auth=auth, credentials_origin=server.url) as http:
         with pytest.raises(ServiceError) as caught:
             call(http, server.url)
     assert caught.value.reference == "service-unauthorized"
-    assert "services.send.auth" in caught.value.render()
+    assert "in services.send.auth" in caught.value.render()
     assert len(server.seen) == 1
 
 

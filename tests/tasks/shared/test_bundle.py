@@ -180,10 +180,12 @@ def test_a_repeated_key_of_a_bundle_never_loses_a_resource_silently(line: bytes)
     assert rejections(parts(line % (PATIENT, OBSERVATION))) == [("repeated-key", None, 0)]
 
 
-def test_a_repeated_id_is_found_also_when_another_resource_has_none() -> None:
+def test_a_repeated_id_behind_a_usual_beginning_is_left_to_the_server() -> None:
     twice = b'{"resourceType":"Patient","id":"a","id":"b"}'
-    part = parts(bundle("batch", entry(twice), entry(b'{"resourceType":"Patient"}')))
-    assert rejections(part) == [("repeated-key", 0, 0)]
+    part = parts(bundle("batch", entry(twice)))
+    assert [(r.key, bytes(r.raw)) for r in part.resources] == [("Patient/a", twice)]
+    unusual = b'{"id":"a","resourceType":"Patient","id":"b"}'
+    assert rejections(parts(bundle("batch", entry(unusual)))) == [("repeated-key", 0, 0)]
 
 
 def test_a_resource_without_id_gets_a_stable_uuid_spliced_in_and_keeps_all_other_bytes() -> None:

@@ -59,12 +59,12 @@ class Setting:
             sleep=self.sleeps,
         )
 
-    def fetch(self, server: Loopback, path: str = "/x.ndjson?token=CANARY", **options: bool) -> FileFacts:
-        return self.downloader.fetch(server.url + path, self.directory, "x", **options)
+    def fetch(self, server: Loopback, path: str = "/x.ndjson?token=CANARY", *, allow_empty: bool = True) -> FileFacts:
+        return self.downloader.fetch(server.url + path, self.directory, "x", allow_empty=allow_empty)
 
-    def fails(self, server: Loopback, kind: type[SluiceError], **options: bool) -> SluiceError:
+    def fails(self, server: Loopback, kind: type[SluiceError], *, allow_empty: bool = True) -> SluiceError:
         with pytest.raises(kind) as caught:
-            self.fetch(server, **options)
+            self.fetch(server, allow_empty=allow_empty)
         assert "CANARY" not in caught.value.render()
         assert self.names == []
         return caught.value
@@ -387,6 +387,18 @@ def test_an_empty_answer_is_an_empty_file_otherwise(compressing: Setting) -> Non
     with loopback([Reply(200, b"")]) as server:
         assert compressing.fetch(server).lines == 0
     assert compressing.names == ["x.ndjson.zst"]
+
+
+def test_the_facts_are_recorded_before_the_file_has_its_name(plain: Setting) -> None:
+    recorded: list[FileFacts] = []
+
+    def record(facts: FileFacts) -> None:
+        recorded.append(facts)
+        assert plain.names == ["x.ndjson.part"]
+
+    with loopback([Reply(200, LINES)]) as server:
+        facts = plain.downloader.fetch(server.url + "/x", plain.directory, "x", record=record)
+    assert recorded == [facts]
 
 
 # Stop

@@ -1,0 +1,193 @@
+"""How fast ``direct_resource_load`` is, beside what the machine can do (performance.md).
+
+    python -m tests.bench.bench_send [--mb 200] [--files 8] [--zst]
+
+A sink in another process reads each transaction and answers at once. The limit is two threads of ``http.client`` that
+post the same kind of bodies to the same sink. Both are measured in this run; the target is a ratio of at least 0.6.
+``--mb 2000`` shows that memory does not grow with the data (at most 300 MB).
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import multiprocessing
+import random
+import resource
+import socket
+import tempfile
+import threading
+import time
+import uuid
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import zstandard
+
+from config import PipelineConfig
+from tasks.send.direct import run
+from tasks.shared.step import StepContext
+
+MB = 1_000_000
+_CODES = [("2345-7", "Glucose"), ("718-7", "Hemoglobin"), ("2160-0", "Creatinine"), ("2951-2", "Sodium")]
+
+
+def patient(number: int, chance: random.Random) -> bytes:
+    """A made-up patient's Bundle as one line, about 80 kB in about 100 resources."""
+    name = str(uuid.UUID(int=chance.getrandbits(128)))
+    entries: list[dict[str, Any]] = [{"resourceType": "Patient", "id": name, "birthDate": "1950-01-01"}]
+    for index in range(chance.randrange(70, 130)):
+        code, text = chance.choice(_CODES)
+        entries.append(
+            {
+                "resourceType": "Observation",
+                "id": str(uuid.UUID(int=chance.getrandbits(128))),
+                "meta": {
+                    "profile": ["https://example.org/fhir/StructureDefinition/Laboratory"],
+                    "source": f"#{number}",
+                },
+                "status": "final",
+                "identifier": [{"system": "https://example.org/sid/lab", "value": f"{number}-{index}"}],
+                "category": [{"coding": [{"system": "http://loinc.org", "code": "26436-6"}]}],
+                "code": {"coding": [{"system": "http://loinc.org", "code": code, "display": text}], "text": text},
+                "subject": {"reference": f"Patient/{name}"},
+                "effectiveDateTime": f"20{index % 24:02}-03-04T05:06:07+01:00",
+                "valueQuantity": {"value": index * 1.25, "unit": "mg/dL", "system": "http://unitsofmeasure.org"},
+            }
+        )
+    put = [
+        {"fullUrl": f"https://e.example/{one['id']}", "resource": one, "request": {"method": "PUT", "url": "x"}}
+        for one in entries
+    ]
+    line = {"resourceType": "Bundle", "id": f"b{number}", "type": "transaction", "entry": put}
+    return json.dumps(line, separators=(",", ":")).encode()
+
+
+def make(directory: Path, size: int, files: int, *, compressed: bool) -> int:
+    """Write ``files`` files with together ``size`` bytes of lines; the bytes written, uncompressed."""
+    chance = random.Random(7)
+    lines = [patient(number, chance) for number in range(200)]
+    total = number = 0
+    for index in range(files):
+        path = directory / f"batch-{index}.ndjson{'.zst' if compressed else ''}"
+        with path.open("wb") as raw:
+            file = zstandard.ZstdCompressor(3).stream_writer(raw, closefd=False) if compressed else raw
+            while total < size * (index + 1) // files:
+                total += file.write(lines[number % len(lines)] + b"\n") and len(lines[number % len(lines)]) + 1
+                number += 1
+            if compressed:
+                file.close()
+    return total
+
+
+def sink(ready: Connection) -> None:
+    """Answer every POST with a transaction-response for as many entries as came, as fast as this machine can."""
+    entry = b'{"response":{"status":"200 OK","etag":"W/\\"1\\"","lastModified":"2026-01-01T00:00:00Z"}}'
+
+    def serve(connection: socket.socket) -> None:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        buffer = bytearray(1 << 23)
+        with connection:
+            while True:
+                got = 0
+                while (end := buffer.find(b"\r\n\r\n", 0, got)) < 0:
+                    count = connection.recv_into(memoryview(buffer)[got:])
+                    if not count:
+                        return
+                    got += count
+                head = bytes(buffer[:end]).lower()
+                length = int(head.split(b"content-length:")[1].split(b"\r\n")[0])
+                need = end + 4 + length
+                if need > len(buffer):
+                    buffer.extend(bytes(need - len(buffer)))
+                while got < need:
+                    count = connection.recv_into(memoryview(buffer)[got:need])
+                    if not count:
+                        return
+                    got += count
+                entries = buffer.count(b'"request":{"method":"PUT"', end, need)
+                body = b'{"resourceType":"Bundle","type":"transaction-response","entry":[%s]}' % b",".join(
+                    [entry] * entries
+                )
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+
+    server = socket.create_server(("127.0.0.1", 0))
+    ready.send(server.getsockname()[1])
+    while True:
+        accepted, _ = server.accept()
+        threading.Thread(target=serve, args=(accepted,), daemon=True).start()
+
+
+def limit(port: int, size: int, threads: int = 2) -> float:
+    """MB/s that ``http.client`` posts in ``threads`` threads, transactions of 100 resources."""
+    chance = random.Random(1)
+    one = json.loads(patient(0, chance))["entry"][1]
+    body = json.dumps({"resourceType": "Bundle", "entry": [one] * 100}, separators=(",", ":")).encode()
+    each = max(1, size // threads // len(body))
+
+    def post() -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", port)
+        for _ in range(each):
+            connection.request("POST", "/fhir", body, {"Content-Type": "application/fhir+json"})
+            connection.getresponse().read()
+        connection.close()
+
+    workers = [threading.Thread(target=post) for _ in range(threads)]
+    started = time.perf_counter()
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    return each * threads * len(body) / (time.perf_counter() - started) / MB
+
+
+def load(port: int, directory: Path, job: Path) -> tuple[float, int, int]:
+    """Seconds, bytes sent and requests of one load of ``directory``."""
+    config = PipelineConfig.model_validate(
+        {"services": {"send": {"send_as": "direct_resource_load", "url": f"http://127.0.0.1:{port}"}}}
+    )
+    context = StepContext(config=config, job_id="bench", job_dir=job, position=1, name="send", source=directory)
+    started = time.perf_counter()
+    result = run(context)
+    return time.perf_counter() - started, result.bytes_out or 0, context.stats.requests
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--mb", type=int, default=200, help="size of the data, uncompressed")
+    parser.add_argument("--files", type=int, default=8)
+    parser.add_argument("--zst", action="store_true", help="compressed input")
+    options = parser.parse_args()
+    # A fresh interpreter: a fork would share this one's memory figures.
+    context = multiprocessing.get_context("spawn")
+    mine, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=sink, args=(theirs,), daemon=True)
+    process.start()
+    port = mine.recv()
+    try:
+        with tempfile.TemporaryDirectory() as name:
+            data = Path(name) / "data"
+            data.mkdir()
+            size = make(data, options.mb * MB, options.files, compressed=options.zst)
+            base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+            before = limit(port, min(size, 300 * MB))
+            seconds, sent, requests = load(port, data, Path(name) / "job")
+            after = limit(port, min(size, 300 * MB))
+    finally:
+        process.terminate()
+        process.join()
+    best = max(before, after)
+    rate = sent / seconds / MB
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(f"input             {size / MB:8.0f} MB in {options.files} files, {'zst' if options.zst else 'plain'}")
+    print(f"http.client × 2   {before:8.0f} MB/s before, {after:.0f} MB/s after")
+    print(f"direct load       {rate:8.0f} MB/s of bodies, {size / seconds / MB:.0f} MB/s of input, {requests} requests")
+    print(f"ratio             {rate / best:8.2f} (target ≥ 0.6)")
+    print(f"peak memory       {peak:8.0f} MiB, {base:.0f} MiB before the load (target ≤ 300)")
+
+
+if __name__ == "__main__":
+    main()
