@@ -1,0 +1,1 @@
+"""How the pipeline is run for real: serving it, and the sandbox services."""

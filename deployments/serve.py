@@ -1,7 +1,7 @@
 """Serve the flow from this machine: ``python -m deployments.serve`` keeps a deployment that the Prefect UI can start.
 
-It uses the Prefect API that ``PREFECT_API_URL`` or a profile names, else the one ``server start`` keeps for ``APP_JOBS_DIR``
-(or ``./jobs``). Runs are processes of their own on this machine; configuration paths are paths here.
+It uses the Prefect API that ``PREFECT_API_URL`` or a profile names, else the one that ``server start`` keeps for
+``APP_JOBS_DIR`` (or ``./jobs``). Runs are processes of their own on this machine; configuration paths are paths here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from tasks.shared.errors import InputError, SluiceError
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve until Ctrl-C."""
-    parser = argparse.ArgumentParser(prog="deployments.serve", description="Serve the pipeline as a Prefect deployment.")
+    parser = argparse.ArgumentParser(
+        prog="deployments.serve", description="Serve the pipeline as a Prefect deployment."
+    )
     parser.add_argument("--name", default="sluice", help="name of the deployment [default: sluice]")
     parser.add_argument("--limit", type=int, default=2, help="how many runs at once on this machine [default: 2]")
     args = parser.parse_args(argv)
@@ -42,7 +44,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     sys.stdout.write(f"serving pipeline/{args.name} to {address.ui}\n")
     sys.stdout.flush()
     pipeline.serve(
-        name=args.name, tags=["sluice"], limit=args.limit, entrypoint_type=EntrypointType.MODULE_PATH, print_starting_message=False
+        name=args.name,
+        tags=["sluice"],
+        limit=args.limit,
+        entrypoint_type=EntrypointType.MODULE_PATH,
+        print_starting_message=False,
     )
     return 0
 

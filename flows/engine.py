@@ -1,7 +1,7 @@
 """The few Prefect internals we lean on, in one place with tests: create a run, run it (again), park it, resume it.
 
-Facts measured on 3.8.8 (``architecture.md``): ``run_flow(flow, flow_run=…)`` executes a run that was created before, and
-again after Crashed, Failed or ``kill -9``; a custom wait saves its form first, then sets Paused (no deployment) or
+Facts measured on 3.8.8 (``architecture.md``): ``run_flow(flow, flow_run=…)`` executes a run that was created before,
+and again after Crashed, Failed or ``kill -9``; a custom wait saves its form first, then sets Paused (no deployment) or
 Suspended, then raises ``Pause`` in the flow body; pause keys are reset when a failed run is retried, so ours are new
 each time and the decision is kept in a label.
 """

@@ -131,7 +131,7 @@ def _disk(config: PipelineConfig, inputs: JobInputs, steps: Sequence[str]) -> It
     free = shutil.disk_usage(existing).free
     if free < needed:
         yield StorageFindingError(
-            "disk-space", f"{free / 1e6:.0f} MB are free for the jobs directory, about {needed / 1e6:.0f} MB are needed",
+            "disk-space", f"{free / 1e6:.0f} MB are free for the jobs directory, {needed / 1e6:.0f} MB are needed",
             context=str(jobs_dir), hint="free some space, or set jobs_dir to a larger disk",
         )  # fmt: skip
 

@@ -133,8 +133,8 @@ def wait_description(waiting: Waiting) -> str:
     """What the resume form tells a person."""
     return (
         f"The job waits at step {waiting.position}. Look at the files in `{waiting.looked_at}`. "
-        f"If something must change, put corrected files into `{waiting.directory}`: if it holds data files, the next step "
-        "reads them instead. Then approve; without approval the job ends as cancelled."
+        f"If something must change, put corrected files into `{waiting.directory}`: if it holds data files, "
+        "the next step reads them instead. Then approve; without approval the job ends as cancelled."
     )
 
 

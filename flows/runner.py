@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import getpass
-import os
 import signal
-import socket
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -16,10 +13,11 @@ import click
 
 from config import LoadedConfig, load_config
 from flows import presenter, server
+from flows.decisions import approve, ask, reject
 from flows.directory import JobDirectory
 from flows.inputs import JobInputs
 from flows.lock import JobLock
-from flows.record import Approval, JobRecord, JobState, RecordWriter, now
+from flows.record import JobRecord, JobState, RecordWriter
 from flows.session import Session, dump, opened
 from flows.status import continue_hint
 from flows.watch import exit_code_of
@@ -112,7 +110,9 @@ def go_on(config: str, job_id: str, *, decision: str | None, comment: str, progr
                 hint="continue it without --approve or --reject",
             )  # fmt: skip
         if decision == "reject":
-            return reject(session, record, comment, as_json=as_json)
+            reject(session, record, comment)
+            report(session, job_id, as_json=as_json)
+            return 0
         code = check_open_steps(record, inputs)
         if code:
             return code
@@ -236,59 +236,6 @@ def check_open_steps(record: JobRecord, inputs: JobInputs, *, only: int | None =
     for finding in findings:
         click.echo(finding.render(), err=True)
     return exit_code(findings)
-
-
-def ask(record: JobRecord) -> bool:
-    """On a terminal: show what the next step will read and ask. Elsewhere ``continue`` is the approval."""
-    if not (sys.stdin.isatty() and sys.stdout.isatty()) or record.waiting is None:
-        return True
-    from tasks.shared.ndjson import data_files
-
-    waiting = record.waiting
-    directory = Path(waiting.directory)
-    corrected = data_files(directory) if directory.is_dir() else []
-    source = directory if corrected else Path(waiting.looked_at)
-    files = corrected or data_files(source)
-    click.echo(f"step {waiting.position} waits since {waiting.since}; the next step will read {source}:")
-    for file in files[:20]:
-        click.echo(f"  {file.name}  {file.stat().st_size:,} bytes")
-    if len(files) > 20:
-        click.echo(f"  … and {len(files) - 20} more")
-    return click.confirm("Go on?", default=False)
-
-
-def decision_of(person: bool, comment: str) -> Approval:
-    """A decision made on this machine now."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):
-        user = str(os.getuid())
-    return Approval(approved=person, comment=comment, who=f"{user}@{socket.gethostname()}", when=now())
-
-
-def approve(session: Session, record: JobRecord, comment: str) -> None:
-    """Keep the approval, then resume the run as the UI's button does."""
-    from flows import engine
-
-    if record.waiting is None:
-        raise TerminalError("no-wait", "the record does not say where the job waits", context=record.id)
-    RecordWriter(session.api, record.id).approve(record.waiting.position, decision_of(True, comment))
-    engine.resume(session.api, record.id, approved=True, comment=comment)
-
-
-def reject(session: Session, record: JobRecord, comment: str, *, as_json: bool) -> int:
-    """Keep the rejection and end the job as cancelled."""
-    from flows.pipeline import rejected
-
-    if record.waiting is None:
-        raise TerminalError("no-wait", "the record does not say where the job waits", context=record.id)
-    writer = RecordWriter(session.api, record.id)
-    decision = decision_of(False, comment)
-    writer.approve(record.waiting.position, decision)
-    writer.set(error=rejected(decision))
-    session.api.set_state(record.id, "CANCELLED", message=f"rejected by {decision.who}", force=True)
-    report(session, record.id, as_json=as_json)
-    return 0
 
 
 @contextmanager

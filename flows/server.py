@@ -2,8 +2,8 @@
 
 The user's own API is taken when ``PREFECT_API_URL``, a Prefect profile or a ``prefect.toml`` names one
 (``4-product.md`` §6). Otherwise one server process a jobs directory, on a free loopback port, with SQLite under
-``jobs_dir/.prefect``: started by the first command that needs it, shared by those that come while it runs, gone with the
-last of them (``flows/server_child.py``). ``server start`` keeps one until ``server stop``.
+``jobs_dir/.prefect``: started by the first command that needs it, shared by those that come while it runs, gone with
+the last of them (``flows/server_child.py``). ``server start`` keeps one until ``server stop``.
 
 Nothing here imports Prefect: the server starts while the command imports it.
 """

@@ -89,5 +89,5 @@ def age(created: str | None) -> str:
     """How long ago, for a person."""
     if not created:
         return ""
-    then = datetime.fromisoformat(created.replace("Z", "+00:00"))
+    then = datetime.fromisoformat(created)
     return human_seconds(max(0.0, (datetime.now(UTC) - then).total_seconds()))

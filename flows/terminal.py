@@ -57,7 +57,8 @@ class Terminal(Presenter):
         print(f"{step.position} {step.name}: {state}: {summary(step)}", file=self._out, flush=True)
         if not again:
             for warning in warnings:
-                print(f"warning: {step.name}: {warning}", file=sys.stderr, flush=True)
+                sys.stderr.write(f"warning: {step.name}: {warning}\n")
+            sys.stderr.flush()
 
     def waits(self, waiting: Waiting) -> None:
         """Say where the job waits."""

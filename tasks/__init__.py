@@ -43,8 +43,10 @@ CATALOGUE: dict[str, Step] = {
     step.name: step
     for step in (
         Step("extractor", "import through the extraction server", "import", is_import=True, requires_crtdl=True),
-        Step("local_import", "import from a local directory", "import", is_import=True, task="tasks.local_import.step:local_import"),
-        Step("http_import", "import from an HTTP URL", "import", is_import=True, task="tasks.http_import.step:http_import"),
+        Step("local_import", "import from a local directory", "import", is_import=True,
+             task="tasks.local_import.step:local_import"),
+        Step("http_import", "import from an HTTP URL", "import", is_import=True,
+             task="tasks.http_import.step:http_import"),
         Step("pseudonymizer", "pseudonymize through the pseudonymization service", "pseudonymized"),
         Step("wait", "pause for manual inspection", task="tasks.wait.step:wait"),
         Step("validation", "validate FHIR data against profiles", writes=("validation",)),

@@ -1,0 +1,1 @@
+"""The shared workshop: what several steps need."""

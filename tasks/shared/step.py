@@ -35,7 +35,8 @@ class StepContext:
 
     ``source`` is the directory the step reads (the output of the nearest earlier step that produces data,
     ``4-product.md`` §4); import steps have none. ``input`` is what the user named on the command line: a directory
-    for ``local_import``, a URL for ``http_import``; ``None`` means the configuration decides. ``decision`` is for ``wait`` only.
+    for ``local_import``, a URL for ``http_import``; ``None`` means the configuration decides. ``decision`` is for
+    ``wait`` only.
     """
 
     config: PipelineConfig

@@ -1,7 +1,7 @@
 """``wait``: stop for a person who looks at the data, and go on with the data as that person left it.
 
-``4-product.md`` §4: ``<source>_wait/`` is an empty directory for corrected files. The next step reads it if it holds data
-files, else what the wait looked at. It fires once for each position.
+``4-product.md`` §4: ``<source>_wait/`` is an empty directory for corrected files. The next step reads it if it holds
+data files, else what the wait looked at. It fires once for each position.
 """
 
 from __future__ import annotations

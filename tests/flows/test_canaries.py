@@ -85,8 +85,7 @@ def test_a_run_leaves_no_secret_and_no_payload_outside_its_data_files(sluice_alo
 
 
 def test_a_literal_secret_on_the_command_line_is_refused_and_not_repeated(sluice_alone, planted):
-    ran = sluice_alone(
-        "pipeline", "start", "config.yaml", "--set", f"services.send.auth.password={PASSWORD}", env={"LOADER_PASSWORD": "x"}
-    )
+    literal = f"services.send.auth.password={PASSWORD}"
+    ran = sluice_alone("pipeline", "start", "config.yaml", "--set", literal, env={"LOADER_PASSWORD": "x"})
     assert ran.code == 2
     assert PASSWORD not in ran.out + ran.err

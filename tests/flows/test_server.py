@@ -27,11 +27,10 @@ def jobs_dir(tmp_path: Path, migrated_database: Path) -> Path:
 
 
 def user(jobs_dir: Path) -> subprocess.Popen[str]:
-    process = subprocess.Popen(
+    return subprocess.Popen(
         [sys.executable, "-c", USER, str(jobs_dir)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT,
     )  # fmt: skip
-    return process
 
 
 def server_pid(jobs_dir: Path) -> int:

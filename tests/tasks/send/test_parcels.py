@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.send.parcels import Parcel, Resolve, Unit, pack, pack_groups
+from tasks.send.parcels import Parcel, Part, Resolve, Unit, pack, pack_groups
 from tasks.send.transaction import Limits, Transactions
 from tasks.shared.bundle import Resource
 
@@ -14,7 +16,9 @@ ENVELOPE = TRANSACTIONS.envelope
 
 
 def made(ordinal: int, size: int = 1, key: str | None = None, line: int = 1) -> Resource:
-    return Resource("Basic", key or f"r{ordinal}", f"Basic/{key or ordinal}", b"x" * size, "a.ndjson", line, None, ordinal)
+    return Resource(
+        "Basic", key or f"r{ordinal}", f"Basic/{key or ordinal}", b"x" * size, "a.ndjson", line, None, ordinal
+    )
 
 
 def units(*sizes: int) -> list[Unit]:
@@ -27,11 +31,15 @@ def units(*sizes: int) -> list[Unit]:
 
 
 def packed(given_ones: list[Unit], count: int, size: int = 10**6) -> list[Parcel]:
-    return list(pack(given_ones, Limits(count, size), size=lambda resource: len(resource.raw), envelope=ENVELOPE))
+    return list(pack(given_ones, Limits(count, size), TRANSACTIONS))
 
 
 def ordinals(parcel: Parcel) -> list[int]:
-    return [resource.ordinal for group in parcel.groups for resource in group]
+    return [resource.ordinal for resource in parcel.content.resources]
+
+
+def body(resources: Sequence[Resource]) -> int:
+    return ENVELOPE + sum(TRANSACTIONS.sizes(resources))
 
 
 def test_small_lines_share_a_transaction() -> None:
@@ -48,12 +56,14 @@ def test_a_line_with_thousands_of_resources_is_divided_at_batch_size() -> None:
 
 def test_a_transaction_holds_at_most_the_bytes_allowed() -> None:
     given_ones = [Unit([made(n, size=30)], frozenset()) for n in range(5)]
-    assert [len(ordinals(parcel)) for parcel in packed(given_ones, 100, size=ENVELOPE + 60)] == [2, 2, 1]
+    two = body(given_ones[0].resources) * 2 - ENVELOPE
+    assert [len(ordinals(parcel)) for parcel in packed(given_ones, 100, size=two)] == [2, 2, 1]
+    assert [len(ordinals(parcel)) for parcel in packed(given_ones, 100, size=two - 1)] == [1] * 5
 
 
 def test_a_single_larger_resource_travels_alone() -> None:
     given_ones = [Unit([made(0)], frozenset()), Unit([made(1, size=500)], frozenset()), Unit([made(2)], frozenset())]
-    assert [ordinals(parcel) for parcel in packed(given_ones, 100, size=100)] == [[0], [1], [2]]
+    assert [ordinals(parcel) for parcel in packed(given_ones, 100, size=400)] == [[0], [1], [2]]
 
 
 def test_the_last_of_the_same_type_and_id_wins_within_a_transaction() -> None:
@@ -72,10 +82,11 @@ def test_a_parcel_has_the_lanes_of_all_its_lines() -> None:
 @given(
     st.lists(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 12)), min_size=1, max_size=9), max_size=12),
     st.integers(1, 7),
-    st.integers(ENVELOPE, 150),
+    st.integers(ENVELOPE, 1500),
+    st.booleans(),
 )
 def test_every_resource_goes_out_once_in_order_and_no_limit_is_exceeded(
-    lines: list[list[tuple[int, int]]], count: int, size: int
+    lines: list[list[tuple[int, int]]], count: int, size: int, told: bool
 ) -> None:
     given_ones, ordinal = [], 0
     for line, content in enumerate(lines):
@@ -83,14 +94,15 @@ def test_every_resource_goes_out_once_in_order_and_no_limit_is_exceeded(
         for length, name in content:
             resources.append(made(ordinal, length, key=f"k{name}", line=line))
             ordinal += 1
-        given_ones.append(Unit(resources, frozenset({str(line)})))
+        raw = sum(len(resource.raw) for resource in resources)
+        given_ones.append(Unit(resources, frozenset({str(line)}), raw if told else None))
     parcels = packed(given_ones, count, size)
     last: dict[str, int] = {}
     for parcel in parcels:
-        resources = [resource for group in parcel.groups for resource in group]
+        resources = list(parcel.content.resources)
         assert len(resources) <= count
         assert len({resource.key for resource in resources}) == len(resources)
-        assert len(resources) == 1 or ENVELOPE + sum(len(resource.raw) for resource in resources) <= size
+        assert len(resources) == 1 or body(resources) <= size
         assert {str(resource.line) for resource in resources} <= parcel.lanes
         for resource in resources:  # the sequence of one resource's versions is kept
             assert last.get(resource.key, -1) < resource.ordinal
@@ -98,20 +110,37 @@ def test_every_resource_goes_out_once_in_order_and_no_limit_is_exceeded(
     everything = [n for parcel in parcels for n in (*ordinals(parcel), *(c.ordinal for c in parcel.collapsed))]
     assert sorted(everything) == list(range(ordinal))
     for line, unit in enumerate(given_ones):
-        fits = len(unit.resources) <= count and ENVELOPE + sum(len(r.raw) for r in unit.resources) <= size
+        fits = len(unit.resources) <= count and body(unit.resources) <= size
         holding = [parcel for parcel in parcels if str(line) in parcel.lanes]
         assert not fits or len(holding) == 1
 
 
 def test_groups_stay_together_and_one_larger_than_the_limits_travels_alone() -> None:
-    parcels = list(
-        pack_groups(
-            units(2, 3, 9, 1, 1),
-            Limits(5),
-            size=lambda resource: len(resource.raw),
-            envelope=ENVELOPE,
-            resolve=Resolve.ISOLATE,
-        )
-    )
-    assert [[len(group) for group in parcel.groups] for parcel in parcels] == [[2, 3], [9], [1, 1]]
+    parcels = list(pack_groups(units(2, 3, 9, 1, 1), Limits(5), TRANSACTIONS, resolve=Resolve.ISOLATE))
+    assert [(len(parcel.content.resources), parcel.content.groups) for parcel in parcels] == [
+        (5, [0, 2]),
+        (9, [0]),
+        (2, [0, 1]),
+    ]
     assert {parcel.resolve for parcel in parcels} == {Resolve.ISOLATE}
+
+
+@given(st.integers(2, 30), st.sets(st.integers(1, 29)) | st.none())
+def test_halving_ends_with_single_resources_and_divides_groups_last(count: int, borders: set[int] | None) -> None:
+    groups = None if borders is None else sorted({0} | {border for border in borders if border < count})
+    whole = Part([made(n) for n in range(count)], groups)
+    starts = set(range(count)) if groups is None else set(groups)
+    stack, seen = [whole], []
+    while stack:
+        part = stack.pop()
+        if len(part.resources) == 1:
+            seen.append(part.resources[0].ordinal)
+            continue
+        left, right = part.halves()
+        assert [*left.resources, *right.resources] == list(part.resources)
+        assert left.resources
+        assert right.resources
+        if part.divisible():
+            assert right.resources[0].ordinal in starts
+        stack += [right, left]
+    assert seen == list(range(count))

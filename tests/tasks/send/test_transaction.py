@@ -52,8 +52,10 @@ ids = st.from_regex("[A-Za-z0-9.-]{1,64}", fullmatch=True)
 @given(st.lists(st.tuples(st.sampled_from(["Patient", "Observation"]), ids, st.binary(max_size=50)), min_size=1))
 def test_the_size_of_a_body_is_known_before_it_is_made(given_ones: list[tuple[str, str, bytes]]) -> None:
     resources = [made(kind, identifier, raw) for kind, identifier, raw in given_ones]
-    planned = TRANSACTIONS.envelope + sum(map(TRANSACTIONS.size, resources))
+    planned = TRANSACTIONS.envelope + sum(TRANSACTIONS.sizes(resources))
     assert len(TRANSACTIONS.body(resources)) == planned - 1  # the first entry has no comma before it
+    most = sum(len(resource.raw) + TRANSACTIONS.most_overhead for resource in resources)
+    assert sum(TRANSACTIONS.sizes(resources)) <= most
 
 
 def test_too_large_halves_the_limit_but_not_for_ever() -> None:
