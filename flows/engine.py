@@ -14,12 +14,13 @@ from contextlib import contextmanager
 from typing import Any
 from uuid import UUID, uuid4
 
+import httpx
 from prefect import Flow
 from prefect._internal.result_records import ResultRecord, ResultRecordMetadata
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State
 from prefect.context import FlowRunContext
-from prefect.exceptions import Abort, Pause, TerminationSignal
+from prefect.exceptions import Abort, Pause, PrefectHTTPStatusError, TerminationSignal
 from prefect.flow_engine import run_flow
 from prefect.input import RunInput
 from prefect.input.run_input import keyset_from_paused_state
@@ -34,7 +35,7 @@ from pydantic import Field
 
 from flows.api import PrefectApi
 from flows.server import ApiAddress
-from tasks.shared.errors import InternalError, TerminalError
+from tasks.shared.errors import InternalError, NetworkError, TerminalError
 from tasks.shared.step import StepContext
 
 
@@ -76,6 +77,11 @@ def execute(flow: Flow[..., Any], job_id: str) -> None:
             run_flow(flow, flow_run=run, return_type="state")
         except Pause:
             return
+        except (httpx.HTTPError, PrefectHTTPStatusError) as error:
+            raise NetworkError(
+                "prefect-unreachable", f"the Prefect API failed in the middle of the run ({type(error).__name__})",
+                hint="check the Prefect server, then continue the job",
+            ) from None  # fmt: skip
         except Abort as refusal:
             raise TerminalError(
                 "prefect-abort", f"Prefect does not let this run go on: {refusal}",

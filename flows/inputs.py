@@ -6,12 +6,18 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import BaseModel, ConfigDict
 
 from config import LoadedConfig, load_config
 from tasks.shared.errors import InputError
+
+SECRET_PARAMETERS = frozenset({
+    "sig", "signature", "token", "access_token", "api_key", "apikey", "key", "password", "secret", "code", "auth",
+    "x-amz-signature", "x-amz-credential", "x-amz-security-token", "x-goog-signature", "x-goog-credential",
+})  # fmt: skip
+"""Query parameters that carry secrets, as in signed URLs: a job's input is kept as a parameter of its run."""
 
 CRTDL_KEYS = ("cohortDefinition", "dataExtraction")
 
@@ -107,6 +113,12 @@ def classify(argument: str) -> tuple[str, str]:
             raise InputError(
                 "url-credentials", "a URL with user name or password is not accepted as INPUT",
                 hint="put the URL into services.http_import.urls and its secret part into ${VAR}",
+            )  # fmt: skip
+        secret = [key for key, _ in parse_qsl(parts.query) if key.lower() in SECRET_PARAMETERS]
+        if secret:
+            raise InputError(
+                "url-secret", f"INPUT is a URL with a secret in its query ({', '.join(secret)}); it would be recorded",
+                hint="put the URL into services.http_import.urls, with the secret as ${VAR}",
             )  # fmt: skip
         if not parts.hostname:
             raise InputError("url-without-host", "INPUT is a URL without a host name")

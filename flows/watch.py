@@ -87,6 +87,15 @@ class Watcher:
 
     def _watch(self, step: str, position: int, progress: Progress) -> None:
         artifact: str | None = None
+        try:
+            artifact = self._until_the_end(step, position, progress)
+            if artifact is not None:
+                self._record(step, position, progress.snapshot(), artifact)
+        except SluiceError as error:
+            logger.warning("the last progress of %s is not recorded: %s", step, error.message)
+
+    def _until_the_end(self, step: str, position: int, progress: Progress) -> str | None:
+        artifact: str | None = None
         next_record = time.monotonic() + RECORD_EVERY
         next_look = time.monotonic() + LOOK_EVERY
         complained = False
@@ -105,6 +114,7 @@ class Watcher:
                 if not complained:
                     complained = True
                     logger.warning("progress is not recorded at the moment: %s", error.message)
+        return artifact
 
     def _record(self, step: str, position: int, snapshot: Snapshot, artifact: str | None) -> str:
         self._writer.set(

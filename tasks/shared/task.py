@@ -1,8 +1,8 @@
 """How a step becomes a Prefect task: one place for the rules that all of them share.
 
 A task returns a small JSON object, which Prefect keeps under the job's ``.results/`` and answers from when the flow
-runs again. A step that does not finish must leave nothing there, so its task returns a Prefect state instead of raising: an
-exception would be pickled beside the results and its traceback logged, and neither is for us to publish.
+runs again. A step that does not finish must leave nothing there, so its task returns a Prefect state instead of
+raising: an exception would be pickled beside the results and its traceback logged, and neither is for us to publish.
 """
 
 from __future__ import annotations

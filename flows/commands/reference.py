@@ -1,0 +1,95 @@
+"""The reference page of the command line, ``docs/commands.md``, made from the commands themselves.
+
+Run ``python -m flows.commands.reference > docs/commands.md`` after a change of a command; a test compares.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import click
+
+from flows.run import cli
+
+_INTRODUCTION = """\
+# Commands
+
+<!-- Generated from the commands: python -m flows.commands.reference > docs/commands.md -->
+
+`sluice` and `python -m flows.run` are the same program. Every command answers `--help`. Errors go to stderr as
+`error[reference]: message`, the place, and a hint; [troubleshooting](troubleshooting.md) explains every reference.
+
+## Exit codes
+
+| Code | Meaning |
+|---|---|
+| `0` | done, or parked at a `wait`; also after `--reject` |
+| `1` | a step failed for good: the same command fails again until something is mended |
+| `2` | the command line, the configuration or the input cannot be used; before a start, no job exists |
+| `3` | a step failed for now, or a service cannot be reached: the same command may succeed later |
+| `4` | the job is being run by another process |
+| `5` | the validation gate (with the `validation` step, which is not available yet) |
+| `130` | stopped by Ctrl-C (SIGINT) |
+| `143` | stopped by SIGTERM |
+
+`server status` ends with 1 when no server runs.
+"""
+
+_ARGUMENTS = {
+    "CONFIG": "path of the YAML configuration file",
+    "JOB": "job id, as `pipeline start` and `job list` print it",
+    "[CRTDL] [INPUT]": "a CRTDL file (JSON), and a directory or an HTTP(S) URL to import; told apart by what they are, "
+    "so either may be left out, and their order does not matter",
+    "SHELL": "the shell to complete in",
+}
+
+
+def render() -> str:
+    """The page."""
+    root = click.Context(cli, info_name="sluice")
+    return "\n".join([_INTRODUCTION, *_commands(cli, root)]).rstrip() + "\n"
+
+
+def _commands(group: click.Group, context: click.Context) -> Iterator[str]:
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        if command is None:
+            raise LookupError(name)
+        below = click.Context(command, info_name=name, parent=context)
+        if isinstance(command, click.Group):
+            yield from _commands(command, below)
+        else:
+            yield from _command(command, below)
+
+
+def _command(command: click.Command, context: click.Context) -> Iterator[str]:
+    yield f"## {context.command_path.partition(' ')[2]}\n"
+    yield f"```\n{context.command_path} {' '.join(command.collect_usage_pieces(context))}\n```\n"
+    for paragraph in (command.help or "").split("\n\n"):
+        yield " ".join(paragraph.split()) + "\n"
+    rows = [row for parameter in command.get_params(context) if (row := _row(parameter, context))]
+    if rows:
+        yield "| Argument or option | Meaning |\n|---|---|"
+        yield from rows
+        yield ""
+
+
+def _row(parameter: click.Parameter, context: click.Context) -> str | None:
+    if isinstance(parameter, click.Argument):
+        name, optional = parameter.make_metavar(context), ""
+        if isinstance(parameter.type, click.Choice):
+            name = (parameter.name or "").upper()
+            optional = ": " + ", ".join(f"`{choice}`" for choice in parameter.type.choices)
+        elif name not in _ARGUMENTS:  # click puts an optional argument in brackets
+            name, optional = name.strip("[]"), " (optional)"
+        return f"| `{name}` | {_ARGUMENTS[name]}{optional} |"
+    record = parameter.get_help_record(context)
+    if record is None or "--help" in parameter.opts:
+        return None
+    flags, text = record
+    return f"| `{flags}` | {text.replace('|', chr(92) + '|')} |"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(render())

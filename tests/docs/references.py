@@ -1,0 +1,70 @@
+"""The error references of the source, collected from its syntax trees: a new one is found without being run."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent.parent
+
+_REFERENCE = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+
+# First or second arguments of these are names of other people's things: headers, codecs, loggers.
+_FOREIGN = {"get", "decode", "encode", "getLogger", "getincrementaldecoder", "split", "partition", "strip", "Literal"}
+_FOREIGN |= {"startswith", "endswith", "removeprefix", "removesuffix", "replace", "setdefault", "pop", "join", "option"}
+_FOREIGN |= {"add_argument", "argument", "Choice", "group", "command", "environ", "getenv", "header", "Header"}
+
+# Calls that make an error or a finding: there, a reference may also be one word.
+_MAKERS = {"Finding", "problem", "Problem", "error", "ErrorRecord"}
+
+# References that only ``config.enrichment_file`` puts together: those of its readers and of pydantic, behind a prefix.
+ENRICHMENT = {"required-key", "unknown-key", "wrong-type", "out-of-range", "control-character"}
+
+
+@cache
+def references() -> frozenset[str]:
+    """Every reference that the program can show."""
+    found = {reference for path in _sources() for reference in _in(ast.parse(path.read_text(encoding="utf-8")))}
+    return frozenset(found - {"enrichment-enrichment"} | {f"enrichment-{name}" for name in ENRICHMENT} | {"usage"})
+
+
+def _sources() -> Iterator[Path]:
+    for package in ("config", "tasks", "flows", "deployments"):
+        for path in (ROOT / package).rglob("*.py"):
+            if "sandbox" not in path.parts:  # the sandbox is no part of the client and has no references
+                yield path
+
+
+def _in(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+            one_word = name.endswith("Error") or name in _MAKERS
+            if name not in _FOREIGN:
+                for argument in node.args[:2]:
+                    yield from _texts(argument, one_word=one_word and argument is not node.args[0])
+                if one_word and node.args:
+                    yield from _texts(node.args[0], one_word=len(node.args) > 1)
+            for keyword in node.keywords:
+                if keyword.arg == "reference":
+                    yield from _texts(keyword.value, one_word=True)
+        elif isinstance(node, ast.Assign):
+            for target in node.targets:
+                if "reference" in ast.unparse(target):
+                    yield from _texts(node.value, one_word=True)
+        elif isinstance(node, ast.Tuple) and node.elts:
+            yield from _texts(node.elts[0], one_word=False)
+
+
+def _texts(node: ast.expr, *, one_word: bool) -> Iterator[str]:
+    if isinstance(node, ast.IfExp):
+        yield from _texts(node.body, one_word=one_word)
+        yield from _texts(node.orelse, one_word=one_word)
+    elif isinstance(node, ast.Tuple) and node.elts:
+        yield from _texts(node.elts[0], one_word=one_word)
+    elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+        if _REFERENCE.fullmatch(node.value) and (one_word or "-" in node.value):
+            yield node.value

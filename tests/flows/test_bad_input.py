@@ -1,0 +1,479 @@
+"""Bad input from the command line: a clear error, the right exit code, nothing half-written, nothing quoted.
+
+``4-product.md`` §2 (preflight findings: 2 when any is about configuration or input, 3 when all are about services that
+cannot be reached now; no job after either) and §4 ("an existing final file is complete"), issue 1 "Bad input".
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+import zstandard
+
+from tests.conftest import Ran
+from tests.tasks.shared.loopback import Raw, Reply, closed_port, loopback
+
+CANARY = "Canaryperson"
+GOOD = b"".join(
+    json.dumps({"resourceType": "Patient", "id": f"g{n}", "name": [{"family": CANARY}]}).encode() + b"\n"
+    for n in range(20)
+)
+
+
+def config(directory: Path, *, steps: str = "[local_import]", **services: str) -> None:
+    """A configuration in ``config.yaml`` that imports ``data/`` into ``jobs/``."""
+    blocks = {"local_import": "{dir: data}"} | services
+    lines = [f"  {name}: {block}" for name, block in blocks.items()]
+    text = "services:\n" + "\n".join(lines)
+    text += f"\npipeline: {{enabled_steps: {steps}}}\njobs_dir: jobs\n"
+    text += "retry: {max_attempts: 2, initial_backoff_ms: 10, max_backoff_ms: 20}\n"
+    (directory / "config.yaml").write_text(text)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A working directory with a configuration and one good file in ``data/``."""
+    config(tmp_path)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "good.ndjson").write_bytes(GOOD)
+    return tmp_path
+
+
+def block(ran: Ran, reference: str) -> str:
+    """The one error of that reference, with its context and hint."""
+    parts = [part for part in re.split(r"(?m)^(?=error\[)", ran.err) if part.startswith(f"error[{reference}]")]
+    assert parts, f"no error[{reference}] in:\n{ran.out}\n{ran.err}"
+    return parts[0]
+
+
+def refused(ran: Ran, reference: str, code: int, *named: str, hint: bool = True) -> None:
+    """The error is there, says where and what to do, and quotes nothing."""
+    text = block(ran, reference)
+    assert ran.code == code, ran.err
+    assert [name for name in named if name not in text] == [], text
+    assert not hint or "\nhint: " in text, text
+    quiet(ran)
+
+
+def quiet(ran: Ran) -> None:
+    """No content of the input, no traceback."""
+    assert CANARY not in ran.out + ran.err
+    assert "Traceback" not in ran.out + ran.err
+
+
+def no_job(sluice, place: Path) -> None:
+    """No record and no directory of a job."""
+    jobs = place / "jobs"
+    assert not jobs.exists() or [path.name for path in jobs.iterdir() if path.name != ".prefect"] == []
+    listed = sluice("job", "list", "config.yaml", "--json")
+    assert json.loads(listed.out) == [], listed.out
+
+
+def whole(place: Path, job: str, *complete: bytes) -> None:
+    """What has a final name in ``import/`` is complete, and no unfinished file is left anywhere in the job."""
+    directory = place / "jobs" / job
+    assert [path for path in directory.rglob("*") if path.name.endswith((".part", ".partial", ".tmp"))] == []
+    for path in directory.glob("import/*"):
+        assert plain(path) in complete, f"{path.name} is not what was to be imported"
+    for path in directory.rglob("*"):
+        if path.is_file() and path.parent.name != "import":
+            assert CANARY.encode() not in path.read_bytes(), path
+
+
+def plain(path: Path) -> bytes:
+    with path.open("rb") as file:
+        if path.suffix != ".zst":
+            return file.read()
+        with zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True) as reader:
+            return reader.read()
+
+
+def as_ordinary_user() -> list[str]:
+    """A command prefix with which permissions hold for root, too."""
+    if os.geteuid() != 0:
+        return []
+    if not shutil.which("setpriv"):
+        pytest.skip("root may read everything, and there is no setpriv to give that up")
+    return ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]
+
+
+def run_with(prefix: list[str], sluice, *arguments: str) -> Ran:
+    """A command of ours behind another one."""
+    import sys
+
+    done = subprocess.run(
+        [*prefix, sys.executable, "-m", "flows.run", *arguments],
+        cwd=sluice.cwd, env=sluice.environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    return Ran(done.returncode, done.stdout, done.stderr)
+
+
+# Found before a job exists
+
+
+def missing(place: Path) -> None:
+    shutil.rmtree(place / "data")
+
+
+def is_a_file(place: Path) -> None:
+    missing(place)
+    (place / "data").write_bytes(GOOD)
+
+
+def nothing_in_it(place: Path) -> None:
+    (place / "data" / "good.ndjson").rename(place / "data" / "good.json")
+
+
+def empty_file(place: Path) -> None:
+    (place / "data" / "empty.ndjson").write_bytes(b"")
+
+
+def only_a_fifo(place: Path) -> None:
+    (place / "data" / "good.ndjson").unlink()
+    os.mkfifo(place / "data" / "pipe.ndjson")
+
+
+def only_a_link_out(place: Path) -> None:
+    (place / "data" / "good.ndjson").rename(place / "outside.ndjson")
+    (place / "data" / "good.ndjson").symlink_to(place / "outside.ndjson")
+
+
+def clash(place: Path) -> None:
+    config(place, local_import="{dir: data, recursive: true}")
+    for ward in "ab":
+        (place / "data" / ward).mkdir()
+        (place / "data" / ward / "Patient.ndjson").write_bytes(GOOD)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reference", "named"),
+    [
+        (missing, "input-not-found", ["data"]),
+        (is_a_file, "input-not-directory", ["data"]),
+        (nothing_in_it, "input-no-ndjson", ["data", "*.ndjson"]),
+        (empty_file, "empty-file", ["empty.ndjson"]),
+        (only_a_fifo, "input-no-ndjson", ["regular files"]),
+        (only_a_link_out, "input-no-ndjson", ["symbolic links"]),
+        (clash, "name-clash", ["a/Patient.ndjson, b/Patient.ndjson"]),
+    ],
+)
+def test_a_directory_that_cannot_be_imported_is_found_before_a_job_exists(sluice, place, spoil, reference, named):
+    spoil(place)
+    refused(sluice("pipeline", "start", "config.yaml"), reference, 2, *named)
+    no_job(sluice, place)
+
+
+def test_an_unreadable_file_is_found_before_a_job_exists(sluice, place):
+    prefix = as_ordinary_user()
+    (place / "data" / "secret.ndjson").write_bytes(GOOD)
+    (place / "data" / "secret.ndjson").chmod(0)
+    refused(run_with(prefix, sluice, "pipeline", "start", "config.yaml"), "input-unreadable", 2, "secret.ndjson")
+    no_job(sluice, place)
+
+
+@pytest.mark.parametrize("alone", [False, True], ids=["shared server", "embedded server"])
+def test_a_jobs_directory_that_cannot_be_written_is_found_before_a_job_exists(sluice, place, alone):
+    prefix = as_ordinary_user()
+    (place / "jobs").mkdir(mode=0o500)
+    if alone:
+        sluice.environment.pop("PREFECT_API_URL")
+    refused(run_with(prefix, sluice, "pipeline", "start", "config.yaml"), "jobs-dir", 2, str(place / "jobs"))
+    no_job(sluice, place)
+
+
+def test_a_jobs_directory_below_a_file_is_found_before_a_job_exists(sluice, place):
+    (place / "jobs").write_text("not a directory")
+    refused(sluice("pipeline", "start", "config.yaml"), "jobs-dir", 2, str(place / "jobs"))
+
+
+def crtdl_files(place: Path) -> list[Path]:
+    files = {
+        "text.json": CANARY,
+        "list.json": json.dumps([CANARY]),
+        "wrapped.json": json.dumps({"resourceType": "Parameters", "parameter": [{"name": CANARY}]}),
+        "half.crtdl": json.dumps({"cohortDefinition": {"display": CANARY}}),
+        "data.ndjson": GOOD.decode(),
+    }
+    for name, text in files.items():
+        (place / name).write_text(text)
+    return [place / name for name in files]
+
+
+def test_a_file_that_is_neither_crtdl_nor_input_says_what_was_expected_and_what_was_found(sluice, place):
+    for path in crtdl_files(place):
+        ran = sluice("pipeline", "plan", "config.yaml", path)
+        refused(ran, "not-a-crtdl", 2, path.name, "cohortDefinition", "found")
+    refused(sluice("pipeline", "plan", "config.yaml", "nowhere"), "argument-not-found", 2, "nowhere")
+
+
+def test_two_inputs_are_refused(sluice, place):
+    (place / "other").mkdir()
+    refused(sluice("pipeline", "start", "config.yaml", "data", "other"), "two-inputs", 2)
+    refused(sluice("pipeline", "start", "config.yaml", "data", "--dir", "other"), "two-inputs", 2)
+    no_job(sluice, place)
+
+
+def test_every_wrong_configuration_key_is_reported_at_once_with_its_key_path(sluice, place):
+    (place / "config.yaml").write_text(
+        f"""
+services:
+  local_import: {{dri: data}}
+  send: {{send_as: direct_resource_load, url: "http://127.0.0.1:1/fhir", batch_size: 5000}}
+  validation: {{url: "http://127.0.0.1:1", max_concurrent_requests: {CANARY}}}
+pipeline: {{enabled_steps: [wait, local_import, teleport]}}
+retry: {{max_attempts: 99}}
+compresion: {{enabled: true}}
+jobs_dir: jobs
+"""
+    )
+    ran = sluice("pipeline", "start", "config.yaml")
+    assert ran.code == 2
+    quiet(ran)
+    for key in (
+        "services.local_import.dri", "services.send.url", "services.send.batch_size", "retry.max_attempts",
+        "services.validation.max_concurrent_requests", "pipeline.enabled_steps", "compresion",
+    ):  # fmt: skip
+        assert re.search(rf"(?m)^  {re.escape(key)}", ran.err), f"{key} is not named in:\n{ran.err}"
+    assert "config.yaml:3" in ran.err
+    assert not (place / "jobs").exists()
+
+
+def test_a_configuration_that_is_no_yaml_names_the_line(sluice, place):
+    (place / "config.yaml").write_text("services:\n  send: {url: [\npipeline: ]\n")
+    ran = sluice("pipeline", "start", "config.yaml")
+    assert ran.code == 2
+    assert re.search(r"config\.yaml:\d", ran.err), ran.err
+    quiet(ran)
+
+
+# Services and URLs
+
+
+def unreachable(port: int) -> dict[str, str]:
+    return {"send": f'{{send_as: direct_resource_load, url: "http://127.0.0.1:{port}"}}'}
+
+
+def test_a_service_that_does_not_answer_is_exit_code_3_and_no_job_exists(sluice, place):
+    port = closed_port()
+    config(place, steps="[local_import, send]", **unreachable(port))
+    ran = sluice("pipeline", "start", "config.yaml")
+    assert ran.code == 3, ran.err
+    assert f"127.0.0.1:{port}" in ran.err
+    assert "hint: " in ran.err
+    no_job(sluice, place)
+
+
+def test_an_unreachable_service_beside_bad_input_is_exit_code_2_and_both_are_listed(sluice, place):
+    port = closed_port()
+    config(place, steps="[local_import, send]", **unreachable(port))
+    empty_file(place)
+    ran = sluice("pipeline", "start", "config.yaml")
+    refused(ran, "empty-file", 2, "empty.ndjson")
+    assert f"127.0.0.1:{port}" in ran.err
+    again = sluice("pipeline", "plan", "config.yaml")
+    assert (again.code, again.err) == (ran.code, ran.err)
+    no_job(sluice, place)
+
+
+def test_a_url_that_answers_404_is_found_before_a_job_exists_and_its_query_is_not_shown(sluice, place):
+    config(place, steps="[http_import]")
+    with loopback([Reply(404, CANARY.encode())]) as server:
+        url = f"{server.url}/export/Patient.ndjson"
+        refused(sluice("pipeline", "start", "config.yaml", f"{url}?token={CANARY}"), "url-refused", 2, url, "404")
+    no_job(sluice, place)
+
+
+def test_a_url_whose_host_does_not_answer_is_exit_code_3(sluice, place):
+    config(place, steps="[http_import]")
+    ran = sluice("pipeline", "start", "config.yaml", f"http://127.0.0.1:{closed_port()}/x.ndjson?token={CANARY}")
+    assert ran.code == 3, ran.err
+    assert "hint: " in ran.err
+    quiet(ran)
+    no_job(sluice, place)
+
+
+HTML = Reply(200, b"<!DOCTYPE html><html>" + CANARY.encode() + b"</html>", {"Content-Type": "text/html"})
+ELSEWHERE = Reply(302, b"", {"Location": f"http://localhost:1/{CANARY}.ndjson"})
+HALF = b'{"resourceType":"Patient","id":"1"}\n{"resourceType":"Patient","name":"' + CANARY.encode()
+
+
+@pytest.mark.parametrize(
+    ("answer", "reference", "code", "named"),
+    [
+        (HTML, "not-json", 1, ["/Patient.ndjson:1"]),
+        (ELSEWHERE, "redirect-cross-origin", 1, ["localhost"]),
+        (Reply(200, GOOD + HALF), "not-json", 1, ["/Patient.ndjson:22"]),
+        (Reply(200, zstandard.compress(GOOD * 50)[:-20]), "zst-truncated", 1, ["/Patient.ndjson"]),
+        (Raw(b"HTTP/1.1 200 OK\r\nContent-Length: 9999\r\n\r\n" + HALF), None, 3, ["/Patient.ndjson"]),
+    ],
+    ids=["HTML with 200", "redirect to another host", "cut in a line", "truncated zst", "cut in the transfer"],
+)
+def test_a_url_that_gives_something_else_leaves_no_file(sluice, place, answer, reference, code, named):
+    config(place, steps="[http_import]")
+    with loopback([answer]) as server:
+        ran = sluice("pipeline", "start", "config.yaml", f"{server.url}/export/Patient.ndjson?sig={CANARY}")
+    assert ran.code == code, ran.err
+    if reference:
+        refused(ran, reference, code, *named)
+    assert [name for name in named if name not in ran.err] == [], ran.err
+    quiet(ran)
+    whole(place, ran.job)
+    assert list((place / "jobs" / ran.job).glob("import/*")) == []
+
+
+@pytest.mark.campaign
+def test_a_url_that_stalls_ends_after_the_stall_timeout_and_leaves_no_file(sluice, place):
+    """Document 1: "a stall (no bytes for download_stall_timeout) is not retried"; a minute of real time."""
+    config(place, steps="[http_import]")
+
+    def answer(seen):
+        given.append(seen)
+        probing = len(given) == 1
+        head = b"HTTP/1.1 200 OK\r\nContent-Length: 9999999\r\n\r\n"
+        return Reply(200, GOOD) if probing else Raw(head + GOOD, then="stall")
+
+    given: list[object] = []
+    with loopback(answer) as server:
+        server._closing.wait = lambda _seconds: type(server._closing).wait(server._closing, 300)  # type: ignore[method-assign]
+        ran = sluice("pipeline", "start", "config.yaml", f"{server.url}/Patient.ndjson", timeout=150)
+    assert ran.code == 1, ran.err
+    assert "stall" in ran.err
+    assert "hint: " in ran.err
+    assert len(given) == 2
+    whole(place, ran.job)
+    assert list((place / "jobs" / ran.job).glob("import/*")) == []
+
+
+# Found in the data
+
+
+def zst(data: bytes) -> bytes:
+    return zstandard.ZstdCompressor(write_checksum=True).compress(data)
+
+
+LARGE = b"".join(
+    json.dumps({"resourceType": "Patient", "id": f"l{n}", "birthDate": f"19{n % 90 + 10}-01-01", "v": n * n}).encode()
+    + b"\n"
+    for n in range(5000)
+)
+PACKED = zst(LARGE)
+CORRUPT = PACKED[:2000] + bytes([PACKED[2000] ^ 0xFF]) + PACKED[2001:]
+CASES = {
+    "a truncated zst": ("bad.ndjson.zst", PACKED[:-500], "zst-truncated", "bad.ndjson.zst"),
+    "a corrupt zst": ("bad.ndjson.zst", CORRUPT, "zst-corrupt", "bad.ndjson.zst"),
+    "a line that is no JSON": ("bad.ndjson", GOOD + b'{"family": ' + CANARY.encode() + b"}\n", "not-json", "bad.ndjson:21"),
+    "a line that is no object": ("bad.ndjson", GOOD + b'"' + CANARY.encode() + b'"\n', "not-object", "bad.ndjson:21"),
+    "a UTF-8 error": ("bad.ndjson", GOOD + b'{"family": "' + CANARY.encode() + b'\xff"}\n', "not-utf8", "bad.ndjson:21"),
+    "a last line that breaks off": ("bad.ndjson", GOOD + HALF, "not-json", "bad.ndjson:22"),
+    "a file of blank lines": ("bad.ndjson", b"\n\n\n", "empty-file", "bad.ndjson"),
+    "gzip under a wrong name": ("bad.ndjson", b"\x1f\x8b\x08" + GOOD, "not-json", "bad.ndjson:1"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_bad_data_is_named_by_file_and_line_and_leaves_nothing_half_written(sluice, place, case):
+    name, content, reference, where = CASES[case]
+    (place / "data" / name).write_bytes(content)
+    ran = sluice("pipeline", "start", "config.yaml")
+    refused(ran, reference, 1, where)
+    assert f"pipeline continue {place / 'config.yaml'} {ran.job}" in ran.err
+    whole(place, ran.job, GOOD)
+    assert not list((place / "jobs" / ran.job).glob("import/bad*"))
+
+
+def test_a_mended_file_is_imported_by_continue(sluice, place):
+    (place / "data" / "bad.ndjson").write_bytes(GOOD + HALF)
+    ran = sluice("pipeline", "start", "config.yaml")
+    assert ran.code == 1
+    (place / "data" / "bad.ndjson").write_bytes(LARGE)
+    done = sluice("pipeline", "continue", "config.yaml", ran.job)
+    assert done.code == 0, done.err
+    whole(place, ran.job, GOOD, LARGE)
+    assert len(list((place / "jobs" / ran.job).glob("import/*"))) == 2
+
+
+def test_what_is_no_data_file_is_left_out_with_a_word(sluice, place):
+    os.mkfifo(place / "data" / "pipe.ndjson")
+    (place / "outside.ndjson").write_bytes(GOOD)
+    (place / "data" / "link.ndjson").symlink_to(place / "outside.ndjson")
+    (place / "data" / "batch_consent.ndjson").write_bytes(GOOD)
+    ran = sluice("pipeline", "start", "config.yaml")
+    assert ran.code == 0, ran.err
+    quiet(ran)
+    for name in ("pipe.ndjson", "link.ndjson", "batch_consent.ndjson"):
+        assert name in ran.err
+    assert [path.name for path in (place / "jobs" / ran.job / "import").iterdir()] == ["good.ndjson.zst"]
+
+
+# The disk
+
+
+SMALL_DISK = """
+mount -t tmpfs -o "size=$1" tmpfs jobs || exit 99
+shift
+"$@"
+code=$?
+find jobs -mindepth 1 > listing
+exit $code
+"""
+
+
+def on_small_disk(sluice, place: Path, size: str, *arguments: str) -> tuple[Ran, list[str]]:
+    """A command whose ``jobs/`` is a disk of that size, and the paths on that disk at its end."""
+    if os.geteuid() != 0 or not shutil.which("unshare"):
+        pytest.skip("mounting a small disk needs root and unshare")
+    (place / "jobs").mkdir(mode=0o700)
+    if subprocess.run(
+        ["unshare", "-m", "mount", "-t", "tmpfs", "tmpfs", place / "jobs"], capture_output=True
+    ).returncode:
+        pytest.skip("this machine lets nobody mount a disk")
+    ran = run_with(["unshare", "-m", "sh", "-c", SMALL_DISK, "sh", size], sluice, *arguments)
+    return ran, (place / "listing").read_text().splitlines()
+
+
+def test_a_disk_that_is_too_small_is_found_before_a_job_exists(sluice, place):
+    ran, listing = on_small_disk(sluice, place, "20m", "pipeline", "start", "config.yaml")
+    refused(ran, "disk-space", 2, "jobs")
+    assert listing == []
+    no_job(sluice, place)
+
+
+def test_a_disk_that_fills_up_during_the_import_is_a_clear_error_and_leaves_no_file(sluice, place):
+    """The size of a download is not known beforehand, so the disk fills up while it is written."""
+    config(place, steps="[http_import]")
+    (place / "config.yaml").open("a").write("compression: {enabled: false}\n")
+    body = LARGE * (115_000_000 // len(LARGE))
+    with loopback([Reply(200, body)]) as server:
+        ran, listing = on_small_disk(
+            sluice, place, "104m", "pipeline", "start", "config.yaml", f"{server.url}/x.ndjson"
+        )
+    refused(ran, "disk-full", 1, "x.ndjson", hint=True)
+    names = [Path(path).name for path in listing]
+    assert "job.log" in names
+    assert [name for name in names if "ndjson" in name and not name.endswith("-files.ndjson")] == []
+
+
+# Job ids
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["pipeline", "status", "config.yaml", "JOB"],
+        ["pipeline", "continue", "config.yaml", "JOB"],
+        ["job", "run", "config.yaml", "JOB", "--step", "local_import"],
+        ["job", "delete", "config.yaml", "JOB"],
+    ],
+    ids=lambda words: " ".join(words[:2]),
+)
+def test_an_unknown_job_and_an_id_that_is_none_are_usage_errors(sluice, place, command):
+    for job, reference in ((str(uuid4()), "job-unknown"), ("../data", "job-id"), (CANARY, "job-id")):
+        ran = sluice(*[job if word == "JOB" else word for word in command])
+        refused(ran, reference, 2)
+    assert (place / "data" / "good.ndjson").exists()
+    no_job(sluice, place)

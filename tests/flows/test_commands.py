@@ -1,0 +1,107 @@
+"""The command line as a user meets it: help at once, usage errors, completion (4-product.md §2)."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from flows.run import COMMANDS
+from tests.conftest import ROOT
+
+CONFIG = "services: {local_import: {dir: data}}\npipeline: {enabled_steps: [local_import]}\n"
+
+
+def run(*arguments, cwd, env=None):
+    return subprocess.run(
+        [sys.executable, "-m", "flows.run", *arguments],
+        cwd=cwd, env=os.environ | {"PYTHONPATH": str(ROOT)} | (env or {}), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def test_help_names_every_command(tmp_path):
+    ran = run("--help", cwd=tmp_path)
+    assert ran.returncode == 0
+    for command in COMMANDS:
+        assert f"  {command} " in ran.stdout
+
+
+@pytest.mark.parametrize(
+    "command", [["--help"], ["config", "check", "c.yaml"], ["config", "show", "c.yaml"], ["version"]]
+)
+def test_help_and_config_commands_import_no_prefect(tmp_path, command):
+    (tmp_path / "c.yaml").write_text(CONFIG)
+    code = (
+        "import sys; from flows.run import run; run(sys.argv[1:]); print('PREFECT' if 'prefect' in sys.modules else '')"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code, *command],
+        cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert "PREFECT" not in ran.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments", [["nonsense"], ["pipeline", "start"], ["pipeline", "start", "--nope", "c"], ["job", "run", "c", "j"]]
+)
+def test_usage_errors_are_exit_code_2_in_the_one_form(tmp_path, arguments):
+    ran = run(*arguments, cwd=tmp_path)
+    assert ran.returncode == 2
+    assert ran.stderr.startswith("error[usage]: ")
+    assert "hint: " in ran.stderr
+
+
+def test_a_mistyped_command_gets_the_nearest_one(tmp_path):
+    assert "'pipeline'" in run("pipelin", cwd=tmp_path).stderr
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_prints_a_script(tmp_path, shell):
+    ran = run("completion", shell, cwd=tmp_path)
+    assert ran.returncode == 0
+    assert "_SLUICE_COMPLETE" in ran.stdout
+
+
+def test_config_check_reports_all_findings_at_once_and_exits_with_2(tmp_path):
+    (tmp_path / "c.yaml").write_text("pipeline: {enabled_steps: [wait]}\nretry: {max_attempts: 99}\nnonsense: 1\n")
+    ran = run("config", "check", "c.yaml", cwd=tmp_path)
+    assert ran.returncode == 2
+    assert ran.stderr.count("error[") >= 3
+    assert "error[out-of-range]" in ran.stderr
+    assert "error[unknown-key]" in ran.stderr
+
+
+def test_config_show_names_the_layer_of_each_value_and_masks_secrets(tmp_path):
+    (tmp_path / "c.yaml").write_text(CONFIG + "retry: {max_attempts: 3}\n")
+    env = {"APP_RETRY_MAX_BACKOFF_MS": "7", "APP_SERVICES_SEND_AUTH_PASSWORD": "hidden-word",
+           "APP_SERVICES_SEND_AUTH_USERNAME": "u"}  # fmt: skip
+    ran = run("config", "show", "c.yaml", "--set", "retry.initial_backoff_ms=5", cwd=tmp_path, env=env)
+    assert ran.returncode == 0, ran.stderr
+    lines = {line.split()[0]: line for line in ran.stdout.splitlines()}
+    assert "file" in lines["retry.max_attempts"]
+    assert "environment APP_RETRY_MAX_BACKOFF_MS" in lines["retry.max_backoff_ms"]
+    assert "flag" in lines["retry.initial_backoff_ms"]
+    assert "default" in lines["compression.enabled"]
+    assert "hidden-word" not in ran.stdout
+
+
+def test_plan_starts_nothing(tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a.ndjson").write_text('{"resourceType":"Patient","id":"a"}\n')
+    (tmp_path / "c.yaml").write_text(CONFIG)
+    ran = run("pipeline", "plan", "c.yaml", cwd=tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["c.yaml", "data"]
+
+
+def test_a_step_of_a_later_version_is_said_clearly(tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a.ndjson").write_text('{"resourceType":"Patient","id":"a"}\n')
+    text = CONFIG.replace("[local_import]", "[local_import, pseudonymizer]")
+    (tmp_path / "c.yaml").write_text(
+        text.replace("services: {", 'services: {pseudonymizer: {url: "http://127.0.0.1:9"}, ')
+    )
+    ran = run("pipeline", "start", "c.yaml", cwd=tmp_path)
+    assert ran.returncode == 2
+    assert "error[step-not-available]: the step pseudonymizer is not available" in ran.stderr
+    assert not (tmp_path / "jobs").exists()

@@ -1,0 +1,81 @@
+"""CRTDL and INPUT are told apart by what they are (4-product.md §2)."""
+
+import json
+
+import pytest
+
+from flows.inputs import gather
+from tasks.shared.errors import InputError
+
+CRTDL = {"version": "1", "cohortDefinition": {}, "dataExtraction": {}}
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "query.crtdl").write_text(json.dumps(CRTDL))
+    (tmp_path / "data").mkdir()
+    (tmp_path / "notes.txt").write_text("hello")
+    (tmp_path / "wrapped.json").write_text(json.dumps({"resourceType": "Parameters", "parameter": []}))
+    (tmp_path / "other.json").write_text(json.dumps({"cohortDefinition": {}}))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "crtdl", "source"),
+    [
+        ([], None, None),
+        (["query.crtdl"], "query.crtdl", None),
+        (["data"], None, "data"),
+        (["query.crtdl", "data"], "query.crtdl", "data"),
+        (["data", "query.crtdl"], "query.crtdl", "data"),
+        (["https://h.example/x.ndjson"], None, "https://h.example/x.ndjson"),
+    ],
+)
+def test_either_may_be_left_out_and_order_does_not_matter(files, arguments, crtdl, source):
+    inputs = gather("config.yaml", arguments)
+    assert inputs.crtdl == (str(files / crtdl) if crtdl else None)
+    expected = source if source is None or "://" in source else str(files / source)
+    assert inputs.input == expected
+
+
+@pytest.mark.parametrize(
+    ("argument", "reference", "says"),
+    [
+        ("notes.txt", "not-a-crtdl", "no JSON"),
+        ("wrapped.json", "not-a-crtdl", "Parameters"),
+        ("other.json", "not-a-crtdl", "dataExtraction"),
+        ("nowhere", "argument-not-found", "neither a file"),
+        ("http://user:secret@h.example/x", "url-credentials", "password"),
+        ("http:///x", "url-without-host", "host"),
+        ("https://h.example/x?X-Amz-Signature=abc", "url-secret", "X-Amz-Signature"),
+    ],
+)
+def test_what_is_neither_is_an_error_that_says_what_was_expected_and_found(files, argument, reference, says):
+    with pytest.raises(InputError) as caught:
+        gather("config.yaml", [argument])
+    assert caught.value.reference == reference
+    assert says in caught.value.message
+    assert "secret@" not in caught.value.render()
+    assert caught.value.exit_code == 2
+
+
+def test_two_of_a_kind_are_an_error(files):
+    with pytest.raises(InputError, match="two CRTDL"):
+        gather("c", ["query.crtdl", "query.crtdl"])
+    with pytest.raises(InputError, match="two inputs"):
+        gather("c", ["data"], directory="elsewhere")
+
+
+def test_dir_is_the_input_and_paths_become_absolute(files):
+    inputs = gather("config.yaml", directory="data", patients="p.txt", anonymization_config="a.yaml")
+    assert inputs.input == str(files / "data")
+    assert inputs.config == str(files / "config.yaml")
+    assert inputs.patients == str(files / "p.txt")
+    assert inputs.anonymization_config == str(files / "a.yaml")
+
+
+def test_the_parameters_of_a_run_are_plain_json(files):
+    inputs = gather("config.yaml", ["data"], overrides=["retry.max_attempts=3"])
+    assert json.loads(json.dumps(inputs.parameters())) == inputs.parameters()
+    assert type(inputs).model_validate(inputs.parameters()) == inputs

@@ -1,0 +1,85 @@
+"""The job record in labels, and the states a job is shown in (4-product.md §4)."""
+
+import pytest
+
+from flows.lock import JobLock
+from flows.record import Approval, ErrorRecord, JobRecord, JobState, StepRecord, Waiting
+from tasks.shared.errors import NetworkError
+
+
+def run(state_type="RUNNING", state_name=None, labels=None, **more):
+    name = state_name or state_type.capitalize()
+    return {"id": "j", "name": "n", "state_type": state_type, "state_name": name, "labels": labels or {}} | more
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "shown"),
+    [
+        ("COMPLETED", None, "completed"),
+        ("FAILED", None, "failed"),
+        ("CANCELLED", None, "cancelled"),
+        ("PAUSED", "Paused", "waiting"),
+        ("PAUSED", "Suspended", "waiting"),
+        ("CRASHED", "Stopped", "stopped"),
+        ("CRASHED", "Crashed", "interrupted"),
+        ("RUNNING", None, "interrupted"),
+        ("CANCELLING", None, "interrupted"),
+        ("PENDING", None, "interrupted"),
+        ("SCHEDULED", "Resuming", "pending"),
+        ("SCHEDULED", "Scheduled", "pending"),
+    ],
+)
+def test_states_when_nobody_holds_the_lock(tmp_path, kind, name, shown):
+    record = JobRecord.of(run(kind, name, {"job.directory": str(tmp_path)}))
+    assert record.state.value == shown
+
+
+def test_a_run_without_a_directory_is_pending_until_it_begins():
+    assert JobRecord.of(run("PENDING")).state is JobState.PENDING
+    assert JobRecord.of(run("SCHEDULED")).state is JobState.PENDING
+
+
+def test_running_is_only_what_another_process_holds_the_lock_of(tmp_path, monkeypatch):
+    with JobLock(tmp_path):
+        assert JobRecord.of(run(labels={"job.directory": str(tmp_path)})).state is JobState.INTERRUPTED
+        monkeypatch.setattr(JobLock, "held", set())  # as another process sees it
+        assert JobRecord.of(run(labels={"job.directory": str(tmp_path)})).state is JobState.RUNNING
+
+
+def test_what_is_written_is_what_is_read_back():
+    step = StepRecord(position=1, name="local_import", state="completed", files=3, resources_out=7, seconds=0.5)
+    waiting = Waiting(position=2, step="wait", directory="/d", looked_at="/l", since="now")
+    approval = Approval(approved=True, comment="ok", who="me", when="now")
+    labels = {
+        "job.steps": "local_import,wait,send",
+        "job.step.1": step.model_dump_json(),
+        "job.waiting": waiting.model_dump_json(),
+        "job.approval.2": approval.model_dump_json(),
+        "job.form.2": "paused-2",
+        "job.extraction.status_url": "http://h/fhir/__status/x",
+    }
+    record = JobRecord.of(run("PAUSED", labels=labels))
+    assert record.steps[0] == step
+    assert [step.state for step in record.steps] == ["completed", "pending", "pending"]
+    assert record.current_step == "wait"
+    assert record.waiting == waiting
+    assert record.approvals == {2: approval}
+    assert record.forms == {2: "paused-2"}
+    assert record.files == 3
+    assert record.status()["extraction"] == {"status_url": "http://h/fhir/__status/x", "job_id": None}
+
+
+def test_an_error_is_kept_with_what_a_person_and_a_script_need():
+    error = NetworkError("service-unreachable", "no answer", context="http://h", hint="wait")
+    labels = {"job.steps": "local_import", "job.error": ErrorRecord.of(error, "local_import").model_dump_json()}
+    document = JobRecord.of(run("FAILED", labels=labels)).status()
+    assert document["error"] == {
+        "reference": "service-unreachable", "message": "no answer", "hint": "wait", "transient": True,
+    }  # fmt: skip
+
+
+def test_labels_that_are_no_record_of_ours_do_no_harm():
+    labels = {"job.steps": "send", "job.step.1": "{", "job.waiting": 5, "job.error": "[]"}
+    record = JobRecord.of(run("FAILED", labels=labels))
+    assert record.steps == (StepRecord(position=1, name="send"),)
+    assert record.error is None
