@@ -266,4 +266,5 @@ def _text_of(path: Path) -> str:
 
 
 def _rejected(reference: str, path: Path, message: str, hint: str | None, line: int | None = None) -> ConfigError:
-    return ConfigError([Finding(reference, os.fspath(path), message, hint, line=line)])
+    key = os.fspath(path) if line is None else f"{os.fspath(path)}:{line}"
+    return ConfigError([Finding(reference, key, message, hint, line=line)])

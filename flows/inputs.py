@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -124,11 +125,12 @@ def classify(argument: str) -> tuple[str, str]:
             raise InputError("url-without-host", "INPUT is a URL without a host name")
         return "input", argument
     path = Path(argument)
-    if path.is_dir():
+    # os.path, not Path: a directory above that may not be entered is an answer here, no exception.
+    if os.path.isdir(path):  # noqa: PTH112
         return "input", str(path.absolute())
-    if not path.exists():
+    if not os.path.exists(path):  # noqa: PTH110
         raise InputError(
-            "argument-not-found", "neither a file, a directory nor a URL", context=argument,
+            "argument-not-found", "neither a file, a directory nor a URL that can be reached", context=argument,
             hint="give a CRTDL file (JSON), a directory of NDJSON files, or an http(s) URL",
         )  # fmt: skip
     found = _why_no_crtdl(path)

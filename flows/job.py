@@ -31,6 +31,14 @@ from tasks.shared.stop import Stop
 COUNTS = ("files", "resources_in", "resources_out", "bytes_in", "bytes_out", "output")
 
 
+@dataclass(frozen=True)
+class Source:
+    """Data a step reads: the directory, and how many lines the step that wrote it counted."""
+
+    path: Path
+    lines: int | None
+
+
 @dataclass
 class Job:
     """A job this process holds the lock of."""
@@ -116,7 +124,7 @@ class Job:
             progress=None,
         )
 
-    def context(self, position: int, step: Step, source: Path | None) -> StepContext:
+    def context(self, position: int, step: Step, source: Source | None) -> StepContext:
         """What the step at ``position`` gets."""
         approval = self.approvals.get(position)
         return StepContext(
@@ -125,7 +133,8 @@ class Job:
             job_dir=self.directory.path,
             position=position,
             name=step.name,
-            source=source,
+            source=source.path if source else None,
+            expected_lines=source.lines if source else None,
             input=self.inputs.input,
             crtdl=self.crtdl,
             decision=Decision(**approval.model_dump()) if approval else None,

@@ -17,7 +17,7 @@ from config import ConfigError
 from flows import engine, presenter, reporting
 from flows.api import FLOW_NAME, PrefectApi
 from flows.inputs import JobInputs
-from flows.job import Job, config_error, job_name
+from flows.job import Job, Source, config_error, job_name
 from flows.lock import JobBusyError
 from flows.preflight import preflight, worst
 from flows.record import Approval, ErrorRecord, RecordWriter, now
@@ -106,18 +106,18 @@ def run(job: Job, *, deployed: bool) -> Outcome:
                 logger.error("%s", finding.render())
             job.failed(None, worst(findings))
             return Failed(message="\n".join(finding.render() for finding in findings))
-    source: Path | None = None
-    resources: Path | None = None  # the NDJSON that flattening read
+    source: Source | None = None
+    resources: Source | None = None  # the NDJSON that flattening read
     for position, name in enumerate(job.step_names, start=1):
         step = CATALOGUE[name]
-        if source is not None and source.name != "csv":
+        if source is not None and source.path.name != "csv":
             resources = source
         reads = resources if name == "send" and job.config.services.send.send_as == "direct_resource_load" else source
         result = run_step(job, position, step, reads, deployed=deployed)
         if not isinstance(result, dict):
             return result
         if result.get("output"):
-            source = job.directory.path / str(result["output"])
+            source = Source(job.directory.path / str(result["output"]), result.get("lines_out"))
         if job.until == position and position < len(job.step_names):
             job.writer.set(until=None, stopped_by=None)
             return Crashed(name="Stopped", message=f"{name} was run alone; continue goes on after it")
@@ -126,7 +126,7 @@ def run(job: Job, *, deployed: bool) -> Outcome:
     return Completed(message="all steps are complete")
 
 
-def run_step(job: Job, position: int, step: Step, source: Path | None, *, deployed: bool) -> dict[str, Any] | Outcome:
+def run_step(job: Job, position: int, step: Step, source: Source | None, *, deployed: bool) -> dict[str, Any] | Outcome:
     """Run one step: its result, or the state in which the run ends here."""
     if job.stop.requested:
         return stopped(job, position, Stopped(job.stop.reason or "stopped"))

@@ -6,6 +6,7 @@ that cannot be reached now.
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -113,13 +114,23 @@ def _import(config: PipelineConfig, inputs: JobInputs, steps: Sequence[str]) -> 
 
 def _disk(config: PipelineConfig, inputs: JobInputs, steps: Sequence[str]) -> Iterator[SluiceError]:
     jobs_dir = config.jobs_dir.absolute()
-    existing = next(path for path in (jobs_dir, *jobs_dir.parents) if path.exists())
+    # os.path, not Path: a directory above that may not be entered is an answer here, no exception.
+    existing = next(path for path in (jobs_dir, *jobs_dir.parents) if os.path.exists(path))  # noqa: PTH110
     if not existing.is_dir():
-        yield StorageFindingError("jobs-dir", "the jobs directory is not a directory", context=str(existing))
+        yield StorageFindingError(
+            "jobs-dir", "the jobs directory is not a directory", context=str(existing),
+            hint="set jobs_dir to a directory, or to a path where one can be made",
+        )  # fmt: skip
+        return
+    if not os.access(existing, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
+        yield StorageFindingError(
+            "jobs-dir", "the jobs directory cannot be written", context=str(existing),
+            hint="check jobs_dir and its permissions",
+        )  # fmt: skip
         return
     size = 0
     directory = import_directory(config, inputs)
-    if "local_import" in steps and directory is not None and directory.is_dir():
+    if "local_import" in steps and directory is not None:
         from tasks.local_import.scan import scan
 
         # Plain input shrinks to a third at least when it is compressed (document 1: 3-4x on the fastest level).

@@ -87,11 +87,27 @@ def scan(directory: Path, *, recursive: bool = False, exclude: Path | None = Non
         real = directory.resolve(strict=True)
         if not real.is_dir():
             problem = InputError(
-                "input-not-directory", "the import directory is not a directory", context=str(directory)
+                "input-not-directory",
+                "the import directory is not a directory",
+                context=str(directory),
+                hint="name the directory that holds the file; every NDJSON file in it is imported",
             )
             return Scan(directory, problems=(problem,))
+    except PermissionError:
+        problem = InputError(
+            "input-unreadable",
+            "the import directory cannot be reached",
+            context=str(directory),
+            hint="give the user who runs the pipeline permission to enter the directories above it",
+        )
+        return Scan(directory, problems=(problem,))
     except (OSError, RuntimeError):
-        problem = InputError("input-not-found", "the import directory does not exist", context=str(directory))
+        problem = InputError(
+            "input-not-found",
+            "the import directory does not exist",
+            context=str(directory),
+            hint="check services.local_import.dir or --dir; a relative path starts at the working directory",
+        )
         return Scan(directory, problems=(problem,))
     walk = _Walk(real, recursive, exclude.resolve() if exclude is not None else None)
     walk.look()

@@ -32,6 +32,7 @@ log = logging.getLogger("sluice.send")
 class Facts(msgspec.Struct):
     """What reading a file found; ``bytes`` is the size of its lines, uncompressed."""
 
+    lines: int = 0
     resources: int = 0
     bytes: int = 0
     skipped: int = 0
@@ -41,6 +42,7 @@ class Facts(msgspec.Struct):
 
     def add(self, other: Facts) -> None:
         """Sum up."""
+        self.lines += other.lines
         self.resources += other.resources
         self.bytes += other.bytes
         self.skipped += other.skipped
@@ -106,6 +108,7 @@ class Books:
     def read(self, source: Source, cut: Cut, size: int) -> Sequence[Resource]:
         """Count a line of ``size`` bytes; what of it is still to be sent."""
         facts = source.facts
+        facts.lines += 1
         facts.resources += cut.count
         facts.bytes += size + 1
         facts.skipped += cut.skipped

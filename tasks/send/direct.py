@@ -266,6 +266,7 @@ class _Load:
         return StepResult(
             files=len(self._files),
             resources_in=facts.resources,
+            lines_in=facts.lines,
             resources_out=books.count("sent"),
             bytes_in=facts.bytes,
             bytes_out=books.bytes_out,

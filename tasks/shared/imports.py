@@ -70,6 +70,7 @@ class ImportDirectory:
             files=len(files),
             resources_in=lines,
             resources_out=lines,
+            lines_out=lines,
             bytes_in=sum(facts.bytes_in for facts in files),
             bytes_out=sum(facts.stored_bytes for facts in files),
             output=IMPORT,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from config import PipelineConfig
+from tasks.shared.errors import ReconciliationError
 from tasks.shared.progress import Progress, RequestStats
 from tasks.shared.stop import Stop
 
@@ -36,7 +37,7 @@ class StepContext:
     ``source`` is the directory the step reads (the output of the nearest earlier step that produces data,
     ``4-product.md`` §4); import steps have none. ``input`` is what the user named on the command line: a directory
     for ``local_import``, a URL for ``http_import``; ``None`` means the configuration decides. ``decision`` is for
-    ``wait`` only.
+    ``wait`` only. ``expected_lines`` is how many lines the step that wrote ``source`` says it wrote.
     """
 
     config: PipelineConfig
@@ -46,6 +47,7 @@ class StepContext:
     name: str
     source: Path | None = None
     input: str | None = None
+    expected_lines: int | None = None
     crtdl: Path | None = None
     decision: Decision | None = None
     progress: Progress = field(default_factory=Progress)
@@ -65,13 +67,16 @@ class StepResult:
     """What a finished step reports and the job record keeps. Sizes in bytes.
 
     ``output`` is the directory with the step's data files, relative to the job directory; ``None`` when the step
-    produces no data and the next step reads what this one read. ``warnings`` quote no data. ``details`` holds small
+    produces no data and the next step reads what this one read. A resource is what a service counts as one; a line may
+    be a Bundle of many, and lines are what two steps can compare. ``warnings`` quote no data. ``details`` holds small
     step-specific facts (names of written reports, counts by code).
     """
 
     files: int | None = None
     resources_in: int | None = None
     resources_out: int | None = None
+    lines_in: int | None = None
+    lines_out: int | None = None
     bytes_in: int | None = None
     bytes_out: int | None = None
     output: str | None = None
@@ -81,3 +86,20 @@ class StepResult:
     def as_dict(self) -> dict[str, Any]:
         """A small JSON object, as it is persisted."""
         return asdict(self) | {"warnings": list(self.warnings)}
+
+
+def reconcile(context: StepContext, result: StepResult) -> None:
+    """Compare what this step read with what the step before says it wrote (``4-product.md`` §5, "Reconciliation").
+
+    Raises:
+        ReconciliationError: the numbers differ; says both and where.
+    """
+    if context.expected_lines is None or result.lines_in is None or context.expected_lines == result.lines_in:
+        return
+    place = context.source.name if context.source is not None else context.name
+    raise ReconciliationError(
+        "lines-differ",
+        f"{context.name} read {result.lines_in:,} lines, the step before wrote {context.expected_lines:,}",
+        context=f"{place}/, step {context.position}",
+        hint="somebody changed the files in between: run the step before again with job run --step … --force",
+    )

@@ -22,7 +22,7 @@ from prefect.transactions import get_transaction
 from tasks.shared.errors import InternalError, SluiceError, Stopped
 from tasks.shared.log import logger
 from tasks.shared.progress import RequestStats
-from tasks.shared.step import Parked, StepContext, StepResult
+from tasks.shared.step import Parked, StepContext, StepResult, reconcile
 
 Run = Callable[[StepContext], StepResult]
 
@@ -33,8 +33,9 @@ def step_task(name: str, run: Run) -> Task[[StepContext], Any]:
     def body(context: StepContext) -> dict[str, Any] | State[Any]:
         started = time.monotonic()
         try:
-            result = run(context).as_dict()
-            return result | {"statistics": _statistics(context.stats, time.monotonic() - started)}
+            done = run(context)
+            reconcile(context, done)
+            return done.as_dict() | {"statistics": _statistics(context.stats, time.monotonic() - started)}
         except Parked as parked:
             return _unfinished(Paused(message=f"waits for approval: {parked.directory.name}"), parked)
         except Stopped as stopped:

@@ -50,6 +50,7 @@ def run(context: StepContext) -> StepResult:
     return StepResult(
         files=len(corrected),
         resources_out=lines,
+        lines_out=lines,
         bytes_out=size,
         output=directory.name,
         details={"corrected": True},

@@ -176,6 +176,20 @@ def test_an_unreadable_file_is_found_before_a_job_exists(sluice, place):
     no_job(sluice, place)
 
 
+def test_directories_below_one_that_may_not_be_entered_are_found_before_a_job_exists(sluice, place):
+    prefix = as_ordinary_user()
+    closed = place / "closed"
+    (closed / "data").mkdir(parents=True)
+    (closed / "data" / "good.ndjson").write_bytes(GOOD)
+    config(place, local_import="{dir: closed/data}")
+    closed.chmod(0o600)
+    start = ("pipeline", "start", "config.yaml")
+    refused(run_with(prefix, sluice, *start), "input-unreadable", 2, "closed/data")
+    refused(run_with(prefix, sluice, *start, "closed/data"), "argument-not-found", 2, "closed/data")
+    refused(run_with(prefix, sluice, *start, "--dir", "data", "--set", "jobs_dir=closed/jobs"), "jobs-dir", 2, "closed")
+    no_job(sluice, place)
+
+
 @pytest.mark.parametrize("alone", [False, True], ids=["shared server", "embedded server"])
 def test_a_jobs_directory_that_cannot_be_written_is_found_before_a_job_exists(sluice, place, alone):
     prefix = as_ordinary_user()
@@ -247,11 +261,16 @@ def test_a_configuration_that_is_no_yaml_names_the_line(sluice, place):
     (place / "config.yaml").write_text("services:\n  send: {url: [\npipeline: ]\n")
     ran = sluice("pipeline", "start", "config.yaml")
     assert ran.code == 2
-    assert re.search(r"config\.yaml:\d", ran.err), ran.err
+    assert re.search(r"(?m)^  .*config\.yaml:\d", ran.err), ran.err
     quiet(ran)
 
 
 # Services and URLs
+
+
+def download(place: Path, url: str) -> None:
+    """Import from a URL of the configuration: one with a secret in its query is not accepted as INPUT."""
+    config(place, steps="[http_import]", http_import=f'{{urls: ["{url}"]}}')
 
 
 def unreachable(port: int) -> dict[str, str]:
@@ -281,16 +300,16 @@ def test_an_unreachable_service_beside_bad_input_is_exit_code_2_and_both_are_lis
 
 
 def test_a_url_that_answers_404_is_found_before_a_job_exists_and_its_query_is_not_shown(sluice, place):
-    config(place, steps="[http_import]")
     with loopback([Reply(404, CANARY.encode())]) as server:
         url = f"{server.url}/export/Patient.ndjson"
-        refused(sluice("pipeline", "start", "config.yaml", f"{url}?token={CANARY}"), "url-refused", 2, url, "404")
+        download(place, f"{url}?token={CANARY}")
+        refused(sluice("pipeline", "start", "config.yaml"), "url-refused", 2, url, "404")
     no_job(sluice, place)
 
 
 def test_a_url_whose_host_does_not_answer_is_exit_code_3(sluice, place):
-    config(place, steps="[http_import]")
-    ran = sluice("pipeline", "start", "config.yaml", f"http://127.0.0.1:{closed_port()}/x.ndjson?token={CANARY}")
+    download(place, f"http://127.0.0.1:{closed_port()}/x.ndjson?token={CANARY}")
+    ran = sluice("pipeline", "start", "config.yaml")
     assert ran.code == 3, ran.err
     assert "hint: " in ran.err
     quiet(ran)
@@ -298,7 +317,7 @@ def test_a_url_whose_host_does_not_answer_is_exit_code_3(sluice, place):
 
 
 HTML = Reply(200, b"<!DOCTYPE html><html>" + CANARY.encode() + b"</html>", {"Content-Type": "text/html"})
-ELSEWHERE = Reply(302, b"", {"Location": f"http://localhost:1/{CANARY}.ndjson"})
+ELSEWHERE = Reply(302, b"", {"Location": f"http://localhost:1/x.ndjson?code={CANARY}"})
 HALF = b'{"resourceType":"Patient","id":"1"}\n{"resourceType":"Patient","name":"' + CANARY.encode()
 
 
@@ -314,9 +333,9 @@ HALF = b'{"resourceType":"Patient","id":"1"}\n{"resourceType":"Patient","name":"
     ids=["HTML with 200", "redirect to another host", "cut in a line", "truncated zst", "cut in the transfer"],
 )
 def test_a_url_that_gives_something_else_leaves_no_file(sluice, place, answer, reference, code, named):
-    config(place, steps="[http_import]")
     with loopback([answer]) as server:
-        ran = sluice("pipeline", "start", "config.yaml", f"{server.url}/export/Patient.ndjson?sig={CANARY}")
+        download(place, f"{server.url}/export/Patient.ndjson?sig={CANARY}")
+        ran = sluice("pipeline", "start", "config.yaml")
     assert ran.code == code, ran.err
     if reference:
         refused(ran, reference, code, *named)
@@ -362,13 +381,16 @@ LARGE = b"".join(
     for n in range(5000)
 )
 PACKED = zst(LARGE)
-CORRUPT = PACKED[:2000] + bytes([PACKED[2000] ^ 0xFF]) + PACKED[2001:]
+HOLED = PACKED[:12] + b"\xff" * 40 + PACKED[52:]
+FLIPPED = PACKED[:-1] + bytes([PACKED[-1] ^ 1])
+QUOTED = CANARY.encode()
 CASES = {
     "a truncated zst": ("bad.ndjson.zst", PACKED[:-500], "zst-truncated", "bad.ndjson.zst"),
-    "a corrupt zst": ("bad.ndjson.zst", CORRUPT, "zst-corrupt", "bad.ndjson.zst"),
-    "a line that is no JSON": ("bad.ndjson", GOOD + b'{"family": ' + CANARY.encode() + b"}\n", "not-json", "bad.ndjson:21"),
-    "a line that is no object": ("bad.ndjson", GOOD + b'"' + CANARY.encode() + b'"\n', "not-object", "bad.ndjson:21"),
-    "a UTF-8 error": ("bad.ndjson", GOOD + b'{"family": "' + CANARY.encode() + b'\xff"}\n', "not-utf8", "bad.ndjson:21"),
+    "a corrupt zst": ("bad.ndjson.zst", HOLED, "zst-corrupt", "bad.ndjson.zst"),
+    "a zst with a wrong checksum": ("bad.ndjson.zst", FLIPPED, "zst-corrupt", "bad.ndjson.zst"),
+    "a line that is no JSON": ("bad.ndjson", GOOD + b'{"family": ' + QUOTED + b"}\n", "not-json", "bad.ndjson:21"),
+    "a line that is no object": ("bad.ndjson", GOOD + b'"' + QUOTED + b'"\n', "not-object", "bad.ndjson:21"),
+    "a UTF-8 error": ("bad.ndjson", GOOD + b'{"family": "' + QUOTED + b'\xff"}\n', "not-utf8", "bad.ndjson:21"),
     "a last line that breaks off": ("bad.ndjson", GOOD + HALF, "not-json", "bad.ndjson:22"),
     "a file of blank lines": ("bad.ndjson", b"\n\n\n", "empty-file", "bad.ndjson"),
     "gzip under a wrong name": ("bad.ndjson", b"\x1f\x8b\x08" + GOOD, "not-json", "bad.ndjson:1"),
@@ -446,7 +468,8 @@ def test_a_disk_that_is_too_small_is_found_before_a_job_exists(sluice, place):
 def test_a_disk_that_fills_up_during_the_import_is_a_clear_error_and_leaves_no_file(sluice, place):
     """The size of a download is not known beforehand, so the disk fills up while it is written."""
     config(place, steps="[http_import]")
-    (place / "config.yaml").open("a").write("compression: {enabled: false}\n")
+    with (place / "config.yaml").open("a") as file:
+        file.write("compression: {enabled: false}\n")
     body = LARGE * (115_000_000 // len(LARGE))
     with loopback([Reply(200, body)]) as server:
         ran, listing = on_small_disk(

@@ -167,3 +167,30 @@ def test_a_second_process_on_a_running_job_is_refused_with_exit_code_4(sluice, p
     running.communicate(timeout=60)
     assert running.returncode == 0
     assert fhir.total() == 19
+
+
+def test_a_line_lost_between_two_steps_fails_the_job_and_says_where(sluice, project, fhir):
+    text = (project / "config.yaml").read_text()
+    (project / "config.yaml").write_text(text + "compression: {enabled: false}\n")
+    job = sluice("pipeline", "start", "config.yaml").job
+    imported = project / "jobs" / job / "import" / "batch-0.ndjson"
+    imported.write_text(imported.read_text().split("\n", 1)[1])
+    ran = sluice("pipeline", "continue", "config.yaml", job)
+    assert ran.code == 1
+    assert "error[lines-differ]: send read 6 lines, the step before wrote 7" in ran.err
+    assert json.loads(sluice("pipeline", "status", "config.yaml", job, "--json").out)["state"] == "failed"
+
+
+def test_all_findings_of_the_preflight_are_told_together_before_a_job_exists(sluice, project):
+    (project / "empty").mkdir()
+    ran = sluice("pipeline", "start", "config.yaml", "--dir", "empty", "--set", "services.send.url=http://127.0.0.1:9")
+    assert ran.code == 2
+    assert ran.err.count("error[") == 2
+    assert ran.out == ""
+    assert not (project / "jobs").exists()
+
+
+def test_a_preflight_with_nothing_but_unreachable_services_is_exit_code_3(sluice, project):
+    ran = sluice("pipeline", "start", "config.yaml", "--set", "services.send.url=http://127.0.0.1:9")
+    assert ran.code == 3
+    assert not (project / "jobs").exists()

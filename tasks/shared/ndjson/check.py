@@ -130,7 +130,9 @@ class LineCheck:
         try:
             _parse(line)
         except msgspec.ValidationError:
-            raise self._error("not-object", "the line is JSON, but not an object", None) from None
+            raise self._error(
+                "not-object", "the line is JSON, but not an object", "NDJSON holds one JSON object per line"
+            ) from None
         except (msgspec.DecodeError, RecursionError):
             # Only now, because blank lines are rare and this costs as much as half the parsing of a short line.
             if bytes(line[:4096]).strip(_BLANK) or bytes(line).strip(_BLANK):

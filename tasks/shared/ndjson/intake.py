@@ -125,11 +125,21 @@ class Intake:
             buffer = bytearray(_READ)
             while count := stream.readinto(buffer):
                 piece = bytes(memoryview(buffer)[:count])
-                self._check.feed(piece)
+                self._feed_decompressed(piece)
                 if not keep:
                     self._store(piece)
         finally:
             stream.close()
+
+    def _feed_decompressed(self, piece: bytes) -> None:
+        try:
+            self._check.feed(piece)
+        except DataError as error:
+            if error.reference not in {"not-json", "not-utf8"}:
+                raise
+            # A changed byte seldom breaks the decompression at once; the checksum, if there is one, comes last.
+            hint = "the compressed file may be damaged (zstd -t tells); if it is not, mend this line"
+            raise DataError(error.reference, error.message, context=error.context, hint=hint) from None
 
     def _store(self, data: bytes) -> None:
         sink = self._zst or self._part

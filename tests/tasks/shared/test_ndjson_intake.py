@@ -245,6 +245,21 @@ def test_bad_data_leaves_nothing_behind(
     assert not tmp_path.exists() or names(tmp_path) == []
 
 
+@pytest.mark.parametrize("compression", [PLAIN, ZST], ids=["stored plain", "stored as it came"])
+@pytest.mark.parametrize("line", [b'{"a":', b'{"a":"\xff"}'], ids=["no JSON", "no UTF-8"])
+def test_a_bad_line_in_zst_data_hints_at_a_damaged_file(
+    tmp_path: Path, compression: CompressionConfig, line: bytes
+) -> None:
+    """A changed byte in compressed literals decompresses without complaint, into something that is no JSON."""
+    packed = zstandard.compress(b'{"a":1}\n' + line + b"\n")
+    with pytest.raises(DataError) as caught, Intake(tmp_path, "x", compression, name="x") as intake:
+        intake.run(Chunks(packed))
+        intake.commit()
+    assert caught.value.context == "x:2"
+    assert "damaged" in (caught.value.hint or "")
+    assert names(tmp_path) == []
+
+
 @pytest.mark.parametrize("data", [b"", b"\n\n", zstandard.compress(b""), zstandard.compress(b"\n")])
 def test_data_without_a_line_is_an_error_where_it_must_not_be_empty(tmp_path: Path, data: bytes) -> None:
     with Intake(tmp_path, "x", ZST, name="source.ndjson") as intake:
