@@ -19,13 +19,13 @@ from flows.directory import JobDirectory
 from flows.inputs import JobInputs
 from flows.lock import JobLock
 from flows.presenter import Presenter
-from flows.record import Approval, ErrorRecord, JobRecord, RecordWriter, StepRecord, Waiting, now
+from flows.record import Approval, ErrorRecord, JobRecord, RecordedHandle, RecordWriter, StepRecord, Waiting, now
 from flows.watch import Watcher
 from tasks import CATALOGUE, Step
 from tasks.shared.errors import InputError, SluiceError
 from tasks.shared.log import logger
 from tasks.shared.progress import Progress, RequestStats
-from tasks.shared.step import Decision, StepContext
+from tasks.shared.step import Decision, HandleStore, StepContext
 from tasks.shared.stop import Stop
 
 COUNTS = ("files", "resources_in", "resources_out", "bytes_in", "bytes_out", "output")
@@ -137,6 +137,8 @@ class Job:
             expected_lines=source.lines if source else None,
             input=self.inputs.input,
             crtdl=self.crtdl,
+            patients=Path(self.inputs.patients) if self.inputs.patients else None,
+            handle=RecordedHandle(self.writer) if step.name == "extractor" else HandleStore(),
             decision=Decision(**approval.model_dump()) if approval else None,
             progress=Progress(),
             stats=RequestStats(),

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from flows.api import Json, Label, PrefectApi
 from flows.lock import is_held
 from tasks.shared.errors import SluiceError
+from tasks.shared.step import Handle, HandleStore
 
 
 class JobState(StrEnum):
@@ -315,6 +316,24 @@ class RecordWriter:
     def approve(self, position: int, approval: Approval) -> None:
         """Keep a decision. It holds for this position for ever: the wait does not ask again."""
         self.set(**{f"approval__{position}": approval})
+
+
+class RecordedHandle(HandleStore):
+    """The extraction handle in the job record: durable when ``save`` returns."""
+
+    def __init__(self, writer: RecordWriter) -> None:
+        extraction = writer.read().extraction
+        known = extraction.status_url and extraction.job_id
+        super().__init__(Handle(extraction.status_url or "", extraction.job_id or "") if known else None)
+        self._writer = writer
+
+    def save(self, handle: Handle | None) -> None:
+        """Write the handle into the labels ``job.extraction.*``, or clear them."""
+        self._writer.set(
+            extraction__status_url=handle.status_url if handle else None,
+            extraction__job_id=handle.job_id if handle else None,
+        )
+        super().save(handle)
 
 
 def _label(value: Label | BaseModel | None) -> Label:

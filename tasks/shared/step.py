@@ -22,6 +22,29 @@ class Decision:
     when: str = ""
 
 
+@dataclass(frozen=True)
+class Handle:
+    """The handle of an extraction job: where to ask for its state, and its id (document 1, procedure 3)."""
+
+    status_url: str
+    job_id: str
+
+
+class HandleStore:
+    """Where the extraction handle is kept: in memory here, in the job record in a run (``flows/record.py``)."""
+
+    def __init__(self, handle: Handle | None = None) -> None:
+        self._handle = handle
+
+    def load(self) -> Handle | None:
+        """The handle that is stored."""
+        return self._handle
+
+    def save(self, handle: Handle | None) -> None:
+        """Store a handle, or clear it. Durable when this returns: nothing is polled before."""
+        self._handle = handle
+
+
 class Parked(Exception):  # noqa: N818 - not an error
     """A ``wait`` has prepared its ``directory`` and nobody has decided yet: the run must be parked."""
 
@@ -50,6 +73,8 @@ class StepContext:
     expected_lines: int | None = None
     crtdl: Path | None = None
     decision: Decision | None = None
+    patients: Path | None = None
+    handle: HandleStore = field(default_factory=HandleStore)
     progress: Progress = field(default_factory=Progress)
     stats: RequestStats = field(default_factory=RequestStats)
     stop: Stop = field(default_factory=Stop)
