@@ -19,7 +19,7 @@ from flows import runner
 from flows.inputs import gather
 from flows.record import JobRecord, JobState
 from flows.reporting import COLUMNS, row
-from flows.server import EmbeddedServer
+from flows.server import EmbeddedServer, use
 from flows.session import opened
 from tasks.shared.errors import InputError, StorageError
 
@@ -28,19 +28,23 @@ def run(*, keep: bool, review: bool) -> int:
     """Run the demo; the exit code of the pipeline."""
     if review and not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise InputError("review-needs-terminal", "demo --review asks on a terminal, and there is none")
-    # The demo brings its own Prefect server, whatever the user has set up.
-    os.environ.pop("PREFECT_API_URL", None)
+    # The demo is complete in itself: made-up data must not reach a service that the user's environment names.
+    for name in [key for key in os.environ if key.startswith(("APP_", "PREFECT_", "SLUICE_SANDBOX_"))]:
+        del os.environ[name]
     with place(keep=keep) as directory:
         jobs_dir = directory / "jobs"
-        os.environ["PREFECT_PROFILES_PATH"] = str(directory / "profiles.toml")
         click.echo(f"Sluice demo in {directory}: local_import, wait, send against a sandbox FHIR server")
-        with EmbeddedServer(jobs_dir), start_child(SandboxOptions(state=directory / "sandbox")) as sandbox:
+        with EmbeddedServer(jobs_dir) as server, start_child(SandboxOptions(state=directory / "sandbox")) as sandbox:
+            use(server.announced(), jobs_dir)
+            server.address()
             config = str(sandbox.config_path)
             overrides = [f"jobs_dir={jobs_dir}"]
             code = runner.start(gather(config, overrides=overrides), progress=True, as_json=False, detach=False)
             os.environ["APP_JOBS_DIR"] = str(jobs_dir)
+            if code != 0:
+                return code
             record = only_job(config)
-            if code == 0 and record.state is JobState.WAITING:
+            if record.state is JobState.WAITING:
                 decision = None if review else "approve"
                 comment = "" if review else "approved by the demo"
                 code = runner.go_on(config, record.id, decision=decision, comment=comment, progress=True, as_json=False)

@@ -140,7 +140,9 @@ def run_one(config: str, job_id: str, *, step: str, force: bool, progress: bool,
                 "job-state",
                 f"the job is {record.state.value}",
                 context=job_id,
-                hint="decide its wait with pipeline continue",
+                hint="start a new job"
+                if record.state is JobState.CANCELLED
+                else "decide its wait with pipeline continue",
             )
         position = find_step(record, step)
         before = [earlier.name for earlier in record.steps[: position - 1] if earlier.state != "completed"]

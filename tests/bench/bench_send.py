@@ -117,7 +117,7 @@ def sink(ready: Connection) -> None:
                         return
                     got += count
                 head = bytes(buffer[:end]).lower()
-                length = int(head.split(b"content-length:")[1].split(b"\r\n")[0])
+                length = int(head.split(b"content-length:")[1].split(b"\r\n")[0]) if b"content-length:" in head else 0
                 need = end + 4 + length
                 if need > len(buffer):
                     buffer.extend(bytes(need - len(buffer)))

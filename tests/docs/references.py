@@ -65,6 +65,10 @@ def _texts(node: ast.expr, *, one_word: bool) -> Iterator[str]:
         yield from _texts(node.orelse, one_word=one_word)
     elif isinstance(node, ast.Tuple) and node.elts:
         yield from _texts(node.elts[0], one_word=one_word)
-    elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-        if _REFERENCE.fullmatch(node.value) and (one_word or "-" in node.value):
-            yield node.value
+    elif (
+        isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and _REFERENCE.fullmatch(node.value)
+        and (one_word or "-" in node.value)
+    ):
+        yield node.value

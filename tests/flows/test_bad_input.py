@@ -438,6 +438,7 @@ def test_what_is_no_data_file_is_left_out_with_a_word(sluice, place):
 SMALL_DISK = """
 mount -t tmpfs -o "size=$1" tmpfs jobs || exit 99
 shift
+[ -z "$SEED" ] || { mkdir -m 700 jobs/.prefect && cp "$SEED" jobs/.prefect/prefect.db; }
 "$@"
 code=$?
 find jobs -mindepth 1 > listing
@@ -465,16 +466,21 @@ def test_a_disk_that_is_too_small_is_found_before_a_job_exists(sluice, place):
     no_job(sluice, place)
 
 
-def test_a_disk_that_fills_up_during_the_import_is_a_clear_error_and_leaves_no_file(sluice, place):
+@pytest.mark.parametrize("alone", [False, True], ids=["shared server", "embedded server on the same disk"])
+def test_a_disk_that_fills_up_during_the_import_is_a_clear_error_and_leaves_no_file(
+    sluice, place, migrated_database, alone
+):
     """The size of a download is not known beforehand, so the disk fills up while it is written."""
     config(place, steps="[http_import]")
     with (place / "config.yaml").open("a") as file:
         file.write("compression: {enabled: false}\n")
-    body = LARGE * (115_000_000 // len(LARGE))
+    if alone:
+        sluice.environment.pop("PREFECT_API_URL")
+        sluice.environment["SEED"] = str(migrated_database)
+    body = LARGE * (125_000_000 // len(LARGE))
     with loopback([Reply(200, body)]) as server:
-        ran, listing = on_small_disk(
-            sluice, place, "104m", "pipeline", "start", "config.yaml", f"{server.url}/x.ndjson"
-        )
+        start = ("pipeline", "start", "config.yaml", f"{server.url}/x.ndjson")
+        ran, listing = on_small_disk(sluice, place, "108m", *start)
     refused(ran, "disk-full", 1, "x.ndjson", hint=True)
     names = [Path(path).name for path in listing]
     assert "job.log" in names

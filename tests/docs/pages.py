@@ -1,0 +1,75 @@
+"""The pages: README, CHANGELOG and ``docs/``, and what stands in them."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.docs.references import ROOT
+
+README = ROOT / "README.md"
+DOCS = sorted((ROOT / "docs").glob("*.md"))
+PAGES = [README, ROOT / "CHANGELOG.md", *DOCS]
+
+_FENCE = re.compile(r"^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a page, and the line it begins in."""
+
+    page: Path
+    line: int
+    language: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+
+def read(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+def blocks(page: Path, *languages: str) -> Iterator[Block]:
+    """The fenced blocks of a page; of the given languages, or all."""
+    text = read(page)
+    for match in _FENCE.finditer(text):
+        if not languages or match["language"] in languages:
+            yield Block(page, text.count("\n", 0, match.start()) + 1, match["language"], match["text"])
+
+
+def prose(page: Path) -> str:
+    """The page without its fenced blocks."""
+    return _FENCE.sub("", read(page))
+
+
+def command_lines(page: Path) -> Iterator[tuple[str, list[str]]]:
+    """Every call of our program on a page, in blocks and between backticks: as written, and its arguments."""
+    for block in blocks(page, "bash", ""):
+        for line in block.text.splitlines():
+            if "[OPTIONS]" not in line:  # the usage lines of the commands page
+                yield from _calls(line)
+    for inline in re.findall(r"(?<!`)`([^`\n]+)`(?!`)", prose(page)):
+        yield from _calls(inline)
+
+
+def _calls(line: str) -> Iterator[tuple[str, list[str]]]:
+    if not re.search(r"\bsluice |flows\.run ", line):
+        return
+    lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    words: list[str] = []
+    for word in (*lexer, ";"):
+        if not set(word) <= set("();<>|&"):
+            words.append(word)
+            continue
+        program = (
+            1 if words[:1] in (["sluice"], [".venv/bin/sluice"]) else 3 if words[1:3] == ["-m", "flows.run"] else 0
+        )
+        if program and len(words) > program:
+            yield " ".join(words), words[program:]
+        words = []

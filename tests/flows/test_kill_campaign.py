@@ -1,0 +1,337 @@
+"""``kill -9`` at any moment of an import → wait → send run, then ``pipeline continue`` (``4-product.md`` §4).
+
+After a kill anywhere: no resource lost, none changed, no step that had finished runs again, the files as an undisturbed
+run makes them, no server process left, and the job refuses a second process. Moments are random; the seed is printed.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.conftest import ROOT, Commands, processes_with, seed, wait_until
+
+SEED = int(os.environ.get("KILL_SEED", "20250907"))
+DECIMALS = ("1.50", "0.10", "100", "1E2", "-0.0", "2.000000000000000001", "1e-7")
+BATCH, WORKERS = 20, 2
+
+
+def resource(kind: str, name: str, number: int) -> bytes:
+    """One resource as text, with spellings that a parser would lose."""
+    value = DECIMALS[number % len(DECIMALS)]
+    subject = f'"subject": {{"reference":"Patient/p{number // 40}"}},' if kind == "Observation" else ""
+    status = '"status":"final","code":{"text":"K\\u00e4se \\/ Käse"},' if kind == "Observation" else ""
+    amount = f'"valueQuantity":{{"value":{value},"unit":"mg"}}' if kind == "Observation" else '"active":true'
+    return f'{{"resourceType":"{kind}","id":"{name}", {subject}{status}{amount}}}'.encode()
+
+
+def write_input(directory: Path, *, files: int, patients: int) -> dict[str, bytes]:
+    """Files of Bundles, one patient a line, and ``core.ndjson``; every resource's text by ``Type/id``."""
+    directory.mkdir()
+    core = [b'{"resourceType":"Organization","id":"org%d","name":"Klinik"}' % n for n in range(30)]
+    (directory / "core.ndjson").write_bytes(b"\n".join(core) + b"\n")
+    texts = {f"Organization/org{n}": text for n, text in enumerate(core)}
+    number = 0
+    for file in range(files):
+        lines = []
+        for _ in range(patients):
+            own = {f"Patient/p{number}": resource("Patient", f"p{number}", number)}
+            own |= {
+                f"Observation/o{n}": resource("Observation", f"o{n}", n) for n in range(40 * number, 40 * number + 40)
+            }
+            texts |= own
+            number += 1
+            entries = b",".join(
+                b'{"resource":' + text + b',"request":{"method":"POST","url":"x"}}' for text in own.values()
+            )
+            lines.append(b'{"resourceType":"Bundle","type":"transaction","entry":[' + entries + b"]}")
+        (directory / f"batch-{file:03}.ndjson").write_bytes(b"\n".join(lines) + b"\n")
+    return texts
+
+
+@dataclass
+class Server:
+    """The sandbox FHIR server in a process of its own."""
+
+    url: str
+
+    def resources(self) -> dict[str, bytes]:
+        """What it holds, byte for byte, by ``Type/id``."""
+        found = {}
+        for line in httpx.get(f"{self.url}/_sandbox/resources", trust_env=False, timeout=60).content.splitlines():
+            document = json.loads(line)
+            found[f"{document['resourceType']}/{document['id']}"] = line
+        return found
+
+    def posts(self) -> list[dict[str, int]]:
+        """The transactions it got."""
+        requests = httpx.get(f"{self.url}/_sandbox/requests", trust_env=False).json()["requests"]
+        return [request for request in requests if request["method"] == "POST"]
+
+    def slow(self, seconds: float, **more: object) -> None:
+        """Let every transaction take so long, once it was applied (half of the kills then hit an unanswered one)."""
+        rule = {
+            "action": "delay",
+            "at": "applied",
+            "seconds": seconds,
+            "path": "/fhir*",
+            "method": "POST",
+            "times": None,
+        }
+        httpx.put(f"{self.url}/_sandbox/faults", json=[rule | more], trust_env=False).raise_for_status()
+
+
+@contextlib.contextmanager
+def server(directory: Path) -> Iterator[Server]:
+    ready = directory / "fhir-ready.json"
+    child = subprocess.Popen(
+        [sys.executable, "-m", "deployments.sandbox", "--state", directory / "fhir", "--ready-file", ready],
+        cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        wait_until(ready.exists, 60)
+        yield Server(json.loads(ready.read_text())["urls"]["fhir"].removesuffix("/fhir"))
+    finally:
+        child.terminate()
+        child.wait(timeout=20)
+
+
+@dataclass
+class Trial:
+    """One working directory with its server and what was seen in it."""
+
+    directory: Path
+    sluice: Commands
+    server: Server
+    kills: int = 0
+    finished: dict[Path, tuple[int, int]] = field(default_factory=dict)
+    steps: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def job(self) -> Path | None:
+        """The job's directory, once there is one."""
+        found = [path for path in (self.directory / "jobs").iterdir() if len(path.name) == 36]
+        assert len(found) < 2
+        return found[0] if found else None
+
+    @property
+    def log(self) -> str:
+        job = self.job
+        return (job / "job.log").read_text() if job and (job / "job.log").exists() else ""
+
+    def launch(self) -> subprocess.Popen[bytes]:
+        """The command that goes on from here, in a process group of its own: start, or continue."""
+        words = ["start", "config.yaml"] if (name := self.known()) is None else ["continue", "config.yaml", name]
+        with (self.directory / "stdout.txt").open("wb") as out, (self.directory / "stderr.txt").open("ab") as err:
+            return subprocess.Popen(
+                [sys.executable, "-m", "flows.run", "pipeline", *words, "--json"],
+                cwd=self.directory, env=self.sluice.environment, stdin=subprocess.DEVNULL,
+                stdout=out, stderr=err, start_new_session=True,
+            )  # fmt: skip
+
+    def known(self) -> str | None:
+        """The job's id: from its directory, or, when it was killed before it had one, from the list."""
+        if self.job is not None:
+            return self.job.name
+        listed = self.listed() if self.kills else []
+        return str(listed[0]["id"]) if listed else None
+
+    def listed(self) -> list[dict[str, str]]:
+        listed = json.loads(self.sluice("job", "list", "config.yaml", "--json").out)
+        assert len(listed) < 2
+        return listed
+
+    def state(self) -> str | None:
+        listed = self.listed()
+        return str(listed[0]["state"]) if listed else None
+
+    def kill(self, child: subprocess.Popen[bytes]) -> bool:
+        """``kill -9`` of the process group; whether it still ran. Nothing of it is left afterwards."""
+        if child.poll() is not None:
+            return False
+        os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+        self.kills += 1
+        wait_until(lambda: not processes_with(str(self.directory / "jobs")), 15)
+        if (job := self.job) is not None:
+            for path in job.glob("import/*"):
+                if not path.name.endswith(".part"):
+                    found = path.stat()
+                    # A file with its final name stays the one it is.
+                    assert self.finished.setdefault(path, (found.st_ino, found.st_mtime_ns)) == (
+                        found.st_ino, found.st_mtime_ns,
+                    )  # fmt: skip
+            for result in job.glob(".results/*.json"):
+                self.steps.setdefault(result.stem, self.begins(result.stem))
+        return True
+
+    def begins(self, step: str) -> int:
+        """How often a step (``1-local_import``) began."""
+        return self.log.count(f"step {step.replace('-', ' ', 1)} begins")
+
+    def finish(self, child: subprocess.Popen[bytes], seconds: float = 90) -> dict[str, Any]:
+        """The job's status as printed by a command that is left alone and succeeds."""
+        assert child.wait(timeout=seconds) == 0, (self.directory / "stderr.txt").read_text()
+        status: dict[str, Any] = json.loads((self.directory / "stdout.txt").read_text())
+        return status
+
+    def complete(self) -> dict[str, Any]:
+        """Continue until the job is complete: at most the wait is in between."""
+        status = self.finish(self.launch())
+        return status if status["state"] == "completed" else self.finish(self.launch())
+
+
+def imported(trial: Trial) -> dict[str, str]:
+    """Names and digests of the imported files."""
+    assert trial.job is not None
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in (trial.job / "import").iterdir()}
+
+
+def check(trial: Trial, status: dict[str, Any], texts: dict[str, bytes], files: dict[str, str] | None) -> None:
+    """Everything that must hold after the job is complete."""
+    held = trial.server.resources()
+    assert held.keys() == texts.keys()
+    assert [name for name, text in texts.items() if held[name] != text] == []
+    for path, facts in trial.finished.items():
+        assert (path.stat().st_ino, path.stat().st_mtime_ns) == facts, f"{path.name} was imported twice"
+    for step, count in trial.steps.items():
+        assert trial.begins(step) == count, f"step {step} ran again after it had finished"
+    assert files is None or imported(trial) == files
+    assert trial.job is not None
+    assert [path for path in trial.job.rglob("*") if path.name.endswith((".part", ".tmp"))] == []
+    assert status["state"] == "completed"
+    assert [step["state"] for step in status["steps"]] == ["completed"] * 3
+    assert status["steps"][0]["resources_in"] == sum(1 for _ in lines_of(trial.directory / "data"))
+    assert status["steps"][2]["resources_out"] == len(texts)
+    posts = trial.server.posts()
+    assert max(post["entries"] or 0 for post in posts) <= BATCH
+    # Sent again is only what no answer had come for.
+    assert sum(post["entries"] or 0 for post in posts) <= len(texts) + trial.kills * WORKERS * BATCH
+
+
+def lines_of(directory: Path) -> Iterator[bytes]:
+    for path in directory.iterdir():
+        yield from path.read_bytes().splitlines()
+
+
+@contextlib.contextmanager
+def trial(directory: Path, database: Path, *, files: int, patients: int) -> Iterator[tuple[Trial, dict[str, bytes]]]:
+    directory.mkdir(exist_ok=True)
+    texts = write_input(directory / "data", files=files, patients=patients)
+    seed(directory / "jobs", database)
+    commands = Commands(directory, None)
+    with server(directory) as fhir:
+        (directory / "config.yaml").write_text(
+            f"""
+services:
+  local_import: {{dir: data}}
+  send:
+    {{send_as: direct_resource_load, url: "{fhir.url}", batch_size: {BATCH}, max_concurrent_requests: {WORKERS}}}
+pipeline: {{enabled_steps: [local_import, wait, send]}}
+jobs_dir: jobs
+"""
+        )
+        try:
+            yield Trial(directory, commands, fhir), texts
+        finally:
+            commands.close()
+
+
+def refuses_a_second_process(trial: Trial) -> None:
+    """While the job runs, continuing it once more is refused with exit code 4."""
+    assert trial.job is not None
+    second = trial.sluice("pipeline", "continue", "config.yaml", trial.job.name)
+    assert second.code == 4, second.err
+    assert "error[job-busy]" in second.err
+
+
+@pytest.mark.timeout(120)
+def test_a_job_killed_in_its_import_in_its_start_and_in_its_send_ends_as_if_undisturbed(tmp_path, migrated_database):
+    draw = random.Random(SEED)
+    moments = [draw.uniform(0.0, 0.3), draw.uniform(0.3, 2.5), draw.uniform(0.0, 0.8)]
+    print(f"seed {SEED}, moments {moments}")
+    with trial(tmp_path, migrated_database, files=60, patients=1) as (job, texts):
+        child = job.launch()
+        wait_until(lambda: "step 1 local_import begins" in job.log, 30)
+        time.sleep(moments[0])
+        assert job.kill(child)
+
+        child = job.launch()
+        time.sleep(moments[1])
+        job.kill(child)
+
+        job.server.slow(0.05)
+        assert job.finish(job.launch())["state"] == "waiting"
+        assert job.server.posts() == []
+        child = job.launch()
+        wait_until(lambda: "step 3 send begins" in job.log, 30)
+        time.sleep(moments[2])
+        assert job.kill(child)
+
+        job.server.slow(6.0, times=1)
+        child = job.launch()
+        begun = job.begins("3-send")
+        wait_until(lambda: job.begins("3-send") > begun, 30)
+        refuses_a_second_process(job)
+        check(job, job.finish(child), texts, None)
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(7200)
+def test_kill_9_at_thirty_random_moments(tmp_path, migrated_database):
+    """Thirty runs, one random moment each between the start and the expected end."""
+    shape = {"files": 100, "patients": 1}
+    trials = int(os.environ.get("KILL_TRIALS", "30"))
+    draw = random.Random(SEED)
+    with trial(tmp_path / "undisturbed", migrated_database, **shape) as (job, texts):
+        job.server.slow(0.02)
+        spans = []
+        for _ in range(2):
+            began = time.monotonic()
+            status = job.finish(job.launch())
+            spans.append(time.monotonic() - began)
+        check(job, status, texts, None)
+        files = imported(job)
+    print(f"seed {SEED}; undisturbed: start {spans[0]:.1f} s, continue {spans[1]:.1f} s, {len(texts)} resources")
+    for number in range(trials):
+        moment = draw.uniform(0.0, sum(spans))
+        with trial(tmp_path / f"trial-{number}", migrated_database, **shape) as (job, texts):
+            job.server.slow(0.02)
+            if moment > spans[0]:
+                assert job.finish(job.launch())["state"] == "waiting"
+            child = job.launch()
+            time.sleep(moment if moment <= spans[0] else moment - spans[0])
+            hit = job.kill(child)
+            last = (job.log.splitlines() or ["before the job had a log"])[-1]
+            state = job.state()
+            print(
+                f"{number + 1:2}. {moment:5.1f} s: {'killed' if hit else 'had ended'}; {state}; {last[-70:]}",
+                flush=True,
+            )
+            check(job, last_of_it(job, state, watched=number % 5 == 0), texts, files)
+
+
+def last_of_it(job: Trial, state: str | None, *, watched: bool) -> dict[str, Any]:
+    """Go on until the job is complete; ``watched`` tries a second process on the way, if the job was in its send."""
+    if state == "completed":
+        assert job.job is not None
+        return json.loads(job.sluice("pipeline", "status", "config.yaml", job.job.name, "--json").out)
+    if watched and state == "interrupted" and (begun := job.begins("3-send")):
+        job.server.slow(6.0, times=1)
+        child = job.launch()
+        wait_until(lambda: job.begins("3-send") > begun, 30)
+        refuses_a_second_process(job)
+        return job.finish(child)
+    return job.complete()

@@ -1,0 +1,131 @@
+"""Realistic data from the command line: complete, in small transactions, ``core.ndjson`` first and alone.
+
+The large sample is not part of the project: where it lies beside the checkout the campaign uses it, else it is skipped.
+"""
+
+import io
+import json
+import tarfile
+from collections import Counter
+from pathlib import Path
+
+import httpx
+import pytest
+import zstandard
+
+from deployments.sandbox.fhir.app import FhirOptions, fhir_service
+from deployments.sandbox.serve import serve_in_thread
+from tests.conftest import ROOT
+
+SAMPLE = ROOT.parent / "shared" / "data" / "synthea-r4-100-profiled.tar.zst"
+RESOURCES = 24_447
+
+
+def write_config(directory: Path, url: str, **send: object) -> None:
+    extra = "".join(f", {key}: {value}" for key, value in send.items())
+    (directory / "config.yaml").write_text(
+        f"""
+services:
+  local_import: {{dir: data}}
+  send: {{send_as: direct_resource_load, url: "{url}"{extra}}}
+pipeline: {{enabled_steps: [local_import, send]}}
+jobs_dir: jobs
+"""
+    )
+
+
+def seen(url: str) -> dict[str, object]:
+    return httpx.get(f"{url}/_sandbox/requests", trust_env=False, timeout=60).json()
+
+
+def held(url: str) -> dict[str, bytes]:
+    """Every resource the server holds, byte for byte."""
+    lines = httpx.get(f"{url}/_sandbox/resources", trust_env=False, timeout=120).content.splitlines()
+    return {key(line): line for line in lines}
+
+
+def key(line: bytes) -> str:
+    resource = json.loads(line)
+    return f"{resource['resourceType']}/{resource['id']}"
+
+
+@pytest.mark.parametrize("manners", ["hapi", "blaze"])
+def test_core_ndjson_is_loaded_first_and_alone(sluice, tmp_path, manners):
+    """Documents 2 and 3 §7: every other transaction begins after the last one of ``core.ndjson`` has been answered."""
+    (tmp_path / "data").mkdir()
+    core = [{"resourceType": "Medication", "id": f"m{n}"} for n in range(250)]
+    (tmp_path / "data" / "core.ndjson").write_text("".join(json.dumps(line) + "\n" for line in core))
+    for file in ("a", "b", "z"):
+        patients = [
+            {
+                "resourceType": "Bundle", "type": "transaction", "entry": [
+                    {"resource": {"resourceType": "Patient", "id": f"{file}{n}"}},
+                    {"resource": {
+                        "resourceType": "MedicationStatement", "id": f"{file}{n}", "status": "active",
+                        "medicationReference": {"reference": f"Medication/m{n}"},
+                        "subject": {"reference": f"Patient/{file}{n}"},
+                    }},
+                ],
+            }
+            for n in range(120)
+        ]  # fmt: skip
+        (tmp_path / "data" / f"{file}.ndjson").write_text("".join(json.dumps(line) + "\n" for line in patients))
+    with serve_in_thread(fhir_service(FhirOptions(manners=manners))) as served:
+        write_config(tmp_path, served.url)
+        ran = sluice("pipeline", "start", "config.yaml")
+        assert ran.code == 0, ran.err
+        log = seen(served.url)
+        assert len(held(served.url)) == 250 + 3 * 240
+    posts = [request for request in log["requests"] if request["method"] == "POST"]
+    of_core = [post for post in posts if "Medication" in post["types"]]
+    others = [post for post in posts if "Medication" not in post["types"]]
+    assert all(set(post["types"]) == {"Medication"} for post in of_core)
+    assert sum(post["entries"] for post in of_core) == 250
+    assert max(post["ended"] for post in of_core) <= min(post["started"] for post in others)
+    assert log["max_entries"] <= 100
+    assert [post["status"] for post in posts] == [200] * len(posts)
+
+
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory) -> Path:
+    """The unpacked sample."""
+    if not SAMPLE.exists():
+        pytest.skip(f"the sample {SAMPLE.name} is not beside this checkout")
+    directory = tmp_path_factory.mktemp("sample")
+    with SAMPLE.open("rb") as packed, zstandard.ZstdDecompressor().stream_reader(packed) as stream:
+        content = io.BytesIO(stream.read())
+    with tarfile.open(fileobj=content) as archive:
+        archive.extractall(directory, filter="data")
+    (found,) = {path.parent for path in directory.rglob("*.ndjson")}
+    return found
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("packed", [False, True], ids=["plain", "zst"])
+@pytest.mark.parametrize("manners", ["hapi", "blaze"])
+def test_the_synthea_sample_loads_completely(sluice, tmp_path, sample, manners, packed):
+    (tmp_path / "data").mkdir()
+    expected: dict[str, bytes] = {}
+    for path in sample.glob("*.ndjson"):
+        content = path.read_bytes()
+        expected |= {key(line): line for line in content.splitlines()}
+        target = tmp_path / "data" / (path.name + (".zst" if packed else ""))
+        target.write_bytes(zstandard.compress(content) if packed else content)
+    assert len(expected) == RESOURCES
+    with serve_in_thread(fhir_service(FhirOptions(manners=manners, state=tmp_path / "fhir"))) as served:
+        write_config(tmp_path, served.url, batch_size=100)
+        ran = sluice("pipeline", "start", "config.yaml", "--json", timeout=800)
+        assert ran.code == 0, ran.err
+        stored = held(served.url)
+        log = seen(served.url)
+    assert stored.keys() == expected.keys()
+    assert [name for name, line in expected.items() if stored[name] != line] == []
+    assert log["max_entries"] <= 100
+    status = json.loads(ran.out)
+    assert [step["resources_out"] for step in status["steps"]] == [RESOURCES, RESOURCES]
+    statuses = Counter(request["status"] for request in log["requests"] if request["method"] == "POST")
+    print(
+        f"{manners}, {'zst' if packed else 'plain'}: {RESOURCES} resources in {sum(statuses.values())} transactions "
+        f"({dict(statuses)}), send {status['steps'][1]['seconds']:.1f} s, import {status['steps'][0]['seconds']:.1f} s"
+    )
