@@ -128,7 +128,8 @@ def suggest(key: str, extra: tuple[str, ...] = ()) -> str:
         return f"did you mean {same[0]}?" if len(same) == 1 else f"{name} is a key of {_owners(same)}"
     if near := nearest(key, known):
         return f"did you mean {near}?"
-    return f"known here: {', '.join(siblings)}"
+    top = dict.fromkeys(path.partition(".")[0] for path in known)
+    return f"known here: {', '.join(siblings)}" if siblings else f"known at the top: {', '.join(top)}"
 
 
 def suggest_variable(name: str, known: list[str]) -> str | None:

@@ -55,6 +55,7 @@ class _Loading:
         self.path = path
         self.findings = [finding for layer in reversed(layers) for finding in layer.findings]
         self.lines = layers[-1].lines
+        self.replaced = [pair for layer in layers for pair in layer.replaced]
         # Where a source was too broken to say anything, nothing can be said about its keys either.
         self.given, self.unknown = _merge(layers)
         self.old: dict[str, str] = {}  # today's key → the deprecated one that its value was written with
@@ -67,6 +68,7 @@ class _Loading:
         self._read(_STEPS)
         self.steps = self._known_steps()
         self._translate_deprecated()
+        self._refuse_replaced_secrets()
         for key in self.given:
             if key not in self.values and key not in self.unknown:
                 self._read(key)
@@ -139,6 +141,12 @@ class _Loading:
             self.old[old.replacement] = old.key
 
     # --- reading ---
+
+    def _refuse_replaced_secrets(self) -> None:
+        """A secret on the command line stands there also when a later flag for the same key wins."""
+        for key, given in self.replaced:
+            found = read_value(key, given, self.environ).findings
+            self.findings += [finding for finding in found if finding.reference == "secret-on-command-line"]
 
     def _read(self, key: str) -> None:
         given = self.given.get(key)

@@ -46,12 +46,14 @@ class Layer:
     """What one source gives, and what is wrong with it.
 
     ``broken`` are the keys it was meant to give, had it been readable; ``lines`` are those of the file's blocks.
+    ``replaced`` is what a later flag took the place of: not in force, but on the command line and in the record.
     """
 
     values: dict[str, Given] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
     broken: set[str] = field(default_factory=set)
     lines: dict[str, int] = field(default_factory=dict)
+    replaced: list[tuple[str, Given]] = field(default_factory=list)
 
 
 def kind_of(key: str) -> Kind:
@@ -156,7 +158,10 @@ def read_overrides(overrides: AbstractSequence[str]) -> Layer:
             layer.broken |= _below(key)
             continue
         found = [(key, node)] if is_key(key) else list(_block(node, key, layer, "flag", "flag"))
-        layer.values.update((name, Given(value, "flag", "flag")) for name, value in found)
+        for name, value in found:
+            if name in layer.values:
+                layer.replaced.append((name, layer.values[name]))
+            layer.values[name] = Given(value, "flag", "flag")
     return layer
 
 

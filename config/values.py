@@ -11,6 +11,7 @@ from config.fields import Kind
 from config.findings import Finding, about
 from config.keys import env_name
 from config.sources import Given, kind_of, split_list
+from config.url_secrets import secret_parameters
 from config.variables import expand
 
 
@@ -68,6 +69,8 @@ class _Reader:
         if kind in {Kind.INTEGER, Kind.BOOLEAN} and not isinstance(node.value, str):
             return node.value
         value = self._text(node)
+        if kind is Kind.URL:
+            self._refuse_signed(node.text)
         if kind is Kind.SECRET and self.given.source == "flag" and not self.variables:
             self.problem(
                 "secret-on-command-line",
@@ -83,14 +86,32 @@ class _Reader:
                 if not isinstance(item, Scalar) or item.value is None:
                     raise _TypeMismatchError(f"must be a list of texts; entry {index} is not text")
                 items.append(self._text(item))
+                self._refuse_signed(item.text)
             return items
         if isinstance(node, Scalar) and isinstance(node.value, str):
             before = self.variables
             text = self._text(node)
             # Written out, a list in the file is a YAML list; only a variable cannot hold one.
             if self.given.source == "flag" or self.variables > before:
+                for written in split_list(node.text):
+                    self._refuse_signed(written)
                 return split_list(text) or None
         raise _TypeMismatchError("must be a list", "write it like [first, second]")
+
+    def _refuse_signed(self, text: str) -> None:
+        """Refuse a URL of the command line with a secret written out in its query: it would be recorded with the job.
+
+        ``text`` is as given, before substitution: what a ``${VAR}`` brings in is expanded, not recorded.
+        """
+        if self.given.source != "flag":
+            return
+        literal = [name for name, value in secret_parameters(text) if not expand(value, {}).variables]
+        if literal:
+            self.problem(
+                "secret-on-command-line",
+                f"has a secret in the query of its URL ({', '.join(literal)}), which would be recorded with the job",
+                f"put it into the file, or name a variable: --set '{self.key}=https://…?{literal[0]}=${{VAR}}'",
+            )
 
     def _tree(self, node: Node) -> Any:
         if isinstance(node, Mapping):

@@ -11,6 +11,7 @@ import ssl
 from collections.abc import Mapping
 from typing import Any, Self
 from urllib.parse import urlsplit
+from uuid import uuid4
 
 import httpx
 import tenacity
@@ -22,6 +23,21 @@ Json = dict[str, Any]
 Label = str | int | float | bool
 
 FLOW_NAME = "pipeline"
+TAG = "sluice"
+
+
+REPEATABLE = ("/filter", "/set_state", "/labels")
+"""Ends of paths whose POST may be repeated: reading, and setting what is set already."""
+
+
+class NotTakenError(NetworkError):
+    """The API has certainly not carried out the call."""
+
+
+def _kind(status: int) -> type[NetworkError | TerminalError]:
+    if status == 503:
+        return NotTakenError
+    return NetworkError if status >= 500 else TerminalError
 
 
 class PrefectApi:
@@ -55,14 +71,16 @@ class PrefectApi:
     def request(self, method: str, path: str, body: Any = None) -> Any:
         """One call, repeated while the API is busy; the parsed answer, or ``None`` for 404.
 
-        A server on SQLite answers 503 when its database is locked: it has done nothing then, so repeating is safe.
+        What creates something is repeated only when the server has certainly done nothing: it could not be reached, or
+        answered 503 (on SQLite: the database is locked).
 
         Raises:
             NetworkError: the API did not answer, or answered 5xx.
             TerminalError: it refused the call.
         """
+        once = method == "POST" and not path.endswith(REPEATABLE)
         retrying = tenacity.Retrying(
-            retry=tenacity.retry_if_exception_type(NetworkError),
+            retry=tenacity.retry_if_exception_type(NotTakenError if once else NetworkError),
             stop=tenacity.stop_after_delay(self._patience),
             wait=tenacity.wait_random_exponential(multiplier=0.1, max=2.0),
             reraise=True,
@@ -73,15 +91,15 @@ class PrefectApi:
         try:
             answer = self._client.request(method, path, json=body)
         except httpx.HTTPError as error:
-            raise NetworkError(
+            kind = NotTakenError if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout) else NetworkError
+            raise kind(
                 "prefect-unreachable", f"the Prefect API does not answer ({type(error).__name__})",
                 context=self.address.url, hint="check that the server runs: python -m flows.run server status",
             ) from None  # fmt: skip
         if answer.status_code == 404:
             return None
         if answer.status_code >= 400:
-            kind = NetworkError if answer.status_code >= 500 else TerminalError
-            raise kind(
+            raise _kind(answer.status_code)(
                 "prefect-refused", f"the Prefect API answered {answer.status_code} to {method} {path}",
                 context=self.address.url, status=answer.status_code,
                 hint="check PREFECT_API_KEY or PREFECT_API_AUTH_STRING" if answer.status_code in {401, 403} else None,
@@ -108,6 +126,21 @@ class PrefectApi:
             if len(rows) < limit:
                 break
         return found
+
+    def deployments(self) -> list[Json]:
+        """The deployments of the flow that are tagged as ours."""
+        body = {
+            "flows": {"name": {"any_": [FLOW_NAME]}},
+            "deployments": {"tags": {"all_": [TAG]}},
+            "limit": 50,
+        }
+        rows: list[Json] = self.request("POST", "/deployments/filter", body) or []
+        return rows
+
+    def run_deployment(self, deployment_id: str, parameters: Mapping[str, Any]) -> str:
+        """Start a run through a deployment; the job id. Started once, also when the call is repeated."""
+        body = {"parameters": dict(parameters), "idempotency_key": str(uuid4())}
+        return str(self.request("POST", f"/deployments/{deployment_id}/create_flow_run", body)["id"])
 
     def rename(self, run_id: str, name: str) -> None:
         """Give the run the name a person sees."""

@@ -9,9 +9,10 @@ import signal
 import time
 from pathlib import Path
 
-import click
-
 from flows import server
+from flows.api import PrefectApi
+from flows.lock import is_held
+from flows.output import say
 from tasks.shared.errors import TerminalError
 
 
@@ -25,35 +26,41 @@ def home_of(config: str | None, jobs_dir: str | None) -> Path:
 
 
 def start(home: Path, port: int) -> int:
-    """Start a server that stays. Says so when one runs already."""
-    running = server.EmbeddedServer(home.parent).running()
-    if running is not None:
-        click.echo(f"the server runs already: {running.ui}")
-        return 0
+    """Start a server that stays; one that runs already, for a command, stays from now on."""
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     with (home / "start.lock").open("a+b") as starting:
         fcntl.flock(starting, fcntl.LOCK_EX)
+        running = server.EmbeddedServer(home.parent).running()
+        if running is not None:
+            server.announce(home, running.url, _pid(home), stay=True)
+            say(f"the server runs already: {running.ui}")
+            return 0
         child, address = server.spawn(home, stay=True, port=port)
         server.wait_until_up(address, child)
-    click.echo(f"Prefect UI: {address.ui}\nAPI: {address.url} (jobs directory {home.parent})")
+    say(f"Prefect UI: {address.ui}\nAPI: {address.url} (jobs directory {home.parent})")
     return 0
 
 
 def stop(home: Path) -> int:
-    """Stop the server that ``start`` left, unless a command uses it."""
+    """Stop the server, unless a command or a run uses it."""
     running = server.EmbeddedServer(home.parent).running()
     if running is None:
-        click.echo("no server runs")
+        say("no server runs")
         return 0
+    with PrefectApi(running) as api:
+        busy = [str(run["id"]) for run in api.runs() if run.get("state_type") in {"RUNNING", "CANCELLING"}]
+        held = [run for run in busy if is_held(home.parent / run)]
     with (home / "clients.lock").open("a+b") as clients:
         try:
             fcntl.flock(clients, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            held = held or ["a command"]
+        if held:
             raise TerminalError(
-                "server-in-use", "a command is using the server", context=running.ui,
+                "server-in-use", f"the server is in use by {', '.join(held)}", context=running.ui,
                 hint="wait for the running job, or stop it first",
-            ) from None  # fmt: skip
-        pid = int(json.loads((home / "server.json").read_text())["pid"])
+            )  # fmt: skip
+        pid = _pid(home)
         os.kill(pid, signal.SIGTERM)
         deadline = time.monotonic() + 15
         while _alive(pid):
@@ -62,8 +69,12 @@ def stop(home: Path) -> int:
                 break
             time.sleep(0.05)
     (home / "server.json").unlink(missing_ok=True)
-    click.echo("the server is stopped")
+    say("the server is stopped")
     return 0
+
+
+def _pid(home: Path) -> int:
+    return int(json.loads((home / "server.json").read_text())["pid"])
 
 
 def _alive(pid: int) -> bool:
@@ -81,7 +92,7 @@ def status(home: Path) -> int:
     """Say where the server answers; exit code 1 when none does."""
     running = server.EmbeddedServer(home.parent).running()
     if running is None:
-        click.echo(f"no server runs for {home.parent}")
+        say(f"no server runs for {home.parent}")
         return 1
-    click.echo(f"Prefect UI: {running.ui}\nAPI: {running.url}")
+    say(f"Prefect UI: {running.ui}\nAPI: {running.url}")
     return 0

@@ -11,17 +11,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import click
-from deployments.sandbox.host import SandboxOptions, start_child
-
 from config import load_config
-from flows import runner
+from deployments.sandbox.host import SandboxChild, SandboxOptions, start_child
+from deployments.sandbox.serve import SandboxStartError
+from flows import again, runner
 from flows.inputs import gather
+from flows.output import say
 from flows.record import JobRecord, JobState
 from flows.reporting import COLUMNS, row
 from flows.server import EmbeddedServer, use
 from flows.session import opened
-from tasks.shared.errors import InputError, StorageError
+from tasks.shared.errors import InputError, StorageError, TerminalError
 
 
 def run(*, keep: bool, review: bool) -> int:
@@ -33,24 +33,35 @@ def run(*, keep: bool, review: bool) -> int:
         del os.environ[name]
     with place(keep=keep) as directory:
         jobs_dir = directory / "jobs"
-        click.echo(f"Sluice demo in {directory}: local_import, wait, send against a sandbox FHIR server")
-        with EmbeddedServer(jobs_dir) as server, start_child(SandboxOptions(state=directory / "sandbox")) as sandbox:
+        say(f"Sluice demo in {directory}: local_import, wait, send against a sandbox FHIR server")
+        with EmbeddedServer(jobs_dir) as server, sandbox_in(directory / "sandbox") as sandbox:
             use(server.announced(), jobs_dir)
             server.address()
             config = str(sandbox.config_path)
-            overrides = [f"jobs_dir={jobs_dir}"]
-            code = runner.start(gather(config, overrides=overrides), progress=True, as_json=False, detach=False)
             os.environ["APP_JOBS_DIR"] = str(jobs_dir)
+            code = runner.start(gather(config), progress=True, as_json=False, detach=False)
             if code != 0:
                 return code
             record = only_job(config)
             if record.state is JobState.WAITING:
                 decision = None if review else "approve"
                 comment = "" if review else "approved by the demo"
-                code = runner.go_on(config, record.id, decision=decision, comment=comment, progress=True, as_json=False)
+                code = again.go_on(again.Asked(config, record.id), decision=decision, comment=comment)
                 record = only_job(config)
             show(record)
     return code
+
+
+def sandbox_in(state: Path) -> SandboxChild:
+    """The sandbox services as a child process.
+
+    Raises:
+        TerminalError: a service did not start.
+    """
+    try:
+        return start_child(SandboxOptions(state=state))
+    except SandboxStartError as error:
+        raise TerminalError("sandbox", f"the sandbox did not start: {error}") from None
 
 
 def only_job(config: str) -> JobRecord:
@@ -64,14 +75,14 @@ def show(record: JobRecord) -> None:
     rows = [row(step) for step in record.steps]
     keep = [n for n in range(len(COLUMNS)) if any(cells[n] for cells in rows)]
     widths = {n: max(len(COLUMNS[n]), *(len(cells[n]) for cells in rows)) for n in keep}
-    click.echo("\n" + "  ".join(f"{COLUMNS[n]:{widths[n]}}" for n in keep).rstrip())
+    say("\n" + "  ".join(f"{COLUMNS[n]:{widths[n]}}" for n in keep).rstrip())
     for cells in rows:
-        click.echo("  ".join(f"{cells[n]:{widths[n]}}" for n in keep).rstrip())
+        say("  ".join(f"{cells[n]:{widths[n]}}" for n in keep).rstrip())
     directory = Path(record.directory or "")
-    click.echo(f"\nfiles of job {record.id}:")
+    say(f"\nfiles of job {record.id}:")
     for file in sorted(directory.rglob("*")):
         if file.is_file() and not any(part.startswith(".") for part in file.relative_to(directory).parts):
-            click.echo(f"  {file}  {file.stat().st_size:,} bytes")
+            say(f"  {file}  {file.stat().st_size:,} bytes")
 
 
 @contextmanager

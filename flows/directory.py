@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
 
+from flows.record import StepRecord
 from tasks import CATALOGUE
 from tasks.shared.errors import InputError, StorageError
 
@@ -80,19 +82,18 @@ class JobDirectory:
                 ) from None
         return target
 
-    def reset(self, steps: tuple[str, ...], first: int) -> None:
-        """Forget the steps from position ``first`` on: their results and their outputs."""
-        source = "import"
-        for position, name in enumerate(steps, start=1):
-            step = CATALOGUE[name]
-            if position >= first:
-                (self.path.parent / self.result_key(position, name)).unlink(missing_ok=True)
-                for folder in (step.output, *step.writes):
-                    if folder is not None:
-                        self._remove(folder)
-                if name == "wait":
-                    self._remove(f"{source}_wait")
-            source = step.output or source
+    def reset(self, steps: Sequence[StepRecord], first: int) -> None:
+        """Forget the steps from position ``first`` on: their results and outputs. May be repeated.
+
+        What a kept step names, such as an earlier wait's corrected files, stays.
+        """
+        kept = {folder for step in steps if step.position < first for folder in _folders(step)}
+        for step in steps:
+            if step.position >= first:
+                (self.path.parent / self.result_key(step.position, step.name)).unlink(missing_ok=True)
+                (self.path / ".results" / f"{step.position}-files.ndjson").unlink(missing_ok=True)
+                for folder in _folders(step) - kept:
+                    self._remove(folder)
 
     def _remove(self, folder: str) -> None:
         target = self.path / folder
@@ -111,3 +112,9 @@ class JobDirectory:
             else:
                 entry.unlink()
         shutil.rmtree(self.path)
+
+
+def _folders(step: StepRecord) -> set[str]:
+    """Every directory a step writes, relative to the job's."""
+    kind = CATALOGUE[step.name]
+    return {folder for folder in (kind.output, *kind.writes, step.directory) if folder}

@@ -56,11 +56,6 @@ def create_run(flow: Flow[..., Any], *, name: str, parameters: dict[str, Any], l
     return str(run.id)
 
 
-def run_again_needs_reset(state_type: str | None) -> bool:
-    """Whether Prefect refuses to run a run in this state until its state is set anew."""
-    return state_type in {"COMPLETED", "PAUSED", "CANCELLED", "SCHEDULED"}
-
-
 def execute(flow: Flow[..., Any], job_id: str) -> None:
     """Run the flow run ``job_id`` here and now, in this thread. How it ended is in the record.
 

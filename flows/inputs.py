@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict
 
 from config import LoadedConfig, load_config
+from config.url_secrets import secret_parameters
 from tasks.shared.errors import InputError
 
-SECRET_PARAMETERS = frozenset({
-    "sig", "signature", "token", "access_token", "api_key", "apikey", "key", "password", "secret", "code", "auth",
-    "x-amz-signature", "x-amz-credential", "x-amz-security-token", "x-goog-signature", "x-goog-credential",
-})  # fmt: skip
-"""Query parameters that carry secrets, as in signed URLs: a job's input is kept as a parameter of its run."""
-
 CRTDL_KEYS = ("cohortDefinition", "dataExtraction")
+LARGEST_CRTDL = 64 * 2**20
+"""Bytes; a larger file is data, and is not read to find that out."""
 
 
 class JobInputs(BaseModel):
@@ -70,6 +68,12 @@ def gather(
         InputError: an argument is neither a CRTDL nor a directory nor a URL, or one kind is given twice.
     """
     crtdl: str | None = None
+    if "" in (directory, *positional):
+        # What an unset variable of a shell leaves. As a path it would be the working directory, whatever that holds.
+        raise InputError(
+            "argument-empty", "an empty text is given where a path or a URL is expected",
+            context="--dir" if directory == "" else "INPUT", hint="is a variable of the shell not set?",
+        )  # fmt: skip
     source = str(Path(directory).absolute()) if directory is not None else None
     if directory is not None and is_url(directory):
         raise InputError("dir-is-url", "--dir takes a directory, not a URL", hint="give the URL as INPUT")
@@ -109,20 +113,28 @@ def classify(argument: str) -> tuple[str, str]:
         InputError: says what was expected and what was found.
     """
     if is_url(argument):
-        parts = urlsplit(argument)
+        try:
+            parts = urlsplit(argument)
+        except ValueError:
+            raise InputError(
+                "url-invalid", "INPUT begins like a URL and is none", hint="write it like https://host.example/path"
+            ) from None
         if parts.username is not None or parts.password is not None:
             raise InputError(
                 "url-credentials", "a URL with user name or password is not accepted as INPUT",
                 hint="put the URL into services.http_import.urls and its secret part into ${VAR}",
             )  # fmt: skip
-        secret = [key for key, _ in parse_qsl(parts.query) if key.lower() in SECRET_PARAMETERS]
+        secret = [name for name, _ in secret_parameters(argument)]
         if secret:
             raise InputError(
                 "url-secret", f"INPUT is a URL with a secret in its query ({', '.join(secret)}); it would be recorded",
                 hint="put the URL into services.http_import.urls, with the secret as ${VAR}",
             )  # fmt: skip
         if not parts.hostname:
-            raise InputError("url-without-host", "INPUT is a URL without a host name")
+            raise InputError(
+                "url-without-host", "INPUT is a URL without a host name",
+                hint="write it like https://host.example/path/Patient.ndjson",
+            )  # fmt: skip
         return "input", argument
     path = Path(argument)
     # os.path, not Path: a directory above that may not be entered is an answer here, no exception.
@@ -144,6 +156,12 @@ def classify(argument: str) -> tuple[str, str]:
 
 def _why_no_crtdl(path: Path) -> str | None:
     try:
+        found = path.stat()
+        # Before it is opened: the other end of a FIFO may never come, and a device has no end.
+        if not stat.S_ISREG(found.st_mode):
+            return "something that is neither a regular file nor a directory"
+        if found.st_size > LARGEST_CRTDL:
+            return f"a file of {found.st_size / 1e6:.0f} MB"
         document = json.loads(path.read_bytes())
     except OSError as error:
         return f"a file that cannot be read ({error.strerror})"

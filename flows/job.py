@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from config import ConfigError, LoadedConfig, PipelineConfig
+from config.enrichments import enrichment_rules
 from flows import reporting
 from flows.api import PrefectApi
 from flows.directory import JobDirectory
@@ -22,6 +23,8 @@ from flows.presenter import Presenter
 from flows.record import Approval, ErrorRecord, JobRecord, RecordedHandle, RecordWriter, StepRecord, Waiting, now
 from flows.watch import Watcher
 from tasks import CATALOGUE, Step
+from tasks.extractor import preprocess
+from tasks.extractor.submission import under_way
 from tasks.shared.errors import InputError, SluiceError
 from tasks.shared.log import logger
 from tasks.shared.progress import Progress, RequestStats
@@ -33,10 +36,11 @@ COUNTS = ("files", "resources_in", "resources_out", "bytes_in", "bytes_out", "ou
 
 @dataclass(frozen=True)
 class Source:
-    """Data a step reads: the directory, and how many lines the step that wrote it counted."""
+    """Data a step reads: the directory, how many lines the step that wrote it counted, and what they are."""
 
     path: Path
     lines: int | None
+    tables: bool = False
 
 
 @dataclass
@@ -90,6 +94,8 @@ class Job:
             stack.enter_context(job_log(directory.log))
             writer = RecordWriter(api, job_id)
             record = writer.read()
+            if finish_reset(record, directory, writer):
+                record = writer.read()
             names = tuple(str(name) for name in config.pipeline.enabled_steps)
             refuse_changed_steps(record, names)
             job = cls(
@@ -101,7 +107,7 @@ class Job:
                 presenter=presenter,
                 approvals=dict(record.approvals),
                 forms=dict(record.forms),
-                steps={step.position: step for step in record.steps},
+                steps={step.position: known_step(step, directory) for step in record.steps},
                 until=record.until,
             )
             yield job
@@ -109,9 +115,11 @@ class Job:
     def prepare(self) -> None:
         """Write what every step may rely on: the record's head and the effective CRTDL."""
         if self.inputs.crtdl is not None:
-            self.crtdl = self.directory.adopt_crtdl(Path(self.inputs.crtdl))
+            self.crtdl = self._effective_crtdl(Path(self.inputs.crtdl))
         for position, name in enumerate(self.step_names, start=1):
             self.steps.setdefault(position, StepRecord(position=position, name=name))
+        for warning in self.loaded.warnings:
+            logger.warning("%s", warning.render())
         logger.info("job %s runs in process %d: %s", self.id, os.getpid(), ", ".join(self.step_names))
         self.writer.set(
             config=self.inputs.config,
@@ -123,6 +131,27 @@ class Job:
             waiting=None,
             progress=None,
         )
+
+    def _effective_crtdl(self, source: Path) -> Path:
+        """The CRTDL of every step (document 1, procedure 1): written anew until something of the job rests on it."""
+        if not self.config.pipeline.requires_crtdl:
+            return self.directory.adopt_crtdl(source)
+        kept = preprocess.effective_file(self.directory.path)
+        if kept is not None and (self._rests_on_crtdl() or not source.exists()):
+            return kept
+        try:
+            rules = enrichment_rules(self.config.services.crtdl_preprocessing)
+        except ConfigError as error:
+            raise config_error(error) from None
+        path, warnings = preprocess.write_effective(source, self.directory.path, rules)
+        for warning in warnings:
+            logger.warning("%s", warning)
+        return path
+
+    def _rests_on_crtdl(self) -> bool:
+        """Whether a step is complete, or an extraction was submitted or may have been."""
+        complete = any(step.state == "completed" for step in self.steps.values())
+        return complete or under_way(self.directory.path) or self.writer.read().extraction.job_id is not None
 
     def context(self, position: int, step: Step, source: Source | None) -> StepContext:
         """What the step at ``position`` gets."""
@@ -152,7 +181,11 @@ class Job:
         before = self.steps[position]
         if before.state != "completed":
             self.steps[position] = StepRecord(
-                position=position, name=context.name, state="running", started=before.started or now()
+                position=position,
+                name=context.name,
+                state="running",
+                started=before.started or now(),
+                directory=before.directory,
             )
             self.writer.step(self.steps[position])
             logger.info("step %d %s begins", position, context.name)
@@ -170,6 +203,7 @@ class Job:
             name=name,
             state="completed",
             started=known.started,
+            directory=known.directory,
             **{key: result.get(key) for key in COUNTS},
             **result.get("statistics", {}),
         )
@@ -209,8 +243,26 @@ class Job:
             since=now(),
         )
         # The key of the form is kept for each position: the answer is looked for there when the run goes on.
+        self.steps[position] = self.steps[position].model_copy(update={"directory": directory.name})
         self.unfinished(position, "waiting", waiting=waiting, **{f"form__{position}": form})
         return waiting
+
+
+def known_step(step: StepRecord, directory: JobDirectory) -> StepRecord:
+    """A step as recorded; one whose stored result is gone is to be done again, whatever the record says."""
+    if step.state == "completed" and not directory.has_result(step.position, step.name):
+        return StepRecord(position=step.position, name=step.name, directory=step.directory)
+    return step
+
+
+def finish_reset(record: JobRecord, directory: JobDirectory, writer: RecordWriter) -> bool:
+    """Carry out a reset that is in the record: asked for before anything was removed, done however often it takes."""
+    if record.reset is None:
+        return False
+    directory.reset(record.steps, record.reset)
+    cleared = [f"step__{step.position}" for step in record.steps if step.position >= record.reset]
+    writer.set(**dict.fromkeys(cleared), reset=None)
+    return True
 
 
 def job_name(loaded: LoadedConfig) -> str:

@@ -4,6 +4,7 @@ Document 1, "pipeline", and ``4-product.md`` §4. Finished steps answer from the
 again goes on where it stopped.
 """
 
+import os
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,17 +17,19 @@ from pydantic import Field
 from config import ConfigError
 from flows import engine, presenter, reporting
 from flows.api import FLOW_NAME, PrefectApi
+from flows.decisions import IN_THE_UI, rejected
 from flows.inputs import JobInputs
 from flows.job import Job, Source, config_error, job_name
 from flows.lock import JobBusyError
 from flows.preflight import preflight, worst
 from flows.record import Approval, ErrorRecord, RecordWriter, now
-from flows.watch import end_now, signals
+from flows.signals import signals
+from flows.watch import end_now
 from tasks import CATALOGUE, Step
+from tasks.shared.defects import translate_defect
 from tasks.shared.errors import SluiceError, Stopped
 from tasks.shared.log import logger
 from tasks.shared.step import Parked
-from tasks.shared.task import translate_defect
 
 Outcome = State[Any]
 
@@ -67,11 +70,14 @@ def pipeline(
         patients=patients, overrides=tuple(overrides or ()),
     )  # fmt: skip
     job_id, deployed = engine.current_run()
+    os.umask(0o077)  # a worker's own may be wider
     with PrefectApi(engine.api_address()) as api:
         try:
             with ExitStack() as stack:
                 job = stack.enter_context(Job.opened(job_id, inputs, api, presenter.current()))
-                stack.enter_context(signals(job.stop, lambda name: end_now(api, job_id, name, job.presenter.close)))
+                stack.enter_context(
+                    signals.stopping(job.stop, lambda name: end_now(api.address, job_id, name, job.presenter.close))
+                )
                 stack.enter_context(engine.results_in(str(job.config.jobs_dir.absolute())))
                 return guarded(job, deployed=deployed)
         except JobBusyError:
@@ -107,17 +113,17 @@ def run(job: Job, *, deployed: bool) -> Outcome:
             job.failed(None, worst(findings))
             return Failed(message="\n".join(finding.render() for finding in findings))
     source: Source | None = None
-    resources: Source | None = None  # the NDJSON that flattening read
+    resources: Source | None = None  # the same, or the NDJSON that flattening read
     for position, name in enumerate(job.step_names, start=1):
         step = CATALOGUE[name]
-        if source is not None and source.path.name != "csv":
-            resources = source
         reads = resources if name == "send" and job.config.services.send.send_as == "direct_resource_load" else source
         result = run_step(job, position, step, reads, deployed=deployed)
         if not isinstance(result, dict):
             return result
         if result.get("output"):
-            source = Source(job.directory.path / str(result["output"]), result.get("lines_out"))
+            tables = name == "flattening" or (name == "wait" and source is not None and source.tables)
+            source = Source(job.directory.path / str(result["output"]), result.get("lines_out"), tables)
+            resources = resources if tables else source
         if job.until == position and position < len(job.step_names):
             job.writer.set(until=None, stopped_by=None)
             return Crashed(name="Stopped", message=f"{name} was run alone; continue goes on after it")
@@ -160,7 +166,7 @@ def decide(job: Job, position: int) -> Outcome | None:
     if position not in job.approvals:
         answer = engine.form_answer(job.api, job.id, job.forms.get(position))
         if answer is not None:
-            approval = Approval(approved=answer.approved, comment=answer.comment, who="Prefect UI or API", when=now())
+            approval = Approval(approved=answer.approved, comment=answer.comment, who=IN_THE_UI, when=now())
             job.writer.approve(position, approval)
             job.approvals[position] = approval
             logger.info("step %d wait was decided in the Prefect UI or through its API", position)
@@ -169,17 +175,6 @@ def decide(job: Job, position: int) -> Outcome | None:
         return None
     job.unfinished(position, "stopped", error=rejected(approval_now))
     return Cancelled(message=f"rejected by {approval_now.who or 'a person'}")
-
-
-def rejected(approval: Approval) -> ErrorRecord:
-    """Why a job is cancelled after a no."""
-    return ErrorRecord(
-        reference="rejected",
-        message=f"rejected by {approval.who or 'a person'} at {approval.when}",
-        context=approval.comment or None,
-        hint="mend what was found and start a new job",
-        step="wait",
-    )
 
 
 def park(job: Job, position: int, directory: Path, looked_at: Path, *, deployed: bool) -> None:

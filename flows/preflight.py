@@ -12,26 +12,33 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from config import AuthConfig, LoadedConfig, PipelineConfig
+from config.enrichments import enrichment_rules
+from flows import named_files
 from flows.inputs import JobInputs, is_url
+from flows.space import needed
 from tasks import CATALOGUE
 from tasks.shared.errors import InputError, SluiceError, StorageError
 from tasks.shared.http import ServiceClient
 from tasks.shared.tls import ssl_context
 
-RESERVE = 100_000_000
-"""Bytes that must stay free on the disk of the jobs directory besides the data."""
 
+def preflight(
+    loaded: LoadedConfig, inputs: JobInputs, *, done: Iterable[int] = (), job_dir: Path | None = None
+) -> list[SluiceError]:
+    """Every finding; ``done`` are the positions of steps that are complete and need nothing any more.
 
-def preflight(loaded: LoadedConfig, inputs: JobInputs, *, done: Iterable[int] = ()) -> list[SluiceError]:
-    """Every finding; ``done`` are the positions of steps that are complete and need nothing any more."""
+    ``job_dir`` is the directory of a job that goes on: what is in it needs no space again.
+    """
     config = loaded.config
     complete = set(done)
     open_steps = [
         str(name) for position, name in enumerate(config.pipeline.enabled_steps, 1) if position not in complete
     ]
     findings: list[SluiceError] = []
-    for check in (_steps, _crtdl, _tls, _import, _disk, _services):
+    for check in (_steps, _crtdl, _patients, named_files.findings, _tls, _import):
         findings.extend(check(config, inputs, open_steps))
+    findings.extend(_disk(config, inputs, open_steps, job_dir))
+    findings.extend(_services(config, inputs, open_steps))
     return findings
 
 
@@ -56,13 +63,41 @@ def _steps(_config: PipelineConfig, _inputs: JobInputs, steps: Sequence[str]) ->
             )  # fmt: skip
 
 
-def _crtdl(_config: PipelineConfig, inputs: JobInputs, steps: Sequence[str]) -> Iterator[SluiceError]:
-    needing = [name for name in steps if CATALOGUE[name].requires_crtdl]
-    if needing and inputs.crtdl is None and not is_url(inputs.input or ""):
+def _crtdl(config: PipelineConfig, inputs: JobInputs, steps: Sequence[str]) -> Iterator[SluiceError]:
+    direct = is_url(inputs.input or "")  # the URL of a result needs no query
+    needing = [name for name in steps if CATALOGUE[name].requires_crtdl and not (name == "extractor" and direct)]
+    if needing and inputs.crtdl is None:
         yield InputError(
             "crtdl-missing", f"the step {' and '.join(needing)} needs a CRTDL",
             context="pipeline.enabled_steps", hint="give the CRTDL file on the command line",
         )  # fmt: skip
+    elif needing and inputs.crtdl is not None and os.path.exists(inputs.crtdl):  # noqa: PTH110
+        # A job that goes on has its own copy: the file it was started with may be gone.
+        from tasks.extractor import preprocess
+
+        yield from preprocess.findings(Path(inputs.crtdl), enrichment_rules(config.services.crtdl_preprocessing))
+
+
+def _patients(config: PipelineConfig, inputs: JobInputs, steps: Sequence[str]) -> Iterator[SluiceError]:
+    if inputs.patients is None:
+        return
+    if "extractor" not in config.pipeline.enabled_steps or is_url(inputs.input or ""):
+        # Whoever names patients means only these: going on without them would move more than was asked for.
+        yield InputError(
+            "patients-unused", "--patients limits what the extraction server extracts, and this run submits nothing",
+            context=inputs.patients, hint="leave out --patients, or enable the step extractor and give a CRTDL",
+        )  # fmt: skip
+    elif "extractor" in steps:
+        from tasks.extractor.patients import read_patients
+
+        path = Path(inputs.patients)
+        if os.path.exists(path) and not os.path.isfile(path):  # noqa: PTH110, PTH113
+            yield named_files.not_a_file("--patients", path)
+            return
+        try:
+            read_patients(path)
+        except InputError as error:
+            yield error
 
 
 def _tls(config: PipelineConfig, _inputs: JobInputs, _steps: Sequence[str]) -> Iterator[SluiceError]:
@@ -79,6 +114,17 @@ def import_directory(config: PipelineConfig, inputs: JobInputs) -> Path | None:
 
 
 def _import(config: PipelineConfig, inputs: JobInputs, steps: Sequence[str]) -> Iterator[SluiceError]:
+    if "extractor" in steps and inputs.input is not None:
+        from tasks.extractor.extraction import result_url_unknown
+        from tasks.extractor.urls import is_result_url
+
+        if not is_url(inputs.input):
+            yield InputError(
+                "input-is-directory", "extractor takes the URL of a result, INPUT is a directory",
+                hint="leave out INPUT, or enable local_import instead of extractor",
+            )  # fmt: skip
+        elif not is_result_url(inputs.input):
+            yield result_url_unknown(inputs.input)
     if "local_import" in steps:
         directory = import_directory(config, inputs)
         if is_url(inputs.input or ""):
@@ -112,7 +158,9 @@ def _import(config: PipelineConfig, inputs: JobInputs, steps: Sequence[str]) -> 
             yield from http_import.findings(config, inputs.input)
 
 
-def _disk(config: PipelineConfig, inputs: JobInputs, steps: Sequence[str]) -> Iterator[SluiceError]:
+def _disk(
+    config: PipelineConfig, inputs: JobInputs, steps: Sequence[str], job_dir: Path | None
+) -> Iterator[SluiceError]:
     jobs_dir = config.jobs_dir.absolute()
     # os.path, not Path: a directory above that may not be entered is an answer here, no exception.
     existing = next(path for path in (jobs_dir, *jobs_dir.parents) if os.path.exists(path))  # noqa: PTH110
@@ -128,21 +176,12 @@ def _disk(config: PipelineConfig, inputs: JobInputs, steps: Sequence[str]) -> It
             hint="check jobs_dir and its permissions",
         )  # fmt: skip
         return
-    size = 0
-    directory = import_directory(config, inputs)
-    if "local_import" in steps and directory is not None:
-        from tasks.local_import.scan import scan
-
-        # Plain input shrinks to a third at least when it is compressed (document 1: 3-4x on the fastest level).
-        plain_share = 3 if config.compression.enabled else 1
-        for file in scan(directory, recursive=config.services.local_import.recursive).files:
-            size += file.size if file.path.suffix == ".zst" else file.size // plain_share
-    copies = sum(1 for name in steps if CATALOGUE[name].output is not None)
-    needed = size * max(copies, 1) + RESERVE
+    url = inputs.input if is_url(inputs.input or "") else None
+    space = needed(config, steps, directory=import_directory(config, inputs), url=url, job_dir=job_dir)
     free = shutil.disk_usage(existing).free
-    if free < needed:
+    if free < space:
         yield StorageFindingError(
-            "disk-space", f"{free / 1e6:.0f} MB are free for the jobs directory, {needed / 1e6:.0f} MB are needed",
+            "disk-space", f"{free / 1e6:.0f} MB are free for the jobs directory, {space / 1e6:.0f} MB are needed",
             context=str(jobs_dir), hint="free some space, or set jobs_dir to a larger disk",
         )  # fmt: skip
 

@@ -38,7 +38,10 @@ class _Frozen(BaseModel):
 
 
 class StepRecord(_Frozen):
-    """One step instance. Sizes in bytes, times in seconds; ``None`` where it does not apply or is not known yet."""
+    """One step instance. Sizes in bytes, times in seconds; ``None`` where it does not apply or is not known yet.
+
+    ``output`` is the directory with the step's data, ``directory`` a wait's place for corrected files; both relative.
+    """
 
     position: int
     name: str
@@ -54,6 +57,7 @@ class StepRecord(_Frozen):
     p50: float | None = None
     p95: float | None = None
     output: str | None = None
+    directory: str | None = None
     started: str | None = None
 
 
@@ -137,6 +141,7 @@ class JobRecord(_Frozen):
     extraction: Extraction = Extraction()
     stopped_by: str | None = None
     until: int | None = None
+    reset: int | None = None
     parameters: dict[str, Any] = Field(default_factory=dict)
     has_deployment: bool = False
 
@@ -157,7 +162,16 @@ class JobRecord(_Frozen):
         }
         forms = {p: str(form) for p in range(1, len(names) + 1) if (form := labels.get(f"job.form.{p}"))}
         directory = labels.get("job.directory") or None
+        waiting = _parse(Waiting, labels.get("job.waiting"))
         state = job_state(run, directory)
+        if (
+            state is JobState.INTERRUPTED
+            and waiting
+            and steps[waiting.position - 1 :][:1]
+            and (steps[waiting.position - 1].state == "waiting")
+        ):
+            # Its form was answered in the UI, and there is no worker that would go on: ``continue`` does.
+            state = JobState.WAITING
         return cls(
             id=run["id"],
             name=run.get("name") or "",
@@ -171,7 +185,7 @@ class JobRecord(_Frozen):
             steps=steps,
             approvals=approvals,
             forms=forms,
-            waiting=_parse(Waiting, labels.get("job.waiting")),
+            waiting=waiting,
             error=_parse(ErrorRecord, labels.get("job.error")),
             progress=_parse(ProgressRecord, labels.get("job.progress")) if state is JobState.RUNNING else None,
             extraction=Extraction(
@@ -180,6 +194,7 @@ class JobRecord(_Frozen):
             ),
             stopped_by=labels.get("job.stopped_by") or None,
             until=labels.get("job.until") or None,
+            reset=labels.get("job.reset") or None,
             parameters=parameters,
             has_deployment=bool(run.get("deployment_id")),
         )
@@ -187,6 +202,11 @@ class JobRecord(_Frozen):
     def step(self, position: int) -> StepRecord:
         """The record of the step at ``position`` (from 1)."""
         return self.steps[position - 1]
+
+    @property
+    def done(self) -> bool:
+        """Whether the job is complete, and nobody has asked for a step again."""
+        return self.state is JobState.COMPLETED and self.reset is None
 
     @property
     def current_step(self) -> str | None:
@@ -271,12 +291,14 @@ def job_state(run: Json, directory: str | None) -> JobState:
             return JobState.WAITING
         case "CRASHED":
             return JobState.STOPPED if name == "Stopped" else JobState.INTERRUPTED
-        case "RUNNING" | "CANCELLING":
+        case "RUNNING":
             return JobState.RUNNING if held else JobState.INTERRUPTED
+        case "CANCELLING":
+            return JobState.RUNNING if held else JobState.CANCELLED
     if held:
         return JobState.RUNNING
-    # A run that was created by a command that died before it began has its directory already.
-    return JobState.INTERRUPTED if directory is not None and name == "Pending" else JobState.PENDING
+    # Only a deployment's worker would take a run up; a command that created one and is gone left it interrupted.
+    return JobState.PENDING if run.get("deployment_id") else JobState.INTERRUPTED
 
 
 def now() -> str:

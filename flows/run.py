@@ -8,28 +8,26 @@ from __future__ import annotations
 
 import importlib
 import os
-import signal
 import sys
 from collections.abc import Sequence
-from types import FrameType
 from typing import Any
 
 import click
+
+from flows.output import prepare_streams, say
+from flows.signals import Interrupted, exit_code_of, signals
 
 COMMANDS = {
     "pipeline": "flows.commands.pipeline:group",
     "job": "flows.commands.job:group",
     "config": "flows.commands.config:group",
+    "extraction": "flows.commands.extraction:group",
     "server": "flows.commands.server:group",
     "demo": "flows.commands.demo:command",
     "sandbox": "flows.commands.sandbox:command",
     "completion": "flows.commands.completion:command",
     "version": "flows.commands.version:command",
 }
-
-
-class Terminated(BaseException):
-    """SIGTERM outside a running flow."""
 
 
 class LazyGroup(click.Group):
@@ -73,53 +71,51 @@ def cli() -> None:
 def main(argv: Sequence[str] | None = None) -> None:
     """Run a command and end the process with its exit code."""
     os.umask(0o077)
-    signal.signal(signal.SIGTERM, _terminate)
-    code = run(sys.argv[1:] if argv is None else argv)
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    prepare_streams()
+    signals.install()
+    try:
+        code = run(sys.argv[1:] if argv is None else argv)
+    except BaseException:
+        # A signal may surface as whatever it interrupted.
+        if signals.seen is None:
+            raise
+        code = exit_code_of(signals.seen)
     sys.exit(code)
-
-
-def _terminate(_number: int, _frame: FrameType | None) -> None:
-    raise Terminated
 
 
 def run(argv: Sequence[str]) -> int:
     """Run a command; its exit code. Errors go to stderr as reference and message, context, hint."""
-    from config import ConfigError
-    from tasks.shared.errors import SluiceError
-
     try:
         result: Any = cli.main(list(argv), prog_name="sluice", standalone_mode=False)
         return result if isinstance(result, int) else 0
     except click.exceptions.Exit as leave:
         return leave.exit_code
+    except (Interrupted, KeyboardInterrupt, click.exceptions.Abort):
+        return exit_code_of(signals.seen)
     except click.ClickException as error:
-        _complain(f"error[usage]: {error.format_message()}")
+        say(f"error[usage]: {error.format_message()}", err=True)
         context = getattr(error, "ctx", None)
         if context is not None:
-            _complain(f"hint: {context.command_path} --help")
+            say(f"hint: {context.command_path} --help", err=True)
         return 2
-    except ConfigError as error:
-        _complain(str(error))
-        return error.exit_code
-    except SluiceError as error:
-        _complain(error.render())
-        return error.exit_code
-    except Terminated:
-        return 143
-    except (KeyboardInterrupt, click.exceptions.Abort):
-        return 130
-    except BrokenPipeError:
-        return 0
+    except Exception as error:  # noqa: BLE001 - the last seam: no traceback, which may quote data
+        if signals.seen is not None:
+            return exit_code_of(signals.seen)
+        return tell(error)
 
 
-def _complain(text: str) -> None:
-    sys.stderr.write(text.rstrip("\n") + "\n")
-    sys.stderr.flush()
+def tell(error: Exception) -> int:
+    """Print an error in the one form; its exit code."""
+    from config import ConfigError
+    from tasks.shared.defects import translate_defect
+    from tasks.shared.errors import SluiceError
+
+    if isinstance(error, ConfigError):
+        say(str(error), err=True)
+        return error.exit_code
+    problem = error if isinstance(error, SluiceError) else translate_defect(error)
+    say(problem.render(), err=True)
+    return problem.exit_code
 
 
 if __name__ == "__main__":

@@ -88,7 +88,10 @@ def configured_api(environ: Mapping[str, str] | None = None) -> ApiAddress | Non
 
 
 def _profile(env: Mapping[str, str]) -> dict[str, str]:
-    home = Path(env.get("PREFECT_HOME") or Path(env.get("HOME") or "~").expanduser() / ".prefect")
+    try:
+        home = Path(env.get("PREFECT_HOME") or Path(env.get("HOME") or "~").expanduser() / ".prefect")
+    except RuntimeError:
+        return {}  # this user has no home directory, and so no profile
     path = Path(env.get("PREFECT_PROFILES_PATH") or home / "profiles.toml")
     try:
         document = tomllib.loads(path.read_text())
@@ -223,7 +226,7 @@ def spawn(home: Path, *, stay: bool = False, port: int = 0) -> tuple[subprocess.
     log = os.open(home / "server.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
         child = subprocess.Popen(  # noqa: S603 - our own module
-            command + (["--stay"] if stay else []),
+            command,
             env=environment,
             cwd=str(Path(__file__).parent.parent),
             stdin=subprocess.DEVNULL,
@@ -293,6 +296,7 @@ def use(address: ApiAddress, jobs_dir: Path) -> None:
         # Our own log lines appear beside Prefect's in the UI; those of threads without a run stay in job.log.
         "PREFECT_LOGGING_EXTRA_LOGGERS": "sluice",
         "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
+        "PREFECT_LOGGING_INTERNAL_LEVEL": "CRITICAL",
         **QUIET,
     }
     if address.home is not None:

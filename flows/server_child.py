@@ -1,9 +1,9 @@
 """The embedded Prefect server: its own process, which ends when nobody uses it any more.
 
-Run as ``python -m flows.server_child HOME --listener FD [--stay]`` with a listening socket: whoever starts the server
-knows its address at once, and imports Prefect while the server does. The users of the server hold a shared ``flock``
-on ``HOME/clients.lock``; the kernel releases it however they end, ``kill -9`` included. Unless ``--stay`` is given, a
-thread of the server waits for the exclusive lock, and having it means that the last user is gone.
+Run as ``python -m flows.server_child HOME --listener FD`` with a listening socket: whoever starts the server knows its
+address at once, and imports Prefect while the server does. The users of the server hold a shared ``flock`` on
+``HOME/clients.lock``; the kernel releases it however they end, ``kill -9`` included. Unless ``server.json`` says that
+it stays, a thread of the server waits for the exclusive lock, and having it means that the last user is gone.
 
 ``HOME/server.json`` (0600) tells users where the server is; it goes when the server ends.
 """
@@ -22,6 +22,10 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import IO
+
+LOOK_EVERY = 0.5
+"""Seconds before the watch begins, and between two looks of a server that stays."""
 
 GRACE_SECONDS = 8.0
 """How long the server may take to write down what it still holds before it is ended."""
@@ -35,13 +39,27 @@ def wait_for_last_client(home: Path) -> None:
     _held.append(handle)
 
 
-_held: list[object] = []
+_held: list[IO[bytes]] = []
 
 
 def watch(home: Path) -> None:
-    """End the server when its last user is gone."""
-    wait_for_last_client(home)
-    end(home)
+    """End the server when its last user is gone, unless ``server.json`` says that it stays."""
+    while True:
+        time.sleep(LOOK_EVERY)
+        if stays(home):
+            continue
+        wait_for_last_client(home)
+        if not stays(home):
+            end(home)
+        _held.pop().close()
+
+
+def stays(home: Path) -> bool:
+    """Whether the server is to stay without users: ``server start`` says so, also of one that runs already."""
+    try:
+        return bool(json.loads((home / "server.json").read_text())["stay"])
+    except (OSError, ValueError, KeyError):
+        return False
 
 
 def withdraw(home: Path) -> None:
@@ -65,15 +83,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="flows.server_child")
     parser.add_argument("home", type=Path)
     parser.add_argument("--listener", type=int, required=True)
-    parser.add_argument("--stay", action="store_true")
     args = parser.parse_args(argv)
     os.umask(0o077)
     home: Path = args.home
 
     listener = socket.socket(fileno=args.listener)
 
-    if not args.stay:
-        threading.Thread(target=watch, args=(home,), daemon=True).start()
+    threading.Thread(target=watch, args=(home,), daemon=True).start()
 
     import uvicorn
 

@@ -38,12 +38,22 @@ class Session:
         """
         directory = JobDirectory.of(self.jobs_dir, job_id)
         run = self.api.read_run(directory.path.name)
-        if run is None:
+        elsewhere = ((run or {}).get("labels") or {}).get("job.directory")
+        if elsewhere and Path(str(elsewhere)) != directory.path:
+            raise InputError(
+                "job-elsewhere", "the job belongs to another jobs directory", context=str(elsewhere),
+                hint=f"this configuration's is {self.jobs_dir}: use the job's configuration, or set jobs_dir",
+            )  # fmt: skip
+        if run is None or not self._ours(run):
             raise InputError(
                 "job-unknown", "there is no such job", context=job_id,
                 hint=f"see: job list CONFIG; the jobs of this configuration are in {self.jobs_dir}",
             )  # fmt: skip
         return JobRecord.of(run)
+
+    def state_type(self, job_id: str) -> str:
+        """Prefect's own state type of the run."""
+        return str((self.api.read_run(job_id) or {}).get("state_type"))
 
     def jobs(self) -> list[JobRecord]:
         """The jobs of this jobs directory, newest first."""

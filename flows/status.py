@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
+import shlex
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-import click
-
 from config import load_config
+from flows.output import say, write
 from flows.record import JobRecord, JobState
 from flows.reporting import summary
 from flows.session import dump, has_any_job, opened
 from flows.watch import human_seconds
 
 
-def show(config: str, job_id: str, *, as_json: bool, watch: bool) -> int:
+def show(config: str, job_id: str, *, overrides: Sequence[str], as_json: bool, watch: bool) -> int:
     """Print one job's status; with ``watch`` until it neither runs nor is pending."""
-    with opened(load_config(Path(config))) as session:
+    with opened(load_config(Path(config), overrides=overrides)) as session:
         while True:
             record = session.job(job_id)
             if not as_json and watch:
-                click.clear()
-            click.echo(dump(record.status()) if as_json else text(record))
+                write("\x1b[2J\x1b[H")
+            say(dump(record.status()) if as_json else text(record))
             if not watch or record.state not in {JobState.RUNNING, JobState.PENDING}:
                 return 0
             time.sleep(2)
@@ -59,29 +60,30 @@ def text(record: JobRecord) -> str:
 
 def continue_hint(record: JobRecord) -> str:
     """The command that goes on with a job."""
-    return f"continue with: python -m flows.run pipeline continue {record.config} {record.id}"
+    overrides = [str(one) for one in record.parameters.get("overrides") or ()]
+    where = [part for one in overrides if one.startswith("jobs_dir=") for part in ("--set", one)]
+    command = ["python", "-m", "flows.run", "pipeline", "continue", str(record.config), record.id, *where]
+    return f"continue with: {shlex.join(command)}"
 
 
-def list_jobs(config: str, *, as_json: bool) -> int:
+def list_jobs(config: str, *, overrides: Sequence[str], as_json: bool) -> int:
     """Print the jobs of a configuration's jobs directory, newest first."""
-    loaded = load_config(Path(config))
+    loaded = load_config(Path(config), overrides=overrides)
     records: list[JobRecord] = []
     if has_any_job(loaded):
         with opened(loaded) as session:
             records = session.jobs()
     if as_json:
-        click.echo(dump([record.row() for record in records]))
+        say(dump([record.row() for record in records]))
         return 0
     if not records:
-        click.echo("no jobs")
+        say("no jobs")
         return 0
-    click.echo(f"{'JOB':36}  {'STATE':11}  {'STEP':14}  {'FILES':>6}  AGE")
+    say(f"{'JOB':36}  {'STATE':11}  {'STEP':14}  {'FILES':>6}  AGE")
     for record in records:
         row = record.row()
         files = "" if row["files"] is None else str(row["files"])
-        click.echo(
-            f"{record.id:36}  {record.state.value:11}  {row['step'] or '':14}  {files:>6}  {age(record.created)}"
-        )
+        say(f"{record.id:36}  {record.state.value:11}  {row['step'] or '':14}  {files:>6}  {age(record.created)}")
     return 0
 
 

@@ -6,8 +6,8 @@ import shutil
 import sys
 import threading
 import time
-from typing import TextIO
 
+from flows.output import say, write
 from flows.presenter import Presenter
 from flows.record import StepRecord, Waiting
 from flows.reporting import summary
@@ -21,11 +21,11 @@ BAR = 24
 
 
 class Terminal(Presenter):
-    """Progress on ``stderr``, one summary line a finished step on ``out``."""
+    """Progress on stderr, one summary line a finished step on stdout, or on stderr when that is for JSON."""
 
-    def __init__(self, out: TextIO, *, progress: bool = True) -> None:
-        self._out = out
-        self._bar = progress and sys.stderr.isatty()
+    def __init__(self, *, progress: bool = True, summary_to_stderr: bool = False) -> None:
+        self._to_stderr = summary_to_stderr
+        self._bar = progress and sys.stderr is not None and sys.stderr.isatty()
         self._lines = progress and not self._bar
         self._next_line = 0.0
         self._drawn = False
@@ -42,39 +42,34 @@ class Terminal(Presenter):
                 width = shutil.get_terminal_size().columns
                 done = round(BAR * (snapshot.fraction or 0.0))
                 line = f"{name:14} [{'#' * done}{'.' * (BAR - done)}] {describe(snapshot)}"
-                sys.stderr.write("\r\x1b[K" + line[: max(width - 1, 20)])
-                sys.stderr.flush()
+                write("\r\x1b[K" + line[: max(width - 1, 20)], err=True)
                 self._drawn = True
             elif self._lines and time.monotonic() >= self._next_line:
                 self._next_line += LINE_EVERY
-                sys.stderr.write(f"{name}: {describe(snapshot)}\n")
-                sys.stderr.flush()
+                say(f"{name}: {describe(snapshot)}", err=True)
 
     def step_finished(self, step: StepRecord, warnings: tuple[str, ...], *, again: bool) -> None:
         """Print the step's line."""
         self.close()
         state = "was complete" if again else "complete"
-        print(f"{step.position} {step.name}: {state}: {summary(step)}", file=self._out, flush=True)
+        say(f"{step.position} {step.name}: {state}: {summary(step)}", err=self._to_stderr)
         if not again:
             for warning in warnings:
-                sys.stderr.write(f"warning: {step.name}: {warning}\n")
-            sys.stderr.flush()
+                say(f"warning: {step.name}: {warning}", err=True)
 
     def waits(self, waiting: Waiting) -> None:
         """Say where the job waits."""
         self.close()
-        print(
+        say(
             f"{waiting.position} {waiting.step}: waiting for approval\n"
             f"  look at {waiting.looked_at}\n"
             f"  corrected files go into {waiting.directory}",
-            file=self._out,
-            flush=True,
+            err=self._to_stderr,
         )
 
     def close(self) -> None:
         """Wipe the bar."""
         with self._lock:
             if self._drawn:
-                sys.stderr.write("\r\x1b[K")
-                sys.stderr.flush()
+                write("\r\x1b[K", err=True)
                 self._drawn = False

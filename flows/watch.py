@@ -1,67 +1,31 @@
-"""What goes on beside a running step: progress for people, signals, and a cancel from the Prefect UI."""
+"""What goes on beside a running step: progress for people, and a cancel from the Prefect UI."""
 
 from __future__ import annotations
 
 import os
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType
 from typing import Any
 
 from flows.api import PrefectApi
 from flows.record import ProgressRecord, RecordWriter
+from flows.server import ApiAddress
+from flows.signals import exit_code_of
 from tasks.shared.errors import SluiceError
 from tasks.shared.log import logger
 from tasks.shared.progress import Progress, Snapshot
 from tasks.shared.stop import Stop
 
-STOP_SECONDS = 8.0
-"""How long a stop may take before the process ends without waiting for its threads (10 s in ``4-product.md`` §4)."""
-
 RECORD_EVERY = 2.0
 """Seconds between two writings of the progress into the record."""
 
+LAST_WORDS = 2.0
+"""Seconds to record a stop when the process ends without waiting for its threads."""
+
 LOOK_EVERY = 3.0
 """Seconds between two looks for a cancel in the UI."""
-
-
-@contextmanager
-def signals(stop: Stop, give_up: Callable[[str], None]) -> Iterator[None]:
-    """Let SIGINT and SIGTERM ask for a stop. A second signal, or ``STOP_SECONDS``, calls ``give_up``."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def handle(number: int, _frame: FrameType | None) -> None:
-        name = signal.Signals(number).name
-        if stop.requested:
-            give_up(name)
-            return
-        stop.request(name)
-        timer = threading.Timer(STOP_SECONDS, give_up, [name])
-        timer.daemon = True
-        timer.start()
-        timers.append(timer)
-
-    timers: list[threading.Timer] = []
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for timer in timers:
-            timer.cancel()
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def exit_code_of(signal_name: str | None) -> int:
-    """130 for SIGINT, 143 for SIGTERM."""
-    if signal_name is None or signal_name not in signal.Signals.__members__:
-        return 130
-    return 128 + int(signal.Signals[signal_name])
 
 
 class Watcher:
@@ -101,7 +65,7 @@ class Watcher:
         complained = False
         while not self._end.wait(0.2):
             snapshot = progress.snapshot()
-            self._show(step, snapshot)
+            self._present(step, snapshot)
             now = time.monotonic()
             try:
                 if now >= next_record:
@@ -115,6 +79,14 @@ class Watcher:
                     complained = True
                     logger.warning("progress is not recorded at the moment: %s", error.message)
         return artifact
+
+    def _present(self, step: str, snapshot: Snapshot) -> None:
+        try:
+            self._show(step, snapshot)
+        except (OSError, ValueError) as error:
+            # Nobody looks any more. The watch goes on: it is how a cancel reaches the run.
+            self._show = _nobody
+            logger.warning("progress is not shown any more: %s", type(error).__name__)
 
     def _record(self, step: str, position: int, snapshot: Snapshot, artifact: str | None) -> str:
         self._writer.set(
@@ -135,6 +107,10 @@ class Watcher:
         run = self._writer.api.read_run(self._writer.job_id)
         if run is None or run.get("state_type") in {"CANCELLING", "CANCELLED"}:
             self._stop.request("cancel")
+
+
+def _nobody(_step: str, _snapshot: Snapshot) -> None:
+    """Show nothing."""
 
 
 def describe(snapshot: Snapshot) -> str:
@@ -172,12 +148,22 @@ def human_seconds(seconds: float) -> str:
     return f"{seconds // 3600:.0f} h {seconds % 3600 // 60:.0f} min"
 
 
-def end_now(api: PrefectApi, job_id: str, signal_name: str, farewell: Callable[[], Any]) -> None:
-    """Record ``stopped`` and end the process although threads still work. Their files have no final names."""
-    try:
-        api.set_labels(job_id, {"job.stopped_by": signal_name})
-        api.set_state(job_id, "CRASHED", name="Stopped", message=f"stopped by {signal_name}", force=True)
-    except SluiceError as error:
-        logger.error("the stop could not be recorded: %s", error.message)
+def end_now(address: ApiAddress, job_id: str, signal_name: str, farewell: Callable[[], Any]) -> None:
+    """Record ``stopped`` and end the process although threads still work. Their files have no final names.
+
+    The record gets ``LAST_WORDS`` seconds: a server that hangs does not keep the process.
+    """
+
+    def record() -> None:
+        try:
+            with PrefectApi(address, timeout=LAST_WORDS, patience=0) as api:
+                api.set_labels(job_id, {"job.stopped_by": signal_name})
+                api.set_state(job_id, "CRASHED", name="Stopped", message=f"stopped by {signal_name}", force=True)
+        except SluiceError as error:
+            logger.error("the stop could not be recorded: %s", error.message)
+
+    last_words = threading.Thread(target=record, daemon=True)
+    last_words.start()
+    last_words.join(LAST_WORDS)
     farewell()
     os._exit(exit_code_of(signal_name))

@@ -42,7 +42,8 @@ class Step:
 CATALOGUE: dict[str, Step] = {
     step.name: step
     for step in (
-        Step("extractor", "import through the extraction server", "import", is_import=True, requires_crtdl=True),
+        Step("extractor", "import through the extraction server", "import", is_import=True, requires_crtdl=True,
+             writes=("extraction",), task="tasks.extractor.step:extractor"),
         Step("local_import", "import from a local directory", "import", is_import=True,
              task="tasks.local_import.step:local_import"),
         Step("http_import", "import from an HTTP URL", "import", is_import=True,

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from deployments.sandbox.child import SandboxChild, start_child
 from deployments.sandbox.configuration import configuration
+from deployments.sandbox.extraction.app import extraction_service
 from deployments.sandbox.fhir.app import fhir_service
 from deployments.sandbox.fhir.store import StoreError
 from deployments.sandbox.gate import Gate
@@ -54,6 +55,7 @@ class Surroundings:
 
 SERVICES: tuple[Callable[[Surroundings], SandboxService], ...] = (
     lambda around: fhir_service(around.settings.fhir(around.state), around.gate),
+    lambda around: extraction_service(around.settings.extraction(around.data, around.state), around.gate),
 )
 """The services, in the order of their ports. A further one is a further entry; its name is its key in ``urls``."""
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from deployments.sandbox.data import DATA
+from deployments.sandbox.extraction.app import ExtractionOptions
+from deployments.sandbox.extraction.files import UrlStyle
 from deployments.sandbox.fhir.app import FhirOptions
 from deployments.sandbox.fhir.manners import MANNERS, MannersName
 
@@ -25,13 +27,13 @@ class SandboxOptions:
     """How to run the sandbox."""
 
     data: Path = DATA
-    """Directory of FHIR NDJSON that the configuration names as input."""
+    """Directory of FHIR NDJSON that the configuration names as input, and that the extraction server extracts from."""
     port: int = 0
     """Port of the first service, the next one takes the next; 0 = free ones."""
     state: Path | None = None
     """Where the services keep their state over restarts; None: in a temporary directory that goes with the sandbox."""
     settings: Mapping[str, str] = field(default_factory=dict)
-    """``--set``: ``manners`` (hapi, blaze), ``references``, ``numeric_ids`` (true, false), ``max_body`` (bytes)."""
+    """``--set``: names and values as in ``SETTINGS``."""
     ready_file: Path | None = None
     """Written when every service answers: JSON with ``configuration``, ``urls`` and ``pid``."""
     parent: int | None = None
@@ -46,6 +48,25 @@ class Settings:
     references: bool = True
     numeric_ids: bool | None = None
     max_body: int | None = None
+    batchsize: int = 500
+    maxconcurrency: int = 4
+    batch_delay: float = 0.0
+    retry_delay: float = 5.0
+    availability_delay: int = 0
+    result_urls: UrlStyle = UrlStyle.ABSOLUTE
+
+    def extraction(self, data: Path, state: Path) -> ExtractionOptions:
+        """The options of the extraction server."""
+        return ExtractionOptions(
+            data=data,
+            state=state / "extraction",
+            batchsize=self.batchsize,
+            maxconcurrency=self.maxconcurrency,
+            batch_delay=self.batch_delay,
+            retry_delay=self.retry_delay,
+            availability_delay=self.availability_delay,
+            result_urls=self.result_urls,
+        )
 
     def fhir(self, state: Path) -> FhirOptions:
         """The options of the FHIR server."""
@@ -92,10 +113,45 @@ def _bytes(text: str) -> int:
     return int(text)
 
 
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit()) or int(text) == 0:
+        raise ValueError("expected a whole number from 1")
+    return int(text)
+
+
+def _checks(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise ValueError("expected a whole number from 0")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 3600:
+        raise ValueError("expected seconds from 0 to 3600")
+    return value
+
+
+def _url_style(text: str) -> UrlStyle:
+    try:
+        return UrlStyle(text)
+    except ValueError:
+        raise ValueError(f"expected one of {', '.join(UrlStyle)}") from None
+
+
 SETTINGS: dict[str, Callable[[str], object]] = {
     "manners": _manners,
     "references": _flag,
     "numeric_ids": _flag,
     "max_body": _bytes,
+    "batchsize": _count,
+    "maxconcurrency": _count,
+    "batch_delay": _seconds,
+    "retry_delay": _seconds,
+    "availability_delay": _checks,
+    "result_urls": _url_style,
 }
 """What ``--set`` takes, and how each value is read."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from flows.commands.pipeline import set_option
+
 
 @click.group("job")
 def group() -> None:
@@ -13,41 +15,48 @@ def group() -> None:
 @group.command("list")
 @click.argument("config")
 @click.option("--json", "as_json", is_flag=True, help="A JSON list.")
-def list_(config: str, as_json: bool) -> int:
+@set_option
+def list_(config: str, as_json: bool, overrides: tuple[str, ...]) -> int:
     """List the jobs of a configuration's jobs directory, newest first."""
     from flows import status
 
-    return status.list_jobs(config, as_json=as_json)
+    return status.list_jobs(config, overrides=overrides, as_json=as_json)
 
 
 @group.command()
 @click.argument("config")
 @click.argument("job")
 @click.option(
-    "--step",
-    required=True,
-    metavar="STEP",
-    help="Name of the step, or its position when the name occurs twice.",
+    "--step", required=True, metavar="STEP", help="Name of the step, or its position when the name occurs twice."
 )
 @click.option(
-    "--force",
-    is_flag=True,
-    help="Run a completed step again; resets the steps after it, removes their outputs.",
+    "--force", is_flag=True, help="Run a completed step again; resets the steps after it, removes their outputs."
 )
+@set_option
 @click.option("--no-progress", is_flag=True, help="No progress, only results.")
 @click.option("--json", "as_json", is_flag=True, help="Print the job's status as JSON at the end.")
-def run(config: str, job: str, step: str, force: bool, no_progress: bool, as_json: bool) -> int:
+def run(
+    config: str,
+    job: str,
+    step: str,
+    force: bool,
+    overrides: tuple[str, ...],
+    no_progress: bool,
+    as_json: bool,
+) -> int:
     """Run one step of a job again, and stop after it."""
-    from flows import runner
+    from flows import again
 
-    return runner.run_one(config, job, step=step, force=force, progress=not no_progress, as_json=as_json)
+    asked = again.Asked(config, job, overrides, progress=not no_progress, as_json=as_json)
+    return again.run_one(asked, step=step, force=force)
 
 
 @group.command()
 @click.argument("config")
 @click.argument("job")
-def delete(config: str, job: str) -> int:
+@set_option
+def delete(config: str, job: str, overrides: tuple[str, ...]) -> int:
     """Remove a job's directory and record. Refused while it runs."""
-    from flows import runner
+    from flows import again
 
-    return runner.delete(config, job)
+    return again.delete(again.Asked(config, job, overrides))

@@ -22,6 +22,11 @@ START_OPTIONS = (
 )
 
 
+set_option = click.option(
+    "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a configuration key; repeatable."
+)
+
+
 def start_options(function: Callable[..., int]) -> Callable[..., int]:
     """The options that ``start`` and ``plan`` share."""
     for option in reversed(START_OPTIONS):
@@ -103,16 +108,26 @@ def plan(
 @click.option("--approve", "decision", flag_value="approve", help="Approve a waiting job without asking.")
 @click.option("--reject", "decision", flag_value="reject", help="End a waiting job as cancelled.")
 @click.option("--comment", default="", metavar="TEXT", help="Kept in the record with the decision.")
+@set_option
 @click.option("--no-progress", is_flag=True, help="No progress, only results.")
 @click.option("--json", "as_json", is_flag=True, help="Print the job's status as JSON at the end.")
-def continue_(config: str, job: str, decision: str | None, comment: str, no_progress: bool, as_json: bool) -> int:
+def continue_(
+    config: str,
+    job: str,
+    decision: str | None,
+    comment: str,
+    overrides: tuple[str, ...],
+    no_progress: bool,
+    as_json: bool,
+) -> int:
     """Go on with a waiting, failed, stopped or interrupted job.
 
     On a waiting job this is the approval: on a terminal it shows what the next step will read and asks.
     """
-    from flows import runner
+    from flows import again
 
-    return runner.go_on(config, job, decision=decision, comment=comment, progress=not no_progress, as_json=as_json)
+    asked = again.Asked(config, job, overrides, progress=not no_progress, as_json=as_json)
+    return again.go_on(asked, decision=decision, comment=comment)
 
 
 @group.command()
@@ -122,8 +137,9 @@ def continue_(config: str, job: str, decision: str | None, comment: str, no_prog
 @click.option(
     "--watch", is_flag=True, help="Show it again every two seconds until the job neither runs nor is pending."
 )
-def status(config: str, job: str, as_json: bool, watch: bool) -> int:
+@set_option
+def status(config: str, job: str, as_json: bool, watch: bool, overrides: tuple[str, ...]) -> int:
     """Show the state of a job, its steps, counts, progress, last error, and what it waits for."""
     from flows import status as view
 
-    return view.show(config, job, as_json=as_json, watch=watch)
+    return view.show(config, job, overrides=overrides, as_json=as_json, watch=watch)

@@ -20,7 +20,13 @@ def group() -> None:
 @group.command()
 @click.argument("config", required=False)
 @_where
-@click.option("--port", default=4200, show_default=True, help="Port on 127.0.0.1; 0 takes a free one.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=4200,
+    show_default=True,
+    help="Port on 127.0.0.1; 0 takes a free one.",
+)
 def start(config: str | None, jobs_dir: str | None, port: int) -> int:
     """Start the server and print the address of its UI. CONFIG names the jobs directory by its jobs_dir."""
     from flows import background

@@ -70,6 +70,14 @@ class Progress:
             self._message = message if message is not None else self._message
             self._fraction = fraction if fraction is not None else self._fraction
 
+    def begin(self, message: str) -> None:
+        """Begin another phase of the step: rate, fraction and what is left of it count from here."""
+        with self._lock:
+            self._started = self._clock()
+            self._files = self._bytes = self._resources = 0
+            self._files_total = self._bytes_total = self._fraction = None
+            self._message = message
+
     def snapshot(self) -> Snapshot:
         """The counters now."""
         with self._lock:

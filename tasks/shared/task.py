@@ -8,9 +8,7 @@ raising: an exception would be pickled beside the results and its traceback logg
 from __future__ import annotations
 
 import time
-import traceback
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from prefect import task
@@ -19,8 +17,8 @@ from prefect.states import Crashed, Failed, Paused
 from prefect.tasks import Task
 from prefect.transactions import get_transaction
 
-from tasks.shared.errors import InternalError, SluiceError, Stopped
-from tasks.shared.log import logger
+from tasks.shared.defects import translate_defect
+from tasks.shared.errors import SluiceError, Stopped
 from tasks.shared.progress import RequestStats
 from tasks.shared.step import Parked, StepContext, StepResult, reconcile
 
@@ -69,20 +67,3 @@ def _unfinished(state: State[Any], outcome: Exception) -> State[Any]:
         transaction.write_on_commit = False
     state.data = outcome
     return state
-
-
-def translate_defect(error: BaseException) -> SluiceError:
-    """An unexpected exception as an error that says where, but quotes no value that caused it."""
-    frames = traceback.extract_tb(error.__traceback__)
-    place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "unknown place"
-    for frame in frames:
-        logger.error("  at %s:%s in %s", frame.filename, frame.lineno, frame.name)
-    if isinstance(error, OSError):
-        from tasks.shared.errors import StorageError
-
-        return StorageError(
-            "storage", f"the file system refused ({error.strerror or type(error).__name__})", context=place
-        )
-    return InternalError(
-        "internal", f"unexpected {type(error).__name__} at {place}", hint="this is a defect; job.log says where",
-    )  # fmt: skip

@@ -6,11 +6,21 @@ data files, else what the wait looked at. It fires once for each position.
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tasks.shared.errors import DataError
-from tasks.shared.ndjson import data_files, read_lines
+from tasks.shared.ndjson import LineCheck, base_name, data_files, storage_error
+from tasks.shared.ndjson.reader import open_content
 from tasks.shared.step import Parked, StepContext, StepResult
+from tasks.shared.stop import Stop
+
+LITTER = frozenset({"thumbs.db", "desktop.ini"})
+"""What file managers leave in a directory, beside hidden files; in lower case."""
+
+_PIECE = 1 << 18
+_SHOWN = 20
 
 
 def wait_directory(source: Path) -> Path:
@@ -19,34 +29,46 @@ def wait_directory(source: Path) -> Path:
 
 
 def run(context: StepContext) -> StepResult:
-    """Prepare the directory and park; once approved, say which data the next step reads.
+    """Prepare the directory and park; once approved, check what was put there and say what the next step reads.
+
+    An error loses nothing: the approval is in the record, and ``continue`` comes back here with it.
 
     Raises:
         Parked: nobody has decided yet.
-        DataError: a corrected file is empty or is no NDJSON.
+        DataError: the directory holds something that is no data file (``wait-foreign-files``), two forms of one file
+            (``name-clash``), a file without a resource (``empty-file``) or one that is no NDJSON (``not-json``,
+            ``not-object``, ``not-utf8`` with ``file:line``; ``zst-truncated``, ``zst-corrupt``).
+        StorageError: the directory cannot be made or read.
+        Stopped: somebody asked.
     """
     directory = wait_directory(context.input_dir)
-    directory.mkdir(mode=0o700, exist_ok=True)
+    try:
+        directory.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise storage_error(error, directory) from None
     if context.decision is None:
         raise Parked(directory)
     corrected = data_files(directory)
+    _only_data(directory, corrected)
     if not corrected:
         return StepResult(details={"corrected": False})
-    context.progress.expect(files=len(corrected), bytes=sum(file.stat().st_size for file in corrected))
+    size = sum(map(_size, corrected))
+    context.progress.expect(files=len(corrected), bytes=size)
     lines = 0
+    empty: list[str] = []
     for file in corrected:
-        count = 0
-        for line in read_lines(file):
-            context.stop.check()
-            count += 1
-            if not line.lstrip().startswith(b"{"):
-                raise DataError(
-                    "not-json", "a corrected file has a line that is no JSON object",
-                    context=f"{file.name}:{count}", hint=f"mend it in {directory} and continue",
-                )  # fmt: skip
+        count = _checked(file, context.stop)
+        if not count:
+            empty.append(file.name)
         lines += count
-        context.progress.add(files=1, bytes=file.stat().st_size, resources=count)
-    size = sum(file.stat().st_size for file in corrected)
+        context.progress.add(files=1, bytes=_size(file), resources=count)
+    if empty:
+        raise DataError(
+            "empty-file",
+            "there is not a single resource in a corrected file",
+            context=_listed(directory, empty),
+            hint="complete it, or remove it if its data is to be left out, then continue the job",
+        )
     return StepResult(
         files=len(corrected),
         resources_out=lines,
@@ -55,3 +77,69 @@ def run(context: StepContext) -> StepResult:
         output=directory.name,
         details={"corrected": True},
     )
+
+
+def _only_data(directory: Path, data: Sequence[Path]) -> None:
+    """Refuse what would be passed over in silence: somebody meant it to be read, and the old data would go on."""
+    expected = {file.name for file in data}
+    try:
+        names = sorted(path.name for path in directory.iterdir())
+    except OSError as error:
+        raise storage_error(error, directory) from None
+    foreign = [
+        name for name in names if name not in expected and not name.startswith(".") and name.lower() not in LITTER
+    ]
+    if foreign:
+        raise DataError(
+            "wait-foreign-files",
+            f"the directory for corrected files holds {len(foreign)} that would not be read",
+            context=_listed(directory, foreign),
+            hint="corrected files are NDJSON, named *.ndjson or *.ndjson.zst, at the top level; "
+            "rename or remove the others, then continue the job",
+        )
+    forms: dict[str, list[str]] = defaultdict(list)
+    for file in data:
+        forms[base_name(file.name).casefold()].append(file.name)
+    clashing = [name for names in forms.values() if len(names) > 1 for name in names]
+    if clashing:
+        raise DataError(
+            "name-clash",
+            "corrected files differ only in case or compression, and later steps would give them one name",
+            context=_listed(directory, clashing),
+            hint="keep one of each, or rename them, then continue the job",
+        )
+
+
+def _checked(file: Path, stop: Stop) -> int:
+    """How many lines the file has, every one a JSON object."""
+    check = LineCheck(file.name)
+    buffer = bytearray(_PIECE)
+    try:
+        with open_content(file) as content:
+            while count := content.readinto(buffer):
+                stop.check()
+                check.feed(bytes(memoryview(buffer)[:count]))
+        check.finish()
+    except DataError as error:
+        hint = f"mend it in {file.parent}, then continue the job"
+        raise DataError(
+            error.reference,
+            f"a corrected file cannot be used: {error.message}",
+            context=error.context,
+            hint=f"{error.hint}; {hint}" if error.hint else hint,
+        ) from None
+    return check.lines
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except OSError as error:
+        raise storage_error(error, file) from None
+
+
+def _listed(directory: Path, names: Iterable[str]) -> str:
+    """The directory and the names in it, the first ones; names that would upset a terminal in their ASCII form."""
+    every = [name if name.isprintable() else ascii(name) for name in names]
+    more = [f"… and {len(every) - _SHOWN} more"] if len(every) > _SHOWN else []
+    return "\n  ".join([str(directory), *every[:_SHOWN], *more])

@@ -234,7 +234,7 @@ def test_credentials_in_a_url_are_refused_and_not_shown(errors: Errors, key: Any
 
 
 def test_a_download_url_keeps_its_query_but_does_not_show_it(load: Load) -> None:
-    loaded = load(MINIMAL, overrides=["services.http_import.urls=[http://h.example/x?sig=hunter2]"])
+    loaded = load(MINIMAL, env={"APP_SERVICES_HTTP_IMPORT_URLS": "http://h.example/x?sig=hunter2"})
     assert loaded.config.services.http_import.urls == ("http://h.example/x?sig=hunter2",)
     assert "hunter2" not in repr(loaded) + str(loaded.effective())
 

@@ -268,3 +268,55 @@ def test_a_secret_on_the_command_line_may_name_a_variable(load: Load) -> None:
     password = loaded.config.services.send.auth.password
     assert password is not None
     assert password.get_secret_value() == "hunter2"
+
+
+URLS = "services.http_import.urls"
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        f"{URLS}=https://h.example/x?sig=CANARY",
+        f"{URLS}=https://h.example/x?a=1&X-Amz-Signature=CANARY",
+        f"{URLS}=[https://h.example/x, 'https://h.example/y?token=CANARY']",
+        f"{URLS}=https://h.example/x,https://h.example/y?api_key=CANARY",
+        "services.http_import={urls: ['https://h.example/x?sig=CANARY']}",
+        f"{URLS}=https://h.example/${{DIR}}/x?sig=CANARY",
+        f"{URLS}=https://h.example/x?a=${{DIR}}&sig=CANARY",
+        f"{URLS}=https://h.example/x?sig=$${{DIR}}CANARY",
+    ],
+)
+def test_a_url_with_a_literal_secret_in_its_query_is_refused_on_the_command_line(errors: Errors, override: Any) -> None:
+    found = errors(MINIMAL, env={"DIR": "d"}, overrides=[override])
+    assert set(found) == {("secret-on-command-line", URLS)}
+    assert "${VAR}" in (found["secret-on-command-line", URLS].hint or "")
+    assert "CANARY" not in str(found)
+
+
+def test_a_url_of_the_command_line_may_bring_its_secret_in_a_variable(load: Load) -> None:
+    env = {"SIG": "CANARY", "LINKS": "https://h.example/a?sig=1,https://h.example/b?sig=2"}
+    loaded = load(MINIMAL, env=env, overrides=[URLS + "=https://h.example/x?sig=${SIG}"])
+    assert loaded.config.services.http_import.urls == ("https://h.example/x?sig=CANARY",)
+    loaded = load(MINIMAL, env=env, overrides=[URLS + "=${LINKS}"])
+    assert len(loaded.config.services.http_import.urls) == 2
+
+
+def test_a_signed_url_in_the_file_or_the_environment_is_no_finding(load: Load) -> None:
+    text = MINIMAL + "services: {http_import: {urls: ['https://h.example/x?sig=CANARY']}}"
+    assert load(text).warnings == ()
+    assert load(MINIMAL, env={"APP_SERVICES_HTTP_IMPORT_URLS": "https://h.example/x?sig=CANARY"}).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("key", "secret", "harmless"),
+    [
+        (URLS, "https://h.example/x?sig=CANARY", "https://h.example/x"),
+        ("services.pseudonymizer.auth.api_key", "CANARY", "${VAR}"),
+    ],
+)
+def test_a_secret_that_a_later_flag_replaces_stands_on_the_command_line_all_the_same(
+    errors: Errors, key: str, secret: str, harmless: str
+) -> None:
+    found = errors(MINIMAL, env={"VAR": "x"}, overrides=[f"{key}={secret}", f"{key}={harmless}"])
+    assert set(found) == {("secret-on-command-line", key)}
+    assert "CANARY" not in str(found)

@@ -215,7 +215,10 @@ def crtdl_files(place: Path) -> list[Path]:
     }
     for name, text in files.items():
         (place / name).write_text(text)
-    return [place / name for name in files]
+    with (place / "large.json").open("wb") as file:
+        file.truncate(3_000_000_000)
+    os.mkfifo(place / "pipe.json")
+    return [place / name for name in (*files, "large.json", "pipe.json")]
 
 
 def test_a_file_that_is_neither_crtdl_nor_input_says_what_was_expected_and_what_was_found(sluice, place):
@@ -223,6 +226,22 @@ def test_a_file_that_is_neither_crtdl_nor_input_says_what_was_expected_and_what_
         ran = sluice("pipeline", "plan", "config.yaml", path)
         refused(ran, "not-a-crtdl", 2, path.name, "cohortDefinition", "found")
     refused(sluice("pipeline", "plan", "config.yaml", "nowhere"), "argument-not-found", 2, "nowhere")
+
+
+def test_an_argument_of_an_unset_variable_is_refused_and_does_not_mean_the_working_directory(sluice, place):
+    (place / "Patient.ndjson").write_bytes(GOOD)
+    refused(sluice("pipeline", "start", "config.yaml", ""), "argument-empty", 2)
+    refused(sluice("pipeline", "start", "config.yaml", "--dir", ""), "argument-empty", 2, "--dir")
+    no_job(sluice, place)
+
+
+def test_a_url_that_is_none_is_refused(sluice, place):
+    for url, reference in (
+        ("http://", "url-without-host"),
+        ("http://[::1", "url-invalid"),
+        (f"https://me:{CANARY}@host.example/x", "url-credentials"),
+    ):
+        refused(sluice("pipeline", "plan", "config.yaml", url), reference, 2)
 
 
 def test_two_inputs_are_refused(sluice, place):
@@ -346,24 +365,17 @@ def test_a_url_that_gives_something_else_leaves_no_file(sluice, place, answer, r
 
 
 @pytest.mark.campaign
-def test_a_url_that_stalls_ends_after_the_stall_timeout_and_leaves_no_file(sluice, place):
-    """Document 1: "a stall (no bytes for download_stall_timeout) is not retried"; a minute of real time."""
+def test_a_url_that_stalls_ends_after_the_stall_timeout_and_leaves_no_file(sluice, place, fhir):
+    """Document 1: a stall "(no bytes for download_stall_timeout)" is not retried. A minute of real time."""
     config(place, steps="[http_import]")
-
-    def answer(seen):
-        given.append(seen)
-        probing = len(given) == 1
-        head = b"HTTP/1.1 200 OK\r\nContent-Length: 9999999\r\n\r\n"
-        return Reply(200, GOOD) if probing else Raw(head + GOOD, then="stall")
-
-    given: list[object] = []
-    with loopback(answer) as server:
-        server._closing.wait = lambda _seconds: type(server._closing).wait(server._closing, 300)  # type: ignore[method-assign]
-        ran = sluice("pipeline", "start", "config.yaml", f"{server.url}/Patient.ndjson", timeout=150)
+    # The preflight's look gets through, the download gets half of its bytes.
+    fhir.faults({"action": "stall", "path": "/fhir/metadata", "skip": 1, "times": None})
+    ran = sluice("pipeline", "start", "config.yaml", f"{fhir.url}/fhir/metadata", timeout=150)
     assert ran.code == 1, ran.err
+    assert "error[" in ran.err
     assert "stall" in ran.err
-    assert "hint: " in ran.err
-    assert len(given) == 2
+    assert "\nhint: " in ran.err
+    assert len([request for request in fhir.requests()["requests"] if request["path"] == "/fhir/metadata"]) == 2
     whole(place, ran.job)
     assert list((place / "jobs" / ran.job).glob("import/*")) == []
 
@@ -459,8 +471,12 @@ def on_small_disk(sluice, place: Path, size: str, *arguments: str) -> tuple[Ran,
     return ran, (place / "listing").read_text().splitlines()
 
 
-def test_a_disk_that_is_too_small_is_found_before_a_job_exists(sluice, place):
-    ran, listing = on_small_disk(sluice, place, "20m", "pipeline", "start", "config.yaml")
+@pytest.mark.parametrize("size", ["20m", "110m"], ids=["for anything", "for the size a server tells"])
+def test_a_disk_that_is_too_small_is_found_before_a_job_exists(sluice, place, size):
+    config(place, steps="[http_import]")
+    with loopback(lambda _: Reply(200, b"", length=200_000_000)) as server:
+        start = ("pipeline", "start", "config.yaml", f"{server.url}/x.ndjson")
+        ran, listing = on_small_disk(sluice, place, size, *start)
     refused(ran, "disk-space", 2, "jobs")
     assert listing == []
     no_job(sluice, place)
@@ -470,7 +486,7 @@ def test_a_disk_that_is_too_small_is_found_before_a_job_exists(sluice, place):
 def test_a_disk_that_fills_up_during_the_import_is_a_clear_error_and_leaves_no_file(
     sluice, place, migrated_database, alone
 ):
-    """The size of a download is not known beforehand, so the disk fills up while it is written."""
+    """A server that does not tell the size of a file beforehand: the disk fills up while it is written."""
     config(place, steps="[http_import]")
     with (place / "config.yaml").open("a") as file:
         file.write("compression: {enabled: false}\n")
@@ -478,7 +494,7 @@ def test_a_disk_that_fills_up_during_the_import_is_a_clear_error_and_leaves_no_f
         sluice.environment.pop("PREFECT_API_URL")
         sluice.environment["SEED"] = str(migrated_database)
     body = LARGE * (125_000_000 // len(LARGE))
-    with loopback([Reply(200, body)]) as server:
+    with loopback([Raw(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + body)]) as server:
         start = ("pipeline", "start", "config.yaml", f"{server.url}/x.ndjson")
         ran, listing = on_small_disk(sluice, place, "108m", *start)
     refused(ran, "disk-full", 1, "x.ndjson", hint=True)

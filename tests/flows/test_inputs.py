@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from config import ConfigError
 from flows.inputs import gather
 from tasks.shared.errors import InputError
 
@@ -79,3 +80,36 @@ def test_the_parameters_of_a_run_are_plain_json(files):
     inputs = gather("config.yaml", ["data"], overrides=["retry.max_attempts=3"])
     assert json.loads(json.dumps(inputs.parameters())) == inputs.parameters()
     assert type(inputs).model_validate(inputs.parameters()) == inputs
+
+
+@pytest.mark.parametrize("url", ["https://[::1/x", "https://[h.example]/x"])
+def test_what_begins_like_a_url_and_is_none_is_an_error(files, url):
+    with pytest.raises(InputError) as caught:
+        gather("config.yaml", [url])
+    assert caught.value.reference in {"url-invalid", "url-without-host"}
+
+
+@pytest.mark.parametrize("query", ["?a=1&SIG=CANARY", "?access_token=CANARY", "#token=CANARY", "?%73ig=CANARY"])
+def test_a_secret_in_the_query_of_the_input_is_refused_and_not_quoted(files, query):
+    with pytest.raises(InputError) as caught:
+        gather("config.yaml", [f"https://h.example/x{query}"])
+    assert caught.value.reference == "url-secret"
+    assert "CANARY" not in caught.value.render()
+
+
+def test_a_query_without_a_secret_is_accepted(files):
+    url = "https://h.example/x?_since=2026-01-01&sig="
+    assert gather("config.yaml", [url]).input == url
+
+
+def test_overrides_of_a_job_never_hold_the_secret_of_a_signed_url(files, monkeypatch):
+    (files / "config.yaml").write_text("pipeline: {enabled_steps: [http_import]}\n")
+    key = "services.http_import.urls"
+    with pytest.raises(ConfigError) as caught:
+        gather("config.yaml", overrides=[f"{key}=https://h.example/x?sig=CANARY"]).load()
+    assert [finding.reference for finding in caught.value.findings] == ["secret-on-command-line"]
+    assert "CANARY" not in str(caught.value)
+    monkeypatch.setenv("PERMISSION", "CANARY")
+    inputs = gather("config.yaml", overrides=[key + "=https://h.example/x?sig=${PERMISSION}"])
+    assert inputs.load().config.services.http_import.urls == ("https://h.example/x?sig=CANARY",)
+    assert "CANARY" not in json.dumps(inputs.parameters())

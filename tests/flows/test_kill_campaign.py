@@ -28,36 +28,31 @@ DECIMALS = ("1.50", "0.10", "100", "1E2", "-0.0", "2.000000000000000001", "1e-7"
 BATCH, WORKERS = 20, 2
 
 
-def resource(kind: str, name: str, number: int) -> bytes:
+def resource(kind: str, name: str, patient: int, number: int = 0) -> bytes:
     """One resource as text, with spellings that a parser would lose."""
-    value = DECIMALS[number % len(DECIMALS)]
-    subject = f'"subject": {{"reference":"Patient/p{number // 40}"}},' if kind == "Observation" else ""
+    value = DECIMALS[(patient + number) % len(DECIMALS)]
+    subject = f'"subject": {{"reference":"Patient/p{patient}"}},' if kind == "Observation" else ""
     status = '"status":"final","code":{"text":"K\\u00e4se \\/ Käse"},' if kind == "Observation" else ""
     amount = f'"valueQuantity":{{"value":{value},"unit":"mg"}}' if kind == "Observation" else '"active":true'
     return f'{{"resourceType":"{kind}","id":"{name}", {subject}{status}{amount}}}'.encode()
 
 
-def write_input(directory: Path, *, files: int, patients: int) -> dict[str, bytes]:
-    """Files of Bundles, one patient a line, and ``core.ndjson``; every resource's text by ``Type/id``."""
+def write_input(directory: Path, *, files: int, observations: int) -> dict[str, bytes]:
+    """Files of one Bundle with one patient, and ``core.ndjson``; every resource's text by ``Type/id``."""
     directory.mkdir()
     core = [b'{"resourceType":"Organization","id":"org%d","name":"Klinik"}' % n for n in range(30)]
     (directory / "core.ndjson").write_bytes(b"\n".join(core) + b"\n")
     texts = {f"Organization/org{n}": text for n, text in enumerate(core)}
-    number = 0
-    for file in range(files):
-        lines = []
-        for _ in range(patients):
-            own = {f"Patient/p{number}": resource("Patient", f"p{number}", number)}
-            own |= {
-                f"Observation/o{n}": resource("Observation", f"o{n}", n) for n in range(40 * number, 40 * number + 40)
-            }
-            texts |= own
-            number += 1
-            entries = b",".join(
-                b'{"resource":' + text + b',"request":{"method":"POST","url":"x"}}' for text in own.values()
-            )
-            lines.append(b'{"resourceType":"Bundle","type":"transaction","entry":[' + entries + b"]}")
-        (directory / f"batch-{file:03}.ndjson").write_bytes(b"\n".join(lines) + b"\n")
+    for patient in range(files):
+        own = {f"Patient/p{patient}": resource("Patient", f"p{patient}", patient)}
+        for n in range(observations):
+            own[f"Observation/o{patient}-{n}"] = resource("Observation", f"o{patient}-{n}", patient, n)
+        texts |= own
+        entries = b",".join(
+            b'{"resource":' + text + b',"request":{"method":"POST","url":"x"}}' for text in own.values()
+        )
+        line = b'{"resourceType":"Bundle","type":"transaction","entry":[' + entries + b"]}\n"
+        (directory / f"batch-{patient:04}.ndjson").write_bytes(line)
     return texts
 
 
@@ -177,6 +172,14 @@ class Trial:
                 self.steps.setdefault(result.stem, self.begins(result.stem))
         return True
 
+    def where(self) -> str:
+        """How far the job is, for a person."""
+        if self.job is None:
+            return "there is no job yet"
+        last = [line.partition(" INFO ")[2] for line in self.log.splitlines() if " INFO " in line]
+        complete = sum(1 for path in self.job.glob("import/*") if not path.name.endswith(".part"))
+        return f"{last[-1][:60] if last else 'no log yet'}; {complete} files, {len(self.server.posts())} transactions"
+
     def begins(self, step: str) -> int:
         """How often a step (``1-local_import``) began."""
         return self.log.count(f"step {step.replace('-', ' ', 1)} begins")
@@ -227,9 +230,11 @@ def lines_of(directory: Path) -> Iterator[bytes]:
 
 
 @contextlib.contextmanager
-def trial(directory: Path, database: Path, *, files: int, patients: int) -> Iterator[tuple[Trial, dict[str, bytes]]]:
+def trial(
+    directory: Path, database: Path, *, files: int, observations: int
+) -> Iterator[tuple[Trial, dict[str, bytes]]]:
     directory.mkdir(exist_ok=True)
-    texts = write_input(directory / "data", files=files, patients=patients)
+    texts = write_input(directory / "data", files=files, observations=observations)
     seed(directory / "jobs", database)
     commands = Commands(directory, None)
     with server(directory) as fhir:
@@ -262,7 +267,7 @@ def test_a_job_killed_in_its_import_in_its_start_and_in_its_send_ends_as_if_undi
     draw = random.Random(SEED)
     moments = [draw.uniform(0.0, 0.3), draw.uniform(0.3, 2.5), draw.uniform(0.0, 0.8)]
     print(f"seed {SEED}, moments {moments}")
-    with trial(tmp_path, migrated_database, files=60, patients=1) as (job, texts):
+    with trial(tmp_path, migrated_database, files=60, observations=40) as (job, texts):
         child = job.launch()
         wait_until(lambda: "step 1 local_import begins" in job.log, 30)
         time.sleep(moments[0])
@@ -291,36 +296,46 @@ def test_a_job_killed_in_its_import_in_its_start_and_in_its_send_ends_as_if_undi
 @pytest.mark.campaign
 @pytest.mark.timeout(7200)
 def test_kill_9_at_thirty_random_moments(tmp_path, migrated_database):
-    """Thirty runs, one random moment each between the start and the expected end."""
-    shape = {"files": 100, "patients": 1}
-    trials = int(os.environ.get("KILL_TRIALS", "30"))
+    """Thirty kills, each of a run of its own, at random moments between its start and its expected end."""
+    shape = {"files": 1500, "observations": 2}
+    wanted = int(os.environ.get("KILL_TRIALS", "30"))
     draw = random.Random(SEED)
     with trial(tmp_path / "undisturbed", migrated_database, **shape) as (job, texts):
         job.server.slow(0.02)
-        spans = []
-        for _ in range(2):
-            began = time.monotonic()
-            status = job.finish(job.launch())
-            spans.append(time.monotonic() - began)
+        spans = [0.0, 0.0]  # seconds that start and continue take; a busy machine changes them
+        for part in (0, 1):
+            status, spans[part] = timed(job)
         check(job, status, texts, None)
         files = imported(job)
     print(f"seed {SEED}; undisturbed: start {spans[0]:.1f} s, continue {spans[1]:.1f} s, {len(texts)} resources")
-    for number in range(trials):
+    kills = 0
+    for number in range(2 * wanted):
+        if kills == wanted:
+            break
         moment = draw.uniform(0.0, sum(spans))
         with trial(tmp_path / f"trial-{number}", migrated_database, **shape) as (job, texts):
             job.server.slow(0.02)
-            if moment > spans[0]:
-                assert job.finish(job.launch())["state"] == "waiting"
+            if part := int(moment > spans[0]):
+                _, spans[0] = timed(job)
+                moment = draw.uniform(0.0, spans[1])
+            began = time.monotonic()
             child = job.launch()
-            time.sleep(moment if moment <= spans[0] else moment - spans[0])
-            hit = job.kill(child)
-            last = (job.log.splitlines() or ["before the job had a log"])[-1]
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(moment)
+            if job.kill(child):
+                kills += 1
+            else:
+                spans[part] = time.monotonic() - began
             state = job.state()
-            print(
-                f"{number + 1:2}. {moment:5.1f} s: {'killed' if hit else 'had ended'}; {state}; {last[-70:]}",
-                flush=True,
-            )
+            print(f"{kills:2}. {'continue' if part else 'start'} + {moment:4.1f} s: {state}; {job.where()}", flush=True)
             check(job, last_of_it(job, state, watched=number % 5 == 0), texts, files)
+    assert kills == wanted
+
+
+def timed(job: Trial) -> tuple[dict[str, Any], float]:
+    """The status at the end of an undisturbed command, and its seconds."""
+    began = time.monotonic()
+    return job.finish(job.launch()), time.monotonic() - began
 
 
 def last_of_it(job: Trial, state: str | None, *, watched: bool) -> dict[str, Any]:

@@ -1,6 +1,11 @@
 """Whole runs from the command line: start, wait, continue, and what a job leaves (4-product.md §2 and §4)."""
 
 import json
+import shlex
+import signal
+
+import httpx
+import pytest
 
 from tests.flows.conftest import write_input
 
@@ -154,7 +159,7 @@ def test_job_run_repeats_a_completed_step_only_with_force_and_resets_what_follow
 
 def test_a_second_process_on_a_running_job_is_refused_with_exit_code_4(sluice, project, fhir):
     job = sluice("pipeline", "start", "config.yaml").job
-    fhir.faults({"action": "delay", "seconds": 8, "path": "/fhir*", "method": "POST", "times": 1})
+    fhir.faults({"action": "delay", "seconds": 25, "path": "/fhir*", "method": "POST", "times": 1})
     running = sluice.start("pipeline", "continue", "config.yaml", job)
     for _ in range(200):
         if json.loads(sluice("pipeline", "status", "config.yaml", job, "--json").out)["state"] == "running":
@@ -164,8 +169,11 @@ def test_a_second_process_on_a_running_job_is_refused_with_exit_code_4(sluice, p
     assert "error[job-busy]" in second.err
     deletion = sluice("job", "delete", "config.yaml", job)
     assert deletion.code == 4
+    running.send_signal(signal.SIGTERM)
     running.communicate(timeout=60)
-    assert running.returncode == 0
+    assert running.returncode == 143
+    fhir.faults()
+    assert sluice("pipeline", "continue", "config.yaml", job).code == 0
     assert fhir.total() == 19
 
 
@@ -194,3 +202,111 @@ def test_a_preflight_with_nothing_but_unreachable_services_is_exit_code_3(sluice
     ran = sluice("pipeline", "start", "config.yaml", "--set", "services.send.url=http://127.0.0.1:9")
     assert ran.code == 3
     assert not (project / "jobs").exists()
+
+
+def status_of(sluice, job):
+    return json.loads(sluice("pipeline", "status", "config.yaml", job, "--json").out)
+
+
+def test_job_run_removes_nothing_when_its_preflight_fails(sluice, project, fhir):
+    job = sluice("pipeline", "start", "config.yaml").job
+    assert sluice("pipeline", "continue", "config.yaml", job).code == 0
+    text = (project / "config.yaml").read_text()
+    (project / "config.yaml").write_text(text.replace(fhir.url, "http://127.0.0.1:9"))
+    assert sluice("job", "run", "config.yaml", job, "--step", "send", "--force").code == 3
+    assert (project / "jobs" / job / "send").is_dir()
+    assert [step["state"] for step in status_of(sluice, job)["steps"]] == ["completed"] * 3
+    (project / "config.yaml").write_text(text)
+    assert "is complete" in sluice("pipeline", "continue", "config.yaml", job).out
+
+
+def test_continue_after_a_failed_job_run_goes_all_the_way(sluice, project, fhir):
+    job = sluice("pipeline", "start", "config.yaml").job
+    assert sluice("pipeline", "continue", "config.yaml", job).code == 0
+    fhir.faults({"action": "status", "status": 403, "path": "/fhir*", "method": "POST", "times": 1})
+    assert sluice("job", "run", "config.yaml", job, "--step", "send", "--force").code == 1
+    done = sluice("pipeline", "continue", "config.yaml", job)
+    assert done.code == 0, done.err
+    assert status_of(sluice, job)["state"] == "completed"
+
+
+def test_a_later_steps_reset_keeps_what_an_earlier_wait_was_given(sluice, project, fhir):
+    text = (
+        (project / "config.yaml").read_text().replace("[local_import, wait, send]", "[local_import, wait, send, wait]")
+    )
+    (project / "config.yaml").write_text(text)
+    job = sluice("pipeline", "start", "config.yaml").job
+    corrected = project / "jobs" / job / "import_wait" / "fixed.ndjson"
+    corrected.write_text(json.dumps({"resourceType": "Patient", "id": "only-this"}) + "\n")
+    assert sluice("pipeline", "continue", "config.yaml", job).code == 0  # on to the second wait
+    assert sluice("pipeline", "continue", "config.yaml", job).code == 0
+    assert (project / "jobs" / job / "import_wait_wait").is_dir()
+    assert sluice("job", "run", "config.yaml", job, "--step", "4", "--force").code == 0
+    assert corrected.exists()
+    assert status_of(sluice, job)["waiting"]["directory"].endswith("import_wait_wait")
+
+
+def test_a_reader_that_goes_away_does_not_fail_the_run(sluice, project):
+    child = sluice.start("pipeline", "start", "config.yaml")
+    assert child.stdout
+    job = child.stdout.readline().split()[1]
+    child.stdout.close()
+    child.stdout = None
+    child.wait(timeout=60)
+    assert child.returncode == 0
+    assert status_of(sluice, job)["state"] == "waiting"
+
+
+def test_a_terminal_without_the_signs_does_not_fail_the_run(sluice, project):
+    ran = sluice("pipeline", "start", "config.yaml", env={"PYTHONIOENCODING": "ascii"})
+    assert ran.code == 0, ran.err
+    assert "7 ? 7 resources" in ran.out
+
+
+def test_a_job_of_another_jobs_directory_is_left_alone(sluice, project):
+    job = sluice("pipeline", "start", "config.yaml").job
+    for command in (["pipeline", "continue"], ["pipeline", "status"], ["job", "delete"]):
+        ran = sluice(*command, "config.yaml", job, "--set", "jobs_dir=elsewhere")
+        assert ran.code == 2
+        assert "error[job-elsewhere]" in ran.err
+    assert (project / "jobs" / job / "import").is_dir()
+
+
+def test_a_jobs_directory_given_with_set_is_part_of_the_printed_command(sluice, project):
+    started = sluice("pipeline", "start", "config.yaml", "--set", "jobs_dir=my jobs")
+    assert started.code == 0, started.err
+    line = next(line for line in started.out.splitlines() if line.startswith("continue with: "))
+    words = shlex.split(line.removeprefix("continue with: "))
+    assert words[:3] == ["python", "-m", "flows.run"]
+    assert sluice(*words[3:]).code == 0
+
+
+def test_a_run_of_another_flow_is_no_job(sluice, project, prefect_api):
+    flow = httpx.post(f"{prefect_api}/flows/", json={"name": "foreign"}, trust_env=False).json()
+    run = httpx.post(f"{prefect_api}/flow_runs/", json={"flow_id": flow["id"]}, trust_env=False).json()
+    for command in (["pipeline", "continue"], ["job", "delete"]):
+        ran = sluice(*command, "config.yaml", run["id"])
+        assert ran.code == 2
+        assert "error[job-unknown]" in ran.err
+
+
+@pytest.mark.parametrize("approved", [True, False])
+def test_a_form_answered_in_the_ui_of_a_local_run_is_the_decision_of_continue(
+    sluice, project, fhir, prefect_api, approved
+):
+    job = sluice("pipeline", "start", "config.yaml").job
+    answer = {"run_input": {"approved": approved, "comment": "seen in the UI"}}
+    httpx.post(f"{prefect_api}/flow_runs/{job}/resume", json=answer, trust_env=False).raise_for_status()
+    assert status_of(sluice, job)["state"] == "waiting"
+    ran = sluice("pipeline", "continue", "config.yaml", job)
+    assert ran.code == (0 if approved else 1), ran.err
+    assert status_of(sluice, job)["state"] == ("completed" if approved else "cancelled")
+    assert fhir.total() == (19 if approved else 0)
+
+
+def test_a_parked_run_cancelled_in_the_ui_is_cancelled(sluice, project, prefect_api):
+    job = sluice("pipeline", "start", "config.yaml").job
+    state = {"state": {"type": "CANCELLING", "name": "Cancelling"}}
+    httpx.post(f"{prefect_api}/flow_runs/{job}/set_state", json=state, trust_env=False).raise_for_status()
+    assert status_of(sluice, job)["state"] == "cancelled"
+    assert "error[job-cancelled]" in sluice("pipeline", "continue", "config.yaml", job).err

@@ -23,10 +23,8 @@ def run(state_type="RUNNING", state_name=None, labels=None, **more):
         ("CRASHED", "Stopped", "stopped"),
         ("CRASHED", "Crashed", "interrupted"),
         ("RUNNING", None, "interrupted"),
-        ("CANCELLING", None, "interrupted"),
+        ("CANCELLING", None, "cancelled"),
         ("PENDING", None, "interrupted"),
-        ("SCHEDULED", "Resuming", "pending"),
-        ("SCHEDULED", "Scheduled", "pending"),
     ],
 )
 def test_states_when_nobody_holds_the_lock(tmp_path, kind, name, shown):
@@ -34,9 +32,23 @@ def test_states_when_nobody_holds_the_lock(tmp_path, kind, name, shown):
     assert record.state.value == shown
 
 
-def test_a_run_without_a_directory_is_pending_until_it_begins():
-    assert JobRecord.of(run("PENDING")).state is JobState.PENDING
-    assert JobRecord.of(run("SCHEDULED")).state is JobState.PENDING
+def test_a_deployments_run_is_pending_until_a_worker_takes_it():
+    for kind in ("PENDING", "SCHEDULED"):
+        assert JobRecord.of(run(kind, deployment_id="d")).state is JobState.PENDING
+
+
+def test_a_run_that_a_command_created_and_left_is_interrupted():
+    assert JobRecord.of(run("PENDING")).state is JobState.INTERRUPTED
+
+
+def test_a_form_answered_in_the_ui_of_a_local_run_still_waits_for_continue(tmp_path):
+    waiting = Waiting(position=1, step="wait", directory="/d", looked_at="/l", since="now")
+    step = StepRecord(position=1, name="wait", state="waiting")
+    labels = {
+        "job.directory": str(tmp_path), "job.steps": "wait", "job.step.1": step.model_dump_json(),
+        "job.waiting": waiting.model_dump_json(),
+    }  # fmt: skip
+    assert JobRecord.of(run("RUNNING", labels=labels)).state is JobState.WAITING
 
 
 def test_running_is_only_what_another_process_holds_the_lock_of(tmp_path, monkeypatch):

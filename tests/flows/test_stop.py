@@ -1,6 +1,7 @@
 """Signals, kill -9, cancel: how a run ends before its time (4-product.md §4 "Stop", "Continue")."""
 
 import json
+import os
 import signal
 import time
 
@@ -64,3 +65,30 @@ def test_a_cancel_in_the_ui_reaches_a_local_run(sluice, project, fhir, prefect_a
     assert child.returncode == 1, err
     assert "is cancelled" in err
     assert json.loads(sluice("pipeline", "status", "config.yaml", job, "--json").out)["state"] == "cancelled"
+
+
+def test_a_stop_ends_in_ten_seconds_although_the_prefect_server_hangs(sluice_alone, project, fhir):
+    _, child = started_and_sending(sluice_alone, project, fhir)
+    server = json.loads((project / "jobs/.prefect/server.json").read_text())["pid"]
+    os.kill(server, signal.SIGSTOP)
+    try:
+        began = time.monotonic()
+        child.send_signal(signal.SIGINT)
+        child.communicate(timeout=30)
+        assert time.monotonic() - began < 11
+        assert child.returncode == 130
+    finally:
+        os.kill(server, signal.SIGCONT)
+        os.kill(server, signal.SIGTERM)
+
+
+@pytest.mark.parametrize("after", [0.5, 1.2, 2.0])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_at_any_moment_of_the_start_has_its_exit_code_and_no_traceback(sluice, project, number, code, after):
+    child = sluice.start("pipeline", "start", "config.yaml")
+    time.sleep(after)
+    child.send_signal(number)
+    out, err = child.communicate(timeout=30)
+    assert "Traceback" not in err
+    if child.returncode != 0:  # the run was quicker
+        assert child.returncode in {code, -number}, out + err

@@ -2,7 +2,8 @@
 
 import pytest
 
-from flows.watch import describe, exit_code_of, human_bytes, human_seconds
+from flows.signals import exit_code_of
+from flows.watch import describe, human_bytes, human_seconds
 from tasks.shared.progress import Progress, RequestStats, Snapshot
 
 

@@ -4,3 +4,6 @@ from pathlib import Path
 
 DATA = Path(__file__).resolve().parent
 """Directory of the checked-in NDJSON files."""
+
+DEMO_CRTDL = DATA / "demo.crtdl"
+"""A query for the demo data: patients, conditions, observations, medication, and so a core file."""

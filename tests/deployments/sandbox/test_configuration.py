@@ -11,7 +11,7 @@ from deployments.sandbox.configuration import configuration
 from deployments.sandbox.gate import Gate
 from deployments.sandbox.options import PASSWORD, TOKEN, USERNAME
 
-URLS = {"fhir": "http://127.0.0.1:40123"}
+URLS = {"fhir": "http://127.0.0.1:40123", "extraction": "http://127.0.0.1:40124"}
 
 
 @pytest.mark.parametrize(
@@ -31,6 +31,7 @@ def test_it_is_complete_whatever_the_paths_and_credentials(
     effective = load_config(file, environ=environment).config
     assert [str(step) for step in effective.pipeline.enabled_steps] == ["local_import", "wait", "send"]
     assert effective.services.local_import.dir == data
+    assert effective.services.extractor.base_url == URLS["extraction"]
     assert effective.services.send.url == URLS["fhir"]
     assert effective.services.send.batch_size == 100
     assert effective.jobs_dir == jobs

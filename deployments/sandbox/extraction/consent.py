@@ -1,0 +1,105 @@
+"""Consent: who may be extracted today, which days of theirs, and the audit of what that was read from.
+
+Rules: document 3 §2, "Consent". The codes are those of the MII consent policy. Only active Consents count; a deny
+takes its days out of every permit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import date
+
+from deployments.sandbox.extraction.dates import Days, days_of, subtract
+from deployments.sandbox.extraction.tree import Node, codings, values
+from deployments.sandbox.extraction.types import DATES
+
+_POLICY = "2.16.840.1.113883.3.1937.777.24.5.3"
+USE = f"{_POLICY}.8"
+"""Scientific use: today must be inside a permit."""
+COLLECT = f"{_POLICY}.6"
+"""Collection: the days of a resource must be inside a permit."""
+
+AUDITED = ("Consent", "Encounter")
+"""The types whose resources the audit shows."""
+_KEPT = {
+    "Consent": ("status", "patient", "dateTime", "provision"),
+    "Encounter": ("subject", "period"),
+}
+
+
+@dataclass(frozen=True)
+class Permission:
+    """The days whose data may be extracted."""
+
+    days: tuple[Days, ...]
+
+    def allows(self, node: Node) -> bool:
+        """Whether a resource happened inside them; what has no date is allowed."""
+        happened = when(node)
+        return happened is None or any(days.covers(happened) for days in self.days)
+
+
+@dataclass(frozen=True)
+class _Provision:
+    permits: bool
+    days: Days
+    codes: frozenset[str]
+
+
+def when(node: Node) -> Days | None:
+    """The days of a resource, by the first of its type's dates that is there."""
+    for path in DATES.get(str(node.get("resourceType")), ()):
+        for value in values(node, path):
+            days = days_of(value)
+            if days is not None:
+                return days
+    return None
+
+
+def decide(consents: Iterable[Node], today: date) -> Permission | None:
+    """What the Consents of one patient allow; None when they do not allow the extraction."""
+    provisions = [provision for node in consents if node.get("status") == "active" for provision in _provisions(node)]
+    day = Days(today.toordinal(), today.toordinal())
+    if not any(days.covers(day) for days in _permitted(provisions, USE)):
+        return None
+    collected = _permitted(provisions, COLLECT)
+    return Permission(tuple(collected)) if collected else None
+
+
+def _permitted(provisions: Sequence[_Provision], code: str) -> list[Days]:
+    about = [provision for provision in provisions if code in provision.codes]
+    return subtract(
+        (provision.days for provision in about if provision.permits),
+        [provision.days for provision in about if not provision.permits],
+    )
+
+
+def _provisions(consent: Node) -> Iterator[_Provision]:
+    open_ones = [(value, Days()) for value in values(consent, ("provision",))]
+    while open_ones:
+        value, around = open_ones.pop()
+        if not isinstance(value, dict):
+            continue
+        # A provision without a period of its own has that of the one around it.
+        days = days_of(value.get("period")) or around
+        codes = frozenset(code for concept in values(value, ("code",)) for _, code in codings(concept))
+        if codes and value.get("type") in ("permit", "deny"):
+            yield _Provision(value["type"] == "permit", days, codes)
+        open_ones += [(inner, days) for inner in values(value, ("provision",))]
+
+
+def minimized(node: Node) -> Node:
+    """A resource of the audit with the elements that document 2 lists, "Task.output"."""
+    kind = str(node["resourceType"])
+    kept: Node = {"resourceType": kind, "id": node["id"]}
+    profiles = node.get("meta", {}).get("profile") if isinstance(node.get("meta"), dict) else None
+    if profiles:
+        kept["meta"] = {"profile": profiles}
+    return kept | {name: node[name] for name in _KEPT[kind] if name in node}
+
+
+def audit(patient: str, nodes: Sequence[Node]) -> Node:
+    """One line of the audit file: what was read of one patient."""
+    entries = [{"resource": minimized(node)} for node in nodes]
+    return {"resourceType": "Bundle", "id": patient, "type": "collection", "entry": entries}

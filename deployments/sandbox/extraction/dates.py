@@ -1,0 +1,106 @@
+"""FHIR dates and periods as closed intervals of days.
+
+A date of a month or a year stands for all of its days; a dateTime counts as the day it is written with.
+"""
+
+from __future__ import annotations
+
+import calendar
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+
+_DATE = re.compile(r"(\d{4})(?:-(\d\d)(?:-(\d\d)(?:T.*)?)?)?", re.DOTALL)
+FIRST_DAY = date.min.toordinal()
+LAST_DAY = date.max.toordinal()
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Days:
+    """The days from ``first`` to ``last``, both inclusive, as ordinals of ``datetime.date``."""
+
+    first: int = FIRST_DAY
+    last: int = LAST_DAY
+
+    def overlaps(self, other: Days) -> bool:
+        """Whether they share a day."""
+        return self.first <= other.last and other.first <= self.last
+
+    def covers(self, other: Days) -> bool:
+        """Whether every day of the other is in this one."""
+        return self.first <= other.first and other.last <= self.last
+
+
+def days_of(value: object) -> Days | None:
+    """The days of a FHIR date, dateTime, instant, Period or Timing; None when it names none."""
+    if isinstance(value, str):
+        return _days_of_text(value)
+    if not isinstance(value, dict):
+        return None
+    if isinstance(value.get("event"), list):
+        found = [days for item in value["event"] if (days := days_of(item)) is not None]
+        return Days(min(days.first for days in found), max(days.last for days in found)) if found else None
+    start, end = days_of(value.get("start")), days_of(value.get("end"))
+    if start is None and end is None:
+        return None
+    days = Days(start.first if start else FIRST_DAY, end.last if end else LAST_DAY)
+    return days if days.first <= days.last else None
+
+
+def _days_of_text(text: str) -> Days | None:
+    match = _DATE.fullmatch(text)
+    if match is None:
+        return None
+    year, month, day = (int(part) if part else None for part in match.groups())
+    try:
+        if year is None or month is None:
+            return Days(date(year or 0, 1, 1).toordinal(), date(year or 0, 12, 31).toordinal())
+        if day is None:
+            last = calendar.monthrange(year, month)[1]
+            return Days(date(year, month, 1).toordinal(), date(year, month, last).toordinal())
+        single = date(year, month, day).toordinal()
+    except (ValueError, calendar.IllegalMonthError):
+        return None
+    return Days(single, single)
+
+
+def subtract(allowed: Iterable[Days], denied: Iterable[Days]) -> list[Days]:
+    """What is left of the allowed days, as intervals in order that neither touch nor overlap."""
+    left = join(allowed)
+    for deny in denied:
+        pieces: list[Days] = []
+        for days in left:
+            if not days.overlaps(deny):
+                pieces.append(days)
+                continue
+            if days.first < deny.first:
+                pieces.append(Days(days.first, deny.first - 1))
+            if deny.last < days.last:
+                pieces.append(Days(deny.last + 1, days.last))
+        left = pieces
+    return left
+
+
+def join(intervals: Iterable[Days]) -> list[Days]:
+    """The same days as few intervals in order."""
+    joined: list[Days] = []
+    for days in sorted(intervals):
+        if joined and days.first <= joined[-1].last + 1:
+            joined[-1] = Days(joined[-1].first, max(joined[-1].last, days.last))
+        else:
+            joined.append(days)
+    return joined
+
+
+def age(born: date, today: date, unit: str) -> int:
+    """Completed years (``a``), months (``mo``) or weeks (``wk``) of life."""
+    if unit == "wk":
+        return (today - born).days // 7
+    months = (today.year - born.year) * 12 + today.month - born.month - (today.day < born.day)
+    return months // 12 if unit == "a" else months
+
+
+def instant(moment: datetime) -> str:
+    """A FHIR instant in UTC, with milliseconds."""
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,300 @@
+"""Extracts a batch of patients, or the core file, into a job's directory.
+
+The stages of document 2 run over the whole batch, one after the other. Between them only what is needed to know which
+resource is in which group is kept in memory, never the resources themselves.
+"""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+from typing import IO
+
+from deployments.sandbox.extraction.consent import AUDITED, Permission, audit, decide
+from deployments.sandbox.extraction.crtdl import Group, Query
+from deployments.sandbox.extraction.diagnostics import Counts, Events, Nothing, PatientStage, Stage
+from deployments.sandbox.extraction.index import Reader
+from deployments.sandbox.extraction.redact import Wanted, redact, wanted
+from deployments.sandbox.extraction.result import Origin, whole_file, write_bundle
+from deployments.sandbox.extraction.selection import Evaluator, Pair, Selection
+from deployments.sandbox.extraction.tree import Node, decode, encode
+from deployments.sandbox.extraction.types import PATIENT, is_patients
+
+CORE = "core"
+Enter = Callable[[Stage], None]
+"""Called when a stage begins; may wait, and may raise to give up."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a batch, or the core pass, is made from."""
+
+    query: Query
+    reader: Reader
+    directory: Path
+    """The job's directory of results."""
+    origin: Origin
+    today: date
+    enter: Enter
+    check: Callable[[], None]
+    """Called often; may raise to give up."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of it."""
+
+    counts: Counts
+    written: bool
+    """Whether there is a result file."""
+    nobody_consents: bool = False
+    wanted: tuple[Pair, ...] = ()
+    """What the batch's patients refer to in the core file."""
+
+
+def diagnostics_files(directory: Path, batch: str) -> tuple[Path, Path]:
+    """Where the rows about resources and about patients of one batch are kept until the reports are made."""
+    return directory / ".diagnostics" / f"{batch}.resources.csv", directory / ".diagnostics" / f"{batch}.patients.csv"
+
+
+def extract_batch(work: Work, batch: str, patients: Sequence[str]) -> Outcome:
+    """Extract a batch. Raises ``OSError`` and ``sqlite3.Error`` when the data or the disk fails."""
+    with _events(work.directory, batch) as events:
+        return _Batch(work, batch, events).run(patients)
+
+
+def extract_core(work: Work, roots: Sequence[Pair]) -> Outcome:
+    """Extract what belongs to no patient: the groups that take it by themselves, and ``roots``."""
+    with _events(work.directory, CORE) as events:
+        return _Core(work, events).run(roots)
+
+
+@contextmanager
+def _events(directory: Path, batch: str) -> Iterator[Events]:
+    resources, patients = diagnostics_files(directory, batch)
+    with ExitStack() as stack:
+        sinks = [stack.enter_context(_text(stack.enter_context(whole_file(path)))) for path in (resources, patients)]
+        yield Events(batch, *sinks)
+
+
+@contextmanager
+def _text(file: IO[bytes]) -> Iterator[io.TextIOWrapper]:
+    wrapper = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=False)
+    try:
+        yield wrapper
+    finally:
+        wrapper.flush()
+        wrapper.detach()
+
+
+class _Clock:
+    """Enters the stages, and measures them."""
+
+    def __init__(self, work: Work, counts: Counts) -> None:
+        self._work = work
+        self._counts = counts
+
+    @contextmanager
+    def stage(self, stage: Stage) -> Iterator[None]:
+        start = time.perf_counter_ns()
+        self._work.enter(stage)
+        yield
+        self._counts.timings[stage] = time.perf_counter_ns() - start
+
+
+@dataclass
+class _Copier:
+    """Copies resources, each with the elements of the groups that it is in."""
+
+    work: Work
+    events: Events
+    trees: dict[tuple[str, ...], Wanted] = field(default_factory=dict)
+
+    def nodes(self, selection: Selection, keys: dict[str, list[str]], keeps: Callable[[str], bool]) -> Iterator[Node]:
+        by_id = self.work.query.by_id
+        for key, groups in keys.items():
+            self.work.check()
+            chosen = tuple(groups)
+            if chosen not in self.trees:
+                paths = [attribute.path for group in chosen for attribute in by_id[group].attributes]
+                self.trees[chosen] = wanted(paths)
+            for group in chosen:
+                self.events.included(by_id[group])
+            yield redact(decode(self.work.reader.read(selection.places[key])), self.trees[chosen], keeps)
+
+    def write(
+        self, file: IO[bytes], identity: str, selection: Selection, keys: dict[str, list[str]],
+        keeps: Callable[[str], bool],
+    ) -> None:  # fmt: skip
+        members: dict[str, list[str]] = {group.id: [] for group in self.work.query.groups}
+        for key, groups in keys.items():
+            for group in groups:
+                members[group].append(key)
+        targets = {group: found for group, found in members.items() if found}
+        write_bundle(file, identity, self.nodes(selection, keys, keeps), targets, self.work.origin)
+
+
+class _Batch:
+    """One batch on its way through the stages."""
+
+    def __init__(self, work: Work, batch: str, events: Events) -> None:
+        self._work = work
+        self._batch = batch
+        self._events = events
+        self._clock = _Clock(work, events.counts)
+        self._evaluator = Evaluator(work.query, work.reader, events)
+        self._core = _CoreView(work)
+
+    def run(self, patients: Sequence[str]) -> Outcome:
+        """All stages; a stage that leaves nobody ends the batch."""
+        with self._clock.stage(Stage.CONSENT_FETCH):
+            allowed = self._fetch_consents(patients)
+        if not allowed:
+            return Outcome(self._events.counts, written=False, nobody_consents=bool(patients))
+        with self._clock.stage(Stage.DIRECT_LOAD):
+            selections = self._load(allowed)
+        with self._clock.stage(Stage.REFERENCE_RESOLVE):
+            for selection in self._each(selections):
+                selection.expand()
+        with self._clock.stage(Stage.CASCADING_DELETE):
+            for patient, selection in list(selections.items()):
+                self._work.check()
+                selection.prune()
+                if selection.lacks_alive():
+                    self._events.patient(PatientStage.CASCADING_DELETE, patient)
+                    del selections[patient]
+        with self._clock.stage(Stage.COPY_REDACT):
+            if selections:
+                self._write(selections)
+        self._events.counts.final_patients = len(selections)
+        shared = {pair for selection in selections.values() for pair in selection.alive if not _is_patients(pair)}
+        return Outcome(self._events.counts, written=bool(selections), wanted=tuple(sorted(shared)))
+
+    def _each(self, selections: dict[str, Selection]) -> Iterator[Selection]:
+        for selection in selections.values():
+            self._work.check()
+            yield selection
+
+    def _fetch_consents(self, patients: Sequence[str]) -> dict[str, Permission | None]:
+        """Who consents, with the days they permit; writes the audit file when there is something to audit."""
+        if not self._work.query.cohort.needs_consent:
+            return dict.fromkeys(patients)
+        allowed: dict[str, Permission | None] = {}
+        with ExitStack() as stack:
+            file: IO[bytes] | None = None
+            for patient in patients:
+                self._work.check()
+                places = self._work.reader.of_patient(patient, AUDITED)
+                nodes = [decode(self._work.reader.read(place)) for place in places]
+                if nodes:
+                    path = self._work.directory / f"{self._batch}_consent.ndjson"
+                    file = file or stack.enter_context(whole_file(path))
+                    file.write(encode(audit(patient, nodes)) + b"\n")
+                permission = decide((node for node in nodes if node["resourceType"] == "Consent"), self._work.today)
+                if permission is None:
+                    self._events.patient(PatientStage.CONSENT, patient)
+                else:
+                    allowed[patient] = permission
+        return allowed
+
+    def _load(self, allowed: dict[str, Permission | None]) -> dict[str, Selection]:
+        groups = self._evaluator.direct_groups(of_patients=True)
+        kinds = sorted({group.type for group in groups} | {PATIENT})
+        selections: dict[str, Selection] = {}
+        for patient, permission in allowed.items():
+            self._work.check()
+            selection = Selection(self._evaluator, patient, permission)
+            for place in self._work.reader.of_patient(patient, kinds):
+                selection.add(place, groups)
+            if selection.lacks_direct():
+                self._events.patient(PatientStage.DIRECT_LOAD, patient)
+            else:
+                selections[patient] = selection
+        return selections
+
+    def _write(self, selections: dict[str, Selection]) -> None:
+        copier = _Copier(self._work, self._events)
+        with whole_file(self._work.directory / f"{self._batch}.ndjson") as file:
+            for patient, selection in selections.items():
+                kept = {key for key, _ in selection.alive}
+
+                def keeps(key: str, kept: set[str] = kept) -> bool:
+                    return key in kept or self._core.has(key)
+
+                copier.write(file, patient, selection, selection.keys(of_patients=True), keeps)
+
+
+class _CoreView:
+    """What a batch may know of the core file beforehand: the resources that groups put there by themselves."""
+
+    def __init__(self, work: Work) -> None:
+        self._reader = work.reader
+        self._evaluator = Evaluator(work.query, work.reader, Events(CORE, Nothing(), Nothing()))
+        self._groups = self._evaluator.direct_groups(of_patients=False)
+        self._types = {group.type for group in self._groups}
+        self._known: dict[str, bool] = {}
+
+    def has(self, key: str) -> bool:
+        """Whether ``Type/id`` will be in the core file whatever patients refer to."""
+        kind, _, identity = key.partition("/")
+        if kind not in self._types:
+            return False
+        if key not in self._known:
+            self._known[key] = self._decide(kind, identity)
+        return self._known[key]
+
+    def _decide(self, kind: str, identity: str) -> bool:
+        place = self._reader.find(kind, identity)
+        if place is None:
+            return False
+        selection = Selection(self._evaluator, None)
+        selection.add(place, self._groups)
+        selection.expand()
+        selection.prune()
+        return any(key == place.key for key, _ in selection.alive)
+
+
+class _Core:
+    """The core pass."""
+
+    def __init__(self, work: Work, events: Events) -> None:
+        self._work = work
+        self._events = events
+        self._clock = _Clock(work, events.counts)
+        self._evaluator = Evaluator(work.query, work.reader, events, core=True)
+
+    def run(self, roots: Sequence[Pair]) -> Outcome:
+        """Load, resolve, prune, write."""
+        selection = Selection(self._evaluator, None)
+        with self._clock.stage(Stage.DIRECT_LOAD):
+            self._load(selection, self._evaluator.direct_groups(of_patients=False), roots)
+        with self._clock.stage(Stage.REFERENCE_RESOLVE):
+            selection.expand()
+        with self._clock.stage(Stage.CASCADING_DELETE):
+            selection.prune()
+        keys = selection.keys(of_patients=False)
+        with self._clock.stage(Stage.COPY_REDACT):
+            if keys:
+                with whole_file(self._work.directory / f"{CORE}.ndjson") as file:
+                    _Copier(self._work, self._events).write(file, CORE, selection, keys, keys.__contains__)
+        return Outcome(self._events.counts, written=bool(keys))
+
+    def _load(self, selection: Selection, groups: Sequence[Group], roots: Sequence[Pair]) -> None:
+        for kind in sorted({group.type for group in groups}):
+            for place in self._work.reader.of_type(kind):
+                self._work.check()
+                selection.add(place, groups)
+        for key, group in roots:
+            kind, _, identity = key.partition("/")
+            found = self._work.reader.find(kind, identity)
+            if found is not None:
+                selection.add(found, [self._work.query.by_id[group]])
+
+
+def _is_patients(pair: Pair) -> bool:
+    return is_patients(pair[0].partition("/")[0])

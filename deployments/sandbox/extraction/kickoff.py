@@ -1,0 +1,83 @@
+"""Reads the body of ``POST /fhir/$extract-data`` (document 2; document 3 §2, "kick-off")."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from deployments.sandbox.extraction.answers import Refusal
+from deployments.sandbox.extraction.crtdl import read_query
+from deployments.sandbox.extraction.findings import QueryError, quoted
+from deployments.sandbox.fhir.types import ID
+
+MAX_BODY = 2 * 1024 * 1024
+"""Bytes."""
+
+
+@dataclass(frozen=True)
+class KickOff:
+    """What a client asks to extract."""
+
+    crtdl: bytes
+    patients: tuple[str, ...]
+    """Ids in place of the cohort's; empty: the cohort decides."""
+
+
+def read_kickoff(body: bytes) -> KickOff:
+    """Read the Parameters. Raises ``Refusal`` 400, with everything that is wrong with the query."""
+    document = _parameters(body)
+    crtdl: list[bytes] = []
+    patients: list[str] = []
+    for entry in document.get("parameter") or ():
+        name = entry.get("name") if isinstance(entry, dict) else None
+        match name:
+            case "crtdl":
+                crtdl.append(_decoded(entry.get("valueBase64Binary")))
+            case "patient":
+                patients.append(_patient(entry.get("valueString")))
+            case _:
+                raise _refused(f"the parameter {quoted(name)} is not known; known are crtdl and patient")
+    if len(crtdl) != 1:
+        raise _refused(f"one parameter crtdl is expected, {len(crtdl)} found")
+    try:
+        read_query(crtdl[0])
+    except QueryError as error:
+        raise _refused(*error.findings) from None
+    return KickOff(crtdl[0], tuple(sorted(set(patients))))
+
+
+def _parameters(body: bytes) -> dict[str, Any]:
+    if not body.strip():
+        raise _refused("the body is empty")
+    try:
+        document = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise _refused("the body is no JSON") from None
+    if not isinstance(document, dict) or document.get("resourceType") != "Parameters":
+        raise _refused("the body is no Parameters resource")
+    if not isinstance(document.get("parameter", []), list):
+        raise _refused("parameter is no list")
+    return document
+
+
+def _decoded(text: object) -> bytes:
+    if not isinstance(text, str):
+        raise _refused("the parameter crtdl has no valueBase64Binary")
+    try:
+        return base64.b64decode("".join(text.split()), validate=True)
+    except (binascii.Error, ValueError):
+        raise _refused("the parameter crtdl is no Base64") from None
+
+
+def _patient(value: object) -> str:
+    if not isinstance(value, str) or not ID.fullmatch(value):
+        raise _refused("a parameter patient has no valueString that is the id of a Patient")
+    return value
+
+
+def _refused(*diagnostics: str) -> Refusal:
+    return Refusal(400, "invalid", *diagnostics, severity="fatal")

@@ -1,0 +1,240 @@
+"""Which resources are in the result, and for which attribute groups: for one patient, or for the core file.
+
+A *pair* is a resource in a group. Pairs come from the groups directly, then from references of pairs that are there.
+Then pairs go whose ``mustHave`` reference leads to nothing, and those that only they led to (document 3 §2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from deployments.sandbox.extraction.consent import Permission
+from deployments.sandbox.extraction.crtdl import Attribute, Group, Query
+from deployments.sandbox.extraction.dates import days_of
+from deployments.sandbox.extraction.diagnostics import Events, Reason
+from deployments.sandbox.extraction.index import Place, Reader
+from deployments.sandbox.extraction.tree import Node, decode, has_code, references, values
+from deployments.sandbox.extraction.types import PATIENT, is_patients
+from deployments.sandbox.fhir.types import LITERAL
+
+Pair = tuple[str, str]
+"""``Type/id`` and the id of a group."""
+
+
+@dataclass(slots=True)
+class Link:
+    """A reference attribute of a pair: what it names, and the pairs that this leads to."""
+
+    attribute: Attribute
+    keys: list[str]
+    targets: list[Pair] = field(default_factory=list)
+
+
+Links = list[Link]
+
+
+def local_key(reference: str) -> str | None:
+    """``Type/id`` of a relative literal reference."""
+    match = LITERAL.fullmatch(reference)
+    return f"{match[1]}/{match[2]}" if match else None
+
+
+class Evaluator:
+    """Decides about single resources. Resources of no patient are decided about once.
+
+    What a batch meets of the core file's own business is reported by the core pass (``core``), not by every batch.
+    """
+
+    def __init__(self, query: Query, reader: Reader, events: Events, *, core: bool = False) -> None:
+        self.query = query
+        self.reader = reader
+        self._events = events
+        self._core = core
+        self._shared: dict[Pair, Links | None] = {}
+
+    def direct_groups(self, *, of_patients: bool) -> list[Group]:
+        """Groups that take resources by themselves."""
+        return [group for group in self.query.groups if not group.reference_only and group.of_patients == of_patients]
+
+    def report(self, reason: Reason, group: Group, attribute: str, key: str, patient: str | None) -> None:
+        """Report an exclusion, unless it is the core pass that will."""
+        leads_here = reason is Reason.MUST_HAVE and group.reference_only
+        if group.of_patients or self._core or leads_here:
+            self._events.resource(reason, group, attribute, key, patient)
+
+    def links(
+        self, place: Place, group: Group, permission: Permission | None, node: Node | None = None
+    ) -> Links | None:
+        """The links of a resource that passes a group's conditions; None when it does not pass."""
+        if group.of_patients:
+            return self._evaluate(place, group, permission, node)
+        pair = (place.key, group.id)
+        if pair not in self._shared:
+            self._shared[pair] = self._evaluate(place, group, None, node)
+        known = self._shared[pair]
+        return None if known is None else [Link(link.attribute, link.keys) for link in known]
+
+    def _evaluate(self, place: Place, group: Group, permission: Permission | None, node: Node | None) -> Links | None:
+        node = node if node is not None else decode(self.reader.read(place))
+        if not belongs(node, group):
+            return None
+        if permission is not None and not permission.allows(node):
+            self.report(Reason.CONSENT, group, "", place.key, place.patient)
+            return None
+        for attribute in group.attributes:
+            if attribute.must_have and next(values(node, attribute.path), None) is None:
+                self.report(Reason.MUST_HAVE, group, attribute.ref, place.key, place.patient)
+                return None
+        return [
+            Link(attribute, _keys(values(node, attribute.path))) for attribute in group.attributes if attribute.linked
+        ]
+
+
+def belongs(node: Node, group: Group) -> bool:
+    """Whether a resource is of a group's type, claims its profile, and passes its filters."""
+    if node.get("resourceType") != group.type:
+        return False
+    if group.type == PATIENT:
+        return True
+    if not group.takes_all:
+        meta = node.get("meta")
+        claimed = meta.get("profile") if isinstance(meta, dict) else None
+        profiles = [text.partition("|")[0] for text in claimed or () if isinstance(text, str)]
+        if group.profile not in profiles:
+            return False
+    if group.tokens and not any(
+        has_code(value, token.codes) for token in group.tokens for value in values(node, token.path)
+    ):
+        return False
+    if group.date is None:
+        return True
+    found = (days_of(value) for value in values(node, group.date.path))
+    return any(days is not None and days.overlaps(group.date.days) for days in found)
+
+
+def _keys(found: Iterable[object]) -> list[str]:
+    """``Type/id`` of what the references below some values name; references that are no literals lead nowhere."""
+    keys = (local_key(reference["reference"]) for value in found for reference in references(value))
+    return list(dict.fromkeys(key for key in keys if key is not None))
+
+
+class Selection:
+    """The pairs of one patient, or of the core file (``patient`` None)."""
+
+    def __init__(self, evaluator: Evaluator, patient: str | None, permission: Permission | None = None) -> None:
+        self._of = evaluator
+        self._by_id = evaluator.query.by_id
+        self._patient = patient
+        self._permission = permission
+        self._links: dict[Pair, Links] = {}
+        self._failed: set[Pair] = set()
+        self._roots: set[Pair] = set()
+        self._waiting: list[Pair] = []
+        self.places: dict[str, Place] = {}
+        self.alive: set[Pair] = set()
+        """The pairs that are in the result, after ``prune``."""
+
+    def add(self, place: Place, groups: Iterable[Group]) -> None:
+        """Offer a resource to the groups of its type: it is there by itself, or because somebody else refers to it."""
+        fitting = [group for group in groups if group.type == place.type]
+        node = decode(self._of.reader.read(place)) if fitting else None
+        for group in fitting:
+            if self._take(place, group, node):
+                self._roots.add((place.key, group.id))
+
+    def lacks_direct(self) -> bool:
+        """Whether a direct group that has a ``mustHave`` got nothing, or there is no Patient."""
+        return self._lacks(self._roots)
+
+    def lacks_alive(self) -> bool:
+        """The same, for what ``prune`` left."""
+        return self._lacks(self.alive)
+
+    def expand(self) -> None:
+        """Follow the links of all pairs to further pairs (stage REFERENCE_RESOLVE)."""
+        while self._waiting:
+            pair = self._waiting.pop()
+            group = self._by_id[pair[1]]
+            for link in self._links[pair]:
+                for key in link.keys:
+                    link.targets += self._targets(group, link.attribute, key)
+
+    def prune(self) -> None:
+        """Take out pairs whose references lead to nothing, and what only they led to (stage CASCADING_DELETE)."""
+        standing = set(self._links)
+        causes: dict[Pair, str] = {}
+        changed = True
+        while changed:
+            changed = False
+            for pair in [*standing]:
+                broken = self._broken(pair, standing)
+                if broken is not None:
+                    causes[pair] = broken
+                    standing.discard(pair)
+                    changed = True
+        self.alive = self._reachable(standing)
+        for pair in sorted(set(self._links) - self.alive):
+            group = self._by_id[pair[1]]
+            self._of.report(Reason.CASCADING_DELETE, group, causes.get(pair, ""), pair[0], self._patient)
+
+    def keys(self, *, of_patients: bool) -> dict[str, list[str]]:
+        """The groups of each resource in the result, both in order of type and id, and of the query."""
+        order = {group.id: number for number, group in enumerate(self._of.query.groups)}
+        found: dict[str, list[str]] = {}
+        for key, group in sorted(self.alive, key=lambda pair: (pair[0].split("/"), order[pair[1]])):
+            if self._by_id[group].of_patients == of_patients:
+                found.setdefault(key, []).append(group)
+        return found
+
+    def _lacks(self, pairs: Iterable[Pair]) -> bool:
+        present = {group for _, group in pairs}
+        return any(
+            group.id not in present
+            for group in self._of.direct_groups(of_patients=True)
+            if group.must_have or group.type == PATIENT
+        )
+
+    def _take(self, place: Place, group: Group, node: Node | None = None) -> bool:
+        pair = (place.key, group.id)
+        if pair in self._links:
+            return True
+        if pair in self._failed:
+            return False
+        links = self._of.links(place, group, self._permission, node)
+        if links is None:
+            self._failed.add(pair)
+            return False
+        self._links[pair] = links
+        self._waiting.append(pair)
+        self.places[place.key] = place
+        return True
+
+    def _targets(self, group: Group, attribute: Attribute, key: str) -> list[Pair]:
+        kind, _, identity = key.partition("/")
+        place = self.places.get(key) or self._of.reader.find(kind, identity)
+        if place is None:
+            self._of.report(Reason.REFERENCE_NOT_FOUND, group, attribute.ref, key, self._patient)
+            return []
+        if is_patients(kind) and (self._patient is None or place.patient != self._patient):
+            self._of.report(Reason.RESOURCE_OUTSIDE_BATCH, group, attribute.ref, key, self._patient)
+            return []
+        linked = [self._by_id[name] for name in attribute.linked]
+        return [(key, target.id) for target in linked if target.type == kind and self._take(place, target)]
+
+    def _broken(self, pair: Pair, standing: set[Pair]) -> str | None:
+        """The ``mustHave`` reference that leads to nothing."""
+        for link in self._links[pair]:
+            if link.attribute.must_have and standing.isdisjoint(link.targets):
+                return link.attribute.ref
+        return None
+
+    def _reachable(self, standing: set[Pair]) -> set[Pair]:
+        reached = self._roots & standing
+        waiting = list(reached)
+        while waiting:
+            for link in self._links[waiting.pop()]:
+                new = standing.intersection(link.targets) - reached
+                reached |= new
+                waiting += new
+        return reached

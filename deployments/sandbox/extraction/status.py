@@ -1,0 +1,90 @@
+"""The status endpoint: what a poll is answered, and the completion manifest (document 2; document 3 §2)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from deployments.sandbox.extraction.answers import JSON, Answer, issue, outcome
+from deployments.sandbox.extraction.dates import instant
+from deployments.sandbox.extraction.files import ResultUrls
+from deployments.sandbox.extraction.job import Job, JobStatus, Severity, UnitState
+from deployments.sandbox.extraction.task import EXTENSION_BASE
+from deployments.sandbox.extraction.units import PATIENT_EXCLUSIONS, REPORTS, RESOURCE_EXCLUSIONS, SUMMARY
+
+_SEVERITIES = {
+    Severity.FATAL: "fatal",
+    Severity.ERROR: "error",
+    Severity.WARNING: "warning",
+    Severity.INFO: "information",
+    Severity.SUCCESS: "information",
+}
+_STATUSES = {JobStatus.CANCELLED: 410, JobStatus.FAILED: 500, JobStatus.TEMP_FAILED: 503}
+_DEFINITIONS = f"{EXTENSION_BASE}/StructureDefinition"
+
+
+def progress(job: Job) -> str:
+    """The short phrase of ``X-Progress``."""
+    match job.status:
+        case JobStatus.RUNNING_GET_COHORT:
+            return "Getting cohort"
+        case JobStatus.RUNNING_PROCESS_BATCH:
+            return f"Processing batches ({job.percent}%)"
+        case JobStatus.RUNNING_PROCESS_CORE:
+            return "Processing core resources"
+    return job.status.value.capitalize()
+
+
+def unfinished(job: Job) -> Answer:
+    """The answer for a job that is not complete: its issues, and four lines about where it is."""
+    issues = [
+        issue(_SEVERITIES[found.severity], "processing", ": ".join(filter(None, (found.msg, found.diagnostics))))
+        for found in job.issues
+    ]
+    size = "not known yet" if job.cohort_size is None else f"{job.cohort_size}"
+    lines = (
+        f"Job: {job.id}",
+        f"Status: {job.status}",
+        f"Batch progress: {job.percent}%",
+        f"Cohort size: {size}",
+    )
+    issues.append(issue("information", "informational", "\n".join(lines)))
+    status = _STATUSES.get(job.status, 202)
+    return Answer(status, outcome(issues), {"x-progress": progress(job)} if status == 202 else {})
+
+
+def manifest(
+    job: Job, status_url: str, urls: ResultUrls, crtdl: bytes, summary: bytes | None, *, needs_token: bool
+) -> Answer:
+    """The completion manifest. ``summary`` is the diagnostics summary, when there is one."""
+    files = [f"{batch.id}.ndjson" for batch in job.batches if batch.state is UnitState.FINISHED]
+    files += ["core.ndjson"] if job.core.written else []
+    extensions: list[dict[str, Any]] = [{"url": f"{_DEFINITIONS}/extractor-job", "valueObject": job.describe(crtdl)}]
+    if summary is not None:
+        extensions += [
+            {
+                "url": f"{_DEFINITIONS}/extractor-job-diagnostics-summary",
+                "valueUrl": urls.of(job.id, f"{REPORTS}/{SUMMARY}"),
+                "valueObject": msgspec.Raw(summary),
+            },
+            {
+                "url": f"{_DEFINITIONS}/extractor-resource-exclusions",
+                "valueUrl": urls.of(job.id, f"{REPORTS}/{RESOURCE_EXCLUSIONS}"),
+            },
+            {
+                "url": f"{_DEFINITIONS}/extractor-patient-exclusions",
+                "valueUrl": urls.of(job.id, f"{REPORTS}/{PATIENT_EXCLUSIONS}"),
+            },
+        ]
+    if job.issues:
+        extensions.append({"url": f"{_DEFINITIONS}/extractor-job-issues", "valueObject": job.described_issues()})
+    document = {
+        "transactionTime": instant(job.finished or job.created),
+        "request": status_url,
+        "requiresAccessToken": needs_token,
+        "output": [{"type": "NDJSON Bundle", "url": urls.of(job.id, name)} for name in files],
+        "error": [],
+        "extension": extensions,
+    }
+    return Answer(200, document, kind=JSON)

@@ -1,0 +1,119 @@
+"""Where jobs are kept: one SQLite file, so that they survive the end of the server, ``kill -9`` included.
+
+The file is locked: one server per state directory. The engine uses a store under its own lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from deployments.sandbox.extraction.diagnostics import Counts
+from deployments.sandbox.extraction.job import Job
+from deployments.sandbox.extraction.selection import Pair
+from deployments.sandbox.serve import SandboxStartError
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS job (id TEXT PRIMARY KEY, state BLOB NOT NULL, crtdl BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS batch (
+  job TEXT NOT NULL, id TEXT NOT NULL, patients BLOB NOT NULL, counts BLOB, wanted BLOB, PRIMARY KEY (job, id)
+);
+"""
+
+
+class JobStore:
+    """Jobs, the patients of their batches, and what came of each batch."""
+
+    def __init__(self, directory: Path) -> None:
+        """Open the store in a directory. Raises ``SandboxStartError`` when another server has it."""
+        try:
+            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._db = sqlite3.connect(directory / "jobs.sqlite3", isolation_level=None, check_same_thread=False)
+        except (OSError, sqlite3.Error) as error:
+            raise SandboxStartError(f"the state directory cannot be used: {error}") from None
+        try:
+            self._db.execute("PRAGMA busy_timeout=1000")
+            self._db.execute("PRAGMA locking_mode=EXCLUSIVE")
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=NORMAL")
+            self._db.executescript(_SCHEMA)
+        except sqlite3.Error as error:
+            self._db.close()
+            raise SandboxStartError(f"the state directory is in use, or is no state: {error}") from None
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._db.close()
+
+    def load(self) -> list[Job]:
+        """All jobs."""
+        return [msgspec.json.decode(row[0], type=Job) for row in self._db.execute("SELECT state FROM job")]
+
+    def add(self, job: Job, crtdl: bytes) -> None:
+        """Keep a new job with its query."""
+        self._db.execute("INSERT INTO job VALUES (?,?,?)", (job.id, msgspec.json.encode(job), crtdl))
+
+    def save(self, job: Job) -> None:
+        """Keep the new state of a job."""
+        self._db.execute("UPDATE job SET state=? WHERE id=?", (msgspec.json.encode(job), job.id))
+
+    def save_cohort(self, job: Job, batches: Sequence[tuple[str, Sequence[str]]]) -> None:
+        """Keep the new state of a job together with the patients of its batches."""
+        with self._transaction():
+            self._db.execute("DELETE FROM batch WHERE job=?", (job.id,))
+            rows = [(job.id, name, msgspec.json.encode(patients)) for name, patients in batches]
+            self._db.executemany("INSERT INTO batch (job, id, patients) VALUES (?,?,?)", rows)
+            self.save(job)
+
+    def save_batch(self, job: Job, name: str, counts: Counts, wanted: Sequence[Pair]) -> None:
+        """Keep the new state of a job together with what came of a batch, or of the core pass."""
+        with self._transaction():
+            self._db.execute(
+                "INSERT INTO batch (job, id, patients, counts, wanted) VALUES (?1,?2,'[]',?3,?4)"
+                " ON CONFLICT (job, id) DO UPDATE SET counts=?3, wanted=?4",
+                (job.id, name, msgspec.json.encode(counts), msgspec.json.encode(wanted)),
+            )
+            self.save(job)
+
+    def crtdl(self, job: str) -> bytes:
+        """The query of a job, as it came."""
+        row = self._db.execute("SELECT crtdl FROM job WHERE id=?", (job,)).fetchone()
+        return bytes(row[0])
+
+    def patients(self, job: str, name: str) -> list[str]:
+        """The patients of a batch."""
+        row = self._db.execute("SELECT patients FROM batch WHERE job=? AND id=?", (job, name)).fetchone()
+        return msgspec.json.decode(row[0], type=list[str])
+
+    def counts(self, job: str) -> dict[str, Counts]:
+        """What came of the batches that are done, by id."""
+        rows = self._db.execute("SELECT id, counts FROM batch WHERE job=? AND counts IS NOT NULL", (job,))
+        return {name: msgspec.json.decode(counts, type=Counts) for name, counts in rows}
+
+    def wanted(self, job: str) -> list[Pair]:
+        """What all batches want in the core file."""
+        rows = self._db.execute("SELECT wanted FROM batch WHERE job=? AND wanted IS NOT NULL", (job,))
+        found: set[Pair] = set()
+        for (wanted,) in rows:
+            found.update(msgspec.json.decode(wanted, type=list[Pair]))
+        return sorted(found)
+
+    def delete(self, job: str) -> None:
+        """Forget a job."""
+        with self._transaction():
+            self._db.execute("DELETE FROM batch WHERE job=?", (job,))
+            self._db.execute("DELETE FROM job WHERE id=?", (job,))
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            raise
+        self._db.execute("COMMIT")

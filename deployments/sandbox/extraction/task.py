@@ -1,0 +1,159 @@
+"""Jobs as FHIR Tasks: the resource, the search, and the change of priority (document 2, "Task resource mapping")."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from deployments.sandbox.extraction.answers import Call, Refusal
+from deployments.sandbox.extraction.dates import instant
+from deployments.sandbox.extraction.diagnostics import Stage
+from deployments.sandbox.extraction.findings import quoted
+from deployments.sandbox.extraction.job import Job, JobStatus, Priority
+
+EXTENSION_BASE = "https://sandbox.example/fhir"
+"""{extension_base} of document 2."""
+STATUS_SYSTEM = f"{EXTENSION_BASE}/CodeSystem/job-status"
+"""{job_status_system} of document 2."""
+PROGRESS = f"{EXTENSION_BASE}/extractor-job-progress"
+
+UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+_ETAG = re.compile(r'(?:W/)?"(\d{1,18})"')
+_TASK_STATUS = {
+    JobStatus.PENDING: "requested",
+    JobStatus.RUNNING_GET_COHORT: "in-progress",
+    JobStatus.RUNNING_PROCESS_BATCH: "in-progress",
+    JobStatus.RUNNING_PROCESS_CORE: "in-progress",
+    JobStatus.PAUSED: "on-hold",
+    JobStatus.TEMP_FAILED: "on-hold",
+    JobStatus.COMPLETED: "completed",
+    JobStatus.FAILED: "failed",
+    JobStatus.CANCELLED: "cancelled",
+}
+_PRIORITIES = {
+    None: Priority.NORMAL,
+    "routine": Priority.NORMAL,
+    "urgent": Priority.HIGH,
+    "asap": Priority.HIGH,
+    "stat": Priority.HIGH,
+}
+_HARMLESS = ("_format", "_pretty")
+
+
+def etag(job: Job) -> str:
+    """The version as a weak ETag."""
+    return f'W/"{job.version}"'
+
+
+def task(job: Job, stages: Mapping[str, Stage], consent_urls: Sequence[str]) -> dict[str, Any]:
+    """The Task of a job. ``consent_urls`` lead to the consent audit files that exist."""
+    changed = instant(job.updated or job.created)
+    resource: dict[str, Any] = {
+        "resourceType": "Task",
+        "id": job.id,
+        "meta": {"versionId": str(job.version), "lastUpdated": changed},
+    }
+    if job.cohort_size is not None:
+        resource["extension"] = [_progress(job, job.cohort_size, stages)]
+    resource |= {
+        "status": _TASK_STATUS[job.status],
+        "businessStatus": {"coding": [{"system": STATUS_SYSTEM, "code": job.status.value}]},
+        "intent": "order",
+        "priority": "asap" if job.priority is Priority.HIGH else "routine",
+        "authoredOn": instant(job.created),
+        "lastModified": changed,
+    }
+    if job.started is not None:
+        end = {"end": instant(job.finished)} if job.finished is not None else {}
+        resource["executionPeriod"] = {"start": instant(job.started)} | end
+    if consent_urls and job.status is JobStatus.COMPLETED:
+        kind = {"text": "Consent audit NDJSON"}
+        resource["output"] = [{"type": kind, "valueUrl": url} for url in consent_urls]
+    return resource
+
+
+def _progress(job: Job, cohort_size: int, stages: Mapping[str, Stage]) -> dict[str, Any]:
+    numbers = {
+        "cohortSize": cohort_size,
+        "batchSize": job.batch_size,
+        "batchesTotal": len(job.batches),
+        "batchesCompleted": job.completed_batches,
+    }
+    parts: list[dict[str, Any]] = [{"url": name, "valueInteger": value} for name, value in numbers.items()]
+    for batch in job.batches:
+        if batch.id in stages and not batch.state.is_done:
+            fields = {"batchId": batch.id, "stage": stages[batch.id].value}
+            inner = [{"url": name, "valueString": value} for name, value in fields.items()]
+            parts.append({"url": "activeBatch", "extension": inner})
+    return {"url": PROGRESS, "extension": parts}
+
+
+def search(jobs: Iterable[Job], call: Call) -> list[Job]:
+    """The jobs that a search finds. Raises ``Refusal`` 400 in strict mode, with every problem."""
+    problems: list[str] = []
+    wanted: list[tuple[str, set[str]]] = []
+    for name, value in parse_qsl(call.query, keep_blank_values=True):
+        parts = [part for part in value.split(",") if part] or [""]
+        if name == "_id":
+            good = {part.lower() for part in parts if UUID.fullmatch(part)}
+            bad = [part for part in parts if not UUID.fullmatch(part)]
+            problems += [f"_id: {quoted(part)} is no UUID" for part in bad]
+        elif name == "status":
+            good = {part for part in parts if part in JobStatus.__members__}
+            bad = [part for part in parts if part not in JobStatus.__members__]
+            problems += [f"status: {quoted(part)} is none of {', '.join(JobStatus)}" for part in bad]
+        elif name in _HARMLESS:
+            continue
+        else:
+            problems.append(f"{quoted(name)}: this search parameter is not supported")
+            continue
+        if good:
+            wanted.append((name, good))
+    if problems and call.is_strict:
+        raise Refusal(400, "invalid", *problems)
+    return [
+        job for job in jobs if all((job.id if name == "_id" else job.status.value) in good for name, good in wanted)
+    ]
+
+
+def searchset(tasks: Sequence[dict[str, Any]], call: Call) -> dict[str, Any]:
+    """The Bundle of a search."""
+    url = f"{call.root}/fhir/Task"
+    bundle: dict[str, Any] = {
+        "resourceType": "Bundle",
+        "type": "searchset",
+        "total": len(tasks),
+        "link": [{"relation": "self", "url": url + (f"?{call.query}" if call.query else "")}],
+    }
+    if tasks:
+        bundle["entry"] = [
+            {"fullUrl": f"{url}/{found['id']}", "resource": found, "search": {"mode": "match"}} for found in tasks
+        ]
+    return bundle
+
+
+def read_version(call: Call) -> int:
+    """The version of ``If-Match``. Raises ``Refusal`` 428."""
+    match = _ETAG.fullmatch(call.headers.get("if-match", "").strip())
+    if match is None:
+        raise Refusal(428, "required", 'If-Match is expected with the version of the Task, as W/"3"')
+    return int(match[1])
+
+
+def read_priority(body: bytes) -> Priority:
+    """The priority of a Task; nothing else of it is looked at. Raises ``Refusal`` 400."""
+    try:
+        document = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise Refusal(400, "structure", "the body is no JSON") from None
+    if not isinstance(document, dict) or document.get("resourceType") != "Task":
+        raise Refusal(400, "structure", "the body is no Task")
+    priority = document.get("priority")
+    if priority is not None and (not isinstance(priority, str) or priority not in _PRIORITIES):
+        known = ", ".join(name for name in _PRIORITIES if name)
+        raise Refusal(400, "value", f"the priority is none of {known}")
+    return _PRIORITIES[priority]

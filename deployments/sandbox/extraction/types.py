@@ -1,0 +1,179 @@
+"""What the sandbox knows about resource types: whose they are, when they happened, what their code is.
+
+Sources: the Patient compartment of FHIR R4 (4.0.1), document 3 §3 and §5.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+ElementPath = tuple[str, ...]
+
+PATIENT = "Patient"
+
+_BY_PATIENT = """
+AllergyIntolerance BodyStructure Claim ClaimResponse Consent CoverageEligibilityRequest CoverageEligibilityResponse
+DetectedIssue EpisodeOfCare ExplanationOfBenefit FamilyMemberHistory Immunization ImmunizationEvaluation
+ImmunizationRecommendation MolecularSequence NutritionOrder RelatedPerson SupplyDelivery VisionPrescription
+"""
+_BY_SUBJECT = """
+Account AdverseEvent Basic CarePlan CareTeam ChargeItem ClinicalImpression Communication CommunicationRequest
+Composition Condition DeviceRequest DeviceUseStatement DiagnosticReport DocumentManifest DocumentReference Encounter
+Flag Goal ImagingStudy Invoice List MeasureReport Media MedicationAdministration MedicationDispense MedicationRequest
+MedicationStatement Observation Procedure QuestionnaireResponse RequestGroup RiskAssessment ServiceRequest Specimen
+"""
+
+OWNER: dict[str, str] = {
+    **dict.fromkeys(_BY_SUBJECT.split(), "subject"),
+    **dict.fromkeys(_BY_PATIENT.split(), "patient"),
+    "Coverage": "beneficiary",
+    "EnrollmentRequest": "candidate",
+    "ResearchSubject": "individual",
+    "SupplyRequest": "deliverTo",
+}
+"""Types of the Patient compartment, and the element whose reference says which patient a resource belongs to."""
+
+SHARED = frozenset({"Appointment", "AppointmentResponse", "AuditEvent", "Group", "Person", "Provenance", "Schedule"})
+"""Types of the Patient compartment that can belong to several people at once: the sandbox does not extract them."""
+
+
+def is_patients(kind: str) -> bool:
+    """Whether resources of this type belong to a patient (and so never go to the core file)."""
+    return kind == PATIENT or kind in OWNER or kind in SHARED
+
+
+@dataclass(frozen=True)
+class Codes:
+    """Where a type has the code that a criterion asks for."""
+
+    path: ElementPath
+    reference: ElementPath | None = None
+    """Where it refers to the Medication that has the code."""
+
+
+_MEDICATION = Codes(("medicationCodeableConcept",), ("medicationReference",))
+
+CODES: dict[str, Codes] = {
+    "Condition": Codes(("code",)),
+    "Observation": Codes(("code",)),
+    "Procedure": Codes(("code",)),
+    "Medication": Codes(("code",)),
+    "MedicationAdministration": _MEDICATION,
+    "MedicationRequest": _MEDICATION,
+    "MedicationStatement": _MEDICATION,
+    "Specimen": Codes(("type",)),
+    "Encounter": Codes(("class",)),
+    "Consent": Codes(("provision", "provision", "code")),
+}
+
+DATES: dict[str, tuple[ElementPath, ...]] = {
+    "AllergyIntolerance": (("recordedDate",), ("onset[x]",)),
+    "CarePlan": (("period",),),
+    "ClinicalImpression": (("effective[x]",), ("date",)),
+    "Composition": (("date",),),
+    "Condition": (("recordedDate",), ("onset[x]",)),
+    "Consent": (("dateTime",),),
+    "DiagnosticReport": (("effective[x]",), ("issued",)),
+    "DocumentReference": (("date",),),
+    "Encounter": (("period",),),
+    "FamilyMemberHistory": (("date",),),
+    "Goal": (("startDate",),),
+    "ImagingStudy": (("started",),),
+    "Immunization": (("occurrence[x]",),),
+    "List": (("date",),),
+    "MedicationAdministration": (("effective[x]",),),
+    "MedicationDispense": (("whenHandedOver",), ("whenPrepared",)),
+    "MedicationRequest": (("authoredOn",),),
+    "MedicationStatement": (("effective[x]",), ("dateAsserted",)),
+    "Observation": (("effective[x]",), ("issued",)),
+    "Procedure": (("performed[x]",),),
+    "QuestionnaireResponse": (("authored",),),
+    "RiskAssessment": (("occurrence[x]",),),
+    "ServiceRequest": (("occurrence[x]",), ("authoredOn",)),
+    "Specimen": (("collection", "collected[x]"), ("receivedTime",)),
+}
+"""When a resource happened, for the dates of a consent: the first element that names a day."""
+
+_ANY = {"status": ("status",), "identifier": ("identifier",)}
+
+TOKENS: dict[str, dict[str, ElementPath]] = {
+    "AllergyIntolerance": {"code": ("code",), "clinical-status": ("clinicalStatus",), "category": ("category",)},
+    "CarePlan": {"category": ("category",)},
+    "ClinicalImpression": {"finding-code": ("finding", "itemCodeableConcept")},
+    "Composition": {"type": ("type",), "category": ("category",)},
+    "Condition": {
+        "code": ("code",),
+        "category": ("category",),
+        "clinical-status": ("clinicalStatus",),
+        "verification-status": ("verificationStatus",),
+        "severity": ("severity",),
+        "body-site": ("bodySite",),
+    },
+    "Consent": {"category": ("category",), "scope": ("scope",)},
+    "DiagnosticReport": {"code": ("code",), "category": ("category",), "conclusion": ("conclusionCode",)},
+    "DocumentReference": {"type": ("type",), "category": ("category",)},
+    "Encounter": {"class": ("class",), "type": ("type",)},
+    "FamilyMemberHistory": {"code": ("condition", "code"), "relationship": ("relationship",)},
+    "ImagingStudy": {"modality": ("modality",)},
+    "Immunization": {"vaccine-code": ("vaccineCode",)},
+    "List": {"code": ("code",)},
+    "Medication": {"code": ("code",), "form": ("form",)},
+    "MedicationAdministration": {"code": ("medicationCodeableConcept",)},
+    "MedicationDispense": {"code": ("medicationCodeableConcept",)},
+    "MedicationRequest": {"code": ("medicationCodeableConcept",), "intent": ("intent",), "category": ("category",)},
+    "MedicationStatement": {"code": ("medicationCodeableConcept",), "category": ("category",)},
+    "Observation": {
+        "code": ("code",),
+        "category": ("category",),
+        "component-code": ("component", "code"),
+        "value-concept": ("valueCodeableConcept",),
+        "method": ("method",),
+    },
+    "Organization": {"type": ("type",)},
+    "Procedure": {"code": ("code",), "category": ("category",)},
+    "ServiceRequest": {"code": ("code",), "category": ("category",), "intent": ("intent",)},
+    "Specimen": {"type": ("type",), "bodysite": ("collection", "bodySite")},
+}
+"""Token search parameters of a group's filter (FHIR R4), and the element each one looks at."""
+
+PERIODS: dict[str, dict[str, ElementPath]] = {
+    "AllergyIntolerance": {"date": ("recordedDate",), "onset": ("onset[x]",)},
+    "CarePlan": {"date": ("period",)},
+    "ClinicalImpression": {"date": ("date",)},
+    "Composition": {"date": ("date",)},
+    "Condition": {
+        "recorded-date": ("recordedDate",),
+        "onset-date": ("onset[x]",),
+        "abatement-date": ("abatement[x]",),
+    },
+    "Consent": {"date": ("dateTime",)},
+    "DiagnosticReport": {"date": ("effective[x]",), "issued": ("issued",)},
+    "DocumentReference": {"date": ("date",)},
+    "Encounter": {"date": ("period",)},
+    "FamilyMemberHistory": {"date": ("date",)},
+    "Goal": {"start-date": ("startDate",)},
+    "ImagingStudy": {"started": ("started",)},
+    "Immunization": {"date": ("occurrence[x]",)},
+    "List": {"date": ("date",)},
+    "MedicationAdministration": {"effective-time": ("effective[x]",)},
+    "MedicationDispense": {"whenhandedover": ("whenHandedOver",), "whenprepared": ("whenPrepared",)},
+    "MedicationRequest": {"authoredon": ("authoredOn",), "date": ("dosageInstruction", "timing")},
+    "MedicationStatement": {"effective": ("effective[x]",)},
+    "Observation": {"date": ("effective[x]",)},
+    "Procedure": {"date": ("performed[x]",)},
+    "QuestionnaireResponse": {"authored": ("authored",)},
+    "RiskAssessment": {"date": ("occurrence[x]",)},
+    "ServiceRequest": {"occurrence": ("occurrence[x]",), "authored": ("authoredOn",)},
+    "Specimen": {"collected": ("collection", "collected[x]")},
+}
+"""Date search parameters of a group's filter."""
+
+
+def token_path(kind: str, parameter: str) -> ElementPath | None:
+    """The element that a token search parameter of a type looks at; None when the sandbox does not know it."""
+    return TOKENS.get(kind, {}).get(parameter) or _ANY.get(parameter)
+
+
+def date_path(kind: str, parameter: str) -> ElementPath | None:
+    """The element that a date search parameter of a type looks at; None when the sandbox does not know it."""
+    return PERIODS.get(kind, {}).get(parameter)

@@ -1,0 +1,139 @@
+"""Carries out one unit of a job: the cohort query, a batch, or the core pass with the reports."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from deployments.sandbox.extraction.cohort import CohortQuery
+from deployments.sandbox.extraction.crtdl import read_query
+from deployments.sandbox.extraction.diagnostics import (
+    PATIENT_COLUMNS,
+    RESOURCE_COLUMNS,
+    Counts,
+    Stage,
+    row,
+    summary,
+)
+from deployments.sandbox.extraction.extract import (
+    CORE,
+    Outcome,
+    Work,
+    diagnostics_files,
+    extract_batch,
+    extract_core,
+)
+from deployments.sandbox.extraction.index import Index, Reader
+from deployments.sandbox.extraction.job import Job
+from deployments.sandbox.extraction.result import Origin, whole_file, write_json
+from deployments.sandbox.extraction.selection import Pair
+
+REPORTS = "reports"
+SUMMARY = "job-summary.json"
+RESOURCE_EXCLUSIONS = "resource-exclusions.csv"
+PATIENT_EXCLUSIONS = "patient-exclusions.csv"
+Clock = Callable[[], datetime]
+
+
+class Aborted(Exception):  # noqa: N818 - somebody asked for it
+    """The unit was given up because its job is cancelled or deleted, or the server ends."""
+
+
+class Control:
+    """The handle on a unit that is being worked on."""
+
+    def __init__(self) -> None:
+        self._aborted = threading.Event()
+        self.stage: Stage | None = None
+        """The stage a batch is in; None before the first."""
+
+    def abort(self) -> None:
+        """Ask the unit to give up."""
+        self._aborted.set()
+
+    def check(self) -> None:
+        """Raise ``Aborted`` when somebody asked."""
+        if self._aborted.is_set():
+            raise Aborted
+
+    def wait(self, seconds: float) -> None:
+        """Wait, or raise ``Aborted`` as soon as somebody asks."""
+        if self._aborted.wait(seconds):
+            raise Aborted
+
+
+@dataclass(frozen=True)
+class Units:
+    """Everything that units need. ``delay`` makes each of them that many seconds longer."""
+
+    index: Index
+    results: Path
+    """Directory with one directory of results per job."""
+    clock: Clock
+    delay: float = 0.0
+
+    def directory(self, job: str) -> Path:
+        """The results of a job."""
+        return self.results / job
+
+    def cohort(self, job: Job, crtdl: bytes, control: Control) -> list[str]:
+        """The patients of a job: those of its cohort, or those the client named."""
+        query = read_query(crtdl)
+        control.wait(self.delay)
+        if job.patients:
+            return list(job.patients)
+        with self.index.reader() as reader:
+            return CohortQuery(reader, self.clock().date(), control.check).patients(query.cohort)
+
+    def batch(self, job: Job, crtdl: bytes, batch: str, patients: Sequence[str], control: Control) -> Outcome:
+        """Extract one batch."""
+        with self.index.reader() as reader:
+            return extract_batch(self._work(job, crtdl, reader, batch, control), batch, patients)
+
+    def core(
+        self, job: Job, crtdl: bytes, wanted: Sequence[Pair], counts: Mapping[str, Counts], control: Control
+    ) -> Outcome:
+        """Extract the core file, and write the reports when any batch was worked on."""
+        with self.index.reader() as reader:
+            outcome = extract_core(self._work(job, crtdl, reader, CORE, control), wanted)
+        if counts:
+            self._report(job, crtdl, counts, outcome.counts)
+        return outcome
+
+    def remove(self, job: str) -> None:
+        """Remove the results of a job. Raises ``OSError`` when that fails."""
+        directory = self.directory(job)
+        if directory.exists() or directory.is_symlink():
+            shutil.rmtree(directory)
+
+    def _work(self, job: Job, crtdl: bytes, reader: Reader, unit: str, control: Control) -> Work:
+        def enter(stage: Stage) -> None:
+            control.stage = stage
+            control.wait(self.delay / len(Stage))
+
+        now = self.clock()
+        # The same moments on every try, so that a unit that runs again writes the same bytes.
+        origin = Origin(job.id, job.started or now, job.unit(unit).started or now)
+        return Work(
+            read_query(crtdl), reader, self.directory(job.id), origin, now.date(), enter=enter, check=control.check
+        )
+
+    def _report(self, job: Job, crtdl: bytes, batches: Mapping[str, Counts], core: Counts) -> None:
+        directory = self.directory(job.id)
+        units = [*(batch.id for batch in job.batches), CORE]
+        reports = directory / REPORTS
+        for number, (name, columns) in enumerate(
+            ((RESOURCE_EXCLUSIONS, RESOURCE_COLUMNS), (PATIENT_EXCLUSIONS, PATIENT_COLUMNS))
+        ):
+            with whole_file(reports / name) as file:
+                file.write(row(columns).encode())
+                for unit in units:
+                    part = diagnostics_files(directory, unit)[number]
+                    with part.open("rb") as rows:
+                        shutil.copyfileobj(rows, file)
+        groups = read_query(crtdl).groups
+        write_json(reports / SUMMARY, summary(job.cohort_size or 0, groups, list(batches.values()), core))

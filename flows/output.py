@@ -1,0 +1,46 @@
+"""What commands print. A reader that went away, or a terminal that cannot show a sign, never fails a run."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sys
+from collections.abc import Iterable
+from typing import Protocol
+
+
+class Rendered(Protocol):
+    """Something with the one form of an error (``4-product.md`` §2)."""
+
+    def render(self) -> str:
+        """Reference and message, context, hint."""
+        ...
+
+
+def prepare_streams() -> None:
+    """Let signs that the terminal's encoding lacks appear as question marks."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
+def say(text: str, *, err: bool = False) -> None:
+    """Print ``text`` and a line break."""
+    write(text + "\n", err=err)
+
+
+def write(text: str, *, err: bool = False) -> None:
+    """Print ``text`` as it is, now."""
+    stream = sys.stderr if err else sys.stdout
+    if stream is None:
+        return
+    # Closed by the reader (``| head -1``) or by the caller: there is nobody left to tell.
+    with contextlib.suppress(OSError, ValueError):
+        stream.write(text)
+        stream.flush()
+
+
+def complain(findings: Iterable[Rendered]) -> None:
+    """Print every finding to stderr."""
+    for finding in findings:
+        say(finding.render(), err=True)

@@ -1,0 +1,103 @@
+"""SIGINT and SIGTERM: one handler for a process, which does nothing that a signal handler must not do.
+
+The handler notes the signal and wakes a thread through a pipe. While a flow runs, the thread asks its steps to stop
+(``Stop``), and ends the process when they have not ended it within ``STOP_SECONDS``, or at once on a second signal.
+Before and after a flow there is nothing to tidy up: the handler raises ``Interrupted``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from tasks.shared.stop import Stop
+
+STOP_SECONDS = 7.0
+"""How long a stop may take before the process ends without waiting for its threads (10 s in ``4-product.md`` §4)."""
+
+NUMBERS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Interrupted(BaseException):
+    """A signal came while no flow was running."""
+
+
+class Signals:
+    """The signals of this process."""
+
+    def __init__(self) -> None:
+        self.seen: str | None = None
+        self._stop: Stop | None = None
+        self._give_up: Callable[[str], None] | None = None
+        self._pipe: tuple[int, int] | None = None
+
+    def install(self) -> None:
+        """Take over the signals; only the main thread can."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        if self._pipe is None:
+            self._pipe = os.pipe()
+            os.set_blocking(self._pipe[1], False)
+            threading.Thread(target=self._serve, args=(self._pipe[0],), name="signals", daemon=True).start()
+        for number in NUMBERS:
+            signal.signal(number, self._handle)
+
+    @contextmanager
+    def stopping(self, stop: Stop, give_up: Callable[[str], None]) -> Iterator[None]:
+        """While a flow runs: signals ask for a stop; ``give_up`` records it and ends the process."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.getsignal(number) for number in NUMBERS}
+        self._stop, self._give_up = stop, give_up
+        # Anew, because Prefect has put a handler of its own in place around the flow.
+        self.install()
+        if self.seen is not None:
+            stop.request(self.seen)
+        try:
+            yield
+        finally:
+            self._stop = None
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _handle(self, number: int, _frame: FrameType | None) -> None:
+        if self.seen is None:
+            self.seen = signal.Signals(number).name
+        if self._pipe is not None:
+            with contextlib.suppress(OSError):
+                os.write(self._pipe[1], bytes([number]))
+        if self._stop is None:
+            raise Interrupted(self.seen)
+
+    def _serve(self, source: int) -> None:
+        os.read(source, 1)
+        name = self.seen or signal.SIGTERM.name
+        stop = self._stop
+        if stop is not None:
+            stop.request(name)
+        # From here on the process is ending. It has so long to do that by itself.
+        select.select([source], [], [], STOP_SECONDS)
+        give_up = self._give_up or _leave
+        give_up(name)
+
+
+def _leave(name: str) -> None:
+    os._exit(exit_code_of(name))
+
+
+def exit_code_of(signal_name: str | None) -> int:
+    """130 for SIGINT, 143 for SIGTERM."""
+    if signal_name is None or signal_name not in signal.Signals.__members__:
+        return 130
+    return 128 + int(signal.Signals[signal_name])
+
+
+signals = Signals()
+"""Those of this process."""

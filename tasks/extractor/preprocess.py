@@ -1,0 +1,214 @@
+"""The effective CRTDL: what every step of a job works with (document 1, crtdl_preprocessing and procedure 1).
+
+Without rules it is ``crtdl.json``, a byte-for-byte copy. With at least one rule it is ``enriched-crtdl.json``: the same
+document with attributes, and groups where a rule says so, added. What no rule touches keeps its spelling: the document
+is cut open only as far as the attributes of its groups.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from config import EnrichmentRule
+from tasks.shared.crtdl import Crtdl, document_findings, parse_document, read_content
+from tasks.shared.errors import InputError
+from tasks.shared.ndjson import PartFile
+
+COPY = "crtdl.json"
+ENRICHED = "enriched-crtdl.json"
+
+_Object = dict[str, Any]
+"""A JSON object whose values are raw text, or parts that were taken apart."""
+
+
+@dataclass(frozen=True)
+class Enriched:
+    """An enriched document, and what a person should know about the rules."""
+
+    content: bytes
+    warnings: tuple[str, ...] = ()
+
+
+def findings(path: Path, rules: Sequence[EnrichmentRule] = ()) -> list[InputError]:
+    """Everything that is wrong with a CRTDL, or with what the rules make of it."""
+    try:
+        enrich(read_content(path), rules, path)
+    except CrtdlError as error:
+        return list(error.findings)
+    except InputError as error:
+        return [error]
+    return []
+
+
+class CrtdlError(InputError):
+    """A CRTDL that cannot be used: ``findings`` holds all of it, the error itself shows the first."""
+
+    def __init__(self, findings: Sequence[InputError]) -> None:
+        first = findings[0]
+        more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
+        super().__init__(first.reference, first.message + more, context=first.context, hint=first.hint)
+        self.findings = tuple(findings)
+
+
+def effective_file(job_dir: Path) -> Path | None:
+    """The effective CRTDL that the job directory holds already."""
+    return next((path for name in (ENRICHED, COPY) if (path := job_dir / name).is_file()), None)
+
+
+def write_effective(source: Path, job_dir: Path, rules: Sequence[EnrichmentRule]) -> tuple[Path, tuple[str, ...]]:
+    """Write the effective CRTDL of ``source``; its path and warnings.
+
+    Raises ``CrtdlError`` or ``InputError`` when the document cannot be used, ``StorageError``.
+    """
+    content = read_content(source)
+    enriched = enrich(content, rules, source)
+    name, other = (ENRICHED, COPY) if rules else (COPY, ENRICHED)
+    with PartFile(job_dir / name) as part:
+        part.write(enriched.content)
+        path = part.commit()
+    (job_dir / other).unlink(missing_ok=True)
+    return path, enriched.warnings
+
+
+def enrich(content: bytes, rules: Sequence[EnrichmentRule], path: Path) -> Enriched:
+    """Apply the rules in order; without rules the content comes back as it is. ``path`` stands in errors.
+
+    The first group with an equal ``groupReference`` is a rule's target. ``must_have`` raises an existing attribute and
+    never lowers it, linked groups that are given replace; a new attribute gets what the rule says. Linked groups are
+    profile URLs, which become group ids after all rules ran.
+
+    Raises ``CrtdlError``, ``InputError``: also ``enrichment-linked-group`` for a profile that no group has.
+    """
+    document = parse_document(content, path)
+    problems = document_findings(document, path, whole=not rules)
+    if problems:
+        raise CrtdlError(problems)
+    if not rules:
+        return Enriched(content)
+    try:
+        groups = _Groups(content)
+        warnings = [text for number, rule in enumerate(rules, 1) if (text := groups.apply(rule, number)) is not None]
+        problems = groups.resolve_links(path)
+        result = groups.content()
+    except msgspec.MsgspecError:
+        # Half a surrogate pair in an escape: legal for one JSON reader, not for the other.
+        message = "the CRTDL holds text that is no Unicode"
+        raise InputError("crtdl-not-json", message, context=str(path)) from None
+    if problems:
+        raise CrtdlError(problems)
+    problems = document_findings(parse_document(result, path), path)
+    if problems:
+        raise CrtdlError(problems)
+    return Enriched(result, tuple(warnings))
+
+
+def idle(rule: EnrichmentRule, number: int) -> str:
+    """What to say of a rule that did nothing; ``number`` counts rules from 1."""
+    missing = f"the CRTDL has no group {rule.group_reference}, and the rule does not create it"
+    return f"enrichment rule {number} did nothing: {missing}"
+
+
+def idle_rules(crtdl: Crtdl, rules: Sequence[EnrichmentRule]) -> list[str]:
+    """The warnings of ``enrich``, from the effective CRTDL: a rule that did something has its group there."""
+    references = {group.reference for group in crtdl.groups}
+    return [idle(rule, number) for number, rule in enumerate(rules, 1) if rule.group_reference not in references]
+
+
+class _Groups:
+    """A CRTDL taken apart down to the attributes of its groups."""
+
+    def __init__(self, content: bytes) -> None:
+        self._document = _open(content)
+        self._extraction = _open(self._document["dataExtraction"])
+        self._groups = [
+            group | {"attributes": _open_list(group["attributes"])}
+            for group in _open_list(self._extraction["attributeGroups"])
+        ]
+        self._links: list[tuple[_Object, tuple[str, ...], int]] = []
+
+    def apply(self, rule: EnrichmentRule, number: int) -> str | None:
+        """Apply one rule; a warning when it did nothing. ``number`` counts rules from 1."""
+        group = self._find(rule.group_reference)
+        if group is None:
+            if rule.create_if_not_exists is None:
+                return idle(rule, number)
+            group = {
+                "id": _raw(self._new_id(rule.group_reference)),
+                "name": _raw(rule.create_if_not_exists.group_name),
+                "groupReference": _raw(rule.group_reference),
+                "attributes": [],
+            }
+            self._groups.append(group)
+        for wanted in rule.attributes_to_add:
+            attributes: list[_Object] = group["attributes"]
+            attribute = next((one for one in attributes if _value(one, "attributeRef") == wanted.attribute_ref), None)
+            if attribute is None:
+                attribute = {"attributeRef": _raw(wanted.attribute_ref), "mustHave": _raw(wanted.must_have)}
+                attributes.append(attribute)
+            elif wanted.must_have:
+                attribute["mustHave"] = _raw(True)
+            if wanted.linked_groups:
+                self._links.append((attribute, wanted.linked_groups, number))
+        return None
+
+    def resolve_links(self, path: Path) -> list[InputError]:
+        """Turn the profiles of linked groups into group ids; those that no group has."""
+        problems: list[InputError] = []
+        for attribute, profiles, number in self._links:
+            ids: list[str] = []
+            for profile in profiles:
+                group = self._find(profile)
+                if group is None:
+                    problems.append(
+                        InputError(
+                            "enrichment-linked-group",
+                            f"enrichment rule {number} links to {profile}, and no group has this profile",
+                            context=str(path),
+                            hint="add a rule that creates the group, or correct the profile URL",
+                        )
+                    )
+                else:
+                    ids.append(str(_value(group, "id")))
+            attribute["linkedGroups"] = _raw(list(dict.fromkeys(ids)))
+        return problems
+
+    def content(self) -> bytes:
+        """The document put together again, indented."""
+        extraction = self._extraction | {"attributeGroups": self._groups}
+        document = self._document | {"dataExtraction": extraction}
+        return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
+
+    def _find(self, reference: str) -> _Object | None:
+        return next((group for group in self._groups if _value(group, "groupReference") == reference), None)
+
+    def _new_id(self, reference: str) -> str:
+        """An id from the profile URL: the same input gives the same one."""
+        taken = {_value(group, "id") for group in self._groups}
+        number = 1
+        while (made := str(uuid.uuid5(uuid.NAMESPACE_URL, reference + "#" * (number - 1)))) in taken:
+            number += 1
+        return made
+
+
+def _raw(value: Any) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.json.encode(value))
+
+
+def _value(parent: _Object, key: str) -> Any:
+    return msgspec.json.decode(parent[key])
+
+
+def _open(content: bytes | msgspec.Raw) -> _Object:
+    opened: _Object = msgspec.json.decode(content, type=dict[str, msgspec.Raw])
+    return opened
+
+
+def _open_list(content: msgspec.Raw) -> list[_Object]:
+    opened: list[_Object] = msgspec.json.decode(content, type=list[dict[str, msgspec.Raw]])
+    return opened

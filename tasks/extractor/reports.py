@@ -1,0 +1,131 @@
+"""What belongs to a result and is no data: the reports and the consent audit files (document 3 §2).
+
+Reports go to ``extraction/reports/``, consent audit files, which the Task names, to ``extraction/consent/``. None of
+them is ever an import file. A missing one is a warning, no failure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from tasks.extractor.urls import file_name, resolve
+from tasks.shared.download import Downloader
+from tasks.shared.errors import NetworkError, SluiceError, StorageError, TransientError
+from tasks.shared.http import ServiceClient
+from tasks.shared.ndjson import PartFile, base_name, existing_file
+from tasks.shared.stop import Stop
+
+REPORTS = "reports"
+CONSENT = "consent"
+
+
+class Companions:
+    """Fetches what comes with the data files; a file that is there already is complete.
+
+    URLs are as the server wrote them, relative to ``base_url``. ``trusted`` says whether one gets the credentials.
+    ``timeout`` in seconds is the longest silence. ``warnings`` collects what is missing, by name and without data.
+    """
+
+    def __init__(
+        self,
+        http: ServiceClient,
+        directory: Path,
+        *,
+        base_url: str,
+        trusted: Callable[[str], bool],
+        timeout: float,
+        attempts: int,
+        stop: Stop,
+        sleep: Callable[[float], None],
+    ) -> None:
+        self._http = http
+        self._directory = directory
+        self._base_url = base_url
+        self._trusted = trusted
+        self._timeout = timeout
+        self._attempts = attempts
+        self._stop = stop
+        self._sleep = sleep
+        self.warnings: list[str] = []
+
+    def reports(self, urls: Sequence[str]) -> list[str]:
+        """Fetch the reports; the names of those that are there."""
+        found: list[str] = []
+        for number, url in enumerate(urls, start=1):
+            name = file_name(url) or f"report-{number}"
+            target = self._directory / REPORTS / name
+            if name in found:
+                continue
+            try:
+                if not target.is_file():
+                    self._fetch(resolve(url, self._base_url), target)
+            except StorageError:
+                raise
+            except SluiceError as error:
+                self._missing(f"the report {name}", error)
+            else:
+                found.append(name)
+        return found
+
+    def consent(self, urls: Sequence[str], downloader: Downloader) -> int:
+        """Fetch the consent audit files; how many are there. ``downloader`` checks that they are NDJSON."""
+        directory = self._directory / CONSENT
+        found = missing = 0
+        reason: SluiceError | None = None
+        for number, url in enumerate(urls, start=1):
+            self._stop.check()
+            base = base_name(file_name(url)) or f"{number}_consent"
+            try:
+                if existing_file(directory, base) is None:
+                    absolute = resolve(url, self._base_url)
+                    trusted = self._trusted(absolute)
+                    downloader.fetch(absolute, directory, base, credentials=trusted, allow_cross_origin=True)
+            except StorageError:
+                raise
+            except SluiceError as error:
+                missing += 1
+                reason = error
+            else:
+                found += 1
+        if reason is not None:
+            self._missing(f"{missing} of {len(urls)} consent audit files", reason)
+        return found
+
+    def _missing(self, what: str, error: SluiceError) -> None:
+        status = f", status {error.status}" if error.status else ""
+        self.warnings.append(f"not downloaded: {what} ({error.reference}{status})")
+
+    def _fetch(self, url: str, target: Path) -> None:
+        """Download one file as it comes."""
+        for attempt in range(1, self._attempts + 1):
+            try:
+                self._attempt(url, target)
+            except TransientError:
+                if attempt == self._attempts:
+                    raise
+                self._sleep(1.0)
+            else:
+                return
+
+    def _attempt(self, url: str, target: Path) -> None:
+        self._stop.check()
+        with (
+            self._http.stream(
+                "GET",
+                url,
+                operation="download",
+                headers={"Accept": "*/*"},
+                timeout=self._timeout,
+                allow_cross_origin=True,
+                credentials=self._trusted(url),
+            ) as response,
+            PartFile(target) as part,
+        ):
+            for piece in response.iter_raw():
+                self._stop.check()
+                part.write(piece)
+            length = response.headers.get("content-length")
+            if length is not None and length != str(part.bytes):
+                raise NetworkError("length-mismatch", "a report did not arrive whole", operation="download")
+            part.commit()

@@ -1,0 +1,185 @@
+"""Downloading the files of a result into ``import/`` (document 1, procedure 6 and 7; document 3 §2)."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from config import PipelineConfig
+from tasks.extractor.availability import Availability
+from tasks.extractor.manifest import ExtractionResult
+from tasks.extractor.reports import CONSENT, REPORTS
+from tasks.extractor.submission import DIRECTORY
+from tasks.extractor.urls import Output, outputs, resolve, same_host
+from tasks.shared.download import Downloader
+from tasks.shared.http import ServiceClient
+from tasks.shared.imports import IMPORT, ImportDirectory
+from tasks.shared.ndjson import CORE, FileFacts, PartFile, base_name, data_files, is_consent_name, storage_error
+from tasks.shared.parallel import for_each
+from tasks.shared.progress import Progress
+from tasks.shared.step import StepContext, StepResult
+from tasks.shared.stop import Stop
+
+SOURCE = "source.json"
+"""Says in ``extraction/`` which job the files in ``import/`` belong to."""
+
+
+class _Source(msgspec.Struct):
+    status_url: str
+
+
+class ResultFiles:
+    """The files of one result on their way into the job directory; what a run before this one finished stays.
+
+    ``sleep`` takes seconds and may raise ``Stopped``; by default it is the stop's own. ``core_lines`` counts the lines
+    of the core file, ``warnings`` collects what a person should know.
+    """
+
+    def __init__(
+        self,
+        context: StepContext,
+        http: ServiceClient,
+        result: ExtractionResult,
+        base_url: str,
+        *,
+        sleep: Callable[[float], None] | None = None,
+    ) -> None:
+        self._context = context
+        self._http = http
+        self._result = result
+        self._base_url = base_url
+        self._sleep = sleep
+        self.warnings: list[str] = []
+        self.core_lines = 0
+        # The same URL twice is one file: imported twice, every resource would be there twice.
+        urls = list(dict.fromkeys(resolve(url, base_url) for url in result.urls))
+        self._outputs = outputs(urls)
+        self._note_oddities(len(result.urls) - len(urls))
+
+    def trusted(self, url: str) -> bool:
+        """Whether a file's URL gets the credentials: the host of ``base_url``, or ``requiresAccessToken``."""
+        return self._result.requires_access_token or same_host(url, self._base_url)
+
+    def downloader(self, progress: Progress) -> Downloader:
+        """A downloader with the settings of this step that counts in ``progress``."""
+        config = self._context.config
+        return Downloader(
+            self._http,
+            retry=config.retry,
+            compression=config.compression,
+            stop=self._context.stop,
+            progress=progress,
+            stats=self._context.stats,
+            stall_timeout=config.services.extractor.download_stall_timeout.total_seconds(),
+            sleep=self._sleep,
+        )
+
+    def import_all(self, status_url: str) -> StepResult:
+        """Download what is not there yet, several at once; the counts of all files.
+
+        Raises ``ServiceBusyError`` (``file-not-available``), what ``Downloader.fetch`` raises, ``Stopped``.
+        """
+        context = self._context
+        claim(context.job_dir, context.position, status_url, {output.base for output in self._outputs})
+        target = ImportDirectory(context)
+        progress = context.progress
+        progress.begin("downloading")
+        progress.expect(files=len(self._outputs))
+        downloader = self.downloader(progress)
+        availability = _availability(context.config, self._http)
+
+        def one(output: Output, stop: Stop) -> None:
+            done = target.finished(output.base)
+            if done is not None:
+                progress.add(files=1, resources=done.lines)
+                self._note_core(output, done)
+                return
+            trusted = self.trusted(output.url)
+            availability.wait(output.url, credentials=trusted, sleep=self._sleep or stop.sleep)
+            facts = downloader.fetch(
+                output.url,
+                target.path,
+                output.base,
+                stop=stop,
+                credentials=trusted,
+                allow_cross_origin=True,
+                allow_empty=False,
+                record=target.record,
+            )
+            target.add(facts)
+            self._note_core(output, facts)
+
+        threads = context.config.services.extractor.max_concurrent_downloads
+        for_each(self._outputs, one, threads=threads, stop=context.stop)
+        return target.result()
+
+    def _note_core(self, output: Output, facts: FileFacts) -> None:
+        if output.base.casefold() == CORE:
+            self.core_lines = facts.lines
+
+    def _note_oddities(self, repeated: int) -> None:
+        if repeated:
+            self.warnings.append(f"{repeated} output URLs are listed more than once; each file is imported once")
+        bases = [output.base for output in self._outputs]
+        renamed = [base for base in bases if base.casefold().startswith(f"{CORE}-") and base[5:].isdigit()]
+        if renamed and any(base.casefold() == CORE for base in bases):
+            self.warnings.append(
+                "the result has more than one core file; only the first is processed before the others"
+            )
+        consent = [base for base in bases if is_consent_name(f"{base}.ndjson")]
+        if consent:
+            shown = ", ".join(consent[:5])
+            self.warnings.append(f"imported as ordinary data, though named like consent audit files: {shown}")
+
+
+def _availability(config: PipelineConfig, http: ServiceClient) -> Availability:
+    extractor = config.services.extractor
+    return Availability(
+        http,
+        checks=extractor.file_ready_retries,
+        interval=extractor.file_ready_interval.total_seconds(),
+        timeout=extractor.request_timeout.total_seconds(),
+    )
+
+
+def claim(job_dir: Path, position: int, status_url: str, bases: set[str]) -> None:
+    """Make ``import/`` hold nothing but files of this extraction.
+
+    A fresh extraction after a dead handle has files of the same names (``core.ndjson``) with other content, so what an
+    earlier one left is removed, together with its reports. Raises ``StorageError``.
+    """
+    note = job_dir / DIRECTORY / SOURCE
+    try:
+        same = msgspec.json.decode(note.read_bytes(), type=_Source).status_url == status_url
+    except (FileNotFoundError, msgspec.DecodeError):
+        same = False
+    except OSError as error:
+        raise storage_error(error, note) from None
+    try:
+        for path in data_files(job_dir / IMPORT):
+            if not same or base_name(path.name) not in bases:
+                path.unlink()
+        if not same:
+            for folder in (REPORTS, CONSENT):
+                _empty(job_dir / DIRECTORY / folder)
+            (job_dir / ".results" / f"{position}-files.ndjson").unlink(missing_ok=True)
+    except OSError as error:
+        raise storage_error(error, job_dir / IMPORT) from None
+    if not same:
+        write_file(note, msgspec.json.encode(_Source(status_url)))
+
+
+def _empty(folder: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        for path in folder.iterdir():
+            path.unlink()
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write a small file whole, private to this user. Raises ``StorageError``."""
+    with PartFile(path) as part:
+        part.write(content)
+        part.commit()

@@ -1,0 +1,6 @@
+"""``extractor`` as a Prefect task."""
+
+from tasks.extractor.extraction import run
+from tasks.shared.task import step_task
+
+extractor = step_task("extractor", run)

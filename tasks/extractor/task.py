@@ -1,0 +1,216 @@
+"""An extraction job as its FHIR Task tells it (document 2, "Task resource mapping", "Progress extension on Task")."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+STAGES = ("CONSENT_FETCH", "DIRECT_LOAD", "REFERENCE_RESOLVE", "CASCADING_DELETE", "COPY_REDACT")
+"""The stages of a batch, in order."""
+
+CONSENT_AUDIT = "Consent audit NDJSON"
+_PREFIXES = ("extractor-", "torch-")
+
+
+class JobStatus(StrEnum):
+    """The states of an extraction job (document 2)."""
+
+    PENDING = "PENDING"
+    RUNNING_GET_COHORT = "RUNNING_GET_COHORT"
+    RUNNING_PROCESS_BATCH = "RUNNING_PROCESS_BATCH"
+    RUNNING_PROCESS_CORE = "RUNNING_PROCESS_CORE"
+    PAUSED = "PAUSED"
+    TEMP_FAILED = "TEMP_FAILED"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+
+
+class Priority(StrEnum):
+    """The two priorities of a job."""
+
+    HIGH = "high"
+    NORMAL = "normal"
+
+    @property
+    def code(self) -> str:
+        """As ``Task.priority`` writes it."""
+        return "asap" if self is Priority.HIGH else "routine"
+
+    @classmethod
+    def of(cls, code: Any) -> Priority:
+        """The priority that a ``Task.priority`` means."""
+        return cls.HIGH if code in ("asap", "stat", "urgent") else cls.NORMAL
+
+
+@dataclass(frozen=True)
+class JobProgress:
+    """How far a job is. ``stages`` are those of the batches being processed; ``None`` means not said."""
+
+    cohort_size: int | None = None
+    batch_size: int | None = None
+    batches_total: int | None = None
+    batches_completed: int = 0
+    stages: tuple[str, ...] = ()
+
+    @property
+    def fraction(self) -> float | None:
+        """(batches completed + a fifth for each stage of an active one) / batches (document 3 §2); 0…1."""
+        if not self.batches_total:
+            return None
+        active = sum((STAGES.index(stage) + 1) / len(STAGES) for stage in self.stages if stage in STAGES)
+        return min(1.0, max(0.0, (self.batches_completed + active) / self.batches_total))
+
+    def describe(self) -> str:
+        """One line for a person."""
+        parts = []
+        if self.batches_total:
+            parts.append(f"{self.batches_completed}/{self.batches_total} batches")
+        if self.cohort_size is not None:
+            parts.append(f"{self.cohort_size:,} patients")
+        known = [stage for stage in STAGES if stage in self.stages]
+        parts += [f"{self.stages.count(stage)} in {stage}" for stage in known]
+        return ", ".join(parts)
+
+
+@dataclass(frozen=True)
+class ExtractionTask:
+    """What the program reads of a Task. ``version`` is ``meta.versionId``, for ``If-Match``."""
+
+    id: str
+    status: str
+    task_status: str
+    priority: Priority
+    version: str | None = None
+    authored: str | None = None
+    started: str | None = None
+    ended: str | None = None
+    intent: str = "order"
+    progress: JobProgress | None = None
+    consent_urls: tuple[str, ...] = ()
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether somebody cancelled the job."""
+        return self.status == JobStatus.CANCELLED or self.task_status == "cancelled"
+
+    def as_dict(self) -> dict[str, Any]:
+        """A small JSON object, as ``extraction list --json`` prints it."""
+        progress = self.progress
+        return {
+            "id": self.id,
+            "status": self.status or None,
+            "task_status": self.task_status or None,
+            "priority": str(self.priority),
+            "version": self.version,
+            "authored": self.authored,
+            "started": self.started,
+            "ended": self.ended,
+            "progress": {
+                "fraction": progress.fraction,
+                "cohort_size": progress.cohort_size,
+                "batch_size": progress.batch_size,
+                "batches_total": progress.batches_total,
+                "batches_completed": progress.batches_completed,
+                "stages": list(progress.stages),
+            }
+            if progress
+            else None,
+            "consent_files": len(self.consent_urls),
+        }
+
+
+def parse_json(body: bytes) -> Any:
+    """A JSON body; ``None`` for anything else."""
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def parse_task(resource: Any) -> ExtractionTask | None:
+    """The Task in a parsed JSON document; ``None`` when it is none."""
+    if not isinstance(resource, dict) or resource.get("resourceType") != "Task":
+        return None
+    task_id = _text(resource.get("id"))
+    if task_id is None:
+        return None
+    meta, business, period = (_object(resource.get(key)) for key in ("meta", "businessStatus", "executionPeriod"))
+    codes = [_text(_object(coding).get("code")) for coding in _list(business.get("coding"))]
+    known = [code for code in codes if code in JobStatus.__members__]
+    version = meta.get("versionId")
+    return ExtractionTask(
+        id=task_id,
+        status=known[0] if known and known[0] else "",
+        task_status=_text(resource.get("status")) or "",
+        priority=Priority.of(resource.get("priority")),
+        version=str(version) if isinstance(version, str | int) else None,
+        authored=_text(resource.get("authoredOn")),
+        started=_text(period.get("start")),
+        ended=_text(period.get("end")),
+        intent=_text(resource.get("intent")) or "order",
+        progress=_progress(resource),
+        consent_urls=tuple(_consent_urls(resource)),
+    )
+
+
+def parse_tasks(bundle: Any) -> list[ExtractionTask] | None:
+    """The Tasks of a searchset, in the server's order; ``None`` when this is no Bundle."""
+    if not isinstance(bundle, dict) or bundle.get("resourceType") != "Bundle":
+        return None
+    found = (parse_task(_object(entry).get("resource")) for entry in _list(bundle.get("entry")))
+    return [task for task in found if task is not None]
+
+
+def extension_name(url: Any) -> str:
+    """The name of an extension: the last path segment of its URL, whichever of the two spellings it has."""
+    name = url.rstrip("/").rpartition("/")[2] if isinstance(url, str) else ""
+    return next((name.removeprefix(prefix) for prefix in _PREFIXES if name.startswith(prefix)), name)
+
+
+def _progress(resource: dict[str, Any]) -> JobProgress | None:
+    for extension in _list(resource.get("extension")):
+        if isinstance(extension, dict) and extension_name(extension.get("url")) == "job-progress":
+            break
+    else:
+        return None
+    values: dict[str, int] = {}
+    stages: list[str] = []
+    for part in map(_object, _list(extension.get("extension"))):
+        name = extension_name(part.get("url"))
+        number = part.get("valueInteger")
+        if name == "activeBatch":
+            inner = map(_object, _list(part.get("extension")))
+            stages += [stage for one in inner if (stage := one.get("valueString")) in STAGES]
+        elif isinstance(number, int) and not isinstance(number, bool) and number >= 0:
+            values[name] = number
+    return JobProgress(
+        cohort_size=values.get("cohortSize"),
+        batch_size=values.get("batchSize"),
+        batches_total=values.get("batchesTotal"),
+        batches_completed=values.get("batchesCompleted", 0),
+        stages=tuple(stages),
+    )
+
+
+def _consent_urls(resource: dict[str, Any]) -> Iterator[str]:
+    for output in map(_object, _list(resource.get("output"))):
+        url = output.get("valueUrl")
+        if isinstance(url, str) and url and _object(output.get("type")).get("text") == CONSENT_AUDIT:
+            yield url
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) and value else None

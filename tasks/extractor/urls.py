@@ -1,0 +1,167 @@
+"""The URLs of an extraction: made absolute, recognised, and turned into names of files.
+
+Document 1, procedure 2, 3, 6 and 7; document 3 §2.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from urllib.parse import quote, unquote, urlsplit
+
+from tasks.shared.answer import place
+from tasks.shared.errors import ServiceError
+from tasks.shared.ndjson import base_name
+
+UNNAMED = "download"
+"""Base name of a file whose URL has no last path segment."""
+
+_NAME_BYTES = 200
+_PUNCTUATION = " .-_()"
+_SCHEME = re.compile(r"https?://", re.IGNORECASE)
+_OTHER_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+_WITH_PORT = re.compile(r"([A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}\Z")
+_DOTTED = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)+\Z")
+_RESULT = re.compile(
+    r"/fhir/(__status/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}/?|(extraction|result)/.+)\Z", re.IGNORECASE
+)
+
+
+def service_url(base_url: str, *segments: str) -> str:
+    """A URL under ``{base_url}/fhir``; the segments are escaped, so that none leads elsewhere."""
+    path = "/".join(quote(segment, safe="$") for segment in segments)
+    return f"{base_url.rstrip('/')}/fhir/{path}"
+
+
+def resolve(url: str, base_url: str) -> str:
+    """A URL as the server wrote it, made absolute (document 1, procedure 6).
+
+    * Absolute URLs are kept.
+    * ``//host/path``, ``host:port/path`` and ``host.name/path`` inherit the scheme of ``base_url``. What could be a
+      host or a directory is a host when it has a port or a dot, is ``localhost`` or the host of ``base_url``.
+    * Everything else is a path under ``base_url``, whose own path is not repeated when the server wrote it already.
+
+    Raises ``ServiceError`` (``result-url``) for what is no HTTP URL.
+    """
+    text = url.strip()
+    if _SCHEME.match(text):
+        return _checked(text)
+    if not text or _OTHER_SCHEME.match(text) or any(ord(char) < 33 for char in text):
+        raise _unusable(text)
+    base = urlsplit(base_url)
+    stripped = text.lstrip("/")
+    # One slash begins a path for sure; two begin a host, or a path that was put together carelessly.
+    if not text.startswith("/") or text.startswith("//"):
+        host, slash, _ = stripped.partition("/")
+        known = host.lower() in {base.netloc.lower(), (base.hostname or "").lower(), "localhost"}
+        if (slash or text.startswith("//")) and (known or _is_host(host)):
+            return _checked(f"{base.scheme}://{stripped}")
+    prefix = base.path.strip("/")
+    if prefix and text.startswith("/") and f"{stripped}/".startswith(f"{prefix}/"):
+        stripped = stripped[len(prefix) :].lstrip("/")
+    return _checked(f"{base_url.rstrip('/')}/{stripped}")
+
+
+def _is_host(text: str) -> bool:
+    return bool(_WITH_PORT.match(text) or (_DOTTED.match(text) and not text.lower().endswith((".ndjson", ".zst"))))
+
+
+def _checked(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        usable = bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable:
+        raise _unusable(url)
+    return url
+
+
+def _unusable(url: str) -> ServiceError:
+    return ServiceError(
+        "result-url",
+        "extractor: the server gave a URL that cannot be used",
+        context=place(url) if _SCHEME.match(url) else None,
+        hint="see the base URL in the settings of the extraction server",
+    )
+
+
+def is_result_url(url: str) -> bool:
+    """Whether a URL is that of an already complete result (document 3 §2)."""
+    try:
+        return _RESULT.search(urlsplit(url).path) is not None
+    except ValueError:
+        return False
+
+
+def job_id_of(status_url: str) -> str:
+    """The id of the extraction job: the last path segment of its status URL; empty when there is none."""
+    return unquote(urlsplit(status_url).path.rstrip("/").rpartition("/")[2])
+
+
+def same_host(url: str, base_url: str) -> bool:
+    """Whether two URLs have the same host name, whatever the port."""
+    return (urlsplit(url).hostname or "").lower() == (urlsplit(base_url).hostname or "").lower()
+
+
+@dataclass(frozen=True)
+class Output:
+    """One result file: where it is, and the base name it gets. The query may be a permission: it never shows."""
+
+    url: str
+    base: str
+
+    def __repr__(self) -> str:
+        return f"Output({place(self.url)!r}, {self.base!r})"
+
+
+def outputs(urls: Sequence[str]) -> list[Output]:
+    """Name the files of a result, in order: the same list, the same names.
+
+    The last path segment without the query, decoded, without ``.ndjson`` and ``.zst``; characters that are not letters,
+    digits, blanks or ``.-_()`` become ``_``. When a name occurs again (in whatever case) the later ones get ``-2``,
+    ``-3``, …
+    """
+    bases = [_base_of(url) for url in urls]
+    taken = {name for name, count in Counter(map(str.casefold, bases)).items() if count == 1}
+    found: list[Output] = []
+    given: set[str] = set()
+    next_number: dict[str, int] = {}
+    for url, wanted in zip(urls, bases, strict=True):
+        base = wanted
+        number = next_number.get(wanted.casefold(), 1)
+        while base.casefold() in given or (number > 1 and base.casefold() in taken):
+            number += 1
+            base = f"{wanted}-{number}"
+        next_number[wanted.casefold()] = number
+        given.add(base.casefold())
+        found.append(Output(url, base))
+    return found
+
+
+def file_name(url: str) -> str:
+    """The last path segment of a URL, safe as the name of a file; empty when nothing is left of it."""
+    return _safe(_segment(url))
+
+
+def _base_of(url: str) -> str:
+    name = _segment(url)
+    name = base_name(name.removesuffix(".zst") if not name.lower().endswith(".ndjson.zst") else name)
+    return _safe(name) or UNNAMED
+
+
+def _segment(url: str) -> str:
+    try:
+        return unicodedata.normalize("NFC", unquote(urlsplit(url).path.rpartition("/")[2], errors="replace"))
+    except ValueError:
+        return ""
+
+
+def _safe(name: str) -> str:
+    name = "".join(char if char.isalnum() or char in _PUNCTUATION else "_" for char in name).lstrip(". ").rstrip()
+    while len(name.encode()) > _NAME_BYTES:
+        name = name[:-1]
+    return name if name.strip("_") else ""

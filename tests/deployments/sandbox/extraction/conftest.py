@@ -1,0 +1,264 @@
+"""An extraction server over real HTTP, queries, and a client that waits for jobs."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from deployments.sandbox.extraction.app import ExtractionOptions, extraction_service
+from deployments.sandbox.gate import Gate
+from deployments.sandbox.serve import serve_in_thread
+
+TODAY = datetime(2026, 3, 2, 9, 15, tzinfo=UTC)
+BASE = "http://hl7.org/fhir/StructureDefinition/"
+SNOMED = "http://snomed.info/sct"
+LOINC = "http://loinc.org"
+ICD = "http://fhir.de/CodeSystem/bfarm/icd-10-gm"
+FINAL = ("COMPLETED", "FAILED", "CANCELLED")
+
+
+# Data
+
+
+def patient(key: str, **fields: Any) -> dict[str, Any]:
+    return {"resourceType": "Patient", "id": key} | fields
+
+
+def resource(kind: str, key: str, owner: str | None = None, profile: str | None = None, **fields: Any) -> dict[str, Any]:
+    made: dict[str, Any] = {"resourceType": kind, "id": key}
+    if profile is not None:
+        made["meta"] = {"profile": [profile]}
+    if owner is not None:
+        made["patient" if kind in ("Consent", "Immunization") else "subject"] = {"reference": f"Patient/{owner}"}
+    return made | fields
+
+
+def concept(system: str, code: str) -> dict[str, Any]:
+    return {"coding": [{"system": system, "code": code}]}
+
+
+def write(directory: Path, *resources: dict[str, Any] | str, name: str = "data.ndjson") -> Path:
+    directory.mkdir(exist_ok=True)
+    lines = [item if isinstance(item, str) else json.dumps(item) for item in resources]
+    (directory / name).write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    return directory
+
+
+# Queries
+
+
+def context(code: str) -> dict[str, str]:
+    return {"system": "fdpg.mii.cds", "code": code}
+
+
+def code(system: str, value: str) -> dict[str, str]:
+    return {"system": system, "code": value}
+
+
+def criterion(where: str, *codes: dict[str, str], **filters: Any) -> dict[str, Any]:
+    return {"context": context(where), "termCodes": list(codes)} | filters
+
+
+GENDER = code(SNOMED, "263495000")
+AGE = code(SNOMED, "424144002")
+EVERYBODY = criterion("Patient", GENDER)
+
+
+def ccdl(*inclusion: list[dict[str, Any]], exclusion: list[list[dict[str, Any]]] | None = None) -> dict[str, Any]:
+    query: dict[str, Any] = {"version": "2", "inclusionCriteria": list(inclusion)}
+    return query | ({"exclusionCriteria": exclusion} if exclusion is not None else {})
+
+
+def attribute(ref: str, *linked: str, must: bool = False) -> dict[str, Any]:
+    return {"attributeRef": ref, "mustHave": must} | ({"linkedGroups": list(linked)} if linked else {})
+
+
+def group(key: str, profile: str, *attributes: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    reference = profile if "://" in profile else BASE + profile
+    return {"id": key, "groupReference": reference, "attributes": list(attributes)} | fields
+
+
+PATIENTS = group("pat", "Patient", attribute("Patient.gender"))
+
+
+def crtdl(*groups: dict[str, Any], cohort: dict[str, Any] | None = None) -> dict[str, Any]:
+    cohort = cohort or ccdl([EVERYBODY])
+    if not any(item["attributes"][0]["attributeRef"].startswith("Patient.") for item in groups):
+        groups = (PATIENTS, *groups)
+    return {"version": "1", "cohortDefinition": cohort, "dataExtraction": {"attributeGroups": list(groups)}}
+
+
+def parameters(query: Any, *patients: str) -> dict[str, Any]:
+    content = query if isinstance(query, bytes) else json.dumps(query).encode()
+    entries = [{"name": "crtdl", "valueBase64Binary": base64.b64encode(content).decode()}]
+    entries += [{"name": "patient", "valueString": key} for key in patients]
+    return {"resourceType": "Parameters", "parameter": entries}
+
+
+# The client
+
+
+class Result:
+    """What a completed job left behind."""
+
+    def __init__(self, client: Client, job: str, manifest: dict[str, Any]) -> None:
+        self.client, self.job, self.manifest = client, job, manifest
+        self.texts = {entry["url"].rpartition("/")[2]: client.get(entry["url"]).text for entry in manifest["output"]}
+
+    @property
+    def bundles(self) -> list[dict[str, Any]]:
+        """Patient Bundles, of all batches."""
+        texts = [text for name, text in self.texts.items() if name != "core.ndjson"]
+        return [json.loads(line) for text in texts for line in text.splitlines()]
+
+    @property
+    def core(self) -> dict[str, Any]:
+        return by_key(json.loads(self.texts["core.ndjson"]))
+
+    @property
+    def resources(self) -> dict[str, Any]:
+        """Resources of patients by Type/id, without Provenances."""
+        return {key: found for bundle in self.bundles for key, found in by_key(bundle).items()}
+
+    def extension(self, name: str) -> dict[str, Any] | None:
+        found = [entry for entry in self.manifest["extension"] if entry["url"].rpartition("/")[2] == name]
+        return found[0] if found else None
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        extension = self.extension("extractor-job-diagnostics-summary")
+        assert extension is not None
+        return extension["valueObject"]  # type: ignore[no-any-return]
+
+    def report(self, name: str) -> str:
+        return self.client.get(f"/output/{self.job}/reports/{name}").text
+
+    def excluded(self) -> set[tuple[str, str, str, str]]:
+        """Reason, group, attribute and resource of every row of the resource report."""
+        rows = [tuple(line.strip('"').split('","')) for line in self.report("resource-exclusions.csv").splitlines()[1:]]
+        return {(row[1], row[2], row[3], row[4]) for row in rows}
+
+    def left_out(self) -> set[tuple[str, str]]:
+        """Stage and patient of every row of the patient report."""
+        rows = [tuple(line.strip('"').split('","')) for line in self.report("patient-exclusions.csv").splitlines()[1:]]
+        return {(row[1], row[2]) for row in rows}
+
+
+def by_key(bundle: dict[str, Any]) -> dict[str, Any]:
+    resources = [entry["resource"] for entry in bundle["entry"]]
+    return {f"{item['resourceType']}/{item['id']}": item for item in resources if item["resourceType"] != "Provenance"}
+
+
+class Client(httpx.Client):
+    """An HTTP client of one extraction server."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(base_url=url, trust_env=False, timeout=20)
+
+    def submit(self, query: Any, *patients: str) -> str:
+        """Start a job; its id."""
+        answer = self.post("/fhir/$extract-data", json=parameters(query, *patients))
+        assert answer.status_code == 202, answer.text
+        return answer.headers["content-location"].rpartition("/")[2]
+
+    def poll(self, job: str) -> httpx.Response:
+        return self.get(f"/fhir/__status/{job}")
+
+    def task(self, job: str) -> Any:
+        answer = self.get(f"/fhir/Task/{job}")
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def state(self, job: str) -> str:
+        return self.task(job)["businessStatus"]["coding"][0]["code"]  # type: ignore[no-any-return]
+
+    def reach(self, job: str, *states: str, seconds: float = 20) -> Any:
+        """Wait until the job is in one of the states; the Task."""
+        return self.until(job, lambda task: task["businessStatus"]["coding"][0]["code"] in states, seconds)
+
+    def until(self, job: str, met: Callable[[Any], bool], seconds: float = 20) -> Any:
+        deadline = time.monotonic() + seconds
+        while True:
+            task = self.task(job)
+            if met(task):
+                return task
+            assert time.monotonic() < deadline, task
+            time.sleep(0.005)
+
+    def operate(self, job: str, operation: str) -> httpx.Response:
+        return self.post(f"/fhir/Task/{job}/${operation}")
+
+    def result(self, job: str) -> Result:
+        """Wait for the end of a job, which must be a good one."""
+        self.reach(job, *FINAL)
+        answer = self.poll(job)
+        assert answer.status_code == 200, answer.text
+        return Result(self, job, answer.json())
+
+    def extract(self, query: Any, *patients: str) -> Result:
+        return self.result(self.submit(query, *patients))
+
+    def cohort(self, query: Any) -> list[str]:
+        """Ids of the patients that $evaluate-cohort finds."""
+        answer = self.post("/fhir/$evaluate-cohort", json=query)
+        assert answer.status_code == 200, answer.text
+        return [entry["item"]["reference"].removeprefix("Patient/") for entry in answer.json().get("entry", ())]
+
+    def findings(self, query: Any) -> list[str]:
+        """What a refused kick-off says."""
+        answer = self.post("/fhir/$extract-data", json=parameters(query))
+        assert answer.status_code == 400, answer.text
+        issues = answer.json()["issue"]
+        assert {(issue["severity"], issue["code"]) for issue in issues} == {("fatal", "invalid")}
+        return [issue["diagnostics"] for issue in issues]
+
+
+def progress(task: Any) -> dict[str, Any]:
+    """The progress extension of a Task, active batches as a list of dicts."""
+    extension = task["extension"][0]["extension"]
+    found: dict[str, Any] = {item["url"]: item["valueInteger"] for item in extension if "valueInteger" in item}
+    active = [item["extension"] for item in extension if item["url"] == "activeBatch"]
+    return found | {"active": [{part["url"]: part["valueString"] for part in parts} for parts in active]}
+
+
+Start = Callable[..., Client]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Start an extraction server with options; several in one test are allowed."""
+    with ExitStack() as stack:
+
+        def begin(data: Path, gate: Gate | None = None, **options: Any) -> Client:
+            made = ExtractionOptions(data=data, **({"clock": lambda: TODAY} | options))
+            served = stack.enter_context(serve_in_thread(extraction_service(made, gate)))
+            return stack.enter_context(Client(served.url))
+
+        yield begin
+
+
+HOSPITAL = (
+    patient("a", gender="female", birthDate="1950-06-01"),
+    patient("b", gender="male", birthDate="1980-03-03"),
+    patient("c", gender="other", birthDate="2025-12-02"),
+    patient("d", birthDate="2008-03-02"),
+    resource("Condition", "c-a", "a", code=concept(ICD, "E11.90"), recordedDate="2025-05-10"),
+    resource("Condition", "c-b", "b", code=concept(ICD, "I10.90"), recordedDate="2024"),
+    resource("Condition", "c-d", "d", code=concept(ICD, "E11.90")),
+)
+"""Four patients and what they have."""
+
+
+@pytest.fixture
+def hospital(tmp_path: Path) -> Path:
+    """A directory with the four patients."""
+    return write(tmp_path / "hospital", *HOSPITAL)

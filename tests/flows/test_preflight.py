@@ -1,0 +1,245 @@
+"""What the preflight finds before a job exists or goes on (``4-product.md`` §2; issue 1, "Preflight")."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from config import CompressionConfig, PipelineConfig
+from flows.inputs import JobInputs
+from flows.preflight import exit_code, preflight
+from flows.space import RESERVE, needed
+from tasks.shared.errors import SluiceError
+from tests.tasks.shared.loopback import Loopback, Raw, Reply, Seen, closed_port, loopback
+
+CANARY = "Canaryperson"
+RESULT = "https://torch.invalid/fhir/__status/6f1c2b1e-0000-4000-8000-000000000000"
+LINE = b'{"resourceType":"Patient","id":"1"}\n'
+
+
+@pytest.fixture
+def found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, SluiceError]]:
+    """The findings by reference, for steps, service blocks and arguments."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "good.ndjson").write_bytes(LINE)
+
+    def find(steps: str, services: str = "", *, job: dict[str, Any] | None = None, **inputs: Any) -> dict[str, Any]:
+        (tmp_path / "config.yaml").write_text(
+            f"services: {{local_import: {{dir: data}}{services}}}\npipeline: {{enabled_steps: [{steps}]}}\n"
+            "jobs_dir: jobs\nretry: {max_attempts: 1}\n"
+        )
+        arguments = JobInputs(config=str(tmp_path / "config.yaml"), **inputs)
+        findings = preflight(arguments.load(), arguments, **(job or {}))
+        assert CANARY not in "".join(finding.render() for finding in findings)
+        return {finding.reference: finding for finding in findings}
+
+    return find
+
+
+EXTRACTOR = ', extractor: {base_url: "http://127.0.0.1:9"}'
+PSEUDONYMIZER = ', pseudonymizer: {url: "http://127.0.0.1:9", anonymization_config: rules.yaml}'
+FLATTENING = ', flattening: {service_url: "http://127.0.0.1:9", lookup_path: lookup.json}'
+
+
+class TestCrtdl:
+    def test_extraction_needs_a_crtdl(self, found):
+        assert "crtdl-missing" in found("extractor", EXTRACTOR)
+
+    def test_the_url_of_a_complete_result_needs_none(self, found):
+        assert "crtdl-missing" not in found("extractor", EXTRACTOR, input=RESULT)
+
+    def test_flattening_needs_one_also_for_a_complete_result(self, found):
+        error = found("extractor, flattening", EXTRACTOR + FLATTENING, input=RESULT)["crtdl-missing"]
+        assert "flattening" in error.message
+        assert "extractor" not in error.message
+
+    def test_flattening_needs_one_also_for_an_import_from_a_url(self, found):
+        assert "crtdl-missing" in found("http_import, flattening", FLATTENING, input="http://127.0.0.1:9/x")
+
+
+class TestNamedFiles:
+    def test_patients_that_no_enabled_step_reads_are_a_finding_that_names_the_step(self, found, tmp_path):
+        (tmp_path / "p.txt").write_text("1\n")
+        findings = found("local_import", patients=str(tmp_path / "p.txt"))
+        assert "extractor" in (findings["patients-unused"].hint or "")
+        assert exit_code(list(findings.values())) == 2
+
+    def test_patients_cannot_restrict_a_complete_result(self, found, tmp_path):
+        (tmp_path / "p.txt").write_text("1\n")
+        assert "patients-unused" in found("extractor", EXTRACTOR, input=RESULT, patients=str(tmp_path / "p.txt"))
+
+    def test_patients_are_a_file_that_can_be_read(self, found, tmp_path):
+        path = tmp_path / "p.txt"
+        assert str(path) in (found("extractor", EXTRACTOR, patients=str(path))["patients-unreadable"].context or "")
+        path.write_text("")
+        assert "patients-empty" in found("extractor", EXTRACTOR, patients=str(path))
+        path.write_text(f"{CANARY} with a name\n")
+        assert "patients-invalid" in found("extractor", EXTRACTOR, patients=str(path))
+        assert "file-unreadable" in found("extractor", EXTRACTOR, patients=str(tmp_path / "data"))
+
+    def test_a_pipe_is_no_file_and_is_not_waited_for(self, found, tmp_path):
+        os.mkfifo(tmp_path / "p.txt")
+        assert "file-unreadable" in found("extractor", EXTRACTOR, patients=str(tmp_path / "p.txt"))
+        os.mkfifo(tmp_path / "rules.yaml")
+        assert "file-unreadable" in found("local_import, pseudonymizer", PSEUDONYMIZER)
+
+    def test_rules_that_no_enabled_step_reads_are_a_finding_that_names_the_step(self, found, tmp_path):
+        (tmp_path / "rules.yaml").write_text("fhirVersion: R4\n")
+        error = found("local_import", anonymization_config=str(tmp_path / "rules.yaml"))
+        error = error["anonymization-config-unused"]
+        assert "--anonymization-config" in error.message
+        assert "pseudonymizer" in error.message
+
+    def test_the_rules_of_the_configuration_and_of_the_option_must_be_there(self, found, tmp_path):
+        configured = found("local_import, pseudonymizer", PSEUDONYMIZER)["file-not-found"]
+        assert "services.pseudonymizer.anonymization_config: rules.yaml" in (configured.context or "")
+        (tmp_path / "rules.yaml").write_text("fhirVersion: R4\n")
+        assert "file-not-found" not in found("local_import, pseudonymizer", PSEUDONYMIZER)
+        option = found("local_import, pseudonymizer", PSEUDONYMIZER, anonymization_config=str(tmp_path / "other.yaml"))
+        assert "--anonymization-config" in (option["file-not-found"].context or "")
+        (tmp_path / "rules.yaml").write_text("")
+        assert "file-empty" in found("local_import, pseudonymizer", PSEUDONYMIZER)
+
+    def test_the_lookup_file_must_be_there_when_flattening_is_enabled(self, found, tmp_path):
+        error = found("local_import, flattening", FLATTENING)["file-not-found"]
+        assert "services.flattening.lookup_path" in (error.context or "")
+        (tmp_path / "lookup.json").write_text("[]")
+        assert "file-not-found" not in found("local_import, flattening", FLATTENING)
+
+    def test_files_of_steps_that_are_not_enabled_or_are_done_are_not_asked_for(self, found, tmp_path):
+        assert found("local_import", PSEUDONYMIZER + FLATTENING) == {}
+        done = {"done": [1, 2]}
+        assert "file-not-found" not in found("local_import, pseudonymizer", PSEUDONYMIZER, job=done)
+        gone = str(tmp_path / "gone.txt")
+        assert found("extractor, wait", EXTRACTOR, patients=gone, job={"done": [1]}) == {}
+
+
+class TestDisk:
+    """Sizes are in bytes; sparse files stand in for large ones."""
+
+    def test_what_is_free_is_compared_with_what_is_needed(self, found, tmp_path):
+        huge = tmp_path / "data" / "huge.ndjson.zst"
+        with huge.open("wb") as file:
+            file.truncate(1 << 43)
+        error = found("local_import")["disk-space"]
+        assert error.exit_code == 2
+        assert f"{((1 << 43) + RESERVE + len(LINE) // 3) / 1e6:.0f} MB are needed" in error.message
+
+    def test_the_jobs_directory_inside_the_input_does_not_count_as_input(self, tmp_path):
+        (tmp_path / "jobs" / "old" / "import").mkdir(parents=True)
+        (tmp_path / "jobs" / "old" / "import" / "a.ndjson.zst").write_bytes(b"x" * 5000)
+        (tmp_path / "b.ndjson.zst").write_bytes(b"x" * 1000)
+        config = configured(recursive=True, jobs_dir=tmp_path / "jobs")
+        assert needed(config, ["local_import"], directory=tmp_path, url=None, job_dir=None) == RESERVE + 1000
+
+    @pytest.mark.parametrize(
+        ("name", "enabled", "factor"),
+        [("a.ndjson", True, 1 / 3), ("a.ndjson", False, 1), ("a.ndjson.zst", True, 1), ("a.ndjson.ZST", False, 5)],
+    )
+    def test_a_file_takes_what_its_form_in_the_job_takes(self, tmp_path, name, enabled, factor):
+        (tmp_path / name).write_bytes(b"x" * 3000)
+        config = configured(enabled=enabled)
+        space = needed(config, ["local_import", "wait"], directory=tmp_path, url=None, job_dir=None)
+        assert space == RESERVE + 3000 * factor
+
+    def test_each_step_that_writes_data_needs_a_copy(self, tmp_path):
+        (tmp_path / "a.ndjson.zst").write_bytes(b"x" * 1000)
+        steps = ["local_import", "wait", "pseudonymizer", "validation", "flattening", "send"]
+        assert needed(configured(), steps, directory=tmp_path, url=None, job_dir=None) == RESERVE + 3000
+
+    def test_what_a_continued_job_holds_is_not_needed_again(self, tmp_path):
+        (tmp_path / "in").mkdir()
+        (tmp_path / "in" / "a.ndjson.zst").write_bytes(b"x" * 1000)
+        (tmp_path / "job" / "import").mkdir(parents=True)
+        (tmp_path / "job" / "import" / "a.ndjson.zst.part").write_bytes(b"x" * 400)
+        where = {"directory": tmp_path / "in", "url": None, "job_dir": tmp_path / "job"}
+        assert needed(configured(), ["local_import"], **where) == RESERVE + 600
+        assert needed(configured(), ["local_import", "pseudonymizer"], **where) == RESERVE + 1600
+
+    def test_after_the_import_what_it_left_is_the_measure(self, tmp_path):
+        for folder, size in (("import", 1000), ("pseudonymized", 300)):
+            (tmp_path / folder).mkdir()
+            (tmp_path / folder / "a.ndjson.zst").write_bytes(b"x" * size)
+        where: dict[str, Any] = {"directory": None, "url": None, "job_dir": tmp_path}
+        assert needed(configured(), ["pseudonymizer", "send"], **where) == RESERVE + 700
+        assert needed(configured(), ["send"], **where) == RESERVE
+
+    def test_the_directory_of_a_continued_job_reaches_the_check(self, found, tmp_path):
+        with (tmp_path / "data" / "huge.ndjson.zst").open("wb") as file:
+            file.truncate(1 << 43)
+        assert "disk-space" in found("local_import")
+        (tmp_path / "jobs" / "job" / "import").mkdir(parents=True)
+        with (tmp_path / "jobs" / "job" / "import" / "huge.ndjson.zst").open("wb") as file:
+            file.truncate(1 << 43)
+        assert found("local_import", job={"job_dir": tmp_path / "jobs" / "job"}) == {}
+
+
+class TestSizesOverHttp:
+    def test_the_sizes_that_the_server_gives_count(self):
+        with loopback([Reply(200, b"x" * 900)]) as server:
+            assert remote(server, "/a.ndjson", "/b.ndjson.zst?sig=1") == 300 + 900
+            assert {seen.method for seen in server.seen} == {"HEAD"}
+
+    def test_the_url_of_the_command_line_wins(self):
+        with loopback([Reply(200, b"x" * 900)]) as server:
+            config = configured(urls=[f"{server.url}/a.ndjson.zst"])
+            url = f"{server.url}/b.ndjson"
+            assert needed(config, ["http_import"], directory=None, url=url, job_dir=None) == RESERVE + 300
+            assert [seen.target for seen in server.seen] == ["/b.ndjson"]
+
+    @pytest.mark.parametrize("status", [403, 404, 405, 501])
+    def test_a_server_that_refuses_head_is_asked_with_get(self, status):
+        def answer(seen: Seen) -> Reply:
+            return Reply(status) if seen.method == "HEAD" else Reply(200, b"x" * 900)
+
+        with loopback(answer) as server:
+            assert remote(server, "/a.zst") == 900
+
+    def test_a_head_without_a_length_is_followed_by_a_get(self):
+        def answer(seen: Seen) -> Reply | Raw:
+            return Raw(b"HTTP/1.1 200 OK\r\n\r\n") if seen.method == "HEAD" else Reply(200, b"x" * 900)
+
+        with loopback(answer) as server:
+            assert remote(server, "/a.zst") == 900
+
+    @pytest.mark.parametrize(
+        "answer",
+        [Reply(500), Reply(401), Reply(302, b"", {"Location": "http://localhost:1/"}), Raw(b"HTTP/1.1 200 OK\r\n\r\n")],
+    )
+    def test_a_size_that_nobody_gives_counts_as_nothing(self, answer):
+        with loopback([answer]) as server:
+            assert remote(server, "/a.zst") == 0
+
+    def test_a_host_that_does_not_answer_is_asked_once(self):
+        with loopback([Raw(b"", then="close")]) as server:
+            assert remote(server, "/a.zst", "/b.zst", "/c.zst") == 0
+            assert server.connections <= 2
+        config = configured(urls=[f"http://127.0.0.1:{closed_port()}/a", "http://[::1"])
+        assert needed(config, ["http_import"], directory=None, url=None, job_dir=None) == RESERVE
+
+    def test_an_import_larger_than_the_disk_is_found_before_a_job_exists(self, found):
+        with loopback([Reply(200, b"", length=1 << 60)]) as server:
+            findings = found("http_import", input=f"{server.url}/Patient.ndjson?page=1")
+        assert list(findings) == ["disk-space"]
+
+
+def remote(server: Loopback, *paths: str) -> int:
+    """Bytes that an import of these paths needs, besides the reserve."""
+    config = configured(urls=[server.url + path for path in paths])
+    return needed(config, ["http_import"], directory=None, url=None, job_dir=None) - RESERVE
+
+
+def configured(
+    *, recursive: bool = False, enabled: bool = True, jobs_dir: Path | None = None, urls: list[str] | None = None
+) -> PipelineConfig:
+    services = {"local_import": {"recursive": recursive}}
+    config = PipelineConfig.model_validate({"services": services, "jobs_dir": jobs_dir or Path("jobs")})
+    http = config.services.http_import.model_copy(update={"urls": tuple(urls or ())})
+    changed = config.services.model_copy(update={"http_import": http})
+    compression = CompressionConfig(enabled=enabled)
+    return config.model_copy(update={"services": changed, "compression": compression})

@@ -1,0 +1,237 @@
+"""An extraction server in memory, a clock that does not wait, and a job to run the step in."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from config import PipelineConfig, RetryConfig, TlsConfig
+from tasks.extractor.client import ExtractionClient
+from tasks.shared.http import ServiceClient
+from tasks.shared.oauth import TokenCache
+from tasks.shared.step import Handle, HandleStore, StepContext
+
+BASE = "https://torch.example"
+JOB = "11111111-1111-4111-8111-111111111111"
+OTHER_JOB = "22222222-2222-4222-8222-222222222222"
+BUNDLE = b'{"resourceType":"Bundle","type":"transaction","entry":[],"total":1.50}\n'
+PATIENT_GROUP = {
+    "id": "g-pat",
+    "name": "Patients",
+    "groupReference": "http://hl7.org/fhir/StructureDefinition/Patient",
+    "attributes": [{"attributeRef": "Patient.birthDate", "mustHave": False}],
+}
+GENDER = {
+    "context": {"system": "fdpg.mii.cds", "code": "Patient", "display": "Patient"},
+    "termCodes": [{"system": "http://snomed.info/sct", "code": "263495000", "display": "Gender"}],
+    "valueFilter": {
+        "type": "concept",
+        "selectedConcepts": [{"system": "http://hl7.org/fhir/administrative-gender", "code": "female", "display": "F"}],
+    },
+}
+
+
+def crtdl(**changes: Any) -> dict[str, Any]:
+    """A CRTDL with one Patient group."""
+    document: dict[str, Any] = {
+        "version": "1",
+        "display": "",
+        "cohortDefinition": {"version": "2", "inclusionCriteria": [[GENDER]]},
+        "dataExtraction": {"attributeGroups": [PATIENT_GROUP]},
+    }
+    return document | changes
+
+
+class Clock:
+    """Simulated seconds; sleeping moves them on and is remembered."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.sleeps: list[float] = []
+        self._lock = threading.Lock()
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        with self._lock:
+            self.now += seconds
+            self.sleeps.append(seconds)
+
+
+Answer = httpx.Response | Exception | Callable[[httpx.Request], httpx.Response]
+
+
+def running(text: str = "", **headers: str) -> httpx.Response:
+    issue = {"severity": "information", "code": "informational", "diagnostics": text}
+    return httpx.Response(202, json={"resourceType": "OperationOutcome", "issue": [issue]}, headers=headers)
+
+
+def manifest(*urls: str, **more: Any) -> httpx.Response:
+    outputs = [{"type": "NDJSON Bundle", "url": url} for url in urls]
+    return httpx.Response(200, json={"requiresAccessToken": False, "output": outputs, "error": []} | more)
+
+
+def task(job_id: str = JOB, status: str = "RUNNING_PROCESS_BATCH", **more: Any) -> dict[str, Any]:
+    return {
+        "resourceType": "Task", "id": job_id, "status": "in-progress", "intent": "order", "priority": "routine",
+        "meta": {"versionId": "3"}, "businessStatus": {"coding": [{"code": status}]},
+    } | more  # fmt: skip
+
+
+@dataclass
+class Server:
+    """Answers by path; ``polls`` are given one after the other, the last one for ever."""
+
+    polls: list[Answer] = field(default_factory=list)
+    files: dict[str, bytes] = field(default_factory=dict)
+    tasks: dict[str, Any] = field(default_factory=dict)
+    submit: Answer | None = None
+    locations: list[str] = field(default_factory=lambda: [f"{BASE}/fhir/__status/{JOB}"])
+    file: Callable[[httpx.Request], httpx.Response | None] = lambda _: None
+    seen: list[httpx.Request] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        with self.lock:
+            self.seen.append(request)
+            return self._answer(request)
+
+    def _answer(self, request: httpx.Request) -> httpx.Response:
+        path = request.url.path
+        if path.endswith("/fhir/$extract-data"):
+            if self.submit is not None:
+                return given(self.submit, request)
+            location = self.locations[min(len(self.submissions), len(self.locations)) - 1]
+            return httpx.Response(202, headers={"Content-Location": location})
+        if "/__status/" in path or "/fhir/result/" in path:
+            return given(self.polls.pop(0) if len(self.polls) > 1 else self.polls[0], request)
+        if "/fhir/Task" in path:
+            return self._task(path.partition("/fhir/Task")[2].strip("/"))
+        special = self.file(request)
+        if special is not None:
+            return special
+        content = self.files.get(str(request.url).partition("?")[0])
+        if content is None:
+            return httpx.Response(404)
+        if request.method == "HEAD":
+            return httpx.Response(200, headers={"Content-Length": str(len(content))})
+        return httpx.Response(200, content=content)
+
+    def _task(self, job_id: str) -> httpx.Response:
+        if not job_id:
+            bundle = {"resourceType": "Bundle", "entry": [{"resource": task} for task in self.tasks.values()]}
+            return httpx.Response(200, json=bundle)
+        found = self.tasks.get(job_id)
+        if isinstance(found, httpx.Response):
+            return found
+        outcome = {"resourceType": "OperationOutcome", "issue": []}
+        return httpx.Response(200, json=found) if found else httpx.Response(404, json=outcome)
+
+    def requests(self, method: str, part: str) -> list[httpx.Request]:
+        return [request for request in self.seen if request.method == method and part in str(request.url)]
+
+    @property
+    def submissions(self) -> list[httpx.Request]:
+        return self.requests("POST", "$extract-data")
+
+    def downloads(self, part: str = "") -> list[str]:
+        found = [request for request in self.seen if request.method == "GET" and "range" not in request.headers]
+        return [str(r.url) for r in found if part in str(r.url) and "/fhir/Task" not in str(r.url)]
+
+
+def given(answer: Answer, request: httpx.Request) -> httpx.Response:
+    if isinstance(answer, Exception):
+        raise answer
+    if isinstance(answer, httpx.Response):
+        # A fresh copy: an answer may be given more than once.
+        return httpx.Response(answer.status_code, headers=answer.headers, content=answer.content)
+    return answer(request)
+
+
+def configuration(base_url: str = BASE, *, compression: bool = False, **extractor: Any) -> PipelineConfig:
+    return PipelineConfig.model_validate(
+        {
+            "services": {"extractor": {"base_url": base_url} | extractor},
+            "pipeline": {"enabled_steps": ["extractor"]},
+            "retry": {"max_attempts": 3, "initial_backoff_ms": 0, "max_backoff_ms": 0},
+            "compression": {"enabled": compression},
+        }
+    )
+
+
+def http_client(server: Callable[[httpx.Request], httpx.Response], config: PipelineConfig) -> ServiceClient:
+    extractor = config.services.extractor
+    return ServiceClient(
+        "extractor",
+        tls=TlsConfig(),
+        retry=RetryConfig(max_attempts=3, initial_backoff_ms=0, max_backoff_ms=0),
+        auth=extractor.auth,
+        credentials_origin=extractor.base_url,
+        transport=httpx.MockTransport(server),
+        environ={},
+        tokens=TokenCache(),
+        sleep=lambda _: None,
+    )
+
+
+def extraction_client(server: Callable[[httpx.Request], httpx.Response], base_url: str = BASE) -> ExtractionClient:
+    return ExtractionClient(http_client(server, configuration(base_url)), base_url)
+
+
+class Store(HandleStore):
+    """A handle store that remembers everything that was saved."""
+
+    def __init__(self, handle: Handle | None = None) -> None:
+        super().__init__(handle)
+        self.saved: list[Handle | None] = []
+
+    def save(self, handle: Handle | None) -> None:
+        self.saved.append(handle)
+        super().save(handle)
+
+
+@dataclass
+class Job:
+    """A job directory with a CRTDL, and the step in it."""
+
+    path: Path
+    server: Server
+    config: PipelineConfig = field(default_factory=configuration)
+    store: Store = field(default_factory=Store)
+    clock: Clock = field(default_factory=Clock)
+    input: str | None = None
+    patients: Path | None = None
+
+    def __post_init__(self) -> None:
+        self.path.mkdir(exist_ok=True)
+        self.crtdl = self.path / "crtdl.json"
+        self.crtdl.write_text(json.dumps(crtdl()))
+        self.context = self.new_context()
+
+    def new_context(self) -> StepContext:
+        return StepContext(
+            config=self.config, job_id="job", job_dir=self.path, position=1, name="extractor", input=self.input,
+            crtdl=None if self.input else self.crtdl, patients=self.patients, handle=self.store,
+        )  # fmt: skip
+
+    def run(self) -> Any:
+        from tasks.extractor.extraction import run
+
+        self.context = self.new_context()
+        return run(
+            self.context,
+            client=lambda config, _: http_client(self.server, config),
+            clock=self.clock,
+            sleep=self.clock.sleep,
+        )
+
+    def imported(self) -> dict[str, bytes]:
+        directory = self.path / "import"
+        return {path.name: path.read_bytes() for path in sorted(directory.iterdir())} if directory.exists() else {}

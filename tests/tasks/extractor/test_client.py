@@ -1,0 +1,251 @@
+"""The calls to the extraction server as they travel (document 2)."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tasks.extractor.client import ExtractionClient
+from tasks.extractor.task import Priority
+from tasks.shared.errors import InputError, ServiceBusyError, ServiceError, SluiceError
+from tests.tasks.extractor.support import BASE, JOB, configuration, crtdl, extraction_client, http_client, task
+
+STATUS = f"{BASE}/fhir/__status/{JOB}"
+
+
+class Scripted:
+    """Gives one answer after the other, the last one for ever."""
+
+    def __init__(self, *answers: httpx.Response | Callable[[httpx.Request], httpx.Response]) -> None:
+        self.answers = list(answers)
+        self.seen: list[httpx.Request] = []
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        self.seen.append(request)
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        return answer if isinstance(answer, httpx.Response) else answer(request)
+
+
+def accepted(location: str = STATUS, status: int = 202) -> httpx.Response:
+    return httpx.Response(status, headers={"Content-Location": location} if location else {})
+
+
+@pytest.fixture
+def query(tmp_path: Path) -> Path:
+    path = tmp_path / "query.json"
+    path.write_bytes(json.dumps(crtdl(number=1)).encode() + b"\n ")
+    return path
+
+
+def fails(kind: type[SluiceError], call: Callable[[], object]) -> SluiceError:
+    with pytest.raises(kind) as caught:
+        call()
+    assert "CANARY" not in caught.value.render()
+    return caught.value
+
+
+class TestSubmission:
+    def test_the_crtdl_travels_in_base64_byte_for_byte_in_a_parameters_resource(self, query: Path) -> None:
+        server = Scripted(accepted())
+        assert extraction_client(server).submit(query) == STATUS
+        (request,) = server.seen
+        assert (request.method, str(request.url)) == ("POST", f"{BASE}/fhir/$extract-data")
+        assert request.headers["content-type"] == "application/fhir+json"
+        assert request.headers["accept"] == "application/fhir+json"
+        body = json.loads(request.content)
+        assert body["resourceType"] == "Parameters"
+        (parameter,) = body["parameter"]
+        assert parameter["name"] == "crtdl"
+        assert base64.b64decode(parameter["valueBase64Binary"]) == query.read_bytes()
+
+    def test_a_crtdl_in_memory_is_sent_as_application_json(self) -> None:
+        server = Scripted(accepted())
+        extraction_client(server).submit(json.dumps(crtdl()).encode())
+        assert server.seen[0].headers["content-type"] == "application/json"
+
+    def test_patients_are_repeated_parameters(self, query: Path) -> None:
+        server = Scripted(accepted())
+        extraction_client(server).submit(query, ["p1", "p2"])
+        assert json.loads(server.seen[0].content)["parameter"][1:] == [
+            {"name": "patient", "valueString": "p1"},
+            {"name": "patient", "valueString": "p2"},
+        ]
+
+    @pytest.mark.parametrize("status", [200, 201, 202, 204])
+    def test_any_2xx_with_a_content_location_is_success(self, query: Path, status: int) -> None:
+        assert extraction_client(Scripted(accepted(status=status))).submit(query) == STATUS
+
+    @pytest.mark.parametrize(
+        ("location", "base", "absolute"),
+        [
+            (f"/fhir/__status/{JOB}", BASE, STATUS),
+            (f"/fhir/__status/{JOB}", f"{BASE}/torch", f"{BASE}/torch/fhir/__status/{JOB}"),
+            (f"//inner.example/fhir/__status/{JOB}", BASE, f"https://inner.example/fhir/__status/{JOB}"),
+        ],
+    )
+    def test_a_relative_content_location_is_made_absolute(
+        self, query: Path, location: str, base: str, absolute: str
+    ) -> None:
+        assert extraction_client(Scripted(accepted(location)), base).submit(query) == absolute
+
+    def test_a_missing_content_location_is_an_error(self, query: Path) -> None:
+        error = fails(ServiceError, lambda: extraction_client(Scripted(accepted(""))).submit(query))
+        assert (error.reference, error.operation, error.status) == ("content-location-missing", "submit", 202)
+        assert not error.transient
+
+    @pytest.mark.parametrize("status", [408, 429, 502, 503, 504])
+    def test_it_is_never_retried(self, query: Path, status: int) -> None:
+        server = Scripted(httpx.Response(status, text="CANARY"))
+        error = fails(ServiceBusyError, lambda: extraction_client(server).submit(query))
+        assert (error.operation, error.status, error.transient) == ("submit", status, True)
+        assert len(server.seen) == 1
+
+    @pytest.mark.parametrize("status", [400, 401, 403, 404, 413, 500])
+    def test_a_refusal_is_terminal(self, query: Path, status: int) -> None:
+        server = Scripted(httpx.Response(status, text="CANARY"))
+        error = fails(ServiceError, lambda: extraction_client(server).submit(query))
+        assert (error.operation, error.status) == ("submit", status)
+        assert len(server.seen) == 1
+
+    @pytest.mark.parametrize("content", [b"", b"no json", b"{", b"\xff"])
+    def test_a_file_that_is_no_json_is_not_sent(self, tmp_path: Path, content: bytes) -> None:
+        path = tmp_path / "query.json"
+        path.write_bytes(content)
+        server = Scripted(accepted())
+        assert fails(InputError, lambda: extraction_client(server).submit(path)).reference == "crtdl-not-json"
+        assert server.seen == []
+
+    def test_the_configured_auth_is_sent(self, query: Path) -> None:
+        server = Scripted(accepted())
+        config = configuration(auth={"username": "u", "password": "p", "api_key": "k"})
+        ExtractionClient(http_client(server, config), BASE).submit(query)
+        assert server.seen[0].headers["authorization"].startswith("Basic ")
+        assert server.seen[0].headers["x-api-key"] == "k"
+
+
+def test_the_status_elsewhere_gets_no_credentials() -> None:
+    server = Scripted(httpx.Response(202))
+    config = configuration(auth={"username": "u", "password": "p"})
+    client = ExtractionClient(http_client(server, config), BASE)
+    client.poll(STATUS)
+    client.poll("https://elsewhere.example/fhir/__status/x")
+    assert "authorization" in server.seen[0].headers
+    assert "authorization" not in server.seen[1].headers
+
+
+class TestPreview:
+    def test_the_query_is_posted_as_plain_json_and_the_list_gives_the_ids(self) -> None:
+        entries = [{"item": {"reference": f"Patient/p{n}"}} for n in range(3)]
+        server = Scripted(httpx.Response(200, json={"resourceType": "List", "status": "current", "entry": entries}))
+        query = json.dumps(crtdl()).encode()
+        assert extraction_client(server).evaluate_cohort(query) == ("p0", "p1", "p2")
+        (request,) = server.seen
+        assert str(request.url) == f"{BASE}/fhir/$evaluate-cohort"
+        assert request.headers["content-type"] == "application/json"
+        assert request.content == query
+
+    def test_a_list_without_entries_is_an_empty_cohort(self) -> None:
+        assert (
+            extraction_client(Scripted(httpx.Response(200, json={"resourceType": "List"}))).evaluate_cohort(b"{}") == ()
+        )
+
+    def test_a_transient_failure_is_repeated_because_nothing_is_created(self) -> None:
+        server = Scripted(httpx.Response(503), httpx.Response(200, json={"resourceType": "List"}))
+        assert extraction_client(server).evaluate_cohort(b"{}") == ()
+
+    @pytest.mark.parametrize("body", [b"<html>CANARY", b"{}", b'{"resourceType":"List","entry":[{}]}'])
+    def test_anything_else_than_a_list_is_an_error(self, body: bytes) -> None:
+        client = extraction_client(Scripted(httpx.Response(200, content=body)))
+        assert fails(ServiceError, lambda: client.evaluate_cohort(b"{}")).reference == "extractor-answer"
+
+
+class TestTaskApi:
+    def test_search_takes_ids_and_states_and_strict_handling(self) -> None:
+        server = Scripted(httpx.Response(200, json={"resourceType": "Bundle", "entry": [{"resource": task()}]}))
+        client = extraction_client(server)
+        (found,) = client.tasks([JOB, "b"], ["PAUSED", "FAILED"], strict=True)
+        client.tasks()
+        assert found.id == JOB
+        assert str(server.seen[0].url) == f"{BASE}/fhir/Task?_id={JOB},b&status=PAUSED,FAILED"
+        assert server.seen[0].headers["prefer"] == "handling=strict"
+        assert str(server.seen[1].url) == f"{BASE}/fhir/Task"
+        assert "prefer" not in server.seen[1].headers
+
+    @pytest.mark.parametrize("operation", ["pause", "resume", "cancel"])
+    def test_operations_are_posted_without_a_body_and_give_the_updated_task(self, operation: str) -> None:
+        server = Scripted(httpx.Response(200, json=task(status="PAUSED")))
+        assert extraction_client(server).change(JOB, operation).status == "PAUSED"
+        (request,) = server.seen
+        assert (request.method, str(request.url)) == ("POST", f"{BASE}/fhir/Task/{JOB}/${operation}")
+        assert request.content == b""
+
+    def test_409_is_an_error_with_its_status_and_is_not_repeated(self) -> None:
+        server = Scripted(httpx.Response(409, text="CANARY"))
+        assert fails(ServiceError, lambda: extraction_client(server).change(JOB, "pause")).status == 409
+        assert len(server.seen) == 1
+
+    def test_delete(self) -> None:
+        server = Scripted(httpx.Response(204))
+        extraction_client(server).delete(JOB)
+        assert (server.seen[0].method, str(server.seen[0].url)) == ("DELETE", f"{BASE}/fhir/Task/{JOB}")
+
+    def test_prioritize_sends_the_weak_etag_of_the_current_version(self) -> None:
+        server = Scripted(httpx.Response(200, json=task()), httpx.Response(200, json=task(priority="asap")))
+        assert extraction_client(server).prioritize(JOB, Priority.HIGH).priority is Priority.HIGH
+        request = server.seen[1]
+        assert request.method == "PUT"
+        assert request.headers["if-match"] == 'W/"3"'
+        assert request.headers["content-type"] == "application/fhir+json"
+        assert json.loads(request.content) == {
+            "resourceType": "Task", "id": JOB, "status": "in-progress", "intent": "order", "priority": "asap",
+        }  # fmt: skip
+
+    def test_prioritize_reads_again_and_repeats_after_409(self) -> None:
+        moved = task(meta={"versionId": "4"})
+        server = Scripted(
+            httpx.Response(200, json=task()),
+            httpx.Response(409),
+            httpx.Response(200, json=moved),
+            httpx.Response(200, json=task(priority="asap")),
+        )
+        pauses: list[int] = []
+        extraction_client(server).prioritize(JOB, Priority.HIGH, pause=pauses.append)
+        assert [r.headers["if-match"] for r in server.seen if r.method == "PUT"] == ['W/"3"', 'W/"4"']
+        assert pauses == [1]
+
+    def test_prioritize_gives_up_when_the_version_moves_on_ten_times(self) -> None:
+        def answer(request: httpx.Request) -> httpx.Response:
+            return httpx.Response(409) if request.method == "PUT" else httpx.Response(200, json=task())
+
+        server = Scripted(answer)
+        error = fails(ServiceError, lambda: extraction_client(server).prioritize(JOB, Priority.HIGH))
+        assert error.status == 409
+        assert len([r for r in server.seen if r.method == "PUT"]) == 10
+
+    def test_a_priority_that_is_right_already_is_not_written(self) -> None:
+        server = Scripted(httpx.Response(200, json=task()))
+        extraction_client(server).prioritize(JOB, Priority.NORMAL)
+        assert [request.method for request in server.seen] == ["GET"]
+
+    @pytest.mark.parametrize("body", [b"", b"<html>", b"{}"])
+    def test_the_task_is_read_again_when_the_put_answers_something_else(self, body: bytes) -> None:
+        server = Scripted(
+            httpx.Response(200, json=task()),
+            httpx.Response(200, content=body),
+            httpx.Response(200, json=task(priority="asap")),
+        )
+        assert extraction_client(server).prioritize(JOB, Priority.HIGH).priority is Priority.HIGH
+
+    def test_428_is_an_error_with_its_status(self) -> None:
+        server = Scripted(httpx.Response(200, json=task()), httpx.Response(428))
+        assert fails(ServiceError, lambda: extraction_client(server).prioritize(JOB, Priority.HIGH)).status == 428
+
+    def test_ids_cannot_lead_elsewhere(self) -> None:
+        server = Scripted(httpx.Response(200, json=task()))
+        extraction_client(server).task("../../admin?x=1")
+        assert str(server.seen[0].url) == f"{BASE}/fhir/Task/..%2F..%2Fadmin%3Fx%3D1"

@@ -1,0 +1,250 @@
+"""One submission per job, whatever dies in between (document 1, procedure 2 and 3; 4-product.md §4)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tasks.shared.errors import (
+    InputError,
+    NetworkError,
+    ServiceBusyError,
+    ServiceError,
+    SluiceError,
+    Stopped,
+    TerminalError,
+)
+from tasks.shared.step import Handle
+from tests.tasks.extractor.support import BASE, BUNDLE, JOB, OTHER_JOB, Job, Server, Store, manifest, task
+
+FILE = f"{BASE}/out/batch.ndjson"
+HANDLE = Handle(f"{BASE}/fhir/__status/{JOB}", JOB)
+
+
+class DiedError(BaseException):
+    """Stands for kill -9: nothing after it runs."""
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    return Job(tmp_path / "job", Server(polls=[manifest(FILE)], files={FILE: BUNDLE}))
+
+
+def fails(job: Job, kind: type[SluiceError]) -> SluiceError:
+    with pytest.raises(kind) as caught:
+        job.run()
+    assert "CANARY" not in caught.value.render()
+    return caught.value
+
+
+def died_in_submission(job: Job, *, created: bool, **facts: Any) -> None:
+    """Run until the process dies in the middle of the submission, with or without a job on the server."""
+
+    def answer(_: httpx.Request) -> httpx.Response:
+        if created:
+            job.server.tasks[JOB] = task(**facts)
+        raise DiedError
+
+    job.server.submit = answer
+    with pytest.raises(DiedError):
+        job.run()
+    job.server.submit = None
+
+
+def test_the_handle_is_status_url_and_last_path_segment(job: Job) -> None:
+    job.run()
+    assert job.store.saved == [HANDLE]
+
+
+def test_a_run_after_a_finished_submission_does_not_submit_again(job: Job) -> None:
+    job.run()
+    job.run()
+    assert len(job.server.submissions) == 1
+
+
+def test_a_process_that_died_before_the_handle_was_recorded_takes_the_job_it_has_created(job: Job) -> None:
+    job.server.tasks[OTHER_JOB] = task(OTHER_JOB)
+    died_in_submission(job, created=True)
+    result = job.run()
+    assert len(job.server.submissions) == 1
+    assert job.store.load() == HANDLE
+    assert any("was taken for it" in warning for warning in result.warnings)
+
+
+def test_a_process_that_died_before_the_server_created_a_job_submits(job: Job) -> None:
+    job.server.tasks[OTHER_JOB] = task(OTHER_JOB)
+    died_in_submission(job, created=False)
+    job.run()
+    assert len(job.server.submissions) == 2
+    assert job.store.load() == HANDLE
+
+
+def test_a_death_after_the_record_re_attaches(job: Job) -> None:
+    class Dying(Store):
+        def save(self, handle: Handle | None) -> None:
+            super().save(handle)
+            raise DiedError
+
+    store = Dying()
+    job.store = store
+    with pytest.raises(DiedError):
+        job.run()
+    job.store = Store(store.load())
+    job.run()
+    assert len(job.server.submissions) == 1
+
+
+def test_a_new_job_from_another_time_is_not_ours(job: Job) -> None:
+    dated = {"Date": "Sat, 21 Nov 2026 12:00:00 GMT"}
+    answer = job.server.__call__
+    job.server.file = lambda _: None
+
+    def with_date(request: httpx.Request) -> httpx.Response:
+        response = answer(request)
+        response.headers.update(dated)
+        return response
+
+    job.server.__class__ = type("Dated", (Server,), {"__call__": lambda _self, request: with_date(request)})
+    died_in_submission(job, created=True, authoredOn="2026-11-21T14:00:00Z")
+    job.run()
+    assert len(job.server.submissions) == 2
+
+
+class TestUnknown:
+    def test_several_new_jobs_are_for_a_person_to_decide_and_the_next_continue_submits(self, job: Job) -> None:
+        died_in_submission(job, created=True)
+        job.server.tasks[OTHER_JOB] = task(OTHER_JOB)
+        error = fails(job, TerminalError)
+        assert error.reference == "submission-unknown"
+        assert "extraction list" in (error.hint or "")
+        assert len(job.server.submissions) == 1
+        job.run()
+        assert len(job.server.submissions) == 2
+
+    def test_a_server_that_does_not_list_its_jobs_is_too(self, job: Job) -> None:
+        tasks = job.server.tasks
+        answer = Server._task
+        job.server._task = lambda _id: httpx.Response(404)  # type: ignore[method-assign]
+        died_in_submission(job, created=True)
+        assert fails(job, TerminalError).reference == "submission-unknown"
+        assert len(job.server.submissions) == 1
+        del job.server._task
+        assert answer is Server._task
+        assert tasks
+
+    def test_a_server_that_is_busy_is_asked_by_the_next_run(self, job: Job) -> None:
+        died_in_submission(job, created=True)
+        job.server._task = lambda _id: httpx.Response(503)  # type: ignore[method-assign]
+        assert fails(job, ServiceBusyError).transient
+        del job.server._task
+        job.run()
+        assert len(job.server.submissions) == 1
+
+
+class TestFailures:
+    @pytest.mark.parametrize("failure", [httpx.ReadTimeout("CANARY"), httpx.ReadError("CANARY")])
+    def test_a_network_error_says_what_it_means_and_is_not_retried(self, job: Job, failure: Exception) -> None:
+        job.server.submit = failure
+        error = fails(job, NetworkError)
+        assert (error.reference, error.operation, error.transient) == ("submission-unanswered", "submit", True)
+        assert "may have created the job or not" in error.message
+        assert len(job.server.submissions) == 1
+
+    def test_after_one_the_next_run_takes_the_job_that_the_server_has_created(self, job: Job) -> None:
+        def answer(_: httpx.Request) -> httpx.Response:
+            job.server.tasks[JOB] = task()
+            raise httpx.ReadTimeout("CANARY")
+
+        job.server.submit = answer
+        fails(job, NetworkError)
+        job.server.submit = None
+        job.run()
+        assert len(job.server.submissions) == 1
+        assert job.store.load() == HANDLE
+
+    @pytest.mark.parametrize("failure", [httpx.ConnectError("CANARY"), httpx.ConnectTimeout("CANARY")])
+    def test_without_a_connection_nothing_was_submitted(self, job: Job, failure: Exception) -> None:
+        job.server.submit = failure
+        error = fails(job, NetworkError)
+        assert error.reference.startswith("connect-")
+        assert not (job.path / "extraction" / "submission.json").exists()
+
+    @pytest.mark.parametrize(
+        ("status", "certain"), [(503, True), (429, True), (502, False), (504, False), (500, False)]
+    )
+    def test_what_a_busy_answer_leaves_open_is_remembered(self, job: Job, status: int, certain: bool) -> None:
+        job.server.submit = httpx.Response(status, text="CANARY")
+        error = fails(job, SluiceError)
+        assert error.status == status
+        assert (job.path / "extraction" / "submission.json").exists() is not certain
+
+    def test_400_is_the_invalid_crtdl_and_the_whole_answer_is_kept(self, job: Job) -> None:
+        outcome = {"resourceType": "OperationOutcome", "issue": [{"code": "invalid", "diagnostics": "CANARY"}]}
+        job.server.submit = httpx.Response(400, json=outcome)
+        error = fails(job, ServiceError)
+        assert (error.reference, error.status) == ("crtdl-refused", 400)
+        kept = job.path / "extraction" / "submission-refused.json"
+        assert json.loads(kept.read_bytes()) == outcome
+        assert kept.stat().st_mode & 0o777 == 0o600
+        assert "extraction/submission-refused.json" in (error.hint or "")
+
+    def test_a_missing_content_location_is_an_error_and_the_job_is_found_by_the_next_run(self, job: Job) -> None:
+        def answer(_: httpx.Request) -> httpx.Response:
+            job.server.tasks[JOB] = task()
+            return httpx.Response(202)
+
+        job.server.submit = answer
+        assert fails(job, ServiceError).reference == "content-location-missing"
+        assert job.run().files == 1
+        assert len(job.server.submissions) == 1
+
+    def test_a_stop_during_the_submission_is_remembered(self, job: Job) -> None:
+        def answer(_: httpx.Request) -> httpx.Response:
+            job.server.tasks[JOB] = task()
+            raise Stopped("SIGTERM")
+
+        job.server.submit = answer
+        with pytest.raises(Stopped):
+            job.run()
+        job.run()
+        assert len(job.server.submissions) == 1
+
+    def test_a_token_that_cannot_be_had_means_that_nothing_was_submitted(self, job: Job) -> None:
+        auth = {"oauth_issuer_uri": "https://issuer.example", "oauth_client_id": "c", "oauth_client_secret": "s"}
+        job.config = job.config.model_validate(
+            job.config.model_dump() | {"services": {"extractor": {"base_url": BASE, "auth": auth}}}
+        )
+        answer: Callable[[httpx.Request], httpx.Response] = job.server._answer
+
+        def issuer(request: httpx.Request) -> httpx.Response:
+            return httpx.Response(503) if request.url.host == "issuer.example" else answer(request)
+
+        job.server._answer = issuer  # type: ignore[method-assign]
+        assert fails(job, SluiceError).transient
+        assert job.server.submissions == []
+        assert not (job.path / "extraction" / "submission.json").exists()
+
+
+def test_the_patients_of_the_file_travel_with_the_submission(job: Job, tmp_path: Path) -> None:
+    job.patients = tmp_path / "patients.txt"
+    job.patients.write_text("p1\np2\n")
+    job.run()
+    parameters = json.loads(job.server.submissions[0].content)["parameter"]
+    assert [parameter.get("valueString") for parameter in parameters] == [None, "p1", "p2"]
+
+
+def test_the_file_of_patients_is_not_needed_to_re_attach(job: Job, tmp_path: Path) -> None:
+    job.patients = tmp_path / "gone.txt"
+    job.store = Store(HANDLE)
+    assert job.run().files == 1
+
+
+def test_a_file_of_patients_that_is_gone_is_an_error_before_anything_is_sent(job: Job, tmp_path: Path) -> None:
+    job.patients = tmp_path / "gone.txt"
+    assert fails(job, InputError).reference == "patients-unreadable"
+    assert job.server.seen == []

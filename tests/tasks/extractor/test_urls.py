@@ -1,0 +1,148 @@
+"""URLs of an extraction (document 1, procedure 2, 3, 6, 7; document 3 §2)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tasks.extractor.urls import file_name, is_result_url, job_id_of, outputs, resolve, same_host, service_url
+from tasks.shared.errors import ServiceError
+
+BASE = "https://torch.example:8443"
+PREFIXED = "https://proxy.example/torch/v1"
+
+
+@pytest.mark.parametrize(
+    ("url", "base", "absolute"),
+    [
+        # absolute: kept
+        ("https://files.example/a//b.ndjson?x=1", BASE, "https://files.example/a//b.ndjson?x=1"),
+        ("HTTP://files.example/a", BASE, "HTTP://files.example/a"),
+        # path-relative: against base_url
+        ("/fhir/__status/1", BASE, f"{BASE}/fhir/__status/1"),
+        ("fhir/result/core.ndjson", BASE, f"{BASE}/fhir/result/core.ndjson"),
+        ("core.ndjson", BASE, f"{BASE}/core.ndjson"),
+        ("output/job/core.ndjson", BASE + "/", f"{BASE}/output/job/core.ndjson"),
+        ("//fhir/__status/1", BASE, f"{BASE}/fhir/__status/1"),
+        # a path prefix of base_url: kept, and not repeated
+        ("/fhir/__status/1", PREFIXED, f"{PREFIXED}/fhir/__status/1"),
+        ("/torch/v1/fhir/__status/1", PREFIXED, f"{PREFIXED}/fhir/__status/1"),
+        ("//torch/v1//fhir/x", PREFIXED, f"{PREFIXED}/fhir/x"),
+        ("/torch/v10/x", PREFIXED, f"{PREFIXED}/torch/v10/x"),
+        ("fhir/x", PREFIXED, f"{PREFIXED}/fhir/x"),
+        # scheme-less, host-prefixed: the scheme of base_url
+        ("//files.example/a.ndjson", BASE, "https://files.example/a.ndjson"),
+        ("files.example/a.ndjson", BASE, "https://files.example/a.ndjson"),
+        ("files.example/a.ndjson", "http://torch.example", "http://files.example/a.ndjson"),
+        ("nginx:8080/a.ndjson", BASE, "https://nginx:8080/a.ndjson"),
+        ("localhost:8080/a.ndjson", BASE, "https://localhost:8080/a.ndjson"),
+        ("localhost/a.ndjson", BASE, "https://localhost/a.ndjson"),
+        ("torch.example:8443/a.ndjson", BASE, "https://torch.example:8443/a.ndjson"),
+        ("[::1]:8080/a.ndjson", BASE, "https://[::1]:8080/a.ndjson"),
+        ("10.0.0.1/a.ndjson", BASE, "https://10.0.0.1/a.ndjson"),
+        ("torch/a.ndjson", "http://torch:8080", "http://torch/a.ndjson"),
+        (" /fhir/x ", BASE, f"{BASE}/fhir/x"),
+    ],
+)
+def test_a_url_of_the_server_is_made_absolute(url: str, base: str, absolute: str) -> None:
+    assert resolve(url, base) == absolute
+
+
+@pytest.mark.parametrize(
+    "url", ["", "  ", "ftp://files.example/x", "file:///etc/passwd", "http://", "https://h:99999/x", "a b"]
+)
+def test_what_is_no_http_url_is_an_error(url: str) -> None:
+    with pytest.raises(ServiceError) as caught:
+        resolve(url, BASE)
+    assert caught.value.reference == "result-url"
+
+
+@given(st.text(max_size=30))
+def test_whatever_the_server_writes_is_absolute_or_an_error(url: str) -> None:
+    try:
+        assert resolve(url, BASE).lower().startswith(("http://", "https://"))
+    except ServiceError as error:
+        assert error.reference == "result-url"
+
+
+@pytest.mark.parametrize(
+    ("url", "known"),
+    [
+        ("https://h/fhir/__status/11111111-1111-4111-8111-111111111111", True),
+        ("https://h/torch/fhir/__status/11111111-1111-4111-8111-111111111111", True),
+        ("https://h/fhir/extraction/x/y.json", True),
+        ("https://h/fhir/result/x", True),
+        ("https://h/fhir/__status/not-a-uuid", False),
+        ("https://h/fhir/result/", False),
+        ("https://h/fhir/Patient", False),
+        ("https://h/data/Patient.ndjson", False),
+    ],
+)
+def test_urls_of_complete_results_are_recognised(url: str, known: bool) -> None:
+    assert is_result_url(url) is known
+
+
+def test_the_job_id_is_the_last_path_segment_of_the_status_url() -> None:
+    assert job_id_of("https://h/fhir/__status/abc-1?x=/y") == "abc-1"
+    assert job_id_of("https://h/fhir/__status/abc-1/") == "abc-1"
+    assert job_id_of("https://h") == ""
+
+
+@pytest.mark.parametrize(
+    ("url", "same"),
+    [("http://TORCH.example/x", True), ("https://torch.example:1/x", True), ("https://files.torch.example/x", False)],
+)
+def test_the_host_name_decides_whether_a_file_gets_the_credentials(url: str, same: bool) -> None:
+    assert same_host(url, BASE) is same
+
+
+def bases(*urls: str) -> list[str]:
+    return [output.base for output in outputs(urls)]
+
+
+@pytest.mark.parametrize(
+    ("path", "base"),
+    [
+        ("/a/core.ndjson", "core"),
+        ("/a/b7.NDJSON", "b7"),
+        ("/a/b7.ndjson.zst", "b7"),
+        ("/a/b7", "b7"),
+        ("/a/b7.json?sig=CANARY", "b7.json"),
+        ("/", "download"),
+        ("/.ndjson", "download"),
+        ("/..%2f..%2fetc", "_.._etc"),
+    ],
+)
+def test_the_name_comes_from_the_last_segment(path: str, base: str) -> None:
+    assert bases(f"https://h{path}") == [base]
+
+
+def test_two_urls_with_one_last_segment_never_overwrite_each_other() -> None:
+    assert bases("https://h/1/x.ndjson", "https://h/2/X.ndjson", "https://h/x-2.ndjson") == ["x", "X-3", "x-2"]
+
+
+def test_ten_thousand_files_of_one_name_are_numbered_at_once() -> None:
+    assert bases(*(f"https://h/{n}/x.ndjson" for n in range(10_000)))[-1] == "x-10000"
+
+
+@given(st.lists(st.text(max_size=12), max_size=8))
+def test_names_are_different_in_any_case_and_the_same_every_time(segments: list[str]) -> None:
+    urls = [f"https://h/{segment}" for segment in segments]
+    found = bases(*urls)
+    assert len({base.casefold() for base in found}) == len(urls)
+    assert found == bases(*urls)
+    assert all("/" not in base and base.strip(". ") for base in found)
+
+
+def test_neither_output_nor_its_error_shows_the_query() -> None:
+    assert "CANARY" not in repr(outputs(["https://h/x.ndjson?sig=CANARY"]))
+
+
+def test_names_of_reports_are_file_names() -> None:
+    assert file_name("https://h/reports/resource-exclusions.csv?x=1") == "resource-exclusions.csv"
+    assert file_name("https://h/reports/") == ""
+
+
+def test_segments_under_fhir_are_escaped() -> None:
+    assert service_url("https://h/p/", "Task", "a/../b", "$pause") == "https://h/p/fhir/Task/a%2F..%2Fb/$pause"
