@@ -175,7 +175,7 @@ def adopted(asked: Asked) -> Iterator[tuple[Session, JobRecord, JobInputs]]:
             record.parameters
             | {
                 "config": str(Path(asked.config).absolute()),
-                "overrides": [*known, *(one for one in asked.overrides if one not in known)],
+                "overrides": [*(one for one in known if one not in asked.overrides), *asked.overrides],
             }
         )
         loaded = inputs.load()

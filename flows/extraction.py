@@ -76,7 +76,8 @@ def list_jobs(
                 raise
             raise InputError(
                 "extraction-search", "the extraction server does not accept the search", context=error.context,
-                status=400, operation="task", hint="it may not know a state; --lenient lets it ignore what it does not know",
+                hint="it may not know a state; --lenient lets it ignore what it does not know",
+                operation="task", status=400,
             ) from None  # fmt: skip
     if as_json:
         click.echo(_dump([task.as_dict() for task in tasks]))

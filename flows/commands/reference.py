@@ -41,6 +41,8 @@ _ARGUMENTS = {
     "JOB": "job id, as `pipeline start` and `job list` print it",
     "[CRTDL] [INPUT]": "a CRTDL file (JSON), and a directory or an HTTP(S) URL to import; told apart by what they are, "
     "so either may be left out, and their order does not matter",
+    "CRTDL": "a CRTDL file (JSON)",
+    "ID…": "ids of extraction jobs, as the extraction server gives them",
     "SHELL": "the shell to complete in",
 }
 

@@ -21,6 +21,7 @@ SEVERITIES = ("FATAL", "ERROR", "WARNING", "INFO", "SUCCESS")
 REPORTS = ("job-diagnostics-summary", "resource-exclusions", "patient-exclusions")
 OTHER = "(other)"
 
+_PATIENT_STAGES = ("CONSENT", "DIRECT_LOAD", "CASCADING_DELETE")
 _EXCLUSIONS = ("Consent", "Reference-Not-Found", "Resource-Outside-Batch", "Cascading-Delete")
 
 
@@ -119,7 +120,7 @@ def details(result: ExtractionResult, crtdl: Crtdl | None) -> dict[str, Any]:
     found: dict[str, Any] = {
         "cohort_patients": _count(summary.get("Num-Cohort-Patients")),
         "final_patients": result.final_patients,
-        "patient_exclusions": {stage: n for stage in STAGES if (n := _count(patients.get(stage))) is not None},
+        "patient_exclusions": {stage: n for stage in _PATIENT_STAGES if (n := _count(patients.get(stage))) is not None},
         "resource_exclusions": _exclusions(_object(summary.get("Resource-Exclusions")), names),
         "resource_inclusions": dict(_inclusions(_object(summary.get("Resource-Inclusions")), names)),
         "median_seconds": {

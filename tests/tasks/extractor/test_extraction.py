@@ -272,7 +272,8 @@ class TestFreshExtraction:
         old, new = f"{BASE}/out/1/core.ndjson", f"{BASE}/out/2/core.ndjson"
         stale = f"{BASE}/out/1/stale.ndjson"
         missing = f"{BASE}/out/1/missing.ndjson"
-        run = job(tmp_path, manifest(old, stale, missing), {old: BUNDLE, stale: BUNDLE}, file_ready_retries=1)
+        files = {old: BUNDLE, stale: BUNDLE}
+        run = job(tmp_path, manifest(old, stale, missing), files, file_ready_retries=1, max_concurrent_downloads=1)
         fails(run)
         assert set(run.imported()) == {"core.ndjson", "stale.ndjson"}
         run.server.polls = [httpx.Response(404), manifest(new)]

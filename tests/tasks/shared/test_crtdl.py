@@ -283,9 +283,9 @@ JSON = st.recursive(
     max_leaves=8,
 )
 PLACES = [
-    ("version",), (COHORT,), (COHORT, "inclusionCriteria"), FIRST, (*FIRST, "valueFilter"), (*FIRST, "attributeFilters"),
-    ("dataExtraction",), GROUPS, (*GROUPS, 0), (*GROUPS, 1, "attributes"), (*GROUPS, 1, "attributes", 0, "linkedGroups"),
-    (*GROUPS, 1, "filter"), (*GROUPS, 1, "filter", 0, "codes"), (*GROUPS, 1, "id"),
+    ("version",), (COHORT,), (COHORT, "inclusionCriteria"), FIRST, (*FIRST, "valueFilter"), (*GROUPS, 1, "id"),
+    (*FIRST, "attributeFilters"), ("dataExtraction",), GROUPS, (*GROUPS, 0), (*GROUPS, 1, "attributes"),
+    (*GROUPS, 1, "attributes", 0, "linkedGroups"), (*GROUPS, 1, "filter"), (*GROUPS, 1, "filter", 0, "codes"),
 ]  # fmt: skip
 
 

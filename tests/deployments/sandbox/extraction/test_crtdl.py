@@ -1,0 +1,219 @@
+"""A query that the sandbox cannot honour is refused with 400 naming what, never half-answered."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deployments.sandbox.data import DEMO_CRTDL
+from deployments.sandbox.extraction.crtdl import read_query
+from deployments.sandbox.extraction.findings import QueryError
+from tests.deployments.sandbox.extraction.conftest import (
+    AGE,
+    BASE,
+    GENDER,
+    SNOMED,
+    Start,
+    attribute,
+    ccdl,
+    code,
+    criterion,
+    crtdl,
+    group,
+)
+
+CONDITIONS = group("cond", "Condition", attribute("Condition.code", must=True), attribute("Condition.onset[x]"))
+
+
+def findings(query: Any) -> tuple[str, ...]:
+    try:
+        read_query(query if isinstance(query, bytes) else json.dumps(query).encode())
+    except QueryError as error:
+        return error.findings
+    return ()
+
+
+def changed(path: str, value: Any) -> dict[str, Any]:
+    """A good query with one place changed; ``del`` removes it."""
+    query = copy.deepcopy(
+        crtdl(
+            CONDITIONS | {"filter": [{"type": "token", "name": "code", "codes": [code("s", "1")]}]},
+            cohort=ccdl([criterion("Diagnose", code("s", "1"), timeRestriction={"afterDate": "2025-01-01"})]),
+        )
+    )
+    node: Any = query
+    *steps, last = [int(step) if step.isdigit() else step for step in path.split(".")]
+    for step in steps:
+        node = node[step]
+    if value == "del":
+        del node[last]
+    else:
+        node[last] = value
+    return query
+
+
+def test_a_good_query_has_no_findings() -> None:
+    assert findings(changed("display", "a name")) == ()
+    assert findings(changed("version", "http://json-schema.org/to-be-done/schema#")) == ()
+    assert findings(changed("cohortDefinition.version", "https://example.org/ccdl/v2")) == ()
+    assert findings(DEMO_CRTDL.read_bytes()) == ()
+
+
+def test_unknown_keys_that_cannot_narrow_the_query_are_ignored() -> None:
+    assert findings(changed("comment", "x")) == ()
+    assert findings(changed("dataExtraction.attributeGroups.1.note", {"x": 1})) == ()
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b"\xff", b"[" * 100_000])
+def test_what_is_no_json_object_is_a_finding(content: bytes) -> None:
+    assert findings(content) == ("the query is no JSON object",)
+
+
+G = "dataExtraction.attributeGroups"
+C = "cohortDefinition.inclusionCriteria.0.0"
+CASES: list[tuple[str, Any, str]] = [
+    ("version", "del", "version: a text is expected"),
+    ("version", "3", "version: 3 is not supported"),
+    ("cohortDefinition", "del", "cohortDefinition: an object is expected"),
+    ("cohortDefinition.version", "1", "cohortDefinition.version: 1 is not supported"),
+    ("cohortDefinition.inclusionCriteria", "del", "inclusionCriteria: at least one entry"),
+    ("cohortDefinition.inclusionCriteria", [], "inclusionCriteria: at least one entry"),
+    ("cohortDefinition.inclusionCriteria", [[]], "inclusionCriteria[0]: a list with at least one criterion"),
+    ("cohortDefinition.inclusionCriteria", [{}], "inclusionCriteria[0]: a list with at least one criterion"),
+    ("cohortDefinition.exclusionCriteria", [[]], "exclusionCriteria[0]: a list with at least one criterion"),
+    (f"{C}.context", "del", "[0][0].context: an object is expected"),
+    (f"{C}.context.code", "Bioprobe", "Bioprobe is not supported; known are Patient, Diagnose"),
+    (f"{C}.context.system", "x", "context.system: fdpg.mii.cds is expected"),
+    (f"{C}.termCodes", [], "termCodes: at least one entry"),
+    (f"{C}.termCodes.0.system", "del", "termCodes[0].system: a text is expected"),
+    (f"{C}.timeRestriction", {}, "timeRestriction: afterDate or beforeDate is expected"),
+    (f"{C}.timeRestriction.afterDate", "01.01.2025", "afterDate: a date as YYYY-MM-DD"),
+    (f"{C}.timeRestriction.afterDate", "2025-02-30", "afterDate: a date as YYYY-MM-DD"),
+    (f"{C}.timeRestriction.beforeDate", "2024-12-31", "timeRestriction: beforeDate is before afterDate"),
+    (f"{C}.timeRestriction.during", "2024", "during: the sandbox does not know this key"),
+    (f"{C}.valueFilter", {"type": "concept", "selectedConcepts": [code("s", "1")]}, "Diagnose has no value to filter"),
+    (f"{C}.valueFilters", [], "valueFilters: the sandbox does not know this key"),
+    (f"{C}.attributeFilters", [{"type": "concept"}], "attributeCode: an object is expected"),
+    (
+        f"{C}.attributeFilters",
+        [{"type": "concept", "attributeCode": code("s", "colour"), "selectedConcepts": [code("s", "1")]}],
+        "colour is not supported for Diagnose; known are",
+    ),
+    (
+        f"{C}.attributeFilters",
+        [{"type": "reference", "attributeCode": code("s", "severity"), "criteria": []}],
+        "severity is no reference",
+    ),
+    ("dataExtraction", "del", "dataExtraction: an object is expected"),
+    (G, [], "attributeGroups: at least one entry"),
+    (f"{G}.0", "del", "exactly one Patient group is expected, 0 found"),
+    (f"{G}.1.id", "pat", "attributeGroups[1].id: pat is used twice"),
+    (f"{G}.1.id", "del", "attributeGroups[1].id: a text is expected"),
+    (f"{G}.1.groupReference", "del", "attributeGroups[1].groupReference: a text is expected"),
+    (f"{G}.1.groupReference", f"{BASE}Observation", "groupReference: is the profile of another type"),
+    (f"{G}.1.attributes", [], "attributes: at least one entry"),
+    (f"{G}.1.attributes.0.mustHave", "del", "attributes[0].mustHave: true or false"),
+    (f"{G}.1.attributes.0.attributeRef", "Condition", "Condition is no element of a resource type"),
+    (f"{G}.1.attributes.0.attributeRef", "Diagnosis.code", "Diagnosis.code is no element of a resource type"),
+    (f"{G}.1.attributes.0.attributeRef", "Condition.a b", "Condition.a b is no element path"),
+    (f"{G}.1.attributes.0.attributeRef", "Condition.code.coding:icd10-gm", "names a slice"),
+    (f"{G}.1.attributes.0.attributeRef", "Condition.onset[x]:onsetWhenever", "names a slice"),
+    (f"{G}.1.attributes.0.attributeRef", "Observation.code", "are of several types: Condition, Observation"),
+    (f"{G}.1.attributes.0.linkedGroups", ["nowhere"], "links to the group nowhere, which does not exist"),
+    (f"{G}.1.attributes.0.linkedGroups", [7], "linkedGroups[0]: the id of a group is expected"),
+    (f"{G}.0.includeReferenceOnly", True, "the Patient group cannot be includeReferenceOnly"),
+    (f"{G}.1.includeReferenceOnly", "yes", "includeReferenceOnly: true or false"),
+    (f"{G}.1.filter.0.name", "colour", "the search parameter colour of Condition is not supported"),
+    (f"{G}.1.filter.0.type", "string", "filter[0].type: token or date is expected"),
+    (f"{G}.1.filter.0.codes", [], "filter[0].codes: at least one entry"),
+    (f"{G}.1.filter.0.modifier", "not", "modifier: the sandbox does not know this key"),
+    (f"{G}.1.filter.0", {"type": "date", "name": "recorded-date"}, "filter[0]: start or end is expected"),
+    (
+        f"{G}.1.filter.0",
+        {"type": "date", "name": "recorded-date", "start": "2025-01-02", "end": "2025-01-01"},
+        "filter[0]: end is before start",
+    ),
+    (
+        f"{G}.1.filter",
+        [{"type": "date", "name": name, "start": "2025-01-01"} for name in ("recorded-date", "onset-date")],
+        "filter: at most one date filter",
+    ),
+]
+
+
+@pytest.mark.parametrize(("path", "value", "expected"), CASES)
+def test_each_fault_is_named_with_its_place(path: str, value: Any, expected: str) -> None:
+    found = findings(changed(path, value))
+    assert any(expected in finding for finding in found), found
+
+
+PERSON: list[tuple[dict[str, Any], str]] = [
+    (criterion("Patient", code(SNOMED, "1")), "the context Patient knows one code"),
+    (criterion("Patient", GENDER, AGE), "the context Patient knows one code"),
+    (criterion("Patient", GENDER, timeRestriction={"afterDate": "2025-01-01"}), "timeRestriction: is not supported"),
+    (criterion("Patient", AGE, valueFilter={"type": "concept", "selectedConcepts": [code("s", "1")]}), "a quantity"),
+    (
+        criterion("Patient", GENDER, valueFilter={"type": "quantity-comparator", "comparator": "gt", "value": 1}),
+        "a concept filter is expected",
+    ),
+    (
+        criterion("Patient", AGE, valueFilter={"type": "quantity-comparator", "comparator": "gt", "value": 1}),
+        "an age has one of the units a, mo, wk",
+    ),
+    (
+        criterion("Laboruntersuchung", GENDER, valueFilter={"type": "quantity-comparator", "comparator": "ne", "value": 1}),
+        "ne is none of gt, ge, lt, le, eq",
+    ),
+    (
+        criterion("Laboruntersuchung", GENDER, valueFilter={"type": "quantity-comparator", "comparator": "gt", "value": "1"}),
+        "value: a number is expected",
+    ),
+    (
+        criterion("Laboruntersuchung", GENDER, valueFilter={"type": "quantity-range", "minValue": 2, "maxValue": 1}),
+        "maxValue: is less than minValue",
+    ),
+    (criterion("Laboruntersuchung", GENDER, valueFilter={"type": "text"}), "text is none of concept"),
+    (criterion("Einwilligung", code("fdpg.consent.combined", "yes-yes")), "combined consent codes are not supported"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "expected"), PERSON)
+def test_each_criterion_that_cannot_be_evaluated_is_named(wrong: dict[str, Any], expected: str) -> None:
+    found = findings(crtdl(CONDITIONS, cohort=ccdl([wrong])))
+    assert any(expected in finding for finding in found), found
+    excluded = findings(crtdl(CONDITIONS, cohort=ccdl([criterion("Patient", GENDER)], exclusion=[[wrong]])))
+    assert any("exclusionCriteria[0][0]" in finding and expected in finding for finding in excluded), excluded
+
+
+def test_criteria_do_not_refer_to_criteria_without_end() -> None:
+    inner = criterion("Fall", code("s", "1"))
+    for _ in range(500):
+        where = {"type": "reference", "attributeCode": code("x", "encounter"), "criteria": [inner]}
+        inner = criterion("Diagnose", code("s", "1"), attributeFilters=[where])
+    assert any("more than 10 deep" in finding for finding in findings(crtdl(CONDITIONS, cohort=ccdl([inner]))))
+
+
+def test_types_that_belong_to_several_patients_are_refused() -> None:
+    found = findings(crtdl(group("x", "Appointment", attribute("Appointment.status"))))
+    assert any("Appointment can belong to several patients" in finding for finding in found)
+
+
+def test_all_findings_come_in_one_answer(start: Start, hospital: Path) -> None:
+    query = changed("version", "9")
+    query["cohortDefinition"]["inclusionCriteria"][0][0]["context"]["code"] = "Nothing"
+    query["dataExtraction"]["attributeGroups"][1]["attributes"][0]["linkedGroups"] = ["nowhere"]
+    found = start(hospital).findings(query)
+    assert len(found) == 3
+    assert found[0].startswith("version: ")
+    assert found[1].startswith("cohortDefinition.inclusionCriteria[0][0].context: ")
+    assert found[2].startswith("dataExtraction.attributeGroups[1]: ")
+
+
+def test_a_refused_query_makes_no_job(start: Start, hospital: Path) -> None:
+    client = start(hospital)
+    client.findings(changed("version", "9"))
+    assert client.get("/fhir/Task").json()["total"] == 0
