@@ -15,7 +15,8 @@ import click
 
 from config import load_config
 from flows.watch import human_seconds
-from tasks.extractor.client import ExtractionClient, extraction_client, service_client
+from tasks.extractor.client import ExtractionClient
+from tasks.extractor.connection import extraction_client, service_client
 from tasks.extractor.task import ExtractionTask, Priority
 from tasks.shared.crtdl import parse_document, read_content
 from tasks.shared.errors import InputError, ServiceError, SluiceError

@@ -10,7 +10,8 @@ from uuid import UUID
 from config import ConfigError, EnrichmentRule, PipelineConfig
 from config.enrichments import enrichment_rules
 from tasks.extractor import failures
-from tasks.extractor.client import ExtractionClient, base_url_of, extraction_client, service_client
+from tasks.extractor.client import ExtractionClient
+from tasks.extractor.connection import base_url_of, extraction_client, service_client
 from tasks.extractor.manifest import ExtractionResult, details, parse_result
 from tasks.extractor.polling import Gone, Poller
 from tasks.extractor.preprocess import idle_rules
@@ -160,6 +161,7 @@ class _Run:
             self._http,
             self._directory,
             base_url=self._base_url,
+            availability=files.availability,
             trusted=files.trusted,
             timeout=extractor.download_stall_timeout.total_seconds(),
             attempts=self._context.config.retry.max_attempts,

@@ -18,7 +18,7 @@ from tasks.shared.answer import Answer
 from tasks.shared.crtdl import Crtdl
 
 SEVERITIES = ("FATAL", "ERROR", "WARNING", "INFO", "SUCCESS")
-REPORTS = ("job-diagnostics-summary", "resource-exclusions", "patient-exclusions")
+REPORTS = frozenset({"job-diagnostics-summary", "resource-exclusions", "patient-exclusions"})
 OTHER = "(other)"
 
 _PATIENT_STAGES = ("CONSENT", "DIRECT_LOAD", "CASCADING_DELETE")

@@ -7,8 +7,10 @@ them is ever an import file. A missing one is a warning, no failure.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from tasks.extractor.availability import Availability
 from tasks.extractor.urls import file_name, resolve
 from tasks.shared.download import Downloader
 from tasks.shared.errors import NetworkError, SluiceError, StorageError, TransientError
@@ -19,12 +21,15 @@ from tasks.shared.stop import Stop
 REPORTS = "reports"
 CONSENT = "consent"
 
+_CHECKS = 3
+
 
 class Companions:
     """Fetches what comes with the data files; a file that is there already is complete.
 
-    URLs are as the server wrote them, relative to ``base_url``. ``trusted`` says whether one gets the credentials.
-    ``timeout`` in seconds is the longest silence. ``warnings`` collects what is missing, by name and without data.
+    URLs are as the server wrote them, relative to ``base_url``; ``availability`` is that of the data files.
+    ``trusted`` says whether a URL gets the credentials. ``timeout`` in seconds is the longest silence. ``warnings``
+    collects what is missing, by name and without data.
     """
 
     def __init__(
@@ -33,6 +38,7 @@ class Companions:
         directory: Path,
         *,
         base_url: str,
+        availability: Availability,
         trusted: Callable[[str], bool],
         timeout: float,
         attempts: int,
@@ -42,6 +48,8 @@ class Companions:
         self._http = http
         self._directory = directory
         self._base_url = base_url
+        # Whether they come at all is open, and the data files were there: no need to wait for each as long.
+        self._availability = replace(availability, checks=min(availability.checks, _CHECKS))
         self._trusted = trusted
         self._timeout = timeout
         self._attempts = attempts
@@ -59,7 +67,7 @@ class Companions:
                 continue
             try:
                 if not target.is_file():
-                    self._fetch(resolve(url, self._base_url), target)
+                    self._fetch(self._ready(url), target)
             except StorageError:
                 raise
             except SluiceError as error:
@@ -78,7 +86,7 @@ class Companions:
             base = base_name(file_name(url)) or f"{number}_consent"
             try:
                 if existing_file(directory, base) is None:
-                    absolute = resolve(url, self._base_url)
+                    absolute = self._ready(url)
                     trusted = self._trusted(absolute)
                     downloader.fetch(absolute, directory, base, credentials=trusted, allow_cross_origin=True)
             except StorageError:
@@ -91,6 +99,17 @@ class Companions:
         if reason is not None:
             self._missing(f"{missing} of {len(urls)} consent audit files", reason)
         return found
+
+    def _ready(self, url: str) -> str:
+        """The absolute URL of a file that is there."""
+        absolute = resolve(url, self._base_url)
+        try:
+            self._availability.wait(absolute, credentials=self._trusted(absolute), sleep=self._sleep)
+        except TransientError:
+            # One is missing: the others, of which there may be hundreds, are asked for once.
+            self._availability = replace(self._availability, checks=min(self._availability.checks, 1))
+            raise
+        return absolute
 
     def _missing(self, what: str, error: SluiceError) -> None:
         status = f", status {error.status}" if error.status else ""

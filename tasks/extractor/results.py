@@ -52,6 +52,7 @@ class ResultFiles:
         self._result = result
         self._base_url = base_url
         self._sleep = sleep
+        self.availability = _availability(context.config, http)
         self.warnings: list[str] = []
         self.core_lines = 0
         # The same URL twice is one file: imported twice, every resource would be there twice.
@@ -89,7 +90,6 @@ class ResultFiles:
         progress.begin("downloading")
         progress.expect(files=len(self._outputs))
         downloader = self.downloader(progress)
-        availability = _availability(context.config, self._http)
 
         def one(output: Output, stop: Stop) -> None:
             done = target.finished(output.base)
@@ -98,7 +98,7 @@ class ResultFiles:
                 self._note_core(output, done)
                 return
             trusted = self.trusted(output.url)
-            availability.wait(output.url, credentials=trusted, sleep=self._sleep or stop.sleep)
+            self.availability.wait(output.url, credentials=trusted, sleep=self._sleep or stop.sleep)
             facts = downloader.fetch(
                 output.url,
                 target.path,

@@ -45,8 +45,8 @@ _TURNED_AWAY = frozenset({429, 503})
 _ACCEPTED = frozenset({"content-location-missing", "result-url"})
 """The server has created a job, and did not say in a usable way which."""
 
-_AROUND = 120.0
-"""Seconds around the submission in which a new job can be ours, by the server's own clock."""
+_AROUND = 900.0
+"""Seconds around the submission in which a new job can be ours, by the server's clock (a proxy's may differ)."""
 
 
 class _Note(msgspec.Struct):

@@ -213,4 +213,5 @@ def _list(value: Any) -> list[Any]:
 
 
 def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) and value else None
+    """Text that may be shown on a terminal."""
+    return value if isinstance(value, str) and value and value.isprintable() else None

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.tasks.extractor.support import crtdl
-from tests.tasks.shared.loopback import Loopback, Raw, Reply, Seen, loopback
+from tests.tasks.shared.loopback import Raw, Reply, Seen, loopback
 
 JSON = {"Content-Type": "application/fhir+json"}
 
@@ -41,12 +39,9 @@ class ExtractionServer:
     polls: int = 2
     tasks: dict[str, dict[str, Any]] = field(default_factory=dict)
     polled: dict[str, int] = field(default_factory=dict)
-    slow: dict[str, float] = field(default_factory=dict)
-    """Seconds before an answer, by a part of the path."""
     override: Callable[[Seen], Reply | Raw | None] = lambda _: None
     url: str = ""
     seen: list[Seen] = field(default_factory=list)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __call__(self, seen: Seen) -> Reply | Raw:
         self.seen.append(seen)
@@ -113,19 +108,9 @@ def _json(document: object, status: int = 200) -> Reply:
 
 @contextmanager
 def extraction_server(server: ExtractionServer) -> Iterator[ExtractionServer]:
-    with loopback(_Unlocked(server)) as listening:
+    with loopback(server) as listening:
         server.url = listening.url
         yield server
-
-
-class _Unlocked:
-    """Answers slowly where it is told to, without holding up the others."""
-
-    def __init__(self, server: ExtractionServer) -> None:
-        self._server = server
-
-    def __call__(self, seen: Seen) -> Reply | Raw:
-        return self._server(seen)
 
 
 def project(directory: Path, url: str, steps: str = "[extractor]", extra: str = "") -> None:
@@ -141,6 +126,3 @@ retry: {{max_attempts: 2, initial_backoff_ms: 10, max_backoff_ms: 20}}
 jobs_dir: jobs
 """
     )
-
-
-__all__ = ["ExtractionServer", "Loopback", "bundles", "extraction_server", "project", "time"]

@@ -116,7 +116,8 @@ class Engine:
     def jobs(self) -> list[Job]:
         """All jobs, newest first."""
         with self._changed:
-            return sorted(self._jobs.values(), key=lambda job: (job.created, job.id), reverse=True)
+            # In the order they came, which decides where two have one time.
+            return sorted(self._jobs.values(), key=lambda job: job.created)[::-1]
 
     def stages(self, identity: str) -> dict[str, Stage]:
         """The batches of a job that are being processed and have reported a stage."""
@@ -230,7 +231,7 @@ class Engine:
     def _claim(self) -> _Claim | None:
         """The next unit: of HIGH jobs before NORMAL ones, of older jobs first."""
         waiting = [job for job in self._jobs.values() if not job.status.is_final and job.id not in self._deleting]
-        for job in sorted(waiting, key=lambda job: (job.priority is not Priority.HIGH, job.created, job.id)):
+        for job in sorted(waiting, key=lambda job: (job.priority is not Priority.HIGH, job.created)):
             unit = self._next_unit(job)
             if unit is not None:
                 started = unit.started or self._units.clock()

@@ -50,8 +50,9 @@ class JobStore:
         self._db.close()
 
     def load(self) -> list[Job]:
-        """All jobs."""
-        return [msgspec.json.decode(row[0], type=Job) for row in self._db.execute("SELECT state FROM job")]
+        """All jobs, in the order they came."""
+        rows = self._db.execute("SELECT state FROM job ORDER BY rowid")
+        return [msgspec.json.decode(row[0], type=Job) for row in rows]
 
     def add(self, job: Job, crtdl: bytes) -> None:
         """Keep a new job with its query."""

@@ -399,6 +399,16 @@ class TestCompanions:
             "not downloaded: the report patient-exclusions.csv",
         ]
 
+    def test_hundreds_of_missing_consent_audits_do_not_keep_a_run_waiting(self, tmp_path: Path) -> None:
+        run = job(tmp_path, manifest(BATCH), {BATCH: BUNDLE})
+        output = [
+            {"type": {"text": "Consent audit NDJSON"}, "valueUrl": f"/{number}_consent.ndjson"} for number in range(300)
+        ]
+        run.server.tasks[JOB] = task(status="COMPLETED", output=output)
+        (warning,) = run.run().warnings
+        assert warning.startswith("not downloaded: 300 of 300 consent audit files")
+        assert sum(run.clock.sleeps) < 60
+
     def test_a_report_whose_url_cannot_be_used_is_a_warning(self, tmp_path: Path) -> None:
         extension = [{"url": "torch-patient-exclusions", "valueUrl": "file:///etc/CANARY"}]
         result = job(tmp_path, manifest(BATCH, extension=extension), {BATCH: BUNDLE}).run()

@@ -36,6 +36,13 @@ def test_what_is_no_task_is_none(resource: Any) -> None:
     assert parse_task(resource) is None
 
 
+def test_text_that_a_terminal_would_obey_is_not_read() -> None:
+    parsed = parse_task(task(status="\x1b[2J", authoredOn="\x1b]0;CANARY\x07"))
+    assert parsed is not None
+    assert (parsed.status, parsed.authored) == ("", None)
+    assert parse_task(task("\x1b[2J")) is None
+
+
 def extension(prefix: str, base: str = "https://example.org/fhir/") -> dict[str, Any]:
     active = {
         "url": "activeBatch",

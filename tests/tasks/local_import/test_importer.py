@@ -79,6 +79,7 @@ def test_files_are_imported_with_counts_and_sizes(tmp_path: Path, enabled: bool)
         files=2,
         resources_in=5,
         resources_out=5,
+        lines_out=5,
         bytes_in=size,
         bytes_out=stored,
         output="import",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import csv
+import io
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -33,9 +35,9 @@ def patient(key: str, **fields: Any) -> dict[str, Any]:
     return {"resourceType": "Patient", "id": key} | fields
 
 
-def resource(kind: str, key: str, owner: str | None = None, profile: str | None = None, **fields: Any) -> dict[str, Any]:
+def resource(kind: str, key: str, owner: str | None = None, profile: Any = "", **fields: Any) -> dict[str, Any]:
     made: dict[str, Any] = {"resourceType": kind, "id": key}
-    if profile is not None:
+    if profile:
         made["meta"] = {"profile": [profile]}
     if owner is not None:
         made["patient" if kind in ("Consent", "Immunization") else "subject"] = {"reference": f"Patient/{owner}"}
@@ -144,13 +146,14 @@ class Result:
 
     def excluded(self) -> set[tuple[str, str, str, str]]:
         """Reason, group, attribute and resource of every row of the resource report."""
-        rows = [tuple(line.strip('"').split('","')) for line in self.report("resource-exclusions.csv").splitlines()[1:]]
-        return {(row[1], row[2], row[3], row[4]) for row in rows}
+        return {(row[1], row[2], row[3], row[4]) for row in self.rows("resource-exclusions.csv")}
 
     def left_out(self) -> set[tuple[str, str]]:
         """Stage and patient of every row of the patient report."""
-        rows = [tuple(line.strip('"').split('","')) for line in self.report("patient-exclusions.csv").splitlines()[1:]]
-        return {(row[1], row[2]) for row in rows}
+        return {(row[1], row[2]) for row in self.rows("patient-exclusions.csv")}
+
+    def rows(self, name: str) -> list[list[str]]:
+        return list(csv.reader(io.StringIO(self.report(name))))[1:]
 
 
 def by_key(bundle: dict[str, Any]) -> dict[str, Any]:

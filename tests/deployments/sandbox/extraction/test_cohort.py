@@ -248,7 +248,9 @@ class TestValues:
 
     def test_concepts(self, found: Any) -> None:
         resources = [
-            resource("Observation", f"r{n}", f"p{n}", code={"coding": [HB]}, valueCodeableConcept=concept(SNOMED, str(n)))
+            resource(
+                "Observation", f"r{n}", f"p{n}", code={"coding": [HB]}, valueCodeableConcept=concept(SNOMED, str(n))
+            )
             for n in (1, 2, 3)
         ]
         value = concepts(code(SNOMED, "1"), code(SNOMED, "3"))
@@ -257,9 +259,13 @@ class TestValues:
     def test_all_filters_must_be_met_by_one_resource(self, found: Any) -> None:
         high = {"value": 20, "code": "g/dL"}
         resources = [
-            resource("Observation", "r1", "p1", code={"coding": [HB]}, valueQuantity=high, effectiveDateTime="2024-01-01"),
+            resource(
+                "Observation", "r1", "p1", code={"coding": [HB]}, valueQuantity=high, effectiveDateTime="2024-01-01"
+            ),
             resource("Observation", "r2", "p1", code={"coding": [HB]}, effectiveDateTime="2025-01-01"),
-            resource("Observation", "r3", "p2", code={"coding": [HB]}, valueQuantity=high, effectiveDateTime="2025-01-01"),
+            resource(
+                "Observation", "r3", "p2", code={"coding": [HB]}, valueQuantity=high, effectiveDateTime="2025-01-01"
+            ),
         ]
         time = {"afterDate": "2025-01-01"}
         query = ccdl([criterion("Laboruntersuchung", HB, valueFilter=compare("gt", 1), timeRestriction=time)])
@@ -324,7 +330,9 @@ class TestAttributes:
 
     def test_a_bare_code_has_no_system_to_compare(self, found: Any) -> None:
         resources = [resource("Observation", "r1", "p1", code={"coding": [HB]}, status="final")]
-        where = {"attributeCode": code("x", "status")} | concepts(code("http://hl7.org/fhir/observation-status", "final"))
+        where = {"attributeCode": code("x", "status")} | concepts(
+            code("http://hl7.org/fhir/observation-status", "final")
+        )
         assert found(ccdl([criterion("Laboruntersuchung", HB, attributeFilters=[where])]), *resources) == ["p1"]
 
     def test_references_lead_to_resources_that_meet_one_of_the_criteria(self, found: Any) -> None:

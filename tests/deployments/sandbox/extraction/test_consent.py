@@ -1,0 +1,187 @@
+"""Consent (document 3 §2): who is extracted, which of their resources, and the audit files of document 2."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deployments.sandbox.data import DATA
+from tests.deployments.sandbox.extraction.conftest import (
+    EVERYBODY,
+    Client,
+    Start,
+    attribute,
+    ccdl,
+    code,
+    criterion,
+    crtdl,
+    group,
+    patient,
+    resource,
+    write,
+)
+
+POLICY = "2.16.840.1.113883.3.1937.777.24.5.3"
+CODE = code(f"urn:oid:{POLICY}", f"{POLICY}.8")
+COHORT = ccdl([criterion("Einwilligung", CODE), EVERYBODY])
+QUERY = crtdl(group("obs", "Observation", attribute("Observation.code")), cohort=COHORT)
+WITHOUT = crtdl(group("obs", "Observation", attribute("Observation.code")))
+
+
+def provision(part: int, start: str, end: str, kind: str = "permit") -> dict[str, Any]:
+    coding = {"system": f"urn:oid:{POLICY}", "code": f"{POLICY}.{part}"}
+    return {"type": kind, "period": {"start": start, "end": end}, "code": [{"coding": [coding]}]}
+
+
+def consent(key: str, *provisions: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    made = {"status": "active", "dateTime": "2024-01-01", "provision": {"type": "deny", "provision": list(provisions)}}
+    return resource("Consent", f"consent-{key}", key, **(made | fields))
+
+
+USE = provision(8, "2024-01-01", "2054-12-31")
+COLLECT = provision(6, "2024-01-01", "2025-12-31")
+
+
+def observation(key: str, date: str | None, **fields: Any) -> dict[str, Any]:
+    return resource("Observation", f"o-{key}-{date}", key, **({"effectiveDateTime": date} if date else {}), **fields)
+
+
+@pytest.fixture
+def extract(start: Start, tmp_path: Path) -> Any:
+    """The resources extracted for patient p, who has the given consents and observations of several dates."""
+
+    def run(*consents: dict[str, Any], query: Any = QUERY, today: datetime | None = None) -> set[str]:
+        days = ("2023-12-31", "2024-01-01", "2025-12-31", "2026-01-01", None)
+        observations = [observation("p", day) for day in days]
+        data = write(tmp_path / "data", patient("p", gender="male"), *consents, *observations)
+        options = {"clock": lambda: today} if today else {}
+        return set(start(data, **options).extract(query).resources)
+
+    return run
+
+
+def test_without_a_consent_criterion_everybody_consents(extract: Any) -> None:
+    assert len(extract(query=WITHOUT)) == 6
+
+
+def test_resources_must_lie_inside_the_permit_to_collect_undated_ones_pass(extract: Any) -> None:
+    assert extract(consent("p", USE, COLLECT)) == {
+        "Patient/p", "Observation/o-p-2024-01-01", "Observation/o-p-2025-12-31", "Observation/o-p-None",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("today", "allowed"), [("2026-03-01", True), ("2054-12-31", True), ("2055-01-01", False), ("2023-12-31", False)]
+)
+def test_today_must_lie_inside_the_permit_to_use(extract: Any, today: str, allowed: bool) -> None:
+    moment = datetime.fromisoformat(today).replace(tzinfo=UTC)
+    assert bool(extract(consent("p", USE, COLLECT), today=moment)) is allowed
+
+
+def test_a_deny_takes_its_days_out_of_every_permit(extract: Any) -> None:
+    deny = provision(6, "2025-01-01", "2030-01-01", "deny")
+    assert extract(consent("p", USE, COLLECT, deny)) == {
+        "Patient/p", "Observation/o-p-2024-01-01", "Observation/o-p-None",
+    }  # fmt: skip
+    assert extract(consent("p", USE, COLLECT, provision(8, "2026-01-01", "2027-01-01", "deny"))) == set()
+
+
+def test_nobody_without_both_codes_and_only_active_consents_count(extract: Any) -> None:
+    assert extract(consent("p", USE)) == set()
+    assert extract(consent("p", USE, COLLECT, status="inactive")) == set()
+
+
+def test_a_period_must_lie_inside_as_a_whole(start: Start, tmp_path: Path) -> None:
+    encounters = [
+        resource("Encounter", "in", "p", period={"start": "2024-01-01", "end": "2024-02-01"}),
+        resource("Encounter", "across", "p", period={"start": "2023-12-31", "end": "2024-02-01"}),
+        resource("Encounter", "open", "p", period={"start": "2024-01-01"}),
+    ]
+    data = write(tmp_path / "data", patient("p", gender="male"), consent("p", USE, COLLECT), *encounters)
+    result = start(data).extract(crtdl(group("e", "Encounter", attribute("Encounter.period")), cohort=COHORT))
+    assert set(result.resources) == {"Patient/p", "Encounter/in"}
+    assert result.excluded() == {("CONSENT", "e", "", "Encounter/across"), ("CONSENT", "e", "", "Encounter/open")}
+    assert result.summary["Resource-Exclusions"]["e"]["Consent"] == 2
+
+
+class TestSkippedBatches:
+    @pytest.fixture
+    def client(self, start: Start, tmp_path: Path) -> Client:
+        expired = provision(8, "2020-01-01", "2025-12-31")
+        data = write(
+            tmp_path / "data",
+            patient("a", gender="male"), consent("a", USE, COLLECT),
+            patient("b", gender="male"), consent("b", expired, COLLECT),
+            resource("Encounter", "e", "b", period={"start": "2025"}, status="finished", length={"value": 1.50}),
+        )  # fmt: skip
+        return start(data, batchsize=1)
+
+    def test_a_batch_in_which_nobody_consents_is_skipped_with_a_warning(self, client: Client) -> None:
+        result = client.extract(QUERY)
+        assert set(result.resources) == {"Patient/a"}
+        assert result.left_out() == {("CONSENT", "b")}
+        assert result.summary["Patient-Exclusions"]["CONSENT"] == 1
+        job = result.extension("extractor-job")
+        assert job is not None
+        assert [batch["state"] for batch in job["valueObject"]["batches"]] == ["FINISHED", "SKIPPED"]
+        issues = result.extension("extractor-job-issues")
+        assert issues is not None
+        skipped = job["valueObject"]["batches"][1]["id"]
+        assert [(issue["severity"], issue["diagnostics"]) for issue in issues["valueObject"]] == [
+            ("WARNING", f"batch {skipped}")
+        ]
+        assert len(result.manifest["output"]) == 1
+
+    def test_the_audit_files_are_linked_from_the_task_skipped_batches_included(self, client: Client) -> None:
+        result = client.extract(QUERY)
+        task = client.task(result.job)
+        job = result.extension("extractor-job")
+        assert job is not None
+        urls = [
+            f"{client.base_url}/output/{result.job}/{b['id']}_consent.ndjson" for b in job["valueObject"]["batches"]
+        ]
+        assert task["output"] == [{"type": {"text": "Consent audit NDJSON"}, "valueUrl": url} for url in urls]
+        assert not any("_consent" in entry["url"] for entry in result.manifest["output"])
+
+    def test_each_line_is_a_collection_of_minimized_consents_and_encounters_of_one_patient(
+        self, client: Client
+    ) -> None:
+        result = client.extract(QUERY)
+        lines = [
+            json.loads(line)
+            for entry in client.task(result.job)["output"]
+            for line in client.get(entry["valueUrl"]).text.splitlines()
+        ]
+        assert [(line["resourceType"], line["type"], len(line["entry"])) for line in lines] == [
+            ("Bundle", "collection", 1),
+            ("Bundle", "collection", 2),
+        ]
+        found = [entry["resource"] for entry in lines[1]["entry"]]
+        assert set(found[0]) == {"resourceType", "id", "status", "patient", "dateTime", "provision"}
+        assert found[1] == {
+            "resourceType": "Encounter", "id": "e", "subject": {"reference": "Patient/b"}, "period": {"start": "2025"},
+        }  # fmt: skip
+
+    def test_without_a_need_for_consent_there_is_no_audit(self, client: Client) -> None:
+        result = client.extract(WITHOUT)
+        assert "output" not in client.task(result.job)
+
+    def test_there_is_no_output_before_completion(self, start: Start, tmp_path: Path) -> None:
+        data = write(tmp_path / "slow", patient("a", gender="male"), consent("a", USE, COLLECT))
+        client = start(data, batch_delay=0.3)
+        job = client.submit(QUERY)
+        assert "output" not in client.reach(job, "RUNNING_PROCESS_CORE")
+        assert len(client.reach(job, "COMPLETED")["output"]) == 1
+
+
+def test_the_demo_data_has_people_who_do_not_consent_any_more(start: Start) -> None:
+    cohort = ccdl([criterion("Einwilligung", CODE)])
+    client = start(DATA)
+    assert len(client.cohort(cohort)) == 10  # numbers 6 and 12 have no Consent
+    result = client.extract(crtdl(cohort=cohort))
+    assert result.left_out() == {("CONSENT", "demo-05"), ("CONSENT", "demo-11")}  # one withdrew, one expired
+    assert result.summary["Num-Final-Patients"] == 8

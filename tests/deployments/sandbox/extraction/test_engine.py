@@ -1,0 +1,314 @@
+"""The job engine through its API: transitions, scheduling, races, temporary failures (document 2; document 3 §2)."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.deployments.sandbox.extraction.conftest import Client, Result, Start, crtdl, parameters, progress
+from tests.deployments.sandbox.extraction.test_task import put, version
+
+
+@pytest.fixture
+def slow(start: Start, hospital: Path) -> Client:
+    return start(hospital, batchsize=1, maxconcurrency=1, batch_delay=0.3)
+
+
+RUNNING = ("RUNNING_GET_COHORT", "RUNNING_PROCESS_BATCH", "RUNNING_PROCESS_CORE")
+
+
+def complete(client: Client, job: str) -> set[str]:
+    return set(client.result(job).resources)
+
+
+EVERYBODY = {"Patient/a", "Patient/b", "Patient/c"}
+
+
+class TestMoves:
+    def test_a_job_goes_through_its_states_in_order_and_each_change_is_a_version(self, slow: Client) -> None:
+        job = slow.submit(crtdl())
+        states: list[str] = []
+        versions: list[int] = []
+
+        def look(task: Any) -> bool:
+            state = task["businessStatus"]["coding"][0]["code"]
+            if state not in states:
+                states.append(state)
+            if version(task) not in versions:
+                versions.append(version(task))
+            return bool(state == "COMPLETED")
+
+        slow.until(job, look)
+        assert [state for state in states if state != "PENDING"] == [*RUNNING, "COMPLETED"]
+        assert versions == sorted(versions)
+
+    @pytest.mark.parametrize("state", RUNNING)
+    def test_pause_and_resume_return_to_the_state_it_was_paused_from(self, slow: Client, state: str) -> None:
+        job = slow.submit(crtdl())
+        slow.reach(job, state)
+        paused = slow.operate(job, "pause")
+        assert paused.status_code == 200
+        assert paused.json()["status"] == "on-hold"
+        assert paused.json()["businessStatus"]["coding"][0]["code"] == "PAUSED"
+        resumed = slow.operate(job, "resume")
+        assert resumed.status_code == 200
+        assert resumed.json()["businessStatus"]["coding"][0]["code"] == state
+        assert version(resumed.json()) > version(paused.json())
+        assert complete(slow, job) == EVERYBODY
+
+    def test_a_batch_that_runs_while_the_job_is_paused_is_finished_and_recorded(self, slow: Client) -> None:
+        job = slow.submit(crtdl())
+        slow.until(job, lambda task: "extension" in task and progress(task)["active"])
+        paused = slow.operate(job, "pause").json()
+        done = progress(paused)["batchesCompleted"]
+        task = slow.until(job, lambda task: progress(task)["batchesCompleted"] == done + 1)
+        assert task["businessStatus"]["coding"][0]["code"] == "PAUSED"
+        assert version(task) > version(paused)
+        time.sleep(0.4)  # more than a batch takes: nothing else begins
+        assert slow.task(job) == task
+        slow.operate(job, "resume")
+        assert complete(slow, job) == EVERYBODY
+
+    @pytest.mark.parametrize("state", ["RUNNING_GET_COHORT", "RUNNING_PROCESS_CORE"])
+    def test_the_cohort_query_and_the_core_pass_are_finished_while_paused_too(self, slow: Client, state: str) -> None:
+        job = slow.submit(crtdl())
+        slow.reach(job, state)
+        before = version(slow.operate(job, "pause").json())
+        slow.until(job, lambda task: version(task) > before)
+        assert slow.state(job) == "PAUSED"
+        assert slow.operate(job, "resume").status_code == 200
+        assert complete(slow, job) == EVERYBODY
+
+    @pytest.mark.parametrize("state", ["PENDING", *RUNNING, "PAUSED"])
+    def test_cancel_ends_a_job_in_any_state_that_is_not_final(self, slow: Client, state: str) -> None:
+        if state == "PENDING":
+            slow.submit(crtdl())
+        job = slow.submit(crtdl())
+        slow.reach(job, "RUNNING_GET_COHORT" if state == "PAUSED" else state)
+        if state == "PAUSED":
+            slow.operate(job, "pause")
+        answer = slow.operate(job, "cancel")
+        assert answer.status_code == 200
+        assert (answer.json()["status"], slow.poll(job).status_code) == ("cancelled", 410)
+        task = slow.task(job)
+        time.sleep(0.4)
+        assert slow.task(job) == task
+
+    def test_409_where_the_state_does_not_allow_the_operation(self, slow: Client) -> None:
+        running, pending = slow.submit(crtdl()), slow.submit(crtdl())
+        slow.reach(running, "RUNNING_GET_COHORT")
+        for job, operation in ((pending, "pause"), (pending, "resume"), (running, "resume")):
+            before = slow.task(job)
+            answer = slow.operate(job, operation)
+            assert answer.status_code == 409
+            assert answer.json()["issue"][0]["code"] == "conflict"
+            assert version(slow.task(job)) >= version(before)
+        slow.operate(running, "pause")
+        assert slow.operate(running, "pause").status_code == 409
+
+    @pytest.mark.parametrize("state", ["COMPLETED", "CANCELLED", "FAILED"])
+    def test_final_states_allow_none_of_them(self, start: Start, hospital: Path, tmp_path: Path, state: str) -> None:
+        client = start(hospital, retry_delay=0)
+        if state == "FAILED":
+            shutil.move(hospital / "data.ndjson", tmp_path / "away")
+        job = client.submit(crtdl())
+        if state == "CANCELLED":
+            client.operate(job, "cancel")
+        task = client.reach(job, state)
+        for operation in ("pause", "resume", "cancel"):
+            assert client.operate(job, operation).status_code == 409
+        assert client.task(job) == task
+
+    def test_operations_on_what_is_not_there_are_404(self, slow: Client) -> None:
+        for operation in ("pause", "resume", "cancel"):
+            assert slow.operate("no-uuid", operation).status_code == 404
+
+
+class TestScheduling:
+    def test_high_jobs_before_normal_ones_and_older_jobs_first(self, start: Start, hospital: Path) -> None:
+        client = start(hospital, maxconcurrency=1, batch_delay=0.3, clock=lambda: datetime.now(UTC))
+        _, *jobs = [client.submit(crtdl()) for _ in range(5)]
+        for job in (jobs[1], jobs[3]):
+            assert put(client, job, "asap", version(client.task(job))).status_code == 200
+        started = {client.reach(job, "COMPLETED")["executionPeriod"]["start"]: job for job in jobs}
+        assert [started[moment] for moment in sorted(started)] == [jobs[1], jobs[3], jobs[0], jobs[2]]
+
+    def test_a_high_job_overtakes_between_two_batches(self, start: Start, hospital: Path) -> None:
+        client = start(hospital, batchsize=1, maxconcurrency=1, batch_delay=0.3)
+        normal = client.submit(crtdl())
+        client.until(normal, lambda task: "extension" in task)
+        urgent = client.submit(crtdl())
+        assert put(client, urgent, "stat", 0).status_code == 200
+        client.reach(urgent, "COMPLETED")
+        assert client.state(normal) == "RUNNING_PROCESS_BATCH"
+        assert complete(client, normal) == EVERYBODY
+
+    def test_never_more_than_maxconcurrency_batches_at_once(self, start: Start, hospital: Path) -> None:
+        client = start(hospital, batchsize=1, maxconcurrency=2, batch_delay=0.3)
+        jobs = [client.submit(crtdl()) for _ in range(2)]
+        most = 0
+        while not all(client.state(job) == "COMPLETED" for job in jobs):
+            tasks = [client.task(job) for job in jobs]
+            most = max(most, sum(len(progress(task)["active"]) for task in tasks if "extension" in task))
+        assert most == 2
+
+    def test_many_jobs_at_once_all_complete(self, start: Start, hospital: Path) -> None:
+        client = start(hospital, batchsize=1)
+        jobs = [client.submit(crtdl()) for _ in range(20)]
+        assert all(complete(client, job) == EVERYBODY for job in jobs)
+
+
+class TestDelete:
+    def test_204_then_404_for_task_and_status_and_the_files_are_gone(
+        self, start: Start, hospital: Path, tmp_path: Path
+    ) -> None:
+        client = start(hospital, state=tmp_path / "state")
+        result = client.extract(crtdl())
+        assert (tmp_path / "state" / "results" / result.job).is_dir()
+        answer = client.delete(f"/fhir/Task/{result.job}")
+        assert (answer.status_code, answer.content) == (204, b"")
+        assert not (tmp_path / "state" / "results" / result.job).exists()
+        assert client.poll(result.job).status_code == 404
+        assert client.get(f"/fhir/Task/{result.job}").status_code == 404
+        assert client.delete(f"/fhir/Task/{result.job}").status_code == 404
+        assert client.get("/fhir/Task").json()["total"] == 0
+
+    @pytest.mark.parametrize("state", ["PENDING", *RUNNING, "PAUSED"])
+    def test_it_is_synchronous_also_while_the_job_runs(
+        self, start: Start, hospital: Path, tmp_path: Path, state: str
+    ) -> None:
+        client = start(hospital, state=tmp_path / "state", batchsize=1, maxconcurrency=1, batch_delay=1)
+        if state == "PENDING":
+            client.submit(crtdl())
+        job = client.submit(crtdl())
+        client.reach(job, "RUNNING_GET_COHORT" if state == "PAUSED" else state)
+        if state == "PAUSED":
+            client.operate(job, "pause")
+        started = time.monotonic()
+        assert client.delete(f"/fhir/Task/{job}").status_code == 204
+        assert time.monotonic() - started < 0.9  # what runs is given up, not waited for
+        assert client.poll(job).status_code == 404
+        assert not (tmp_path / "state" / "results" / job).exists()
+
+    def test_two_at_once_one_removes_the_other_finds_nothing(self, slow: Client) -> None:
+        job = slow.submit(crtdl())
+        slow.reach(job, "RUNNING_PROCESS_BATCH")
+        statuses: list[int] = []
+
+        def delete() -> None:
+            with Client(str(slow.base_url)) as own:
+                statuses.append(own.delete(f"/fhir/Task/{job}").status_code)
+
+        threads = [threading.Thread(target=delete) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(statuses) == [204, 404, 404, 404]
+
+    def test_500_when_the_results_cannot_be_removed_and_the_job_stays(
+        self, start: Start, hospital: Path, tmp_path: Path
+    ) -> None:
+        client = start(hospital, state=tmp_path / "state")
+        result: Result = client.extract(crtdl())
+        directory = tmp_path / "state" / "results" / result.job
+        directory.rename(tmp_path / "elsewhere")
+        directory.symlink_to(tmp_path / "elsewhere")  # nobody removes what lies behind a link
+        answer = client.delete(f"/fhir/Task/{result.job}")
+        assert answer.status_code == 500
+        assert answer.json()["resourceType"] == "OperationOutcome"
+        assert client.poll(result.job).status_code == 200
+        directory.unlink()
+        assert client.delete(f"/fhir/Task/{result.job}").status_code == 204
+
+    def test_cancelling_leaves_no_unfinished_file(self, start: Start, hospital: Path, tmp_path: Path) -> None:
+        client = start(hospital, state=tmp_path / "state", batchsize=1, batch_delay=0.5)
+        job = client.submit(crtdl())
+        client.until(job, lambda task: "extension" in task and progress(task)["active"])
+        client.operate(job, "cancel")
+        assert client.delete(f"/fhir/Task/{job}").status_code == 204  # waits for what ran
+        assert list((tmp_path / "state" / "results").glob("**/*")) == []
+
+
+class TestTemporaryFailure:
+    def test_it_is_repeated_by_itself_and_the_job_completes_with_warnings(
+        self, start: Start, hospital: Path, tmp_path: Path
+    ) -> None:
+        client = start(hospital, retry_delay=0.1)
+        away = tmp_path / "away"
+        shutil.move(hospital / "data.ndjson", away)
+        job = client.submit(crtdl())
+        task = client.reach(job, "TEMP_FAILED")
+        assert task["status"] == "on-hold"
+        shutil.move(away, hospital / "data.ndjson")
+        result = client.result(job)
+        assert set(result.resources) == EVERYBODY
+        issues = result.extension("extractor-job-issues")
+        assert issues is not None
+        assert {issue["severity"] for issue in issues["valueObject"]} == {"WARNING"}
+        assert str(tmp_path) not in str(issues)
+
+    def test_the_fifth_try_is_the_last_then_the_job_has_failed(
+        self, start: Start, hospital: Path, tmp_path: Path
+    ) -> None:
+        client = start(hospital, retry_delay=0)
+        shutil.move(hospital / "data.ndjson", tmp_path / "away")
+        job = client.submit(crtdl())
+        client.reach(job, "FAILED")
+        answer = client.poll(job)
+        assert answer.status_code == 500
+        texts = [issue["diagnostics"] for issue in answer.json()["issue"]]
+        assert [text.partition(" failed")[0] for text in texts[:4]] == [f"Attempt {n} of 5" for n in (1, 2, 3, 4)]
+        assert texts[4].startswith("The job failed after 5 attempts")
+
+    def test_a_batch_that_fails_for_now_keeps_the_others(self, start: Start, hospital: Path, tmp_path: Path) -> None:
+        client = start(hospital, batchsize=1, maxconcurrency=1, batch_delay=0.2, retry_delay=0.5)
+        job = client.submit(crtdl())
+        client.until(job, lambda task: "extension" in task and progress(task)["batchesCompleted"] == 1)
+        shutil.move(hospital / "data.ndjson", tmp_path / "away")
+        task = client.reach(job, "TEMP_FAILED")
+        assert progress(task)["batchesCompleted"] >= 1
+        assert client.operate(job, "pause").status_code == 409
+        shutil.move(tmp_path / "away", hospital / "data.ndjson")
+        assert complete(client, job) == EVERYBODY
+
+    def test_it_can_be_cancelled_and_deleted(self, start: Start, hospital: Path, tmp_path: Path) -> None:
+        client = start(hospital, retry_delay=60)
+        shutil.move(hospital / "data.ndjson", tmp_path / "away")
+        first, second = client.submit(crtdl()), client.submit(crtdl())
+        client.reach(first, "TEMP_FAILED")
+        client.reach(second, "TEMP_FAILED")
+        assert client.operate(first, "cancel").status_code == 200
+        assert client.delete(f"/fhir/Task/{second}").status_code == 204
+
+    def test_a_resource_that_changed_under_the_server_fails_the_job_at_once_and_is_not_quoted(
+        self, start: Start, hospital: Path
+    ) -> None:
+        client = start(hospital)
+        text = (hospital / "data.ndjson").read_text()
+        (hospital / "data.ndjson").write_text("canary-" * (len(text) // 7 + 1))
+        job = client.submit(crtdl())
+        client.reach(job, "FAILED")
+        answer = client.poll(job)
+        assert (answer.status_code, len(answer.json()["issue"])) == (500, 2)
+        assert "canary" not in answer.text
+
+
+def test_close_gives_up_what_runs_and_the_next_start_goes_on(start: Start, hospital: Path, tmp_path: Path) -> None:
+    from deployments.sandbox.extraction.app import ExtractionOptions, extraction_service
+    from deployments.sandbox.serve import serve_in_thread
+
+    options = ExtractionOptions(data=hospital, state=tmp_path / "state", batchsize=1, batch_delay=20)
+    with serve_in_thread(extraction_service(options)) as served, Client(served.url) as client:
+        answer = client.post("/fhir/$extract-data", json=parameters(crtdl()))
+        job = answer.headers["content-location"].rpartition("/")[2]
+        client.reach(job, "RUNNING_GET_COHORT")
+        started = time.monotonic()
+    assert time.monotonic() - started < 2
+    assert complete(start(hospital, state=tmp_path / "state"), job) == EVERYBODY

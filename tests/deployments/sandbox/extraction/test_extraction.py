@@ -1,0 +1,578 @@
+"""What an extraction gives (document 3 §2, "Extraction semantics"), through real jobs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deployments.sandbox.data import DATA, DEMO_CRTDL
+from tests.deployments.sandbox.extraction.conftest import (
+    BASE,
+    ICD,
+    PATIENTS,
+    Result,
+    Start,
+    attribute,
+    by_key,
+    code,
+    concept,
+    crtdl,
+    group,
+    patient,
+    resource,
+    write,
+)
+
+MASKED = {"extension": [{"url": "http://hl7.org/fhir/StructureDefinition/data-absent-reason", "valueCode": "masked"}]}
+NAMING = "https://www.medizininformatik-initiative.de/fhir/fdpg/NamingSystem/"
+CONDITIONS = group("cond", "Condition", attribute("Condition.code", must=True))
+
+
+@pytest.fixture
+def extract(start: Start, tmp_path: Path) -> Any:
+    """Extract from the given resources; patient p1 is there."""
+
+    def run(query: dict[str, Any], *resources: dict[str, Any] | str, **options: Any) -> Result:
+        data = write(tmp_path / "data", patient("p1", gender="female"), *resources)
+        return start(data, **options).extract(query)
+
+    return run
+
+
+class TestBundles:
+    def test_one_transaction_bundle_per_patient_and_line_with_puts_sorted_by_type_and_id(self, extract: Any) -> None:
+        result = extract(
+            crtdl(CONDITIONS),
+            resource("Condition", "z", "p1", code=concept(ICD, "A")),
+            resource("Condition", "b", "p1", code=concept(ICD, "A")),
+            patient("p2", gender="male"),
+            resource("Condition", "c", "p2", code=concept(ICD, "A")),
+        )
+        assert len(result.bundles) == 2
+        for bundle, keys in zip(
+            result.bundles, (["Condition/b", "Condition/z", "Patient/p1"], ["Condition/c", "Patient/p2"]), strict=True
+        ):
+            assert (bundle["resourceType"], bundle["type"]) == ("Bundle", "transaction")
+            urls = [entry["request"]["url"] for entry in bundle["entry"]]
+            assert urls[: len(keys)] == keys
+            assert all(url.startswith("Provenance/") for url in urls[len(keys) :])
+            for entry in bundle["entry"]:
+                found = entry["resource"]
+                assert entry["request"] == {"method": "PUT", "url": f"{found['resourceType']}/{found['id']}"}
+
+    def test_one_provenance_per_attribute_group_with_a_resource_in_the_bundle(self, extract: Any) -> None:
+        unused = group("none", "Observation", attribute("Observation.code"))
+        result = extract(crtdl(CONDITIONS, unused), resource("Condition", "c1", "p1", code=concept(ICD, "A")))
+        provenances = [
+            entry["resource"]
+            for entry in result.bundles[0]["entry"]
+            if entry["resource"]["resourceType"] == "Provenance"
+        ]
+        assert len(provenances) == 2
+        found = provenances[1]
+        assert found.pop("id").startswith("prov-")
+        assert found == {
+            "resourceType": "Provenance",
+            "target": [{"reference": "Condition/c1"}],
+            "recorded": "2026-03-02T09:15:00Z",
+            "occurredPeriod": {"start": "2026-03-02T09:15:00Z"},
+            "agent": [{"who": {"identifier": {"system": f"{NAMING}program", "value": "sandbox"}}}],
+            "entity": [
+                {"role": "source", "what": {"identifier": {"system": f"{NAMING}attribute_group", "value": "cond"}}},
+                {"role": "source", "what": {"identifier": {"system": f"{NAMING}extraction_id", "value": result.job}}},
+            ],
+        }
+
+    def test_no_two_provenances_of_a_job_have_one_id(self, start: Start) -> None:
+        result = start(DATA, batchsize=5).extract(DEMO_CRTDL.read_bytes())
+        entries = [
+            entry["request"]["url"]
+            for text in result.texts.values()
+            for line in text.splitlines()
+            for entry in json.loads(line)["entry"]
+        ]
+        assert len(entries) == len(set(entries))
+
+    def test_a_batch_holds_at_most_batchsize_patients(self, start: Start, hospital: Path) -> None:
+        for size, lengths in ((1, [1, 1, 1]), (2, [1, 2]), (500, [3])):
+            result = start(hospital, batchsize=size).extract(crtdl())
+            assert sorted(text.count("\n") for text in result.texts.values()) == lengths
+
+    def test_the_demo_query_gives_patients_conditions_observations_and_core(self, start: Start) -> None:
+        result = start(DATA).extract(DEMO_CRTDL.read_bytes())
+        assert {key.partition("/")[0] for key in result.resources} == {
+            "Patient", "Condition", "Observation", "MedicationAdministration", "Encounter",
+        }  # fmt: skip
+        assert {key.partition("/")[0] for key in result.core} == {"Medication"}
+        assert result.summary["Num-Final-Patients"] == 12
+
+
+class TestGroups:
+    def test_a_group_takes_what_claims_its_profile_whatever_the_version(self, extract: Any) -> None:
+        profile = "https://example.org/Diagnose"
+        result = extract(
+            crtdl(group("g", f"{profile}|2.0", attribute("Condition.code"))),
+            resource("Condition", "c1", "p1", profile),
+            resource("Condition", "c2", "p1", f"{profile}|1.0"),
+            resource("Condition", "c3", "p1", f"{profile}n"),
+            resource("Condition", "c4", "p1"),
+        )
+        assert set(result.resources) == {"Patient/p1", "Condition/c1", "Condition/c2"}
+
+    def test_a_base_profile_takes_every_resource_of_the_type(self, extract: Any) -> None:
+        result = extract(
+            crtdl(group("g", "Condition", attribute("Condition.code"))),
+            resource("Condition", "c1", "p1", "https://example.org/other"),
+            resource("Condition", "c2", "p1"),
+        )
+        assert set(result.resources) == {"Patient/p1", "Condition/c1", "Condition/c2"}
+
+    def test_the_patient_group_takes_every_cohort_patient_and_ignores_filters(self, extract: Any) -> None:
+        everybody = group("p", "https://example.org/Person", attribute("Patient.gender"))
+        everybody["filter"] = [{"type": "token", "name": "whatever", "codes": [code("s", "x")]}]
+        result = extract(crtdl(everybody), patient("p2", gender="male"))
+        assert set(result.resources) == {"Patient/p1", "Patient/p2"}
+
+    def test_codes_of_all_token_filters_are_alternatives_the_date_filter_must_be_met_too(self, extract: Any) -> None:
+        filters = [
+            {"type": "token", "name": "code", "codes": [code(ICD, "A"), code(ICD, "B")]},
+            {"type": "token", "name": "category", "codes": [code("s", "x")]},
+            {"type": "date", "name": "recorded-date", "start": "2025-01-01", "end": "2025-01-31"},
+        ]
+        inside = {"recordedDate": "2025-01-31T23:00:00+01:00"}
+        result = extract(
+            crtdl(group("g", "Condition", attribute("Condition.code"), filter=filters)),
+            resource("Condition", "a", "p1", code=concept(ICD, "A"), **inside),
+            resource("Condition", "b", "p1", code=concept(ICD, "B"), recordedDate="2025"),
+            resource("Condition", "x", "p1", code=concept(ICD, "C"), category=[concept("s", "x")], **inside),
+            resource("Condition", "no-1", "p1", code=concept(ICD, "C"), **inside),
+            resource("Condition", "no-2", "p1", code=concept(ICD, "A"), recordedDate="2025-02-01"),
+            resource("Condition", "no-3", "p1", code=concept(ICD, "A")),
+        )
+        assert set(result.resources) == {"Patient/p1", "Condition/a", "Condition/b", "Condition/x"}
+
+    def test_a_resource_in_two_groups_is_there_once_with_the_elements_of_both(self, extract: Any) -> None:
+        result = extract(
+            crtdl(
+                group("g1", "Condition", attribute("Condition.code")),
+                group("g2", "Condition", attribute("Condition.severity"), attribute("Condition.note.text")),
+            ),
+            resource("Condition", "c", "p1", code=concept(ICD, "A"), severity=concept("s", "1"), stage=[{}],
+                     note=[{"text": "x", "time": "2025"}]),
+        )  # fmt: skip
+        assert result.bundles[0]["entry"][0]["resource"] == {
+            "resourceType": "Condition",
+            "id": "c",
+            "subject": {"reference": "Patient/p1"},
+            "code": concept(ICD, "A"),
+            "severity": concept("s", "1"),
+            "note": [{"text": "x"}],
+        }
+        assert result.summary["Resource-Inclusions"] == {"pat": 1, "g1": 1, "g2": 1}
+
+    def test_only_patients_of_the_cohort_and_their_resources_are_extracted(self, start: Start, hospital: Path) -> None:
+        result = start(hospital).extract(crtdl(group("g", "Condition", attribute("Condition.code"))))
+        assert set(result.resources) == {"Patient/a", "Patient/b", "Patient/c", "Condition/c-a", "Condition/c-b"}
+
+    def test_patient_parameters_bypass_the_cohort(self, start: Start, hospital: Path) -> None:
+        result = start(hospital).extract(crtdl(), "d", "a", "d")
+        assert set(result.resources) == {"Patient/a", "Patient/d"}
+        assert result.summary["Num-Cohort-Patients"] == 2
+
+    def test_a_patient_parameter_that_matches_nobody_is_reported(self, start: Start, hospital: Path) -> None:
+        result = start(hospital).extract(crtdl(), "a", "nobody")
+        assert set(result.resources) == {"Patient/a"}
+        assert result.left_out() == {("DIRECT_LOAD", "nobody")}
+
+
+class TestRedaction:
+    def test_only_the_attributes_id_profile_and_the_patient_reference_are_copied(self, extract: Any) -> None:
+        source = resource(
+            "Observation", "o", "p1", "https://example.org/Lab", status="final", code=concept("s", "1"),
+            valueQuantity={"value": 1}, effectiveDateTime="2025", note=[{"text": "private"}],
+        )  # fmt: skip
+        source["meta"] |= {"source": "somewhere", "versionId": "7"}
+        source["subject"]["display"] = "A Name"
+        source["text"] = {"status": "generated", "div": "<div>A Name</div>"}
+        query = crtdl(group("g", "https://example.org/Lab", attribute("Observation.value[x]")))
+        assert extract(query, source).resources["Observation/o"] == {
+            "resourceType": "Observation",
+            "id": "o",
+            "meta": {"profile": ["https://example.org/Lab"]},
+            "subject": {"reference": "Patient/p1"},
+            "valueQuantity": {"value": 1},
+        }
+
+    @pytest.mark.parametrize(
+        ("ref", "expected"),
+        [
+            ("Observation.value[x]", {"valueString": "x", "_valueString": {"id": "e"}}),
+            ("Observation.value[x]:valueString", {"valueString": "x", "_valueString": {"id": "e"}}),
+            ("Observation.value[x]:valueQuantity", {}),
+            ("Observation.component.code", {"component": [{"code": concept("s", "1")}, {}]}),
+            ("Observation.component.value[x]", {"component": [{}, {"valueInteger": 7}]}),
+            ("Observation.component", {"component": [{"code": concept("s", "1")}, {"valueInteger": 7}]}),
+            ("Observation.values", {}),
+        ],
+    )
+    def test_paths_reach_into_lists_and_choices(self, extract: Any, ref: str, expected: dict[str, Any]) -> None:
+        source = resource(
+            "Observation", "o", "p1", valueString="x", _valueString={"id": "e"}, valueset="no choice",
+            component=[{"code": concept("s", "1")}, {"valueInteger": 7}],
+        )  # fmt: skip
+        found = extract(crtdl(group("g", "Observation", attribute(ref))), source).resources["Observation/o"]
+        assert {key: value for key, value in found.items() if key not in ("resourceType", "id", "subject")} == expected
+
+    @pytest.mark.parametrize("spelling", ["1.50", "1e3", "0.10", "-0.0", "120.00", "1E+2", "123456789012345678901.5"])
+    def test_decimals_keep_their_spelling(self, extract: Any, spelling: str) -> None:
+        source = (
+            '{"resourceType":"Observation","id":"o","subject":{"reference":"Patient/p1"},'
+            f'"valueQuantity":{{"value":{spelling},"unit":"ü"}},"component":[{{"valueQuantity":{{"value":{spelling}}}}}]}}'
+        )
+        query = crtdl(
+            group("g", "Observation", attribute("Observation.value[x]"), attribute("Observation.component.value[x]"))
+        )
+        text = "".join(extract(query, source).texts.values())
+        assert text.count(f'"value":{spelling}') == 2
+
+    def test_references_that_leave_the_result_are_masked_others_stay(self, extract: Any) -> None:
+        attributes = [
+            attribute(f"Condition.{name}") for name in ("encounter", "asserter", "evidence", "stage", "recorder")
+        ]
+        result = extract(
+            crtdl(group("g", "Condition", *attributes)),
+            resource("Condition", "c", "p1",
+                     encounter={"reference": "Encounter/e", "display": "private"},
+                     asserter={"reference": "http://elsewhere.example/Practitioner/x"},
+                     recorder={"identifier": {"value": "no literal reference"}},
+                     evidence=[{"detail": [{"reference": "Condition/d"}, {"reference": "Condition/d/_history/1"}]}],
+                     stage=[{"assessment": [{"reference": "#inner"}, {"reference": "urn:uuid:1"}]}]),
+            resource("Condition", "d", "p1"),
+            resource("Encounter", "e", "p1"),
+        )  # fmt: skip
+        found = result.resources["Condition/c"]
+        assert found["encounter"] == MASKED
+        assert found["asserter"] == MASKED
+        assert found["recorder"] == {"identifier": {"value": "no literal reference"}}
+        assert found["evidence"][0]["detail"] == [{"reference": "Condition/d"}, {"reference": "Condition/d/_history/1"}]
+        assert found["stage"][0]["assessment"] == [MASKED, MASKED]
+        assert found["subject"] == {"reference": "Patient/p1"}
+
+    def test_a_reference_into_the_resource_stays_when_its_target_is_copied(self, extract: Any) -> None:
+        result = extract(
+            crtdl(group("g", "Condition", attribute("Condition.contained"), attribute("Condition.asserter"))),
+            resource("Condition", "c", "p1", asserter={"reference": "#x"}, contained=[patient("x")]),
+        )
+        assert result.resources["Condition/c"]["asserter"] == {"reference": "#x"}
+
+
+class TestMustHave:
+    QUERY = crtdl(group("cond", "Condition", attribute("Condition.code", must=True), name="Diagnosen"))
+
+    def test_a_resource_without_it_is_dropped_and_reported(self, extract: Any) -> None:
+        result = extract(
+            self.QUERY,
+            resource("Condition", "with", "p1", code=concept(ICD, "A")),
+            resource("Condition", "without", "p1"),
+            resource("Condition", "null", "p1", code=None),
+        )
+        assert set(result.resources) == {"Patient/p1", "Condition/with"}
+        assert result.excluded() == {
+            ("MUST_HAVE", "Diagnosen", "Condition.code", "Condition/without"),
+            ("MUST_HAVE", "Diagnosen", "Condition.code", "Condition/null"),
+        }
+        assert result.summary["Resource-Exclusions"]["Diagnosen"]["Must-Have"] == {"Condition.code": 2}
+
+    def test_a_patient_without_a_passing_resource_in_such_a_direct_group_is_dropped(self, extract: Any) -> None:
+        result = extract(
+            self.QUERY,
+            resource("Condition", "c1", "p1", code=concept(ICD, "A")),
+            patient("p2", gender="male"),
+            patient("p3", gender="male"),
+            resource("Condition", "c3", "p3"),
+        )
+        assert set(result.resources) == {"Patient/p1", "Condition/c1"}
+        assert result.left_out() == {("DIRECT_LOAD", "p2"), ("DIRECT_LOAD", "p3")}
+        assert result.summary["Patient-Exclusions"] == {"CASCADING_DELETE": 0, "DIRECT_LOAD": 2, "CONSENT": 0}
+        assert (result.summary["Num-Cohort-Patients"], result.summary["Num-Final-Patients"]) == (3, 1)
+
+    def test_a_patient_whose_own_attribute_is_missing_is_dropped(self, extract: Any) -> None:
+        result = extract(crtdl(group("p", "Patient", attribute("Patient.birthDate", must=True))))
+        assert result.manifest["output"] == []
+        assert result.left_out() == {("DIRECT_LOAD", "p1")}
+
+    def test_a_group_without_must_have_drops_nobody(self, extract: Any) -> None:
+        assert set(extract(crtdl(group("g", "Condition", attribute("Condition.code")))).resources) == {"Patient/p1"}
+
+
+class TestReferences:
+    ENCOUNTERS = group("enc", "Encounter", attribute("Encounter.status", must=True), includeReferenceOnly=True)
+
+    def linked(self, *, must: bool) -> dict[str, Any]:
+        conditions = group("cond", "Condition", attribute("Condition.encounter", "enc", must=must))
+        return crtdl(conditions, self.ENCOUNTERS)
+
+    @staticmethod
+    def condition(key: str, target: str, owner: str = "p1") -> dict[str, Any]:
+        return resource("Condition", key, owner, encounter={"reference": target})
+
+    def test_a_reference_only_group_is_filled_through_references_only(self, extract: Any) -> None:
+        result = extract(
+            self.linked(must=False),
+            self.condition("c", "Encounter/linked"),
+            resource("Encounter", "linked", "p1", status="finished"),
+            resource("Encounter", "alone", "p1", status="finished"),
+        )
+        assert set(result.resources) == {"Patient/p1", "Condition/c", "Encounter/linked"}
+        assert result.resources["Condition/c"]["encounter"] == {"reference": "Encounter/linked"}
+
+    def test_what_is_not_there_is_reported_and_masked(self, extract: Any) -> None:
+        result = extract(self.linked(must=False), self.condition("c", "Encounter/nowhere"))
+        assert result.resources["Condition/c"]["encounter"] == MASKED
+        assert result.excluded() == {("REFERENCE_NOT_FOUND", "cond", "Condition.encounter", "Encounter/nowhere")}
+        assert result.summary["Resource-Exclusions"]["cond"]["Reference-Not-Found"] == 1
+
+    def test_what_belongs_to_another_patient_is_reported_and_masked(self, extract: Any) -> None:
+        result = extract(
+            self.linked(must=False),
+            self.condition("c", "Encounter/e2"),
+            patient("p2", gender="male"),
+            resource("Encounter", "e2", "p2", status="finished"),
+        )
+        assert result.resources["Condition/c"]["encounter"] == MASKED
+        assert result.excluded() == {("RESOURCE_OUTSIDE_BATCH", "cond", "Condition.encounter", "Encounter/e2")}
+
+    def test_what_fails_the_linked_groups_conditions_is_masked(self, extract: Any) -> None:
+        result = extract(self.linked(must=False), self.condition("c", "Encounter/e"), resource("Encounter", "e", "p1"))
+        assert result.resources["Condition/c"]["encounter"] == MASKED
+        assert result.excluded() == {("MUST_HAVE", "enc", "Encounter.status", "Encounter/e")}
+
+    def test_a_must_have_reference_that_leads_to_nothing_takes_its_resource_with_it(self, extract: Any) -> None:
+        result = extract(
+            self.linked(must=True),
+            self.condition("good", "Encounter/e"),
+            self.condition("bad", "Encounter/nowhere"),
+            resource("Encounter", "e", "p1", status="finished"),
+        )
+        assert set(result.resources) == {"Patient/p1", "Condition/good", "Encounter/e"}
+        assert ("CASCADING_DELETE", "cond", "Condition.encounter", "Condition/bad") in result.excluded()
+        assert result.summary["Resource-Exclusions"]["cond"]["Cascading-Delete"] == 1
+
+    def test_a_patient_who_loses_the_last_such_resource_is_dropped(self, extract: Any) -> None:
+        result = extract(self.linked(must=True), self.condition("bad", "Encounter/nowhere"))
+        assert result.manifest["output"] == []
+        assert result.left_out() == {("CASCADING_DELETE", "p1")}
+        assert result.summary["Patient-Exclusions"]["CASCADING_DELETE"] == 1
+
+    def test_what_only_a_deleted_resource_led_to_goes_too(self, extract: Any) -> None:
+        query = crtdl(
+            group(
+                "cond", "Condition",
+                attribute("Condition.encounter", "enc", must=True), attribute("Condition.evidence", "obs"),
+            ),
+            group("other", "Procedure", attribute("Procedure.status")),
+            self.ENCOUNTERS,
+            group("obs", "Observation", attribute("Observation.code"), includeReferenceOnly=True),
+        )  # fmt: skip
+        keep = self.condition("keep", "Encounter/e")
+        drop = self.condition("drop", "Encounter/nowhere") | {
+            "evidence": [{"detail": [{"reference": "Observation/o"}]}]
+        }
+        result = extract(
+            query, keep, drop,
+            resource("Encounter", "e", "p1", status="finished"), resource("Observation", "o", "p1"),
+        )  # fmt: skip
+        assert set(result.resources) == {"Patient/p1", "Condition/keep", "Encounter/e"}
+        assert ("CASCADING_DELETE", "obs", "", "Observation/o") in result.excluded()
+
+    def test_must_have_rings_stand_and_chains_fall(self, extract: Any) -> None:
+        ring = group("enc", "Encounter", attribute("Encounter.partOf", "enc", must=True), includeReferenceOnly=True)
+        query = crtdl(group("cond", "Condition", attribute("Condition.encounter", "enc")), ring)
+
+        def encounter(key: str, target: str) -> dict[str, Any]:
+            return resource("Encounter", key, "p1", partOf={"reference": f"Encounter/{target}"})
+
+        result = extract(
+            query,
+            self.condition("c1", "Encounter/r1"), encounter("r1", "r2"), encounter("r2", "r1"),
+            self.condition("c2", "Encounter/s1"), encounter("s1", "s2"), encounter("s2", "nowhere"),
+        )  # fmt: skip
+        assert set(result.resources) == {"Patient/p1", "Condition/c1", "Condition/c2", "Encounter/r1", "Encounter/r2"}
+        assert result.resources["Condition/c2"]["encounter"] == MASKED
+
+    def test_a_link_to_the_patient_is_met_by_the_patient(self, extract: Any) -> None:
+        conditions = group("cond", "Condition", attribute("Condition.subject", "pat", must=True))
+        result = extract(crtdl(PATIENTS, conditions), resource("Condition", "c", "p1"))
+        assert set(result.resources) == {"Patient/p1", "Condition/c"}
+
+
+class TestCore:
+    GIVEN = group("given", "MedicationAdministration", attribute("MedicationAdministration.medication[x]", "med"))
+    DRUGS = group("med", "Medication", attribute("Medication.code", must=True), includeReferenceOnly=True)
+
+    @staticmethod
+    def given(key: str, drug: str, owner: str = "p1") -> dict[str, Any]:
+        return resource("MedicationAdministration", key, owner, medicationReference={"reference": f"Medication/{drug}"})
+
+    def test_what_belongs_to_no_patient_goes_to_the_core_file_only_and_once(self, extract: Any) -> None:
+        result = extract(
+            crtdl(self.GIVEN, self.DRUGS),
+            self.given("a1", "m"), self.given("a2", "m"), patient("p2", gender="male"), self.given("a3", "m", "p2"),
+            resource("Medication", "m", code=concept("atc", "A")),
+            resource("Medication", "unused", code=concept("atc", "B")),
+            batchsize=1,
+        )  # fmt: skip
+        assert len(result.texts) == 3
+        assert result.texts["core.ndjson"].count("\n") == 1
+        assert set(result.core) == {"Medication/m"}
+        assert "Medication/m" not in result.resources
+        assert result.resources["MedicationAdministration/a1"]["medicationReference"] == {"reference": "Medication/m"}
+        assert result.summary["Resource-Inclusions"]["med"] == 1
+        assert result.manifest["output"][-1]["url"].endswith("/core.ndjson")
+
+    def test_a_direct_group_takes_all_of_them_and_references_to_them_stay(self, extract: Any) -> None:
+        wards = group("org", "Organization", attribute("Organization.name", must=True))
+        encounters = group("enc", "Encounter", attribute("Encounter.serviceProvider"))
+        result = extract(
+            crtdl(encounters, wards),
+            resource("Encounter", "e1", "p1", serviceProvider={"reference": "Organization/named"}),
+            resource("Encounter", "e2", "p1", serviceProvider={"reference": "Organization/nameless"}),
+            resource("Organization", "named", name="x"),
+            resource("Organization", "nameless"),
+        )
+        assert set(result.core) == {"Organization/named"}
+        assert result.resources["Encounter/e1"]["serviceProvider"] == {"reference": "Organization/named"}
+        assert result.resources["Encounter/e2"]["serviceProvider"] == MASKED
+        assert result.report("resource-exclusions.csv").splitlines()[1:] == [
+            '"core","MUST_HAVE","org","Organization.name","Organization/nameless",""'
+        ]
+
+    def test_core_resources_are_followed_to_core_resources(self, extract: Any) -> None:
+        wards = group("org", "Organization", attribute("Organization.partOf", "org"), includeReferenceOnly=True)
+        encounters = group("enc", "Encounter", attribute("Encounter.serviceProvider", "org", must=True))
+        result = extract(
+            crtdl(encounters, wards),
+            resource("Encounter", "e1", "p1", serviceProvider={"reference": "Organization/ward"}),
+            resource("Organization", "ward", partOf={"reference": "Organization/hospital"}),
+            resource("Organization", "hospital", partOf={"reference": "Organization/nowhere"}),
+        )
+        assert set(result.core) == {"Organization/ward", "Organization/hospital"}
+        assert result.core["Organization/ward"]["partOf"] == {"reference": "Organization/hospital"}
+        assert result.core["Organization/hospital"]["partOf"] == MASKED
+        assert result.report("resource-exclusions.csv").count("REFERENCE_NOT_FOUND") == 1
+
+    def test_a_must_have_drug_that_fails_takes_the_administration_with_it(self, extract: Any) -> None:
+        must = group("given", "MedicationAdministration",
+                     attribute("MedicationAdministration.medication[x]", "med", must=True))  # fmt: skip
+        result = extract(
+            crtdl(must, self.DRUGS), self.given("a1", "good"), self.given("a2", "bad"),
+            resource("Medication", "good", code=concept("atc", "A")), resource("Medication", "bad"),
+        )  # fmt: skip
+        assert set(result.resources) == {"Patient/p1", "MedicationAdministration/a1"}
+        assert set(result.core) == {"Medication/good"}
+        assert ("MUST_HAVE", "med", "Medication.code", "Medication/bad") in result.excluded()
+
+    def test_what_a_dropped_patient_led_to_is_not_in_the_core_file(self, extract: Any) -> None:
+        result = extract(
+            crtdl(self.GIVEN, self.DRUGS, CONDITIONS),
+            self.given("a1", "m1"), resource("Condition", "c", "p1", code=concept(ICD, "A")),
+            patient("p2", gender="male"), self.given("a2", "m2", "p2"),
+            resource("Medication", "m1", code=concept("atc", "A")),
+            resource("Medication", "m2", code=concept("atc", "B")),
+        )  # fmt: skip
+        assert set(result.core) == {"Medication/m1"}
+
+    def test_core_without_batch_files_when_no_patient_survived(self, extract: Any) -> None:
+        result = extract(
+            crtdl(CONDITIONS, group("org", "Organization", attribute("Organization.name"))),
+            resource("Organization", "o", name="x"),
+        )
+        assert list(result.texts) == ["core.ndjson"]
+        assert result.extension("extractor-job-issues") is None
+        job = result.extension("extractor-job")
+        assert job is not None
+        assert [batch["state"] for batch in job["valueObject"]["batches"]] == ["SKIPPED"]
+
+    def test_an_empty_cohort_is_a_warning_and_core_is_still_extracted(self, extract: Any) -> None:
+        from tests.deployments.sandbox.extraction.conftest import ccdl, criterion
+
+        nobody = ccdl([criterion("Diagnose", code(ICD, "nobody has it"))])
+        groups = (group("org", "Organization", attribute("Organization.name")),)
+        result = extract(crtdl(*groups, cohort=nobody), resource("Organization", "o", name="x"))
+        assert list(result.texts) == ["core.ndjson"]
+        issues = result.extension("extractor-job-issues")
+        assert issues is not None
+        assert [issue["severity"] for issue in issues["valueObject"]] == ["WARNING"]
+
+    def test_the_core_bundle_has_provenances_too(self, extract: Any) -> None:
+        result = extract(
+            crtdl(group("org", "Organization", attribute("Organization.name"))), resource("Organization", "o", name="x")
+        )
+        bundle = json.loads(result.texts["core.ndjson"])
+        assert (bundle["resourceType"], bundle["type"]) == ("Bundle", "transaction")
+        assert [entry["resource"]["resourceType"] for entry in bundle["entry"]] == ["Organization", "Provenance"]
+        assert bundle["entry"][1]["resource"]["target"] == [{"reference": "Organization/o"}]
+
+
+class TestReports:
+    def test_every_field_is_quoted_and_the_columns_are_those_of_the_contract(self, extract: Any) -> None:
+        labelled = group("cond", "Condition", attribute("Condition.code", must=True), name='Dia"gnose, 1')
+        result = extract(crtdl(labelled), resource("Condition", "c", "p1"))
+        batch = next(iter(result.extension("extractor-job")["valueObject"]["batches"]))["id"]
+        assert result.report("resource-exclusions.csv") == (
+            '"Batch-ID","Reason","Group","Attribute","Resource-ID","Patient-ID"\n'
+            f'"{batch}","MUST_HAVE","Dia""gnose, 1","Condition.code","Condition/c","p1"\n'
+        )
+        assert result.report("patient-exclusions.csv") == (
+            f'"Batch-ID","Stage","Patient-ID"\n"{batch}","DIRECT_LOAD","p1"\n'
+        )
+
+    def test_the_summary_has_the_fields_of_document_2(self, start: Start, hospital: Path) -> None:
+        result = start(hospital, batchsize=1).extract(crtdl(CONDITIONS))
+        assert json.loads(result.report("job-summary.json")) == result.summary
+        assert set(result.summary) == {
+            "Num-Cohort-Patients", "Num-Final-Patients", "Duration-Measurements", "Patient-Exclusions",
+            "Resource-Exclusions", "Resource-Inclusions",
+        }  # fmt: skip
+        stages = ["CONSENT_FETCH", "DIRECT_LOAD", "REFERENCE_RESOLVE", "CASCADING_DELETE", "COPY_REDACT"]
+        assert list(result.summary["Duration-Measurements"]) == stages
+        for measured in result.summary["Duration-Measurements"].values():
+            assert set(measured) == {"medianNanos", "averageNanos"}
+            assert all(isinstance(value, int) and value >= 0 for value in measured.values())
+        assert set(result.summary["Resource-Exclusions"]["cond"]) == {
+            "Must-Have", "Consent", "Reference-Not-Found", "Resource-Outside-Batch", "Cascading-Delete",
+        }  # fmt: skip
+
+    def test_counts_agree_with_the_files_and_the_rows(self, start: Start) -> None:
+        result = start(DATA, batchsize=5).extract(DEMO_CRTDL.read_bytes())
+        total = len(result.resources) + len(result.core)
+        assert sum(result.summary["Resource-Inclusions"].values()) == total
+        assert result.summary["Num-Final-Patients"] == len(result.bundles)
+
+
+class TestAgainstAPlainLoop:
+    def test_all_conditions_and_observations_of_the_demo_data(self, start: Start) -> None:
+        everything: dict[str, Any] = {}
+        for path in DATA.glob("*.ndjson"):
+            for line in path.read_text(encoding="utf-8").splitlines():
+                everything |= by_key(json.loads(line))
+        query = crtdl(
+            group("c", f"{BASE}Condition", attribute("Condition.code")),
+            group("o", f"{BASE}Observation", attribute("Observation.code"), attribute("Observation.value[x]")),
+        )
+        found = start(DATA).extract(query).resources
+        expected = {key for key in everything if key.partition("/")[0] in ("Patient", "Condition", "Observation")}
+        assert set(found) == expected
+        for key, item in found.items():
+            for name, value in item.items():
+                if name not in ("subject", "meta"):
+                    assert value == everything[key][name]
+
+
+def test_the_same_job_twice_gives_the_same_resources(start: Start) -> None:
+    client = start(DATA)
+    first, second = (client.extract(DEMO_CRTDL.read_bytes()) for _ in range(2))
+    assert (first.resources, first.core) == (second.resources, second.core)

@@ -1,0 +1,186 @@
+"""``GET /fhir/__status/{jobId}``: every code, and the completion manifest (document 2; document 3 §2)."""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.deployments.sandbox.extraction.conftest import Client, Start, attribute, ccdl, criterion, crtdl, group
+
+EXTENSIONS = "https://sandbox.example/fhir/StructureDefinition/"
+
+
+def issues(client: Client, job: str) -> list[tuple[str, str]]:
+    outcome = client.poll(job).json()
+    assert outcome["resourceType"] == "OperationOutcome"
+    return [(issue["severity"], issue["code"]) for issue in outcome["issue"]]
+
+
+def lines(client: Client, job: str) -> list[str]:
+    return client.poll(job).json()["issue"][-1]["diagnostics"].splitlines()  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def slow(start: Start, hospital: Path) -> Client:
+    return start(hospital, batchsize=1, maxconcurrency=1, batch_delay=0.4)
+
+
+class TestUnfinished:
+    def test_400_for_an_id_that_is_no_uuid(self, slow: Client) -> None:
+        answer = slow.poll("no-uuid")
+        assert answer.status_code == 400
+        assert answer.json()["issue"][0]["code"] == "invalid"
+
+    def test_404_for_an_unknown_job(self, slow: Client) -> None:
+        answer = slow.poll(str(uuid.uuid4()))
+        assert answer.status_code == 404
+        assert answer.json()["issue"][0]["code"] == "not-found"
+
+    def test_202_with_a_phrase_and_four_lines_in_every_running_state(self, slow: Client) -> None:
+        job = slow.submit(crtdl())
+        seen: dict[str, str] = {}
+        told: dict[str, list[str]] = {}
+        while (answer := slow.poll(job)).status_code == 202:
+            issue = answer.json()["issue"][-1]
+            assert (issue["severity"], issue["code"]) == ("information", "informational")
+            four = issue["diagnostics"].splitlines()
+            assert four[0] == f"Job: {job}"
+            state = four[1].removeprefix("Status: ")
+            seen[state], told[state] = answer.headers["x-progress"], four
+        assert seen["RUNNING_GET_COHORT"] == "Getting cohort"
+        assert seen["RUNNING_PROCESS_BATCH"] in ("Processing batches (33%)", "Processing batches (66%)")
+        assert seen["RUNNING_PROCESS_CORE"] == "Processing core resources"
+        assert told["RUNNING_GET_COHORT"][2:] == ["Batch progress: 0%", "Cohort size: not known yet"]
+        assert told["RUNNING_PROCESS_CORE"][2:] == ["Batch progress: 100%", "Cohort size: 3"]
+        assert answer.status_code == 200
+
+    def test_202_pending_and_paused(self, slow: Client) -> None:
+        first, second = slow.submit(crtdl()), slow.submit(crtdl())
+        answer = slow.poll(second)
+        assert (answer.status_code, answer.headers["x-progress"]) == (202, "Pending")
+        assert lines(slow, second)[1] == "Status: PENDING"
+        slow.operate(first, "pause")
+        answer = slow.poll(first)
+        assert (answer.status_code, answer.headers["x-progress"]) == (202, "Paused")
+
+    def test_410_for_a_cancelled_job(self, slow: Client) -> None:
+        job = slow.submit(crtdl())
+        slow.operate(job, "cancel")
+        answer = slow.poll(job)
+        assert answer.status_code == 410
+        assert "x-progress" not in answer.headers
+        assert lines(slow, job)[1] == "Status: CANCELLED"
+
+    def test_404_after_deletion(self, slow: Client) -> None:
+        job = slow.submit(crtdl())
+        assert slow.delete(f"/fhir/Task/{job}").status_code == 204
+        assert slow.poll(job).status_code == 404
+
+    def test_503_while_temporarily_failed_and_500_when_failed_with_the_issues(
+        self, start: Start, hospital: Path, tmp_path: Path
+    ) -> None:
+        client = start(hospital, retry_delay=0.2)
+        shutil.move(hospital / "data.ndjson", tmp_path / "away")
+        job = client.submit(crtdl())
+        client.reach(job, "TEMP_FAILED")
+        answer = client.poll(job)
+        assert answer.status_code == 503
+        assert "x-progress" not in answer.headers
+        assert ("warning", "processing") in issues(client, job)
+        client.reach(job, "FAILED")
+        assert client.poll(job).status_code == 500
+        assert issues(client, job) == [("warning", "processing")] * 4 + [
+            ("fatal", "processing"), ("information", "informational"),
+        ]  # fmt: skip
+        assert client.task(job)["status"] == "failed"
+
+
+class TestManifest:
+    def test_200_is_a_manifest_with_batch_files_then_core(self, start: Start, hospital: Path) -> None:
+        client = start(hospital, batchsize=2)
+        conditions = group("g", "Condition", attribute("Condition.code"))
+        result = client.extract(crtdl(conditions))
+        assert client.poll(result.job).headers["content-type"] == "application/json"
+        manifest = result.manifest
+        assert set(manifest) == {
+            "transactionTime", "request", "requiresAccessToken", "output", "error", "extension",
+        }  # fmt: skip
+        assert manifest["request"] == str(client.base_url.join(f"/fhir/__status/{result.job}"))
+        assert manifest["requiresAccessToken"] is False
+        assert manifest["error"] == []
+        assert datetime.fromisoformat(manifest["transactionTime"])
+        assert manifest["transactionTime"] == client.task(result.job)["executionPeriod"]["end"]
+        job = self.value(manifest, "extractor-job")
+        names = [f"{batch['id']}.ndjson" for batch in job["batches"]]
+        root = str(client.base_url).rstrip("/")
+        assert manifest["output"] == [
+            {"type": "NDJSON Bundle", "url": f"{root}/output/{result.job}/{name}"} for name in names
+        ]
+
+    @staticmethod
+    def value(manifest: dict[str, Any], name: str) -> Any:
+        return next(entry["valueObject"] for entry in manifest["extension"] if entry["url"] == EXTENSIONS + name)
+
+    def test_the_job_extension_is_the_whole_job(self, start: Start, hospital: Path) -> None:
+        client = start(hospital, batchsize=2)
+        query = crtdl()
+        result = client.extract(query, "a", "b", "c")
+        job = self.value(result.manifest, "extractor-job")
+        task = client.task(result.job)
+        assert set(job) >= {
+            "id", "status", "version", "priority", "cohortSize", "startedAt", "updatedAt", "finishedAt", "batches",
+            "issues", "parameters",
+        }  # fmt: skip
+        assert (job["id"], job["status"], job["cohortSize"]) == (result.job, "COMPLETED", 3)
+        assert job["priority"] == "NORMAL"
+        assert str(job["version"]) == task["meta"]["versionId"]
+        assert job["finishedAt"] == result.manifest["transactionTime"]
+        assert job["parameters"]["crtdl"] == query
+        assert job["parameters"]["patient"] == ["a", "b", "c"]
+        for batch in job["batches"]:
+            assert set(batch) >= {"id", "state", "timings"}
+            assert batch["state"] == "FINISHED"
+            assert len(batch["timings"]["stageNanos"]) == 5
+
+    def test_diagnostics_extensions_lead_to_the_reports(self, start: Start, hospital: Path) -> None:
+        client = start(hospital)
+        result = client.extract(crtdl())
+        for name, kind in (
+            ("extractor-job-diagnostics-summary", "application/json"),
+            ("extractor-resource-exclusions", "text/csv; charset=utf-8"),
+            ("extractor-patient-exclusions", "text/csv; charset=utf-8"),
+        ):
+            extension = next(entry for entry in result.manifest["extension"] if entry["url"] == EXTENSIONS + name)
+            answer = client.get(extension["valueUrl"])
+            assert (answer.status_code, answer.headers["content-type"]) == (200, kind)
+        assert result.extension("extractor-job-issues") is None
+
+    def test_without_a_batch_there_are_no_diagnostics_but_an_issue(self, start: Start, hospital: Path) -> None:
+        nobody = ccdl([criterion("Diagnose", {"system": "s", "code": "x"})])
+        result = start(hospital).extract(crtdl(cohort=nobody))
+        assert [entry["url"].removeprefix(EXTENSIONS) for entry in result.manifest["extension"]] == [
+            "extractor-job", "extractor-job-issues",
+        ]  # fmt: skip
+        assert [set(issue) for issue in self.value(result.manifest, "extractor-job-issues")] == [
+            {"severity", "msg", "diagnostics"}
+        ]
+
+    @pytest.mark.parametrize(
+        ("style", "start_of_url"), [("absolute", "http://127.0.0.1:"), ("path", "/output/"), ("host", "127.0.0.1:")]
+    )
+    def test_urls_are_absolute_or_a_path_or_without_a_scheme(
+        self, start: Start, hospital: Path, style: str, start_of_url: str
+    ) -> None:
+        from deployments.sandbox.extraction.files import UrlStyle
+
+        client = start(hospital, result_urls=UrlStyle(style))
+        job = client.submit(crtdl())
+        client.reach(job, "COMPLETED")
+        url = client.poll(job).json()["output"][0]["url"]
+        assert url.startswith(start_of_url)
+        assert client.get(url[url.index("/output/") :]).status_code == 200

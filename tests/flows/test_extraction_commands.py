@@ -1,0 +1,222 @@
+"""The ``extraction`` commands over real HTTP (4-product.md §2; document 2, the Task API)."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from flows.run import run
+from tests.flows.extraction_server import ExtractionServer, extraction_server, project
+from tests.tasks.shared.loopback import Reply, Seen, closed_port
+
+UNKNOWN = "99999999-9999-4999-8999-999999999999"
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ExtractionServer]:
+    monkeypatch.chdir(tmp_path)
+    with extraction_server(ExtractionServer()) as running:
+        project(tmp_path, running.url)
+        yield running
+
+
+@pytest.fixture
+def job(server: ExtractionServer) -> str:
+    server._submit()
+    return next(iter(server.tasks))
+
+
+def state(server: ExtractionServer, job: str) -> str:
+    return str(server.tasks[job]["businessStatus"]["coding"][0]["code"])
+
+
+class TestPreview:
+    def test_it_prints_the_size_of_the_cohort_and_no_id(self, server: ExtractionServer, capsys) -> None:
+        assert run(["extraction", "preview", "config.yaml", "query.json"]) == 0
+        assert capsys.readouterr().out == "3 patients\n"
+        assert server.seen[-1].body == Path("query.json").read_bytes()
+        assert server.seen[-1].headers["content-type"] == "application/json"
+
+    def test_ids_are_written_as_patients_reads_them_for_this_user_only(self, server: ExtractionServer, capsys) -> None:
+        assert run(["extraction", "preview", "config.yaml", "query.json", "--ids", "ids.txt", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out) == {"patients": 3, "ids": "ids.txt"}
+        assert Path("ids.txt").read_text() == "p0\np1\np2\n"
+        assert Path("ids.txt").stat().st_mode & 0o777 == 0o600
+
+    def test_a_bare_ccdl_will_do(self, server: ExtractionServer) -> None:
+        Path("ccdl.json").write_text('{"version": "2", "inclusionCriteria": []}')
+        assert run(["extraction", "preview", "config.yaml", "ccdl.json"]) == 0
+
+    @pytest.mark.parametrize("content", ["no json", "[]", '{"resourceType": "Parameters"}'])
+    def test_anything_else_is_an_error_of_the_input(self, server: ExtractionServer, content: str, capsys) -> None:
+        Path("other.json").write_text(content)
+        assert run(["extraction", "preview", "config.yaml", "other.json"]) == 2
+        assert "error[crtdl-" in capsys.readouterr().err
+        assert server.seen == []
+
+
+class TestList:
+    def test_it_lists_the_jobs(self, server: ExtractionServer, job: str, capsys) -> None:
+        assert run(["extraction", "list", "config.yaml"]) == 0
+        head, line = capsys.readouterr().out.splitlines()
+        assert head.split() == ["JOB", "STATE", "PRIORITY", "AUTHORED", "PROGRESS"]
+        assert line.split() == [job, "RUNNING_PROCESS_BATCH", "normal"]
+
+    def test_json_is_a_list_whose_keys_are_never_left_out(self, server: ExtractionServer, job: str, capsys) -> None:
+        assert run(["extraction", "list", "config.yaml", "--json"]) == 0
+        (row,) = json.loads(capsys.readouterr().out)
+        assert set(row) == {
+            "id", "status", "task_status", "priority", "version", "authored", "started", "ended", "progress",
+            "consent_files",
+        }  # fmt: skip
+        assert row["id"] == job
+
+    def test_ids_and_states_travel_and_handling_is_strict(self, server: ExtractionServer, job: str) -> None:
+        arguments = ["extraction", "list", "config.yaml", job, UNKNOWN, "--status", "paused", "--status", "FAILED"]
+        assert run(arguments) == 0
+        assert server.seen[-1].target == f"/fhir/Task?_id={job},{UNKNOWN}&status=PAUSED,FAILED"
+        assert server.seen[-1].headers["prefer"] == "handling=strict"
+        assert run([*arguments, "--lenient"]) == 0
+        assert "prefer" not in server.seen[-1].headers
+
+    def test_an_empty_list_says_so(self, server: ExtractionServer, capsys) -> None:
+        assert run(["extraction", "list", "config.yaml"]) == 0
+        assert capsys.readouterr().out == "no extraction jobs\n"
+
+    def test_a_search_that_the_server_does_not_accept_is_explained(self, server: ExtractionServer, capsys) -> None:
+        server.override = lambda _: Reply(
+            400, b'{"resourceType":"OperationOutcome","issue":[{"diagnostics":"CANARY"}]}'
+        )
+        assert run(["extraction", "list", "config.yaml", "--status", "PAUSED"]) == 2
+        error = capsys.readouterr().err
+        assert "error[extraction-search]" in error
+        assert "--lenient" in error
+        assert "CANARY" not in error
+
+    def test_a_state_that_does_not_exist_is_a_usage_error(self, server: ExtractionServer) -> None:
+        assert run(["extraction", "list", "config.yaml", "--status", "SLEEPING"]) == 2
+        assert server.seen == []
+
+
+def test_show_tells_what_the_task_says(server: ExtractionServer, job: str, capsys) -> None:
+    parts = [{"url": "batchesTotal", "valueInteger": 4}, {"url": "batchesCompleted", "valueInteger": 1}]
+    server.tasks[job]["extension"] = [{"url": "https://x/extractor-job-progress", "extension": parts}]
+    server.tasks[job]["executionPeriod"] = {"start": "2026-01-01T10:00:00Z", "end": "2026-01-01T10:02:05Z"}
+    assert run(["extraction", "show", "config.yaml", job]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"extraction {job}\n  state                RUNNING_PROCESS_BATCH (in-progress)\n")
+    assert "  progress             25%, 1/4 batches\n" in out
+    assert "  took                 2 min 5 s\n" in out
+
+
+@pytest.mark.parametrize(
+    ("command", "after"), [("pause", "PAUSED"), ("resume", "RUNNING_PROCESS_BATCH"), ("cancel", "CANCELLED")]
+)
+def test_operations_change_the_job_and_print_it(
+    server: ExtractionServer, job: str, command: str, after: str, capsys
+) -> None:
+    assert run(["extraction", command, "config.yaml", job]) == 0
+    assert capsys.readouterr().out == f"{job} {after}, priority normal\n"
+    assert state(server, job) == after
+
+
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [("pause", "running"), ("resume", "paused"), ("cancel", "completed, failed or cancelled")],
+)
+def test_409_is_explained_with_the_state_of_the_job(
+    server: ExtractionServer, job: str, command: str, why: str, capsys
+) -> None:
+    server.override = lambda seen: Reply(409, b"CANARY") if seen.method == "POST" else None
+    assert run(["extraction", command, "config.yaml", job]) == 1
+    error = capsys.readouterr().err
+    assert (
+        f"error[extraction-state]: the state of the job does not allow to {command} it: RUNNING_PROCESS_BATCH" in error
+    )
+    assert why in error
+    assert "CANARY" not in error
+
+
+def test_delete_removes_the_job(server: ExtractionServer, job: str, capsys) -> None:
+    assert run(["extraction", "delete", "config.yaml", job]) == 0
+    assert capsys.readouterr().out == f"{job} is deleted\n"
+    assert server.tasks == {}
+
+
+def test_delete_that_leaves_files_behind_is_explained(server: ExtractionServer, job: str, capsys) -> None:
+    server.override = lambda seen: Reply(500, b"CANARY") if seen.method == "DELETE" else None
+    assert run(["extraction", "delete", "config.yaml", job]) == 1
+    error = capsys.readouterr().err
+    assert "error[extraction-delete]" in error
+    assert "CANARY" not in error
+
+
+class TestPrioritize:
+    def test_high_is_the_default_and_normal_takes_it_back(self, server: ExtractionServer, job: str, capsys) -> None:
+        assert run(["extraction", "prioritize", "config.yaml", job]) == 0
+        assert server.tasks[job]["priority"] == "asap"
+        assert run(["extraction", "prioritize", "config.yaml", job, "--priority", "normal", "--json"]) == 0
+        assert server.tasks[job]["priority"] == "routine"
+        assert json.loads(capsys.readouterr().out.partition("\n")[2])[0]["priority"] == "normal"
+
+    def test_a_stale_version_is_read_again(self, server: ExtractionServer, job: str) -> None:
+        stale = [Reply(409), Reply(409)]
+
+        def override(seen: Seen) -> Reply | None:
+            return stale.pop() if seen.method == "PUT" and stale else None
+
+        server.override = override
+        assert run(["extraction", "prioritize", "config.yaml", job]) == 0
+        assert server.count("PUT", job) == 3
+        assert server.tasks[job]["priority"] == "asap"
+
+    @pytest.mark.parametrize(
+        ("status", "reference", "says"),
+        [(412, "extraction-version", "version"), (428, "extraction-precondition", "If-Match")],
+    )
+    def test_412_and_428_are_explained(
+        self, server: ExtractionServer, job: str, status: int, reference: str, says: str, capsys
+    ) -> None:
+        server.override = lambda seen: Reply(status) if seen.method == "PUT" else None
+        assert run(["extraction", "prioritize", "config.yaml", job]) == 1
+        error = capsys.readouterr().err
+        assert f"error[{reference}]" in error
+        assert says in error
+
+
+def test_one_unknown_job_does_not_keep_the_others_from_being_done(server: ExtractionServer, job: str, capsys) -> None:
+    assert run(["extraction", "cancel", "config.yaml", UNKNOWN, job]) == 2
+    captured = capsys.readouterr()
+    assert "error[extraction-unknown]" in captured.err
+    assert captured.out == f"{job} CANCELLED, priority normal\n"
+
+
+@pytest.mark.parametrize("command", ["show", "pause", "resume", "cancel", "delete", "prioritize"])
+def test_an_id_is_needed_and_must_be_a_uuid(server: ExtractionServer, command: str, capsys) -> None:
+    assert run(["extraction", command, "config.yaml"]) == 2
+    assert run(["extraction", command, "config.yaml", "latest"]) == 2
+    assert "error[extraction-id]" in capsys.readouterr().err
+    assert server.seen == []
+
+
+def test_a_server_that_is_not_there_is_exit_code_3(server: ExtractionServer, capsys) -> None:
+    override = f"services.extractor.base_url=http://127.0.0.1:{closed_port()}"
+    assert run(["extraction", "show", "config.yaml", str(uuid.uuid4()), "--set", override]) == 3
+    assert "error[connect-failed]" in capsys.readouterr().err
+
+
+def test_without_an_extraction_server_in_the_configuration_it_says_so(server: ExtractionServer, capsys) -> None:
+    Path("other.yaml").write_text("services: {local_import: {dir: .}}\npipeline: {enabled_steps: [local_import]}\n")
+    assert run(["extraction", "list", "other.yaml"]) == 2
+    assert "error[extractor-url]" in capsys.readouterr().err
+
+
+def test_the_states_of_the_command_line_are_those_of_the_server() -> None:
+    from flows.commands.extraction import _STATUSES
+    from tasks.extractor.task import JobStatus
+
+    assert list(_STATUSES) == list(JobStatus)

@@ -1,0 +1,222 @@
+"""Whole runs with an extraction, as processes: kill -9 anywhere, one submission, the same files (4-product.md §4)."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from tests.conftest import Commands, Ran
+from tests.flows.extraction_server import ExtractionServer, extraction_server, project
+from tests.tasks.shared.loopback import Raw, Reply, Seen
+
+RULES = """
+  crtdl_preprocessing:
+    enabled: true
+    enrichments:
+      - group_reference: http://hl7.org/fhir/StructureDefinition/Patient
+        attributes_to_add: [{attribute_ref: Patient.identifier}]
+      - group_reference: https://example.org/none
+"""
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ExtractionServer]:
+    with extraction_server(ExtractionServer()) as running:
+        project(tmp_path, running.url)
+        yield running
+
+
+def imported(project: Path, job: str) -> dict[str, bytes]:
+    """The content of the data files, and nothing unfinished beside them."""
+    directory = project / "jobs" / job / "import"
+    found = {}
+    for path in directory.iterdir():
+        assert path.name.endswith(".ndjson.zst"), path.name
+        found[path.name.removesuffix(".zst")] = (
+            zstandard.ZstdDecompressor().decompressobj().decompress(path.read_bytes())
+        )
+    return found
+
+
+def status(sluice: Commands, job: str) -> dict[str, object]:
+    document: dict[str, object] = json.loads(sluice("pipeline", "status", "config.yaml", job, "--json").out)
+    return document
+
+
+def test_a_run_ends_with_the_files_and_the_handle_in_the_record(
+    sluice: Commands, server: ExtractionServer, tmp_path: Path
+) -> None:
+    ran = sluice("pipeline", "start", "config.yaml", "query.json")
+    assert ran.code == 0, ran.err
+    assert imported(tmp_path, ran.job) == server.files
+    shown = status(sluice, ran.job)
+    (extraction,) = server.tasks
+    assert shown["extraction"] == {"status_url": f"{server.url}/fhir/__status/{extraction}", "job_id": extraction}
+    job = tmp_path / "jobs" / ran.job
+    assert shown["crtdl"] == str(job / "crtdl.json")
+    assert (job / "crtdl.json").read_bytes() == (tmp_path / "query.json").read_bytes()
+    assert (job / "extraction" / "manifest.json").exists()
+    for path in job.rglob("*"):
+        assert path.stat().st_mode & 0o077 == 0, path
+
+
+def test_the_enriched_crtdl_is_the_one_that_is_submitted(
+    sluice: Commands, server: ExtractionServer, tmp_path: Path
+) -> None:
+    project(tmp_path, server.url, extra=RULES)
+    ran = sluice("pipeline", "start", "config.yaml", "query.json")
+    assert ran.code == 0, ran.err
+    import base64
+
+    (submission,) = [seen for seen in server.seen if seen.target.endswith("$extract-data")]
+    sent = base64.b64decode(json.loads(submission.body)["parameter"][0]["valueBase64Binary"])
+    job = tmp_path / "jobs" / ran.job
+    assert sent == (job / "enriched-crtdl.json").read_bytes()
+    assert b"Patient.identifier" in sent
+    assert not (job / "crtdl.json").exists()
+    assert status(sluice, ran.job)["crtdl"] == str(job / "enriched-crtdl.json")
+    assert "enrichment rule 2 did nothing" in ran.err
+    assert "enrichment rule 2 did nothing" in (job / "job.log").read_text()
+
+
+def test_the_url_of_a_result_is_imported_without_a_submission(
+    sluice: Commands, server: ExtractionServer, tmp_path: Path
+) -> None:
+    server.polls = 0
+    server._submit()
+    (extraction,) = server.tasks
+    ran = sluice("pipeline", "start", "config.yaml", f"{server.url}/fhir/__status/{extraction}")
+    assert ran.code == 0, ran.err
+    assert imported(tmp_path, ran.job) == server.files
+    assert server.count("POST", "$extract-data") == 0
+
+
+def test_a_failed_extraction_is_exit_code_1_and_continue_asks_the_same_job(
+    sluice: Commands, server: ExtractionServer, tmp_path: Path
+) -> None:
+    server.override = lambda seen: Reply(500, b"CANARY") if "__status" in seen.target else None
+    ran = sluice("pipeline", "start", "config.yaml", "query.json")
+    assert ran.code == 1
+    assert "error[extraction-failed]" in ran.err
+    server.override = lambda _: None
+    # The query of a job that was submitted is what it was, whatever becomes of the file.
+    before = (tmp_path / "jobs" / ran.job / "crtdl.json").read_bytes()
+    (tmp_path / "query.json").write_text(json.dumps(json.loads(before) | {"display": "changed"}))
+    again = sluice("pipeline", "continue", "config.yaml", ran.job)
+    assert again.code == 0, again.err
+    assert server.count("POST", "$extract-data") == 1
+    assert (tmp_path / "jobs" / ran.job / "crtdl.json").read_bytes() == before
+    assert b"CANARY" not in (tmp_path / "jobs" / ran.job / "job.log").read_bytes()
+
+
+def test_a_crtdl_that_the_server_refuses_can_be_mended_and_continued(
+    sluice: Commands, server: ExtractionServer, tmp_path: Path
+) -> None:
+    server.override = lambda seen: Reply(400) if "$extract-data" in seen.target else None
+    ran = sluice("pipeline", "start", "config.yaml", "query.json")
+    assert ran.code == 1
+    assert "error[crtdl-refused]" in ran.err
+    server.override = lambda _: None
+    mended = json.dumps(json.loads((tmp_path / "query.json").read_text()) | {"display": "mended"}).encode()
+    (tmp_path / "query.json").write_bytes(mended)
+    again = sluice("pipeline", "continue", "config.yaml", ran.job)
+    assert again.code == 0, again.err
+    assert (tmp_path / "jobs" / ran.job / "crtdl.json").read_bytes() == mended
+
+
+class Killer:
+    """Kills the process in the middle of its n-th request that matches."""
+
+    def __init__(self, server: ExtractionServer, matches: Callable[[Seen], bool], number: int = 1) -> None:
+        self.server = server
+        self.matches = matches
+        self.left = number
+        self.pid: int | None = None
+        server.override = self
+
+    def __call__(self, seen: Seen) -> Reply | Raw | None:
+        if self.pid is None or not self.matches(seen):
+            return None
+        self.left -= 1
+        if self.left:
+            return None
+        self.server.override = lambda _: None
+        # The server has done what it was asked to do; nobody is there to hear of it.
+        self.server(seen)
+        self.server.seen.pop()
+        os.kill(self.pid, signal.SIGKILL)
+        return Raw(then="reset")
+
+    @property
+    def done(self) -> bool:
+        return self.left <= 0
+
+
+def killed_and_continued(
+    sluice: Commands, server: ExtractionServer, matches: Callable[[Seen], bool], number: int = 1
+) -> tuple[Killer, Ran]:
+    """A run that dies in its n-th such request, and the one that goes on with it."""
+    killer = Killer(server, matches, number)
+    child = sluice.start("pipeline", "start", "config.yaml", "query.json")
+    killer.pid = child.pid
+    out, err = child.communicate(timeout=120)
+    first = Ran(child.returncode, out, err)
+    if not killer.done:
+        assert first.code == 0, err
+        return killer, first
+    assert first.code == -signal.SIGKILL
+    second = sluice("pipeline", "continue", "config.yaml", first.job)
+    assert second.code == 0, second.err
+    return killer, Ran(second.code, first.out, second.err)
+
+
+def in_the_pipeline(seen: Seen) -> bool:
+    """Every request but those of the checks before the job exists."""
+    return not seen.target.endswith("/metadata")
+
+
+def check(sluice: Commands, server: ExtractionServer, project: Path, ran: Ran) -> None:
+    """One submission, no complete file fetched twice, the bytes of an undisturbed run."""
+    assert server.count("POST", "$extract-data") == 1
+    assert len(server.tasks) == 1
+    assert imported(project, ran.job) == server.files
+    assert status(sluice, ran.job)["state"] == "completed"
+
+
+@pytest.mark.parametrize(
+    "part", ["$extract-data", "__status", "batch-3.ndjson"], ids=["submission", "poll", "download"]
+)
+def test_after_kill_9_the_run_goes_on_with_one_submission_and_the_same_result(
+    sluice: Commands, server: ExtractionServer, tmp_path: Path, part: str
+) -> None:
+    killer, ran = killed_and_continued(sluice, server, lambda seen: part in seen.target and seen.method != "HEAD")
+    assert killer.done
+    check(sluice, server, tmp_path, ran)
+
+
+def test_files_that_were_complete_are_not_fetched_again(
+    sluice: Commands, server: ExtractionServer, tmp_path: Path
+) -> None:
+    text = (tmp_path / "config.yaml").read_text()
+    (tmp_path / "config.yaml").write_text(
+        text.replace("polling_interval: 1s", "max_concurrent_downloads: 1, polling_interval: 1s", 1)
+    )
+    _, ran = killed_and_continued(sluice, server, lambda seen: seen.method == "GET" and "batch-4" in seen.target)
+    check(sluice, server, tmp_path, ran)
+    fetched = {name: server.count("GET", name) for name in server.files}
+    assert fetched == {name: 2 if name == "batch-4.ndjson" else 1 for name in server.files}
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("number", range(1, 31))
+def test_kill_9_at_every_single_request(
+    sluice: Commands, server: ExtractionServer, tmp_path: Path, number: int
+) -> None:
+    _, ran = killed_and_continued(sluice, server, in_the_pipeline, number)
+    check(sluice, server, tmp_path, ran)

@@ -1,0 +1,195 @@
+"""The client against a server that misbehaves on purpose, over real sockets (documents 1 and 3)."""
+
+from __future__ import annotations
+
+import json
+import resource
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from config import PipelineConfig
+from tasks.extractor.connection import service_client
+from tasks.extractor.extraction import run
+from tasks.shared.errors import NetworkError, SluiceError, StalledError
+from tasks.shared.step import StepContext, StepResult
+from tests.tasks.extractor.support import BUNDLE, JOB, Clock, Store, configuration, crtdl
+from tests.tasks.shared.loopback import Loopback, Raw, Reply, Seen, loopback
+
+FILE = BUNDLE * 400
+
+
+class Scripted:
+    """A server whose status answers and file answers come from lists, the last of which repeats."""
+
+    def __init__(self, *, status: list[Reply | Raw] | None = None, file: list[Reply | Raw] | None = None) -> None:
+        self.status = status or [Reply(200, manifest())]
+        self.file = file or [Reply(200, FILE)]
+        self.url = ""
+        self.gets: list[Seen] = []
+
+    def __call__(self, seen: Seen) -> Reply | Raw:
+        if seen.target.endswith("$extract-data"):
+            return Reply(202, headers={"Content-Location": f"/fhir/__status/{JOB}"})
+        if "__status" in seen.target:
+            return self.status.pop(0) if len(self.status) > 1 else self.status[0]
+        if "/fhir/Task" in seen.target:
+            return Reply(404)
+        if seen.method == "HEAD":
+            return Reply(200, FILE)
+        self.gets.append(seen)
+        return self.file.pop(0) if len(self.file) > 1 else self.file[0]
+
+
+def manifest() -> bytes:
+    return json.dumps({"output": [{"type": "NDJSON Bundle", "url": "/out/b1.ndjson"}], "error": []}).encode()
+
+
+@contextmanager
+def serving(script: Callable[[Seen], Reply | Raw]) -> Iterator[Loopback]:
+    with loopback(script) as server:
+        yield server
+
+
+def extract(tmp_path: Path, url: str, **extractor: object) -> tuple[StepResult, bytes]:
+    config: PipelineConfig = configuration(url, **extractor)
+    (tmp_path / "crtdl.json").write_text(json.dumps(crtdl()))
+    context = StepContext(
+        config=config, job_id="job", job_dir=tmp_path, position=1, name="extractor",
+        crtdl=tmp_path / "crtdl.json", handle=Store(),
+    )  # fmt: skip
+    clock = Clock()
+    result = run(context, client=service_client, clock=clock, sleep=clock.sleep)
+    return result, (tmp_path / "import" / "b1.ndjson").read_bytes()
+
+
+def whole(body: bytes, status: str = "200 OK", length: int | None = None, more: str = "") -> bytes:
+    head = f"HTTP/1.1 {status}\r\nContent-Length: {len(body) if length is None else length}\r\n{more}\r\n"
+    return head.encode() + body
+
+
+@pytest.mark.parametrize("then", ["reset", "close"])
+def test_a_reset_in_the_middle_of_a_status_body_is_swallowed(tmp_path: Path, then: str) -> None:
+    half = whole(manifest())[:-20]
+    with serving(Scripted(status=[Raw(half, then), Raw(half, then), Reply(200, manifest())])) as server:
+        result, content = extract(tmp_path, server.url)
+    assert content == FILE
+    assert result.lines_out == 400
+
+
+def test_a_status_that_is_silent_is_asked_again(tmp_path: Path) -> None:
+    with serving(Scripted(status=[Raw(b"", "stall"), Reply(200, manifest())])) as server:
+        _, content = extract(tmp_path, server.url, request_timeout="300ms")
+    assert content == FILE
+
+
+def test_a_stall_in_a_file_ends_it_and_is_not_retried(tmp_path: Path) -> None:
+    script = Scripted(file=[Raw(whole(FILE)[:5000], "stall")])
+    with serving(script) as server, pytest.raises(StalledError) as caught:
+        extract(tmp_path, server.url, download_stall_timeout="300ms")
+    assert caught.value.operation == "download"
+    assert len(script.gets) == 1
+    assert list((tmp_path / "import").iterdir()) == []
+
+
+@pytest.mark.parametrize("length", [len(FILE), None], ids=["right", "wrong"])
+def test_a_cut_body_is_fetched_again(tmp_path: Path, length: int | None) -> None:
+    cut = whole(FILE[:5000], length=length)
+    # With a Content-Length that says less, what arrived looks whole: its last line is no JSON.
+    script = Scripted(file=[Raw(cut), Reply(200, FILE)])
+    with serving(script) as server:
+        if length is None:
+            with pytest.raises(SluiceError):
+                extract(tmp_path, server.url)
+            assert list((tmp_path / "import").iterdir()) == []
+        else:
+            assert extract(tmp_path, server.url)[1] == FILE
+
+
+def test_a_broken_transfer_goes_on_where_it_broke_when_there_is_a_validator(tmp_path: Path) -> None:
+    tag = 'ETag: "v1"\r\n'
+    first = Raw(whole(FILE, more=tag)[:9000], "reset")
+
+    def script(seen: Seen) -> Reply | Raw:
+        if seen.method == "GET" and "range" in seen.headers:
+            start = int(seen.headers["range"].removeprefix("bytes=").rstrip("-"))
+            headers = {"Content-Range": f"bytes {start}-{len(FILE) - 1}/{len(FILE)}", "ETag": '"v1"'}
+            assert seen.headers["if-range"] == '"v1"'
+            assert start > 0
+            return Reply(206, FILE[start:], headers)
+        return plain(seen)
+
+    plain = Scripted(file=[first])
+    with serving(script) as server:
+        assert extract(tmp_path, server.url)[1] == FILE
+
+
+def test_a_server_that_breaks_every_transfer_is_given_up(tmp_path: Path) -> None:
+    script = Scripted(file=[Raw(whole(FILE)[:300], "reset")])
+    with serving(script) as server, pytest.raises(NetworkError) as caught:
+        extract(tmp_path, server.url)
+    assert caught.value.transient
+    assert len(script.gets) == 3
+
+
+@pytest.mark.campaign
+def test_ten_thousand_files_come_down(tmp_path: Path) -> None:
+    outputs = [{"type": "NDJSON Bundle", "url": f"/out/{number}/b{number % 100}.ndjson"} for number in range(10_000)]
+    script = Scripted(
+        status=[Reply(200, json.dumps({"output": outputs, "error": []}).encode())], file=[Reply(200, BUNDLE)]
+    )
+    with serving(script) as server:
+        result, _ = extract(tmp_path, server.url, file_ready_retries=0)
+    assert (result.files, result.lines_out) == (10_000, 10_000)
+
+
+@pytest.mark.campaign
+def test_three_gigabytes_need_no_more_memory_than_little(tmp_path: Path) -> None:
+    piece = BUNDLE * 20_000
+    count = 3_000_000_000 // len(piece)
+
+    def serve(listener: socket.socket) -> None:
+        while True:
+            try:
+                sock, _ = listener.accept()
+            except OSError:
+                return
+            with sock:
+                asked = sock.recv(65536)
+                if b"$extract-data" in asked:
+                    sock.sendall(
+                        whole(
+                            b"", "202 Accepted", more=f"Content-Location: /fhir/__status/{JOB}\r\nConnection: close\r\n"
+                        )
+                    )
+                elif b"__status" in asked:
+                    sock.sendall(whole(manifest(), more="Connection: close\r\n"))
+                elif b"/out/" in asked:
+                    sock.sendall(whole(b"", length=count * len(piece), more="Connection: close\r\n"))
+                    for _ in range(count):
+                        sock.sendall(piece)
+                else:
+                    sock.sendall(whole(b"", "404 Not Found", more="Connection: close\r\n"))
+
+    listener = socket.create_server(("127.0.0.1", 0))
+    thread = threading.Thread(target=serve, args=(listener,), daemon=True)
+    thread.start()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    config = configuration(f"http://127.0.0.1:{listener.getsockname()[1]}", compression=True, file_ready_retries=0)
+    (tmp_path / "crtdl.json").write_text(json.dumps(crtdl()))
+    context = StepContext(
+        config=config, job_id="job", job_dir=tmp_path, position=1, name="extractor",
+        crtdl=tmp_path / "crtdl.json", handle=Store(),
+    )  # fmt: skip
+    try:
+        result = run(context, sleep=lambda _: None)
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join()
+    assert result.lines_out == count * 20_000
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # KiB
