@@ -6,6 +6,7 @@ kernel keeps it; the Prefect server is another process.
 
 import json
 import multiprocessing
+import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -94,6 +95,14 @@ def write_config(directory: Path, *, port: int | None = None) -> None:
     (directory / "config.yaml").write_text(
         f"services:\n  local_import: {{dir: data}}\n  {send}\npipeline: {{enabled_steps: {steps}}}\njobs_dir: jobs\n"
     )
+
+
+@pytest.fixture(autouse=True)
+def nothing_kept(tmp_path: Path) -> Iterator[None]:
+    """pytest keeps the directories of its last runs: these would be gigabytes."""
+    yield
+    for name in ("data", "jobs"):
+        shutil.rmtree(tmp_path / name, ignore_errors=True)
 
 
 @pytest.fixture

@@ -277,7 +277,8 @@ class ExtractionServer:
     def _task(self, job: Job, call: Call) -> dict[str, Any]:
         urls = ResultUrls(call.root)
         directory = self._units.directory(job.id)
-        names = [f"{batch.id}_consent.ndjson" for batch in job.batches]
+        done = job.batches if job.status is JobStatus.COMPLETED else ()
+        names = [f"{batch.id}_consent.ndjson" for batch in done]
         audits = [urls.of(job.id, name) for name in names if (directory / name).is_file()]
         return task(job, self._engine.stages(job.id), audits)
 

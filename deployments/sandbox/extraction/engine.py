@@ -224,9 +224,13 @@ class Engine:
                 claim = None
             if claim is not None:
                 return claim
-            due = min(self._retry_at.values(), default=None)
+            due = self._next_retry()
             self._changed.wait(_IDLE if due is None else max(0.01, min(_IDLE, due - time.monotonic())))
         return None
+
+    def _next_retry(self) -> float | None:
+        waiting = (job.id for job in self._jobs.values() if job.status is JobStatus.TEMP_FAILED)
+        return min((self._retry_at[name] for name in waiting if name in self._retry_at), default=None)
 
     def _claim(self) -> _Claim | None:
         """The next unit: of HIGH jobs before NORMAL ones, of older jobs first."""

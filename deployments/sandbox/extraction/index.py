@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import sqlite3
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -47,7 +48,7 @@ CREATE INDEX by_patient ON resource (patient, type);
 CREATE INDEX by_code ON code (type, key);
 CREATE UNIQUE INDEX by_patient_id ON patient (id);
 """
-_COLUMNS = "r.type, r.id, p.id, r.file, r.start, r.length, r.first, r.last"
+_COLUMNS = "r.type, r.id, p.id, r.file, r.start, r.length"
 _FROM = "FROM resource r LEFT JOIN patient p ON p.number = r.patient"
 
 
@@ -57,16 +58,12 @@ class Place:
 
     type: str
     id: str
+    key: str
+    """``Type/id``."""
     patient: str | None
     file: int
     start: int
     length: int
-    days: Days | None
-
-    @property
-    def key(self) -> str:
-        """``Type/id``."""
-        return f"{self.type}/{self.id}"
 
 
 class Index:
@@ -243,10 +240,10 @@ class Reader:
                 yield _place(row)
 
 
-def _place(row: tuple[str, str, str | None, int, int, int, int | None, int | None]) -> Place:
-    kind, identity, patient, file, start, length, first, last = row
-    days = Days(first, last) if first is not None and last is not None else None
-    return Place(kind, identity, patient, file, start, length, days)
+def _place(row: tuple[str, str, str | None, int, int, int]) -> Place:
+    kind, identity, patient, file, start, length = row
+    # There are many places at a time, of few types and one patient each.
+    return Place(sys.intern(kind), identity, f"{kind}/{identity}", patient and sys.intern(patient), file, start, length)
 
 
 @contextmanager

@@ -41,8 +41,8 @@ def redact(node: Node, tree: Wanted, keeps: Callable[[str], bool]) -> Node:
     if isinstance(meta, dict) and meta.get("profile"):
         copy["meta"] = {"profile": meta["profile"]}
     owner = OWNER.get(kind)
-    if owner is not None and isinstance(node.get(owner), dict) and "reference" in node[owner]:
-        copy[owner] = {"reference": node[owner]["reference"]}
+    if owner is not None and owner in node:
+        copy |= _owner(owner, node[owner])
     chosen = _copy(node, tree)
     if "meta" in copy and "meta" in chosen:
         chosen["meta"] = copy["meta"] | chosen["meta"]
@@ -52,6 +52,18 @@ def redact(node: Node, tree: Wanted, keeps: Callable[[str], bool]) -> Node:
     return {
         name: _mask(value, keeps, inner) if isinstance(value, dict | list) else value for name, value in copy.items()
     }
+
+
+def _owner(element: str, value: Any) -> Node:
+    """The references to the patient, without what else stands beside them."""
+    found = [
+        {"reference": item["reference"]}
+        for item in (value if isinstance(value, list) else [value])
+        if isinstance(item, dict) and isinstance(item.get("reference"), str)
+    ]
+    if not found:
+        return {}
+    return {element: found if isinstance(value, list) else found[0]}
 
 
 def _copy(node: Node, tree: Wanted) -> Node:

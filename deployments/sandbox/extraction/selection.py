@@ -31,7 +31,7 @@ class Link:
     targets: list[Pair] = field(default_factory=list)
 
 
-Links = list[Link]
+Links = tuple[Link, ...]
 
 
 def local_key(reference: str) -> str | None:
@@ -73,7 +73,7 @@ class Evaluator:
         if pair not in self._shared:
             self._shared[pair] = self._evaluate(place, group, None, node)
         known = self._shared[pair]
-        return None if known is None else [Link(link.attribute, link.keys) for link in known]
+        return None if known is None else tuple(Link(link.attribute, link.keys) for link in known)
 
     def _evaluate(self, place: Place, group: Group, permission: Permission | None, node: Node | None) -> Links | None:
         node = node if node is not None else decode(self.reader.read(place))
@@ -86,9 +86,9 @@ class Evaluator:
             if attribute.must_have and next(values(node, attribute.path), None) is None:
                 self.report(Reason.MUST_HAVE, group, attribute.ref, place.key, place.patient)
                 return None
-        return [
+        return tuple(
             Link(attribute, _keys(values(node, attribute.path))) for attribute in group.attributes if attribute.linked
-        ]
+        )
 
 
 def belongs(node: Node, group: Group) -> bool:

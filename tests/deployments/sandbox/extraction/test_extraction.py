@@ -206,6 +206,12 @@ class TestRedaction:
             "valueQuantity": {"value": 1},
         }
 
+    def test_a_list_of_subjects_stays_a_list_and_others_are_masked(self, extract: Any) -> None:
+        subjects = [{"reference": "Patient/p1", "display": "A Name"}, {"reference": "Device/d"}]
+        source = resource("Account", "x", subject=subjects, status="active")
+        found = extract(crtdl(group("g", "Account", attribute("Account.status"))), source).resources["Account/x"]
+        assert found["subject"] == [{"reference": "Patient/p1"}, MASKED]
+
     @pytest.mark.parametrize(
         ("ref", "expected"),
         [

@@ -14,6 +14,7 @@ import pytest
 from tests.deployments.sandbox.extraction.conftest import TODAY, Client, Start, crtdl, progress
 
 SYSTEM = "https://sandbox.example/fhir/CodeSystem/job-status"
+UNKNOWN = "0b7e1f52-6f2b-4c0e-9d0a-5f5c3f1f7a11"
 
 
 @pytest.fixture
@@ -77,7 +78,7 @@ class TestRead:
             "CANCELLED": "cancelled",
         }
 
-    @pytest.mark.parametrize("identity", [str(uuid.uuid4()), "no-uuid"])
+    @pytest.mark.parametrize("identity", [UNKNOWN, "no-uuid"])
     def test_404_with_an_operation_outcome_for_what_is_not_there(self, client: Client, identity: str) -> None:
         for answer in (client.get(f"/fhir/Task/{identity}"), client.delete(f"/fhir/Task/{identity}")):
             assert answer.status_code == 404
@@ -229,7 +230,7 @@ class TestPriority:
         job = client.submit(crtdl())
         assert put(client, job, priority, version(client.reach(job, "COMPLETED"))).status_code == 400
 
-    @pytest.mark.parametrize("identity", [str(uuid.uuid4()), "no-uuid"])
+    @pytest.mark.parametrize("identity", [UNKNOWN, "no-uuid"])
     def test_404_comes_before_428_and_400(self, client: Client, identity: str) -> None:
         assert client.put(f"/fhir/Task/{identity}", content=b"{").status_code == 404
 
