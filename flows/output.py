@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import sys
 from collections.abc import Iterable
 from typing import Protocol
@@ -34,10 +35,16 @@ def write(text: str, *, err: bool = False) -> None:
     stream = sys.stderr if err else sys.stdout
     if stream is None:
         return
-    # Closed by the reader (``| head -1``) or by the caller: there is nobody left to tell.
-    with contextlib.suppress(OSError, ValueError):
+    try:
         stream.write(text)
         stream.flush()
+    except OSError:
+        # The reader went away (``| head -1``), and there is nobody left to tell. What is still in the buffer must go
+        # somewhere, else Python ends with an exit code of its own.
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    except ValueError:
+        return  # closed by the caller
 
 
 def complain(findings: Iterable[Rendered]) -> None:
