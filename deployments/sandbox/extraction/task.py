@@ -85,7 +85,8 @@ def _progress(job: Job, cohort_size: int, stages: Mapping[str, Stage]) -> dict[s
     }
     parts: list[dict[str, Any]] = [{"url": name, "valueInteger": value} for name, value in numbers.items()]
     for batch in job.batches:
-        if batch.id in stages and not batch.state.is_done:
+        # A batch that still runs when its job is cancelled is nobody's progress any more.
+        if batch.id in stages and not batch.state.is_done and not job.status.is_final:
             fields = {"batchId": batch.id, "stage": stages[batch.id].value}
             inner = [{"url": name, "valueString": value} for name, value in fields.items()]
             parts.append({"url": "activeBatch", "extension": inner})

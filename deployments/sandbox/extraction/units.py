@@ -55,6 +55,11 @@ class Control:
         """Ask the unit to give up."""
         self._aborted.set()
 
+    @property
+    def is_aborted(self) -> bool:
+        """Whether somebody asked it to give up."""
+        return self._aborted.is_set()
+
     def check(self) -> None:
         """Raise ``Aborted`` when somebody asked."""
         if self._aborted.is_set():

@@ -130,7 +130,7 @@ class TestSearch:
         slow.operate(jobs[0], "cancel")
         slow.reach(jobs[1], "RUNNING_GET_COHORT", "RUNNING_PROCESS_BATCH")
         slow.operate(jobs[1], "pause")
-        slow.reach(jobs[2], "RUNNING_GET_COHORT")
+        slow.reach(jobs[2], "RUNNING_GET_COHORT", "RUNNING_PROCESS_BATCH")
         slow.operate(jobs[2], "pause")
         return jobs
 

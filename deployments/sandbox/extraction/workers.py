@@ -1,0 +1,241 @@
+"""The workers: they pick units by priority and age, carry them out, and record what came of them.
+
+Rules: document 3 §2, "scheduling", "moves", "restart". A unit that is running when the server ends runs again at the
+next start.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import threading
+import time
+import traceback
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from deployments.sandbox.extraction.board import Board
+from deployments.sandbox.extraction.extract import Outcome
+from deployments.sandbox.extraction.findings import QueryError
+from deployments.sandbox.extraction.job import TRIES, Job, JobStatus, Priority, Severity, Unit, UnitState
+from deployments.sandbox.extraction.units import Aborted, Control, Units
+
+logger = logging.getLogger("sandbox.extraction")
+_RETRYABLE = (OSError, sqlite3.Error)
+_IDLE = 1.0
+
+
+@dataclass(frozen=True)
+class _Claim:
+    job: Job
+    unit: str
+    control: Control
+
+
+class Workers:
+    """Threads that work on the jobs of a board."""
+
+    def __init__(self, board: Board, units: Units, count: int, retry_delay: float) -> None:
+        """``retry_delay``: seconds until a unit that failed temporarily is tried again."""
+        self._board = board
+        self._units = units
+        self._retry_delay = retry_delay
+        self._threads = [
+            threading.Thread(target=self._work, name=f"sandbox-extraction-{number}", daemon=True)
+            for number in range(count)
+        ]
+
+    def start(self) -> None:
+        """Begin to work."""
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Give up what is running, and end the threads."""
+        with self._board.changed:
+            self._board.stopping = True
+            for control in self._board.running.values():
+                control.abort()
+            self._board.changed.notify_all()
+        for thread in self._threads:
+            thread.join()
+
+    def _work(self) -> None:
+        while True:
+            with self._board.changed:
+                claim = self._wait_for_claim()
+            if claim is None:
+                return
+            try:
+                self._carry_out(claim)
+            except sqlite3.Error as error:
+                # What came of the unit could not be written down: it will be done again.
+                logger.error("the job store refuses: %s", type(error).__name__)  # noqa: TRY400
+                time.sleep(_IDLE)
+            finally:
+                with self._board.changed:
+                    self._board.running.pop((claim.job.id, claim.unit), None)
+                    self._board.changed.notify_all()
+
+    def _wait_for_claim(self) -> _Claim | None:
+        while not self._board.stopping:
+            try:
+                claim = self._claim()
+            except sqlite3.Error as error:
+                # The disk refuses: nothing was changed, so nothing is lost by trying again.
+                logger.error("the job store refuses: %s", type(error).__name__)  # noqa: TRY400
+                claim = None
+            if claim is not None:
+                return claim
+            due = self._board.next_retry()
+            self._board.changed.wait(_IDLE if due is None else max(0.01, min(_IDLE, due - time.monotonic())))
+        return None
+
+    def _claim(self) -> _Claim | None:
+        """The next unit: of HIGH jobs before NORMAL ones, of older jobs first."""
+        waiting = [
+            job for job in self._board.jobs.values() if not job.status.is_final and job.id not in self._board.deleting
+        ]
+        for job in sorted(waiting, key=lambda job: (job.priority is not Priority.HIGH, job.created)):
+            unit = self._next_unit(job)
+            if unit is not None:
+                started = unit.started or self._units.clock()
+                unit = msgspec.structs.replace(unit, state=UnitState.IN_PROGRESS, started=started)
+                control = Control()
+                current = self._board.save(self._board.jobs[job.id].with_unit(unit))
+                self._board.running[(job.id, unit.id)] = control
+                return _Claim(current, unit.id, control)
+        return None
+
+    def _next_unit(self, job: Job) -> Unit | None:
+        """A unit of this job that can begin now, after the moves that need no work."""
+        while True:
+            match job.status:
+                case JobStatus.TEMP_FAILED if self._board.retry_at.get(job.id, 0.0) <= time.monotonic():
+                    self._board.retry_at.pop(job.id, None)
+                    job = self._board.save(job, status=job.held_from or JobStatus.PENDING, held_from=None)
+                case JobStatus.PENDING:
+                    job = self._board.save(job, status=JobStatus.RUNNING_GET_COHORT, started=self._units.clock())
+                case JobStatus.RUNNING_GET_COHORT if job.cohort.state is UnitState.FINISHED:
+                    job = self._board.save(job, status=JobStatus.RUNNING_PROCESS_BATCH)
+                case JobStatus.RUNNING_GET_COHORT:
+                    return self._free(job, job.cohort)
+                case JobStatus.RUNNING_PROCESS_BATCH if job.completed_batches == len(job.batches):
+                    job = self._board.save(job, status=JobStatus.RUNNING_PROCESS_CORE)
+                case JobStatus.RUNNING_PROCESS_BATCH:
+                    return next((unit for batch in job.batches if (unit := self._free(job, batch)) is not None), None)
+                case JobStatus.RUNNING_PROCESS_CORE if job.core.state.is_done:
+                    self._board.save(job, status=JobStatus.COMPLETED, finished=self._units.clock())
+                    return None
+                case JobStatus.RUNNING_PROCESS_CORE:
+                    return self._free(job, job.core)
+                case _:
+                    return None
+
+    def _free(self, job: Job, unit: Unit) -> Unit | None:
+        taken = unit.state.is_done or (job.id, unit.id) in self._board.running
+        return None if taken else unit
+
+    def _carry_out(self, claim: _Claim) -> None:
+        try:
+            self._run(claim)
+        except Aborted:
+            return
+        except QueryError:
+            self._failed(claim, "the query cannot be read", "QueryError", retry=False)
+        except _RETRYABLE as error:
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
+            self._failed(claim, reason, type(error).__name__, retry=True)
+        except Exception as error:  # noqa: BLE001 - a worker outlives every job
+            # The text of the error may quote a resource: name the place only.
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            place = f"{type(error).__name__} in {Path(frame.filename).name}:{frame.lineno}"
+            logger.error("%s", place)  # noqa: TRY400
+            self._failed(claim, "the sandbox, or the data, has a defect", place, retry=False)
+
+    def _run(self, claim: _Claim) -> None:
+        job, control = claim.job, claim.control
+        with self._board.changed:
+            crtdl = self._board.store.crtdl(job.id)
+        if claim.unit == job.cohort.id:
+            self._cohort_found(claim, self._units.cohort(job, crtdl, control))
+        elif claim.unit == job.core.id:
+            with self._board.changed:
+                wanted, counts = self._board.store.wanted(job.id), self._board.store.counts(job.id)
+            counts.pop(job.core.id, None)
+            self._finished(claim, self._units.core(job, crtdl, wanted, counts, control))
+        else:
+            with self._board.changed:
+                patients = self._board.store.patients(job.id, claim.unit)
+            self._finished(claim, self._units.batch(job, crtdl, claim.unit, patients, control))
+
+    def _cohort_found(self, claim: _Claim, patients: list[str]) -> None:
+        size = claim.job.batch_size
+        parts = [(str(uuid.uuid4()), patients[start : start + size]) for start in range(0, len(patients), size)]
+        with self._board.changed:
+            job = self._still_wanted(claim)
+            unit = self._done(job.cohort, UnitState.FINISHED)
+            job = msgspec.structs.replace(
+                job.with_unit(unit), cohort_size=len(patients), batches=tuple(Unit(name) for name, _ in parts)
+            )
+            if not patients:
+                job = job.with_issue(Severity.WARNING, "The cohort is empty: there are no batches to process.")
+            changed = self._board.next_version(job)
+            self._board.store.save_cohort(changed, parts)
+            self._board.jobs[job.id] = changed
+
+    def _finished(self, claim: _Claim, outcome: Outcome) -> None:
+        with self._board.changed:
+            job = self._still_wanted(claim)
+            is_core = claim.unit == job.core.id
+            state = UnitState.FINISHED if outcome.written or is_core else UnitState.SKIPPED
+            unit = self._done(job.unit(claim.unit), state)
+            unit = msgspec.structs.replace(unit, written=outcome.written, timings=dict(outcome.counts.timings))
+            job = job.with_unit(unit)
+            if outcome.nobody_consents:
+                job = job.with_issue(
+                    Severity.WARNING, "A batch was skipped because none of its patients consents.", f"batch {unit.id}"
+                )
+            if is_core and job.status is JobStatus.RUNNING_PROCESS_CORE:
+                job = msgspec.structs.replace(job, status=JobStatus.COMPLETED, finished=self._units.clock())
+            changed = self._board.next_version(job)
+            self._board.store.save_batch(changed, unit.id, outcome.counts, outcome.wanted)
+            self._board.jobs[job.id] = changed
+
+    def _done(self, unit: Unit, state: UnitState) -> Unit:
+        return msgspec.structs.replace(unit, state=state, attempts=unit.attempts + 1, finished=self._units.clock())
+
+    def _failed(self, claim: _Claim, reason: str, diagnostics: str, *, retry: bool) -> None:
+        with self._board.changed:
+            try:
+                job = self._still_wanted(claim)
+            except Aborted:
+                return
+            unit = job.unit(claim.unit)
+            attempts = unit.attempts + 1
+            again = retry and attempts < TRIES
+            state = UnitState.TEMP_FAILED if again else UnitState.FAILED
+            job = job.with_unit(msgspec.structs.replace(unit, state=state, attempts=attempts))
+            what = unit.id if unit.id in ("cohort", "core") else f"batch {unit.id}"
+            changes: Mapping[str, Any]
+            if again:
+                text = f"Attempt {attempts} of {TRIES} failed, it will be repeated: {reason}"
+                job = job.with_issue(Severity.WARNING, text, f"{what}: {diagnostics}")
+                self._board.retry_at[job.id] = time.monotonic() + self._retry_delay
+                changes = {"status": JobStatus.TEMP_FAILED, "held_from": job.status} if job.status.is_running else {}
+            else:
+                text = f"The job failed after {attempts} attempts: {reason}"
+                job = job.with_issue(Severity.FATAL, text, f"{what}: {diagnostics}")
+                self._board.abort(job.id, but=claim.control)
+                changes = {"status": JobStatus.FAILED, "held_from": None, "finished": self._units.clock()}
+            self._board.save(job, **changes)
+
+    def _still_wanted(self, claim: _Claim) -> Job:
+        """The job as it is now. Raises ``Aborted`` when nobody wants the unit's result any more."""
+        claim.control.check()
+        return self._board.need(claim.job.id)
