@@ -185,7 +185,7 @@ def test_any_list_without_commas_survives_comma_separation(items: list[str]) -> 
 
 
 def test_values_from_the_environment_are_not_expanded(load: Load) -> None:
-    env = {"APP_SERVICES_SEND_AUTH_API_KEY": "a${HOME}$${x}", "HOME": "/root"}
+    env = {"APP_SERVICES_SEND_AUTH_API_KEY": "a${HOME}$${x}", "HOME": "/home/someone"}
     key = load(MINIMAL, env=env).config.services.send.auth.api_key
     assert key is not None
     assert key.get_secret_value() == "a${HOME}$${x}"
