@@ -22,7 +22,7 @@ from flows.lock import JobLock
 from flows.presenter import Presenter
 from flows.record import Approval, ErrorRecord, JobRecord, RecordedHandle, RecordWriter, StepRecord, Waiting, now
 from flows.watch import Watcher
-from tasks import CATALOGUE, Step
+from tasks import Step
 from tasks.extractor import preprocess
 from tasks.extractor.submission import under_way
 from tasks.shared.errors import InputError, SluiceError
@@ -320,8 +320,3 @@ def job_log(path: Path) -> Iterator[None]:
         logger.removeHandler(handler)
         logger.setLevel(level)
         stream.close()
-
-
-def step_of(name: str) -> Step:
-    """The catalogue's entry for a step name."""
-    return CATALOGUE[name]
