@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from config import load_config
+from deployments.sandbox.data import DEMO_CRTDL
 from deployments.sandbox.host import SandboxChild, SandboxOptions, start_child
 from deployments.sandbox.serve import SandboxStartError
 from flows import again, runner
@@ -24,6 +25,10 @@ from flows.session import opened
 from tasks.shared.errors import InputError, StorageError, TerminalError
 
 
+STEPS = ("extractor", "wait", "send")
+"""The demo's steps; the wait only with ``--review``."""
+
+
 def run(*, keep: bool, review: bool) -> int:
     """Run the demo; the exit code of the pipeline."""
     if review and not (sys.stdin.isatty() and sys.stdout.isatty()):
@@ -33,20 +38,20 @@ def run(*, keep: bool, review: bool) -> int:
         del os.environ[name]
     with place(keep=keep) as directory:
         jobs_dir = directory / "jobs"
-        say(f"Sluice demo in {directory}: local_import, wait, send against a sandbox FHIR server")
+        steps = [step for step in STEPS if review or step != "wait"]
+        say(f"Sluice demo in {directory}: {', '.join(steps)} against sandbox services")
         with EmbeddedServer(jobs_dir) as server, sandbox_in(directory / "sandbox") as sandbox:
             use(server.announced(), jobs_dir)
             server.address()
             config = str(sandbox.config_path)
             os.environ["APP_JOBS_DIR"] = str(jobs_dir)
-            code = runner.start(gather(config), progress=True, as_json=False, detach=False)
+            inputs = gather(config, [str(DEMO_CRTDL)], overrides=[f"pipeline.enabled_steps=[{', '.join(steps)}]"])
+            code = runner.start(inputs, progress=True, as_json=False, detach=False)
             if code != 0:
                 return code
             record = only_job(config)
             if record.state is JobState.WAITING:
-                decision = None if review else "approve"
-                comment = "" if review else "approved by the demo"
-                code = again.go_on(again.Asked(config, record.id), decision=decision, comment=comment)
+                code = again.go_on(again.Asked(config, record.id))
                 record = only_job(config)
             show(record)
     return code

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+from deployments.sandbox.data import DEMO_CRTDL
 from deployments.sandbox.gate import Gate
 from deployments.sandbox.options import PASSWORD, TOKEN, USERNAME
 
@@ -16,18 +17,24 @@ def configuration(urls: Mapping[str, str], data: Path, jobs: Path, gate: Gate) -
         "# Written by the sandbox for this one run of it; it goes when the sandbox goes, unless --state keeps it.",
         "# Sandbox services are for trials and tests, not for production.",
         "",
+        "# Start a job with a query, a CRTDL; this one fits the bundled data:",
+        f"#   pipeline start <this file> {DEMO_CRTDL}",
+        "# At the wait, look at the files, then: pipeline continue <this file> <job>",
+        "",
         "pipeline:",
-        "  # An import comes first. At the wait, look at the files, then: pipeline continue <this file> <job>",
-        "  enabled_steps: [local_import, wait, send]",
+        "  # With local_import instead of extractor no query is needed.",
+        "  enabled_steps: [extractor, wait, send]",
         "",
         "services:",
-        "  local_import:",
-        "    # NDJSON files to import, plain or zstd. --dir names another directory.",
-        f"    dir: {_text(str(data))}",
         "  extractor:",
-        "    # Root of the sandbox extraction server; the pipeline appends /fhir. It extracts from the same files.",
+        "    # Root of the sandbox extraction server; the pipeline appends /fhir.",
         f"    base_url: {_text(urls['extraction'])}",
+        "    # The first of the pauses between two looks at the extraction job, which double.",
+        "    polling_interval: PT1S",
         *_auth(gate),
+        "  local_import:",
+        "    # The files that the extraction server extracts from, NDJSON, plain or zstd. --dir names another directory.",
+        f"    dir: {_text(str(data))}",
         "  send:",
         "    send_as: direct_resource_load",
         "    # Root of the sandbox FHIR server; the pipeline appends /fhir.",

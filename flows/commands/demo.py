@@ -7,11 +7,11 @@ import click
 
 @click.command("demo")
 @click.option("--keep", is_flag=True, help="Keep this demo's files; without it the next demo replaces them.")
-@click.option("--review", is_flag=True, help="Stop at the wait and ask you; without it the wait is approved by itself.")
+@click.option("--review", is_flag=True, help="Include a wait, where you look at the files and are asked.")
 def command(keep: bool, review: bool) -> int:
     """Run the whole pipeline against sandbox services on loopback, over a small made-up data set.
 
-    Prints each step's summary line and where the files are.
+    It begins with a query to the sandbox extraction server. Prints each step's summary line and where the files are.
     """
     from flows import demo
 

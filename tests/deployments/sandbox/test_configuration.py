@@ -8,6 +8,7 @@ import pytest
 
 from config import load_config
 from deployments.sandbox.configuration import configuration
+from deployments.sandbox.data import DEMO_CRTDL
 from deployments.sandbox.gate import Gate
 from deployments.sandbox.options import PASSWORD, TOKEN, USERNAME
 
@@ -29,9 +30,10 @@ def test_it_is_complete_whatever_the_paths_and_credentials(
     file = tmp_path / "sandbox.yaml"
     file.write_text(configuration(URLS, data, jobs, gate), encoding="utf-8")
     effective = load_config(file, environ=environment).config
-    assert [str(step) for step in effective.pipeline.enabled_steps] == ["local_import", "wait", "send"]
+    assert [str(step) for step in effective.pipeline.enabled_steps] == ["extractor", "wait", "send"]
     assert effective.services.local_import.dir == data
     assert effective.services.extractor.base_url == URLS["extraction"]
+    assert str(DEMO_CRTDL) in file.read_text(encoding="utf-8")
     assert effective.services.send.url == URLS["fhir"]
     assert effective.services.send.batch_size == 100
     assert effective.jobs_dir == jobs
