@@ -1,4 +1,4 @@
-"""``pipeline continue``, ``job run`` and ``job delete``: what is done with a job that exists."""
+"""``pipeline continue`` and ``job run``: what is done with a job that exists; removing one is in ``prune.py``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flows.lock import JobLock, is_held
 from flows.output import complain, say
 from flows.record import JobRecord, JobState, RecordWriter
 from flows.runner import opened_with_prefect, report, run_here, warn
-from flows.session import Session, dump, opened
+from flows.session import Session, dump
 from tasks.shared.errors import InputError, TerminalError
 
 
@@ -133,23 +133,6 @@ def find_step(record: JobRecord, step: str) -> int:
             "step-ambiguous", f"the job has {step} more than once", context=known, hint="give the position"
         )
     return found[0]
-
-
-def delete(asked: Asked) -> int:
-    """Remove a job's directory, then its record. Refused while it runs."""
-    with opened(load_config(Path(asked.config), overrides=asked.overrides)) as session:
-        record = session.job(asked.job_id)
-        directory = JobDirectory.of(session.jobs_dir, record.id)
-        if directory.path.exists():
-            with JobLock(directory.path):
-                directory.delete()
-                session.api.delete_run(record.id)
-        elif record.state is JobState.RUNNING:
-            raise InputError("job-state", "the job is running", context=record.id, hint="cancel it first")
-        else:
-            session.api.delete_run(record.id)
-        say(f"job {record.id} is deleted")
-    return 0
 
 
 @contextmanager

@@ -24,7 +24,6 @@ from flows.server import EmbeddedServer, use
 from flows.session import opened
 from tasks.shared.errors import InputError, StorageError, TerminalError
 
-
 STEPS = ("extractor", "wait", "send")
 """The demo's steps; the wait only with ``--review``."""
 

@@ -1,15 +1,18 @@
-"""``job list | run | delete``."""
+"""``job list | run | delete | prune``."""
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import click
 
+from config.duration import DurationError, parse_duration
 from flows.commands.pipeline import set_option
 
 
 @click.group("job")
 def group() -> None:
-    """List jobs, run one step again, delete a job."""
+    """List jobs, run one step again, delete jobs."""
 
 
 @group.command("list")
@@ -57,6 +60,37 @@ def run(
 @set_option
 def delete(config: str, job: str, overrides: tuple[str, ...]) -> int:
     """Remove a job's directory and record. Refused while it runs."""
-    from flows import again
+    from flows import prune
 
-    return again.delete(again.Asked(config, job, overrides))
+    return prune.delete(config, job, overrides)
+
+
+class Age(click.ParamType[timedelta]):
+    """A duration, as in the configuration."""
+
+    name = "duration"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:
+        """Read it, or say what is wrong with it."""
+        if isinstance(value, timedelta):
+            return value
+        try:
+            return parse_duration(str(value))
+        except DurationError as error:
+            return self.fail(f"{value!r}: {error}", param, ctx)
+
+
+@group.command()
+@click.argument("config")
+@click.option("--older-than", type=Age(), required=True, metavar="AGE", help="How long ago, as P30D, 30d or 12h.")
+@click.option("--dry-run", is_flag=True, help="Only list what would be deleted.")
+@click.option("--json", "as_json", is_flag=True, help="A JSON list of id, state, updated and bytes.")
+@set_option
+def prune(config: str, older_than: timedelta, dry_run: bool, as_json: bool, overrides: tuple[str, ...]) -> int:
+    """Delete the jobs that nothing happened to for longer than AGE, directories and records.
+
+    Complete, failed, stopped, interrupted and cancelled ones; never a job that runs, waits, or is scheduled.
+    """
+    from flows import prune
+
+    return prune.prune(config, older_than, overrides, dry_run=dry_run, as_json=as_json)
