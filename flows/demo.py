@@ -24,7 +24,7 @@ from flows.server import EmbeddedServer, use
 from flows.session import opened
 from tasks.shared.errors import InputError, StorageError, TerminalError
 
-STEPS = ("extractor", "wait", "send")
+STEPS = ("extractor", "validation", "pseudonymizer", "wait", "send")
 """The demo's steps; the wait only with ``--review``."""
 
 
@@ -50,7 +50,7 @@ def run(*, keep: bool, review: bool) -> int:
                 return code
             record = only_job(config)
             if record.state is JobState.WAITING:
-                code = again.go_on(again.Asked(config, record.id))
+                code = again.go_on(again.Asked(config, record.id), decision=None, comment="")
                 record = only_job(config)
             show(record)
     return code

@@ -14,11 +14,8 @@ from pydantic import BaseModel, ConfigDict
 
 from config import LoadedConfig, load_config
 from config.url_secrets import secret_parameters
+from tasks.shared.crtdl import KEYS, LARGEST_FILE
 from tasks.shared.errors import InputError
-
-CRTDL_KEYS = ("cohortDefinition", "dataExtraction")
-LARGEST_CRTDL = 64 * 2**20
-"""Bytes; a larger file is data, and is not read to find that out."""
 
 
 class JobInputs(BaseModel):
@@ -149,7 +146,7 @@ def classify(argument: str) -> tuple[str, str]:
     if found is None:
         return "crtdl", str(path.absolute())
     raise InputError(
-        "not-a-crtdl", f"expected a CRTDL (a JSON object with {' and '.join(CRTDL_KEYS)}), found {found}",
+        "not-a-crtdl", f"expected a CRTDL (a JSON object with {' and '.join(KEYS)}), found {found}",
         context=argument, hint="the input of a run is a directory or a URL; a single data file goes into a directory",
     )  # fmt: skip
 
@@ -160,7 +157,7 @@ def _why_no_crtdl(path: Path) -> str | None:
         # Before it is opened: the other end of a FIFO may never come, and a device has no end.
         if not stat.S_ISREG(found.st_mode):
             return "something that is neither a regular file nor a directory"
-        if found.st_size > LARGEST_CRTDL:
+        if found.st_size > LARGEST_FILE:
             return f"a file of {found.st_size / 1e6:.0f} MB"
         document = json.loads(path.read_bytes())
     except OSError as error:
@@ -171,5 +168,5 @@ def _why_no_crtdl(path: Path) -> str | None:
         return f"a JSON {type(document).__name__}"
     if document.get("resourceType") == "Parameters":
         return "a FHIR Parameters resource; give the CRTDL itself, not its wrapping"
-    missing = [key for key in CRTDL_KEYS if key not in document]
+    missing = [key for key in KEYS if key not in document]
     return f"a JSON object without {' and '.join(missing)}" if missing else None

@@ -24,7 +24,7 @@ from flows.record import Approval, ErrorRecord, JobRecord, RecordedHandle, Recor
 from flows.watch import Watcher
 from tasks import Step
 from tasks.extractor import preprocess
-from tasks.extractor.submission import under_way
+from tasks.extractor.submission import begun
 from tasks.shared.errors import InputError, SluiceError
 from tasks.shared.log import logger
 from tasks.shared.progress import Progress, RequestStats
@@ -137,7 +137,7 @@ class Job:
         if not self.config.pipeline.requires_crtdl:
             return self.directory.adopt_crtdl(source)
         kept = preprocess.effective_file(self.directory.path)
-        if kept is not None and (self._rests_on_crtdl() or not source.exists()):
+        if kept is not None and (self._rests_on_crtdl() or not os.path.exists(source)):  # noqa: PTH110
             return kept
         try:
             rules = enrichment_rules(self.config.services.crtdl_preprocessing)
@@ -151,7 +151,7 @@ class Job:
     def _rests_on_crtdl(self) -> bool:
         """Whether a step is complete, or an extraction was submitted or may have been."""
         complete = any(step.state == "completed" for step in self.steps.values())
-        return complete or under_way(self.directory.path) or self.writer.read().extraction.job_id is not None
+        return complete or begun(self.directory.path) or self.writer.read().extraction.job_id is not None
 
     def context(self, position: int, step: Step, source: Source | None) -> StepContext:
         """What the step at ``position`` gets."""
@@ -232,6 +232,11 @@ class Job:
             self.unfinished(position, "failed", error=record)
         else:
             self.writer.set(error=record, progress=None)
+
+    def blocked(self, position: int, error: SluiceError) -> None:
+        """Record that the job ends here although its step is complete: the gate behind it is closed."""
+        logger.error("%s", error.render())
+        self.writer.set(error=ErrorRecord.of(error, step=self.step_names[position - 1]), progress=None, until=None)
 
     def waits(self, position: int, directory: Path, looked_at: Path, form: str) -> Waiting:
         """Record where the job waits, before it is parked."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -30,6 +31,12 @@ def findings(config: PipelineConfig, inputs: JobInputs, steps: Sequence[str]) ->
         yield from _file(given or "services.pseudonymizer.anonymization_config", rules)
     if "flattening" in steps and lookup is not None:
         yield from _file("services.flattening.lookup_path", lookup)
+
+
+def is_special(path: Path) -> bool:
+    """Whether something is there that is no regular file: reading a pipe might never end."""
+    # os.path, not Path: a directory above that may not be entered is an answer here, no exception.
+    return os.path.exists(path) and not os.path.isfile(path)  # noqa: PTH110, PTH113
 
 
 def not_a_file(named_by: str, path: Path) -> InputError:

@@ -15,7 +15,7 @@ from prefect.states import Cancelled, Completed, Crashed, Failed
 from pydantic import Field
 
 from config import ConfigError
-from flows import engine, presenter, reporting
+from flows import engine, gate, presenter, reporting
 from flows.api import FLOW_NAME, PrefectApi
 from flows.decisions import IN_THE_UI, rejected
 from flows.inputs import JobInputs
@@ -154,6 +154,12 @@ def run_step(job: Job, position: int, step: Step, source: Source | None, *, depl
         return Failed(message=f"{step.name}: {outcome.render()}")
     result: dict[str, Any] = outcome
     job.finished(position, result)
+    if step.name == "validation":
+        found = gate.closed(job.config.services.validation, result, job.directory.path, position)
+        if found is not None:
+            job.blocked(position, found)
+            reporting.job_page(job.api, job.id, job.writer.read(), done=True)
+            return Failed(message=found.render())
     reporting.job_page(job.api, job.id, job.writer.read(), done=False)
     return result
 

@@ -15,6 +15,7 @@ from config import AuthConfig, LoadedConfig, PipelineConfig
 from config.enrichments import enrichment_rules
 from flows import named_files
 from flows.inputs import JobInputs, is_url
+from flows.kept import KeptInputs
 from flows.space import needed
 from tasks import CATALOGUE
 from tasks.shared.errors import InputError, SluiceError, StorageError
@@ -27,15 +28,21 @@ def preflight(
 ) -> list[SluiceError]:
     """Every finding; ``done`` are the positions of steps that are complete and need nothing any more.
 
-    ``job_dir`` is the directory of a job that goes on: what is in it needs no space again.
+    ``job_dir`` is the directory of a job that goes on: what is in it needs no space again, and where the job has a copy
+    of its own of a file it was started with, the copy is checked.
     """
     config = loaded.config
     complete = set(done)
     open_steps = [
         str(name) for position, name in enumerate(config.pipeline.enabled_steps, 1) if position not in complete
     ]
-    findings: list[SluiceError] = []
-    for check in (_steps, _crtdl, _patients, named_files.findings, _tls, _import):
+    kept = KeptInputs.of(inputs, job_dir)
+    findings: list[SluiceError] = [
+        *_steps(config, inputs, open_steps),
+        *_crtdl(config, inputs, open_steps, kept.crtdl),
+        *_patients(config, inputs, open_steps, kept.patients),
+    ]
+    for check in (named_files.findings, _tls, _import):
         findings.extend(check(config, inputs, open_steps))
     findings.extend(_disk(config, inputs, open_steps, job_dir))
     findings.extend(_services(config, inputs, open_steps))
@@ -63,23 +70,31 @@ def _steps(_config: PipelineConfig, _inputs: JobInputs, steps: Sequence[str]) ->
             )  # fmt: skip
 
 
-def _crtdl(config: PipelineConfig, inputs: JobInputs, steps: Sequence[str]) -> Iterator[SluiceError]:
+def _crtdl(config: PipelineConfig, inputs: JobInputs, steps: Sequence[str], kept: Path | None) -> Iterator[SluiceError]:
     direct = is_url(inputs.input or "")  # the URL of a result needs no query
     needing = [name for name in steps if CATALOGUE[name].requires_crtdl and not (name == "extractor" and direct)]
-    if needing and inputs.crtdl is None:
+    if not needing:
+        return
+    if inputs.crtdl is None:
         yield InputError(
             "crtdl-missing", f"the step {' and '.join(needing)} needs a CRTDL",
             context="pipeline.enabled_steps", hint="give the CRTDL file on the command line",
         )  # fmt: skip
-    elif needing and inputs.crtdl is not None and os.path.exists(inputs.crtdl):  # noqa: PTH110
-        # A job that goes on has its own copy: the file it was started with may be gone.
-        from tasks.extractor import preprocess
+        return
+    from tasks.extractor import preprocess
 
-        yield from preprocess.findings(Path(inputs.crtdl), enrichment_rules(config.services.crtdl_preprocessing))
+    if kept is not None:
+        yield from preprocess.findings(kept)  # the rules were applied when it was written
+    elif named_files.is_special(path := Path(inputs.crtdl)):
+        yield named_files.not_a_file("CRTDL", path)
+    else:
+        yield from preprocess.findings(path, enrichment_rules(config.services.crtdl_preprocessing))
 
 
-def _patients(config: PipelineConfig, inputs: JobInputs, steps: Sequence[str]) -> Iterator[SluiceError]:
-    if inputs.patients is None:
+def _patients(
+    config: PipelineConfig, inputs: JobInputs, steps: Sequence[str], path: Path | None
+) -> Iterator[SluiceError]:
+    if path is None:
         return
     if "extractor" not in config.pipeline.enabled_steps or is_url(inputs.input or ""):
         # Whoever names patients means only these: going on without them would move more than was asked for.
@@ -90,8 +105,7 @@ def _patients(config: PipelineConfig, inputs: JobInputs, steps: Sequence[str]) -
     elif "extractor" in steps:
         from tasks.extractor.patients import read_patients
 
-        path = Path(inputs.patients)
-        if os.path.exists(path) and not os.path.isfile(path):  # noqa: PTH110, PTH113
+        if named_files.is_special(path):
             yield named_files.not_a_file("--patients", path)
             return
         try:

@@ -91,7 +91,7 @@ def step_table(api: PrefectApi, job_id: str, step: StepRecord, result: dict[str,
     facts = [
         dict(zip(("what", "value"), pair, strict=True)) for pair in zip(COLUMNS, row(step), strict=True) if pair[1]
     ]
-    facts += [{"what": key, "value": _plain(value)} for key, value in (result.get("details") or {}).items()]
+    facts += [fact for key, value in (result.get("details") or {}).items() for fact in _facts(key, value)]
     facts += [{"what": "warning", "value": text} for text in result.get("warnings", ())]
     _publish(
         api,
@@ -101,6 +101,13 @@ def step_table(api: PrefectApi, job_id: str, step: StepRecord, result: dict[str,
         json.dumps(facts),
         f"Step {step.position}, {step.name}",
     )
+
+
+def _facts(key: str, value: Any) -> list[dict[str, str]]:
+    """One row, or one for every entry of a table of counts."""
+    if isinstance(value, dict) and value and not any(isinstance(entry, (dict, list)) for entry in value.values()):
+        return [{"what": f"{key}: {name}", "value": _plain(entry)} for name, entry in value.items()]
+    return [{"what": key, "value": _plain(value)}]
 
 
 def _plain(value: Any) -> str:

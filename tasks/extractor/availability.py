@@ -28,8 +28,8 @@ class Availability:
     interval: float
     timeout: float
 
-    def wait(self, url: str, *, credentials: bool, sleep: Callable[[float], None]) -> int | None:
-        """Return when the file is there, with its size in bytes where the server tells.
+    def wait(self, url: str, *, credentials: bool, sleep: Callable[[float], None]) -> None:
+        """Return when the file is there.
 
         Raises ``ServiceBusyError`` (``file-not-available``) after the last check, ``ServiceError`` for an answer that
         no waiting changes, ``Stopped``.
@@ -39,13 +39,13 @@ class Availability:
             if number:
                 sleep(self.interval)
             try:
-                status, size = self._check(url, credentials)
+                status = self._check(url, credentials)
             except TransientError as error:
-                status, size = error.status, None
+                status = error.status
             if status in (200, 206):
-                return size
+                return
         if self.checks <= 0:
-            return None
+            return
         raise ServiceBusyError(
             "file-not-available",
             f"extractor: a result file is not available after {self.checks} checks",
@@ -56,18 +56,16 @@ class Availability:
             status=status,
         )
 
-    def _check(self, url: str, credentials: bool) -> tuple[int, int | None]:
-        """One check: 200 or 206 when the file is there, else another status; and its size."""
+    def _check(self, url: str, credentials: bool) -> int:
+        """One check: 200 or 206 when the file is there, else another status."""
         status, length = self._ask("HEAD", url, credentials)
-        if status == 200 and length:
-            return 200, length
         if status in _FALLBACK or (status == 200 and length is None):
-            status, _ = self._ask("GET", url, credentials)
-            return status, None
+            return self._ask("GET", url, credentials)[0]
         # HEAD 200 with length 0: the file is still being made.
-        return (404 if status == 200 else status), None
+        return 404 if status == 200 and length == 0 else status
 
     def _ask(self, method: str, url: str, credentials: bool) -> tuple[int, int | None]:
+        """The status, and the ``Content-Length`` where there is one."""
         headers = {"Accept": "application/fhir+ndjson"} | ({"Range": "bytes=0-0"} if method == "GET" else {})
         with self.http.stream(
             method,

@@ -18,6 +18,7 @@ import msgspec
 from tasks.extractor.task import ExtractionTask, Priority, parse_json, parse_task, parse_tasks
 from tasks.extractor.urls import resolve, service_url
 from tasks.shared.answer import Answer, place
+from tasks.shared.crtdl import read_content
 from tasks.shared.errors import InputError, ServiceError, SluiceError
 from tasks.shared.http import ServiceClient
 
@@ -64,7 +65,7 @@ class ExtractionClient:
         Raises ``InputError`` (``crtdl-unreadable``, ``crtdl-not-json``), ``ServiceError`` (``crtdl-refused``,
         ``content-location-missing``, …), ``ServiceBusyError``, ``NetworkError``.
         """
-        content = crtdl if isinstance(crtdl, bytes) else _read(crtdl)
+        content = crtdl if isinstance(crtdl, bytes) else read_content(crtdl)
         if parse_json(content) is None:
             where = str(crtdl) if isinstance(crtdl, Path) else None
             raise InputError("crtdl-not-json", "the CRTDL is not valid JSON", context=where, operation="submit")
@@ -274,14 +275,6 @@ class _Entry(msgspec.Struct):
 class _CohortList(msgspec.Struct):
     resource_type: str = msgspec.field(default="", name="resourceType")
     entry: list[_Entry] = []
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise InputError("crtdl-unreadable", f"the CRTDL cannot be read: {reason}", context=str(path)) from None
 
 
 def _unexpected(operation: str, where: str | None, what: str, status: int) -> SluiceError:

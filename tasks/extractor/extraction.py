@@ -118,18 +118,29 @@ class _Run:
         fresh = False
         while True:
             self._context.progress.say("extracting")
-            answer = self._poller.wait(handle.status_url, handle)
+            answer = self._wait(submission, handle)
             if not isinstance(answer, Gone):
-                self._warnings += submission.warnings
-                return handle, answer
+                if submission.is_ours(handle, answer):
+                    self._warnings += submission.warnings
+                    return handle, answer
+                handle = submission.handle()
+                continue
             if self._was_cancelled(handle):
-                raise failures.cancelled(handle.job_id, answer.status)
+                raise failures.cancelled(handle.status_url, handle.job_id, answer.status)
             self._context.handle.save(None)
             if fresh:
                 raise failures.dead_handle(handle.status_url, answer.status, "the freshly submitted one too")
             logger.warning("extraction job %s is gone (%d), submitting afresh", handle.job_id, answer.status)
             self._warnings.append(f"extraction job {handle.job_id} was gone on the server and was submitted afresh")
             handle, fresh = submission.submit(), True
+
+    def _wait(self, submission: Submission, handle: Handle) -> Answer | Gone:
+        try:
+            return self._poller.wait(handle.status_url, handle)
+        except ServiceError as error:
+            if error.reference == "extraction-failed" and submission.on_trial(handle):
+                raise submission.undecided([handle.job_id]) from None  # the failure may be somebody else's
+            raise
 
     def _submission(self) -> Submission:
         context = self._context
@@ -194,6 +205,10 @@ class _Run:
             facts["reports"] = reports
         if consent:
             facts["consent_files"] = consent
+        if result.listed_errors:
+            self._warnings.append(
+                f"the result lists {result.listed_errors} errors beside its files; see {DIRECTORY}/{MANIFEST}"
+            )
         issues = result.issues
         serious = {severity: count for severity, count in issues.items() if severity not in ("INFO", "SUCCESS")}
         if serious:

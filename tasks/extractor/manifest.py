@@ -27,10 +27,10 @@ _EXCLUSIONS = ("Consent", "Reference-Not-Found", "Resource-Outside-Batch", "Casc
 
 @dataclass(frozen=True)
 class ExtractionResult:
-    """What a complete job has produced; URLs as the server wrote them."""
+    """What a complete job has produced; URLs as the server wrote them. ``listed_errors`` are those beside the files."""
 
     urls: tuple[str, ...]
-    errors: int = 0
+    listed_errors: int = 0
     requires_access_token: bool = False
     report_urls: tuple[str, ...] = ()
     extensions: dict[str, Any] = field(default_factory=dict, repr=False)
@@ -39,6 +39,11 @@ class ExtractionResult:
     def final_patients(self) -> int | None:
         """How many patients the files hold, as the server counts them."""
         return _count(_summary(self).get("Num-Final-Patients"))
+
+    @property
+    def errors(self) -> int:
+        """How many errors the server reports: listed beside the files, or as issues of the job."""
+        return self.listed_errors + sum(self.issues.get(severity, 0) for severity in ("FATAL", "ERROR"))
 
     @property
     def issues(self) -> dict[str, int]:
@@ -77,7 +82,7 @@ def parse_result(answer: Answer, status_url: str) -> ExtractionResult:
             reports.append(value)
     return ExtractionResult(
         urls=tuple(urls),
-        errors=len(_list(document.get("error"))) + _fatal(extensions.get("job-issues")),
+        listed_errors=len(_list(document.get("error"))),
         requires_access_token=document.get("requiresAccessToken") is True,
         report_urls=tuple(dict.fromkeys(reports)),
         extensions=extensions,
@@ -94,7 +99,7 @@ def _parameters(document: dict[str, Any], status_url: str) -> ExtractionResult:
             parts = [part for part in map(_object, _list(parameter.get("part"))) if part.get("name") == "url"]
             values = [value for part in parts for key, value in part.items() if key.startswith("value")]
             urls += [_url(value, status_url) for value in values or [None]]
-    return ExtractionResult(urls=tuple(urls), errors=errors)
+    return ExtractionResult(urls=tuple(urls), listed_errors=errors)
 
 
 def _url(value: Any, status_url: str) -> str:
@@ -102,10 +107,6 @@ def _url(value: Any, status_url: str) -> str:
     if not isinstance(value, str) or not value.strip():
         raise result_unreadable(status_url, "an output that has no URL")
     return value
-
-
-def _fatal(issues: Any) -> int:
-    return sum(_object(issue).get("severity") in ("FATAL", "ERROR") for issue in _list(issues))
 
 
 def details(result: ExtractionResult, crtdl: Crtdl | None) -> dict[str, Any]:

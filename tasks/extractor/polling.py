@@ -15,7 +15,7 @@ from tasks.extractor import failures
 from tasks.extractor.client import TRANSIENT, ExtractionClient
 from tasks.extractor.diagnostics import progress_text
 from tasks.shared.answer import Answer
-from tasks.shared.errors import ServiceError, SluiceError, Stopped, TransientError
+from tasks.shared.errors import ServiceError, SluiceError, TransientError
 from tasks.shared.log import logger
 from tasks.shared.progress import Progress
 from tasks.shared.retry import MAX_RETRY_AFTER, parse_retry_after
@@ -73,7 +73,7 @@ class Poller:
                     return answer
                 if answer.status in RUNNING:
                     if handle is None:
-                        raise failures.not_complete(status_url)
+                        raise failures.not_complete(status_url, answer.status)
                     contact = self._clock()
                     self._show(answer, handle)
                     self._sleep(interval)
@@ -118,8 +118,6 @@ class Poller:
             return None
         try:
             task = self._client.task(job_id, brief=True)
-        except Stopped:
-            raise
         except ServiceError as error:
             # This server has no Task API, or not for us: not again in this run (document 3 §2).
             self._ask_task = False

@@ -11,12 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from tasks.extractor.availability import Availability
-from tasks.extractor.urls import file_name, resolve
+from tasks.extractor.urls import resolve
 from tasks.shared.download import Downloader
 from tasks.shared.errors import NetworkError, SluiceError, StorageError, TransientError
 from tasks.shared.http import ServiceClient
 from tasks.shared.ndjson import PartFile, base_name, existing_file
 from tasks.shared.stop import Stop
+from tasks.shared.url_names import file_name
 
 REPORTS = "reports"
 CONSENT = "consent"

@@ -13,7 +13,7 @@ from tasks.extractor.availability import Availability
 from tasks.extractor.manifest import ExtractionResult
 from tasks.extractor.reports import CONSENT, REPORTS
 from tasks.extractor.submission import DIRECTORY
-from tasks.extractor.urls import Output, outputs, resolve, same_host
+from tasks.extractor.urls import resolve, same_host
 from tasks.shared.download import Downloader
 from tasks.shared.http import ServiceClient
 from tasks.shared.imports import IMPORT, ImportDirectory
@@ -22,6 +22,7 @@ from tasks.shared.parallel import for_each
 from tasks.shared.progress import Progress
 from tasks.shared.step import StepContext, StepResult
 from tasks.shared.stop import Stop
+from tasks.shared.url_names import NamedUrl, named_urls
 
 SOURCE = "source.json"
 """Says in ``extraction/`` which job the files in ``import/`` belong to."""
@@ -57,7 +58,7 @@ class ResultFiles:
         self.core_lines = 0
         # The same URL twice is one file: imported twice, every resource would be there twice.
         urls = list(dict.fromkeys(resolve(url, base_url) for url in result.urls))
-        self._outputs = outputs(urls)
+        self._outputs = named_urls(urls)
         self._note_oddities(len(result.urls) - len(urls))
 
     def trusted(self, url: str) -> bool:
@@ -91,7 +92,7 @@ class ResultFiles:
         progress.expect(files=len(self._outputs))
         downloader = self.downloader(progress)
 
-        def one(output: Output, stop: Stop) -> None:
+        def one(output: NamedUrl, stop: Stop) -> None:
             done = target.finished(output.base)
             if done is not None:
                 progress.add(files=1, resources=done.lines)
@@ -116,7 +117,7 @@ class ResultFiles:
         for_each(self._outputs, one, threads=threads, stop=context.stop)
         return target.result()
 
-    def _note_core(self, output: Output, facts: FileFacts) -> None:
+    def _note_core(self, output: NamedUrl, facts: FileFacts) -> None:
         if output.base.casefold() == CORE:
             self.core_lines = facts.lines
 

@@ -3,13 +3,14 @@
 Submission is attempted once and never repeated, because a repetition could create a second job. The handle is in the
 job record before anything is polled. Between the request and the record a process can die, or a connection break, and
 then nobody knows whether there is a job. So a note is left before the request (``extraction/submission.json``: the
-time, and which jobs the server had). A later run that finds the note without a handle compares: no new job means that
-nothing was submitted, exactly one from that moment is ours, anything else is for a person to decide.
+time, and which jobs the server had). A later run that finds the note without a handle compares. No new job means that
+nothing was submitted. A single new job may be ours, or somebody else's: it is taken on trial, and nothing of it is
+imported before its result has shown that it was asked the same. Anything else is for a person to decide.
 """
 
 from __future__ import annotations
 
-import contextlib
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,10 +20,13 @@ import msgspec
 
 from tasks.extractor import failures
 from tasks.extractor.client import ExtractionClient
+from tasks.extractor.manifest import parse_result
 from tasks.extractor.patients import read_patients
+from tasks.extractor.same_query import same_query
 from tasks.extractor.task import ExtractionTask
-from tasks.extractor.urls import job_id_of, resolve, service_url
-from tasks.shared.answer import answer_of
+from tasks.extractor.urls import job_id_of, service_url
+from tasks.shared.answer import Answer, answer_of
+from tasks.shared.crtdl import read_content
 from tasks.shared.errors import NetworkError, ServiceBusyError, ServiceError, SluiceError
 from tasks.shared.log import logger
 from tasks.shared.ndjson import PartFile, storage_error
@@ -34,6 +38,8 @@ DIRECTORY = "extraction"
 
 NOTE = "submission.json"
 REFUSAL = "submission-refused.json"
+PATIENTS = "patients.txt"
+"""The job's own copy of the patients it was started with (mode 0600)."""
 
 _NOT_SENT = frozenset({
     "connect-failed", "connect-timeout", "host-unknown", "tls-handshake", "proxy-unreachable", "service-busy",
@@ -42,22 +48,25 @@ _NOT_SENT = frozenset({
 
 _TURNED_AWAY = frozenset({429, 503})
 
-_ACCEPTED = frozenset({"content-location-missing", "result-url"})
-"""The server has created a job, and did not say in a usable way which."""
+_UNREADABLE = frozenset({"result-url", "answer-encoding"})
+"""The server may have created a job, and did not say in a usable way which."""
 
 _AROUND = 900.0
 """Seconds around the submission in which a new job can be ours, by the server's clock (a proxy's may differ)."""
 
 
 class _Note(msgspec.Struct):
-    """``known`` are the jobs the server had, ``None`` when it did not say; ``at`` its clock (seconds since the epoch).
+    """``known`` are the jobs that are not ours, ``None`` when the server did not say which it had; ``at`` is its clock
+    at the submission (seconds since the epoch).
 
-    ``asked`` is set when a person was told that it is not known whether there is a job.
+    ``trial`` is the job that is taken on trial. ``settled`` is set when it is known what became of the submission, or a
+    person was told that it is not known.
     """
 
     known: list[str] | None = None
     at: float | None = None
-    asked: bool = False
+    trial: str | None = None
+    settled: bool = False
 
 
 @dataclass(frozen=True)
@@ -90,33 +99,90 @@ class Submission:
         stored = self._store.load()
         if stored is not None:
             logger.info("extraction job %s is re-attached", stored.job_id)
-            self._forget()
             return stored
         note = self._read()
-        if note is not None and not note.asked:
-            adopted = self._adopt(note)
-            if adopted is not None:
-                return adopted
+        if note is not None and not note.settled:
+            candidate = self._candidate(note)
+            if candidate is not None:
+                return self._keep(self._status_url(candidate), msgspec.structs.replace(note, trial=candidate))
         return self.submit()
 
     def submit(self) -> Handle:
         """Submit, once. What an earlier submission left behind is forgotten."""
-        patients = read_patients(self._query.patients) if self._query.patients is not None else ()
-        self._write(self._take_note())
+        patients = self._patients()
+        note = self._take_note()
+        self._write(note)
         try:
             status_url = self._client.submit(self._query.crtdl, patients)
         except SluiceError as error:
             raise self._explained(error) from None
-        return self._keep(status_url)
+        return self._keep(status_url, msgspec.structs.replace(note, settled=True))
 
-    def _keep(self, status_url: str) -> Handle:
+    def on_trial(self, handle: Handle) -> bool:
+        """Whether the job of this handle may be somebody else's."""
+        note = self._read()
+        return note is not None and note.trial == handle.job_id
+
+    def is_ours(self, handle: Handle, answer: Answer) -> bool:
+        """Whether a complete job is the one of this submission; ``answer`` is the 200 of its status.
+
+        A job that was asked something else is given up: ``handle`` looks for another one. Raises
+        ``submission-unknown`` when its result does not tell.
+        """
+        note = self._read()
+        if note is None or note.trial != handle.job_id:
+            return True
+        job = parse_result(answer, handle.status_url).extensions.get("job")
+        same = same_query(job, read_content(self._query.crtdl), self._patients())
+        if same is None:
+            raise self.undecided([handle.job_id])
+        if same:
+            self._write(msgspec.structs.replace(note, trial=None, settled=True))
+            self.warnings.append(
+                f"an earlier run was cut off while it submitted the extraction; job {handle.job_id}, which the server "
+                "has from that moment and which was asked the same, was taken for it"
+            )
+            return True
+        logger.info("extraction job %s was asked something else, it is not of this job", handle.job_id)
+        # The record first: without the note, a recorded job is taken for ours.
+        self._store.save(None)
+        self._write(msgspec.structs.replace(note, trial=None, known=[*(note.known or ()), handle.job_id]))
+        return False
+
+    def undecided(self, candidates: Sequence[str]) -> SluiceError:
+        """What a person must decide: which of the jobs is the one of this submission, if any. Forgets the handle."""
+        self._store.save(None)
+        self._write(_Note(settled=True))
+        return failures.unknown_submission([self._status_url(job_id) for job_id in candidates])
+
+    def _status_url(self, job_id: str) -> str:
+        return service_url(self._client.base_url, "__status", job_id)
+
+    def _patients(self) -> tuple[str, ...]:
+        """The patients of the job: of its own copy, which is made of the given file until something rests on it."""
+        if self._query.patients is None:
+            return ()
+        kept = self._directory / PATIENTS
+        path = patients_file(self._directory.parent, self._query.patients)
+        patients = read_patients(path)
+        if path != kept:
+            with PartFile(kept) as part:
+                part.write("".join(f"{patient}\n" for patient in patients).encode())
+                part.commit()
+        return patients
+
+    def _keep(self, status_url: str, note: _Note) -> Handle:
         job_id = job_id_of(status_url)
         if not job_id:
             raise ServiceError("result-url", "extractor: the status URL names no job", operation="submit")
         handle = Handle(status_url, job_id)
+        # A job on trial is noted as such before it is recorded as ours.
+        if note.trial is not None:
+            self._write(note)
         self._store.save(handle)
-        logger.info("extraction job %s is submitted", job_id)
-        self._forget()
+        logger.info("extraction job %s is %s", job_id, "taken on trial" if note.trial else "submitted")
+        if note.trial is None:
+            self._write(note)
         return handle
 
     def _explained(self, error: SluiceError) -> SluiceError:
@@ -124,10 +190,10 @@ class Submission:
         certain = error.operation == TOKEN_OPERATION or (
             error.reference in _NOT_SENT and (error.status is None or error.status in _TURNED_AWAY)
         )
-        broken = isinstance(error, NetworkError | ServiceBusyError) or (error.status or 0) == 500
+        broken = isinstance(error, NetworkError | ServiceBusyError) or error.status == 500
         if broken and not certain:
             return failures.unanswered(error) if error.status is None else error
-        if error.reference in _ACCEPTED:
+        if error.reference in _UNREADABLE or 200 <= (error.status or 0) < 300:
             return error
         self._forget()
         if isinstance(error, ServiceError) and error.status in (400, 422):
@@ -150,32 +216,37 @@ class Submission:
             return _Note()
         return _Note(known=[task.id for task in tasks], at=at)
 
-    def _adopt(self, note: _Note) -> Handle | None:
-        """The job that a submission which was cut off has created; ``None`` when it has created none."""
-        candidates: Sequence[ExtractionTask] = ()
-        listed = note.known is not None
-        if note.known is not None:
-            try:
-                tasks, _ = self._client.census()
-            except SluiceError as error:
-                if error.transient:
-                    raise
-                listed = False
-            else:
-                known = set(note.known)
-                candidates = [task for task in tasks if task.id not in known and _from_then(task, note.at)]
-        if listed and not candidates:
+    def _candidate(self, note: _Note) -> str | None:
+        """The job that a submission which was cut off may have created; ``None`` when it has created none."""
+        if note.known is None:
+            raise self.undecided([])
+        try:
+            tasks, _ = self._client.census()
+        except SluiceError as error:
+            if error.transient:
+                raise
+            raise self.undecided([]) from None
+        known = set(note.known)
+        found = [task.id for task in tasks if task.id not in known and _from_then(task, note.at)]
+        if len(found) > 1:
+            found = [job_id for job_id in found if not self._asked_something_else(job_id)]
+        if len(found) > 1:
+            raise self.undecided(found)
+        if not found:
             logger.info("an earlier submission was cut off; it has created no job on the server")
-            return None
-        if len(candidates) != 1:
-            self._write(_Note(known=note.known, at=note.at, asked=True))
-            raise failures.unknown_submission(len(candidates))
-        job_id = candidates[0].id
-        self.warnings.append(
-            f"an earlier run was cut off while it submitted the extraction; job {job_id}, the only one that the server "
-            "has from that moment, was taken for it"
-        )
-        return self._keep(resolve(service_url(self._client.base_url, "__status", job_id), self._client.base_url))
+        return found[0] if found else None
+
+    def _asked_something_else(self, job_id: str) -> bool:
+        """Whether a job is complete, and its result shows that it was not asked what this one asks."""
+        status_url = self._status_url(job_id)
+        answer = self._client.poll(status_url)
+        if answer.status != 200:
+            return False
+        try:
+            job = parse_result(answer, status_url).extensions.get("job")
+        except ServiceError:
+            return False
+        return same_query(job, read_content(self._query.crtdl), self._patients()) is False
 
     def _read(self) -> _Note | None:
         try:
@@ -193,13 +264,23 @@ class Submission:
             part.commit()
 
     def _forget(self) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            (self._directory / NOTE).unlink()
+        try:
+            (self._directory / NOTE).unlink(missing_ok=True)
+        except OSError as error:
+            raise storage_error(error, self._directory / NOTE) from None
 
 
-def under_way(job_dir: Path) -> bool:
-    """Whether a submission of this job was begun whose outcome is not recorded."""
+def begun(job_dir: Path) -> bool:
+    """Whether a submission of this job was begun, and not refused: its CRTDL and its patients stay what they are."""
     return (job_dir / DIRECTORY / NOTE).exists()
+
+
+def patients_file(job_dir: Path, given: Path) -> Path:
+    """Where the patients of a job are read: from its own copy, once something rests on it or ``given`` has vanished."""
+    kept = job_dir / DIRECTORY / PATIENTS
+    # os.path, not Path: a directory above that may not be entered is an answer here, no exception.
+    vanished = not os.path.exists(given)  # noqa: PTH110
+    return kept if kept.is_file() and (begun(job_dir) or vanished) else given
 
 
 def _from_then(task: ExtractionTask, at: float | None) -> bool:

@@ -1,26 +1,13 @@
-"""The URLs of an extraction: made absolute, recognised, and turned into names of files.
-
-Document 1, procedure 2, 3, 6 and 7; document 3 §2.
-"""
+"""The URLs of an extraction: made absolute and recognised (document 1, procedure 2, 3 and 6; document 3 §2)."""
 
 from __future__ import annotations
 
 import re
-import unicodedata
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
 from urllib.parse import quote, unquote, urlsplit
 
 from tasks.shared.answer import place
 from tasks.shared.errors import ServiceError
-from tasks.shared.ndjson import base_name
 
-UNNAMED = "download"
-"""Base name of a file whose URL has no last path segment."""
-
-_NAME_BYTES = 200
-_PUNCTUATION = " .-_()"
 _SCHEME = re.compile(r"https?://", re.IGNORECASE)
 _OTHER_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _WITH_PORT = re.compile(r"([A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}\Z")
@@ -105,63 +92,3 @@ def job_id_of(status_url: str) -> str:
 def same_host(url: str, base_url: str) -> bool:
     """Whether two URLs have the same host name, whatever the port."""
     return (urlsplit(url).hostname or "").lower() == (urlsplit(base_url).hostname or "").lower()
-
-
-@dataclass(frozen=True)
-class Output:
-    """One result file: where it is, and the base name it gets. The query may be a permission: it never shows."""
-
-    url: str
-    base: str
-
-    def __repr__(self) -> str:
-        return f"Output({place(self.url)!r}, {self.base!r})"
-
-
-def outputs(urls: Sequence[str]) -> list[Output]:
-    """Name the files of a result, in order: the same list, the same names.
-
-    The last path segment without the query, decoded, without ``.ndjson`` and ``.zst``; characters that are not letters,
-    digits, blanks or ``.-_()`` become ``_``. When a name occurs again (in whatever case) the later ones get ``-2``,
-    ``-3``, …
-    """
-    bases = [_base_of(url) for url in urls]
-    taken = {name for name, count in Counter(map(str.casefold, bases)).items() if count == 1}
-    found: list[Output] = []
-    given: set[str] = set()
-    next_number: dict[str, int] = {}
-    for url, wanted in zip(urls, bases, strict=True):
-        base = wanted
-        number = next_number.get(wanted.casefold(), 1)
-        while base.casefold() in given or (number > 1 and base.casefold() in taken):
-            number += 1
-            base = f"{wanted}-{number}"
-        next_number[wanted.casefold()] = number
-        given.add(base.casefold())
-        found.append(Output(url, base))
-    return found
-
-
-def file_name(url: str) -> str:
-    """The last path segment of a URL, safe as the name of a file; empty when nothing is left of it."""
-    return _safe(_segment(url))
-
-
-def _base_of(url: str) -> str:
-    name = _segment(url)
-    name = base_name(name.removesuffix(".zst") if not name.lower().endswith(".ndjson.zst") else name)
-    return _safe(name) or UNNAMED
-
-
-def _segment(url: str) -> str:
-    try:
-        return unicodedata.normalize("NFC", unquote(urlsplit(url).path.rpartition("/")[2], errors="replace"))
-    except ValueError:
-        return ""
-
-
-def _safe(name: str) -> str:
-    name = "".join(char if char.isalnum() or char in _PUNCTUATION else "_" for char in name).lstrip(". ").rstrip()
-    while len(name.encode()) > _NAME_BYTES:
-        name = name[:-1]
-    return name if name.strip("_") else ""

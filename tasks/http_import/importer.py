@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from config import PipelineConfig
 from tasks.shared.answer import place
@@ -14,56 +12,21 @@ from tasks.shared.download import Downloader
 from tasks.shared.errors import InputError, SluiceError
 from tasks.shared.http import ServiceClient
 from tasks.shared.imports import ImportDirectory
-from tasks.shared.ndjson import CORE, base_name, is_consent_name
+from tasks.shared.ndjson import CORE, is_consent_name
 from tasks.shared.parallel import for_each
 from tasks.shared.step import StepContext, StepResult
 from tasks.shared.stop import Stop
+from tasks.shared.url_names import NamedUrl, base_of, named_urls
 
 SERVICE = "http_import"
-UNNAMED = "download"
-"""Base name of the file when the URL has no last path segment (document 3 §8)."""
 
 # As for the extraction step (document 3 §2); http_import has no key of its own for it.
 _THREADS = 4
-_NAME_BYTES = 200
-_PUNCTUATION = " .-_()"
 
 _REFUSED = frozenset({401, 403, 404, 410})
 """Answers to a GET that no later GET without credentials makes better."""
 
 ClientFactory = Callable[[PipelineConfig, StepContext | None], ServiceClient]
-
-
-@dataclass(frozen=True)
-class Download:
-    """One URL and the base name its file gets. The query may be a permission: it never shows."""
-
-    url: str
-    base: str
-
-    def __repr__(self) -> str:
-        return f"Download({place(self.url)!r}, {self.base!r})"
-
-
-def downloads(urls: Sequence[str]) -> list[Download]:
-    """The base name for each URL, in order: the same list, the same names.
-
-    The last path segment without the query, decoded, without ``.ndjson`` and ``.zst``; characters that are not letters,
-    digits, blanks or ``.-_()`` become ``_``. When a name occurs again (in whatever case) the later ones get ``-2``,
-    ``-3``, …
-    """
-    taken = {name.casefold() for name, count in Counter(map(_base_of, urls)).items() if count == 1}
-    found: list[Download] = []
-    given: set[str] = set()
-    for url in urls:
-        base = wanted = _base_of(url)
-        number = 1
-        while base.casefold() in given or (number > 1 and base.casefold() in taken):
-            number += 1
-            base = f"{wanted}-{number}"
-        given.add(base.casefold())
-        found.append(Download(url, base))
-    return found
 
 
 def findings(
@@ -108,7 +71,7 @@ def run(context: StepContext, *, client: ClientFactory | None = None) -> StepRes
     for problem in _problems(urls):
         raise problem
     target = ImportDirectory(context)
-    wanted = downloads(urls)
+    wanted = named_urls(urls)
     context.progress.expect(files=len(wanted))
 
     def announce(size: int) -> None:
@@ -124,7 +87,7 @@ def run(context: StepContext, *, client: ClientFactory | None = None) -> StepRes
             stats=context.stats,
         )
 
-        def one(download: Download, stop: Stop) -> None:
+        def one(download: NamedUrl, stop: Stop) -> None:
             done = target.finished(download.base)
             if done is not None:
                 context.progress.add(files=1, bytes=done.bytes_in, resources=done.lines)
@@ -215,7 +178,7 @@ def _problems(urls: Sequence[str]) -> list[SluiceError]:
                     hint="list it once",
                 )
             )
-    cores = [url for url in dict.fromkeys(urls) if _base_of(url).casefold() == CORE]
+    cores = [url for url in dict.fromkeys(urls) if base_of(url).casefold() == CORE]
     if len(cores) > 1:
         problems.append(
             InputError(
@@ -226,18 +189,3 @@ def _problems(urls: Sequence[str]) -> list[SluiceError]:
             )
         )
     return problems
-
-
-def _base_of(url: str) -> str:
-    """A file-safe base name from a URL's last path segment."""
-    try:
-        segment = unquote(urlsplit(url).path.rpartition("/")[2], errors="replace")
-    except ValueError:
-        segment = ""
-    name = unicodedata.normalize("NFC", segment)
-    name = base_name(name.removesuffix(".zst") if not name.lower().endswith(".ndjson.zst") else name)
-    name = "".join(char if char.isalnum() or char in _PUNCTUATION else "_" for char in name)
-    name = name.lstrip(". ").rstrip()
-    while len(name.encode()) > _NAME_BYTES:
-        name = name[:-1]
-    return name if name.strip("_") else UNNAMED

@@ -13,6 +13,7 @@
           ├── InputError         what the user gave is not usable (exit code 2)
           ├── StorageError       the disk, a permission, a file that vanished
           ├── ReconciliationError  resources in and out do not agree
+          ├── GateError          validation found errors and ``fail_on_error`` is set (exit code 5)
           └── InternalError      a defect of this program, reported without the values that caused it
 
     Stopped                      not an error: somebody asked the run to stop
@@ -125,6 +126,12 @@ class StorageError(TerminalError):
 
 class ReconciliationError(TerminalError):
     """Resources in and resources out do not agree where they must."""
+
+
+class GateError(TerminalError):
+    """The validation gate is closed: the data has errors, and the configuration says to stop there."""
+
+    exit_code = 5
 
 
 class InternalError(TerminalError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import uuid
 from collections.abc import Callable, Iterator
@@ -38,6 +39,7 @@ class ExtractionServer:
     )
     polls: int = 2
     tasks: dict[str, dict[str, Any]] = field(default_factory=dict)
+    asked: dict[str, dict[str, Any]] = field(default_factory=dict)
     polled: dict[str, int] = field(default_factory=dict)
     override: Callable[[Seen], Reply | Raw | None] = lambda _: None
     url: str = ""
@@ -50,7 +52,7 @@ class ExtractionServer:
             return special
         path = seen.target.partition("?")[0]
         if path.endswith("/$extract-data"):
-            return self._submit()
+            return self._submit(seen.body)
         if "/__status/" in path:
             return self._status(path.rpartition("/")[2])
         if "/fhir/Task" in path:
@@ -63,8 +65,9 @@ class ExtractionServer:
         content = self.files.get(path.rpartition("/")[2])
         return Reply(404) if content is None else Reply(200, content, {"Content-Type": "application/fhir+ndjson"})
 
-    def _submit(self) -> Reply:
+    def _submit(self, body: bytes = b"") -> Reply:
         job_id = str(uuid.uuid4())
+        self.asked[job_id] = _asked(body) if body else {}
         self.tasks[job_id] = {
             "resourceType": "Task", "id": job_id, "status": "in-progress", "intent": "order", "priority": "routine",
             "meta": {"versionId": "1"}, "businessStatus": {"coding": [{"code": "RUNNING_PROCESS_BATCH"}]},
@@ -78,7 +81,9 @@ class ExtractionServer:
         if self.polled[job_id] <= self.polls:
             return Reply(202)
         output = [{"type": "NDJSON Bundle", "url": f"/out/{job_id}/{name}"} for name in self.files]
-        return _json({"requiresAccessToken": False, "output": output, "error": []})
+        job = {"id": job_id, "status": "COMPLETED", "parameters": self.asked[job_id]}
+        extension = [{"url": "https://example.org/StructureDefinition/extractor-job", "valueObject": job}]
+        return _json({"requiresAccessToken": False, "output": output, "error": [], "extension": extension})
 
     def _task(self, seen: Seen, rest: str) -> Reply:
         if not rest:
@@ -100,6 +105,14 @@ class ExtractionServer:
     def count(self, method: str, part: str) -> int:
         """How many requests had this method and this in their path."""
         return sum(seen.method == method and part in seen.target for seen in self.seen)
+
+
+def _asked(body: bytes) -> dict[str, Any]:
+    """What a submission asks, as the manifest's job extension tells it."""
+    parameters = json.loads(body)["parameter"]
+    crtdl = next(one["valueBase64Binary"] for one in parameters if one["name"] == "crtdl")
+    patients = [one["valueString"] for one in parameters if one["name"] == "patient"]
+    return {"crtdl": json.loads(base64.b64decode(crtdl)), "patient": patients}
 
 
 def _json(document: object, status: int = 200) -> Reply:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -102,3 +103,75 @@ class TestPatients:
     def test_naming_patients_where_nothing_is_submitted_is_a_finding(self, server: ExtractionServer) -> None:
         Path("patients.txt").write_text("p1\n")
         assert references(f"{server.url}/fhir/result/x", patients="patients.txt") == ["patients-unused"]
+
+
+class TestJobThatGoesOn:
+    """Once a job rests on its copies, they are what is checked (4-product.md §4, "Continue")."""
+
+    @pytest.fixture
+    def job(self, server: ExtractionServer, tmp_path: Path) -> Path:
+        directory = tmp_path / "jobs" / "job"
+        (directory / "extraction").mkdir(parents=True)
+        (directory / "crtdl.json").write_bytes(Path("query.json").read_bytes())
+        (directory / "extraction" / "patients.txt").write_text("p1\n")
+        Path("patients.txt").write_text("p1\n")
+        return directory
+
+    def found(self, job: Path, **changed: str | None) -> list[str]:
+        """The findings of a continue after the named files were changed, or removed."""
+        inputs = gather("config.yaml", ["query.json"], patients="patients.txt")
+        for name, content in changed.items():
+            path = Path(f"{name}.json" if name == "query" else f"{name}.txt")
+            path.unlink() if content is None else path.write_text(content)
+        found = preflight(load_config(Path("config.yaml")), inputs, job_dir=job)
+        return [finding.reference for finding in found]
+
+    @pytest.mark.parametrize("content", [None, "\x00CANARY"])
+    def test_after_a_submission_it_does_not_matter_what_became_of_the_originals(
+        self, job: Path, content: str | None
+    ) -> None:
+        (job / "extraction" / "submission.json").write_text("{}")
+        assert self.found(job, query=content, patients=content) == []
+
+    def test_after_a_complete_step_it_does_not_matter_what_became_of_the_crtdl(self, job: Path) -> None:
+        (job / ".results").mkdir()
+        (job / ".results" / "1-local_import.json").write_text("{}")
+        assert self.found(job, query="CANARY") == []
+
+    def test_copies_that_are_damaged_are_findings(self, job: Path) -> None:
+        (job / "extraction" / "submission.json").write_text("{}")
+        (job / "crtdl.json").write_text("CANARY")
+        (job / "extraction" / "patients.txt").write_text("")
+        assert self.found(job) == ["crtdl-not-json", "patients-empty"]
+
+    def test_before_that_the_originals_are_read_again(self, job: Path) -> None:
+        assert self.found(job, query="CANARY", patients="") == ["crtdl-not-json", "patients-empty"]
+
+    def test_before_that_originals_that_vanished_are_replaced_by_the_copies(self, job: Path) -> None:
+        assert self.found(job, query=None, patients=None) == []
+
+    def test_an_enriched_copy_is_not_enriched_again(self, job: Path, server: ExtractionServer) -> None:
+        (job / "extraction" / "submission.json").write_text("{}")
+        (job / "crtdl.json").rename(job / "enriched-crtdl.json")
+        rule = '{group_reference: "https://x", attributes_to_add: [{attribute_ref: A.b, linked_groups: ["https://y"]}]}'
+        create = rule.replace("attributes_to_add", "create_if_not_exists: {group_name: x}, attributes_to_add")
+        project(Path(), server.url, extra=f"\n  crtdl_preprocessing: {{enabled: true, enrichments: [{create}]}}\n")
+        Path("query.json").unlink()
+        Path("query.json").write_text("CANARY")
+        inputs = gather("config.yaml").model_copy(update={"crtdl": str(Path("query.json").absolute())})
+        assert preflight(load_config(Path("config.yaml")), inputs, job_dir=job) == []
+
+
+@pytest.mark.parametrize("named", ["crtdl", "patients"])
+def test_a_pipe_is_not_waited_for(server: ExtractionServer, tmp_path: Path, named: str) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    inputs = gather("config.yaml", ["query.json"]).model_copy(update={named: str(tmp_path / "pipe")})
+    found = preflight(load_config(Path("config.yaml")), inputs)
+    assert [finding.reference for finding in found] == ["file-unreadable"]
+
+
+def test_a_crtdl_that_a_deployment_names_and_that_is_not_there_is_a_finding(server: ExtractionServer) -> None:
+    inputs = gather("config.yaml", ["query.json"])
+    Path("query.json").unlink()
+    found = preflight(load_config(Path("config.yaml")), inputs)
+    assert [finding.reference for finding in found] == ["crtdl-unreadable"]

@@ -3,7 +3,8 @@
 The only package that knows zstandard. Everything that reads or writes data files of a job goes through the names
 below.
 
-* ``read_lines`` yields the lines of a file, whichever form it has; ``numbered_lines`` with their numbers.
+* ``read_lines`` yields the lines of a file, whichever form it has; ``numbered_lines`` with their numbers;
+  ``lines_with_long`` keeps a line that is too long on disk.
 * ``NdjsonWriter`` makes a new data file; it gets its final name only when it is complete.
 * ``Intake`` takes a foreign file in unchanged, and checks and counts it on the way.
 * ``data_files`` lists a step's data files, ``core.ndjson`` first.
@@ -28,6 +29,7 @@ from tasks.shared.ndjson.files import (
     sync_directory,
 )
 from tasks.shared.ndjson.intake import Intake
+from tasks.shared.ndjson.long import LongLine, lines_with_long
 from tasks.shared.ndjson.reader import numbered_lines, read_lines
 from tasks.shared.ndjson.writer import NdjsonWriter
 
@@ -41,6 +43,7 @@ __all__ = [
     "FileLedger",
     "Intake",
     "LineCheck",
+    "LongLine",
     "NdjsonWriter",
     "PartFile",
     "base_name",
@@ -51,6 +54,7 @@ __all__ = [
     "is_compressed",
     "is_consent_name",
     "is_ndjson_name",
+    "lines_with_long",
     "numbered_lines",
     "read_lines",
     "storage_error",

@@ -78,6 +78,12 @@ def manifest(*urls: str, **more: Any) -> httpx.Response:
     return httpx.Response(200, json={"requiresAccessToken": False, "output": outputs, "error": []} | more)
 
 
+def asked(document: Any, *patients: str) -> list[dict[str, Any]]:
+    """The extensions of a manifest whose job was asked this."""
+    job = {"id": JOB, "status": "COMPLETED", "parameters": {"crtdl": document, "patient": list(patients)}}
+    return [{"url": "https://example.org/StructureDefinition/extractor-job", "valueObject": job}]
+
+
 def task(job_id: str = JOB, status: str = "RUNNING_PROCESS_BATCH", **more: Any) -> dict[str, Any]:
     return {
         "resourceType": "Task", "id": job_id, "status": "in-progress", "intent": "order", "priority": "routine",
@@ -87,11 +93,14 @@ def task(job_id: str = JOB, status: str = "RUNNING_PROCESS_BATCH", **more: Any) 
 
 @dataclass
 class Server:
-    """Answers by path; ``polls`` are given one after the other, the last one for ever."""
+    """Answers by path; ``polls`` are given one after the other, the last one for ever; ``results`` are those of single
+    jobs, for ever.
+    """
 
     polls: list[Answer] = field(default_factory=list)
     files: dict[str, bytes] = field(default_factory=dict)
     tasks: dict[str, Any] = field(default_factory=dict)
+    results: dict[str, Answer] = field(default_factory=dict)
     submit: Answer | None = None
     locations: list[str] = field(default_factory=lambda: [f"{BASE}/fhir/__status/{JOB}"])
     file: Callable[[httpx.Request], httpx.Response | None] = lambda _: None
@@ -110,6 +119,8 @@ class Server:
                 return given(self.submit, request)
             location = self.locations[min(len(self.submissions), len(self.locations)) - 1]
             return httpx.Response(202, headers={"Content-Location": location})
+        if (result := self.results.get(path.rpartition("/")[2])) is not None and "/__status/" in path:
+            return given(result, request)
         if "/__status/" in path or "/fhir/result/" in path:
             return given(self.polls.pop(0) if len(self.polls) > 1 else self.polls[0], request)
         if "/fhir/Task" in path:

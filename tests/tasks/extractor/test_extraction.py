@@ -206,7 +206,7 @@ class TestAvailability:
     def test_a_network_failure_of_a_check_is_one_failed_check(self, tmp_path: Path) -> None:
         run, asked = self.run_with(tmp_path)
         plain = run.server.file
-        failed = []
+        failed: list[httpx.Request] = []
 
         def file(request: httpx.Request) -> httpx.Response | None:
             if not failed:
@@ -432,6 +432,12 @@ class TestCompanions:
         assert kept.read_bytes() == result.content
         assert kept.stat().st_mode & 0o777 == 0o600
 
+    def test_errors_beside_the_files_are_a_warning(self, tmp_path: Path) -> None:
+        result = manifest(BATCH, error=[{"type": "OperationOutcome", "url": "/out/CANARY.ndjson"}])
+        done = job(tmp_path, result, {BATCH: BUNDLE}).run()
+        assert done.files == 1
+        assert done.warnings == ("the result lists 1 errors beside its files; see extraction/manifest.json",)
+
     def test_issues_and_counts_become_details_and_a_warning(self, tmp_path: Path) -> None:
         extension = [
             {
@@ -479,7 +485,7 @@ def test_nothing_of_a_run_shows_data_or_secrets(tmp_path: Path, caplog: pytest.L
     assert "CANARY" not in (run.path / ".results" / "1-files.ndjson").read_text()
 
 
-def test_the_server_is_told_of_an_unresolved_rule(tmp_path: Path) -> None:
+def test_an_enrichment_rule_that_did_nothing_is_a_warning_of_the_step(tmp_path: Path) -> None:
     run = job(tmp_path, manifest(BATCH), {BATCH: BUNDLE})
     services = {
         "extractor": {"base_url": BASE},

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,7 +56,7 @@ def serving(script: Callable[[Seen], Reply | Raw]) -> Iterator[Loopback]:
         yield server
 
 
-def extract(tmp_path: Path, url: str, **extractor: object) -> tuple[StepResult, bytes]:
+def extract(tmp_path: Path, url: str, **extractor: Any) -> tuple[StepResult, bytes]:
     config: PipelineConfig = configuration(url, **extractor)
     (tmp_path / "crtdl.json").write_text(json.dumps(crtdl()))
     context = StepContext(
@@ -87,8 +88,9 @@ def test_a_status_that_is_silent_is_asked_again(tmp_path: Path) -> None:
     assert content == FILE
 
 
-def test_a_stall_in_a_file_ends_it_and_is_not_retried(tmp_path: Path) -> None:
-    script = Scripted(file=[Raw(whole(FILE)[:5000], "stall")])
+@pytest.mark.parametrize("arrived", [0, 1, len(BUNDLE), 5000, len(FILE) - 1])
+def test_a_stall_at_any_byte_of_a_file_ends_it_and_is_not_retried(tmp_path: Path, arrived: int) -> None:
+    script = Scripted(file=[Raw(whole(FILE)[: len(whole(FILE)) - len(FILE) + arrived], "stall")])
     with serving(script) as server, pytest.raises(StalledError) as caught:
         extract(tmp_path, server.url, download_stall_timeout="300ms")
     assert caught.value.operation == "download"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -26,7 +27,7 @@ from tests.tasks.extractor.support import (
 FILE = f"{BASE}/out/batch.ndjson"
 
 
-def job(tmp_path: Path, *polls: Answer, **extractor: object) -> Job:
+def job(tmp_path: Path, *polls: Answer, **extractor: Any) -> Job:
     server = Server(polls=list(polls), files={FILE: BUNDLE})
     return Job(tmp_path / "job", server, config=configuration(**extractor))
 

@@ -20,7 +20,20 @@ from tasks.shared.errors import (
     TerminalError,
 )
 from tasks.shared.step import Handle
-from tests.tasks.extractor.support import BASE, BUNDLE, JOB, OTHER_JOB, Job, Server, Store, manifest, task
+from tests.tasks.extractor.support import (
+    BASE,
+    BUNDLE,
+    JOB,
+    OTHER_JOB,
+    Job,
+    Server,
+    Store,
+    asked,
+    crtdl,
+    manifest,
+    running,
+    task,
+)
 
 FILE = f"{BASE}/out/batch.ndjson"
 HANDLE = Handle(f"{BASE}/fhir/__status/{JOB}", JOB)
@@ -32,7 +45,7 @@ class DiedError(BaseException):
 
 @pytest.fixture
 def job(tmp_path: Path) -> Job:
-    return Job(tmp_path / "job", Server(polls=[manifest(FILE)], files={FILE: BUNDLE}))
+    return Job(tmp_path / "job", Server(polls=[manifest(FILE, extension=asked(crtdl()))], files={FILE: BUNDLE}))
 
 
 def fails(job: Job, kind: type[SluiceError]) -> SluiceError:
@@ -115,33 +128,173 @@ def test_a_new_job_from_another_time_is_not_ours(job: Job) -> None:
     assert len(job.server.submissions) == 2
 
 
+def somebody_elses(**changes: Any) -> httpx.Response:
+    return manifest(FOREIGN, extension=asked(crtdl(**changes)))
+
+
+OTHER_COHORT = {"cohortDefinition": {"version": "2", "inclusionCriteria": []}}
+FOREIGN = f"{BASE}/out/foreign.ndjson"
+
+
+class TestTrial:
+    """A new job may be ours or somebody else's: nothing of it is imported before its result shows which."""
+
+    def test_a_job_that_still_runs_is_waited_for_on_trial(self, job: Job) -> None:
+        died_in_submission(job, created=True)
+        job.server.polls = [running(), running(), *job.server.polls]
+        assert job.run().files == 1
+        assert len(job.server.submissions) == 1
+        assert job.store.load() == HANDLE
+
+    def test_a_job_of_somebody_else_is_never_imported_and_the_query_is_submitted(self, job: Job) -> None:
+        died_in_submission(job, created=False)
+        job.server.tasks[OTHER_JOB] = task(OTHER_JOB)
+        job.server.results[OTHER_JOB] = somebody_elses(**OTHER_COHORT)
+        result = job.run()
+        assert result.warnings == ()
+        assert len(job.server.submissions) == 2
+        assert job.store.load() == HANDLE
+        assert job.server.requests("GET", "foreign") == job.server.requests("HEAD", "foreign") == []
+
+    def test_a_trial_survives_a_second_death(self, job: Job) -> None:
+        died_in_submission(job, created=False)
+        job.server.tasks[OTHER_JOB] = task(OTHER_JOB)
+        died: list[None] = []
+
+        def die(_: httpx.Request) -> httpx.Response:
+            died.append(None)
+            raise DiedError
+
+        job.server.results[OTHER_JOB] = die
+        with pytest.raises(DiedError):
+            job.run()
+        assert died
+        assert job.store.load() == Handle(f"{BASE}/fhir/__status/{OTHER_JOB}", OTHER_JOB)
+        job.server.results[OTHER_JOB] = somebody_elses(**OTHER_COHORT)
+        job.run()
+        assert job.store.load() == HANDLE
+        assert job.server.requests("GET", "foreign") == []
+
+    @pytest.mark.parametrize("moment", [1, 2, 3, 4])
+    def test_a_death_between_any_two_records_never_makes_it_ours(self, job: Job, moment: int) -> None:
+        """The process dies at the n-th write of the handle or of the note while the foreign job is given up."""
+        died_in_submission(job, created=False)
+        job.server.tasks[OTHER_JOB] = task(OTHER_JOB)
+        job.server.results[OTHER_JOB] = somebody_elses(**OTHER_COHORT)
+        from tasks.extractor.submission import Submission
+
+        left = moment
+        save, write = Store.save, Submission._write
+
+        def counted(function: Callable[..., None]) -> Callable[..., None]:
+            def call(*arguments: Any) -> None:
+                nonlocal left
+                left -= 1
+                if left == 0:
+                    raise DiedError
+                function(*arguments)
+
+            return call
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Store, "save", counted(save))
+            patch.setattr(Submission, "_write", counted(write))
+            with pytest.raises(DiedError):
+                job.run()
+        job.run()
+        assert job.store.load() == HANDLE
+        assert job.server.requests("GET", "foreign") == []
+
+    def test_a_result_that_does_not_tell_what_it_was_asked_is_for_a_person(self, job: Job) -> None:
+        died_in_submission(job, created=True)
+        job.server.polls = [manifest(FILE)]
+        error = fails(job, TerminalError)
+        assert error.reference == "submission-unknown"
+        assert error.context == f"{BASE}/fhir/__status/{JOB}"
+        assert "pipeline start CONFIG with its URL" in (error.hint or "")
+        assert job.imported() == {}
+        assert job.store.load() is None
+        # And the way out that the hint names: nothing is submitted, the result is imported.
+        chosen = Job(job.path.parent / "chosen", job.server, input=error.context)
+        assert chosen.run().files == 1
+        assert len(job.server.submissions) == 1
+
+    def test_after_that_the_next_continue_submits(self, job: Job) -> None:
+        died_in_submission(job, created=True)
+        job.server.polls = [manifest(FILE)]
+        fails(job, TerminalError)
+        assert job.run().files == 1
+        assert len(job.server.submissions) == 2
+
+    def test_a_job_on_trial_that_failed_is_for_a_person_too(self, job: Job) -> None:
+        died_in_submission(job, created=True)
+        job.server.polls = [httpx.Response(500)]
+        assert fails(job, TerminalError).reference == "submission-unknown"
+
+    def test_a_job_on_trial_that_is_gone_is_submitted_afresh(self, job: Job) -> None:
+        died_in_submission(job, created=True)
+        job.server.results[JOB] = httpx.Response(404)
+        job.server.locations.append(f"{BASE}/fhir/__status/{OTHER_JOB}")
+        del job.server.tasks[JOB]
+        job.server.tasks[OTHER_JOB] = task(OTHER_JOB)
+        assert job.run().files == 1
+
+    def test_other_patients_are_another_question(self, job: Job, tmp_path: Path) -> None:
+        job.patients = tmp_path / "patients.txt"
+        job.patients.write_text("p1\n")
+        died_in_submission(job, created=False)
+        job.server.tasks[OTHER_JOB] = task(OTHER_JOB)
+        job.server.results[OTHER_JOB] = manifest(FOREIGN, extension=asked(crtdl(), "p2"))
+        job.run()
+        assert len(job.server.submissions) == 2
+
+
 class TestUnknown:
-    def test_several_new_jobs_are_for_a_person_to_decide_and_the_next_continue_submits(self, job: Job) -> None:
+    def test_several_new_jobs_are_named_for_a_person_to_decide_and_the_next_continue_submits(self, job: Job) -> None:
         died_in_submission(job, created=True)
         job.server.tasks[OTHER_JOB] = task(OTHER_JOB)
         error = fails(job, TerminalError)
         assert error.reference == "submission-unknown"
-        assert "extraction list" in (error.hint or "")
+        assert [line.strip() for line in (error.context or "").splitlines()] == [
+            f"{BASE}/fhir/__status/{JOB}",
+            f"{BASE}/fhir/__status/{OTHER_JOB}",
+        ]
         assert len(job.server.submissions) == 1
         job.run()
         assert len(job.server.submissions) == 2
 
-    def test_a_server_that_does_not_list_its_jobs_is_too(self, job: Job) -> None:
-        tasks = job.server.tasks
-        answer = Server._task
-        job.server._task = lambda _id: httpx.Response(404)  # type: ignore[method-assign]
+    def test_of_several_those_that_were_asked_something_else_are_left_out(self, job: Job) -> None:
         died_in_submission(job, created=True)
-        assert fails(job, TerminalError).reference == "submission-unknown"
+        job.server.tasks[OTHER_JOB] = task(OTHER_JOB)
+        job.server.results[OTHER_JOB] = somebody_elses(**OTHER_COHORT)
+        assert job.run().files == 1
         assert len(job.server.submissions) == 1
-        del job.server._task
-        assert answer is Server._task
-        assert tasks
+        assert job.store.load() == HANDLE
+
+    def test_a_server_that_does_not_list_its_jobs_leaves_it_to_a_person(self, job: Job) -> None:
+        job.server._task = lambda job_id: httpx.Response(404)  # type: ignore[method-assign]
+        died_in_submission(job, created=True)
+        error = fails(job, TerminalError)
+        assert error.reference == "submission-unknown"
+        assert "submits anew" in (error.hint or "")
+        assert len(job.server.submissions) == 1
 
     def test_a_server_that_is_busy_is_asked_by_the_next_run(self, job: Job) -> None:
         died_in_submission(job, created=True)
-        job.server._task = lambda _id: httpx.Response(503)  # type: ignore[method-assign]
+        job.server._task = lambda job_id: httpx.Response(503)  # type: ignore[method-assign]
         assert fails(job, ServiceBusyError).transient
         del job.server._task
+        job.run()
+        assert len(job.server.submissions) == 1
+
+    def test_an_answer_that_is_too_large_or_unreadable_leaves_it_open(self, job: Job) -> None:
+        def answer(_: httpx.Request) -> httpx.Response:
+            job.server.tasks[JOB] = task()
+            return httpx.Response(202, headers={"Content-Encoding": "x-odd"}, content=b"CANARY")
+
+        job.server.submit = answer
+        assert fails(job, ServiceError).reference == "answer-encoding"
+        job.server.submit = None
         job.run()
         assert len(job.server.submissions) == 1
 
@@ -236,6 +389,33 @@ def test_the_patients_of_the_file_travel_with_the_submission(job: Job, tmp_path:
     job.run()
     parameters = json.loads(job.server.submissions[0].content)["parameter"]
     assert [parameter.get("valueString") for parameter in parameters] == [None, "p1", "p2"]
+
+
+def test_a_job_keeps_its_own_copy_of_the_patients_for_a_fresh_submission(job: Job, tmp_path: Path) -> None:
+    job.patients = tmp_path / "patients.txt"
+    job.patients.write_text("p1\n")
+    job.run()
+    copy = job.path / "extraction" / "patients.txt"
+    assert copy.read_text() == "p1\n"
+    assert copy.stat().st_mode & 0o777 == 0o600
+    job.patients.write_text("p2\n")
+    job.server.results[JOB] = httpx.Response(404)
+    job.server.locations.append(f"{BASE}/fhir/__status/{OTHER_JOB}")
+    job.run()
+    first, second = (json.loads(request.content) for request in job.server.submissions)
+    assert first == second
+
+
+def test_patients_of_a_refused_submission_are_read_again(job: Job, tmp_path: Path) -> None:
+    job.patients = tmp_path / "patients.txt"
+    job.patients.write_text("p1\n")
+    job.server.submit = httpx.Response(400)
+    fails(job, ServiceError)
+    job.patients.write_text("p2\n")
+    job.server.submit = None
+    job.run()
+    parameters = json.loads(job.server.submissions[1].content)["parameter"]
+    assert [parameter["valueString"] for parameter in parameters[1:]] == ["p2"]
 
 
 def test_the_file_of_patients_is_not_needed_to_re_attach(job: Job, tmp_path: Path) -> None:

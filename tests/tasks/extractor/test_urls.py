@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.extractor.urls import file_name, is_result_url, job_id_of, outputs, resolve, same_host, service_url
+from tasks.extractor.urls import is_result_url, job_id_of, resolve, same_host, service_url
 from tasks.shared.errors import ServiceError
 
 BASE = "https://torch.example:8443"
@@ -95,53 +95,6 @@ def test_the_job_id_is_the_last_path_segment_of_the_status_url() -> None:
 )
 def test_the_host_name_decides_whether_a_file_gets_the_credentials(url: str, same: bool) -> None:
     assert same_host(url, BASE) is same
-
-
-def bases(*urls: str) -> list[str]:
-    return [output.base for output in outputs(urls)]
-
-
-@pytest.mark.parametrize(
-    ("path", "base"),
-    [
-        ("/a/core.ndjson", "core"),
-        ("/a/b7.NDJSON", "b7"),
-        ("/a/b7.ndjson.zst", "b7"),
-        ("/a/b7", "b7"),
-        ("/a/b7.json?sig=CANARY", "b7.json"),
-        ("/", "download"),
-        ("/.ndjson", "download"),
-        ("/..%2f..%2fetc", "_.._etc"),
-    ],
-)
-def test_the_name_comes_from_the_last_segment(path: str, base: str) -> None:
-    assert bases(f"https://h{path}") == [base]
-
-
-def test_two_urls_with_one_last_segment_never_overwrite_each_other() -> None:
-    assert bases("https://h/1/x.ndjson", "https://h/2/X.ndjson", "https://h/x-2.ndjson") == ["x", "X-3", "x-2"]
-
-
-def test_ten_thousand_files_of_one_name_are_numbered_at_once() -> None:
-    assert bases(*(f"https://h/{n}/x.ndjson" for n in range(10_000)))[-1] == "x-10000"
-
-
-@given(st.lists(st.text(max_size=12), max_size=8))
-def test_names_are_different_in_any_case_and_the_same_every_time(segments: list[str]) -> None:
-    urls = [f"https://h/{segment}" for segment in segments]
-    found = bases(*urls)
-    assert len({base.casefold() for base in found}) == len(urls)
-    assert found == bases(*urls)
-    assert all("/" not in base and base.strip(". ") for base in found)
-
-
-def test_neither_output_nor_its_error_shows_the_query() -> None:
-    assert "CANARY" not in repr(outputs(["https://h/x.ndjson?sig=CANARY"]))
-
-
-def test_names_of_reports_are_file_names() -> None:
-    assert file_name("https://h/reports/resource-exclusions.csv?x=1") == "resource-exclusions.csv"
-    assert file_name("https://h/reports/") == ""
 
 
 def test_segments_under_fhir_are_escaped() -> None:
