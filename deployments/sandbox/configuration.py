@@ -6,9 +6,9 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from deployments.sandbox.data import DEMO_CRTDL
+from deployments.sandbox.data import ANONYMIZATION_RULES, DEMO_CRTDL
 from deployments.sandbox.gate import Gate
-from deployments.sandbox.options import PASSWORD, TOKEN, USERNAME
+from deployments.sandbox.options import API_KEY, PASSWORD, TOKEN, USERNAME
 
 
 def configuration(urls: Mapping[str, str], data: Path, jobs: Path, gate: Gate) -> str:
@@ -23,7 +23,7 @@ def configuration(urls: Mapping[str, str], data: Path, jobs: Path, gate: Gate) -
         "",
         "pipeline:",
         "  # With local_import instead of extractor no query is needed.",
-        "  enabled_steps: [extractor, wait, send]",
+        "  enabled_steps: [extractor, validation, pseudonymizer, wait, send]",
         "",
         "services:",
         "  extractor:",
@@ -33,8 +33,18 @@ def configuration(urls: Mapping[str, str], data: Path, jobs: Path, gate: Gate) -
         "    polling_interval: PT1S",
         *_auth(gate),
         "  local_import:",
-        "    # The files that the extraction server extracts from, NDJSON, plain or zstd. --dir names another directory.",
+        "    # What the extraction server extracts from: NDJSON, plain or zstd. --dir names another directory.",
         f"    dir: {_text(str(data))}",
+        "  validation:",
+        f"    url: {_text(urls['validation'])}",
+        "    # Errors in the data stop the pipeline behind the step.",
+        "    fail_on_error: true",
+        "  pseudonymizer:",
+        "    # Root of the sandbox pseudonymization service; the pipeline appends /fhir.",
+        f"    url: {_text(urls['pseudonymizer'])}",
+        "    # Sent with each request. Its keys are for made-up data only.",
+        f"    anonymization_config: {_text(str(ANONYMIZATION_RULES))}",
+        *_auth(gate),
         "  send:",
         "    send_as: direct_resource_load",
         "    # Root of the sandbox FHIR server; the pipeline appends /fhir.",
@@ -63,6 +73,13 @@ def _auth(gate: Gate) -> list[str]:
             "    auth:",
             f'      api_key: "Bearer ${{{TOKEN}}}"',
             "      api_key_header: Authorization",
+        ]
+    if gate.api_key is not None:
+        return [
+            "    # The sandbox was started with this variable; set it for the pipeline too.",
+            "    auth:",
+            f'      api_key: "${{{API_KEY}}}"',
+            f"      api_key_header: {_text(gate.api_key_header)}",
         ]
     return []
 

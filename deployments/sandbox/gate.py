@@ -1,16 +1,19 @@
-"""Who may use a sandbox service: Basic credentials or a bearer token, checked as a reverse proxy would."""
+"""Who may use a sandbox service: Basic credentials, a bearer token or an API key, checked as a reverse proxy would."""
 
 from __future__ import annotations
 
 import base64
 import hmac
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+
+DEFAULT_HEADER = "x-api-key"
+"""The header of an API key, where no other is named (document 2, "Authentication")."""
 
 
 @dataclass(frozen=True)
 class Gate:
-    """The credentials a service asks for; without any it is open. Nothing here appears in a ``repr``."""
+    """The credentials a service asks for: any of them opens it, without any it is open. No ``repr`` shows them."""
 
     username: str | None = field(default=None, repr=False)
     password: str | None = field(default=None, repr=False)
@@ -18,26 +21,37 @@ class Gate:
     accepts_token: Callable[[str], bool] | None = field(default=None, repr=False)
     """Decides about bearer tokens in place of ``token``, for example for those of the sandbox's OAuth
     issuer."""
+    api_key: str | None = field(default=None, repr=False)
+    api_key_header: str = DEFAULT_HEADER
+    """Header in which the API key comes, as it is."""
 
     @property
     def is_open(self) -> bool:
         """Whether anybody may enter."""
-        return self.username is None and self.token is None and self.accepts_token is None
+        return self.username is None and self.token is None and self.accepts_token is None and self.api_key is None
 
-    def admits(self, authorization: str | None) -> bool:
-        """Whether this ``Authorization`` header opens the gate."""
+    def admits(self, headers: Mapping[bytes, bytes]) -> bool:
+        """Whether a request with these headers, their names in lower case, may enter."""
         if self.is_open:
             return True
-        scheme, _, value = (authorization or "").partition(" ")
-        if scheme.lower() == "basic" and self.username is not None:
-            wanted = base64.b64encode(f"{self.username}:{self.password or ''}".encode())
-            return hmac.compare_digest(wanted, value.strip().encode())
-        if scheme.lower() == "bearer":
-            if self.accepts_token is not None and self.accepts_token(value.strip()):
-                return True
-            return self.token is not None and hmac.compare_digest(self.token.encode(), value.strip().encode())
+        given = headers.get(self.api_key_header.lower().encode(), b"")
+        if self.api_key is not None and hmac.compare_digest(self.api_key.encode(), given):
+            return True
+        scheme, _, value = headers.get(b"authorization", b"").partition(b" ")
+        match scheme.lower(), value.strip():
+            case b"basic", credentials if self.username is not None:
+                wanted = base64.b64encode(f"{self.username}:{self.password or ''}".encode())
+                return hmac.compare_digest(wanted, credentials)
+            case b"bearer", token:
+                if self.accepts_token is not None and self.accepts_token(token.decode("latin-1")):
+                    return True
+                return self.token is not None and hmac.compare_digest(self.token.encode(), token)
         return False
 
     def challenge(self) -> str:
         """The ``WWW-Authenticate`` header of a refusal."""
-        return 'Basic realm="sandbox"' if self.username is not None else 'Bearer realm="sandbox"'
+        if self.username is not None:
+            return 'Basic realm="sandbox"'
+        if self.token is None and self.accepts_token is None:
+            return 'ApiKey realm="sandbox"'
+        return 'Bearer realm="sandbox"'

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -22,9 +23,10 @@ from deployments.sandbox.child import SandboxChild, start_child
 from deployments.sandbox.configuration import configuration
 from deployments.sandbox.extraction.app import extraction_service
 from deployments.sandbox.fhir.app import fhir_service
-from deployments.sandbox.fhir.store import StoreError
-from deployments.sandbox.gate import Gate
+from deployments.sandbox.gate import DEFAULT_HEADER, Gate
 from deployments.sandbox.options import (
+    API_KEY,
+    API_KEY_HEADER,
     PASSWORD,
     TOKEN,
     USERNAME,
@@ -34,12 +36,15 @@ from deployments.sandbox.options import (
     read_settings,
 )
 from deployments.sandbox.parent import watch
+from deployments.sandbox.pseudonymization.app import pseudonymization_service
 from deployments.sandbox.serve import HOST, SandboxServer, SandboxStartError, bind, make_server
 from deployments.sandbox.service import SandboxService
+from deployments.sandbox.validation.app import validation_service
 
 __all__ = ["SERVICES", "SandboxChild", "SandboxOptions", "run_sandbox", "start_child"]
 
 _TICK = 0.01
+_HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,8 @@ class Surroundings:
 SERVICES: tuple[Callable[[Surroundings], SandboxService], ...] = (
     lambda around: fhir_service(around.settings.fhir(around.state), around.gate),
     lambda around: extraction_service(around.settings.extraction(around.data, around.state), around.gate),
+    lambda around: pseudonymization_service(around.settings.pseudonymizer(), around.gate),
+    lambda around: validation_service(around.settings.validation()),  # open: document 1 gives this client no auth block
 )
 """The services, in the order of their ports. A further one is a further entry; its name is its key in ``urls``."""
 
@@ -74,7 +81,7 @@ def run_sandbox(options: SandboxOptions) -> int:
     except OptionError as error:
         sys.stderr.write(f"sandbox: {error}\n")
         return 2
-    except (SandboxStartError, StoreError) as error:
+    except SandboxStartError as error:
         sys.stderr.write(f"sandbox: {error}\n")
         return 1
 
@@ -159,7 +166,18 @@ def _gate() -> Gate:
     username, password = os.environ.get(USERNAME) or None, os.environ.get(PASSWORD) or None
     if (username is None) != (password is None):
         raise OptionError(f"{USERNAME} and {PASSWORD} belong together")
-    return Gate(username=username, password=password, token=os.environ.get(TOKEN) or None)
+    key, header = os.environ.get(API_KEY) or None, os.environ.get(API_KEY_HEADER) or None
+    if header is not None and key is None:
+        raise OptionError(f"{API_KEY_HEADER} has no use without {API_KEY}")
+    if header is not None and not _HEADER.fullmatch(header):
+        raise OptionError(f"{API_KEY_HEADER} is not the name of an HTTP header")
+    return Gate(
+        username=username,
+        password=password,
+        token=os.environ.get(TOKEN) or None,
+        api_key=key,
+        api_key_header=header or DEFAULT_HEADER,
+    )
 
 
 def _data(options: SandboxOptions) -> Path:

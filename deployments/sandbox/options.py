@@ -5,16 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from deployments.sandbox.data import DATA
 from deployments.sandbox.extraction.app import ExtractionOptions
 from deployments.sandbox.extraction.files import UrlStyle
+from deployments.sandbox.extraction.index import BadLines
 from deployments.sandbox.fhir.app import FhirOptions
 from deployments.sandbox.fhir.manners import MANNERS, MannersName
+from deployments.sandbox.pseudonymization.app import MAX_BODY, PseudonymizationOptions
+from deployments.sandbox.validation.app import ValidationOptions
 
 USERNAME = "SLUICE_SANDBOX_USERNAME"
 PASSWORD = "SLUICE_SANDBOX_PASSWORD"  # noqa: S105 - the name of a variable
 TOKEN = "SLUICE_SANDBOX_TOKEN"  # noqa: S105 - the name of a variable
+API_KEY = "SLUICE_SANDBOX_API_KEY"
+API_KEY_HEADER = "SLUICE_SANDBOX_API_KEY_HEADER"
 """Environment variables with the credentials that the services ask for: process arguments can be read by others."""
 
 
@@ -54,6 +60,12 @@ class Settings:
     retry_delay: float = 5.0
     availability_delay: int = 0
     result_urls: UrlStyle = UrlStyle.ABSOLUTE
+    public_url: str | None = None
+    ignore_config: bool = False
+    pseudonymizer_max_body: int = MAX_BODY
+    bad_lines: BadLines = BadLines.REFUSE
+    validation_serial: bool = False
+    validation_max_body: int | None = None
 
     def extraction(self, data: Path, state: Path) -> ExtractionOptions:
         """The options of the extraction server."""
@@ -66,7 +78,13 @@ class Settings:
             retry_delay=self.retry_delay,
             availability_delay=self.availability_delay,
             result_urls=self.result_urls,
+            public_url=self.public_url,
+            bad_lines=self.bad_lines,
         )
+
+    def validation(self) -> ValidationOptions:
+        """The options of the validation service."""
+        return ValidationOptions(serial=self.validation_serial, max_body=self.validation_max_body)
 
     def fhir(self, state: Path) -> FhirOptions:
         """The options of the FHIR server."""
@@ -77,6 +95,10 @@ class Settings:
             numeric_ids=self.numeric_ids,
             max_body=self.max_body,
         )
+
+    def pseudonymizer(self) -> PseudonymizationOptions:
+        """The options of the pseudonymization service."""
+        return PseudonymizationOptions(ignore_config=self.ignore_config, max_body=self.pseudonymizer_max_body)
 
 
 def read_settings(values: Mapping[str, str]) -> Settings:
@@ -142,6 +164,20 @@ def _url_style(text: str) -> UrlStyle:
         raise ValueError(f"expected one of {', '.join(UrlStyle)}") from None
 
 
+def _bad_lines(text: str) -> BadLines:
+    try:
+        return BadLines(text)
+    except ValueError:
+        raise ValueError(f"expected one of {', '.join(BadLines)}") from None
+
+
+def _url(text: str) -> str:
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https") or not parts.netloc or parts.query or parts.fragment:
+        raise ValueError("expected an http or https URL")
+    return text.rstrip("/")
+
+
 SETTINGS: dict[str, Callable[[str], object]] = {
     "manners": _manners,
     "references": _flag,
@@ -153,5 +189,11 @@ SETTINGS: dict[str, Callable[[str], object]] = {
     "retry_delay": _seconds,
     "availability_delay": _checks,
     "result_urls": _url_style,
+    "ignore_config": _flag,
+    "pseudonymizer_max_body": _bytes,
+    "public_url": _url,
+    "bad_lines": _bad_lines,
+    "validation_serial": _flag,
+    "validation_max_body": _bytes,
 }
 """What ``--set`` takes, and how each value is read."""

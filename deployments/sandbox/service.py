@@ -117,9 +117,7 @@ class SandboxService:
             about = {"service": self.name, "sandbox": True, "notice": DISCLAIMER}
             await respond(send, 200, msgspec.json.encode(about))
             return
-        headers = dict(scope["headers"])
-        sent = headers.get(b"authorization")
-        if not self._gate.admits(sent.decode("latin-1") if sent is not None else None):
+        if not self._gate.admits(dict(scope["headers"])):
             await read_body(receive)
             body = outcome("login", "This service asks for credentials.")
             await respond(send, 401, body, {"www-authenticate": self._gate.challenge()}, "application/fhir+json")

@@ -7,3 +7,6 @@ DATA = Path(__file__).resolve().parent
 
 DEMO_CRTDL = DATA / "demo.crtdl"
 """A query for the demo data: patients, conditions, observations, medication, and so a core file."""
+
+ANONYMIZATION_RULES = DATA / "anonymization.yaml"
+"""Rules of the pseudonymization service for the demo data, as ``anonymization_config`` would name them."""

@@ -309,5 +309,6 @@ class DemoPatient:
             patient=self.subject,
             dateTime="2024-01-01T10:00:00+01:00",
             organization=[{"reference": "Organization/demo-hospital"}],
+            policy=[{"uri": "urn:oid:2.16.840.1.113883.3.1937.777.24.2.1791"}],
             provision={"type": "deny", "period": {"start": "2024-01-01", "end": until}, "provision": permits},
         )

@@ -1,4 +1,4 @@
-"""How the extraction server answers, and how it says no: an OperationOutcome."""
+"""How the extraction server reads requests and answers them, and how it says no: an OperationOutcome."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from deployments.sandbox.exchange import Scope
+from deployments.sandbox.exchange import Receive, Scope
 from deployments.sandbox.extraction.tree import encode
 
 FHIR_JSON = "application/fhir+json"
@@ -79,16 +79,47 @@ class Call:
         return "handling=strict" in self.headers.get("prefer", "").lower().replace(" ", "")
 
 
-def read_call(scope: Scope) -> Call:
-    """Take a request apart."""
+def read_call(scope: Scope, public_url: str | None = None) -> Call:
+    """Take a request apart. ``public_url``: the root URL, whatever the client says."""
     headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-    server = scope["server"]
-    host = headers.get("host") or f"{server[0]}:{server[1]}"
     return Call(
         method=scope["method"],
         # Double slashes are what clients make of a base URL that ends in one.
         segments=[part for part in scope["path"].split("/") if part],
         query=scope["query_string"].decode("latin-1"),
         headers=headers,
-        root=f"{scope['scheme']}://{host}",
+        root=public_url or _root(scope, headers),
     )
+
+
+def _root(scope: Scope, headers: dict[str, str]) -> str:
+    """The URL that the client used; a proxy in between, as in front of real servers, tells it in ``X-Forwarded-…``."""
+
+    def forwarded(what: str) -> str:
+        return headers.get(f"x-forwarded-{what}", "").partition(",")[0].strip()
+
+    server = scope["server"]
+    host = forwarded("host") or headers.get("host") or f"{server[0]}:{server[1]}"
+    prefix = "".join(f"/{part}" for part in forwarded("prefix").split("/") if part)
+    return f"{forwarded('proto') or scope['scheme']}://{host}{prefix}"
+
+
+async def read_limited(receive: Receive, limit: int) -> bytes:
+    """The body of a request. Raises ``Refusal`` 413 when it has more than ``limit`` bytes."""
+    parts: list[bytes] = []
+    size = 0
+    more = True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise Refusal(400, "incomplete", "The body ended early.")
+        part = message.get("body", b"")
+        size += len(part)
+        # A body that is too large is read to its end, so that the client gets to the answer, but not kept.
+        parts.append(part)
+        if size > limit:
+            parts.clear()
+        more = message.get("more_body", False)
+    if size > limit:
+        raise Refusal(413, "too-long", f"A body has at most {limit} bytes.")
+    return b"".join(parts)

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from deployments.sandbox.data import DATA
-from deployments.sandbox.exchange import Receive, Scope, Send, read_body
-from deployments.sandbox.extraction.answers import JSON, Answer, Call, Refusal, read_call
+from deployments.sandbox.exchange import Receive, Scope, Send
+from deployments.sandbox.extraction.answers import JSON, Answer, Call, Refusal, read_call, read_limited
 from deployments.sandbox.extraction.capability import capability_statement
 from deployments.sandbox.extraction.cohort import CohortQuery
 from deployments.sandbox.extraction.crtdl import read_cohort
@@ -36,7 +36,7 @@ from deployments.sandbox.extraction.engine import (
 )
 from deployments.sandbox.extraction.files import OUTPUT, RangeError, ResultFiles, ResultUrls, UrlStyle
 from deployments.sandbox.extraction.findings import QueryError
-from deployments.sandbox.extraction.index import Index
+from deployments.sandbox.extraction.index import BadLines, Index
 from deployments.sandbox.extraction.job import Job, JobStatus
 from deployments.sandbox.extraction.kickoff import MAX_BODY, read_kickoff
 from deployments.sandbox.extraction.openapi import description, page
@@ -84,6 +84,10 @@ class ExtractionOptions:
     """How many requests for each result file are answered 404 first."""
     result_urls: UrlStyle = UrlStyle.ABSOLUTE
     """How the manifest writes the URLs of files."""
+    public_url: str | None = None
+    """Root URL under which clients reach the server; None: the one that they, or a proxy's headers, name."""
+    bad_lines: BadLines = BadLines.REFUSE
+    """What becomes of lines of the data that are no FHIR resource."""
     clock: Callable[[], datetime] = _now
     """Today, for ages and consents; times of jobs."""
 
@@ -109,7 +113,7 @@ class ExtractionServer:
             self._forget()
             raise
         try:
-            self._index = Index(options.data, state / "index")
+            self._index = Index(options.data, state / "index", options.bad_lines)
             self._index.build()
         except BaseException:
             self._store.close()
@@ -141,12 +145,12 @@ class ExtractionServer:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request; whatever goes wrong is answered with an OperationOutcome."""
-        call = read_call(scope)
+        call = read_call(scope, self._options.public_url)
         try:
             if call.segments[:1] == [OUTPUT]:
                 await self._files.serve(call, send)
                 return
-            call = dataclasses.replace(call, body=await self._body(call, receive))
+            call = dataclasses.replace(call, body=await read_limited(receive, MAX_BODY))
             answer = await self._work(partial(self._answer, call))
         except RangeError as error:
             answer = dataclasses.replace(error.answer(), headers={"content-range": f"bytes */{error.size}"})
@@ -160,17 +164,6 @@ class ExtractionServer:
         content = b"" if call.method == "HEAD" else answer.content
         headers = answer.headers | ({"content-length": str(len(answer.content))} if call.method == "HEAD" else {})
         await respond(send, answer.status, content, headers, answer.kind)
-
-    async def _body(self, call: Call, receive: Receive) -> bytes:
-        announced = call.headers.get("content-length", "0")
-        if announced.isdigit() and int(announced) > MAX_BODY:
-            raise _too_large()
-        body = await read_body(receive)
-        if body is None:
-            raise Refusal(400, "incomplete", "The body ended early.")
-        if len(body) > MAX_BODY:
-            raise _too_large()
-        return body
 
     async def _work(self, function: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._workers, function)
@@ -295,10 +288,6 @@ def _status_url(call: Call, job: Job) -> str:
 
 def _unknown() -> Refusal:
     return Refusal(404, "not-found", "There is no such job.")
-
-
-def _too_large() -> Refusal:
-    return Refusal(413, "too-long", f"A body has at most {MAX_BODY} bytes.")
 
 
 def _is_known(segments: list[str]) -> bool:

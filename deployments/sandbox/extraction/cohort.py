@@ -12,9 +12,9 @@ from datetime import date
 from deployments.sandbox.extraction.ccdl import AttributeFilter, Cohort, Criterion, FilterKind, ValueFilter
 from deployments.sandbox.extraction.contexts import Attribute
 from deployments.sandbox.extraction.dates import age, days_of
-from deployments.sandbox.extraction.index import Place, Reader
+from deployments.sandbox.extraction.reader import Place, Reader
 from deployments.sandbox.extraction.scan import REFERS
-from deployments.sandbox.extraction.tree import Node, codings, decode, has_code, number, values
+from deployments.sandbox.extraction.tree import Node, codings, has_code, number, values
 from deployments.sandbox.extraction.types import CODES, DATES
 from deployments.sandbox.fhir.types import LITERAL
 
@@ -59,7 +59,7 @@ class CohortQuery:
                 met.add(place.patient)
                 continue
             self._check()
-            if self._passes(decode(self._reader.read(place)), criterion):
+            if self._passes(self._reader.load(place), criterion):
                 met.add(place.patient)
         return met
 
@@ -74,7 +74,7 @@ class CohortQuery:
         met = set()
         for place in self._reader.of_type("Patient"):
             self._check()
-            node = decode(self._reader.read(place))
+            node = self._reader.load(place)
             if self._has_gender(node, criterion) if criterion.is_gender else self._has_age(node, criterion):
                 met.add(place.id)
         return met
@@ -110,7 +110,7 @@ class CohortQuery:
         place = self._reader.find(match[1], match[2]) if match else None
         if place is None:
             return False
-        node = decode(self._reader.read(place))
+        node = self._reader.load(place)
         return any(self._is_met_by(place, node, criterion) for criterion in criteria)
 
     def _is_met_by(self, place: Place, node: Node, criterion: Criterion) -> bool:
@@ -133,7 +133,7 @@ class CohortQuery:
             place = self._reader.find(match[1], match[2]) if match else None
             if place is None:
                 continue
-            medication = decode(self._reader.read(place))
+            medication = self._reader.load(place)
             if any(set(codings(code)) & set(criterion.codes) for code in values(medication, ("code",))):
                 return True
         return False

@@ -16,7 +16,7 @@ from deployments.sandbox.extraction.ccdl import Cohort, check_version, read_ccdl
 from deployments.sandbox.extraction.dates import Days
 from deployments.sandbox.extraction.findings import Findings, QueryError, join, quoted
 from deployments.sandbox.extraction.tree import CHOICES, decode
-from deployments.sandbox.extraction.types import PATIENT, SHARED, ElementPath, date_path, is_patients, token_path
+from deployments.sandbox.extraction.types import PATIENT, ElementPath, date_path, is_patients, token_path
 from deployments.sandbox.fhir.types import RESOURCE_TYPES
 
 BASE_PROFILE = "http://hl7.org/fhir/StructureDefinition/"
@@ -185,8 +185,6 @@ def _group(node: object, place: str, names: list[object], findings: Findings) ->
         findings.add(join(place, "attributes"), f"are of several types: {', '.join(kinds)}")
     elif profile.startswith(BASE_PROFILE) and profile.removeprefix(BASE_PROFILE) in RESOURCE_TYPES - {kind}:
         findings.add(join(place, "groupReference"), f"is the profile of another type than the attributes' {kind}")
-    elif kind in SHARED:
-        findings.add(join(place, "attributes"), f"{kind} can belong to several patients and is not supported")
     tokens, date = _filters(item, kind, place, findings)
     if kind == PATIENT:
         tokens, date = (), None

@@ -5,6 +5,7 @@ Rules: document 2, "States and transitions", and document 3 §2, "Server side".
 
 from __future__ import annotations
 
+import logging
 import uuid
 from dataclasses import dataclass
 
@@ -16,6 +17,8 @@ from deployments.sandbox.extraction.units import Units
 from deployments.sandbox.extraction.workers import Workers
 
 __all__ = ["Engine", "NotAllowedError", "Settings", "StaleVersionError", "UnknownJobError"]
+
+logger = logging.getLogger("sandbox.extraction")
 
 
 class NotAllowedError(Exception):
@@ -47,7 +50,13 @@ class Engine:
         self._workers = Workers(self._board, units, settings.concurrency, settings.retry_delay)
 
     def start(self) -> None:
-        """Take up all jobs that are not final, and begin to work."""
+        """Take up all jobs that are not final, and begin to work. A removal that was cut short is completed first."""
+        for identity in self._board.store.leaving():
+            try:
+                self._units.remove(identity)
+            except OSError as error:
+                logger.warning("results of a deleted job cannot be removed: %s", type(error).__name__)
+            self._board.store.delete(identity)
         self._board.jobs = {job.id: job for job in self._board.store.load()}
         self._workers.start()
 
@@ -95,11 +104,6 @@ class Engine:
         with self._board.changed:
             self._board.need(identity)
             return self._board.store.crtdl(identity)
-
-    def has_diagnostics(self, identity: str) -> bool:
-        """Whether diagnostics were collected: at least one batch was worked on."""
-        with self._board.changed:
-            return bool(self._board.need(identity).batches)
 
     def pause(self, identity: str) -> Job:
         """Hold a running job. Units that run are finished and recorded. Raises ``NotAllowedError``."""
@@ -149,7 +153,12 @@ class Engine:
             try:
                 while any(job == identity for job, _ in self._board.running):
                     self._board.changed.wait()
-                self._units.remove(identity)
+                self._board.store.leave(identity)
+                try:
+                    self._units.remove(identity)
+                except OSError:
+                    self._board.store.stay(identity)
+                    raise
                 self._board.store.delete(identity)
                 del self._board.jobs[identity]
                 self._board.retry_at.pop(identity, None)

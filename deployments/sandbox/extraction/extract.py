@@ -18,11 +18,11 @@ from typing import IO
 from deployments.sandbox.extraction.consent import AUDITED, Permission, audit, decide
 from deployments.sandbox.extraction.crtdl import Group, Query
 from deployments.sandbox.extraction.diagnostics import Counts, Events, Nothing, PatientStage, Stage
-from deployments.sandbox.extraction.index import Reader
+from deployments.sandbox.extraction.reader import Reader
 from deployments.sandbox.extraction.redact import Wanted, redact, wanted
 from deployments.sandbox.extraction.result import Origin, whole_file, write_bundle
 from deployments.sandbox.extraction.selection import Evaluator, Pair, Selection
-from deployments.sandbox.extraction.tree import Node, decode, encode
+from deployments.sandbox.extraction.tree import Node, encode
 from deployments.sandbox.extraction.types import PATIENT, is_patients
 
 CORE = "core"
@@ -122,10 +122,10 @@ class _Copier:
             chosen = tuple(groups)
             if chosen not in self.trees:
                 paths = [attribute.path for group in chosen for attribute in by_id[group].attributes]
-                self.trees[chosen] = wanted(paths)
+                self.trees[chosen] = wanted(by_id[chosen[0]].type, paths)
             for group in chosen:
                 self.events.included(by_id[group])
-            yield redact(decode(self.work.reader.read(selection.places[key])), self.trees[chosen], keeps)
+            yield redact(self.work.reader.load(selection.places[key]), self.trees[chosen], keeps)
 
     def write(
         self, file: IO[bytes], identity: str, selection: Selection, keys: dict[str, list[str]],
@@ -190,7 +190,7 @@ class _Batch:
             for patient in patients:
                 self._work.check()
                 places = self._work.reader.of_patient(patient, AUDITED)
-                nodes = [decode(self._work.reader.read(place)) for place in places]
+                nodes = [self._work.reader.load(place) for place in places]
                 if nodes:
                     path = self._work.directory / f"{self._batch}_consent.ndjson"
                     file = file or stack.enter_context(whole_file(path))

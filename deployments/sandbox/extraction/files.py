@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -23,7 +24,7 @@ _NAME = re.compile(
     r"|reports/(?:job-summary\.json|resource-exclusions\.csv|patient-exclusions\.csv)"
 )
 _TYPES = {".ndjson": "application/fhir+ndjson", ".csv": "text/csv; charset=utf-8", ".json": "application/json"}
-_RANGE = re.compile(r"bytes=(\d*)-(\d*)")
+_RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 
 
 class UrlStyle(StrEnum):
@@ -47,9 +48,9 @@ class ResultUrls:
         path = f"/{OUTPUT}/{job}/{name}"
         match self.style:
             case UrlStyle.PATH:
-                return path
+                return urlsplit(self.root).path + path
             case UrlStyle.HOST:
-                return urlsplit(self.root).netloc + path
+                return self.root.partition("://")[2] + path
         return self.root + path
 
 
@@ -74,8 +75,13 @@ class ResultFiles:
         if not call.reads:
             raise Refusal(405, "not-supported", "Files are read with GET and HEAD.")
         path = self._find(call.segments)
-        with path.open("rb") as file:
-            facts = path.stat()
+        try:
+            opened = path.open("rb")
+        except FileNotFoundError:
+            # Somebody deletes the job at this moment.
+            raise _no_file() from None
+        with opened as file:
+            facts = os.fstat(file.fileno())
             size = facts.st_size
             tag = f'"{size:x}-{facts.st_mtime_ns:x}"'
             headers = {
@@ -105,12 +111,16 @@ class ResultFiles:
         known = len(segments) > 2 and UUID.fullmatch(segments[1]) and _NAME.fullmatch(name)
         path = self._directory / segments[1] / name if known else None
         if path is None or not path.is_file():
-            raise Refusal(404, "not-found", "There is no such file.")
+            raise _no_file()
         key = str(path)
         if self._asked[key] < self._delay:
             self._asked[key] += 1
             raise Refusal(404, "not-found", "The file is not available yet.")
         return path
+
+
+def _no_file() -> Refusal:
+    return Refusal(404, "not-found", "There is no such file.")
 
 
 def _wanted(call: Call, size: int, tag: str, modified: str) -> _Piece | None:

@@ -2,41 +2,39 @@
 
 One SQLite file, built once for a directory's content and built again when a file's name, size or time has changed.
 Resources themselves stay where they are; compressed files are unpacked beside the index, so that every resource can
-be read by its offset. Memory does not grow with the data.
+be read by its offset. Memory grows with the number of patients while the index is made, afterwards not with the data.
 """
 
 from __future__ import annotations
 
 import json
-import os
+import logging
 import shutil
 import sqlite3
-import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
-from deployments.sandbox.extraction.dates import Days
-from deployments.sandbox.extraction.scan import Found, code_key, scan
+from deployments.sandbox.extraction.reader import Reader
+from deployments.sandbox.extraction.scan import Found, scan
 from deployments.sandbox.serve import SandboxStartError
 from tasks.shared.errors import SluiceError
 from tasks.shared.ndjson.files import data_files, is_consent_name
-from tasks.shared.ndjson.reader import read_lines
+from tasks.shared.ndjson.reader import numbered_lines
 
-_VERSION = 1
+logger = logging.getLogger("sandbox.extraction")
+_VERSION = 2
 _ZST = b"\x28\xb5\x2f\xfd"
 _CHUNK = 20_000
-_MANY = 500
-"""Values in one SQL list."""
 _TABLES = """
 CREATE TABLE patient (number INTEGER PRIMARY KEY, id TEXT NOT NULL);
 CREATE TABLE resource (
-  number INTEGER PRIMARY KEY, type TEXT NOT NULL, id TEXT NOT NULL, patient INTEGER, file INTEGER NOT NULL,
-  start INTEGER NOT NULL, length INTEGER NOT NULL, first INTEGER, last INTEGER
+  number INTEGER PRIMARY KEY, type TEXT NOT NULL, id TEXT NOT NULL, file INTEGER NOT NULL, start INTEGER NOT NULL,
+  length INTEGER NOT NULL, bundle INTEGER, first INTEGER, last INTEGER
 );
+CREATE TABLE owner (resource INTEGER NOT NULL, patient INTEGER NOT NULL);
+CREATE TABLE url (file INTEGER NOT NULL, bundle INTEGER NOT NULL, url TEXT NOT NULL, key TEXT NOT NULL);
 CREATE TABLE code (type TEXT NOT NULL, key TEXT NOT NULL, resource INTEGER NOT NULL);
 CREATE TABLE fact (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 """
@@ -44,45 +42,47 @@ _INDEXES = """
 CREATE INDEX by_name ON resource (type, id);
 DELETE FROM resource WHERE number NOT IN (SELECT max(number) FROM resource GROUP BY type, id);
 DELETE FROM code WHERE resource NOT IN (SELECT number FROM resource);
-CREATE INDEX by_patient ON resource (patient, type);
+DELETE FROM owner WHERE resource NOT IN (SELECT number FROM resource);
+CREATE INDEX by_patient ON owner (patient, resource);
+CREATE INDEX by_resource ON owner (resource, patient);
+CREATE INDEX by_url ON url (bundle, url);
 CREATE INDEX by_code ON code (type, key);
 CREATE UNIQUE INDEX by_patient_id ON patient (id);
 """
-_COLUMNS = "r.type, r.id, p.id, r.file, r.start, r.length"
-_FROM = "FROM resource r LEFT JOIN patient p ON p.number = r.patient"
+_NAMED = 20
+"""Bad lines that a message names."""
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A resource and where its bytes are."""
+class BadLines(StrEnum):
+    """What becomes of lines of the data that are no FHIR resource."""
 
-    type: str
-    id: str
-    key: str
-    """``Type/id``."""
-    patient: str | None
-    file: int
-    start: int
-    length: int
+    REFUSE = "refuse"
+    """The server does not start, and names them: a cohort counted over half of the data is wrong."""
+    SKIP = "skip"
+    """They are left out, with a warning that counts them."""
 
 
 class Index:
     """The index of one data directory."""
 
-    def __init__(self, data: Path, directory: Path) -> None:
+    def __init__(self, data: Path, directory: Path, bad_lines: BadLines = BadLines.REFUSE) -> None:
         """``directory`` holds the index; made when absent, and reused while the data is the same."""
         self._data = data
+        self._bad_lines = bad_lines
         self._path = directory / "index.sqlite3"
         self._directory = directory
         self.files: list[Path] = []
         """The uncompressed files, by their numbers in the index."""
 
     def build(self) -> None:
-        """Make the index, unless it is there. Raises ``SandboxStartError`` naming file and line of bad data."""
+        """Make the index, unless it is there.
+
+        Raises ``SandboxStartError`` naming file and line of everything that is no resource, unless it is skipped.
+        """
         try:
             files = [path for path in data_files(self._data) if not is_consent_name(path.name)]
             facts = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
-            state = json.dumps([_VERSION, str(self._data), facts])
+            state = json.dumps([_VERSION, str(self._data), facts, self._bad_lines])
             self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
             if not self._is_current(state):
                 self._make(files, state)
@@ -111,15 +111,32 @@ class Index:
             db.executescript("PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF;" + _TABLES)
             db.execute("BEGIN")
             filler = _Filler(db)
+            bad, nameless = _Lines(), _Lines()
             for number, path in enumerate(files):
                 if _is_zst(path):
                     self._unpack(path, self._plain_path(number, path))
-                filler.add(number, scan(self._plain(number, path), path.name))
+                for item in scan(self._plain(number, path)):
+                    if isinstance(item, Found):
+                        filler.add(number, item)
+                    else:
+                        (nameless if item.nameless else bad).add(path.name, item.line)
+            self._judge(bad, nameless)
             filler.finish()
             db.execute("INSERT INTO fact VALUES ('state', ?)", (state,))
             db.execute("COMMIT")
             db.executescript(_INDEXES + "ANALYZE;")
         part.replace(self._path)
+
+    def _judge(self, bad: _Lines, nameless: _Lines) -> None:
+        """Refuse bad lines, or say what is left out."""
+        if bad.count and self._bad_lines is BadLines.REFUSE:
+            raise SandboxStartError(
+                f"the data in {self._data} cannot be used. No FHIR resource in JSON: {bad}."
+                " Mend the lines, or leave them out with --set bad_lines=skip"
+            )
+        for lines, what in ((bad, "that are no FHIR resource in JSON"), (nameless, "of resources without a usable id")):
+            if lines.count:
+                logger.warning("left out %d lines or entries %s: %s", lines.count, what, lines)
 
     def _plain_path(self, number: int, path: Path) -> Path:
         return self._directory / "unpacked" / f"{number}-{path.name}.plain"
@@ -130,14 +147,35 @@ class Index:
     def _unpack(self, path: Path, target: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with target.open("wb") as file:
-            for line in read_lines(path):
-                file.write(line + b"\n")
+            written = 0
+            for number, line in numbered_lines(path):
+                # Blank lines stay, so that a line keeps its number.
+                file.write(b"\n" * (number - written - 1) + line + b"\n")
+                written = number
 
     @contextmanager
     def reader(self) -> Iterator[Reader]:
         """A reader for one thread, open while the block runs. Raises ``OSError``, ``sqlite3.Error``."""
         with _open(self._path) as db, Reader(db, self.files) as reader:
             yield reader
+
+
+class _Lines:
+    """Lines of the data, counted, the first ones by name."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._first: list[str] = []
+
+    def add(self, name: str, line: int) -> None:
+        """Note a line of a file."""
+        self.count += 1
+        if len(self._first) < _NAMED:
+            self._first.append(f"{name}:{line}")
+
+    def __str__(self) -> str:
+        more = self.count - len(self._first)
+        return ", ".join(self._first) + (f", and {more} more" if more else "")
 
 
 class _Filler:
@@ -148,20 +186,24 @@ class _Filler:
         self._patients: dict[str, int] = {}
         self._count = 0
         self._rows: list[tuple[object, ...]] = []
+        self._owners: list[tuple[int, int]] = []
         self._codes: list[tuple[str, str, int]] = []
+        self._urls: list[tuple[object, ...]] = []
 
-    def add(self, file: int, found: Iterable[Found]) -> None:
-        """Take in the resources of a file."""
-        for item in found:
-            self._count += 1
-            patient = None
-            if item.patient is not None:
-                patient = self._patients.setdefault(item.patient, len(self._patients) + 1)
-            first, last = (item.days.first, item.days.last) if item.days else (None, None)
-            self._rows.append((self._count, item.type, item.id, patient, file, item.start, item.length, first, last))
-            self._codes += [(item.type, key, self._count) for key in dict.fromkeys(item.codes)]
-            if len(self._rows) >= _CHUNK:
-                self._flush()
+    def add(self, file: int, item: Found) -> None:
+        """Take in a resource of a file."""
+        self._count += 1
+        first, last = (item.days.first, item.days.last) if item.days else (None, None)
+        self._rows.append(
+            (self._count, item.type, item.id, file, item.start, item.length, item.bundle, first, last)
+        )  # fmt: skip
+        for patient in item.patients:
+            self._owners.append((self._count, self._patients.setdefault(patient, len(self._patients) + 1)))
+        self._codes += [(item.type, key, self._count) for key in dict.fromkeys(item.codes)]
+        if item.url is not None:
+            self._urls.append((file, item.bundle, item.url, f"{item.type}/{item.id}"))
+        if len(self._rows) >= _CHUNK:
+            self._flush()
 
     def finish(self) -> None:
         """Write the rest."""
@@ -170,80 +212,11 @@ class _Filler:
 
     def _flush(self) -> None:
         self._db.executemany("INSERT INTO resource VALUES (?,?,?,?,?,?,?,?,?)", self._rows)
+        self._db.executemany("INSERT INTO owner VALUES (?,?)", self._owners)
         self._db.executemany("INSERT INTO code VALUES (?,?,?)", self._codes)
-        self._rows.clear()
-        self._codes.clear()
-
-
-class Reader:
-    """Looks up and reads resources; for one thread."""
-
-    def __init__(self, db: sqlite3.Connection, files: Sequence[Path]) -> None:
-        self._db = db
-        self._paths = files
-        self._open: dict[int, int] = {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for descriptor in self._open.values():
-            os.close(descriptor)
-        self._open.clear()
-
-    def read(self, place: Place) -> bytes:
-        """The bytes of a resource. Raises ``OSError``."""
-        if place.file not in self._open:
-            self._open[place.file] = os.open(self._paths[place.file], os.O_RDONLY | os.O_CLOEXEC)
-        return os.pread(self._open[place.file], place.length, place.start)
-
-    def patients(self) -> list[str]:
-        """Ids of all patients, sorted."""
-        return [row[0] for row in self._db.execute("SELECT id FROM resource WHERE type='Patient' ORDER BY id")]
-
-    def find(self, kind: str, identity: str) -> Place | None:
-        """One resource by type and id."""
-        row = self._db.execute(f"SELECT {_COLUMNS} {_FROM} WHERE r.type=? AND r.id=?", (kind, identity)).fetchone()
-        return None if row is None else _place(row)
-
-    def of_patient(self, patient: str, kinds: Sequence[str]) -> list[Place]:
-        """A patient's resources of some types, sorted by type and id."""
-        marks = ",".join("?" * len(kinds))
-        query = (
-            f"SELECT {_COLUMNS} {_FROM} WHERE r.patient=(SELECT number FROM patient WHERE id=?)"  # noqa: S608
-            f" AND r.type IN ({marks}) ORDER BY r.type, r.id"
-        )
-        return [_place(row) for row in self._db.execute(query, (patient, *kinds))]
-
-    def of_type(self, kind: str) -> Iterator[Place]:
-        """All resources of a type, by id."""
-        query = f"SELECT {_COLUMNS} {_FROM} WHERE r.type=? ORDER BY r.id"
-        for row in self._db.execute(query, (kind,)):
-            yield _place(row)
-
-    def with_codes(self, kind: str, codes: Iterable[tuple[str, str]], time: Days | None = None) -> Iterator[Place]:
-        """Resources of a type that have one of the codes, each once; with ``time`` those whose days overlap it."""
-        keys = [code_key(system, code) for system, code in codes]
-        for start in range(0, len(keys), _MANY):
-            part = keys[start : start + _MANY]
-            query = (
-                f"SELECT {_COLUMNS} {_FROM} WHERE r.number IN"  # noqa: S608
-                f" (SELECT resource FROM code WHERE type=? AND key IN ({','.join('?' * len(part))}))"
-            )
-            values: list[object] = [kind, *part]
-            if time is not None:
-                query += " AND r.first<=? AND r.last>=?"
-                values += [time.last, time.first]
-            for row in self._db.execute(query, values):
-                yield _place(row)
-
-
-def _place(row: tuple[str, str, str | None, int, int, int]) -> Place:
-    kind, identity, patient, file, start, length = row
-    # There are many places at a time, of few types and one patient each.
-    return Place(sys.intern(kind), identity, f"{kind}/{identity}", patient and sys.intern(patient), file, start, length)
+        self._db.executemany("INSERT INTO url VALUES (?,?,?,?)", self._urls)
+        for rows in (self._rows, self._owners, self._codes, self._urls):
+            rows.clear()
 
 
 @contextmanager

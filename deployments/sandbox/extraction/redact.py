@@ -11,7 +11,7 @@ from typing import Any
 
 from deployments.sandbox.extraction.selection import local_key
 from deployments.sandbox.extraction.tree import Node, members
-from deployments.sandbox.extraction.types import OWNER, ElementPath
+from deployments.sandbox.extraction.types import OWNERS, ElementPath
 
 Wanted = dict[str, Any]
 """Element names to what is wanted below them; None: everything."""
@@ -20,10 +20,10 @@ MASKED = {"extension": [{"url": "http://hl7.org/fhir/StructureDefinition/data-ab
 """What stands in place of a Reference that leaves the result."""
 
 
-def wanted(paths: Iterable[ElementPath]) -> Wanted:
-    """The union of some element paths."""
+def wanted(kind: str, paths: Iterable[ElementPath]) -> Wanted:
+    """The union of some element paths, and of the references that say whose resources of this type are."""
     tree: Wanted = {}
-    for path in paths:
+    for path in [*paths, *((*owner, "reference") for owner in OWNERS.get(kind, ()))]:
         level: Wanted | None = tree
         for step in path[:-1]:
             below = level.setdefault(step, {}) if level is not None else None
@@ -35,35 +35,20 @@ def wanted(paths: Iterable[ElementPath]) -> Wanted:
 
 def redact(node: Node, tree: Wanted, keeps: Callable[[str], bool]) -> Node:
     """The copy of a resource; ``keeps`` says whether ``Type/id`` is in the result."""
-    kind = str(node["resourceType"])
-    copy: Node = {"resourceType": kind, "id": node["id"]}
+    copy: Node = {"resourceType": node["resourceType"], "id": node["id"]}
     meta = node.get("meta")
     if isinstance(meta, dict) and meta.get("profile"):
         copy["meta"] = {"profile": meta["profile"]}
-    owner = OWNER.get(kind)
-    if owner is not None and owner in node:
-        copy |= _owner(owner, node[owner])
     chosen = _copy(node, tree)
     if "meta" in copy and "meta" in chosen:
         chosen["meta"] = copy["meta"] | chosen["meta"]
-    copy |= chosen
+    # Of a subject without a literal reference nothing is left, and FHIR knows no empty objects.
+    copy |= {name: value for name, value in chosen.items() if value != {}}
     contained = copy.get("contained")
     inner = {item.get("id") for item in contained if isinstance(item, dict)} if isinstance(contained, list) else set()
     return {
         name: _mask(value, keeps, inner) if isinstance(value, dict | list) else value for name, value in copy.items()
     }
-
-
-def _owner(element: str, value: Any) -> Node:
-    """The references to the patient, without what else stands beside them."""
-    found = [
-        {"reference": item["reference"]}
-        for item in (value if isinstance(value, list) else [value])
-        if isinstance(item, dict) and isinstance(item.get("reference"), str)
-    ]
-    if not found:
-        return {}
-    return {element: found if isinstance(value, list) else found[0]}
 
 
 def _copy(node: Node, tree: Wanted) -> Node:

@@ -1,28 +1,32 @@
 """What the index must know of each resource in an NDJSON file: who it is, whose, when, and where its bytes are.
 
-Only the elements the index needs are decoded; nothing is kept of the rest.
+Only the elements the index needs are decoded; nothing is kept of the rest. References inside a Bundle that name an
+entry by its ``fullUrl`` (``urn:uuid:…``) are followed to that entry.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
 
 from deployments.sandbox.extraction.dates import Days, days_of
 from deployments.sandbox.extraction.tree import Node, codings, values
-from deployments.sandbox.extraction.types import CODES, DATES, OWNER, PATIENT
+from deployments.sandbox.extraction.types import CODES, DATES, OWNERS, PATIENT, Codes
 from deployments.sandbox.fhir.types import ID, LITERAL
-from deployments.sandbox.serve import SandboxStartError
 
 _UNWRAPPED = frozenset({"collection", "searchset", "transaction", "batch", "history"})
 _PROBE = 64
 REFERS = "->"
 """Stands for the system in a code key that is a reference to a Medication."""
-
+URL_REFERENCE = re.compile(rb'("reference"\s*:\s*")((?:urn|https?):[^"\\]+)(")')
+"""A reference by URL in the text of a resource: it may name an entry of the same Bundle."""
+_UUID = "urn:uuid:"
 
 _DATED = ("DateTime", "Period", "Timing", "Instant", "Date")
 """The types of a choice element that name days."""
@@ -32,7 +36,8 @@ def _names(element: str) -> list[str]:
     return [element[:-3] + choice for choice in _DATED] if element.endswith("[x]") else [element]
 
 
-class _Entry(msgspec.Struct):
+class _Entry(msgspec.Struct, rename="camel"):
+    full_url: Any = None
     resource: msgspec.Raw = msgspec.Raw(b"")
 
 
@@ -42,15 +47,24 @@ class _Line(msgspec.Struct, rename="camel"):
     entry: msgspec.Raw = msgspec.Raw(b"")
 
 
-_LOOKED_AT = sorted(
-    set(OWNER.values())
-    | {where.path[0] for where in CODES.values()}
-    | {where.reference[0] for where in CODES.values() if where.reference}
-    | {name for kind in CODES if kind in DATES for name in _names(DATES[kind][0][0])}
-)
+def _elements(kind: str) -> tuple[str, ...]:
+    """The elements of a type that are looked at."""
+    found = {path[0] for path in OWNERS.get(kind, ())}
+    if kind in CODES:
+        where = CODES[kind]
+        found |= {where.path[0]} | ({where.reference[0]} if where.reference else set())
+        found |= set(_names(DATES[kind][0][0])) if kind in DATES else set()
+    return tuple(sorted(found))
+
+
+_LOOKED_AT = {kind: _elements(kind) for kind in sorted(OWNERS.keys() | CODES.keys())}
 _Head = msgspec.defstruct(
     "_Head",
-    [("resourceType", str), ("id", str, ""), *((name, Any, None) for name in _LOOKED_AT)],
+    [
+        ("resourceType", str),
+        ("id", str, ""),
+        *((name, Any, None) for name in sorted(set().union(*_LOOKED_AT.values()))),
+    ],
 )
 _HEAD = msgspec.json.Decoder(_Head, float_hook=str)
 
@@ -61,14 +75,28 @@ class Found:
 
     type: str
     id: str
-    patient: str | None
-    """Id of the patient it belongs to; None when it belongs to none."""
+    patients: tuple[str, ...]
+    """Ids of the patients it belongs to."""
     start: int
     length: int
     days: Days | None
     """When it happened, for criteria with a time restriction."""
     codes: tuple[str, ...]
     """Keys as ``code_key`` makes them."""
+    bundle: int | None = None
+    """Where its Bundle's line starts, when resources of this Bundle refer to each other by ``fullUrl``."""
+    url: str | None = None
+    """Its ``fullUrl``, when its Bundle refers to it so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unusable:
+    """A line that is no resource, or a resource that nothing can name."""
+
+    line: int
+    """From 1."""
+    nameless: bool = False
+    """Whether it is a resource, but has no id that FHIR allows: it cannot be stored, and nothing refers to it."""
 
 
 def code_key(system: str, code: str) -> str:
@@ -76,39 +104,60 @@ def code_key(system: str, code: str) -> str:
     return f"{system}|{code}"
 
 
-def scan(path: Path, name: str) -> Iterator[Found]:
-    """The resources of an uncompressed NDJSON file, one per line or in Bundles.
-
-    Raises ``SandboxStartError`` with file and line where a line is no resource; ``name`` is what the file is called.
-    """
+def scan(path: Path) -> Iterator[Found | Unusable]:
+    """The resources of an uncompressed NDJSON file, one per line or in Bundles. Nothing is taken of a bad line."""
     start = 0
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             if not line.isspace():
                 try:
-                    yield from _resources(line, start)
+                    found = list(_resources(line, start))
                 except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                    raise SandboxStartError(f"{name}:{number} is no FHIR resource in JSON") from None
+                    yield Unusable(number)
+                else:
+                    yield from (item if item is not None else Unusable(number, nameless=True) for item in found)
             start += len(line)
 
 
-def _resources(line: bytes, offset: int) -> Iterator[Found]:
+def _resources(line: bytes, offset: int) -> Iterator[Found | None]:
+    # Bytes that are no UTF-8 in an element that is not looked at here would otherwise fail a job later.
+    line.decode("utf-8")
     text = line.removeprefix(b"\xef\xbb\xbf") if offset == 0 else line
-    offset += len(line) - len(text)
+    before = len(line) - len(text)
     head = msgspec.json.decode(text, type=_Line)
     if head.resource_type != "Bundle" or head.type not in _UNWRAPPED:
         body = text.strip()
-        yield from _found(body, offset + text.index(body[:1]))
-        return
-    if not bytes(head.entry):
-        return
+        yield _found(_read(body), offset + before + text.index(body[:1]), len(body))
+    elif bytes(head.entry):
+        yield from _entries(text, offset + before, head.entry, offset)
+
+
+def _read(body: bytes, url: object = None) -> Any:
+    """What is looked at of a resource. Without an id of its own it has that of its ``fullUrl`` ``urn:uuid:…``."""
+    head: Any = _HEAD.decode(body)
+    if not head.id and isinstance(url, str) and url.startswith(_UUID):
+        head.id = url.removeprefix(_UUID)
+    return head
+
+
+def _entries(text: bytes, offset: int, entries: msgspec.Raw, bundle: int) -> Iterator[Found | None]:
+    """The entries of a Bundle. ``offset``: of ``text`` in the file; ``bundle``: of the line."""
+    used = {match[2].decode("utf-8") for match in URL_REFERENCE.finditer(text)}
+    read: list[tuple[Any, int, int, str | None]] = []
     position = 0
-    for entry in msgspec.json.decode(head.entry, type=list[_Entry]):
+    for entry in msgspec.json.decode(entries, type=list[_Entry]):
         body = bytes(entry.resource)
-        if body:
-            position = _position(text, body, position)
-            yield from _found(body, offset + position)
-            position += len(body)
+        if not body:
+            continue
+        position = _position(text, body, position)
+        url = entry.full_url if entry.full_url in used else None
+        read.append((_read(body, entry.full_url), offset + position, len(body), url))
+        position += len(body)
+    named = ((url, f"{head.resourceType}/{head.id}") for head, _, _, url in read if url is not None)
+    targets = {url: key for url, key in named if LITERAL.fullmatch(key)}
+    for head, start, length, url in read:
+        known = url if url in targets else None
+        yield _found(head, start, length, bundle if targets else None, known, targets)
 
 
 def _position(line: bytes, body: bytes, start: int) -> int:
@@ -121,24 +170,36 @@ def _position(line: bytes, body: bytes, start: int) -> int:
         start += 1
 
 
-def _found(body: bytes, start: int) -> Iterator[Found]:
-    head: Any = _HEAD.decode(body)
+def _found(
+    head: Any,
+    start: int,
+    length: int,
+    bundle: int | None = None,
+    url: str | None = None,
+    targets: Mapping[str, str] = MappingProxyType({}),
+) -> Found | None:
+    """``targets``: what the ``fullUrl``s of the Bundle stand for, ``Type/id``."""
     kind, identity = head.resourceType, head.id
     if not ID.fullmatch(identity):
-        return  # nothing can refer to it, and PUT Type/id could not store it
-    node: Node = {name: value for name in _LOOKED_AT if (value := getattr(head, name)) is not None}
-    patient = identity if kind == PATIENT else owner(kind, node)
-    yield Found(kind, identity, patient, start, len(body), _days(kind, node), tuple(_codes(kind, node)))
+        return None
+    node: Node = {name: value for name in _LOOKED_AT.get(kind, ()) if (value := getattr(head, name)) is not None}
+    patients = [identity] if kind == PATIENT else []
+    for path in OWNERS.get(kind, ()):
+        patients += _ids(values(node, path), PATIENT, targets)
+    codes = list(_codes(node, CODES[kind], targets)) if kind in CODES else []
+    return Found(
+        kind, identity, tuple(dict.fromkeys(patients)), start, length, _days(kind, node), tuple(codes), bundle, url
+    )
 
 
-def owner(kind: str, node: Node) -> str | None:
-    """Id of the patient that a resource of the Patient compartment belongs to."""
-    for value in values(node, (OWNER[kind],) if kind in OWNER else ("",)):
+def _ids(found: Iterable[object], wanted: str, targets: Mapping[str, str]) -> Iterator[str]:
+    """The ids of resources of one type that References name."""
+    for value in found:
         reference = value.get("reference") if isinstance(value, dict) else None
-        match = LITERAL.fullmatch(reference) if isinstance(reference, str) else None
-        if match and match[1] == PATIENT:
-            return match[2]
-    return None
+        if isinstance(reference, str):
+            match = LITERAL.fullmatch(targets.get(reference, reference))
+            if match and match[1] == wanted:
+                yield match[2]
 
 
 def _days(kind: str, node: Node) -> Days | None:
@@ -147,15 +208,10 @@ def _days(kind: str, node: Node) -> Days | None:
     return next((days for value in values(node, DATES[kind][0]) if (days := days_of(value)) is not None), None)
 
 
-def _codes(kind: str, node: Node) -> Iterator[str]:
-    where = CODES.get(kind)
-    if where is None:
-        return
+def _codes(node: Node, where: Codes, targets: Mapping[str, str]) -> Iterator[str]:
     for value in values(node, where.path):
         for system, code in codings(value):
             yield code_key(system, code)
-    for value in values(node, where.reference) if where.reference else ():
-        target = value.get("reference") if isinstance(value, dict) else None
-        match = LITERAL.fullmatch(target) if isinstance(target, str) else None
-        if match and match[1] == "Medication":
-            yield code_key(REFERS, match[2])
+    if where.reference is not None:
+        for medication in _ids(values(node, where.reference), "Medication", targets):
+            yield code_key(REFERS, medication)

@@ -13,8 +13,8 @@ from deployments.sandbox.extraction.consent import Permission
 from deployments.sandbox.extraction.crtdl import Attribute, Group, Query
 from deployments.sandbox.extraction.dates import days_of
 from deployments.sandbox.extraction.diagnostics import Events, Reason
-from deployments.sandbox.extraction.index import Place, Reader
-from deployments.sandbox.extraction.tree import Node, decode, has_code, references, values
+from deployments.sandbox.extraction.reader import Place, Reader
+from deployments.sandbox.extraction.tree import Node, has_code, references, values
 from deployments.sandbox.extraction.types import PATIENT, is_patients
 from deployments.sandbox.fhir.types import LITERAL
 
@@ -76,7 +76,7 @@ class Evaluator:
         return None if known is None else tuple(Link(link.attribute, link.keys) for link in known)
 
     def _evaluate(self, place: Place, group: Group, permission: Permission | None, node: Node | None) -> Links | None:
-        node = node if node is not None else decode(self.reader.read(place))
+        node = node if node is not None else self.reader.load(place)
         if not belongs(node, group):
             return None
         if permission is not None and not permission.allows(node):
@@ -138,7 +138,7 @@ class Selection:
     def add(self, place: Place, groups: Iterable[Group]) -> None:
         """Offer a resource to the groups of its type: it is there by itself, or because somebody else refers to it."""
         fitting = [group for group in groups if group.type == place.type]
-        node = decode(self._of.reader.read(place)) if fitting else None
+        node = self._of.reader.load(place) if fitting else None
         for group in fitting:
             if self._take(place, group, node):
                 self._roots.add((place.key, group.id))
@@ -212,7 +212,7 @@ class Selection:
 
     def _targets(self, group: Group, attribute: Attribute, key: str) -> list[Pair]:
         kind, _, identity = key.partition("/")
-        place = self.places.get(key) or self._of.reader.find(kind, identity)
+        place = self.places.get(key) or self._of.reader.find(kind, identity, self._patient)
         if place is None:
             self._of.report(Reason.REFERENCE_NOT_FOUND, group, attribute.ref, key, self._patient)
             return []

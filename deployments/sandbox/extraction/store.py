@@ -1,27 +1,26 @@
 """Where jobs are kept: one SQLite file, so that they survive the end of the server, ``kill -9`` included.
 
-The file is locked: one server per state directory. The engine uses a store under its own lock.
+One server per state directory. The engine uses a store under its own lock.
 """
 
 from __future__ import annotations
 
-import contextlib
-import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
+from deployments.sandbox.database import open_database, transaction
 from deployments.sandbox.extraction.diagnostics import Counts
 from deployments.sandbox.extraction.job import Job
 from deployments.sandbox.extraction.selection import Pair
-from deployments.sandbox.serve import SandboxStartError
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS job (id TEXT PRIMARY KEY, state BLOB NOT NULL, crtdl BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS batch (
   job TEXT NOT NULL, id TEXT NOT NULL, patients BLOB NOT NULL, counts BLOB, wanted BLOB, PRIMARY KEY (job, id)
 );
+CREATE TABLE IF NOT EXISTS leaving (job TEXT PRIMARY KEY);
 """
 
 
@@ -30,20 +29,7 @@ class JobStore:
 
     def __init__(self, directory: Path) -> None:
         """Open the store in a directory. Raises ``SandboxStartError`` when another server has it."""
-        try:
-            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._db = sqlite3.connect(directory / "jobs.sqlite3", isolation_level=None, check_same_thread=False)
-        except (OSError, sqlite3.Error) as error:
-            raise SandboxStartError(f"the state directory cannot be used: {error}") from None
-        try:
-            self._db.execute("PRAGMA busy_timeout=1000")
-            self._db.execute("PRAGMA locking_mode=EXCLUSIVE")
-            self._db.execute("PRAGMA journal_mode=WAL")
-            self._db.execute("PRAGMA synchronous=NORMAL")
-            self._db.executescript(_SCHEMA)
-        except sqlite3.Error as error:
-            self._db.close()
-            raise SandboxStartError(f"the state directory is in use, or is no state: {error}") from None
+        self._db = open_database(directory / "jobs.sqlite3", _SCHEMA)
 
     def close(self) -> None:
         """Let go of the file."""
@@ -64,7 +50,7 @@ class JobStore:
 
     def save_cohort(self, job: Job, batches: Sequence[tuple[str, Sequence[str]]]) -> None:
         """Keep the new state of a job together with the patients of its batches."""
-        with self._transaction():
+        with transaction(self._db):
             self._db.execute("DELETE FROM batch WHERE job=?", (job.id,))
             rows = [(job.id, name, msgspec.json.encode(patients)) for name, patients in batches]
             self._db.executemany("INSERT INTO batch (job, id, patients) VALUES (?,?,?)", rows)
@@ -72,7 +58,7 @@ class JobStore:
 
     def save_batch(self, job: Job, name: str, counts: Counts, wanted: Sequence[Pair]) -> None:
         """Keep the new state of a job together with what came of a batch, or of the core pass."""
-        with self._transaction():
+        with transaction(self._db):
             self._db.execute(
                 "INSERT INTO batch (job, id, patients, counts, wanted) VALUES (?1,?2,'[]',?3,?4)"
                 " ON CONFLICT (job, id) DO UPDATE SET counts=?3, wanted=?4",
@@ -103,18 +89,21 @@ class JobStore:
             found.update(msgspec.json.decode(wanted, type=list[Pair]))
         return sorted(found)
 
+    def leave(self, job: str) -> None:
+        """Note that a job is being removed, so that the next start completes what ``kill -9`` cut short."""
+        self._db.execute("INSERT OR IGNORE INTO leaving VALUES (?)", (job,))
+
+    def stay(self, job: str) -> None:
+        """Take that back."""
+        self._db.execute("DELETE FROM leaving WHERE job=?", (job,))
+
+    def leaving(self) -> list[str]:
+        """The jobs whose removal began and did not end."""
+        return [row[0] for row in self._db.execute("SELECT job FROM leaving")]
+
     def delete(self, job: str) -> None:
         """Forget a job."""
-        with self._transaction():
+        with transaction(self._db):
+            self._db.execute("DELETE FROM leaving WHERE job=?", (job,))
             self._db.execute("DELETE FROM batch WHERE job=?", (job,))
             self._db.execute("DELETE FROM job WHERE id=?", (job,))
-
-    @contextlib.contextmanager
-    def _transaction(self) -> Iterator[None]:
-        self._db.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-        except BaseException:
-            self._db.execute("ROLLBACK")
-            raise
-        self._db.execute("COMMIT")

@@ -23,23 +23,28 @@ Flag Goal ImagingStudy Invoice List MeasureReport Media MedicationAdministration
 MedicationStatement Observation Procedure QuestionnaireResponse RequestGroup RiskAssessment ServiceRequest Specimen
 """
 
-OWNER: dict[str, str] = {
-    **dict.fromkeys(_BY_SUBJECT.split(), "subject"),
-    **dict.fromkeys(_BY_PATIENT.split(), "patient"),
-    "Coverage": "beneficiary",
-    "EnrollmentRequest": "candidate",
-    "ResearchSubject": "individual",
-    "SupplyRequest": "deliverTo",
+OWNERS: dict[str, tuple[ElementPath, ...]] = {
+    **dict.fromkeys(_BY_SUBJECT.split(), (("subject",),)),
+    **dict.fromkeys(_BY_PATIENT.split(), (("patient",),)),
+    "Appointment": (("participant", "actor"),),
+    "AppointmentResponse": (("actor",),),
+    "AuditEvent": (("agent", "who"), ("entity", "what")),
+    "Coverage": (("beneficiary",),),
+    "EnrollmentRequest": (("candidate",),),
+    "Group": (("member", "entity"),),
+    "Person": (("link", "target"),),
+    "Provenance": (("target",),),
+    "ResearchSubject": (("individual",),),
+    "Schedule": (("actor",),),
+    "SupplyRequest": (("deliverTo",),),
 }
-"""Types of the Patient compartment, and the element whose reference says which patient a resource belongs to."""
-
-SHARED = frozenset({"Appointment", "AppointmentResponse", "AuditEvent", "Group", "Person", "Provenance", "Schedule"})
-"""Types of the Patient compartment that can belong to several people at once: the sandbox does not extract them."""
+"""Types of the Patient compartment, and the elements whose references say whose a resource is. A resource that names
+several patients there, such as a Group, belongs to each of them. Who performed or wrote it does not count."""
 
 
 def is_patients(kind: str) -> bool:
-    """Whether resources of this type belong to a patient (and so never go to the core file)."""
-    return kind == PATIENT or kind in OWNER or kind in SHARED
+    """Whether resources of this type belong to patients (and so never go to the core file)."""
+    return kind == PATIENT or kind in OWNERS
 
 
 @dataclass(frozen=True)

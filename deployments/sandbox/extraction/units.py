@@ -27,8 +27,9 @@ from deployments.sandbox.extraction.extract import (
     extract_batch,
     extract_core,
 )
-from deployments.sandbox.extraction.index import Index, Reader
+from deployments.sandbox.extraction.index import Index
 from deployments.sandbox.extraction.job import Job
+from deployments.sandbox.extraction.reader import Reader
 from deployments.sandbox.extraction.result import Origin, whole_file, write_json
 from deployments.sandbox.extraction.selection import Pair
 

@@ -72,7 +72,7 @@ class FhirServer:
         self._started = datetime.now(UTC).isoformat(timespec="seconds")
 
     def open(self) -> None:
-        """Open the store. Raises ``StoreError``."""
+        """Open the store. Raises ``SandboxStartError``."""
         options = self._options
         numeric = self._manners.numeric_ids if options.numeric_ids is None else options.numeric_ids
         rules = Rules(self._manners, references=options.references, numeric_ids=numeric)

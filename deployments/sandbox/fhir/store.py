@@ -1,8 +1,6 @@
 """Where the FHIR server keeps resources: one SQLite file, and a directory for raw Binary content.
 
-WAL with ``synchronous=NORMAL``: what a commit acknowledged survives ``kill -9`` of the process (not a power
-cut). The file is locked exclusively, so a second server on the same state directory is refused. One thread
-uses a store.
+One server per state directory, one thread uses a store.
 """
 
 from __future__ import annotations
@@ -12,12 +10,14 @@ import secrets
 import sqlite3
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from deployments.sandbox.database import open_database, transaction
 from deployments.sandbox.fhir.resource import Identifier, Resource
+from deployments.sandbox.serve import SandboxStartError
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS resource (
@@ -36,10 +36,6 @@ CREATE INDEX IF NOT EXISTS link_of ON link (source);
 CREATE TABLE IF NOT EXISTS counter (name TEXT PRIMARY KEY, value INTEGER NOT NULL);
 """
 _SELECT = "SELECT type, id, version, updated, deleted, body, content_type, blob FROM resource"
-
-
-class StoreError(Exception):
-    """The state directory cannot be used; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,44 +64,33 @@ class Store:
     """Current versions by type and id, with their identifiers and references."""
 
     def __init__(self, directory: Path | None) -> None:
-        """Open the state in a directory, made when absent; None keeps nothing beyond ``close``."""
+        """Open the state in a directory, made when absent; None keeps nothing beyond ``close``.
+
+        Raises ``SandboxStartError`` when it cannot be used, or another server has it.
+        """
         self._temporary = tempfile.TemporaryDirectory(prefix="sluice-fhir-") if directory is None else None
         self._directory = directory if directory is not None else Path(self._temporary.name if self._temporary else "")
         self.blobs = self._directory / "binaries"
         try:
-            self.blobs.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._db = sqlite3.connect(self._directory / "fhir.sqlite3", isolation_level=None, check_same_thread=False)
-        except (OSError, sqlite3.Error) as error:
+            self._db = open_database(self._directory / "fhir.sqlite3", _SCHEMA)
+        except SandboxStartError:
             self._cleanup()
-            raise StoreError(f"the state directory cannot be used: {error}") from None
+            raise
         try:
-            self._db.execute("PRAGMA busy_timeout=1000")
-            self._db.execute("PRAGMA locking_mode=EXCLUSIVE")
-            self._db.execute("PRAGMA journal_mode=WAL")
-            self._db.execute("PRAGMA synchronous=NORMAL")
-            self._db.execute("PRAGMA cache_size=-32000")
-            self._db.executescript(_SCHEMA)
+            self.blobs.mkdir(exist_ok=True, mode=0o700)
             self._forget_unreferenced_blobs()
-        except sqlite3.Error as error:
-            self._db.close()
-            self._cleanup()
-            raise StoreError(f"the state directory is in use, or is no state: {error}") from None
+        except (OSError, sqlite3.Error) as error:
+            self.close()
+            raise SandboxStartError(f"the state directory cannot be used: {error}") from None
 
     def close(self) -> None:
         """Let go of the files."""
         self._db.close()
         self._cleanup()
 
-    @contextlib.contextmanager
-    def transaction(self) -> Iterator[None]:
+    def transaction(self) -> contextlib.AbstractContextManager[None]:
         """All or nothing: commits at the end of the block, undoes it when the block raises."""
-        self._db.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-        except BaseException:
-            self._db.execute("ROLLBACK")
-            raise
-        self._db.execute("COMMIT")
+        return transaction(self._db)
 
     def get(self, kind: str, identity: str) -> Stored | None:
         """The current version, deleted ones included; None when there never was one."""
@@ -254,4 +239,4 @@ def _now() -> int:
     return time.time_ns() // 1_000_000
 
 
-__all__ = ["Identifier", "Store", "StoreError", "Stored", "new_blob_name"]
+__all__ = ["Identifier", "Store", "Stored", "new_blob_name"]

@@ -8,11 +8,12 @@ import pytest
 
 from config import load_config
 from deployments.sandbox.configuration import configuration
-from deployments.sandbox.data import DEMO_CRTDL
+from deployments.sandbox.data import ANONYMIZATION_RULES, DEMO_CRTDL
 from deployments.sandbox.gate import Gate
 from deployments.sandbox.options import PASSWORD, TOKEN, USERNAME
 
-URLS = {"fhir": "http://127.0.0.1:40123", "extraction": "http://127.0.0.1:40124"}
+NAMES = ("fhir", "extraction", "pseudonymizer", "validation")
+URLS = {name: f"http://127.0.0.1:{40123 + number}" for number, name in enumerate(NAMES)}
 
 
 @pytest.mark.parametrize(
@@ -30,11 +31,15 @@ def test_it_is_complete_whatever_the_paths_and_credentials(
     file = tmp_path / "sandbox.yaml"
     file.write_text(configuration(URLS, data, jobs, gate), encoding="utf-8")
     effective = load_config(file, environ=environment).config
-    assert [str(step) for step in effective.pipeline.enabled_steps] == ["extractor", "wait", "send"]
+    steps = [str(step) for step in effective.pipeline.enabled_steps]
+    assert steps == ["extractor", "validation", "pseudonymizer", "wait", "send"]
     assert effective.services.local_import.dir == data
     assert effective.services.extractor.base_url == URLS["extraction"]
     assert str(DEMO_CRTDL) in file.read_text(encoding="utf-8")
     assert effective.services.send.url == URLS["fhir"]
+    assert effective.services.validation.url == URLS["validation"]
+    assert effective.services.pseudonymizer.url == URLS["pseudonymizer"]
+    assert effective.services.pseudonymizer.anonymization_config == ANONYMIZATION_RULES
     assert effective.services.send.batch_size == 100
     assert effective.jobs_dir == jobs
     assert "p4ss" not in file.read_text(encoding="utf-8")

@@ -77,7 +77,7 @@ def test_the_command_prints_a_complete_configuration_and_ends_with_0_on_a_signal
     path = announced(process)
     text = path.read_text(encoding="utf-8")
     configuration = yaml.safe_load(text)
-    assert configuration["pipeline"]["enabled_steps"] == ["local_import", "wait", "send"]
+    assert configuration["pipeline"]["enabled_steps"] == ["extractor", "validation", "pseudonymizer", "wait", "send"]
     assert configuration["services"]["local_import"]["dir"] == str(DATA)
     send = configuration["services"]["send"]
     assert send["send_as"] == "direct_resource_load"
@@ -184,7 +184,7 @@ def test_half_a_pair_of_credentials_is_an_error(run: list[subprocess.Popen[str]]
 
 def test_a_child_is_ready_when_it_is_there_and_gone_when_the_block_ends(tmp_path: Path) -> None:
     with start_child(SandboxOptions(state=tmp_path, settings={"manners": "blaze"})) as child:
-        assert set(child.urls) == {"fhir", "extraction"}
+        assert set(child.urls) == {"fhir", "extraction", "pseudonymizer", "validation"}
         assert child.config_path == tmp_path / "sandbox.yaml"
         assert httpx.get(child.urls["fhir"] + "/fhir/metadata", trust_env=False).status_code == 200
     assert gone(child.pid)

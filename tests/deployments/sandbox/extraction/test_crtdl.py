@@ -201,11 +201,6 @@ def test_criteria_do_not_refer_to_criteria_without_end() -> None:
     assert any("more than 10 deep" in finding for finding in findings(crtdl(CONDITIONS, cohort=ccdl([inner]))))
 
 
-def test_types_that_belong_to_several_patients_are_refused() -> None:
-    found = findings(crtdl(group("x", "Appointment", attribute("Appointment.status"))))
-    assert any("Appointment can belong to several patients" in finding for finding in found)
-
-
 def test_all_findings_come_in_one_answer(start: Start, hospital: Path) -> None:
     query = changed("version", "9")
     query["cohortDefinition"]["inclusionCriteria"][0][0]["context"]["code"] = "Nothing"

@@ -17,7 +17,7 @@ from tests.deployments.sandbox.extraction.test_task import put, version
 
 @pytest.fixture
 def slow(start: Start, hospital: Path) -> Client:
-    return start(hospital, batchsize=1, maxconcurrency=1, batch_delay=0.3)
+    return start(hospital, batchsize=1, maxconcurrency=1, batch_delay=0.2)
 
 
 RUNNING = ("RUNNING_GET_COHORT", "RUNNING_PROCESS_BATCH", "RUNNING_PROCESS_CORE")
@@ -138,7 +138,7 @@ class TestMoves:
 
 class TestScheduling:
     def test_high_jobs_before_normal_ones_and_older_jobs_first(self, start: Start, hospital: Path) -> None:
-        client = start(hospital, maxconcurrency=1, batch_delay=0.3, clock=lambda: datetime.now(UTC))
+        client = start(hospital, maxconcurrency=1, batch_delay=0.15, clock=lambda: datetime.now(UTC))
         _, *jobs = [client.submit(crtdl()) for _ in range(5)]
         for job in (jobs[1], jobs[3]):
             assert put(client, job, "asap", version(client.task(job))).status_code == 200
@@ -146,7 +146,7 @@ class TestScheduling:
         assert [started[moment] for moment in sorted(started)] == [jobs[1], jobs[3], jobs[0], jobs[2]]
 
     def test_a_high_job_overtakes_between_two_batches(self, start: Start, hospital: Path) -> None:
-        client = start(hospital, batchsize=1, maxconcurrency=1, batch_delay=0.3)
+        client = start(hospital, batchsize=1, maxconcurrency=1, batch_delay=0.2)
         normal = client.submit(crtdl())
         client.until(normal, lambda task: "extension" in task)
         urgent = client.submit(crtdl())
@@ -307,6 +307,14 @@ class TestTemporaryFailure:
         answer = client.poll(job)
         assert (answer.status_code, len(answer.json()["issue"])) == (500, 2)
         assert "canary" not in answer.text
+
+    def test_a_resource_that_took_the_place_of_another_fails_the_job_too(self, start: Start, hospital: Path) -> None:
+        client = start(hospital)
+        file = hospital / "data.ndjson"
+        file.write_text(file.read_text().replace('"id": "a"', '"id": "z"'))
+        job = client.submit(crtdl())
+        client.reach(job, "FAILED")
+        assert "ChangedDataError" in client.poll(job).text
 
 
 def test_close_gives_up_what_runs_and_the_next_start_goes_on(start: Start, hospital: Path, tmp_path: Path) -> None:

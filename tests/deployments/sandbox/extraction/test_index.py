@@ -11,7 +11,7 @@ import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from deployments.sandbox.extraction.index import Index
+from deployments.sandbox.extraction.index import BadLines, Index
 from deployments.sandbox.serve import SandboxStartError
 from tests.deployments.sandbox.extraction.conftest import HOSPITAL, ICD, Start, ccdl, criterion, crtdl, patient, write
 
@@ -30,7 +30,7 @@ def made(data: Path, tmp_path: Path) -> Index:
 def contents(index: Index) -> dict[str, object]:
     kinds = ("Patient", "Condition", "Medication", "Bundle")
     with index.reader() as reader:
-        return {place.key: json.loads(reader.read(place)) for kind in kinds for place in reader.of_type(kind)}
+        return {place.key: reader.load(place) for kind in kinds for place in reader.of_type(kind)}
 
 
 EXPECTED = {f"{item['resourceType']}/{item['id']}": item for item in HOSPITAL}
@@ -106,8 +106,47 @@ def test_consent_audit_files_and_other_names_are_no_data(tmp_path: Path) -> None
 )
 def test_a_line_that_is_no_resource_is_named_with_file_and_line(tmp_path: Path, line: str) -> None:
     data = write(tmp_path / "data", patient("a"), line, name="some.ndjson")
-    with pytest.raises(SandboxStartError, match=r"some\.ndjson:2 is no FHIR resource"):
+    with pytest.raises(SandboxStartError, match=r"No FHIR resource in JSON: some\.ndjson:2\."):
         made(data, tmp_path)
+
+
+def test_every_bad_line_of_every_file_is_named(tmp_path: Path) -> None:
+    data = write(tmp_path / "data", "no json", patient("a"), "", "{", name="a.ndjson")
+    (data / "b.ndjson").write_bytes(b'{"resourceType":"Patient","id":"b","city":"\xff"}\n')
+    (data / "c.ndjson.zst").write_bytes(zstandard.compress(f"\n\n{json.dumps(patient('c'))}\n\nx\n".encode()))
+    with pytest.raises(SandboxStartError) as caught:
+        made(data, tmp_path)
+    assert "a.ndjson:1, a.ndjson:4, b.ndjson:1, c.ndjson.zst:5." in str(caught.value)
+    assert "--set bad_lines=skip" in str(caught.value)
+    write(data, *["x"] * 30, name="a.ndjson")
+    with pytest.raises(SandboxStartError, match=r"a\.ndjson:20, and 12 more"):
+        made(data, tmp_path)
+
+
+def test_bad_lines_can_be_left_out_with_a_warning_that_names_them(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    bad = bundle(patient("x"), 7)
+    data = write(tmp_path / "data", patient("a"), "canary", bad, patient("b"), name="some.ndjson")
+    index = Index(data, tmp_path / "index", BadLines.SKIP)
+    index.build()
+    assert list(contents(index)) == ["Patient/a", "Patient/b"]  # nothing of a Bundle with a bad entry
+    assert [record.getMessage() for record in caplog.records] == [
+        "left out 2 lines or entries that are no FHIR resource in JSON: some.ndjson:2, some.ndjson:3"
+    ]
+    with pytest.raises(SandboxStartError):  # what was skipped once is not hidden from a strict start
+        made(data, tmp_path)
+
+
+@pytest.mark.parametrize("key", ["", "no id", "x" * 65])
+def test_resources_that_nothing_can_name_are_left_out_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, key: str
+) -> None:
+    data = write(tmp_path / "data", patient("a"), bundle(patient(key)), name="some.ndjson")
+    assert list(contents(made(data, tmp_path))) == ["Patient/a"]
+    assert [record.getMessage() for record in caplog.records] == [
+        "left out 1 lines or entries of resources without a usable id: some.ndjson:2"
+    ]
 
 
 def test_a_broken_zst_file_is_an_error(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -44,42 +45,69 @@ def undisturbed(start: Start) -> tuple[dict[str, Any], dict[str, Any]]:
     return result.resources, result.core
 
 
-SLOW = {"batch_delay": "0.4", "maxconcurrency": "1"}
+SLOW = {"batch_delay": "0.3", "maxconcurrency": "1"}
 
 
-@pytest.mark.parametrize("state", ["PENDING", "RUNNING_GET_COHORT", "RUNNING_PROCESS_BATCH", "RUNNING_PROCESS_CORE"])
-def test_an_unfinished_job_goes_on_under_its_id_and_its_versions_rise(
+@pytest.mark.parametrize("state", ["RUNNING_GET_COHORT", "RUNNING_PROCESS_BATCH", "RUNNING_PROCESS_CORE"])
+def test_unfinished_jobs_go_on_under_their_ids_and_their_versions_rise(
     sandbox: Callable[..., SandboxChild], start: Start, state: str
 ) -> None:
     with sandbox(**SLOW) as child, Client(child.urls["extraction"]) as client:
-        if state == "PENDING":
-            client.submit(CRTDL)
-        job = client.submit(CRTDL)
-        before = client.reach(job, state)
+        running, pending = client.submit(CRTDL), client.submit(CRTDL)
+        before = {running: client.reach(running, state), pending: client.task(pending)}
+        assert before[pending]["status"] == "requested"
         kill(child)
     with sandbox() as child, Client(child.urls["extraction"]) as client:
-        assert version(client.task(job)) >= version(before)
-        result = client.result(job)
-        assert (result.resources, result.core) == undisturbed(start)
-        assert client.task(job)["authoredOn"] == before["authoredOn"]
+        for job, task in before.items():
+            assert version(client.task(job)) >= version(task)
+            result = client.result(job)
+            assert (result.resources, result.core) == undisturbed(start)
+            assert client.task(job)["authoredOn"] == task["authoredOn"]
+            assert version(client.task(job)) > version(task)
 
 
-def test_a_paused_job_stays_paused_and_resumes_to_where_it_was(
+def test_paused_jobs_stay_paused_and_resume_to_where_they_were(
     sandbox: Callable[..., SandboxChild], start: Start
 ) -> None:
+    jobs: dict[str, str] = {}
     with sandbox(**SLOW) as child, Client(child.urls["extraction"]) as client:
-        job = client.submit(CRTDL)
-        client.until(job, lambda task: "extension" in task and progress(task)["batchesCompleted"] == 1)
-        client.operate(job, "pause")
+        for state in ("RUNNING_GET_COHORT", "RUNNING_PROCESS_BATCH", "RUNNING_PROCESS_CORE"):
+            jobs[state] = client.submit(CRTDL)
+            client.reach(jobs[state], state)
+            if state == "RUNNING_PROCESS_BATCH":
+                client.until(jobs[state], lambda task: progress(task)["batchesCompleted"] == 1)
+            assert client.operate(jobs[state], "pause").status_code == 200
         kill(child)
     with sandbox() as child, Client(child.urls["extraction"]) as client:
-        task = client.task(job)
-        assert task["businessStatus"]["coding"][0]["code"] == "PAUSED"
-        assert progress(task)["active"] == []
-        assert client.poll(job).headers["x-progress"] == "Paused"
-        assert client.operate(job, "resume").json()["businessStatus"]["coding"][0]["code"] == "RUNNING_PROCESS_BATCH"
-        result = client.result(job)
-        assert (result.resources, result.core) == undisturbed(start)
+        for state, job in jobs.items():
+            task = client.task(job)
+            assert task["businessStatus"]["coding"][0]["code"] == "PAUSED"
+            assert "extension" not in task or progress(task)["active"] == []
+            assert client.poll(job).headers["x-progress"] == "Paused"
+            assert client.operate(job, "resume").json()["businessStatus"]["coding"][0]["code"] == state
+            result = client.result(job)
+            assert (result.resources, result.core) == undisturbed(start)
+
+
+@pytest.mark.parametrize(("state", "delay"), [("TEMP_FAILED", "60"), ("FAILED", "0")])
+def test_killed_after_a_failure_for_now_it_goes_on_and_after_a_final_one_it_stays(
+    hospital: Path, tmp_path: Path, state: str, delay: str
+) -> None:
+    away = tmp_path / "away"
+    options = SandboxOptions(data=hospital, state=tmp_path / "state", settings={"retry_delay": delay})
+    with start_child(options) as child, Client(child.urls["extraction"]) as client:
+        (hospital / "data.ndjson").rename(away)
+        job = client.submit(crtdl())
+        before = client.reach(job, state)
+        kill(child)
+    away.rename(hospital / "data.ndjson")
+    with start_child(options) as child, Client(child.urls["extraction"]) as client:
+        if state == "FAILED":
+            assert client.task(job) == before
+            assert client.poll(job).status_code == 500
+        else:
+            assert set(client.result(job).resources) == {"Patient/a", "Patient/b", "Patient/c"}
+            assert version(client.task(job)) > version(before)
 
 
 def test_finished_jobs_load_unchanged_and_their_results_survive(sandbox: Callable[..., SandboxChild]) -> None:
@@ -100,19 +128,6 @@ def test_finished_jobs_load_unchanged_and_their_results_survive(sandbox: Callabl
         assert client.poll(deleted).status_code == 404
 
 
-def test_a_temporarily_failed_job_is_tried_again(tmp_path: Path, start: Start, hospital: Path) -> None:
-    state, away = tmp_path / "state", tmp_path / "away"
-    options = ExtractionOptions(data=hospital, state=state, retry_delay=60)
-    with serve_in_thread(extraction_service(options)) as served, Client(served.url) as client:
-        (hospital / "data.ndjson").rename(away)
-        job = client.submit(crtdl())
-        before = client.reach(job, "TEMP_FAILED")
-    away.rename(hospital / "data.ndjson")
-    result = start(hospital, state=state).result(job)
-    assert set(result.resources) == {"Patient/a", "Patient/b", "Patient/c"}
-    assert version(result.client.task(job)) > version(before)
-
-
 def test_finished_batches_are_not_done_again(sandbox: Callable[..., SandboxChild], tmp_path: Path) -> None:
     with sandbox(**SLOW) as child, Client(child.urls["extraction"]) as client:
         job = client.submit(CRTDL)
@@ -129,7 +144,11 @@ def test_finished_batches_are_not_done_again(sandbox: Callable[..., SandboxChild
     assert (directory / first).stat().st_ino == before[first]
 
 
-@pytest.mark.parametrize("seed", range(3))
+SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.campaign) for seed in range(1, 8))]
+"""Moments of death; most of them wait for the campaign."""
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_killed_at_random_moments_the_result_is_that_of_an_undisturbed_run(
     sandbox: Callable[..., SandboxChild], start: Start, seed: int
 ) -> None:
@@ -152,6 +171,45 @@ def test_killed_at_random_moments_the_result_is_that_of_an_undisturbed_run(
         assert client.get("/fhir/Task").json()["total"] == 1
         rows = [json.loads(line)["id"] for text in result.texts.values() for line in text.splitlines()]
         assert len(rows) == len(set(rows))
+
+
+def test_a_removal_that_was_cut_short_is_completed_at_the_next_start(
+    start: Start, hospital: Path, tmp_path: Path
+) -> None:
+    state = tmp_path / "state"
+    options = ExtractionOptions(data=hospital, state=state)
+    with serve_in_thread(extraction_service(options)) as served, Client(served.url) as client:
+        gone, kept = client.submit(crtdl()), client.submit(crtdl())
+        client.result(gone)
+        client.result(kept)
+    # The moment of a kill -9 in the middle: the removal is noted, and some files are gone.
+    store = JobStore(state)
+    store.leave(gone)
+    store.close()
+    next((state / "results" / gone).glob("*.ndjson")).unlink()
+    client = start(hospital, state=state)
+    assert client.poll(gone).status_code == 404
+    assert [path.name for path in (state / "results").iterdir()] == [kept]
+    assert client.poll(kept).status_code == 200
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_killed_while_jobs_are_deleted_each_is_whole_or_gone(sandbox: Callable[..., SandboxChild], seed: int) -> None:
+    with sandbox(batchsize="1") as child, Client(child.urls["extraction"]) as client:
+        jobs = [client.submit(CRTDL) for _ in range(6)]
+        texts = {job: client.result(job).texts for job in jobs}
+        timer = threading.Timer(random.Random(seed).random() * 0.05, os.kill, (child.pid, signal.SIGKILL))
+        timer.start()
+        with contextlib.suppress(httpx.TransportError):
+            for job in jobs:
+                client.delete(f"/fhir/Task/{job}")
+        timer.join()
+    with sandbox() as child, Client(child.urls["extraction"]) as client:
+        for job in jobs:
+            answer = client.poll(job)
+            assert answer.status_code in (200, 404)
+            if answer.status_code == 200:
+                assert client.result(job).texts == texts[job]
 
 
 def test_a_second_server_on_the_same_state_is_refused(start: Start, hospital: Path, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def lines(client: Client, job: str) -> list[str]:
 
 @pytest.fixture
 def slow(start: Start, hospital: Path) -> Client:
-    return start(hospital, batchsize=1, maxconcurrency=1, batch_delay=0.4)
+    return start(hospital, batchsize=1, maxconcurrency=1, batch_delay=0.25)
 
 
 class TestUnfinished:

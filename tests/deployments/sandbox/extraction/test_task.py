@@ -24,7 +24,7 @@ def client(start: Start, hospital: Path) -> Client:
 
 @pytest.fixture
 def slow(start: Start, hospital: Path) -> Client:
-    return start(hospital, batchsize=1, maxconcurrency=1, batch_delay=0.4)
+    return start(hospital, batchsize=1, maxconcurrency=1, batch_delay=0.25)
 
 
 def put(client: Client, job: str, priority: str | None, version: str | int | None, **fields: Any) -> httpx.Response:
@@ -103,7 +103,7 @@ class TestProgress:
         assert progress(slow.reach(job, "COMPLETED")) == numbers | {"batchesCompleted": 3, "active": []}
 
     def test_active_batches_name_their_stage(self, start: Start, hospital: Path) -> None:
-        client = start(hospital, batchsize=1, maxconcurrency=3, batch_delay=1.0)
+        client = start(hospital, batchsize=1, maxconcurrency=3, batch_delay=0.5)
         job = client.submit(crtdl())
         stages: list[str] = []
         most = 0

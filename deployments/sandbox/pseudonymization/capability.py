@@ -1,0 +1,31 @@
+"""The CapabilityStatement: one operation, and that it is a sandbox. It exposes no version, as the deployed service."""
+
+from __future__ import annotations
+
+import msgspec
+
+from deployments.sandbox.service import DISCLAIMER
+
+
+def capability_statement(base: str, started: str) -> bytes:
+    """The statement as JSON. ``started`` is a FHIR dateTime."""
+    return msgspec.json.encode(
+        {
+            "resourceType": "CapabilityStatement",
+            "status": "active",
+            "experimental": True,
+            "date": started,
+            "kind": "instance",
+            "software": {"name": "Sluice sandbox pseudonymization service"},
+            "implementation": {"description": DISCLAIMER, "url": base},
+            "fhirVersion": "4.0.1",
+            "format": ["application/fhir+json"],
+            "rest": [
+                {
+                    "mode": "server",
+                    "documentation": DISCLAIMER,
+                    "operation": [{"name": "de-identify", "definition": f"{base}/OperationDefinition/de-identify"}],
+                }
+            ],
+        }
+    )

@@ -1,0 +1,120 @@
+"""The elements of FHIR R4 and their types, from the tables of the FHIRPath library."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from functools import lru_cache
+from typing import Any, cast
+
+from fhirpathpy.models import models
+
+from deployments.sandbox.fhir.types import RESOURCE_TYPES
+
+R4 = cast("dict[str, Any]", models["r4"])
+"""The tables as the library takes them."""
+
+_TYPES = cast("dict[str, str]", R4["path2Type"])
+_CHOICES = cast("dict[str, list[str]]", R4["choiceTypePaths"])
+_ELSEWHERE = cast("dict[str, str]", R4["pathsDefinedElsewhere"])
+_PARENTS = cast("dict[str, str]", R4["type2Parent"])
+
+BACKBONE = "BackboneElement"
+_GENERAL = ("Resource", "DomainResource")
+
+
+class Kind(Enum):
+    """What stands at an element in JSON."""
+
+    PRIMITIVE = "primitive"
+    """A value, perhaps with id and extensions under ``_name``."""
+    COMPLEX = "complex"
+    """An object with elements."""
+    RESOURCE = "resource"
+    """A resource with rules of its own: an entry's, a contained one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """An element as a rule sees it."""
+
+    key: str
+    """The JSON key, ``valueQuantity``."""
+    name: str
+    """The name in FHIRPath, ``value``."""
+    type: str
+    """The type, ``Quantity``."""
+    path: str
+    """Where its own elements are defined: the type, or the path for a backbone element."""
+    kind: Kind
+    parent: str
+    """The type of the element it is in, its path for a backbone element."""
+
+    @property
+    def location(self) -> str:
+        """Type and name, for a person."""
+        return f"{self.parent}.{self.key}" if self.parent else self.key
+
+
+def resource_element(kind: str) -> Element:
+    """A resource by itself."""
+    return Element(kind, kind, kind, kind, Kind.RESOURCE, "")
+
+
+def is_resource_type(name: str) -> bool:
+    """Whether this is a resource type of R4."""
+    return name in RESOURCE_TYPES
+
+
+def is_a(kind: str, wanted: str) -> bool:
+    """Whether a type is another one or comes from it."""
+    while kind != wanted:
+        parent = _PARENTS.get(kind)
+        if parent is None:
+            return False
+        kind = parent
+    return True
+
+
+def applies_to(rule_type: str | None, kind: str) -> bool:
+    """Whether a rule for ``rule_type`` looks at resources of a type."""
+    return rule_type is None or rule_type == kind or rule_type in _GENERAL
+
+
+@lru_cache(maxsize=50_000)
+def child(path: str, key: str) -> Element | None:
+    """The element with a JSON key in a type or backbone path; None when R4 has none."""
+    full = f"{path}.{key}"
+    full = _ELSEWHERE.get(full, full)
+    name = _CHOICE_NAMES.get(full, key)
+    kind = _TYPES.get(full)
+    if kind is None:
+        return Element(key, name, BACKBONE, full, Kind.COMPLEX, path) if full in _BACKBONES else None
+    if kind == "Resource":
+        return Element(key, name, kind, kind, Kind.RESOURCE, path)
+    if kind == "System.String":
+        kind = _system_string(path, key)
+    if kind[0].islower():
+        return Element(key, name, kind, "Element", Kind.PRIMITIVE, path)
+    return Element(key, name, kind, kind, Kind.COMPLEX, path)
+
+
+def _system_string(path: str, key: str) -> str:
+    """The FHIR type of what the tables give as a string of FHIRPath itself."""
+    if key == "id":
+        return "id" if is_resource_type(path) else "string"
+    return "uri"
+
+
+def _backbones() -> frozenset[str]:
+    found = set(_ELSEWHERE.values())
+    for path in _TYPES:
+        above = path.rpartition(".")[0]
+        while "." in above:
+            found.add(above)
+            above = above.rpartition(".")[0]
+    return frozenset(found - _TYPES.keys())
+
+
+_BACKBONES = _backbones()
+_CHOICE_NAMES = {f"{base}{kind}": base.rpartition(".")[2] for base, kinds in _CHOICES.items() for kind in kinds}

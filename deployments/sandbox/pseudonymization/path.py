@@ -1,0 +1,131 @@
+"""The path of a rule as steps from a resource to its elements.
+
+====================================  ==================================================================================
+``Patient.name``, ``Resource.id``     elements by name; ``value`` stands for every ``value[x]``
+``nodesByType('HumanName')``          every element of exactly that type below (and the one it is called on), except in
+                                      contained resources and those of entries
+``nodesByName('family')``             the same by name
+``where(…)``                          elements that meet a criterion, which the FHIRPath library decides
+``extension('url')``                  the extensions with that URL
+``ofType(T)``, ``as(T)``, ``as T``    elements of that type or one derived from it
+``|``                                 alternatives
+====================================  ==================================================================================
+
+Everything else of FHIRPath (``[0]``, ``first()``, ``descendants()`` …) is refused where a path navigates, and welcome
+in a criterion.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from deployments.sandbox.pseudonymization.fhirpath import Expression, Node, function, literal, name_of, read
+from deployments.sandbox.pseudonymization.problem import RuleFileError
+
+_PATH = re.compile(r"(?P<type>[A-Z][a-zA-Z]*)?\.?(?P<expression>.*)", re.DOTALL)
+"""How the deployed service cuts the resource type off a path."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """To the elements of that name."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ByType:
+    """To everything of that type from here down."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ByName:
+    """To everything of that name from here down."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class OfType:
+    """Stays on elements of that type."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Where:
+    """Stays on elements that meet a criterion."""
+
+    criterion: Expression
+
+
+Step = Member | ByType | ByName | OfType | Where
+Chain = tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RulePath:
+    """A path, taken apart."""
+
+    resource_type: str | None
+    """The type of the resources it looks at, ``Resource`` and ``DomainResource`` for all; None: not said, all."""
+    chains: tuple[Chain, ...]
+    """Alternatives; an empty chain is the resource itself."""
+
+
+def read_path(text: str) -> RulePath:
+    """Take a path apart. Raises ``RuleFileError``."""
+    cut = _PATH.fullmatch(text.strip())
+    if cut is None or not text.strip():
+        raise RuleFileError("a path is empty")
+    if cut["type"] == text.strip():
+        return RulePath(cut["type"], ((),))
+    return RulePath(cut["type"], _chains(read(cut["expression"]), text))
+
+
+def _chains(node: Node, text: str) -> tuple[Chain, ...]:
+    match node["type"], node.get("children", []):
+        case "TermExpression" | "ParenthesizedTerm" | "InvocationTerm", [inner]:
+            return _chains(inner, text)
+        case "ThisInvocation", _:
+            return ((),)
+        case "MemberInvocation", [identifier]:
+            name = name_of(identifier)
+            # At its beginning a path may name the resource; no element begins with a capital letter.
+            return ((OfType(name) if name[:1].isupper() else Member(name),),)
+        case "FunctionInvocation", _:
+            return (_function(node, text),)
+        case "InvocationExpression", [before, after]:
+            return tuple(left + right for left in _chains(before, text) for right in _chains(after, text))
+        case "UnionExpression", [one, other]:
+            return _chains(one, text) + _chains(other, text)
+        case "TypeExpression", [inner, kind] if node["terminalNodeText"] == ["as"]:
+            return tuple((*chain, OfType(_type_name(kind))) for chain in _chains(inner, text))
+    raise RuleFileError(f"the path {text!r} uses FHIRPath that is not supported where a path navigates")
+
+
+def _function(node: Node, text: str) -> Chain:
+    name, arguments = function(node)
+    match name, arguments:
+        case "nodesByType", [argument] if (kind := literal(argument)) is not None:
+            return (ByType(kind),)
+        case "nodesByName", [argument] if (wanted := literal(argument)) is not None:
+            return (ByName(wanted),)
+        case "where", [criterion]:
+            return (Where(Expression(criterion, text)),)
+        case "extension", [argument] if literal(argument) is not None:
+            return (Member("extension"), Where(Expression(_url_is(argument), text)))
+        case "ofType" | "as", [kind_node]:
+            return (OfType(_type_name(kind_node)),)
+    raise RuleFileError(f"the function {name}() in the path {text!r} is not supported where a path navigates")
+
+
+def _url_is(argument: Node) -> Node:
+    return {"type": "EqualityExpression", "terminalNodeText": ["="], "children": [read("url"), argument]}
+
+
+def _type_name(node: Node) -> str:
+    return str(node["text"]).replace("`", "").removeprefix("FHIR.")

@@ -1,0 +1,77 @@
+"""What a request to ``$de-identify`` brings: a resource, or Parameters around it."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections import Counter
+from dataclasses import dataclass
+
+from deployments.sandbox.pseudonymization.jsontext import JsonValue, decode
+from deployments.sandbox.pseudonymization.problem import MalformedResourceError, RuleFileError
+
+
+@dataclass(frozen=True, repr=False)
+class DeIdentifyRequest:
+    """A request, read."""
+
+    resource: dict[str, JsonValue]
+    config: bytes | None
+    """The rule file; None when the service's own is meant."""
+
+    @property
+    def entries(self) -> int | None:
+        """Number of entries of a Bundle."""
+        return len(self._entries()) if self.resource.get("resourceType") == "Bundle" else None
+
+    @property
+    def types(self) -> dict[str, int]:
+        """Its resources by type."""
+        resources = [entry.get("resource") for entry in self._entries() if isinstance(entry, dict)]
+        kinds = [item.get("resourceType") for item in resources if isinstance(item, dict)]
+        return dict(Counter(kind for kind in kinds if isinstance(kind, str)))
+
+    def _entries(self) -> list[JsonValue]:
+        entries = self.resource.get("entry")
+        return entries if isinstance(entries, list) else []
+
+
+def read_request(body: bytes, *, with_config: bool = True) -> DeIdentifyRequest:
+    """Take a body apart; without ``with_config`` the ``config`` is not even looked at.
+
+    Raises ``MalformedResourceError``, and ``RuleFileError`` for a ``config`` that holds no file.
+    """
+    document = decode(body)
+    if not isinstance(document, dict) or not isinstance(document.get("resourceType"), str):
+        raise MalformedResourceError("Received malformed or missing resource.")
+    if document["resourceType"] != "Parameters":
+        return DeIdentifyRequest(document, None)
+    parameters = document.get("parameter")
+    named = _by_name(parameters if isinstance(parameters, list) else [])
+    resource = named.get("resource", {}).get("resource")
+    if not isinstance(resource, dict):
+        raise MalformedResourceError("The Parameters carry no resource.")
+    if "settings" in named:
+        raise MalformedResourceError("The sandbox takes no settings; put them into the rules.")
+    return DeIdentifyRequest(resource, _config(named["config"]) if with_config and "config" in named else None)
+
+
+def _by_name(parameters: list[JsonValue]) -> dict[str, dict[str, JsonValue]]:
+    named: dict[str, dict[str, JsonValue]] = {}
+    for parameter in parameters:
+        name = parameter.get("name") if isinstance(parameter, dict) else None
+        if not isinstance(name, str) or name in named:
+            raise MalformedResourceError("A parameter has no name, or the name of another one.")
+        named[name] = parameter
+    return named
+
+
+def _config(parameter: dict[str, JsonValue]) -> bytes:
+    attachment = parameter.get("valueAttachment")
+    data = attachment.get("data") if isinstance(attachment, dict) else None
+    if not isinstance(data, str):
+        raise RuleFileError("config is no attachment with data")
+    try:
+        return base64.b64decode(data, validate=True)
+    except (binascii.Error, ValueError):
+        raise RuleFileError("the data of config is not Base64") from None

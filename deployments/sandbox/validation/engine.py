@@ -1,0 +1,85 @@
+"""Validates one body: structure, then invariants, then what to say about the rest."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from deployments.sandbox.validation.fhirpath import Scope
+from deployments.sandbox.validation.invariants import EvaluationError, holds, not_evaluable
+from deployments.sandbox.validation.issue import Issue, Message, Place
+from deployments.sandbox.validation.schema import Invariant, Schema
+from deployments.sandbox.validation.structure import Visit, Walk
+
+NOT_CHECKED = (
+    "profiles (meta.profile), their extensions, slices and must-support",
+    "terminology beyond the code lists of code elements (Coding, CodeableConcept, displays, units, languages)",
+    "whether references resolve and to which types, and whether fullUrl fits the id",
+    "the XHTML of narratives",
+    "duplicate keys of a JSON object (the last one counts)",
+)
+"""What no answer covers. Rules that are left out are named beside it, by key."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What validating a body gave."""
+
+    issues: list[Issue]
+    """Findings in the order of the document, then the rules'; notes last."""
+    types: Counter[str]
+    """Resources that were checked, by type, contained ones too."""
+
+
+class Validator:
+    """Checks resources against the base specification of FHIR R4. Holds no state between bodies."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._schema = schema
+        best_practice = {each.name for each in schema.invariants if each.best_practice}
+        self._beyond = sorted(not_evaluable(schema.invariants))
+        self._recommended = sorted(best_practice)
+        self._left_out = best_practice.union(self._beyond)
+
+    def validate(self, resource: Any) -> Verdict:
+        """Check a resource, its entries and contained resources. The last issue names what was not checked."""
+        walk = Walk(self._schema)
+        walk.resource(resource, None)
+        issues = walk.issues
+        failed: dict[str, list[Place]] = {}
+        for visit in walk.visits:
+            issues += self._broken(visit, failed)
+        if not issues:
+            issues.append(Issue(Message.NO_FINDING, None, Message.NO_FINDING.text, "information"))
+        for name, places in failed.items():
+            text = f"{name} could not be evaluated on {len(places)} elements, first on {places[0].expression}"
+            issues.append(Issue(Message.NOT_EVALUATED, places[0], text, "information", name))
+        issues.append(self._not_checked(walk))
+        return Verdict(issues, walk.types)
+
+    def _broken(self, visit: Visit, failed: dict[str, list[Place]]) -> list[Issue]:
+        """The invariants that an element breaks; those that cannot be evaluated on it go into ``failed``."""
+        scope = Scope(visit.element, visit.path, visit.resource, visit.root)
+        broken = []
+        for each in visit.invariants:
+            if each.name in self._left_out:
+                continue
+            try:
+                if not holds(each, scope):
+                    broken.append(_broken_rule(each, visit.place))
+            except EvaluationError:
+                failed.setdefault(each.name, []).append(visit.place)
+        return broken
+
+    def _not_checked(self, walk: Walk) -> Issue:
+        claims = f"{walk.with_profile} of {walk.types.total()} resources name a profile"
+        rules = f"rules {', '.join(self._beyond)} (beyond this service)"
+        advice = f"recommendations {', '.join(self._recommended)}"
+        text = "Not checked: " + "; ".join((*NOT_CHECKED, rules, advice)) + f". {claims}."
+        return Issue(Message.NOT_CHECKED, None, text, "information")
+
+
+def _broken_rule(invariant: Invariant, place: Place) -> Issue:
+    text = f"{place.expression}: {invariant.key}: {invariant.human}"
+    return Issue(Message.INVARIANT, place, text, invariant.severity, invariant.key)

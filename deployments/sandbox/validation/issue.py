@@ -1,0 +1,92 @@
+"""What the service finds, and the OperationOutcome it becomes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import msgspec
+
+MESSAGES = "urn:sluice:sandbox:validation"
+"""System of the message ids; they are this service's own."""
+
+
+class Message(Enum):
+    """Message id, issue code, and the sentence that stands in ``details.text``."""
+
+    NOT_A_RESOURCE = ("Structure_Not_A_Resource", "structure", "This is not a FHIR R4 resource.")
+    UNKNOWN_ELEMENT = ("Structure_Unknown_Element", "structure", "The element is not defined here.")
+    WRONG_TYPE = ("Structure_Wrong_Type", "structure", "The value is of another JSON type than the element asks for.")
+    LIST_EXPECTED = ("Structure_List_Expected", "structure", "The element repeats, so its value is a list.")
+    NO_LIST_EXPECTED = ("Structure_No_List_Expected", "structure", "The element occurs at most once: no list here.")
+    EMPTY = ("Structure_Empty", "structure", "An element has a value or children; it is left out when it has none.")
+    TOO_DEEP = ("Structure_Too_Deep", "too-long", "Nested too deep: what is below was not looked at.")
+    CHOICE = ("Structure_One_Of_A_Choice", "structure", "Of a choice of types at most one is present.")
+    MINIMUM = ("Profile_Minimum", "required", "A required element is missing.")
+    FORMAT = ("Value_Format", "value", "The value does not have the format of its type.")
+    CODE = ("Value_Code", "code-invalid", "The code is not in the list that is required here.")
+    INVARIANT = ("Invariant", "invariant", "A rule of the specification is not kept.")
+    NOT_EVALUATED = (
+        "Invariant_Not_Evaluated",
+        "informational",
+        "A rule could not be evaluated here: not checked.",
+    )
+    NO_FINDING = ("All_OK", "informational", "No issues detected during validation.")
+    NOT_CHECKED = ("Not_Checked", "informational", "What this service does not check.")
+
+    def __init__(self, identity: str, code: str, text: str) -> None:
+        self.id = identity
+        self.code = code
+        self.text = text
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An element in a resource, as a chain, so that its FHIRPath is only written when there is something to say."""
+
+    step: str
+    above: Place | None = None
+    index: int | None = None
+
+    @property
+    def expression(self) -> str:
+        """For example ``Bundle.entry[3].resource.ofType(Patient).name[0]``."""
+        steps = []
+        place: Place | None = self
+        while place is not None:
+            steps.append(place.step if place.index is None else f"{place.step}[{place.index}]")
+            place = place.above
+        return ".".join(reversed(steps))
+
+
+@dataclass(frozen=True, slots=True)
+class Issue:
+    """One finding, or one note."""
+
+    message: Message
+    place: Place | None
+    diagnostics: str = field(repr=False)
+    """What a developer reads. It may quote data, as that of real validators does; it goes into no log."""
+    severity: str = "error"
+    rule: str = ""
+    """Name of the invariant, for ``Message.INVARIANT``."""
+
+    def to_json(self) -> dict[str, Any]:
+        """An issue of an OperationOutcome."""
+        message = f"{self.message.id}_{self.rule}" if self.rule else self.message.id
+        issue: dict[str, Any] = {
+            "severity": self.severity,
+            "code": self.message.code,
+            "details": {"coding": [{"system": MESSAGES, "code": message}], "text": self.message.text},
+            "diagnostics": self.diagnostics,
+        }
+        if self.place is not None:
+            issue["expression"] = [self.place.expression]
+        return issue
+
+
+def operation_outcome(issues: Iterable[Issue]) -> bytes:
+    """The answer as JSON."""
+    return msgspec.json.encode({"resourceType": "OperationOutcome", "issue": [each.to_json() for each in issues]})

@@ -1,0 +1,164 @@
+"""The structural rules: which elements there are, how often, of which type, in which format.
+
+One walk over a resource, in the order of the document. Resources inside resources (Bundle entries, contained ones,
+Parameters) are walked by the same rules. The walk also visits every element that an invariant belongs to.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any
+
+from deployments.sandbox.validation.issue import Issue, Message, Place
+from deployments.sandbox.validation.primitives import has_json_type, is_well_formed, json_type
+from deployments.sandbox.validation.schema import Content, Definition, Invariant, Property, Schema
+
+MAX_DEPTH = 100
+"""Levels of objects; real resources have some ten."""
+
+Node = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """An element on which invariants are to be evaluated."""
+
+    element: Any
+    path: str
+    place: Place
+    invariants: tuple[Invariant, ...]
+    resource: Node
+    root: Node
+
+
+@dataclass(frozen=True, slots=True)
+class _Inside:
+    """Where the walk is."""
+
+    resource: Node
+    root: Node
+    depth: int
+
+    def deeper(self) -> _Inside:
+        return _Inside(self.resource, self.root, self.depth + 1)
+
+
+class Walk:
+    """One walk: ``issues`` and ``visits`` fill while it goes."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._schema = schema
+        self.issues: list[Issue] = []
+        self.visits: list[Visit] = []
+        self.types: Counter[str] = Counter()
+        """Resources by type."""
+        self.with_profile = 0
+        """Resources that name a profile in ``meta.profile``."""
+
+    def resource(self, value: Any, above: Place | None, container: Node | None = None, depth: int = 0) -> None:
+        """Check a whole resource. ``above`` is the place it stands at; None for the body of a request.
+
+        ``container`` is the resource that contains it (``contained``).
+        """
+        kind = value.get("resourceType") if isinstance(value, dict) else None
+        if not isinstance(kind, str) or kind not in self._schema.resources:
+            what = f"resourceType {_excerpt(kind)} is not one of FHIR R4" if isinstance(value, dict) else "no object"
+            self._report(Message.NOT_A_RESOURCE, above or Place("Resource"), what)
+            return
+        self.types[kind] += 1
+        meta = value.get("meta")
+        self.with_profile += isinstance(meta, dict) and bool(meta.get("profile"))
+        place = Place(kind) if above is None else Place(f"ofType({kind})", above)
+        inside = _Inside(value, container or value, depth)
+        self._object(value, self._schema.definitions[kind], place, inside)
+
+    def _report(self, message: Message, place: Place, diagnostics: str) -> None:
+        self.issues.append(Issue(message, place, f"{place.expression}: {diagnostics}"))
+
+    def _object(
+        self, value: Node, definition: Definition, place: Place, inside: _Inside, *, is_beside_a_value: bool = False
+    ) -> None:
+        if inside.depth >= MAX_DEPTH:
+            self._report(Message.TOO_DEEP, place, f"more than {MAX_DEPTH} levels")
+            return
+        content = value.keys() if is_beside_a_value or value is inside.resource else value.keys() - {"id"}
+        if not content:
+            self._report(Message.EMPTY, place, "the object has no content (ele-1)")
+        inner = inside.deeper()
+        for key, held in value.items():
+            found = definition.properties.get(key)
+            if found is None:
+                self._report(
+                    Message.UNKNOWN_ELEMENT, Place(key, place), f"{definition.path} has no element {_excerpt(key)}"
+                )
+            else:
+                self._property(held, found, value, Place(found.step, place), inner)
+        for base, keys in definition.required.items():
+            if value.keys().isdisjoint(keys):
+                self._report(Message.MINIMUM, Place(base, place), "minimum required = 1, but only found 0")
+        for base, all_keys in definition.choices.items():
+            present = {key.removeprefix("_") for key in all_keys & value.keys()}
+            if len(present) > 1:
+                self._report(Message.CHOICE, Place(base, place), f"found {', '.join(sorted(present))}")
+        if definition.invariants:
+            self._visit(value, definition.path, place, definition.invariants, inside)
+
+    def _property(self, value: Any, found: Property, owner: Node, place: Place, inside: _Inside) -> None:
+        partner = owner.get(found.partner) if found.partner else None
+        if not found.is_list:
+            if isinstance(value, list):
+                self._report(Message.NO_LIST_EXPECTED, place, "found a list")
+            else:
+                self._value(value, partner, found, place, inside)
+            return
+        if not isinstance(value, list):
+            self._report(Message.LIST_EXPECTED, place, f"found {_spoken(value)}")
+            return
+        if not value:
+            self._report(Message.EMPTY, place, "the list is empty")
+        beside = partner if isinstance(partner, list) else []
+        for each, other, number in zip_longest(value, beside[: len(value)], range(len(value))):
+            if each is None and other is not None:
+                continue  # its content stands beside it, under the other name (specification, JSON format)
+            self._value(each, other, found, Place(place.step, place.above, number), inside)
+
+    def _value(self, value: Any, beside: Any, found: Property, place: Place, inside: _Inside) -> None:
+        """``beside``: what the property of the same element has, a primitive's extensions or their primitive."""
+        if found.content is Content.PRIMITIVE:
+            self._primitive(value, found, place)
+        elif found.content is Content.COMPLEX:
+            if isinstance(value, dict):
+                definition = self._schema.definitions[found.type]
+                self._object(value, definition, place, inside, is_beside_a_value=beside is not None)
+            else:
+                self._report(Message.WRONG_TYPE, place, f"expected an object ({found.type}), found {_spoken(value)}")
+        elif found.content is Content.RESOURCE:
+            is_contained = found.step == "contained"
+            self.resource(value, place, inside.root if is_contained else None, inside.depth)
+        if found.invariants:
+            self._visit(value, found.type, place, found.invariants, inside)
+
+    def _primitive(self, value: Any, found: Property, place: Place) -> None:
+        if not has_json_type(found.type, value):
+            expected = f"a {json_type(found.type)} ({found.type})"
+            self._report(Message.WRONG_TYPE, place, f"expected {expected}, found {_spoken(value)}")
+        elif found.codes is not None:
+            if value not in found.codes:
+                self._report(Message.CODE, place, f"{_excerpt(value)} is not one of {', '.join(sorted(found.codes))}")
+        elif not is_well_formed(found.type, found.pattern, value):
+            self._report(Message.FORMAT, place, f"{_excerpt(value)} is no valid {found.type}")
+
+    def _visit(self, value: Any, path: str, place: Place, invariants: tuple[Invariant, ...], inside: _Inside) -> None:
+        self.visits.append(Visit(value, path, place, invariants, inside.resource, inside.root))
+
+
+def _spoken(value: Any) -> str:
+    names = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", type(None): "null"}
+    return names.get(type(value), "a number")
+
+
+def _excerpt(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "…"

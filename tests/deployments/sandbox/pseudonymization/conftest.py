@@ -1,0 +1,102 @@
+"""Rules written as in a rule file, applied directly or by the service over real HTTP."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from datetime import date
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from deployments.sandbox.gate import Gate
+from deployments.sandbox.pseudonymization.app import PseudonymizationOptions, pseudonymization_service
+from deployments.sandbox.pseudonymization.deidentify import Engine
+from deployments.sandbox.pseudonymization.jsontext import decode, encode
+from deployments.sandbox.pseudonymization.methods.dates import Calendar
+from deployments.sandbox.pseudonymization.rulefile import read_rule_file
+from deployments.sandbox.serve import serve_in_thread
+
+JSON = "application/fhir+json"
+TODAY = date(2026, 3, 2)
+KEYS = {"cryptoHashKey": "a key for hashes", "dateShiftKey": "a key for dates"}
+
+
+def rule(path: str, method: str, **settings: Any) -> dict[str, Any]:
+    return {"path": path, "method": method} | settings
+
+
+def rules(*listed: dict[str, Any], **parameters: Any) -> bytes:
+    """A rule file."""
+    document = {"fhirVersion": "R4", "fhirPathRules": list(listed), "parameters": KEYS | parameters}
+    return yaml.safe_dump(document, allow_unicode=True, sort_keys=False).encode()
+
+
+def apply(file: bytes, resource: Any) -> Any:
+    """The resource after the rules, without the labels in ``meta.security``."""
+    done = labelled(file, resource)
+    for entry in [done, *(entry.get("resource", {}) for entry in done.get("entry", []))]:
+        meta = entry.get("meta", {})
+        meta.pop("security", None)
+        if not meta:
+            entry.pop("meta", None)
+    return done
+
+
+def labelled(file: bytes, resource: Any) -> Any:
+    """The resource after the rules."""
+    text = resource if isinstance(resource, bytes) else json.dumps(resource).encode()
+    return json.loads(raw(file, text))
+
+
+def raw(file: bytes, text: bytes) -> bytes:
+    """The text of a resource after the rules."""
+    return encode(Engine(read_rule_file(file), Calendar(lambda: TODAY)).process(decode(text)))
+
+
+def labels(resource: Any) -> list[str]:
+    return [coding["code"] for coding in resource.get("meta", {}).get("security", [])]
+
+
+def parameters(file: bytes, resource: Any) -> dict[str, Any]:
+    """The body that brings a rule file along."""
+    attachment = {"contentType": "application/yaml", "data": base64.b64encode(file).decode()}
+    entries = [{"name": "config", "valueAttachment": attachment}, {"name": "resource", "resource": resource}]
+    return {"resourceType": "Parameters", "parameter": entries}
+
+
+class Client(httpx.Client):
+    """A client of the service."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(base_url=url, trust_env=False, timeout=30)
+
+    def deidentify(self, body: Any, kind: str = JSON) -> httpx.Response:
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        return self.post("/fhir/$de-identify", content=content, headers={"content-type": kind})
+
+
+Start = Callable[..., Client]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Start a service with options; several in one test are allowed."""
+    with ExitStack() as stack:
+
+        def begin(gate: Gate | None = None, **options: Any) -> Client:
+            service = pseudonymization_service(PseudonymizationOptions(**options), gate)
+            return stack.enter_context(Client(stack.enter_context(serve_in_thread(service)).url))
+
+        yield begin
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Client]:
+    """A service with the demo's rules of its own, the same for all tests of a module."""
+    with serve_in_thread(pseudonymization_service()) as served, Client(served.url) as client:
+        yield client

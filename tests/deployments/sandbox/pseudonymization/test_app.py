@@ -1,0 +1,266 @@
+"""The service over real HTTP (document 3 §4)."""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from deployments.sandbox.gate import Gate
+from deployments.sandbox.options import read_settings
+from deployments.sandbox.pseudonymization.app import MAX_BODY, PseudonymizationOptions, pseudonymization_service
+from deployments.sandbox.serve import SandboxStartError
+from tests.deployments.sandbox.pseudonymization.conftest import Client, Start, parameters, rule, rules
+
+PATIENT = {"resourceType": "Patient", "id": "p", "name": [{"family": "Canary"}], "birthDate": "1990-01-02"}
+RESOURCE = b'{"name":"resource","resource":{"resourceType":"Patient"}}'
+KEEP = rules(rule("Patient.name", "keep"))
+SHIFT = rules(rule("Patient.birthDate", "dateShift"))
+
+
+def refused(answer: httpx.Response, status: int) -> str:
+    """The diagnostics of an OperationOutcome with one issue."""
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"].startswith("application/fhir+json")
+    outcome = answer.json()
+    assert outcome["resourceType"] == "OperationOutcome"
+    (issue,) = outcome["issue"]
+    return str(issue["diagnostics"])
+
+
+def test_a_resource_comes_back_after_the_service_s_own_rules(service: Client) -> None:
+    answer = service.deidentify(PATIENT)
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith("application/fhir+json")
+    assert answer.json()["resourceType"] == "Patient"
+    assert "Canary" not in answer.text
+
+
+def test_a_bundle_comes_back_as_a_bundle(service: Client) -> None:
+    entries = [{"resource": PATIENT, "request": {"method": "PUT", "url": "Patient/p"}}] * 3
+    done = service.deidentify({"resourceType": "Bundle", "id": "b", "type": "transaction", "entry": entries}).json()
+    assert (done["resourceType"], done["type"], len(done["entry"])) == ("Bundle", "transaction", 3)
+    assert len({entry["resource"]["id"] for entry in done["entry"]}) == 1
+
+
+def test_a_config_replaces_the_service_s_own_rules_for_that_request(service: Client) -> None:
+    done = service.deidentify(parameters(KEEP, PATIENT)).json()
+    assert done == PATIENT
+    assert "name" not in service.deidentify(PATIENT).json()
+
+
+def test_parameters_without_a_config_are_under_the_service_s_own_rules(service: Client) -> None:
+    body = {"resourceType": "Parameters", "parameter": [{"name": "resource", "resource": PATIENT}]}
+    assert service.deidentify(body).json() == service.deidentify(PATIENT).json()
+
+
+def test_numbers_keep_their_spelling(service: Client) -> None:
+    body = b'{"resourceType":"Observation","status":"final","valueQuantity":{"value":1.50,"extension":[]}}'
+    assert b'"value":1.50' in service.deidentify(body).content
+
+
+@pytest.mark.parametrize(
+    "config", [b"", b"{", b"*** this is no rule file ***: [", b"- a", b"fhirPathRules: 1", rules(rule("a", "encrypt"))]
+)
+def test_a_config_that_cannot_be_used_is_400(service: Client, config: bytes) -> None:
+    assert refused(service.deidentify(parameters(config, PATIENT)), 400).startswith("Failed to parse")
+
+
+def test_a_config_whose_rule_uses_unknown_fhirpath_is_400_and_names_the_rule(service: Client) -> None:
+    file = rules(rule("Patient.id", "keep"), rule("Patient.name.first()", "redact"))
+    assert "fhirPathRules.1" in refused(service.deidentify(parameters(file, PATIENT)), 400)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {},
+        {"valueAttachment": {}},
+        {"valueAttachment": {"data": "###"}},
+        {"valueAttachment": {"data": 1}},
+        {"valueString": base64.b64encode(KEEP).decode()},
+    ],
+)
+def test_a_config_that_is_no_attachment_is_400(service: Client, config: dict[str, Any]) -> None:
+    entries = [{"name": "config"} | config, {"name": "resource", "resource": PATIENT}]
+    refused(service.deidentify({"resourceType": "Parameters", "parameter": entries}), 400)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"not json",
+        b"[]",
+        b"1",
+        b"{}",
+        b'{"resourceType":1}',
+        b'{"resourceType":"Wombat"}',
+        b'{"resourceType":"Patient","name":"Canary"}',
+        b'{"resourceType":"Parameters"}',
+        b'{"resourceType":"Parameters","parameter":{}}',
+        b'{"resourceType":"Parameters","parameter":[1]}',
+        b'{"resourceType":"Parameters","parameter":[{"name":"resource"}]}',
+        b'{"resourceType":"Parameters","parameter":[%s,%s]}' % (RESOURCE, RESOURCE),
+        b'{"resourceType":"Parameters","parameter":[{"name":"settings"},%s]}' % RESOURCE,
+    ],
+)
+def test_a_body_that_is_neither_resource_nor_parameters_is_400(service: Client, body: bytes) -> None:
+    assert "Canary" not in refused(service.deidentify(body), 400)
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/xml", "application/fhir+xml", ""])
+def test_another_content_type_is_415(service: Client, kind: str) -> None:
+    refused(service.deidentify(PATIENT, kind), 415)
+
+
+@pytest.mark.parametrize("kind", ["application/json", "application/fhir+json; charset=utf-8", "Application/FHIR+JSON"])
+def test_json_by_any_of_its_names_is_taken(service: Client, kind: str) -> None:
+    assert service.deidentify(PATIENT, kind).status_code == 200
+
+
+def test_a_compressed_body_is_415(service: Client) -> None:
+    headers = {"content-type": "application/fhir+json", "content-encoding": "gzip"}
+    refused(service.post("/fhir/$de-identify", content=b"x", headers=headers), 415)
+
+
+def test_the_settings_of_the_sandbox() -> None:
+    given = read_settings({"ignore_config": "true", "pseudonymizer_max_body": "5"})
+    assert given.pseudonymizer() == PseudonymizationOptions(ignore_config=True, max_body=5)
+    assert read_settings({}).pseudonymizer() == PseudonymizationOptions()
+
+
+def test_the_body_limit_is_thirty_million_bytes() -> None:
+    assert MAX_BODY == PseudonymizationOptions().max_body == 30_000_000
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_body_above_the_limit_is_413(start: Start, chunked: bool) -> None:
+    body = json.dumps(PATIENT).encode()
+    at, below = start(max_body=len(body)), start(max_body=len(body) - 1)
+    assert at.deidentify(body).status_code == 200
+    headers = {"content-type": "application/fhir+json"}
+    answer = below.post("/fhir/$de-identify", content=iter([body]) if chunked else body, headers=headers)
+    refused(answer, 413)
+
+
+def test_a_value_that_cannot_be_handled_is_500_with_the_value_in_its_diagnostics(service: Client) -> None:
+    resource = PATIENT | {"birthDate": "1990-02-30"}
+    diagnostics = refused(service.deidentify(parameters(SHIFT, resource)), 500)
+    assert "1990-02-30" in diagnostics
+    assert "At: " in diagnostics
+
+
+def test_nothing_of_a_payload_is_logged(service: Client, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG):
+        service.deidentify(parameters(SHIFT, PATIENT | {"birthDate": "1990-02-30"}))
+        service.deidentify(parameters(b"cryptoHashKey: CanaryKey", PATIENT))
+    assert "1990-02-30" not in caplog.text
+    assert "Canary" not in caplog.text
+
+
+def test_a_server_before_2_34_0_does_not_even_look_at_the_config(start: Start) -> None:
+    old = start(ignore_config=True)
+    probe = old.deidentify(parameters(b"{ not a rule file", PATIENT))
+    assert probe.status_code == 200
+    assert probe.json() == old.deidentify(parameters(KEEP, PATIENT)).json() == old.deidentify(PATIENT).json()
+    broken = {"name": "config", "valueString": "x"}
+    body = {"resourceType": "Parameters", "parameter": [broken, {"name": "resource", "resource": PATIENT}]}
+    assert old.deidentify(body).status_code == 200
+
+
+def test_the_service_s_own_rules_come_from_a_file(start: Start, tmp_path: Path) -> None:
+    path = tmp_path / "rules.yaml"
+    path.write_bytes(KEEP)
+    assert start(rules=path).deidentify(PATIENT).json() == PATIENT
+
+
+@pytest.mark.parametrize("content", [None, b"{"])
+def test_without_usable_rules_of_its_own_the_service_does_not_start(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "rules.yaml"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(SandboxStartError, match=r"rules\.yaml"):
+        pseudonymization_service(PseudonymizationOptions(rules=path)).open()
+
+
+def test_metadata_names_the_operation_and_no_version(service: Client) -> None:
+    statement = service.get("/fhir/metadata").json()
+    assert statement["resourceType"] == "CapabilityStatement"
+    assert statement["rest"][0]["operation"][0]["name"] == "de-identify"
+    assert "version" not in statement["software"]
+
+
+def test_what_is_not_there(service: Client) -> None:
+    refused(service.get("/fhir/Patient/1"), 404)
+    refused(service.get("/elsewhere"), 404)
+    refused(service.get("/fhir/$de-identify"), 405)
+    refused(service.post("/fhir/metadata"), 405)
+
+
+def test_it_asks_for_credentials_when_it_has_some(start: Start) -> None:
+    assert start(Gate(token="t")).deidentify(PATIENT).status_code == 401
+
+
+def test_ids_stay_consistent_across_requests_and_services(start: Start) -> None:
+    first, second = start(), start()
+    observation = {"resourceType": "Observation", "status": "final", "subject": {"reference": "Patient/p"}}
+    done = second.deidentify(observation).json()
+    assert done["subject"]["reference"] == f"Patient/{first.deidentify(PATIENT).json()['id']}"
+
+
+def test_requests_at_the_same_time_do_not_disturb_each_other(service: Client) -> None:
+    files = [rules(rule("Resource.id", "cryptoHash"), cryptoHashKey=f"key {number}") for number in range(12)]
+
+    def identity(file: bytes) -> str:
+        return str(service.deidentify(parameters(file, PATIENT)).json()["id"])
+
+    alone = [identity(file) for file in files]
+    with ThreadPoolExecutor(6) as pool:
+        assert list(pool.map(identity, files * 3)) == alone * 3
+    assert len(set(alone)) == len(files)
+
+
+def test_the_event_loop_stays_free_while_rules_are_applied(service: Client) -> None:
+    entries = [{"resource": PATIENT | {"name": [{"family": "x"}] * 30}}] * 700
+    body = json.dumps({"resourceType": "Bundle", "id": "b", "entry": entries}).encode()
+    done = threading.Event()
+
+    def long() -> int:
+        try:
+            return service.deidentify(body).status_code
+        finally:
+            done.set()
+
+    with ThreadPoolExecutor(1) as pool, Client(str(service.base_url)) as other:
+        answer = pool.submit(long)
+        meanwhile = 0
+        while not done.is_set():
+            other.get("/fhir/metadata").raise_for_status()
+            meanwhile += not done.is_set()
+        assert answer.result() == 200
+    assert meanwhile >= 2
+
+
+def test_the_request_log_counts_entries_and_types(start: Start) -> None:
+    service = start()
+    service.deidentify({"resourceType": "Bundle", "type": "batch", "entry": [{"resource": PATIENT}, {}]})
+    logged = service.get("/_sandbox/requests").json()
+    assert (logged["max_entries"], logged["requests"][0]["types"]) == (2, {"Patient": 1})
+
+
+def test_a_client_that_leaves_early_disturbs_nobody(service: Client) -> None:
+    def cut() -> Any:
+        yield b'{"resourceType":'
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        service.post("/fhir/$de-identify", content=cut(), headers={"content-type": "application/fhir+json"})
+    assert service.deidentify(PATIENT).status_code == 200

@@ -1,0 +1,259 @@
+"""``POST /validateResource`` over HTTP (document 3 §6)."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import httpx
+import pytest
+
+from deployments.sandbox.gate import Gate
+from deployments.sandbox.serve import serve_in_thread
+from deployments.sandbox.validation.app import ValidationOptions, validation_service
+from tests.deployments.sandbox.conftest import Client
+from tests.deployments.sandbox.validation.support import OBSERVATION, PATIENT, Json, bundle, message
+
+FHIR = "application/fhir+json"
+Start = Callable[..., Client]
+
+
+@pytest.fixture
+def begin() -> Iterator[Start]:
+    with ExitStack() as stack:
+
+        def start(gate: Gate | None = None, **options: Any) -> Client:
+            served = stack.enter_context(serve_in_thread(validation_service(ValidationOptions(**options), gate)))
+            return stack.enter_context(Client(served.url))
+
+        yield start
+
+
+@pytest.fixture
+def service(begin: Start) -> Client:
+    return begin()
+
+
+def post(client: httpx.Client, body: Any, path: str = "/validateResource", kind: str | None = FHIR) -> httpx.Response:
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return client.post(path, content=content, headers={"content-type": kind} if kind else {})
+
+
+def issues_of(response: httpx.Response) -> list[Json]:
+    assert response.headers["content-type"].startswith(FHIR)
+    body = response.json()
+    assert body["resourceType"] == "OperationOutcome"
+    listed: list[Json] = body["issue"]
+    return listed
+
+
+def test_a_valid_bundle_is_answered_with_200_and_two_notes(service: Client) -> None:
+    response = post(service, bundle(PATIENT, OBSERVATION))
+    assert response.status_code == 200
+    found = issues_of(response)
+    assert [(each["severity"], each["code"], message(each)) for each in found] == [
+        ("information", "informational", "All_OK"),
+        ("information", "informational", "Not_Checked"),
+    ]
+
+
+def test_an_invalid_bundle_is_answered_with_200_too(service: Client) -> None:
+    response = post(service, bundle(PATIENT, OBSERVATION | {"status": "done"}))
+    assert response.status_code == 200
+    first = issues_of(response)[0]
+    assert (first["severity"], first["code"], message(first)) == ("error", "code-invalid", "Value_Code")
+    assert first["expression"] == ["Bundle.entry[1].resource.ofType(Observation).status"]
+
+
+def test_a_single_resource_is_validated_as_it_is(service: Client) -> None:
+    (found, _) = issues_of(post(service, PATIENT | {"gender": "f"}))
+    assert found["expression"] == ["Patient.gender"]
+
+
+@pytest.mark.parametrize("body", [bundle(PATIENT), PATIENT, PATIENT | {"gender": "f"}, {"resourceType": "Nothing"}])
+def test_every_answer_names_what_was_not_checked(service: Client, body: Json) -> None:
+    last = issues_of(post(service, body))[-1]
+    assert (last["severity"], message(last)) == ("information", "Not_Checked")
+    for part in ("meta.profile", "terminology beyond", "references resolve", "ctm-1, rng-2, txt-1, txt-2", "dom-6"):
+        assert part in last["diagnostics"]
+
+
+def test_profiles_that_are_claimed_are_counted_as_not_checked(service: Client) -> None:
+    claims = PATIENT | {"meta": {"profile": ["http://example.org/StructureDefinition/x"]}}
+    last = issues_of(post(service, bundle(claims, claims, OBSERVATION)))[-1]
+    assert last["diagnostics"].endswith("2 of 4 resources name a profile.")
+
+
+@pytest.mark.parametrize("spelled", ["1.50", "1E2", "-0.0", "100", "1e-7", "12345678901234567890.123456789"])
+def test_decimals_are_accepted_however_they_are_spelled(service: Client, spelled: str) -> None:
+    body = json.dumps(OBSERVATION | {"valueQuantity": {"value": "NUMBER"}}).replace('"NUMBER"', spelled)
+    assert [message(each) for each in issues_of(post(service, body.encode()))] == ["All_OK", "Not_Checked"]
+
+
+@pytest.mark.parametrize("spelled", ["1.0", "1E2", "1.5"])
+def test_an_integer_with_a_point_or_an_exponent_is_refused(service: Client, spelled: str) -> None:
+    body = json.dumps(OBSERVATION | {"valueInteger": "NUMBER"}).replace('"NUMBER"', spelled)
+    assert message(issues_of(post(service, body.encode()))[0]) == "Value_Format"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"<Patient/>",
+        b"\xff\xfe",
+        b'{"resourceType":"Patient"} x',
+        b'{"resourceType":"Patient","a":NaN}',
+        b'{"resourceType":"Observation","valueQuantity":{"value":1E999999999}}',
+        b'{"resourceType":"Patient","extension":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        b"[]",
+        b'"Patient"',
+        b"{}",
+        b'{"resourceType":7}',
+    ],
+)
+def test_what_is_no_json_or_no_resource_is_400(service: Client, body: bytes) -> None:
+    response = post(service, body)
+    assert response.status_code == 400
+    assert [each["severity"] for each in issues_of(response)] == ["error"]
+
+
+@pytest.mark.parametrize("kind", ["application/xml", "text/plain", "application/fhir+xml", None])
+def test_another_content_type_is_415(service: Client, kind: str | None) -> None:
+    assert post(service, PATIENT, kind=kind).status_code == 415
+
+
+@pytest.mark.parametrize("kind", ["application/fhir+json; charset=utf-8", "application/json", "APPLICATION/FHIR+JSON"])
+def test_fhir_json_and_json_are_read(service: Client, kind: str) -> None:
+    assert post(service, PATIENT, kind=kind).status_code == 200
+
+
+def test_a_compressed_body_is_415(service: Client) -> None:
+    headers = {"content-type": FHIR, "content-encoding": "gzip"}
+    response = service.post("/validateResource", content=gzip.compress(b"{}"), headers=headers)
+    assert response.status_code == 415
+
+
+def test_a_body_above_the_limit_is_413_with_or_without_a_length(begin: Start) -> None:
+    client = begin(max_body=1000)
+    large = json.dumps(PATIENT | {"name": [{"text": "x" * 1000}]}).encode()
+    assert post(client, PATIENT).status_code == 200
+    assert post(client, large).status_code == 413
+    chunked = client.post("/validateResource", content=iter([large[:600], large[600:]]), headers={"content-type": FHIR})
+    assert chunked.status_code == 413
+
+
+@pytest.mark.parametrize("path", ["/validateResource", "/$validate", "/fhir/$validate", "/validateResource/"])
+def test_it_validates_at_its_paths(service: Client, path: str) -> None:
+    assert post(service, PATIENT, path).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/validateResource", 405),
+        ("PUT", "/validateResource", 405),
+        ("POST", "/metadata", 405),
+        ("POST", "/Patient", 404),
+        ("GET", "/fhir", 404),
+    ],
+)
+def test_nothing_else_is_there(service: Client, method: str, path: str, status: int) -> None:
+    assert service.request(method, path).status_code == status
+
+
+@pytest.mark.parametrize("path", ["/metadata", "/fhir/metadata"])
+def test_the_capability_statement_is_valid_itself(service: Client, path: str) -> None:
+    response = service.get(path)
+    assert response.status_code == 200
+    assert response.json()["fhirVersion"] == "4.0.1"
+    assert message(issues_of(post(service, response.content))[0]) == "All_OK"
+
+
+def test_an_answer_is_a_valid_operation_outcome_itself(service: Client) -> None:
+    answer = post(service, bundle(PATIENT | {"gender": "f"}, {"resourceType": "X"})).content
+    assert message(issues_of(post(service, answer))[0]) == "All_OK"
+
+
+def test_the_request_log_counts_entries_and_types(service: Client) -> None:
+    post(service, bundle(PATIENT, PATIENT, OBSERVATION))
+    (seen,) = service.seen()["requests"]
+    assert seen["entries"] == 3
+    assert seen["types"] == {"Bundle": 1, "Patient": 2, "Observation": 1}
+
+
+@pytest.mark.parametrize("entries", [5, "x", {}, None, [None], [{"resource": 5}], []])
+def test_entries_that_are_none_are_findings(service: Client, entries: Any) -> None:
+    response = post(service, bundle() | {"entry": entries})
+    assert response.status_code == 200
+    assert issues_of(response)[0]["severity"] == "error"
+
+
+def test_faults_can_be_ordered(service: Client) -> None:
+    service.faults({"action": "status", "status": 503, "times": 1})
+    assert [post(service, PATIENT).status_code for _ in range(2)] == [503, 200]
+
+
+def test_it_asks_for_credentials_when_it_has_a_gate(begin: Start) -> None:
+    client = begin(Gate(username="u", password="p"))
+    assert post(client, PATIENT).status_code == 401
+
+
+class Counting:
+    """Stands in for the validator: knows how many requests it works on at once."""
+
+    def __init__(self, wanted: int) -> None:
+        self._lock = threading.Lock()
+        self._wanted = wanted
+        self._now = 0
+        self.most = 0
+        self._enough = threading.Event()
+
+    def validate(self, resource: Any) -> Any:
+        with self._lock:
+            self._now += 1
+            self.most = max(self.most, self._now)
+            if self._now == self._wanted:
+                self._enough.set()
+        self._enough.wait(0.05 if self._wanted > 1 else 0.01)
+        with self._lock:
+            self._now -= 1
+        raise LookupError("Secret of a patient")
+
+
+@pytest.mark.parametrize(("serial", "expected"), [(True, 1), (False, 3)])
+def test_the_serial_quirk_works_on_one_request_at_a_time(serial: bool, expected: int) -> None:
+    frame = validation_service(ValidationOptions(serial=serial))
+    counting = Counting(3)
+    with serve_in_thread(frame) as served, Client(served.url) as client:
+        frame._inner._validator = counting  # type: ignore[attr-defined]
+        threads = [threading.Thread(target=post, args=(client, PATIENT)) for _ in range(3)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+    assert counting.most == expected
+
+
+def test_a_defect_is_500_and_neither_answer_nor_log_quotes_data(caplog: pytest.LogCaptureFixture) -> None:
+    frame = validation_service()
+    with serve_in_thread(frame) as served, Client(served.url) as client, caplog.at_level(logging.DEBUG):
+        frame._inner._validator = Counting(1)  # type: ignore[attr-defined]
+        response = post(client, PATIENT)
+    assert response.status_code == 500
+    assert "Secret" not in response.text
+    assert "Secret" not in caplog.text
+    assert "LookupError in test_app.py" in caplog.text
+
+
+def test_no_request_leaves_data_in_the_log(service: Client, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG):
+        post(service, PATIENT | {"gender": "Secret"})
+        post(service, b'{"resourceType":"Secret')
+    assert "Secret" not in caplog.text
