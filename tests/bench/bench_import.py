@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import functools
 import http.server
+import json
 import multiprocessing
 import os
 import resource
@@ -30,6 +31,7 @@ from typing import Any
 import trustme
 
 from config import PipelineConfig
+from tasks.extractor import extraction
 from tasks.http_import import importer as http_import
 from tasks.local_import import importer as local_import
 from tasks.shared.ndjson import NdjsonWriter, data_files, facts_of, read_lines
@@ -78,9 +80,17 @@ def served(directory: Path, certificate: Path | None = None) -> Iterator[str]:
         process.join()
 
 
-def _config(work: Path, *, enabled: bool = True, level: str = "default", ca: Path | None = None) -> PipelineConfig:
+def _config(
+    work: Path,
+    *,
+    enabled: bool = True,
+    level: str = "default",
+    ca: Path | None = None,
+    extractor: dict[str, object] | None = None,
+) -> PipelineConfig:
     return PipelineConfig.model_validate(
         {
+            "services": {"extractor": extractor or {}},
             "compression": {"enabled": enabled, "level": level},
             "tls": {"ca_cert_path": str(ca)} if ca else {},
             "jobs_dir": str(work),
@@ -163,6 +173,39 @@ def downloads(work: Path, megabytes: float, rounds: int) -> None:
         )
 
 
+def extracted(work: Path, megabytes: float, rounds: int) -> None:
+    """The extraction step over a finished result of eleven files, beside curl for one after the other and for four at
+    once.
+
+    All of the step counts: manifest, a HEAD for each file, the Task, the record of what is complete.
+    """
+    source, out = work / "extracted", work / "limit"
+    paths = write_files(source, megabytes, 11)
+    size = sum(path.stat().st_size for path in paths)
+    status = source / "fhir" / "__status" / "11111111-1111-4111-8111-111111111111"
+    status.parent.mkdir(parents=True)
+    with served(source) as url:
+        output = [{"type": "NDJSON Bundle", "url": f"{url}/{path.name}"} for path in paths]
+        status.write_text(json.dumps({"output": output, "error": []}))
+
+        def ours(downloads: int) -> None:
+            config = _config(work / "jobs", extractor={"base_url": url, "max_concurrent_downloads": downloads})
+            result = extraction.run(_context(work / "jobs", config, f"{url}/fhir/__status/{status.name}"))
+            assert (result.files, result.bytes_in) == (len(paths), size)
+
+        def limit(downloads: int) -> None:
+            names = " ".join(path.name for path in paths)
+            get = f"curl -sS {url}/{{}} | zstd -q -3 -f -o {out}-{{}}"
+            _shell(f"printf '%s\\n' {names} | xargs -P {downloads} -I{{}} bash -o pipefail -c '{get}'")
+
+        for name, own, theirs in (
+            ("extraction of 11 files, 4 at once", 4, 1),
+            ("… one after the other", 1, 1),
+            ("… 4 at once, beside 4 curl | zstd at once", 4, 4),
+        ):
+            _compare(name, size, functools.partial(ours, own), functools.partial(limit, theirs), 0.9, rounds)
+
+
 def local(work: Path, megabytes: float, rounds: int) -> None:
     """``local_import`` of four files, beside ``zstd -3`` of the same bytes."""
     source = work / "local"
@@ -232,7 +275,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mb", type=float, default=200)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", choices=["download", "local", "levels", "large", "many"])
+    parser.add_argument("--only", choices=["download", "extraction", "local", "levels", "large", "many"])
     parser.add_argument("--work", type=Path, help="where to put the data; a temporary directory by default")
     parser.add_argument("--import-only", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -243,12 +286,13 @@ def main() -> None:
         work = Path(name)
         every: dict[str, Callable[[], None]] = {
             "download": lambda: downloads(work, options.mb, options.rounds),
+            "extraction": lambda: extracted(work, options.mb, options.rounds),
             "local": lambda: local(work, options.mb, options.rounds),
             "levels": lambda: levels(work, options.mb, options.rounds),
             "large": lambda: _memory(work, 2000, 10, "large"),
             "many": lambda: _memory(work, 500, 5000, "many"),
         }
-        for name in [options.only] if options.only else ["download", "local", "levels"]:
+        for name in [options.only] if options.only else ["download", "extraction", "local", "levels"]:
             every[name]()
 
 

@@ -115,6 +115,25 @@ def test_a_failed_extraction_is_exit_code_1_and_continue_asks_the_same_job(
     assert b"CANARY" not in (tmp_path / "jobs" / ran.job / "job.log").read_bytes()
 
 
+def test_what_becomes_of_the_files_a_job_was_started_with_does_not_hinder_a_continue(
+    sluice: Commands, server: ExtractionServer, tmp_path: Path
+) -> None:
+    (tmp_path / "patients.txt").write_text("p1\n")
+    server.override = lambda seen: Reply(401) if "__status" in seen.target else None
+    ran = sluice("pipeline", "start", "config.yaml", "query.json", "--patients", "patients.txt")
+    assert ran.code == 1
+    server.override = lambda _: None
+    (tmp_path / "query.json").write_bytes(b"\xff no CRTDL")
+    (tmp_path / "patients.txt").unlink()
+    # The server has lost the job: what was asked once is asked again.
+    server.tasks.clear()
+    again = sluice("pipeline", "continue", "config.yaml", ran.job)
+    assert again.code == 0, again.err
+    first, second = (seen.body for seen in server.seen if seen.target.endswith("$extract-data"))
+    assert first == second
+    assert imported(tmp_path, ran.job) == server.files
+
+
 def test_a_crtdl_that_the_server_refuses_can_be_mended_and_continued(
     sluice: Commands, server: ExtractionServer, tmp_path: Path
 ) -> None:
