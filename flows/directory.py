@@ -12,6 +12,7 @@ from uuid import UUID
 from flows.record import StepRecord
 from tasks import CATALOGUE
 from tasks.shared.errors import InputError, StorageError
+from tasks.validation.places import directory_name
 
 
 @dataclass(frozen=True)
@@ -87,12 +88,12 @@ class JobDirectory:
 
         What a kept step names, such as an earlier wait's corrected files, stays.
         """
-        kept = {folder for step in steps if step.position < first for folder in _folders(step)}
+        kept = {folder for step in steps if step.position < first for folder in _folders(step, steps)}
         for step in steps:
             if step.position >= first:
                 (self.path.parent / self.result_key(step.position, step.name)).unlink(missing_ok=True)
                 (self.path / ".results" / f"{step.position}-files.ndjson").unlink(missing_ok=True)
-                for folder in _folders(step) - kept:
+                for folder in _folders(step, steps) - kept:
                     self._remove(folder)
 
     def _remove(self, folder: str) -> None:
@@ -114,7 +115,10 @@ class JobDirectory:
         shutil.rmtree(self.path)
 
 
-def _folders(step: StepRecord) -> set[str]:
+def _folders(step: StepRecord, steps: Sequence[StepRecord]) -> set[str]:
     """Every directory a step writes, relative to the job's."""
     kind = CATALOGUE[step.name]
-    return {folder for folder in (kind.output, *kind.writes, step.directory) if folder}
+    writes = kind.writes
+    if step.name == "validation":
+        writes = (directory_name([one.name for one in steps], step.position),)
+    return {folder for folder in (kind.output, *writes, step.directory) if folder}

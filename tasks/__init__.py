@@ -48,9 +48,11 @@ CATALOGUE: dict[str, Step] = {
              task="tasks.local_import.step:local_import"),
         Step("http_import", "import from an HTTP URL", "import", is_import=True,
              task="tasks.http_import.step:http_import"),
-        Step("pseudonymizer", "pseudonymize through the pseudonymization service", "pseudonymized"),
+        Step("pseudonymizer", "pseudonymize through the pseudonymization service", "pseudonymized",
+             writes=("pseudonymizer",), task="tasks.pseudonymizer.step:pseudonymizer"),
         Step("wait", "pause for manual inspection", task="tasks.wait.step:wait"),
-        Step("validation", "validate FHIR data against profiles", writes=("validation",)),
+        Step("validation", "validate FHIR data against profiles", writes=("validation",),
+             task="tasks.validation.step:validation"),
         Step("flattening", "transform to CSV", "csv", requires_crtdl=True, writes=("viewdefinitions",)),
         Step("send", "upload to the destination", writes=("send",), task="tasks.send.step:send"),
     )

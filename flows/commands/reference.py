@@ -29,7 +29,7 @@ _INTRODUCTION = """\
 | `2` | the command line, the configuration or the input cannot be used; before a start, no job exists |
 | `3` | a step failed for now, or a service cannot be reached: the same command may succeed later |
 | `4` | the job is being run by another process |
-| `5` | the validation gate (with the `validation` step, which is not available yet) |
+| `5` | the validation gate: the data has errors, and the configuration says to stop there |
 | `130` | stopped by Ctrl-C (SIGINT) |
 | `143` | stopped by SIGTERM |
 

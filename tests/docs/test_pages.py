@@ -18,7 +18,7 @@ import click
 import pytest
 
 from config import describe_keys, load_config
-from deployments.sandbox.options import PASSWORD, SETTINGS, TOKEN, USERNAME
+from deployments.sandbox.options import API_KEY, API_KEY_HEADER, PASSWORD, SETTINGS, TOKEN, USERNAME
 from flows.commands import reference
 from flows.record import ErrorRecord, JobRecord, JobState, StepRecord, Waiting
 from flows.run import cli
@@ -158,7 +158,7 @@ def test_every_option_of_a_program_beside_the_command_line_is_documented(module:
 
 
 def test_every_setting_and_variable_of_the_sandbox_is_documented() -> None:
-    for name in (*SETTINGS, USERNAME, PASSWORD, TOKEN):
+    for name in (*SETTINGS, USERNAME, PASSWORD, TOKEN, API_KEY, API_KEY_HEADER):
         assert f"`{name}`" in read(ROOT / "docs/sandbox.md")
 
 

@@ -1,0 +1,174 @@
+"""The client of the validation service (document 3 §6).
+
+One request for each chunk, repeated as the retry block says. An answer 200 with an OperationOutcome is an answer,
+whatever it says about the data; everything else is a failure of the step, which names the file and its lines.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from tasks.shared.answer import Answer, RefusedError
+from tasks.shared.errors import SluiceError
+from tasks.shared.http import ServiceClient
+from tasks.validation.chunks import Chunk, Place
+from tasks.validation.entries import Unusable
+from tasks.validation.findings import Issue, NotAnOutcomeError, read_outcome
+
+OPERATION: Final = "validate resources"
+HEADERS: Final = {"Content-Type": "application/fhir+json", "Accept": "application/fhir+json"}
+MAX_ANSWER: Final = 16 * 1024 * 1024
+"""Bytes of an answer. Of a chunk about which there is more to say, the halves are asked."""
+
+_SYSTEM: Final = "urn:sluice:validation"
+_LINE_BREAKS: Final = re.compile(rb"[\r\n]+")
+
+log = logging.getLogger("sluice.validation")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One line of the report: an OperationOutcome about a Bundle, and where the Bundle's entries came from.
+
+    ``span`` is the first and the last line of the file that the Bundle had something of.
+    """
+
+    line: bytes = field(repr=False)
+    place: Callable[[int], Place | None] = field(repr=False)
+    span: tuple[int, int]
+
+    def issues(self) -> list[Issue]:
+        """The issues, read anew: they need more memory than their text."""
+        return read_outcome(self.line)
+
+
+def endpoint(url: str) -> str:
+    """Where to post: the URL as given when it names the operation, else ``{url}/validateResource``."""
+    return url if url.endswith(("/validateResource", "/$validate")) else f"{url}/validateResource"
+
+
+class Validator:
+    """Asks the service about chunks; thread-safe. ``timeout`` in seconds, for one request."""
+
+    def __init__(self, client: ServiceClient, url: str, *, timeout: float) -> None:
+        self._client = client
+        self._url = endpoint(url)
+        self._timeout = timeout
+        self._refused = float("inf")  # bytes of the smallest body that was too large
+        self._lock = threading.Lock()
+
+    def validate(self, chunk: Chunk) -> list[Outcome]:
+        """What there is to say about a chunk, as the lines of the report.
+
+        One outcome, or more when the service takes or gives only smaller pieces; after them one of ours for what
+        could not be sent. Raises what ``ServiceClient.send`` raises, with file and lines in the context, and
+        ``ServiceError`` ``validation-answer`` and ``validation-too-large``.
+        """
+        outcomes = list(self._ask(chunk)) if len(chunk) else []
+        if chunk.unusable:
+            outcomes.append(unusable_outcome(chunk.unusable))
+        return outcomes
+
+    def _ask(self, chunk: Chunk) -> Iterator[Outcome]:
+        stack = [chunk]
+        while stack:
+            part = stack.pop()
+            outcome = None
+            # What is as large as something that was refused need not be asked.
+            if len(part) == 1 or len(part.body) < self._refused:
+                outcome = self._request(part)
+            if outcome is None:
+                stack += reversed(part.halves())
+            else:
+                yield outcome
+
+    def _request(self, chunk: Chunk) -> Outcome | None:
+        """One request; ``None`` when the chunk must be halved."""
+        try:
+            answer = self._client.send(
+                "POST",
+                self._url,
+                operation=OPERATION,
+                content=chunk.body,
+                headers=HEADERS,
+                timeout=self._timeout,
+                accept={413},
+                max_answer_bytes=MAX_ANSWER,
+            )
+            if answer.status != 413:
+                return self._taken(chunk, answer)
+            self._too_large(chunk, answer)
+        except SluiceError as error:
+            if error.reference == "answer-too-large" and len(chunk) > 1:
+                log.info("validation: the answer about %s is too large, its halves are asked", chunk.where)
+                return None
+            error.context = f"{chunk.where}, {error.context}" if error.context else chunk.where
+            raise
+        return None
+
+    def _too_large(self, chunk: Chunk, answer: Answer) -> None:
+        size = len(chunk.body)
+        if len(chunk) == 1:
+            raise _refusal(
+                "validation-too-large",
+                f"validation: a resource of {size:,} bytes is more than the service takes",
+                "raise the service's limit for the size of a request",
+                answer,
+            )
+        with self._lock:
+            self._refused = min(self._refused, size)
+        log.info("validation: %d bytes are more than the service takes, halves are sent", size)
+
+    def _taken(self, chunk: Chunk, answer: Answer) -> Outcome:
+        try:
+            # What is no result is not one either when it looks like it: 202 is a promise.
+            what = "no result" if answer.status != 200 else None
+            read_outcome(answer.body)
+        except NotAnOutcomeError as problem:
+            what = str(problem)
+        if what is not None:
+            raise _refusal(
+                "validation-answer",
+                f"validation: a request was answered {answer.status} with {what}",
+                "is services.validation.url the URL of a validation service?",
+                answer,
+            )
+        # A line break in JSON text is only ever white space between tokens (document 3 §1).
+        return Outcome(_LINE_BREAKS.sub(b"", answer.body).strip(), chunk.place, chunk.span)
+
+
+def _refusal(reference: str, message: str, hint: str, answer: Answer) -> RefusedError:
+    """An error that keeps the answer it is about."""
+    error = RefusedError(reference, message, hint=hint, operation=OPERATION, status=answer.status)
+    error.answer = answer
+    return error
+
+
+def unusable_outcome(items: tuple[Unusable, ...]) -> Outcome:
+    """An OperationOutcome of ours about what could not be sent, as if it had been a Bundle of its own."""
+    issues = [
+        {
+            "severity": "error",
+            "code": "structure",
+            "details": {"coding": [{"system": _SYSTEM, "code": item.reference}], "text": item.message},
+            "diagnostics": f"line {item.line}" + ("" if item.index is None else f", entry {item.index}"),
+            "expression": [f"Bundle.entry[{number}]"],
+        }
+        for number, item in enumerate(items)
+    ]
+
+    def place(entry: int) -> Place | None:
+        if not 0 <= entry < len(items):
+            return None
+        item = items[entry]
+        return Place(item.line, item.index, item.type or "", item.type or "")
+
+    line = msgspec.json.encode({"resourceType": "OperationOutcome", "issue": issues})
+    return Outcome(line, place, (items[0].line, items[-1].line))

@@ -1,0 +1,340 @@
+"""What of a line is validated: its resources as they stand, with the ``fullUrl`` under which they are sent.
+
+Document 3 §6. Bundles that are envelopes (collection, searchset, transaction, batch) are taken apart; any other Bundle,
+a document or a history, is one resource, and whether it is a good one the service says. A resource's bytes are never
+touched. Its entry's own ``fullUrl`` is kept, so that references inside the Bundle still resolve; the entry's
+``request`` is not sent.
+
+What cannot be sent at all (no JSON, no ``resourceType``, a key that hides another one) is ``Unusable``: a finding of
+ours, as a person expects of a validation, and no reason to leave the other resources unvalidated.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from tasks.shared.bundle import UNWRAPPED
+from tasks.shared.envelope import open_bundle
+from tasks.shared.errors import DataError
+from tasks.shared.ndjson import LongLine, base_name
+
+BASE: Final = "https://sluice.invalid/fhir"
+"""Where a resource without a ``fullUrl`` of its own seems to be. Nothing is there, nor ever will be (RFC 2606)."""
+
+_NAMESPACE: Final = uuid.uuid5(uuid.NAMESPACE_URL, "urn:sluice:validated-resource-without-id")
+_TYPE: Final = re.compile(r"[A-Z][A-Za-z]{1,63}")
+_ID: Final = re.compile(r"[A-Za-z0-9\-.]{1,64}")
+# How nearly every resource begins. Where it does, nothing more of it needs to be read.
+_USUAL: Final = re.compile(
+    rb'\s*\{\s*"resourceType"\s*:\s*"([A-Z][A-Za-z]{1,63})"\s*,\s*"id"\s*:\s*"([A-Za-z0-9\-.]{1,64})"'
+)
+_RESOURCE_TYPE: Final = b'"resourceType"'
+_AROUND_URL: Final = len(b'{"fullUrl":') + len(b',"resource":')
+_NO_URL: Final = frozenset({b"", b'""', b"null"})
+
+_REASONS: Final = {
+    "not-json": "the text is not valid JSON",
+    "not-utf8": "the text is not valid UTF-8",
+    "json-too-deep": "the JSON is nested too deeply to be read",
+    "not-a-resource": "this is no FHIR resource: no object with a resourceType",
+    "invalid-resource-type": "resourceType is not the name of a FHIR type",
+    "repeated-key": "a key stands twice, so what this holds is ambiguous",
+    "not-an-entry": "the entry of the Bundle is no object with a resource",
+    "not-a-bundle": "the Bundle, or an entry of it, is not what FHIR says",
+}
+
+
+class Entry(msgspec.Struct, frozen=True, gc=False):
+    """One resource to be validated: where it stood, and its entry as it is sent.
+
+    ``line`` counts from 1, ``index`` is that of the entry in the line's Bundle, ``None`` for a plain line. ``url`` is
+    the ``fullUrl`` as JSON text; the resource begins at ``resource`` in ``text`` and ends before its last byte.
+    ``size`` is what the entry adds to a Bundle, in bytes, the comma included.
+    """
+
+    line: int
+    index: int | None
+    url: bytes
+    text: bytes
+    resource: int
+    size: int
+
+
+class Unusable(msgspec.Struct, frozen=True, gc=False):
+    """A resource, or a whole line, that cannot be sent; ``reference`` and ``message`` quote nothing of it."""
+
+    line: int
+    index: int | None
+    reference: str
+    type: str | None = None
+    size: int = 256
+    """Bytes that it counts for, so that a file of nothing else is cut into chunks too."""
+    url: None = None
+
+    @property
+    def message(self) -> str:
+        """What is wrong, for a person."""
+        return _REASONS[self.reference]
+
+
+Item = Entry | Unusable
+
+
+@dataclass(slots=True)
+class Facts:
+    """What reading a file found. ``bytes`` is the size of its content, ``skipped`` counts Bundle entries that carry no
+    resource: a DELETE, the outcome of a search."""
+
+    lines: int = 0
+    bytes: int = 0
+    resources: int = 0
+    skipped: int = 0
+
+
+class _Head(msgspec.Struct, rename="camel"):
+    resource_type: str
+    id: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class _Method(msgspec.Struct):
+    method: str | None = None
+
+
+class _Mode(msgspec.Struct):
+    mode: str | None = None
+
+
+class _Entry(msgspec.Struct, rename="camel", gc=False):
+    resource: msgspec.Raw = msgspec.Raw()
+    full_url: msgspec.Raw = msgspec.Raw()
+    search: msgspec.Raw = msgspec.Raw()
+    request: msgspec.Raw = msgspec.Raw()
+
+
+class _Bundle(msgspec.Struct, rename="camel"):
+    resource_type: str
+    type: str | None = None
+    entry: list[_Entry] | None = None
+
+
+class _UnusableError(Exception):
+    """Private to this module: ends the reading of one resource."""
+
+    def __init__(self, reference: str, type: str | None = None) -> None:  # noqa: A002
+        super().__init__(reference)
+        self.reference = reference
+        self.type = type
+
+
+_head = msgspec.json.Decoder(_Head)
+_entry = msgspec.json.Decoder(_Entry)
+_bundle = msgspec.json.Decoder(_Bundle)
+_method = msgspec.json.Decoder(_Method | None)
+_mode = msgspec.json.Decoder(_Mode | None)
+
+
+class Reader:
+    """Cuts the lines of one file into items and counts them in ``facts``."""
+
+    def __init__(self, file: str) -> None:
+        self._base = base_name(file)
+        self.facts = Facts()
+
+    def groups(self, lines: Iterable[tuple[int, bytes | LongLine]]) -> Iterator[list[Item]]:
+        """The items of every line, in order. Those of one line belong together; a long line, which is never in memory
+        as a whole, gives each of its items alone."""
+        facts = self.facts
+        for number, line in lines:
+            facts.lines += 1
+            if isinstance(line, LongLine):
+                facts.bytes += line.size + 1
+                for item in self._long(line, number):
+                    facts.resources += 1
+                    yield [item]
+            else:
+                facts.bytes += len(line) + 1
+                items = self._line(line, number)
+                facts.resources += len(items)
+                yield items
+
+    def _line(self, line: bytes, number: int) -> list[Item]:
+        try:
+            usual = _USUAL.match(line)
+            if (usual[1] if usual else _kind(line)) != b"Bundle":
+                return [self._item(line, number, None, b"")]
+            bundle = _whole(line)
+            if bundle is not None:
+                kind, items = bundle.type, self._entries(bundle.entry or (), number)
+            else:
+                envelope, pieces = open_bundle(line)
+                kind, items = envelope.type, self._pieces(pieces, number)
+            return list(items) if kind in UNWRAPPED else [self._item(line, number, None, b"")]
+        except _UnusableError as problem:
+            return [Unusable(number, None, problem.reference, problem.type)]
+        except DataError as problem:
+            return [Unusable(number, None, _known(problem), "Bundle")]
+
+    def _long(self, line: LongLine, number: int) -> Iterator[Item]:
+        try:
+            if line.resource_type == "Bundle" and line.envelope().type in UNWRAPPED:
+                yield from self._pieces(line.entries(), number)
+            else:
+                yield self._item(line.whole(), number, None, b"")
+        except _UnusableError as problem:
+            yield Unusable(number, None, problem.reference, problem.type)
+        except DataError as problem:
+            yield Unusable(number, None, _known(problem), "Bundle")
+
+    def _pieces(self, pieces: Iterable[bytes], number: int) -> Iterator[Item]:
+        """The items of a Bundle that is out of the ordinary, or on a long line: entry by entry."""
+        for index, piece in enumerate(pieces):
+            try:
+                entry = _entry.decode(piece)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                yield Unusable(number, index, "not-an-entry")
+                continue
+            # JSON readers drop what stands under a repeated key: no resource may be lost with it.
+            hidden = piece.count(_RESOURCE_TYPE) != bytes(entry.resource).count(_RESOURCE_TYPE)
+            if hidden and _repeats(piece, {"resource"}):
+                yield Unusable(number, index, "repeated-key")
+                continue
+            yield from self._entries((entry,), number, index)
+
+    def _entries(self, entries: Iterable[_Entry], number: int, first: int = 0) -> Iterator[Item]:
+        for index, entry in enumerate(entries, first):
+            raw = entry.resource
+            try:
+                unusual = len(raw) <= len(b"null") or entry.search or b"DELETE" in bytes(entry.request)
+                if unusual and _carries_nothing(entry):
+                    self.facts.skipped += 1
+                else:
+                    yield self._item(raw, number, index, bytes(entry.full_url))
+            except _UnusableError as problem:
+                yield Unusable(number, index, problem.reference, problem.type)
+
+    def _item(self, raw: bytes | msgspec.Raw, number: int, index: int | None, url: bytes) -> Entry:
+        if url in _NO_URL:
+            url = self._url(*type_and_id(raw), number, index)
+        elif _USUAL.match(raw) is None:
+            type_and_id(raw)  # is it a resource at all?
+        text = b'{"fullUrl":%b,"resource":%b}' % (url, raw)
+        return Entry(number, index, url, text, len(url) + _AROUND_URL, len(text) + 1)
+
+    def _url(self, kind: str, identifier: str | None, number: int, index: int | None) -> bytes:
+        if identifier is not None:
+            return f'"{BASE}/{kind}/{identifier}"'.encode()
+        position = f"{self._base}\n{number}\n{'' if index is None else index}"
+        return f'"urn:uuid:{uuid.uuid5(_NAMESPACE, position)}"'.encode()
+
+
+def key_of(raw: bytes | memoryview) -> tuple[str, str]:
+    """Type of a resource, and its ``Type/id`` (the type alone when it has no usable id); for private files only."""
+    try:
+        kind, identifier = type_and_id(raw)
+    except _UnusableError as problem:
+        kind, identifier = problem.type or "", None
+    return kind, f"{kind}/{identifier}" if identifier else kind
+
+
+def type_and_id(raw: bytes | memoryview | msgspec.Raw) -> tuple[str, str | None]:
+    """Type and id of a resource; ``None`` for an id that is missing or could not stand in a URL."""
+    usual = _USUAL.match(raw)
+    if usual is not None:
+        return usual[1].decode(), usual[2].decode()
+    try:
+        head = _head.decode(raw)
+    except msgspec.ValidationError:
+        # An id that is no string is for the service to complain about.
+        return _type(_kind(raw)), None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _unreadable(error) from None
+    text = bytes(raw)
+    suspicious = text.count(_RESOURCE_TYPE) > 1 or text.count(b'"id"') > 1
+    if suspicious and _repeats(text, {"resourceType", "id"}):
+        raise _UnusableError("repeated-key", head.resource_type if _TYPE.fullmatch(head.resource_type) else None)
+    identifier = head.id if head.id is not msgspec.UNSET and _ID.fullmatch(head.id) else None
+    return _type(head.resource_type.encode()), identifier
+
+
+def _type(kind: bytes) -> str:
+    text = kind.decode()
+    if not _TYPE.fullmatch(text):
+        raise _UnusableError("invalid-resource-type")
+    return text
+
+
+class _Kind(msgspec.Struct, rename="camel"):
+    resource_type: str
+
+
+_kind_decoder = msgspec.json.Decoder(_Kind)
+
+
+def _kind(raw: bytes | memoryview | msgspec.Raw) -> bytes:
+    try:
+        return _kind_decoder.decode(raw).resource_type.encode()
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _unreadable(error) from None
+
+
+def _unreadable(error: Exception) -> _UnusableError:
+    if isinstance(error, msgspec.ValidationError):
+        return _UnusableError("not-a-resource")
+    if isinstance(error, RecursionError):
+        return _UnusableError("json-too-deep")
+    return _UnusableError("not-utf8" if isinstance(error, UnicodeDecodeError) else "not-json")
+
+
+def _known(problem: DataError) -> str:
+    return problem.reference if problem.reference in _REASONS else "not-json"
+
+
+def _whole(line: bytes) -> _Bundle | None:
+    """A Bundle read at once; ``None`` for one that must be looked at entry by entry.
+
+    That is one that is not what FHIR says, and one in which not every resource is where it should be: a key that
+    stands twice hides what stood under it before.
+    """
+    try:
+        bundle = _bundle.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    count = line.count(_RESOURCE_TYPE) - 1
+    entries = bundle.entry or ()
+    if count == sum([len(entry.resource) > len(b"null") for entry in entries]):
+        return bundle
+    # Contained resources have a type, too.
+    inside = sum(bytes(entry.resource).count(_RESOURCE_TYPE) for entry in entries)
+    return bundle if count == inside else None
+
+
+def _carries_nothing(entry: _Entry) -> bool:
+    try:
+        if len(entry.resource) <= len(b"null") and bytes(entry.resource) in {b"", b"null"}:
+            return True
+        if entry.request and (request := _method.decode(entry.request)) is not None and request.method == "DELETE":
+            return True
+        return bool(entry.search and (search := _mode.decode(entry.search)) is not None and search.mode == "outcome")
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise _UnusableError("not-an-entry") from None
+
+
+def _repeats(raw: bytes, names: set[str]) -> bool:
+    """Whether one of these keys stands twice at the top level. Slow, and rarely needed."""
+    found: list[str] = []
+
+    def keep(pairs: list[tuple[str, object]]) -> None:
+        found[:] = [name for name, _ in pairs]  # objects end inside out: the last one is the outermost
+
+    try:
+        json.loads(raw, object_pairs_hook=keep, parse_int=str, parse_float=str)
+    except (ValueError, RecursionError):
+        return True  # readable for one parser and not for the other: as ambiguous as it gets
+    return any(found.count(name) > 1 for name in names)

@@ -1,0 +1,187 @@
+"""What the service found: the issues of an OperationOutcome, their places, and counts of them (document 3 §6).
+
+An issue of severity ``error`` or ``fatal`` is a finding. Counts are keyed by severity, resource type and codes and hold
+nothing else: the texts of issues quote data, so they go into private files only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from tasks.shared.answer import ISSUE_CODES
+from tasks.validation.chunks import Place
+
+FINDINGS: Final = frozenset({"fatal", "error"})
+SEVERITIES: Final = ("fatal", "error", "warning", "information", "success")
+OTHER: Final = "other"
+UNPLACED: Final = "unplaced"
+"""The type of findings that concern a chunk as a whole."""
+
+_MESSAGE_ID: Final = "operationoutcome-message-id"
+# A message id is a short code. The HL7 validator also gives the URL of a profile with the key of an invariant behind
+# "#", and for some "Rule key: 'text' failed", of which only the key is taken.
+_CODE: Final = re.compile(r"(?:https?://[^\s#]*#|Rule )?([A-Za-z0-9][A-Za-z0-9_.\-]{0,79})(?:: .*)?", re.DOTALL)
+_ENTRY: Final = re.compile(r"Bundle\.entry\[([0-9]{1,9})\]")
+# What stands between the entry and the element in the two spellings of the HL7 validator.
+_INSIDE: Final = re.compile(r"\.resource(?:\.ofType\([A-Za-z]+\)|/\*[^*]*\*/)?(?=[.\[]|$)")
+
+
+class NotAnOutcomeError(Exception):
+    """The answer is no OperationOutcome. Its text says what it is instead, and quotes nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Issue:
+    """One issue. ``entries`` are the entries of the Bundle that it names, each with the element inside (both without
+    doubles); ``elsewhere`` are its other locations. ``text`` may quote data."""
+
+    severity: str
+    code: str
+    message_id: str
+    entries: dict[int, str]
+    elsewhere: str = field(repr=False)
+    text: str = field(repr=False)
+
+    @property
+    def is_finding(self) -> bool:
+        """Whether it counts for the gate."""
+        return self.severity in FINDINGS
+
+    @property
+    def message_code(self) -> str:
+        """Issue code and message id, where there is one."""
+        return f"{self.code} {self.message_id}".rstrip()
+
+
+class _Coding(msgspec.Struct):
+    code: Any = None
+
+
+class _Details(msgspec.Struct):
+    coding: list[_Coding] | None = None
+    text: str | None = None
+
+
+class _Extension(msgspec.Struct, rename="camel"):
+    url: Any = None
+    value_code: Any = None
+    value_string: Any = None
+
+
+class _Issue(msgspec.Struct):
+    severity: str
+    code: str | None = None
+    details: _Details | None = None
+    diagnostics: str | None = None
+    expression: list[str | None] | None = None
+    location: list[str | None] | None = None
+    extension: list[_Extension] | None = None
+
+
+class _Outcome(msgspec.Struct, rename="camel"):
+    resource_type: str
+    issue: list[_Issue] | None = None
+
+
+class _Kind(msgspec.Struct, rename="camel"):
+    resource_type: Any = None
+
+
+_outcome = msgspec.json.Decoder(_Outcome)
+_kind = msgspec.json.Decoder(_Kind)
+
+
+def read_outcome(body: bytes) -> list[Issue]:
+    """The issues of an OperationOutcome; none when it has none. Raises ``NotAnOutcomeError``."""
+    try:
+        if not body.isascii():
+            body.decode()  # msgspec does not look into strings that it only passes over
+        outcome = _outcome.decode(body)
+    except msgspec.ValidationError:
+        raise NotAnOutcomeError(_instead(body)) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise NotAnOutcomeError("something that is no JSON") from None
+    if outcome.resource_type != "OperationOutcome":
+        raise NotAnOutcomeError("a resource that is no OperationOutcome")
+    return [_read(issue) for issue in outcome.issue or ()]
+
+
+def _instead(body: bytes) -> str:
+    try:
+        kind = _kind.decode(body).resource_type
+    except msgspec.DecodeError:
+        kind = None
+    if kind == "OperationOutcome":
+        return "an OperationOutcome with issues that are not what FHIR says"
+    return "JSON that is no resource" if kind is None else "a resource that is no OperationOutcome"
+
+
+def _read(issue: _Issue) -> Issue:
+    severity = issue.severity.lower()
+    if severity not in SEVERITIES:
+        raise NotAnOutcomeError("an issue without a severity that FHIR knows")
+    entries: dict[int, str] = {}
+    elsewhere: dict[str, None] = {}
+    for place in _places(issue):
+        match = _ENTRY.search(place)
+        if match:
+            entries.setdefault(int(match[1]), _INSIDE.sub("", place[match.end() :], count=1))
+        else:
+            elsewhere[place] = None
+    details = issue.details or _Details()
+    texts = dict.fromkeys(text for text in (issue.diagnostics, details.text) if text)
+    code = issue.code if issue.code in ISSUE_CODES else OTHER
+    return Issue(severity, code, _message_id(issue, details), entries, "; ".join(elsewhere), "\n".join(texts))
+
+
+def _places(issue: _Issue) -> Iterable[str]:
+    """The expressions; the older ``location`` says the same in XPath or as line and column, or is all there is."""
+    expressions = [place for place in issue.expression or () if place]
+    locations = [place for place in issue.location or () if place]
+    if any(map(_ENTRY.search, expressions)) or not locations:
+        return expressions
+    return locations if any(map(_ENTRY.search, locations)) else expressions or locations
+
+
+def _message_id(issue: _Issue, details: _Details) -> str:
+    candidates = [coding.code for coding in details.coding or ()]
+    for extension in issue.extension or ():
+        if isinstance(extension.url, str) and extension.url.rpartition("/")[2] == _MESSAGE_ID:
+            candidates += (extension.value_code, extension.value_string)
+    for candidate in candidates:
+        if isinstance(candidate, str) and (match := _CODE.fullmatch(candidate)):
+            return match[1]
+    return ""
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts of issues. ``types`` and ``codes`` count findings only; ``resources`` have at least one."""
+
+    issues: int = 0
+    findings: int = 0
+    resources: int = 0
+    severities: Counter[str] = field(default_factory=Counter)
+    types: Counter[str] = field(default_factory=Counter)
+    codes: Counter[str] = field(default_factory=Counter)
+
+    def add(self, issues: Iterable[Issue], place: Callable[[int], Place | None]) -> None:
+        """Count the issues of one answer; ``place`` tells where its entries came from."""
+        hit: set[int] = set()
+        for issue in issues:
+            self.issues += 1
+            self.severities[issue.severity] += 1
+            if not issue.is_finding:
+                continue
+            self.findings += 1
+            self.codes[issue.message_code] += 1
+            known = {entry: where.type for entry in issue.entries if (where := place(entry)) is not None}
+            hit |= known.keys()
+            self.types.update(set(known.values()) or {UNPLACED})
+        self.resources += len(hit)

@@ -1,0 +1,234 @@
+"""The report of one file, and what the ledger knows of it (document 3 §6).
+
+``<base>.validation.ndjson`` holds the OperationOutcomes about the chunks of a file, in their order, each as it was
+answered but on one line; it is called ``….part`` until it is complete. Under ``.state/`` lie the file's rows of the
+summary and the ledger: which resources were asked about, how long report and rows were then, and the counts. So a run
+that was interrupted goes on behind the last chunk that all three know, and a finished file's findings count without
+asking again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from tasks.shared.errors import ReconciliationError, StorageError
+from tasks.shared.ledger import Ledger
+from tasks.shared.ndjson import PART, base_name, storage_error, sync_directory
+from tasks.validation.chunks import Chunk
+from tasks.validation.client import Outcome
+from tasks.validation.entries import Facts
+from tasks.validation.findings import OTHER, Tally
+from tasks.validation.growing import GrowingFile, size_of
+from tasks.validation.summary import rows
+
+SUFFIX: Final = ".validation.ndjson"
+STATE: Final = ".state"
+MAX_NAMES: Final = 200
+"""Distinct types, and message codes, that are counted for a file; further ones are counted together."""
+
+WRITE_SECONDS: Final = 0.25
+"""Answers are written down at most this often, in seconds: for a fast service that is most of the work. They are what
+a killed process loses."""
+
+_WRITE_BYTES: Final = 1024 * 1024
+_REPORT, _ROWS = "report_bytes", "row_bytes"
+
+
+class Reports:
+    """The ``validation/`` directory of one step instance. Raises ``StorageError``."""
+
+    def __init__(self, directory: Path, files: Iterable[Path]) -> None:
+        self.directory = directory
+        self.state = directory / STATE
+        self.names = _names(files)
+        try:
+            for place in (directory, self.state):
+                place.mkdir(mode=0o700, exist_ok=True)
+            self._remove_strangers()
+        except OSError as error:
+            raise storage_error(error, directory) from None
+
+    def report(self, name: str) -> Path:
+        """Where the report of a data file is."""
+        return self.directory / f"{self.names[name]}{SUFFIX}"
+
+    def fragment(self, name: str) -> Path:
+        """Where the rows of a data file are."""
+        return self.state / f"{self.names[name]}.csv"
+
+    def _remove_strangers(self) -> None:
+        """Reports about files that are no longer part of the input would be taken for current ones."""
+        expected = {self.report(name).name for name in self.names} | {self.fragment(name).name for name in self.names}
+        for path in [*self.directory.glob(f"*{SUFFIX}*"), *self.state.glob("*.csv*")]:
+            if path.name.removesuffix(PART) not in expected:
+                path.unlink()
+
+
+class FileReport:
+    """The report of ``path`` in the making. Used by one thread.
+
+    ``complete`` says that an earlier run finished it; else ``done`` items of the file were validated before, and
+    ``add`` goes on behind them. ``close`` leaves everything in place for the next run. Raises ``StorageError``.
+    """
+
+    def __init__(
+        self, reports: Reports, ledger: Ledger, path: Path, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.path = path
+        self._ledger = ledger
+        self._clock = clock
+        self._final = reports.report(path.name)
+        self._part = self._final.with_name(self._final.name + PART)
+        self._rows = reports.fragment(path.name)
+        self._open: tuple[GrowingFile, GrowingFile] | None = None
+        identity = _identity(path)
+        self.account = ledger.account(path.name, identity)
+        self.complete = self._finished()
+        if not self.complete and not self._resumable():
+            ledger.account(path.name, "")  # what it knew is void
+            self.account = ledger.account(path.name, identity)
+            self._final.unlink(missing_ok=True)
+        self.done = len(self.account.done)
+        self._pending = _Pending(self.done)
+        self._written = clock()
+
+    def add(self, chunk: Chunk, outcomes: Iterable[Outcome]) -> None:
+        """Take in what was answered about the next chunk."""
+        pending = self._pending
+        tally = Tally()
+        for outcome in outcomes:
+            issues = outcome.issues()
+            tally.add(issues, outcome.place)
+            pending.rows += rows(self.path.name, outcome, issues)
+            pending.report += outcome.line + b"\n"
+        pending.counts.update(_counts(tally, self.account.counts, pending.counts))
+        pending.stop = chunk.first + chunk.count
+        if self._clock() - self._written >= WRITE_SECONDS or len(pending.report) + len(pending.rows) >= _WRITE_BYTES:
+            self._write()
+
+    def finish(self, facts: Facts) -> None:
+        """The file was read to its end, and everything was answered. Raises ``ReconciliationError`` if it was not."""
+        self._write()
+        if len(self.account.done) != facts.resources:
+            raise ReconciliationError(
+                "validation-counts",
+                f"validation: {facts.resources:,} resources were read, but {len(self.account.done):,} validated",
+                context=self.path.name,
+                hint="this is a defect; continuing the job asks about what the ledger does not know",
+            )
+        for file in self._files():
+            file.finish()
+        self._ledger.complete(
+            self.path.name,
+            {"lines": facts.lines, "bytes": facts.bytes, "resources": facts.resources, "skipped": facts.skipped},
+        )
+        # The report's name is the sign that the file is done.
+        self._rename()
+        self.complete = True
+
+    def close(self) -> None:
+        """Write down what was answered, and close the files; they are kept."""
+        # What cannot be written down is asked about again; the error that led here is the one to report.
+        with contextlib.suppress(StorageError):
+            self._write()
+        for file in self._open or ():
+            file.close()
+        self._open = None
+
+    def _write(self) -> None:
+        pending, self._pending = self._pending, _Pending(self._pending.stop)
+        self._written = self._clock()
+        if pending.start == pending.stop:
+            return
+        report, fragment = self._files()
+        report.write(pending.report)
+        fragment.write(pending.rows)
+        pending.counts.update({_REPORT: len(pending.report), _ROWS: len(pending.rows)})
+        # Last: what the ledger does not know is cut off again.
+        self._ledger.done(self.path.name, range(pending.start, pending.stop), **pending.counts)
+
+    def _files(self) -> tuple[GrowingFile, GrowingFile]:
+        if self._open is None:
+            counts = self.account.counts
+            report = GrowingFile(self._part, counts[_REPORT])
+            try:
+                self._open = report, GrowingFile(self._rows, counts[_ROWS])
+            except BaseException:
+                report.close()
+                raise
+        return self._open
+
+    def _rename(self) -> None:
+        try:
+            self._part.replace(self._final)
+        except OSError as error:
+            raise storage_error(error, self._final) from None
+        sync_directory(self._final.parent)
+
+    def _finished(self) -> bool:
+        counts = self.account.counts
+        if self.account.complete is None or size_of(self._rows) != counts[_ROWS]:
+            return False
+        if size_of(self._final) == counts[_REPORT]:
+            return True
+        if size_of(self._part) != counts[_REPORT]:
+            return False
+        self._rename()  # the run before was killed just there
+        return True
+
+    def _resumable(self) -> bool:
+        if self.account.complete is not None or size_of(self._final) >= 0:
+            return False
+        needed = ((self._part, self.account.counts[_REPORT]), (self._rows, self.account.counts[_ROWS]))
+        return all(not size or size_of(path) >= size for path, size in needed)
+
+
+class _Pending:
+    """What was answered and is not written yet, from item ``start`` up to ``stop`` of the file."""
+
+    def __init__(self, start: int) -> None:
+        self.start = self.stop = start
+        self.report = b""
+        self.rows = b""
+        self.counts: Counter[str] = Counter()
+
+
+def _names(files: Iterable[Path]) -> dict[str, str]:
+    """Base names of the reports by file name; a file whose base is taken by one before it uses its whole name."""
+    names: dict[str, str] = {}
+    taken: set[str] = set()
+    for file in files:
+        base = base_name(file.name)
+        name = file.name if base.casefold() in taken else base
+        taken.add(name.casefold())
+        names[file.name] = name
+    return names
+
+
+def _identity(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
+    except OSError as error:
+        raise storage_error(error, path) from None
+
+
+def _counts(tally: Tally, *before: Mapping[str, int]) -> dict[str, int]:
+    """A tally as the ledger keeps it: numbers under names. ``before`` are the counts that were kept already."""
+    counts = Counter({"issues": tally.issues, "findings": tally.findings, "resources": tally.resources})
+    counts.update({f"severity {severity}": count for severity, count in tally.severities.items()})
+    for what, found in (("type", tally.types), ("code", tally.codes)):
+        known = {name for names in before for name in names if name.startswith(what)} if found else set()
+        for key, count in found.items():
+            name = f"{what} {key}"
+            if name not in known and len(known) >= MAX_NAMES:
+                name = f"{what} {OTHER}"
+            known.add(name)
+            counts[name] += count
+    return counts

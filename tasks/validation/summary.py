@@ -1,0 +1,73 @@
+"""``summary.csv``: every issue with file, line, ``Type/id`` (document 3 §6). Private: 0600, in the job directory.
+
+It is put together from one fragment for each file, written while the file is validated, so a million findings are
+never in memory and a resumed run need not ask again.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import shutil
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+from tasks.shared.ndjson import PartFile, storage_error
+from tasks.validation.client import Outcome
+from tasks.validation.findings import Issue
+
+SUMMARY: Final = "summary.csv"
+COLUMNS: Final = (
+    "file",
+    "line",
+    "entry",
+    "resource",
+    "severity",
+    "code",
+    "message_id",
+    "location",
+    "message",
+)
+
+
+def rows(file: str, outcome: Outcome, issues: Iterable[Issue]) -> bytes:
+    """The issues of one outcome as lines of CSV: one for each entry that an issue names.
+
+    An issue that names none concerns the Bundle as a whole, so it gets the range of lines that the Bundle holds.
+    """
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    for issue in issues:
+        what = (issue.severity, issue.code, issue.message_id)
+        message = " ".join(issue.text.split())
+        for where in _places(outcome, issue):
+            writer.writerow((file, *where[:-1], *what, where[-1], message))
+    # A lone surrogate, which JSON can spell, is no Unicode text.
+    return text.getvalue().encode("utf-8", "backslashreplace")
+
+
+def _places(outcome: Outcome, issue: Issue) -> Iterator[tuple[str | int, ...]]:
+    found = False
+    for entry, element in issue.entries.items():
+        if (place := outcome.place(entry)) is not None:
+            found = True
+            index = "" if place.entry is None else place.entry
+            yield place.line, index, place.key, f"{place.type}{element}"
+    if not found:
+        first, last = outcome.span
+        yield f"{first}-{last}" if first < last else first, "", "", issue.elsewhere
+
+
+def assemble(target: Path, fragments: Iterable[Path]) -> None:
+    """Write ``summary.csv`` from the fragments, in their order. Raises ``StorageError``."""
+    with PartFile(target) as part:
+        part.write((",".join(COLUMNS) + "\n").encode())
+        for fragment in fragments:
+            try:
+                file = fragment.open("rb")
+            except OSError as error:
+                raise storage_error(error, fragment) from None
+            with file:
+                shutil.copyfileobj(file, part, 1 << 20)
+        part.commit()

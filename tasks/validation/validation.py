@@ -1,0 +1,271 @@
+"""The validation step: every resource of the input is checked by the service, and stays where it is (document 3 §6).
+
+The step completes whatever is found: whether the pipeline goes on is decided by the gate, from what the step reports.
+Reports and ``summary.csv`` are in ``validation/``; a second validation step of a pipeline writes to
+``validation-<position>/``.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tasks.shared.answer import answer_of
+from tasks.shared.errors import DataError, InputError, SluiceError
+from tasks.shared.http import ServiceClient
+from tasks.shared.ledger import Ledger
+from tasks.shared.ndjson import data_files, lines_with_long, storage_error
+from tasks.shared.step import StepContext, StepResult
+from tasks.shared.window import in_order
+from tasks.validation.chunks import Chunk, pack
+from tasks.validation.client import Outcome, Validator
+from tasks.validation.course import Course
+from tasks.validation.entries import Facts, Reader
+from tasks.validation.findings import OTHER, SEVERITIES
+from tasks.validation.places import directory_name
+from tasks.validation.report import FileReport, Reports
+from tasks.validation.summary import SUMMARY, assemble
+
+LEDGER: Final = "ledger.ndjson"
+REFUSED: Final = "refused-answer"
+"""What the service said when it refused a request. It may quote data, so it is kept here and nowhere else."""
+
+_SPARE: Final = 4
+"""Chunks in the window beside those that are asked about: one slow answer must not keep the other threads waiting."""
+
+log = logging.getLogger("sluice.validation")
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Numbers that are not configuration.
+
+    ``timeout`` (seconds) is for one request that the service works on alone. Some services take one at a time, so every
+    request is given as much again for each one that may be before it in the queue. ``refused`` is how many bytes of a
+    refusal are kept, ``codes`` how many message codes the result shows. ``mebibyte`` is the unit of the size of chunks.
+    """
+
+    timeout: float = 600.0
+    refused: int = 1024 * 1024
+    codes: int = 100
+    mebibyte: int = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A chunk of a file, to be sent."""
+
+    report: FileReport
+    chunk: Chunk
+
+    def __len__(self) -> int:
+        return len(self.chunk.body)
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """A file was read to its end."""
+
+    report: FileReport
+    facts: Facts
+
+    def __len__(self) -> int:
+        return 0
+
+
+_Work = _Part | _End
+
+
+def run(
+    context: StepContext, *, bounds: Bounds | None = None, sleep: Callable[[float], None] | None = None
+) -> StepResult:
+    """Validate every data file of the input that has no report yet, and count the findings of all.
+
+    ``sleep`` (seconds) is a seam for tests. Raises ``TransientError`` when the service stays away or busy, and
+    ``ServiceError`` when it refuses or answers something else than an OperationOutcome, both with file and lines.
+    """
+    config = context.config
+    service = config.services.validation
+    if service.url is None:
+        raise InputError("validation-url", "validation: there is no service to ask", context="services.validation.url")
+    files = data_files(context.input_dir)
+    if not files:
+        raise DataError("validation-no-input", "validation: there is nothing to validate", context=str(context.source))
+    bounds = bounds or Bounds()
+    with ServiceClient(
+        "validation",
+        tls=config.tls,
+        retry=config.retry,
+        stop=context.stop,
+        stats=context.stats,
+        max_connections=service.max_concurrent_requests,
+        sleep=sleep,
+    ) as client:
+        timeout = bounds.timeout * service.max_concurrent_requests
+        return _Validation(context, files, Validator(client, service.url, timeout=timeout), bounds).run()
+
+
+class _Validation:
+    def __init__(self, context: StepContext, files: list[Path], validator: Validator, bounds: Bounds) -> None:
+        service = context.config.services.validation
+        self._context = context
+        self._progress = context.progress
+        self._files = files
+        self._validator = validator
+        self._bounds = bounds
+        self._threads = service.max_concurrent_requests
+        self._limit = service.bundle_chunk_size_mb * bounds.mebibyte
+        self._directory = context.job_dir / directory_name(context.config.pipeline.enabled_steps, context.position)
+        self._course = Course(files)
+        self._open: list[FileReport] = []
+        self._reports: dict[str, FileReport] = {}
+
+    def run(self) -> StepResult:
+        places = Reports(self._directory, self._files)
+        self._remove(REFUSED)
+        self._progress.expect(files=len(self._files))
+        with Ledger(places.state / LEDGER) as ledger:
+            try:
+                for work, outcomes in in_order(
+                    self._works(places, ledger),
+                    self._ask,
+                    threads=self._threads,
+                    stop=self._context.stop,
+                    weigh=len,
+                    budget=(self._threads + _SPARE) * self._limit,
+                ):
+                    self._take(work, outcomes)
+            except SluiceError as error:
+                self._keep_answer(error)
+                raise
+            finally:
+                for report in self._open:
+                    report.close()
+        assemble(self._directory / SUMMARY, map(places.fragment, self._reports))
+        return self._result()
+
+    # Reading
+
+    def _works(self, places: Reports, ledger: Ledger) -> Iterator[_Work]:
+        for path in self._files:
+            report = self._reports[path.name] = FileReport(places, ledger, path)
+            if report.complete:
+                facts = Facts(**report.account.complete or {})
+                self._progress.add(files=1, bytes=facts.bytes, resources=facts.resources)
+                self._progress.say(fraction=self._course.end_of(path, facts.bytes))
+                continue
+            self._open.append(report)
+            self._progress.add(resources=report.done)
+            reader = Reader(path.name)
+            lines = lines_with_long(path, limit=self._limit, spool=places.state)
+            for chunk in pack(
+                ((items, reader.facts.bytes) for items in reader.groups(lines)),
+                file=path.name,
+                limit=self._limit,
+                skip=report.done,
+            ):
+                yield _Part(report, chunk)
+                del chunk  # its bytes belong to the window
+            yield _End(report, reader.facts)
+
+    # Asking, in threads
+
+    def _ask(self, work: _Work) -> tuple[_Work, list[Outcome]]:
+        return work, self._validator.validate(work.chunk) if isinstance(work, _Part) else []
+
+    # Reporting
+
+    def _take(self, work: _Work, outcomes: list[Outcome]) -> None:
+        report = work.report
+        if isinstance(work, _Part):
+            chunk = work.chunk
+            report.add(chunk, outcomes)
+            self._progress.add(bytes=len(chunk.body), resources=chunk.count)
+            self._progress.say(fraction=self._course.within(report.path, chunk.read))
+            return
+        report.finish(work.facts)
+        report.close()
+        self._open.remove(report)
+        self._progress.add(files=1)
+        self._progress.say(fraction=self._course.end_of(report.path, work.facts.bytes))
+        findings = report.account.counts["findings"]
+        if findings:
+            log.info("validation: %s has %d findings", report.path.name, findings)
+
+    def _keep_answer(self, error: SluiceError) -> None:
+        """Keep what the service said about a request that it refused, and say where."""
+        answer = answer_of(error)
+        if answer is None or not answer.body:
+            return
+        path = self._directory / REFUSED
+        self._remove(REFUSED)
+        try:
+            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            with os.fdopen(handle, "wb") as file:
+                file.write(answer.body[: self._bounds.refused])
+        except OSError as problem:
+            log.warning("validation: the answer cannot be kept: %s", storage_error(problem, path).message)
+            return
+        kept = f"the answer is in {self._directory.name}/{REFUSED} in the job directory; it may quote data"
+        error.hint = f"{error.hint}; {kept}" if error.hint else kept
+
+    def _remove(self, name: str) -> None:
+        path = self._directory / name
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise storage_error(error, path) from None
+
+    def _result(self) -> StepResult:
+        facts = Facts()
+        counts: Counter[str] = Counter()
+        for report in self._reports.values():
+            known = report.account.complete or {}
+            facts.lines += known["lines"]
+            facts.bytes += known["bytes"]
+            facts.resources += known["resources"]
+            facts.skipped += known["skipped"]
+            counts.update(report.account.counts)
+        warnings = (
+            (f"{facts.skipped:,} Bundle entries held nothing to validate (no resource, DELETE, search outcome)",)
+            if facts.skipped
+            else ()
+        )
+        severities = {severity: counts[f"severity {severity}"] for severity in SEVERITIES}
+        return StepResult(
+            files=len(self._files),
+            resources_in=facts.resources,
+            resources_out=facts.resources,
+            lines_in=facts.lines,
+            bytes_in=facts.bytes,
+            warnings=warnings,
+            details={
+                "findings": counts["findings"],
+                "resources_with_findings": counts["resources"],
+                "issues": counts["issues"],
+                "severities": {severity: count for severity, count in severities.items() if count},
+                "types": dict(_largest(counts, "type ")),
+                "codes": _fewer(_largest(counts, "code "), self._bounds.codes),
+                "reports": self._directory.name,
+                "report_files": len(self._reports),
+                "skipped_entries": facts.skipped,
+            },
+        )
+
+
+def _largest(counts: Counter[str], prefix: str) -> list[tuple[str, int]]:
+    """The counts under a prefix, the largest first."""
+    found = [(name.removeprefix(prefix), count) for name, count in counts.items() if name.startswith(prefix)]
+    return sorted(found, key=lambda pair: (-pair[1], pair[0]))
+
+
+def _fewer(counts: list[tuple[str, int]], most: int) -> dict[str, int]:
+    """At most so many of them, and the others together."""
+    named = [pair for pair in counts if pair[0] != OTHER]
+    others = sum(count for _, count in counts) - sum(count for _, count in named[:most])
+    return dict(named[:most]) | ({OTHER: others} if others else {})

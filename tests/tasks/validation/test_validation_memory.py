@@ -1,0 +1,69 @@
+"""Memory does not grow with the data: at most 300 MB (``performance.md``), for many lines and for a single one."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.tasks.validation.support import Reply, outcome, serving
+
+ROOT = Path(__file__).parents[3]
+MB = 1_000_000
+
+CLIENT = """
+import json, resource, sys
+from pathlib import Path
+import prefect
+from tests.tasks.validation.support import Job
+
+result = Job(Path(sys.argv[1])).validate(sys.argv[2], bundle_chunk_size_mb=10, max_concurrent_requests=4)
+print(json.dumps([resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, result.resources_in]))
+"""
+
+
+def entry(number: int) -> bytes:
+    resource = {"resourceType": "Observation", "id": f"o{number}", "note": "y" * 900}
+    return json.dumps({"fullUrl": f"urn:uuid:{number}", "resource": resource, "request": {"method": "PUT"}}).encode()
+
+
+def write(path: Path, lines: int, entries: int) -> None:
+    with path.open("wb") as file:
+        for line in range(lines):
+            file.write(b'{"resourceType":"Bundle","type":"transaction","entry":[')
+            for number in range(entries):
+                file.write((b"," if number else b"") + entry(line * entries + number))
+            file.write(b"]}\n")
+
+
+def peak(directory: Path) -> tuple[int, int]:
+    """Most bytes of memory of a run in a process of its own, and how many resources it read."""
+    finding = {"severity": "error", "code": "structure", "expression": ["Bundle.entry[0]"], "diagnostics": "z" * 500}
+    with serving(lambda *_: Reply(200, outcome(*[finding] * 2000))) as server:
+        server.bodies = _Nothing()
+        arguments = [sys.executable, "-c", CLIENT, str(directory), server.url]
+        run = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, timeout=170, check=True)
+    memory, count = json.loads(run.stdout.splitlines()[-1])
+    return memory, count
+
+
+class _Nothing(list[bytes]):
+    """What the service got need not be kept."""
+
+    def append(self, _: bytes, /) -> None:
+        pass
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize(("lines", "entries"), [(2000, 100), (1, 400_000)], ids=["200 MB", "one line of 400 MB"])
+def test_a_run_needs_at_most_300_mb_of_memory_prefect_included(tmp_path: Path, lines: int, entries: int) -> None:
+    (tmp_path / "import").mkdir()
+    write(tmp_path / "import" / "a.ndjson", lines, entries)
+    assert (tmp_path / "import" / "a.ndjson").stat().st_size > lines * entries * 1000
+    memory, count = peak(tmp_path)
+    print(f"peak {memory / MB:.0f} MB")
+    assert count == lines * entries
+    assert memory <= 300 * MB

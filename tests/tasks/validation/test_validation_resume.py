@@ -1,0 +1,232 @@
+"""An interrupted validation goes on where it stopped, and its findings still count (document 3 §6)."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tasks.shared.errors import SluiceError
+from tests.tasks.validation.support import FakeService, Job, Reply, patient, patient_line, resource, serving
+
+ROOT = Path(__file__).parents[3]
+
+# A process of its own, so that it can be killed: directory, URL, bytes of a chunk.
+CLIENT = """
+import json, sys
+from pathlib import Path
+from tests.tasks.validation.support import Job
+
+result = Job(Path(sys.argv[1])).validate(sys.argv[2], chunk_bytes=int(sys.argv[3]), max_concurrent_requests=3)
+print(json.dumps(result.as_dict()))
+"""
+CHUNK = 900
+REQUESTS = 23
+"""How many requests that input takes."""
+
+
+def fill(job: Job) -> None:
+    """Input of all kinds: plain lines, Bundles, one line above the size of a chunk, what cannot be sent."""
+    job.write("core.ndjson", *[resource("Organization", f"org{n}", bad=n % 2) for n in range(5)])
+    job.write("a.ndjson", *[patient_line(n, 4, bad=1) for n in range(4)], patient_line(9, 40, bad=1))
+    job.write("b.ndjson", *[patient(f"p{n}", bad=n % 3, x="y" * 200) for n in range(20)], b'{"id":"x"}')
+    job.write("c.ndjson")
+
+
+Whole = tuple[dict[str, bytes], dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    """What an undisturbed run writes, and what it counts."""
+    job = Job(tmp_path_factory.mktemp("undisturbed"))
+    fill(job)
+    with serving() as server:
+        result = job.validate(server.url, chunk_bytes=CHUNK)
+        assert len(server.bodies) == REQUESTS
+    return job.files(), result.details
+
+
+def test_a_second_run_over_finished_files_asks_nothing_and_reports_the_same(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    fill(job)
+    with serving() as server:
+        details = job.validate(server.url, chunk_bytes=CHUNK).details
+        expected = job.files()
+        asked = len(server.bodies)
+        result = job.validate(server.url, chunk_bytes=9 * CHUNK)
+        assert len(server.bodies) == asked
+    assert result.details == details
+    assert result.details["findings"] > 50
+    assert job.files() == expected
+
+
+def test_a_file_with_a_report_is_skipped_and_its_findings_still_count(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.write("a.ndjson", patient("p1", bad=2))
+    with serving() as server:
+        job.validate(server.url)
+        job.write("b.ndjson", patient("p2", bad=1))
+        result = job.validate(server.url)
+    assert server.validated == ["Patient/p1", "Patient/p2"]
+    assert (result.details["findings"], result.resources_in) == (3, 2)
+    assert [row["file"] for row in job.summary() if row["resource"]] == ["a.ndjson", "a.ndjson", "b.ndjson"]
+
+
+def test_a_file_that_changed_since_its_report_is_validated_anew(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.write("a.ndjson", patient("p1", bad=2))
+    job.write("b.ndjson", patient("p2", bad=1))
+    with serving() as server:
+        job.validate(server.url)
+        job.write("a.ndjson", patient("p1"))
+        result = job.validate(server.url)
+    assert server.validated[2:] == ["Patient/p1"]
+    assert result.details["findings"] == 1
+
+
+@pytest.mark.parametrize("gone", ["a.validation.ndjson", ".state/a.csv", ".state/ledger.ndjson"])
+def test_whose_report_or_records_are_gone_is_validated_anew(tmp_path: Path, gone: str) -> None:
+    job = Job(tmp_path)
+    job.write("a.ndjson", patient("p1", bad=2))
+    with serving() as server:
+        first = job.validate(server.url)
+        files = job.files()
+        (job.output / gone).unlink()
+        again = job.validate(server.url)
+    assert len(server.bodies) == 2
+    assert again.details == first.details
+    assert job.files() == files
+
+
+def test_a_report_about_a_file_that_is_no_longer_there_is_removed(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.write("a.ndjson", patient("p1", bad=2))
+    gone = job.write("b.ndjson", patient("p2", bad=1))
+    with serving() as server:
+        job.validate(server.url)
+        gone.unlink()
+        result = job.validate(server.url)
+    assert sorted(job.reports()) == ["a.validation.ndjson"]
+    assert result.details["findings"] == 2
+    assert {row["file"] for row in job.summary()} == {"a.ndjson"}
+
+
+def test_a_large_file_goes_on_inside(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.write("a.ndjson", *[patient(f"p{n}", bad=1, x="y" * 600) for n in range(30)])
+    with serving(lambda number, _: Reply(403) if number == 20 else None) as server:
+        with pytest.raises(SluiceError):
+            job.validate(server.url, chunk_bytes=1000, max_concurrent_requests=1)
+        assert sorted(job.reports()) == []
+        server.script = None
+        result = job.validate(server.url, chunk_bytes=1000)
+    assert sorted(server.validated) == sorted(f"Patient/p{n}" for n in range(30))
+    assert (result.details["findings"], result.resources_in, result.lines_in) == (30, 30, 30)
+    assert [row["resource"] for row in job.summary() if row["resource"]] == [f"Patient/p{n}" for n in range(30)]
+
+
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rounds=st.lists(st.tuples(st.integers(0, 15), st.integers(0, 40)), min_size=1, max_size=4))
+def test_whatever_end_of_ledger_and_files_a_crash_leaves_the_reports_come_out_the_same(
+    whole: Whole, tmp_path_factory: pytest.TempPathFactory, rounds: list[tuple[int, int]]
+) -> None:
+    expected, details = whole
+    job = Job(tmp_path_factory.mktemp("job"))
+    fill(job)
+    with serving() as server:
+        for good, lost in rounds:
+            until = len(server.bodies) + good
+            server.script = lambda number, _, until=until: Reply(403) if number >= until else None
+            with suppress(SluiceError):
+                job.validate(server.url, chunk_bytes=CHUNK, max_concurrent_requests=1 + good % 3)
+            ledger = job.output / ".state" / "ledger.ndjson"
+            ledger.write_bytes(ledger.read_bytes()[: -lost or None])
+        server.script = None
+        result = job.validate(server.url, chunk_bytes=CHUNK)
+    assert job.files() == expected
+    assert result.details == details
+
+
+def test_parts_that_a_power_cut_left_shorter_than_the_ledger_says_are_begun_anew(whole: Whole, tmp_path: Path) -> None:
+    expected, details = whole
+    job = Job(tmp_path / "job")
+    fill(job)
+    with serving(lambda number, _: Reply(403) if number == 18 else None) as server:
+        with pytest.raises(SluiceError):
+            job.validate(server.url, chunk_bytes=CHUNK, max_concurrent_requests=1)
+        [part] = job.output.glob("*.part")
+        os.truncate(part, 10)
+        server.script = None
+        result = job.validate(server.url, chunk_bytes=CHUNK)
+    assert job.files() == expected
+    assert result.details == details
+
+
+def start(job: Job, url: str) -> subprocess.Popen[str]:
+    arguments = [sys.executable, "-c", CLIENT, str(job.directory), url, str(CHUNK)]
+    return subprocess.Popen(arguments, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+
+
+def finish(job: Job, server: FakeService) -> dict[str, Any]:
+    server.script = None
+    process = start(job, server.url)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    details: dict[str, Any] = json.loads(out)["details"]
+    return details
+
+
+@pytest.mark.parametrize("at", [0, 9, 20])
+def test_kill_9_at_a_request_loses_nothing_and_ends_as_an_undisturbed_run(
+    whole: Whole, tmp_path: Path, at: int
+) -> None:
+    expected, details = whole
+    job = Job(tmp_path / "job")
+    fill(job)
+    process: list[subprocess.Popen[str]] = []
+
+    def script(number: int, _: bytes) -> Reply | None:
+        if number != at:
+            return None
+        os.kill(process[0].pid, signal.SIGKILL)
+        return Reply(reset=True)
+
+    with serving(script) as server:
+        process.append(start(job, server.url))
+        process[0].communicate(timeout=60)
+        assert process[0].returncode == -signal.SIGKILL
+        before = len(server.bodies)
+        assert finish(job, server) == details
+        # Answers that came in the last quarter of a second are lost with the process.
+        assert len(server.bodies) <= REQUESTS + before
+    assert job.files() == expected
+
+
+@pytest.mark.campaign
+def test_kill_9_at_30_random_moments_ends_as_an_undisturbed_run(whole: Whole, tmp_path: Path) -> None:
+    expected, details = whole
+    chance = random.Random(20260302)
+    with serving(lambda *_: Reply(seconds=0.01)) as server:
+        for number in range(30):
+            job = Job(tmp_path / f"job{number}")
+            fill(job)
+            server.script = lambda *_: Reply(seconds=0.01)
+            for _ in range(1 + number % 2):
+                process = start(job, server.url)
+                time.sleep(chance.uniform(0.3, 1.6))
+                process.kill()
+                process.communicate(timeout=60)
+            assert finish(job, server) == details
+            assert job.files() == expected
