@@ -9,8 +9,10 @@ each time and the decision is kept in a label.
 from __future__ import annotations
 
 import signal
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -206,3 +208,9 @@ def raise_termination_if_asked() -> None:
 
     if get_intent() is not None:
         raise TerminationSignal(signal.SIGTERM)
+
+
+def in_scratch_directory() -> bool:
+    """Whether this process works in a directory that a process worker made for one run, and removes after it."""
+    here = Path.cwd()
+    return here.parent == Path(tempfile.gettempdir()).resolve() and here.name.endswith("prefect")

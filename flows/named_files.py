@@ -9,6 +9,8 @@ from pathlib import Path
 
 from config import PipelineConfig
 from flows.inputs import JobInputs
+from tasks.flattening.lookup import lookup_findings
+from tasks.pseudonymizer.rules import read_rules
 from tasks.shared.errors import InputError, SluiceError
 
 
@@ -28,9 +30,18 @@ def findings(config: PipelineConfig, inputs: JobInputs, steps: Sequence[str]) ->
         )  # fmt: skip
     if "pseudonymizer" in steps and rules is not None:
         given = "--anonymization-config" if inputs.anonymization_config is not None else None
-        yield from _file(given or "services.pseudonymizer.anonymization_config", rules)
+        unreadable = list(_file(given or "services.pseudonymizer.anonymization_config", rules))
+        yield from unreadable or _rules(rules)
     if "flattening" in steps and lookup is not None:
-        yield from _file("services.flattening.lookup_path", lookup)
+        unreadable = list(_file("services.flattening.lookup_path", lookup))
+        yield from unreadable or lookup_findings(lookup)
+
+
+def _rules(path: Path) -> Iterator[SluiceError]:
+    try:
+        read_rules(path)
+    except SluiceError as error:
+        yield error
 
 
 def is_special(path: Path) -> bool:

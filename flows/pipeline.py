@@ -7,12 +7,11 @@ again goes on where it stopped.
 import os
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.states import Cancelled, Completed, Crashed, Failed
-from pydantic import Field
 
 from config import ConfigError
 from flows import engine, gate, presenter, reporting
@@ -27,7 +26,7 @@ from flows.signals import signals
 from flows.watch import end_now
 from tasks import CATALOGUE, Step
 from tasks.shared.defects import translate_defect
-from tasks.shared.errors import SluiceError, Stopped
+from tasks.shared.errors import InputError, SluiceError, Stopped
 from tasks.shared.log import logger
 from tasks.shared.step import Parked
 
@@ -36,35 +35,23 @@ Outcome = State[Any]
 
 @flow(name=FLOW_NAME, persist_result=False, validate_parameters=True)
 def pipeline(
-    config: Annotated[
-        str, Field(title="Configuration", description="Path of the YAML configuration file on the worker.")
-    ],
-    crtdl: Annotated[
-        str | None, Field(title="CRTDL", description="Path of the CRTDL file, where a step needs one.")
-    ] = None,
-    input: Annotated[  # noqa: A002 - the name a person reads in the form
-        str | None, Field(title="Input", description="Directory or URL to import; empty: as configured.")
-    ] = None,
-    anonymization_config: Annotated[
-        str | None,
-        Field(
-            title="Anonymization rules",
-            description="Path of an anonymization YAML file; empty: as configured.",
-        ),
-    ] = None,
-    patients: Annotated[
-        str | None,
-        Field(
-            title="Patients",
-            description="Path of a file with one patient id a line; empty: the CRTDL's cohort.",
-        ),
-    ] = None,
-    overrides: Annotated[
-        list[str] | None,
-        Field(title="Overrides", description="KEY=VALUE for configuration keys; secrets as ${VAR} only."),
-    ] = None,
+    config: str,
+    crtdl: str | None = None,
+    input: str | None = None,  # noqa: A002 - the name a person reads in the form
+    anonymization_config: str | None = None,
+    patients: str | None = None,
+    overrides: list[str] | None = None,
 ) -> Outcome:
-    """Move FHIR data through the enabled steps of a configuration."""
+    """Move FHIR data through the enabled steps of a configuration.
+
+    Args:
+        config: Path of the YAML configuration file, on the machine where the run is executed.
+        crtdl: Path of the CRTDL file, where an enabled step needs one (extractor, flattening).
+        input: Directory or URL to import. Empty: as configured.
+        anonymization_config: Path of an anonymization YAML file. Empty: as configured.
+        patients: Path of a file with one patient id a line. Empty: the cohort of the CRTDL.
+        overrides: KEY=VALUE for configuration keys, as with --set. Secrets as ${VAR} only.
+    """
     inputs = JobInputs(
         config=config, crtdl=crtdl, input=input, anonymization_config=anonymization_config,
         patients=patients, overrides=tuple(overrides or ()),
@@ -73,6 +60,8 @@ def pipeline(
     os.umask(0o077)  # a worker's own may be wider
     with PrefectApi(engine.api_address()) as api:
         try:
+            if deployed:
+                refuse_scratch(inputs)
             with ExitStack() as stack:
                 job = stack.enter_context(Job.opened(job_id, inputs, api, presenter.current()))
                 stack.enter_context(
@@ -87,6 +76,21 @@ def pipeline(
             error = config_error(problem) if isinstance(problem, ConfigError) else problem
             RecordWriter(api, job_id).set(error=ErrorRecord.of(error))
             return Failed(message=error.render())
+
+
+def refuse_scratch(inputs: JobInputs) -> None:
+    """A job must not be kept where the worker removes everything when the run ends.
+
+    Raises:
+        InputError: ``jobs_dir`` is relative, and the worker gave the run a directory for the time being.
+    """
+    jobs_dir = inputs.load().config.jobs_dir
+    if not jobs_dir.is_absolute() and engine.in_scratch_directory():
+        raise InputError(
+            "jobs-dir-scratch", "jobs_dir is relative, and this worker removes its directory when the run ends",
+            context=f"jobs_dir: {jobs_dir}",
+            hint="make jobs_dir absolute, or set working_dir of the work pool or deployment (deployments/prefect.yaml)",
+        )  # fmt: skip
 
 
 def guarded(job: Job, *, deployed: bool) -> Outcome:

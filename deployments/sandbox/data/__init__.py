@@ -10,3 +10,6 @@ DEMO_CRTDL = DATA / "demo.crtdl"
 
 ANONYMIZATION_RULES = DATA / "anonymization.yaml"
 """Rules of the pseudonymization service for the demo data, as ``anonymization_config`` would name them."""
+
+DEMO_LOOKUP = DATA / "lookup.json"
+"""The lookup table for the groups of ``DEMO_CRTDL``."""

@@ -1,0 +1,191 @@
+"""What a worker does with a chunk: send it, look at what comes back, halve it when it is too large for the service.
+
+An answer is taken only when it is JSON, a resource of the type that was sent, and, for a Bundle, has as many entries;
+fewer only when the anonymization file has a ``remove`` rule (document 3 §4). Every error names file, line and type.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from tasks.pseudonymizer.client import OPERATION
+from tasks.pseudonymizer.failures import FailedAnswers
+from tasks.pseudonymizer.outline import Outline, OutlineError, outline_of
+from tasks.pseudonymizer.splitting import Chunk, halves
+from tasks.pseudonymizer.survivors import survivors
+from tasks.shared.answer import Answer, answer_of
+from tasks.shared.envelope import open_bundle
+from tasks.shared.errors import DataError, ReconciliationError, ServiceError, SluiceError
+
+_TOO_LARGE: Final = 413
+_ENTRY: Final = re.compile(rb'"entry')
+
+Counts = Counter[str]
+"""What is counted of a file; the names are those of the ledger and of the step's details."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a Bundle as it came back: its envelope's text and id, and its entries as one text."""
+
+    before: bytes = field(repr=False)
+    inside: memoryview = field(repr=False)
+    after: bytes = field(repr=False)
+    id: str | None = field(repr=False)
+    type: str | None
+    has_total: bool
+    entries: int
+
+
+@dataclass(frozen=True, slots=True)
+class Deidentified:
+    """A chunk that is done: ``whole`` is the line when one request was all of it, else there are ``pieces``."""
+
+    place: str
+    line: int
+    first: bool
+    last: bool
+    counts: Counts
+    whole: bytes | None = field(default=None, repr=False)
+    pieces: tuple[Piece, ...] = ()
+
+
+class Deidentification:
+    """Turns chunks into what the service makes of them. Thread-safe.
+
+    ``removes`` says that entries may disappear.
+    """
+
+    def __init__(self, call: Callable[[bytes], Answer], failed: FailedAnswers, *, removes: bool) -> None:
+        self._call = call
+        self._failed = failed
+        self._removes = removes
+        self._refused_size = 0
+
+    def __call__(self, chunk: Chunk) -> Deidentified:
+        """Raises ``DataError`` for a chunk that is no resource, ``ServiceError`` and ``TransientError`` for what the
+        service does, ``ReconciliationError`` for entries that are missing.
+        """
+        given = _given(chunk.text, chunk.place)
+        counts: Counts = Counter(bytes_in=chunk.size, resources_in=given.resources, alone=chunk.alone)
+        texts = self._texts(chunk.text, given, chunk, chunk.first_entry, counts)
+        if len(texts) == 1 and not chunk.split:
+            return Deidentified(chunk.place, chunk.line, True, True, counts, whole=texts[0])
+        counts["split"] = chunk.last
+        pieces = tuple(self._piece(text, chunk.place) for text in texts)
+        return Deidentified(chunk.place, chunk.line, chunk.part == 0, chunk.last, counts, pieces=pieces)
+
+    def _texts(self, text: bytes, given: Outline, chunk: Chunk, first: int, counts: Counts) -> list[bytes]:
+        """What comes back for a resource: one text, or several when it had to be halved."""
+        divisible = given.resources > 1 and given.is_bundle
+        place = _place(chunk, given, first)
+        if not (divisible and 0 < self._refused_size <= len(text)):
+            try:
+                answer = self._call(text)
+            except SluiceError as error:
+                if error.status != _TOO_LARGE or answer_of(error) is None:
+                    self._locate(error, place)
+                    raise
+                if not divisible:
+                    raise self._indivisible(error, place) from None
+                # What was too large once is too large the next time: it is not sent again to find out.
+                self._refused_size = min(self._refused_size or len(text), len(text))
+            else:
+                return [self._check(text, given, answer, place, counts)]
+        found: list[bytes] = []
+        parts, middle = halves(text)
+        for half, start in zip(parts, (first, first + middle), strict=True):
+            found += self._texts(half, _given(half, place), chunk, start, counts)
+        return found
+
+    def _check(self, text: bytes, given: Outline, answer: Answer, place: str, counts: Counts) -> bytes:
+        """The resource that came back, as one line."""
+        body = answer.body.removeprefix(codecs.BOM_UTF8)
+        try:
+            received = outline_of(body)
+        except OutlineError as problem:
+            raise self._unusable(answer.body, answer.status, f"an answer that {problem}", place) from None
+        if received.type != given.type:
+            outcome = received.type == "OperationOutcome"
+            what = "an OperationOutcome" if outcome else "a resource of another type"
+            raise self._unusable(answer.body, answer.status, f"{what} instead of a {given.type}", place)
+        before, after = given.resources, received.resources
+        if after > before or (after < before and not self._removes):
+            raise ReconciliationError(
+                "pseudonymizer-entries",
+                f"pseudonymizer: {before:,} entries were sent, {after:,} came back",
+                context=place,
+                hint="only a remove rule of services.pseudonymizer.anonymization_config may make them fewer; the "
+                f"answer is in {self._failed.keep(answer.body)} in the job directory",
+                operation=OPERATION,
+                status=answer.status,
+            )
+        # In JSON text a literal line break is only ever white space between tokens (document 3 §1).
+        line = body.translate(None, b"\r\n") if b"\n" in body or b"\r" in body else body
+        counts["resources_out"] += after
+        counts.update(survivors(text, given, line, received))
+        return line
+
+    def _piece(self, text: bytes, place: str) -> Piece:
+        try:
+            envelope, pieces = open_bundle(text)
+        except DataError as problem:
+            raise self._unusable(
+                text, 200, f"a Bundle that cannot be taken apart ({problem.reference})", place
+            ) from None
+        inside = memoryview(text)[len(envelope.before) : len(text) - len(envelope.after)]
+        return Piece(
+            envelope.before, inside, envelope.after, envelope.id, envelope.type, envelope.has_total, len(pieces)
+        )
+
+    def _unusable(self, body: bytes, status: int, what: str, place: str) -> ServiceError:
+        kept = self._failed.keep(body)
+        return ServiceError(
+            "pseudonymizer-answer",
+            f"pseudonymizer: the service gave {what} (status {status})",
+            context=place,
+            hint=f"is services.pseudonymizer.url the service itself? Its answer is in {kept} in the job directory",
+            operation=OPERATION,
+            status=status,
+        )
+
+    def _indivisible(self, error: SluiceError, place: str) -> SluiceError:
+        return ServiceError(
+            "pseudonymizer-too-large",
+            "pseudonymizer: the service does not take a request of this size, and it holds a single resource",
+            context=place,
+            hint="raise the service's body limit (30,000,000 bytes by default), or leave this resource out of the data",
+            operation=OPERATION,
+            status=error.status,
+        )
+
+    def _locate(self, error: SluiceError, place: str) -> None:
+        """Let the error say about what it is, and where the answer behind it is kept."""
+        error.context = f"{place}\n  {error.context}" if error.context else place
+        answer = answer_of(error)
+        if answer is not None and answer.body:
+            kept = f"its answer, which may quote data, is in {self._failed.keep(answer.body)} in the job directory"
+            error.hint = f"{error.hint}; {kept}" if error.hint else kept
+
+
+def _given(text: bytes, place: str) -> Outline:
+    try:
+        outline = outline_of(text, urls=False)
+    except OutlineError as problem:
+        raise DataError("not-a-resource", f"the line {problem}", context=place) from None
+    if outline.is_bundle and len(_ENTRY.findall(text)) > 1:
+        open_bundle(text, where=place)  # an `entry` that stands twice: what is counted is not all that is sent
+    return outline
+
+
+def _place(chunk: Chunk, given: Outline, first: int) -> str:
+    """``file:line``, which entry when it is a single one of many, and the type."""
+    place = f"{chunk.file}:{chunk.line}"
+    if given.is_bundle and given.resources == 1:
+        return f"{place} entry {first} {given.single_type or 'Bundle'}"
+    return f"{place} {given.type}" + (f" from entry {first}" if chunk.split else "")

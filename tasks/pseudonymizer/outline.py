@@ -1,0 +1,125 @@
+"""What the step reads of a resource: its type, its id, and of a Bundle the addresses of its entries.
+
+One pass of msgspec over the whole text, which is also the proof that it is JSON. Numbers and everything else are only
+passed over.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+
+class OutlineError(Exception):
+    """The text is no JSON, or no FHIR resource. The message quotes nothing of it."""
+
+
+class _Resource(msgspec.Struct, rename="camel", gc=False):
+    resource_type: str | None = None
+    id: str | None = None
+
+
+class _Request(msgspec.Struct, gc=False):
+    url: str | None = None
+
+
+class _Entry(msgspec.Struct, rename="camel", gc=False):
+    full_url: str | None = None
+    request: _Request | None = None
+    resource: _Resource | None = None
+
+
+class _Text(msgspec.Struct, rename="camel"):
+    resource_type: str
+    id: str | None = None
+    entry: list[_Entry] | None = None
+
+
+class _Head(msgspec.Struct, rename="camel"):
+    resource_type: str
+    id: str | None = None
+
+
+_text: Final = msgspec.json.Decoder(_Text)
+_head: Final = msgspec.json.Decoder(_Head)
+_SLICE: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Outline:
+    """A resource: ``resources`` is what it counts for, the entries of a Bundle or one.
+
+    The lists are those of a Bundle's entries and empty for everything else; ``single_type`` is the type of its resource
+    when there is one entry.
+    """
+
+    type: str
+    id: str | None
+    resources: int = 1
+    single_type: str | None = None
+    ids: list[str | None] = field(default_factory=list)
+    full_urls: list[str] = field(default_factory=list)
+    request_urls: list[str] = field(default_factory=list)
+
+    @property
+    def is_bundle(self) -> bool:
+        """Whether it has entries that count."""
+        return self.type == "Bundle"
+
+
+def outline_of(text: bytes, *, urls: bool = True) -> Outline:
+    """Read a resource; its URLs only when they are asked for: it is kept while the request is under way.
+
+    Raises ``OutlineError``.
+    """
+    _check_utf8(text)
+    read = _read(text)
+    if read.resource_type != "Bundle":
+        return Outline(read.resource_type, read.id)
+    entries = read.entry or []
+    inside = [entry.resource for entry in entries if entry.resource is not None]
+    return Outline(
+        read.resource_type,
+        read.id,
+        len(entries),
+        inside[0].resource_type if len(entries) == len(inside) == 1 else None,
+        [resource.id for resource in inside],
+        [entry.full_url for entry in entries if entry.full_url] if urls else [],
+        [entry.request.url for entry in entries if entry.request and entry.request.url] if urls else [],
+    )
+
+
+def _read(text: bytes) -> _Text:
+    try:
+        return _text.decode(text)
+    except msgspec.ValidationError:
+        pass  # another resource may have an `entry` of another shape
+    except RecursionError:
+        raise OutlineError("is nested too deeply to be read") from None
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise OutlineError("is not JSON") from None
+    try:
+        head = _head.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise OutlineError("is no FHIR resource") from None
+    if head.resource_type == "Bundle":
+        raise OutlineError("is no FHIR Bundle: its entries do not have the shape they must have")
+    return _Text(head.resource_type, head.id)
+
+
+def _check_utf8(text: bytes) -> None:
+    """msgspec does not look into strings that it only passes over."""
+    if text.isascii():
+        return
+    start = 0
+    try:
+        while start < len(text):  # in slices: the text of a large one would be there twice, and wider
+            end = min(start + _SLICE, len(text))
+            while end < len(text) and text[end] & 0xC0 == 0x80:
+                end += 1
+            text[start:end].decode()
+            start = end
+    except UnicodeDecodeError:
+        raise OutlineError("is not UTF-8") from None

@@ -1,0 +1,195 @@
+"""The files in ``pseudonymized/``: which are finished, which go on where, what was counted of each.
+
+The ledger ``pseudonymizer/ledger.ndjson`` holds, for every cut of a file, its ``Position`` and the counts up to there.
+They are good under the same *terms*: the same input file, the same service, the same anonymization file. Under other
+terms a file is begun anew, and one that was finished is made again: the files of a job belong together, and a pseudonym
+must not depend on which attempt made it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from config import CompressionConfig
+from tasks.pseudonymizer.deidentification import Counts
+from tasks.shared.errors import DataError
+from tasks.shared.ledger import Ledger
+from tasks.shared.ndjson import (
+    PART,
+    base_name,
+    data_file_name,
+    data_files,
+    existing_file,
+    storage_error,
+    sync_directory,
+)
+from tasks.shared.ndjson.resumable import BEGIN, Position, ResumableWriter
+
+OUTPUT: Final = "pseudonymized"
+
+_VOID: Final = "void"
+
+
+@dataclass
+class Source:
+    """An input file: ``base`` is the name of its output, ``stored`` its size on disk in bytes.
+
+    ``after`` is the number of the last input line that is done. ``counts`` are up to date, ``kept`` is what of them the
+    ledger has.
+    """
+
+    path: Path
+    base: str
+    stored: int
+    terms: str
+    after: int = 0
+    finished: bool = False
+    counts: Counts = field(default_factory=Counter)
+    kept: Counts = field(default_factory=Counter)
+    writer: ResumableWriter | None = None
+
+
+class Outputs:
+    """Opens, continues and finishes the outputs of a step. For one thread.
+
+    ``again`` counts finished files that have to be made again, ``orphans`` those without an input, which are removed.
+    Raises ``StorageError``, and ``DataError`` (``pseudonymizer-name-clash``).
+    """
+
+    def __init__(
+        self, directory: Path, files: Iterable[Path], ledger: Ledger, compression: CompressionConfig, *,
+        terms: str, cut_every: int,
+    ) -> None:  # fmt: skip
+        self._directory = directory
+        self._ledger = ledger
+        self._compression = compression
+        self._cut_every = cut_every
+        self.again = 0
+        self.sources = [_source(path, terms) for path in files]
+        _refuse_clashes(self.sources)
+        try:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.orphans = self._remove_orphans()
+            for source in self.sources:
+                self._look_up(source)
+        except OSError as error:
+            raise storage_error(error, directory) from None
+
+    def open(self, source: Source) -> ResumableWriter:
+        """The writer for a file, from where it stands."""
+        if source.writer is None:
+            source.writer = ResumableWriter(
+                self._directory, source.base, self._compression, every=self._cut_every, resume=_position(source.kept)
+            )
+        return source.writer
+
+    def keep(self, source: Source, position: Position) -> None:
+        """Record that the file is good up to here: everything that was counted belongs to it."""
+        _set_position(source.counts, position)
+        self._ledger.done(source.base, (), **(source.counts - source.kept))
+        source.kept = source.counts.copy()
+
+    def finish(self, source: Source) -> None:
+        """All lines of the file are written: record it and give it its final name."""
+        writer = self.open(source)
+        _set_position(source.counts, writer.finish())
+        # Recorded before the rename: what has its final name under these terms is known to be finished.
+        self._ledger.complete(source.base, {"name": writer.path.name, "counts": dict(source.counts)})
+        writer.publish()
+        source.writer = None
+        source.finished = True
+
+    def leave(self, current: Source | None) -> None:
+        """The step ends early. ``current`` is the file whose last line is whole: it goes on right there later."""
+        for source in self.sources:
+            if source.writer is not None:
+                writer, source.writer = source.writer, None
+                with writer:
+                    position = writer.suspend() if source is current else None
+                    if position is not None and position.lines > source.kept["lines"]:
+                        self.keep(source, position)
+
+    def total(self) -> Counts:
+        """The counts of all files."""
+        total: Counts = Counter()
+        for source in self.sources:
+            total.update(source.counts)
+        return total
+
+    def _look_up(self, source: Source) -> None:
+        """Find out how far a file is, and put away what is not good any more."""
+        account = self._ledger.account(source.base, source.terms)
+        if account.complete is not None and self._is_finished(account.complete):
+            source.counts, source.finished = Counter(account.complete["counts"]), True
+            return
+        if existing_file(self._directory, source.base) is not None:
+            self.again += 1
+        for compressed in (True, False):
+            final = self._directory / data_file_name(source.base, compressed=compressed)
+            final.unlink(missing_ok=True)
+            if compressed != self._compression.enabled:
+                final.with_name(final.name + PART).unlink(missing_ok=True)
+        source.kept = Counter(account.counts)
+        if account.complete is not None or (source.kept["lines"] and self.open(source).resumed == BEGIN):
+            self._ledger.account(source.base, _VOID)
+            self._ledger.account(source.base, source.terms)
+            source.kept = Counter()
+        source.counts = source.kept.copy()
+        source.after = source.counts["number"]
+
+    def _is_finished(self, facts: dict[str, Any]) -> bool:
+        """Whether a file is there as it was recorded; one that was killed just before its rename gets it now."""
+        final = self._directory / str(facts["name"])
+        part = final.with_name(final.name + PART)
+        stored = int(facts["counts"]["stored"])
+        if final.is_file():
+            return final.stat().st_size == stored
+        if part.is_file() and not part.is_symlink() and part.stat().st_size == stored:
+            part.replace(final)
+            sync_directory(self._directory)
+            return True
+        return False
+
+    def _remove_orphans(self) -> int:
+        """Remove what has no input (any more): the next step reads everything that is here."""
+        bases = {source.base for source in self.sources}
+        orphans = [path for path in data_files(self._directory) if base_name(path.name) not in bases]
+        parts = self._directory.glob(f"*{PART}")
+        for path in orphans + [part for part in parts if base_name(part.name.removesuffix(PART)) not in bases]:
+            path.unlink()
+        return len(orphans)
+
+
+def _source(path: Path, terms: str) -> Source:
+    try:
+        facts = path.stat()
+    except OSError as error:
+        raise storage_error(error, path) from None
+    # A data file appears by rename and is not written afterwards; whoever corrects one changes its time.
+    identity = f"{path.name} {facts.st_size} {facts.st_mtime_ns} {terms}"
+    return Source(path, base_name(path.name), facts.st_size, identity)
+
+
+def _refuse_clashes(sources: Iterable[Source]) -> None:
+    seen: dict[str, Source] = {}
+    for source in sources:
+        other = seen.setdefault(source.base, source)
+        if other is not source:
+            raise DataError(
+                "pseudonymizer-name-clash",
+                "pseudonymizer: two input files would get one name",
+                context=f"{other.path.name}, {source.path.name}",
+                hint="keep one of them: they differ only in how they are stored",
+            )
+
+
+def _set_position(counts: Counts, position: Position) -> None:
+    counts["lines"], counts["content"], counts["stored"] = position.lines, position.content, position.stored
+
+
+def _position(counts: Counts) -> Position:
+    return Position(counts["lines"], counts["content"], counts["stored"])

@@ -1,0 +1,277 @@
+"""The step: every line of every input file through ``$de-identify``, in its order, into a file of the same base name.
+
+``core.ndjson`` is done first and alone, then the other files in one window: at most
+``services.pseudonymizer.max_concurrent_requests`` requests are under way, also across the borders of small files.
+Finished files are not done again; a file that was begun goes on at its last cut (``outputs.py``).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tasks.pseudonymizer.client import Deidentify
+from tasks.pseudonymizer.deidentification import Counts, Deidentification, Deidentified
+from tasks.pseudonymizer.extent import Extent
+from tasks.pseudonymizer.failures import FailedAnswers
+from tasks.pseudonymizer.outputs import OUTPUT, Outputs, Source
+from tasks.pseudonymizer.reassembly import Reassembly
+from tasks.pseudonymizer.rules import AnonymizationRules, read_rules
+from tasks.pseudonymizer.splitting import Chunk, chunks
+from tasks.pseudonymizer.survivors import PLACES
+from tasks.shared.errors import DataError, InputError
+from tasks.shared.http import ServiceClient
+from tasks.shared.ledger import Ledger
+from tasks.shared.ndjson import CORE, data_files, storage_error
+from tasks.shared.ndjson.resumable import CUT_EVERY
+from tasks.shared.parallel import SharedStop
+from tasks.shared.step import StepContext, StepResult
+from tasks.shared.window import in_order
+
+STATE: Final = "pseudonymizer"
+"""Directory of the step's own files, below the job directory: the ledger, answers that were no resources."""
+
+_MIB: Final = 1 << 20
+_SPARE: Final = 2
+"""Threads beyond the requests under way: they look at answers and make bodies in the meantime."""
+_LOGGED: Final = 20
+
+log = logging.getLogger("sluice.pseudonymizer")
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Numbers that are not configuration, in bytes.
+
+    While the chunks under way are less than ``window``, another one is read: three of the default threshold. Each is in
+    memory several times (the line, the body, the answer, its parts), so this is what keeps a run below 300 MB.
+    ``cut_every`` is what of the output may be lost by a kill.
+    """
+
+    window: int = 20 * _MIB
+    cut_every: int = CUT_EVERY
+
+
+def run(
+    context: StepContext, *, bounds: Bounds | None = None, sleep: Callable[[float], None] | None = None
+) -> StepResult:
+    """Pseudonymize the input directory into ``pseudonymized/``.
+
+    ``sleep`` (seconds) is a seam for tests. Raises ``InputError`` for an anonymization file that cannot be used,
+    ``ServiceError`` and ``TransientError`` for what the service does, ``DataError`` for lines that are no resources,
+    ``ReconciliationError`` for entries that are missing; what is done stays done.
+    """
+    settings = context.config.services.pseudonymizer
+    if settings.url is None:
+        raise InputError(
+            "pseudonymizer-url", "pseudonymizer: there is no service to send to", context="services.pseudonymizer.url"
+        )
+    files = data_files(context.input_dir)
+    if not files:
+        raise DataError(
+            "pseudonymizer-no-input", "pseudonymizer: there is nothing to pseudonymize", context=str(context.input_dir)
+        )
+    rules = read_rules(settings.anonymization_config) if settings.anonymization_config is not None else None
+    for warning in rules.warnings if rules is not None else ():
+        log.warning("pseudonymizer: %s", warning)
+    together = SharedStop(context.stop)
+    with ServiceClient(
+        "pseudonymizer",
+        tls=context.config.tls,
+        retry=context.config.retry,
+        auth=settings.auth,
+        credentials_origin=str(settings.url),
+        timeout=settings.timeout.total_seconds(),
+        stop=together,
+        stats=context.stats,
+        max_connections=settings.max_concurrent_requests,
+        sleep=sleep,
+    ) as client:
+        service = Deidentify(client, str(settings.url), rules, slots=settings.max_concurrent_requests)
+        return _Run(context, files, rules, service, together, bounds or Bounds()).run()
+
+
+class _Run:
+    def __init__(
+        self,
+        context: StepContext,
+        files: list[Path],
+        rules: AnonymizationRules | None,
+        service: Deidentify,
+        together: SharedStop,
+        bounds: Bounds,
+    ) -> None:
+        self._context = context
+        self._settings = context.config.services.pseudonymizer
+        self._files = files
+        self._rules = rules
+        self._service = service
+        self._together = together
+        self._bounds = bounds
+        self._state = context.job_dir / STATE
+        self._whole: Source | None = None
+        self._bundle: Reassembly | None = None
+        self._logged = 0
+
+    def run(self) -> StepResult:
+        try:
+            self._state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise storage_error(error, self._state) from None
+        rules = self._rules.digest if self._rules is not None else "rules of the service"
+        with Ledger(self._state / "ledger.ndjson") as ledger:
+            self._outputs = Outputs(
+                self._context.job_dir / OUTPUT,
+                self._files,
+                ledger,
+                self._context.config.compression,
+                terms=f"{self._settings.url} {rules}",
+                cut_every=self._bounds.cut_every,
+            )
+            try:
+                self._all()
+            finally:
+                self._outputs.leave(self._whole)
+            return self._result()
+
+    def _all(self) -> None:
+        sources = self._outputs.sources
+        self._extent = Extent(sources)
+        self._context.progress.expect(files=len(sources))
+        for source in sources:
+            counts = source.counts
+            self._context.progress.add(
+                files=source.finished, bytes=counts["bytes_in"], resources=counts["resources_in"]
+            )
+        left = [source for source in sources if not source.finished]
+        if not left:
+            return
+        self._service.probe()
+        self._work = Deidentification(
+            self._service, FailedAnswers(self._state), removes=self._rules is not None and self._rules.removes
+        )
+        core = [source for source in left if source.base.lower() == CORE]
+        for stage in (core, [source for source in left if source not in core]):
+            self._stage(stage)
+
+    def _stage(self, sources: Iterable[Source]) -> None:
+        done = in_order(
+            self._items(sources),
+            self._one,
+            threads=self._settings.max_concurrent_requests + _SPARE,
+            stop=self._context.stop,
+            weigh=lambda item: len(item[1].text) if item[1] is not None else 0,
+            budget=self._bounds.window,
+            together=self._together,
+        )
+        with closing(done):
+            for source, result in done:
+                if result is None:
+                    self._end_of(source)
+                else:
+                    self._take(source, result)
+
+    def _items(self, sources: Iterable[Source]) -> Iterator[tuple[Source, Chunk | None]]:
+        """The chunks of the files, and a ``None`` behind the last one of each."""
+        threshold = self._settings.bundle_split_threshold_mb * _MIB
+        for source in sources:
+            for chunk in chunks(source.path, threshold=threshold, spool=self._state, after=source.after):
+                yield source, chunk
+            yield source, None
+
+    def _one(self, item: tuple[Source, Chunk | None]) -> tuple[Source, Deidentified | None]:
+        source, chunk = item
+        return source, None if chunk is None else self._work(chunk)
+
+    def _take(self, source: Source, result: Deidentified) -> None:
+        """Write what came back, and count it."""
+        self._whole = None
+        writer = self._outputs.open(source)
+        counts = source.counts
+        if result.whole is not None:
+            writer.write(result.whole)
+        else:
+            if result.first or self._bundle is None:
+                self._bundle = Reassembly(writer)
+            for piece in result.pieces:
+                self._bundle.add(piece)
+            if result.last:
+                self._bundle.end()
+                counts["ids_differ"] += self._bundle.ids_differ
+                self._bundle = None
+        counts.update(result.counts)
+        self._context.progress.add(bytes=result.counts["bytes_in"], resources=result.counts["resources_in"])
+        self._warn_alone(result)
+        if result.last:
+            counts["number"] = result.line
+            position = writer.end_line()
+            if position is not None:
+                self._outputs.keep(source, position)
+            self._context.progress.say(fraction=self._extent.within(source))
+            self._whole = source
+
+    def _end_of(self, source: Source) -> None:
+        self._whole = None
+        self._outputs.finish(source)
+        self._context.progress.add(files=1)
+        self._context.progress.say(fraction=self._extent.end_of(source))
+
+    def _warn_alone(self, result: Deidentified) -> None:
+        if result.counts["alone"] and self._logged < _LOGGED:
+            self._logged += 1
+            log.warning(
+                "pseudonymizer: %s: a resource larger than %d MiB travels alone",
+                result.place,
+                self._settings.bundle_split_threshold_mb,
+            )
+
+    def _result(self) -> StepResult:
+        total = self._outputs.total()
+        return StepResult(
+            files=len(self._files),
+            resources_in=total["resources_in"],
+            resources_out=total["resources_out"],
+            lines_in=total["lines"],
+            lines_out=total["lines"],
+            bytes_in=total["bytes_in"],
+            bytes_out=total["content"],
+            output=OUTPUT,
+            warnings=tuple(self._warnings(total)),
+            details={
+                "own_rules": self._rules is not None,
+                "split_bundles": total["split"],
+                "sent_alone": total["alone"],
+                "surviving_ids": {place: total[place] for place in PLACES},
+                "stored_bytes": total["stored"],
+                "requests": self._context.stats.requests,
+            },
+        )
+
+    def _warnings(self, total: Counts) -> Iterator[str]:
+        yield from self._rules.warnings if self._rules is not None else ()
+        outputs = self._outputs
+        if outputs.again:
+            yield (
+                f"{outputs.again:,} files were pseudonymized again: the input, the service or the anonymization file "
+                "is another one than before"
+            )
+        if outputs.orphans:
+            yield f"{outputs.orphans:,} files of an earlier run were removed: the input does not hold them any more"
+        if total["alone"]:
+            yield (
+                f"{total['alone']:,} resources are larger than {self._settings.bundle_split_threshold_mb} MiB and were "
+                "sent alone; the log names the first ones"
+            )
+        if total["ids_differ"]:
+            yield (
+                f"{total['ids_differ']:,} Bundles that were split came back with several ids: the service uses a key "
+                "that changes between requests, and pseudonyms do not fit together"
+            )
+        found = {place: total[place] for place in PLACES if total[place]}
+        if found:
+            places = ", ".join(f"{place} {count:,}" for place, count in found.items())
+            yield f"original ids are still in the result ({places}): check the rules, if that is not meant"

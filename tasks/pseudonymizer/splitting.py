@@ -1,0 +1,101 @@
+"""What goes into one request: a line, or a part of a Bundle that is too large (document 3 §4, "Split").
+
+Only Bundles whose line is larger than the threshold are split, greedily and in the order of their entries. Every chunk
+has the whole envelope of the Bundle and with it its ``id``: the service seeds date shifting with it. Nothing is parsed
+and dumped: the entries are cut out as they stand, white space and spelling of numbers included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tasks.shared.envelope import Envelope, open_bundle
+from tasks.shared.ndjson.long import LongLine, lines_with_long
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A resource to be sent: a whole line, or ``part`` (from 0) of a Bundle, up to the ``last`` one.
+
+    ``first_entry`` is the index of its first entry in the Bundle of the line. ``size`` is that of the line with its
+    line feed, in bytes, and 0 for all parts but the last one. ``alone`` says that it is larger than the threshold, and
+    cannot be smaller.
+    """
+
+    file: str
+    line: int
+    text: bytes = field(repr=False)
+    size: int
+    part: int = 0
+    last: bool = True
+    first_entry: int = 0
+    alone: bool = False
+
+    @property
+    def split(self) -> bool:
+        """Whether it is not the whole line."""
+        return self.part > 0 or not self.last
+
+    @property
+    def place(self) -> str:
+        """``file:line``, and which entries of a Bundle that was split."""
+        return f"{self.file}:{self.line}" + (f" from entry {self.first_entry}" if self.split else "")
+
+
+def chunks(path: Path, *, threshold: int, spool: Path, after: int = 0) -> Iterator[Chunk]:
+    """The lines of a file behind line number ``after``, as chunks of at most ``threshold`` bytes.
+
+    Larger are only a resource that is no Bundle, and a single entry. Memory: one chunk; a longer line is kept in a
+    file in the directory ``spool``.
+
+    Raises ``DataError`` with ``file:line`` for a long line that cannot be taken apart.
+    """
+    for number, line in lines_with_long(path, limit=threshold, spool=spool):
+        if number <= after:
+            continue
+        if isinstance(line, bytes):
+            yield Chunk(path.name, number, line, len(line) + 1)
+            continue
+        yield from _of_long(path.name, number, line, threshold)
+
+
+def _of_long(file: str, number: int, line: LongLine, threshold: int) -> Iterator[Chunk]:
+    if line.resource_type != "Bundle":
+        yield Chunk(file, number, line.whole(), line.size + 1, alone=True)
+        return
+    envelope = line.envelope()
+    part = first = 0
+    for group, last in _groups(line.entries(), envelope, threshold):
+        count, size = len(group), line.size + 1 if last else 0
+        text = envelope.close(group)
+        group.clear()  # the entries are in memory once, not twice
+        yield Chunk(file, number, text, size, part, last, first, alone=count == 1 and len(text) > threshold)
+        del text
+        part += 1
+        first += count
+    if not part:
+        yield Chunk(file, number, line.whole(), line.size + 1, alone=True)
+
+
+def _groups(pieces: Iterable[bytes], envelope: Envelope, threshold: int) -> Iterator[tuple[list[bytes], bool]]:
+    """Entries that fit together, and whether they are the last ones."""
+    around = len(envelope.before) + len(envelope.after)
+    group: list[bytes] = []
+    size = around - 1  # every entry counts with a comma, and the first one has none
+    for piece in pieces:
+        if group and size + len(piece) + 1 > threshold:
+            yield group, False
+            group, size = [], around - 1
+        group.append(piece)
+        size += len(piece) + 1
+    if group:
+        yield group, True
+
+
+def halves(text: bytes) -> tuple[tuple[bytes, bytes], int]:
+    """A Bundle of two entries or more as two Bundles with the same envelope; how many entries the first one has."""
+    envelope, pieces = open_bundle(text)
+    middle = len(pieces) // 2
+    return (envelope.close(pieces[:middle]), envelope.close(pieces[middle:])), middle

@@ -1,0 +1,318 @@
+"""An interrupted step goes on where it stopped, also inside a large file (4-product.md §4 "Continue")."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks.pseudonymizer.pseudonymization import Bounds
+from tasks.shared.errors import ServiceError, TransientError
+from tests.tasks.pseudonymizer.support import (
+    RULES,
+    FakeService,
+    Job,
+    Reply,
+    Request,
+    patient,
+    patient_bundle,
+    pseudonyms,
+    serving,
+)
+
+ROOT = Path(__file__).parents[3]
+
+# A process of its own, so that it can be killed: directory, URL, compression, bytes between cuts, requests at once.
+CLIENT = """
+import sys
+from pathlib import Path
+from tasks.pseudonymizer.pseudonymization import Bounds
+from tests.tasks.pseudonymizer.support import RULES, Job
+
+directory, url, compression, every, requests = sys.argv[1:]
+result = Job(Path(directory)).run(
+    url, rules=RULES, compression=compression == "zst", bounds=Bounds(cut_every=int(every)),
+    max_concurrent_requests=int(requests), bundle_split_threshold_mb=1,
+)
+print(result.resources_in, result.resources_out, result.lines_in, result.bytes_in, result.bytes_out)
+"""
+
+
+def fill(job: Job, lines: int, size: int) -> None:
+    """Input of all kinds: a core file, patients, a Bundle that is split, plain lines, an empty file."""
+    draw = random.Random(3)
+    job.write("core.ndjson", *[patient(f"core{n}", text="c" * draw.randrange(size)) for n in range(lines // 4)])
+    job.write("a.ndjson", *[patient_bundle(n, 2 + n % 5, draw.randrange(size)) for n in range(lines)])
+    job.write("b.ndjson", *[patient(f"b{n}") for n in range(5)], patient_bundle(900, 15, 90_000))
+    job.write("c.ndjson")
+
+
+def output(job: Job) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(job.output.iterdir())}
+
+
+def undisturbed(tmp_path: Path, service: FakeService, lines: int, size: int, **options: Any) -> tuple[Any, Any]:
+    job = Job(tmp_path / "undisturbed")
+    fill(job, lines, size)
+    result = job.run(service.url, rules=RULES, bundle_split_threshold_mb=1, **options)
+    return output(job), result
+
+
+def start(job: Job, url: str, form: str, every: int, requests: int = 4) -> subprocess.Popen[str]:
+    arguments = [sys.executable, "-c", CLIENT, str(job.directory), url, form, str(every), str(requests)]
+    return subprocess.Popen(arguments, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def finish(job: Job, url: str, form: str, every: int) -> str:
+    out, err = start(job, url, form, every).communicate(timeout=120)
+    assert err == ""
+    return out
+
+
+def line_of(result: Any) -> str:
+    figures = (result.resources_in, result.resources_out, result.lines_in, result.bytes_in, result.bytes_out)
+    return " ".join(map(str, figures)) + "\n"
+
+
+@pytest.mark.parametrize("form", ["plain", "zst"])
+def test_after_three_kills_the_output_is_byte_for_byte_that_of_an_undisturbed_run(tmp_path: Path, form: str) -> None:
+    every = 5_000
+    with serving(pseudonyms) as service:
+        options = {"compression": form == "zst", "bounds": Bounds(cut_every=every)}
+        expected, result = undisturbed(tmp_path, service, 80, 1500, **options)
+        total = len(service.requests)
+        job = Job(tmp_path / "job")
+        fill(job, 80, 1500)
+        process: list[subprocess.Popen[str]] = []
+        moments = [30, 25, 20]  # in the first file, in the large one, and late
+
+        def script(number: int, _: Request) -> Reply | None:
+            if number == moments[0]:
+                os.kill(process[-1].pid, signal.SIGKILL)
+                return Reply(reset="after")
+            return None
+
+        service.script = script
+        while moments:
+            service.requests.clear()
+            process.append(start(job, service.url, form, every))
+            process[-1].communicate(timeout=60)
+            assert process[-1].returncode == -signal.SIGKILL
+            del moments[0]
+        service.requests.clear()
+        service.script = None
+        assert finish(job, service.url, form, every) == line_of(result)
+        assert len(service.requests) <= total - 20  # the core file at least was done, and stayed done
+    assert output(job) == expected
+    assert len(service.probes) == 1 + 3 + 1  # on resume too
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("form", ["plain", "zst"])
+def test_after_a_kill_at_30_random_moments_the_output_is_that_of_an_undisturbed_run(tmp_path: Path, form: str) -> None:
+    every = 100_000
+    draw = random.Random(30)
+    with serving(pseudonyms) as service:
+        options = {"compression": form == "zst", "bounds": Bounds(cut_every=every)}
+        expected, result = undisturbed(tmp_path, service, 600, 4000, **options)
+        job = Job(tmp_path / "job")
+        fill(job, 600, 4000)
+        kills = ends = 0
+        service.seconds = 0.002
+        while kills < 30:
+            service.requests.clear()
+            child = start(job, service.url, form, every, requests=draw.choice([1, 4, 7]))
+            while not service.requests and child.poll() is None:
+                time.sleep(0.005)
+            time.sleep(draw.uniform(0, 0.25))
+            child.kill()
+            child.communicate(timeout=60)
+            if child.returncode == 0:
+                # Faster than the kill: begin again.
+                assert output(job) == expected
+                ends += 1
+                for path in [*job.output.iterdir(), job.ledger]:
+                    path.unlink()
+                continue
+            kills += 1
+        assert finish(job, service.url, form, every) == line_of(result)
+        print(f"{form}: {kills} kills, {ends} ends before")
+    assert output(job) == expected
+
+
+def test_a_large_file_that_was_stopped_at_80_percent_does_not_start_over(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.write("a.ndjson", *[patient(f"p{n}", text="x" * 1000) for n in range(400)])
+    with serving(pseudonyms) as service:
+        for form in (True, False):
+            service.script = lambda number, _: Reply(400) if number >= 320 else None
+            with pytest.raises(ServiceError):
+                job.run(service.url, compression=form, bounds=Bounds(cut_every=20_000))
+            service.requests.clear()
+            service.script = None
+            result = job.run(service.url, compression=form, bounds=Bounds(cut_every=20_000))
+            assert len(service.requests) <= 80 + 20 + 16  # what was left, since the last cut, in the window
+            assert (result.resources_in, result.resources_out, result.lines_in) == (400, 400, 400)
+            assert result.bytes_in == (job.input / "a.ndjson").stat().st_size
+            name = "a.ndjson.zst" if form else "a.ndjson"
+            assert len(job.lines(name)) == 400
+            (job.output / name).unlink()
+            service.requests.clear()
+
+
+def test_a_second_run_over_a_finished_step_asks_nothing_and_reports_the_same(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    fill(job, 20, 100)
+    with serving(pseudonyms) as service:
+        first = job.run(service.url, rules=RULES)
+        before = output(job)
+        service.requests.clear()
+        service.probes.clear()
+        second = job.run(service.url, rules=RULES)
+        assert (service.requests, service.probes) == ([], [])
+    assert output(job) == before
+    assert second.as_dict() | {"details": None} == first.as_dict() | {"details": None}
+
+
+def test_finished_files_stay_when_another_one_fails(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.write("core.ndjson", patient("core"))
+    job.write("a.ndjson", patient("a"))
+    job.write("b.ndjson", patient("b"))
+    with serving(pseudonyms, lambda number, _: Reply(503) if number >= 2 else None) as service:
+        with pytest.raises(TransientError):
+            job.run(service.url, max_concurrent_requests=1)
+        service.requests.clear()
+        service.script = None
+        job.run(service.url, max_concurrent_requests=1)
+    assert [json.loads(request.resource)["id"] for request in service.requests] == ["b"]
+
+
+def test_a_kill_between_the_last_entry_of_the_ledger_and_the_rename_costs_nothing(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.write("a.ndjson", patient("a"))
+    with serving(pseudonyms) as service:
+        job.run(service.url)
+        final = job.output / "a.ndjson"
+        content = final.read_bytes()
+        final.rename(final.with_name("a.ndjson.part"))
+        service.requests.clear()
+        job.run(service.url)
+        assert service.requests == []
+    assert final.read_bytes() == content
+
+
+@pytest.mark.parametrize("change", ["rules", "no rules", "input", "output", "ledger"])
+@pytest.mark.parametrize("form", [True, False])
+def test_what_was_begun_or_done_under_other_terms_is_made_again_with_a_warning(
+    tmp_path: Path, change: str, form: bool
+) -> None:
+    job = Job(tmp_path)
+    job.write("a.ndjson", *[patient(f"a{n}") for n in range(5)])
+    job.write("b.ndjson", *[patient(f"b{n}") for n in range(20)])
+    bounds = Bounds(cut_every=100)
+
+    def other(resource: bytes) -> bytes:
+        return pseudonyms(resource).replace(b'"id":"', b'"id":"other-')
+
+    with serving(pseudonyms, lambda number, _: Reply(400) if number >= 15 else None) as service:
+        with pytest.raises(ServiceError):
+            job.run(service.url, rules=RULES, bounds=bounds, compression=form, max_concurrent_requests=1)
+        service.script = None
+        service.transform = other
+        service.requests.clear()
+        rules: bytes | None = RULES
+        name = "a.ndjson.zst" if form else "a.ndjson"
+        if change == "rules":
+            rules = RULES + b"# other\n"
+        elif change == "no rules":
+            rules = None
+        elif change == "input":
+            for path in job.input.iterdir():
+                path.write_bytes(path.read_bytes() + b"\n")
+        elif change == "output":
+            (job.output / name).write_bytes(b"")
+            for part in job.output.glob("*.part"):
+                part.unlink()
+        else:
+            job.ledger.unlink()
+        result = job.run(service.url, rules=rules, bounds=bounds, compression=form, max_concurrent_requests=1)
+    assert len(service.requests) == 25
+    assert any(warning.startswith("1 files were pseudonymized again") for warning in result.warnings)
+    for base, count in (("a", 5), ("b", 20)):
+        lines = job.lines(f"{base}.ndjson.zst" if form else f"{base}.ndjson")
+        assert lines == [other(json.dumps(patient(f"{base}{n}"), separators=(",", ":")).encode()) for n in range(count)]
+
+
+def test_another_service_is_another_set_of_terms(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.write("a.ndjson", patient("a"))
+    with serving(pseudonyms) as one, serving(pseudonyms) as two:
+        job.run(one.url)
+        job.run(two.url)
+        assert (len(one.requests), len(two.requests)) == (1, 1)
+
+
+def test_a_change_of_compression_keeps_finished_files_and_begins_an_unfinished_one_anew(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.write("a.ndjson", patient("a"))
+    job.write("b.ndjson", *[patient(f"b{n}") for n in range(20)])
+    bounds = Bounds(cut_every=100)
+    with serving(pseudonyms, lambda number, _: Reply(400) if number >= 15 else None) as service:
+        with pytest.raises(ServiceError):
+            job.run(service.url, bounds=bounds, max_concurrent_requests=1)
+        service.script = None
+        service.requests.clear()
+        job.run(service.url, bounds=bounds, compression=True)
+    assert len(service.requests) == 20
+    assert sorted(path.name for path in job.output.iterdir()) == ["a.ndjson", "b.ndjson.zst"]
+    assert len(job.lines("b.ndjson.zst")) == 20
+
+
+def test_outputs_without_an_input_are_removed_with_a_warning(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.write("a.ndjson", patient("a"))
+    gone = job.write("gone.ndjson", patient("gone"))
+    with serving(pseudonyms) as service:
+        job.run(service.url)
+        (job.output / "other.ndjson.zst.part").write_bytes(b"x")
+        gone.unlink()
+        result = job.run(service.url)
+    assert [path.name for path in job.output.iterdir()] == ["a.ndjson"]
+    assert result.lines_out == 1
+    assert any(warning.startswith("1 files of an earlier run were removed") for warning in result.warnings)
+
+
+def test_after_a_loss_of_any_end_of_the_ledger_or_the_part_the_output_is_the_same(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.write("a.ndjson", *[patient(f"p{n}") for n in range(30)])
+    bounds = Bounds(cut_every=150)
+    name = "a.ndjson.zst"
+    with serving(pseudonyms) as service:
+        job.run(service.url, bounds=bounds, compression=True)
+        expected = (job.output / name).read_bytes()
+        (job.output / name).unlink()
+        service.script = lambda number, _: Reply(400) if number >= 25 else None
+        service.requests.clear()
+        with pytest.raises(ServiceError):
+            job.run(service.url, bounds=bounds, compression=True, max_concurrent_requests=1)
+        ledger, part = job.ledger.read_bytes(), (job.output / f"{name}.part").read_bytes()
+        service.script = None
+        for size in range(0, len(ledger), 61):
+            job.ledger.write_bytes(ledger[:size])
+            (job.output / f"{name}.part").write_bytes(part)
+            with suppress(FileNotFoundError):
+                (job.output / name).unlink()
+            result = job.run(service.url, bounds=bounds, compression=True)
+            assert (job.output / name).read_bytes() == expected
+            assert (result.resources_in, result.bytes_in) == (30, (job.input / "a.ndjson").stat().st_size)
