@@ -18,6 +18,9 @@ from flows.status import continue_hint
 from flows.terminal import Terminal
 from tasks.shared.errors import InputError, SluiceError, TerminalError
 
+DEPLOYMENT = "sluice"
+"""The deployment that ``--detach`` hands runs to, when there are several."""
+
 
 def plan(inputs: JobInputs) -> int:
     """Preflight only: print every finding."""
@@ -68,18 +71,19 @@ def hand_over(loaded: LoadedConfig, inputs: JobInputs, *, as_json: bool) -> int:
     """Start the job through a deployment of the flow, and print its id."""
     with opened(loaded) as session:
         found = session.api.deployments()
-        if not found:
+        chosen = [one for one in found if one["name"] == DEPLOYMENT] or found
+        if not chosen:
             raise InputError(
                 "no-deployment", "there is no deployment of the flow to hand the run to", context=session.address.ui,
                 hint="serve one (deployments/serve.py) against the same Prefect API, or leave out --detach",
             )  # fmt: skip
-        if len(found) > 1:
+        if len(chosen) > 1:
             raise InputError(
                 "deployment-ambiguous", "more than one deployment of the flow could take the run",
-                context=", ".join(str(one["name"]) for one in found),
-                hint="keep one of them, or start the run from the Prefect UI",
+                context=", ".join(str(one["name"]) for one in chosen),
+                hint=f"name one of them {DEPLOYMENT}, or start the run from the Prefect UI",
             )  # fmt: skip
-        job_id = session.api.run_deployment(str(found[0]["id"]), inputs.parameters())
+        job_id = session.api.run_deployment(str(chosen[0]["id"]), inputs.parameters())
         say(f"job {job_id}", err=as_json)
         if as_json:
             say(dump(session.job(job_id).status()))

@@ -55,12 +55,14 @@ def worker(sluice: Commands, prefect_api: str, pool: str) -> Iterator[subprocess
         process.wait(timeout=60)
 
 
-def deploy(sluice: Commands, api: str, pool: str, working_dir: str | None = None) -> dict[str, dict[str, object]]:
+def deploy(
+    sluice: Commands, api: str, pool: str, working_dir: str | None = None, *, suffix: str | None = None
+) -> dict[str, dict[str, object]]:
     """Deploy the file on this test's pool; the deployments as the API has them."""
     document = yaml.safe_load(FILE.read_text(encoding="utf-8"))
     for deployment in document["deployments"]:
         deployment["work_pool"] = {"name": pool, "job_variables": {"working_dir": working_dir}}
-        deployment["name"] += f"-{sluice.cwd.name}"
+        deployment["name"] += f"-{sluice.cwd.name}" if suffix is None else suffix
     copy = sluice.cwd / "prefect.yaml"
     copy.write_text(yaml.safe_dump(document))
     Prefect(sluice, api)("--no-prompt", "deploy", "--prefect-file", str(copy), "--all")
@@ -127,3 +129,20 @@ def test_a_relative_jobs_dir_in_a_worker_s_own_directory_is_refused_before_anyth
 
     wait_until(lambda: state()["type"] == "FAILED", 90)
     assert "jobs-dir-scratch" in state()["message"]
+
+
+@pytest.mark.timeout(240)
+def test_detach_hands_the_run_to_the_deployment_named_sluice_and_returns(
+    sluice: Commands, prefect_api: str, pool: str, worker: subprocess.Popen[bytes], project: Path
+) -> None:
+    deploy(sluice, prefect_api, pool, str(project), suffix="")
+    started = sluice("pipeline", "start", "config.yaml", "--detach")
+    assert started.code == 0, started.err
+    assert started.out == f"job {started.job}\n"
+
+    def state() -> str:
+        return str(json.loads(sluice("pipeline", "status", "config.yaml", started.job, "--json").out)["state"])
+
+    wait_until(lambda: state() == "waiting", 90)
+    assert sluice("pipeline", "continue", "config.yaml", started.job, "--approve").code == 0
+    wait_until(lambda: state() == "completed", 90)
