@@ -23,6 +23,7 @@ from deployments.sandbox.child import SandboxChild, start_child
 from deployments.sandbox.configuration import configuration
 from deployments.sandbox.extraction.app import extraction_service
 from deployments.sandbox.fhir.app import fhir_service
+from deployments.sandbox.flattening.app import flattening_service
 from deployments.sandbox.gate import DEFAULT_HEADER, Gate
 from deployments.sandbox.options import (
     API_KEY,
@@ -63,6 +64,7 @@ SERVICES: tuple[Callable[[Surroundings], SandboxService], ...] = (
     lambda around: extraction_service(around.settings.extraction(around.data, around.state), around.gate),
     lambda around: pseudonymization_service(around.settings.pseudonymizer(), around.gate),
     lambda around: validation_service(around.settings.validation()),  # open: document 1 gives this client no auth block
+    lambda around: flattening_service(around.settings.flattening()),  # open for the same reason
 )
 """The services, in the order of their ports. A further one is a further entry; its name is its key in ``urls``."""
 
@@ -93,9 +95,11 @@ async def _run(options: SandboxOptions, around: Surroundings) -> int:
         servers: list[SandboxServer] = []
         urls: dict[str, str] = {}
         tasks: list[asyncio.Task[None]] = []
-        for number, service in enumerate(services):
-            listener = bind(options.port + number if options.port else 0)
-            opened.callback(listener.close)
+        listeners = []
+        for number in range(len(services)):  # all ports before anything runs: one that is taken ends it cleanly
+            listeners.append(bind(options.port + number if options.port else 0))
+            opened.callback(listeners[-1].close)
+        for service, listener in zip(services, listeners, strict=True):
             service.open()
             opened.callback(service.close)
             server = make_server(service, lifespan=False)

@@ -13,6 +13,7 @@ from deployments.sandbox.extraction.files import UrlStyle
 from deployments.sandbox.extraction.index import BadLines
 from deployments.sandbox.fhir.app import FhirOptions
 from deployments.sandbox.fhir.manners import MANNERS, MannersName
+from deployments.sandbox.flattening.app import FlatteningOptions
 from deployments.sandbox.pseudonymization.app import MAX_BODY, PseudonymizationOptions
 from deployments.sandbox.validation.app import ValidationOptions
 
@@ -66,6 +67,10 @@ class Settings:
     bad_lines: BadLines = BadLines.REFUSE
     validation_serial: bool = False
     validation_max_body: int | None = None
+    flattening_errors_500: bool = True
+    flattening_exact_accept: bool = True
+    flattening_null_columns: bool = False
+    flattening_max_body: int | None = None
 
     def extraction(self, data: Path, state: Path) -> ExtractionOptions:
         """The options of the extraction server."""
@@ -85,6 +90,15 @@ class Settings:
     def validation(self) -> ValidationOptions:
         """The options of the validation service."""
         return ValidationOptions(serial=self.validation_serial, max_body=self.validation_max_body)
+
+    def flattening(self) -> FlatteningOptions:
+        """The options of the flattening service."""
+        return FlatteningOptions(
+            errors_500=self.flattening_errors_500,
+            exact_accept=self.flattening_exact_accept,
+            null_columns=self.flattening_null_columns,
+            max_body=self.flattening_max_body,
+        )
 
     def fhir(self, state: Path) -> FhirOptions:
         """The options of the FHIR server."""
@@ -195,5 +209,9 @@ SETTINGS: dict[str, Callable[[str], object]] = {
     "bad_lines": _bad_lines,
     "validation_serial": _flag,
     "validation_max_body": _bytes,
+    "flattening_errors_500": _flag,
+    "flattening_exact_accept": _flag,
+    "flattening_null_columns": _flag,
+    "flattening_max_body": _bytes,
 }
 """What ``--set`` takes, and how each value is read."""

@@ -3,6 +3,7 @@ more)."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from urllib.parse import parse_qsl, quote, urlencode
 
@@ -47,9 +48,9 @@ def read_query(kind: str, text: str, *, strict: bool) -> Query:
     for name, value in pairs:
         match name:
             case "_id":
-                ids.append([part for part in value.split(",") if part])
+                ids.append([part for part in _split(value, ",") if part])
             case "identifier":
-                identifiers.append([_token(part) for part in value.split(",")])
+                identifiers.append([_token(part) for part in _split(value, ",")])
             case "_count":
                 count = _number(value)
             case "_summary":
@@ -100,11 +101,27 @@ def _entry(base: str, stored: Stored) -> dict[str, object]:
 
 def _token(text: str) -> Token:
     """``value`` (any system), ``|value`` (without a system), ``system|`` (any value), ``system|value``."""
-    system, bar, value = text.partition("|")
-    token: Token = (system, value or None) if bar else (None, text or None)
+    first, *rest = _split(text, "|")
+    value = _unescaped("|".join(rest) if rest else first) or None
+    token: Token = (_unescaped(first) if rest else None, value)
     if token in ((None, None), ("", None)):
         raise FhirProblem(400, "value", "A search by identifier needs a system or a value.")
     return token
+
+
+def _split(text: str, sign: str) -> list[str]:
+    """The parts between signs that are not escaped by a backslash (FHIR R4, search, "Escaping")."""
+    parts = [""]
+    for piece in re.findall(r"\\.|.", text, re.DOTALL):
+        if piece == sign:
+            parts.append("")
+        else:
+            parts[-1] += piece
+    return parts
+
+
+def _unescaped(text: str) -> str:
+    return re.sub(r"\\([\\,|$])", r"\1", text)
 
 
 def _number(text: str) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from decimal import Decimal
 from typing import Any
 
 import msgspec
@@ -69,7 +68,6 @@ _READ: Mapping[str, Callable[[Any], Any]] = {
     "value_date_time": _date_time,
     "value_instant": _date_time,
     "value_time": _time,
-    "value_decimal": lambda value: value if isinstance(value, Decimal) else Decimal(str(value)),
     "value_integer64": _integer64,
     "value_positive_int": _at_least(1),
     "value_unsigned_int": _at_least(0),

@@ -5,6 +5,7 @@ Unknown keys are fatal (document 3 §5), and so is a value of another JSON type.
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Literal
 
 import msgspec
@@ -42,7 +43,7 @@ class Where(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     description: str | None = None
 
 
-class Constant(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel", omit_defaults=True):
+class Constant(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     """``%name`` in every path; one of the values is given."""
 
     name: str
@@ -52,7 +53,7 @@ class Constant(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="
     value_code: str | None = None
     value_date: str | None = None
     value_date_time: str | None = None
-    value_decimal: int | float | None = None
+    value_decimal: Decimal | None = None
     value_id: str | None = None
     value_instant: str | None = None
     value_integer: int | None = None

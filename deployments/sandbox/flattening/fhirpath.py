@@ -33,6 +33,9 @@ TypeInfo.model = R4  # type: ignore[assignment]
 _listener: Callable[[], Any] = ASTPathListener
 _parser: Callable[[object], Any] = FHIRPathParser
 _do_eval: Callable[[Node, list[Item], Node], list[Item]] = do_eval
+element: Callable[[JsonValue, str | None], Item] = ResourceNode
+"""An element as the library knows it: data, and its type or path."""
+_functions: Mapping[str, Any] = invocation_registry
 _reset_clock: Callable[[], None] = constants.reset
 
 
@@ -48,12 +51,19 @@ def _extension(_context: Node, items: list[Item], url: str) -> list[Item]:
     """All extensions with that URL; the library's own stops at the first one of each element."""
     elements = [data_of(item) for item in items]
     listed = [element.get("extension", ()) for element in elements if isinstance(element, dict)]
-    return [ResourceNode(each, "Extension") for found in listed for each in found if each.get("url") == url]
+    return [element(each, "Extension") for found in listed for each in found if each.get("url") == url]
 
 
 def _has_value(_context: Node, items: list[Item]) -> list[Item]:
     """Whether there is one primitive with a value."""
     return [sum(not isinstance(data_of(item), dict) for item in items) == 1]
+
+
+def _single(_context: Node, items: list[Item]) -> list[Item]:
+    """The item, of none or one; the library's own answers many with an object that looks like data."""
+    if len(items) > 1:
+        raise EvaluationError
+    return items
 
 
 def _resource_key(_context: Node, items: list[Item]) -> list[Item]:
@@ -70,6 +80,7 @@ def _reference_key(_context: Node, items: list[Item], wanted: Any = None) -> lis
 _OWN: Mapping[str, Any] = {
     "extension": {"fn": _extension, "arity": {1: ["String"]}},
     "hasValue": {"fn": _has_value, "arity": {0: []}},
+    "single": {"fn": _single, "arity": {0: []}},
     "getResourceKey": {"fn": _resource_key, "arity": {0: []}},
     "getReferenceKey": {"fn": _reference_key, "arity": {0: [], 1: ["TypeSpecifier"]}},
 }
@@ -110,7 +121,7 @@ def check(tree: Node, text: str, variables: frozenset[str]) -> None:
 
 
 def _check_call(name: str, arguments: list[Node], text: str) -> None:
-    known = _OWN.get(name) or invocation_registry.get(name)
+    known = _OWN.get(name) or _functions.get(name)
     if known is None or name in _REFUSED or not name.isalpha():
         raise ExpressionError(f"the function {name}() in {text!r} is not supported")
     if "variadic" not in known and len(arguments) not in known.get("arity", (0,)):
@@ -158,8 +169,6 @@ def evaluate(tree: Node, start: Item, variables: Mapping[str, Any]) -> list[Item
         found = _do_eval(context, [start], tree)
     except Exception as error:  # noqa: BLE001 - the library raises Exception itself
         raise EvaluationError(type(error).__name__) from None
-    if not isinstance(found, list):  # the library's single() of many
-        raise EvaluationError("more than one item where one is expected")
     return [item for item in found if not _is_nothing(item)]
 
 
@@ -170,8 +179,14 @@ def data_of(item: Item) -> JsonValue:
     if isinstance(item, FP_TimeBase):
         return item.asStr  # type: ignore[attr-defined]
     if isinstance(item, FP_Quantity):
-        return {"value": item.value, "unit": item.unit}
+        return {"value": item.value, "unit": str(item.unit).strip("'")}
     return item
+
+
+def path_of(item: Item) -> str:
+    """Type or path of an item; empty for what was computed."""
+    path = item.path if isinstance(item, ResourceNode) else None
+    return path if isinstance(path, str) else ""
 
 
 def _is_nothing(item: Item) -> bool:

@@ -184,7 +184,7 @@ def test_half_a_pair_of_credentials_is_an_error(run: list[subprocess.Popen[str]]
 
 def test_a_child_is_ready_when_it_is_there_and_gone_when_the_block_ends(tmp_path: Path) -> None:
     with start_child(SandboxOptions(state=tmp_path, settings={"manners": "blaze"})) as child:
-        assert set(child.urls) == {"fhir", "extraction", "pseudonymizer", "validation"}
+        assert set(child.urls) == {"fhir", "extraction", "pseudonymizer", "validation", "flattening"}
         assert child.config_path == tmp_path / "sandbox.yaml"
         assert httpx.get(child.urls["fhir"] + "/fhir/metadata", trust_env=False).status_code == 200
     assert gone(child.pid)

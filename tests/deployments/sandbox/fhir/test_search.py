@@ -33,6 +33,17 @@ def ids(body: dict[str, Any]) -> list[str]:
     return [entry["resource"]["id"] for entry in body.get("entry", [])]
 
 
+def test_a_backslash_takes_the_meaning_from_the_sign_behind_it(fhir: Client) -> None:
+    value = r"A, B|C$ \D"
+    for name, text in (("d1", value), ("d2", "A")):
+        document = {"resourceType": "DocumentReference", "id": name, "masterIdentifier": {"system": SID, "value": text}}
+        assert fhir.store(f"DocumentReference/{name}", json.dumps(document)).status_code == 201
+    escaped = r"A\, B\|C\$ \\D"
+    found = fhir.get("/fhir/DocumentReference", params={"identifier": f"{SID}|{escaped}"}).json()
+    assert ids(found) == ["d1"]
+    assert ids(fhir.get("/fhir/DocumentReference", params={"identifier": f"{SID}|A, B|C"}).json()) == ["d2"]
+
+
 @pytest.mark.parametrize(
     ("query", "expected"),
     [

@@ -1,0 +1,98 @@
+"""A select clause, compiled: the rows it makes of an element (SQL on FHIR v2, "Processing algorithm")."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from deployments.sandbox.flattening.expression import Expression
+from deployments.sandbox.flattening.jsontext import JsonValue, encode
+from deployments.sandbox.flattening.problem import CollectionValueError, ResourceError
+from deployments.sandbox.flattening.resource import Focus
+
+Row = tuple[JsonValue, ...]
+Iteration = Callable[[Focus], list[Focus]]
+"""The elements that a clause makes rows of, from the one that it stands on."""
+_DEEPEST = 200
+_SHOWN = 200
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One column."""
+
+    name: str
+    expression: Expression
+    collection: bool
+
+    def value(self, focus: Focus) -> JsonValue:
+        """Its value; None without one. Raises ``ResourceError``, ``CollectionValueError`` for several."""
+        values = self.expression.values(focus)
+        if self.collection:
+            return values
+        if len(values) > 1:
+            shown = encode(values).decode()[:_SHOWN]
+            raise CollectionValueError(self.name, self.expression.text, shown)
+        return values[0] if values else None
+
+
+@dataclass(frozen=True)
+class Clause:
+    """Columns, then nested clauses, then the branches of a union, all combined with each other."""
+
+    cells: tuple[Cell, ...]
+    nested: tuple[Clause, ...]
+    union: tuple[Clause, ...]
+    iteration: Iteration | None
+    """None: the element itself."""
+    or_null: bool
+    """Whether no element gives a row without values."""
+
+    @property
+    def columns(self) -> tuple[Cell, ...]:
+        """All columns in the order of the row; branches of a union share theirs."""
+        below = [*self.nested, *self.union[:1]]
+        return self.cells + tuple(cell for clause in below for cell in clause.columns)
+
+    def rows(self, focus: Focus) -> list[Row]:
+        """The rows of an element. Raises ``ResourceError``."""
+        if self.iteration is None:
+            return self._rows(focus)
+        elements = self.iteration(focus)
+        if not elements and self.or_null:
+            return [tuple(0 if cell.expression.is_row_index else None for cell in self.columns)]
+        return [row for element in elements for row in self._rows(element)]
+
+    def _rows(self, focus: Focus) -> list[Row]:
+        rows: list[Row] = [tuple([cell.value(focus) for cell in self.cells])]
+        for clause in self.nested:
+            rows = _product(rows, clause.rows(focus))
+        if self.union:
+            rows = _product(rows, [row for branch in self.union for row in branch.rows(focus)])
+        return rows
+
+
+def _product(left: list[Row], right: list[Row]) -> list[Row]:
+    return [first + second for first in left for second in right]
+
+
+def repeated(paths: tuple[Expression, ...]) -> Iteration:
+    """``repeat``: what the paths find, and below it, depth first; positions count over all of it."""
+
+    def iterate(focus: Focus) -> list[Focus]:
+        found: list[Focus] = []
+        _descend(paths, focus, found, _DEEPEST)
+        for index, element in enumerate(found):
+            element.index = index
+        return found
+
+    return iterate
+
+
+def _descend(paths: tuple[Expression, ...], focus: Focus, found: list[Focus], depth: int) -> None:
+    for path in paths:
+        for element in path.elements(focus):
+            if depth == 0:
+                raise ResourceError(f"repeat of {path.text!r} goes deeper than {_DEEPEST} levels")
+            found.append(element)
+            _descend(paths, element, found, depth - 1)

@@ -1,0 +1,89 @@
+"""A path of a view: read once, then evaluated on many elements, the short way where there is one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from deployments.sandbox.flattening import fhirpath
+from deployments.sandbox.flattening.constant import PER_ELEMENT
+from deployments.sandbox.flattening.fhirpath import EvaluationError, ExpressionError, Item, Node
+from deployments.sandbox.flattening.jsontext import JsonValue
+from deployments.sandbox.flattening.problem import ResourceError, ViewError
+from deployments.sandbox.flattening.resource import Focus, Resource, bare
+from deployments.sandbox.flattening.shortcut import Route, compile_route
+
+_COMPANIONS = frozenset({"extension", "children", "descendants"})
+"""Names that ask for the extensions of primitives, which other expressions do not see."""
+
+
+class Expression:
+    """A FHIRPath expression with the constants of its view."""
+
+    def __init__(self, text: str, place: str, constants: Mapping[str, Any], *, short: bool = True) -> None:
+        """Read it. Without ``short`` the library evaluates all of it. Raises ``ViewError``."""
+        try:
+            self._tree = fhirpath.read(text)
+            fhirpath.check(self._tree, text, PER_ELEMENT.union(constants))
+        except ExpressionError as error:
+            raise ViewError(f"{place}: {error}") from None
+        self.text = text
+        self._constants = constants
+        self._short = short
+        self._with_companions = any(_names(node) in _COMPANIONS for node in fhirpath.nodes(self._tree))
+        self._routes: dict[str, Route | None] = {}
+        self.is_row_index = text.strip() == "%rowIndex"
+
+    def values(self, focus: Focus) -> list[JsonValue]:
+        """Its result on an element. Raises ``ResourceError``."""
+        if self.is_row_index:
+            return [focus.index]
+        route = self._route(focus)
+        if route is not None:
+            return route.follow(focus.data)
+        return [fhirpath.data_of(item) for item in self._evaluate(focus)]
+
+    def elements(self, focus: Focus) -> list[Focus]:
+        """The same as elements for further expressions, with their positions. Raises ``ResourceError``."""
+        resource, route = focus.resource, self._route(focus)
+        if route is not None and route.path is not None:
+            path = route.path
+            return [Focus(data, path, index, resource) for index, data in enumerate(route.follow(focus.data))]
+        return [_focus(item, index, resource) for index, item in enumerate(self._evaluate(focus))]
+
+    def _route(self, focus: Focus) -> Route | None:
+        try:
+            return self._routes[focus.path]
+        except KeyError:
+            route = compile_route(self._tree, focus.path, self._constants) if self._short else None
+            self._routes[focus.path] = route
+            return route
+
+    def _evaluate(self, focus: Focus) -> list[Item]:
+        resource, data = focus.resource, focus.data
+        root: JsonValue = resource.data
+        if resource.has_companions and not self._with_companions:
+            root, data = resource.bare, resource.bare if data is root else bare(data)
+        # The library knows a resource by its type (Patient.name) only when it is the object itself.
+        is_resource = isinstance(data, dict) and "resourceType" in data
+        start = data if is_resource else fhirpath.element(data, focus.path)
+        variables = {
+            **self._constants,
+            "context": start,
+            "resource": root,
+            "rootResource": root,
+            "rowIndex": focus.index,
+        }
+        try:
+            return fhirpath.evaluate(self._tree, start, variables)
+        except EvaluationError as error:
+            raise ResourceError(f"the expression {self.text!r} cannot be evaluated: {error}") from None
+
+
+def _focus(item: Item, index: int, resource: Resource) -> Focus:
+    """An item as an element; what was computed has no type."""
+    return Focus(fhirpath.data_of(item), fhirpath.path_of(item), index, resource)
+
+
+def _names(node: Node) -> str | None:
+    return fhirpath.name_of(node) if node["type"] == "Identifier" else None

@@ -1,0 +1,111 @@
+"""How fast the sandbox flattening service makes rows (issue 5, item 7: 5,000 resources/s, 8 columns, one core).
+
+    python -m tests.bench.bench_sandbox_flattening [--resources 20000]
+
+Once as it is, once with the FHIRPath library for every path, and once over HTTP. Rates are per second of processor
+time; over HTTP per second that passed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from typing import Any
+
+import httpx
+
+from deployments.sandbox.flattening.app import flattening_service
+from deployments.sandbox.flattening.definition import RESOURCE_TYPE, read_definition
+from deployments.sandbox.flattening.request import read_request
+from deployments.sandbox.flattening.run import run
+from deployments.sandbox.flattening.view import View
+from deployments.sandbox.serve import serve_in_thread
+
+VIEW: dict[str, Any] = {
+    "resourceType": RESOURCE_TYPE,
+    "name": "laboratory",
+    "status": "active",
+    "resource": "Observation",
+    "select": [
+        {
+            "column": [
+                {"name": "id", "path": "id"},
+                {"name": "patient", "path": "subject.reference"},
+                {"name": "encounter", "path": "encounter.getReferenceKey(Encounter)"},
+                {"name": "date", "path": "effective.ofType(dateTime)"},
+                {"name": "value", "path": "value.ofType(Quantity).value"},
+                {"name": "unit", "path": "value.ofType(Quantity).unit"},
+            ]
+        },
+        {
+            "forEach": "code.coding.where(system = 'http://loinc.org')",
+            "column": [{"name": "code", "path": "code"}, {"name": "display", "path": "display"}],
+        },
+    ],
+}
+"""Eight columns, as they are typical of a laboratory value."""
+
+
+def observations(count: int) -> list[str]:
+    """Invented laboratory values of some 900 bytes."""
+    return [
+        f"""{{"resourceType":"Observation","id":"lab-{number}","meta":{{"profile":["https://example.org/ObservationLab"]}},
+"identifier":[{{"system":"https://example.org/sid/lab","value":"{number:08}"}}],"status":"final",
+"category":[{{"coding":[{{"system":"http://terminology.hl7.org/CodeSystem/observation-category","code":"laboratory"}},
+{{"system":"http://loinc.org","code":"26436-6"}}]}}],
+"code":{{"coding":[{{"system":"http://loinc.org","code":"718-7","display":"Hemoglobin [Mass/volume] in Blood"}},
+{{"system":"https://example.org/codes","code":"HB","display":"Hämoglobin"}}],"text":"Hemoglobin"}},
+"subject":{{"reference":"Patient/p{number % 97}"}},"encounter":{{"reference":"Encounter/e{number % 89}"}},
+"effectiveDateTime":"2025-03-{number % 28 + 1:02}T06:45:00+01:00","valueQuantity":{{"value":7.50,"unit":"g/dL",
+"system":"http://unitsofmeasure.org","code":"g/dL"}}}}"""
+        for number in range(count)
+    ]
+
+
+def body(count: int) -> bytes:
+    """A request."""
+    parts = [f'{{"name":"viewDefinition","resource":{json.dumps(VIEW)}}}']
+    parts += [f'{{"name":"resources","resource":{each}}}' for each in observations(count)]
+    return f'{{"resourceType":"Parameters","parameter":[{",".join(parts)}]}}'.encode()
+
+
+def rate(content: bytes, *, short: bool) -> float:
+    """Resources per second of processor time, reading and writing JSON included."""
+    began = time.process_time()
+    request = read_request(content)
+    compiled = View(read_definition(request.view), short=short)
+    for _ in run(compiled, request, null_columns=False):
+        pass
+    return len(request) / (time.process_time() - began)
+
+
+def over_http(content: bytes, count: int) -> float:
+    """Resources per second over loopback, client included."""
+    headers = {"accept": "application/x-ndjson", "content-type": "application/fhir+json"}
+    with serve_in_thread(flattening_service()) as served, httpx.Client(trust_env=False, timeout=600) as client:
+        began = time.perf_counter()
+        response = client.post(
+            f"{served.url}/fhir/ViewDefinition/$run?_format=ndjson", content=content, headers=headers
+        )
+        response.raise_for_status()
+        seconds = time.perf_counter() - began
+        if response.content.count(b"\n") != count:
+            raise SystemExit("rows are missing")
+        return count / seconds
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--resources", type=int, default=20_000)
+    count = parser.parse_args().resources
+    content = body(count)
+    print(f"{count} resources, {len(content) / 1e6:.0f} MB")
+    print(f"as it is      {rate(content, short=True):8.0f} resources/s (target ≥ 5,000)")
+    print(f"library only  {rate(content, short=False):8.0f} resources/s")
+    print(f"over HTTP     {over_http(content, count):8.0f} resources/s")
+
+
+if __name__ == "__main__":
+    main()

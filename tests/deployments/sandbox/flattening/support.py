@@ -1,0 +1,75 @@
+"""Views in short form, and the rows they make."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from deployments.sandbox.flattening.definition import RESOURCE_TYPE, read_definition
+from deployments.sandbox.flattening.problem import ViewError
+from deployments.sandbox.flattening.request import read_request
+from deployments.sandbox.flattening.run import run
+from deployments.sandbox.flattening.view import View
+
+Json = dict[str, Any]
+
+
+def column(name: str, path: str | None = None, **more: Any) -> Json:
+    """A column; its path is its name when there is no other."""
+    return {"name": name, "path": path or name, **more}
+
+
+def columns(*names: str) -> list[Json]:
+    """Columns whose paths are their names."""
+    return [column(name) for name in names]
+
+
+def view(*select: Json, resource: str = "Patient", **more: Any) -> Json:
+    """A ViewDefinition with these clauses."""
+    return {"resourceType": RESOURCE_TYPE, "name": "v", "status": "active", "resource": resource} | {
+        "select": list(select),
+        **more,
+    }
+
+
+def one(path: str, resource: str = "Patient", **more: Any) -> Json:
+    """A view with the one column ``x``."""
+    return view({"column": [column("x", path)]}, resource=resource, **more)
+
+
+def parameters(definition: Any, resources: Iterable[Json | str | bytes]) -> bytes:
+    """The body of a request; resources as text are sent as they are."""
+    parts = [b'{"name":"viewDefinition","resource":' + json.dumps(definition).encode() + b"}"]
+    for each in resources:
+        text = json.dumps(each) if isinstance(each, dict) else each
+        parts.append(b'{"name":"resources","resource":' + (text.encode() if isinstance(text, str) else text) + b"}")
+    return b'{"resourceType":"Parameters","parameter":[' + b",".join(parts) + b"]}"
+
+
+def text(definition: Json, *resources: Json | str, nulls: bool = False, short: bool = True) -> str:
+    """The NDJSON that a view makes of resources."""
+    request = read_request(parameters(definition, resources))
+    compiled = View(read_definition(request.view), short=short)
+    return b"".join(run(compiled, request, null_columns=nulls)).decode()
+
+
+def rows(definition: Json, *resources: Json | str, nulls: bool = True) -> list[Json]:
+    """The rows, with nulls, so that a test sees every column."""
+    return [json.loads(line) for line in text(definition, *resources, nulls=nulls).split("\n") if line]
+
+
+def value(path: str, resource: Json | str, **more: Any) -> Any:
+    """What a path gives as a column."""
+    kind = json.loads(resource)["resourceType"] if isinstance(resource, str) else resource["resourceType"]
+    (row,) = rows(one(path, kind, **more), resource)
+    return row["x"]
+
+
+def refused(definition: Json) -> str:
+    """Why a view is refused."""
+    with pytest.raises(ViewError) as caught:
+        View.of(json.dumps(definition).encode())
+    return str(caught.value)

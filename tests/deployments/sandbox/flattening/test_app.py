@@ -1,0 +1,268 @@
+"""``POST /fhir/ViewDefinition/$run`` over HTTP (document 3 §5)."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import httpx
+import pytest
+
+from deployments.sandbox.flattening.app import FlatteningOptions, flattening_service
+from deployments.sandbox.gate import Gate
+from deployments.sandbox.options import OptionError, read_settings
+from deployments.sandbox.serve import serve_in_thread
+from tests.deployments.sandbox.conftest import Client
+from tests.deployments.sandbox.flattening.support import Json, column, columns, one, parameters, view
+
+RUN = "/fhir/ViewDefinition/$run?_format=ndjson"
+FHIR = "application/fhir+json"
+NDJSON = "application/x-ndjson"
+PATIENT: Json = {"resourceType": "Patient", "id": "kanarienvogel", "name": [{"family": "Gelb"}, {"family": "Grün"}]}
+NAMES = view({"column": columns("id")}, {"forEach": "name", "column": columns("family", "use")})
+Start = Callable[..., Client]
+
+
+@pytest.fixture
+def begin() -> Iterator[Start]:
+    with ExitStack() as stack:
+
+        def start(gate: Gate | None = None, **options: Any) -> Client:
+            served = stack.enter_context(serve_in_thread(flattening_service(FlatteningOptions(**options), gate)))
+            return stack.enter_context(Client(served.url))
+
+        yield start
+
+
+@pytest.fixture
+def service(begin: Start) -> Client:
+    return begin()
+
+
+@pytest.fixture(scope="module")
+def quirky() -> Iterator[Client]:
+    """The service as it is deployed, for tests that leave nothing behind."""
+    with serve_in_thread(flattening_service()) as served, Client(served.url) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def plain() -> Iterator[Client]:
+    """The service without the quirks."""
+    options = FlatteningOptions(errors_500=False, exact_accept=False)
+    with serve_in_thread(flattening_service(options)) as served, Client(served.url) as client:
+        yield client
+
+
+def post(
+    client: httpx.Client, content: bytes, path: str = RUN, kind: str = FHIR, accept: str = NDJSON, **more: str
+) -> httpx.Response:
+    return client.post(path, content=content, headers={"content-type": kind, "accept": accept, **more})
+
+
+def refusal(response: httpx.Response) -> str:
+    assert response.headers["content-type"].startswith(FHIR)
+    body = response.json()
+    assert body["resourceType"] == "OperationOutcome"
+    (issue,) = body["issue"]
+    assert issue["severity"] == "error"
+    text: str = issue["diagnostics"]
+    return text
+
+
+def test_a_view_and_resources_are_answered_with_rows_as_ndjson(quirky: Client) -> None:
+    response = post(quirky, parameters(NAMES, [PATIENT, {**PATIENT, "id": "2", "name": [{"use": "old"}]}]))
+    assert response.status_code == 200
+    assert response.headers["content-type"] == NDJSON
+    assert response.content.decode() == (
+        '{"id":"kanarienvogel","family":"Gelb"}\n{"id":"kanarienvogel","family":"Grün"}\n{"id":"2","use":"old"}\n'
+    )
+
+
+def test_no_row_is_an_empty_answer(quirky: Client) -> None:
+    for resources in ([], [{"resourceType": "Patient", "id": "1"}]):
+        response = post(quirky, parameters(NAMES, resources))
+        assert (response.status_code, response.content) == (200, b"")
+
+
+def test_a_large_answer_comes_in_parts_without_an_announced_length(quirky: Client) -> None:
+    patients = [{**PATIENT, "id": str(number)} for number in range(5_000)]
+    response = post(quirky, parameters(NAMES, patients))
+    assert response.status_code == 200
+    assert "content-length" not in response.headers
+    assert len(response.text.splitlines()) == 10_000
+
+
+def test_null_columns_are_written_when_the_service_is_told_so(begin: Start) -> None:
+    response = post(begin(null_columns=True), parameters(NAMES, [PATIENT]))
+    assert json.loads(response.text.splitlines()[0]) == {"id": "kanarienvogel", "family": "Gelb", "use": None}
+
+
+@pytest.mark.parametrize(
+    "accept", ["*/*", "application/x-ndjson, */*", "application/x-ndjson;q=1", "application/json", ""]
+)
+def test_accept_has_to_be_exactly_ndjson(quirky: Client, accept: str) -> None:
+    response = post(quirky, parameters(NAMES, [PATIENT]), accept=accept)
+    assert response.status_code == 500
+    assert NDJSON in refusal(response)
+
+
+@pytest.mark.parametrize(
+    ("accept", "status"),
+    [("*/*", 200), ("text/csv, application/x-ndjson;q=0.5", 200), ("application/*", 200), ("application/json", 406)],
+)
+def test_without_that_quirk_accept_is_read_as_http_says(plain: Client, accept: str, status: int) -> None:
+    assert post(plain, parameters(NAMES, [PATIENT]), accept=accept).status_code == status
+
+
+FAILURES: list[tuple[str, bytes, Json, int]] = [
+    ("a body that is no JSON", b"{", {}, 400),
+    ("a body that is no Parameters", b'{"resourceType":"Patient"}', {}, 400),
+    ("no view", parameters(NAMES, [PATIENT]).replace(b"viewDefinition", b"view"), {}, 400),
+    ("a resource that is none", parameters(NAMES, ["[]"]), {}, 400),
+    ("an unknown key", parameters({**NAMES, "url": "http://example.org/v"}, [PATIENT]), {}, 422),
+    ("a path that is none", parameters(one("name."), [PATIENT]), {}, 422),
+    ("an unknown constant", parameters(one("%nope"), [PATIENT]), {}, 422),
+    ("another type", parameters(NAMES, [PATIENT, {"resourceType": "Group", "id": "g"}]), {}, 422),
+    ("several values", parameters(one("name.family"), [PATIENT]), {}, 422),
+    ("a condition that is none", parameters(one("id", where=[{"path": "id"}]), [PATIENT]), {}, 422),
+    ("a calculation that fails", parameters(one("id > 1"), [PATIENT]), {}, 422),
+    ("another content type", parameters(NAMES, [PATIENT]), {"kind": "text/plain"}, 415),
+    ("no format", parameters(NAMES, [PATIENT]), {"path": "/fhir/ViewDefinition/$run"}, 400),
+    ("another format", parameters(NAMES, [PATIENT]), {"path": "/fhir/ViewDefinition/$run?_format=csv"}, 400),
+]
+
+
+@pytest.mark.parametrize(
+    ("body", "more", "status"), [each[1:] for each in FAILURES], ids=[each[0] for each in FAILURES]
+)
+def test_every_failure_is_500_with_the_text_of_the_exception(
+    quirky: Client, plain: Client, body: bytes, more: dict[str, str], status: int
+) -> None:
+    deployed = post(quirky, body, **more)
+    assert deployed.status_code == 500
+    assert deployed.json()["issue"][0]["code"] == "exception"
+    assert "Error: " in refusal(deployed)
+    told_apart = post(plain, body, **more)
+    assert told_apart.status_code == status
+    assert refusal(told_apart) == refusal(deployed)
+
+
+def test_a_failure_in_the_last_resource_leaves_no_row_behind(quirky: Client) -> None:
+    patients: list[Json] = [{**PATIENT, "id": str(number)} for number in range(5_000)]
+    response = post(quirky, parameters(NAMES, [*patients, {"resourceType": "Group"}]))
+    assert response.status_code == 500
+    assert "Group" in refusal(response)
+
+
+def test_the_answer_may_quote_data_but_the_log_does_not(service: Client, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG):
+        response = post(service, parameters(one("name.family"), [PATIENT]))
+    assert '["Gelb","Grün"]' in refusal(response)
+    assert "Gelb" not in caplog.text
+    assert "Gelb" not in json.dumps(service.seen())
+
+
+def test_a_body_above_the_limit_is_413_before_it_is_read(begin: Start) -> None:
+    service = begin(max_body=2_000)
+    assert post(service, parameters(NAMES, [PATIENT])).status_code == 200
+    large = parameters(NAMES, [PATIENT] * 50)
+    assert post(service, large).status_code == 413
+    unannounced = service.post(RUN, content=iter([large]), headers={"content-type": FHIR, "accept": NDJSON})
+    assert unannounced.status_code == 413
+
+
+def test_metadata_is_a_capability_statement(quirky: Client) -> None:
+    response = quirky.get("/fhir/metadata")
+    assert response.status_code == 200
+    statement = response.json()
+    assert statement["resourceType"] == "CapabilityStatement"
+    assert "not for production" in statement["rest"][0]["documentation"]
+
+
+def test_metadata_answers_while_a_request_runs(service: Client) -> None:
+    patients = [{**PATIENT, "id": str(number)} for number in range(5_000)]
+    slow = parameters(view({"forEach": "name", "column": [column("x", "family & family.upper()")]}), patients)
+    done: list[int] = []
+    service.timeout = httpx.Timeout(60)
+    thread = threading.Thread(target=lambda: done.append(post(service, slow).status_code))
+    thread.start()
+    while service.seen()["total"] < 1:
+        pass
+    assert service.get("/fhir/metadata").status_code == 200
+    assert not done
+    thread.join()
+    assert done == [200]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", RUN, 405),
+        ("POST", "/fhir/metadata", 405),
+        ("GET", "/fhir", 404),
+        ("POST", "/fhir/ViewDefinition", 404),
+        ("POST", "/fhir/Patient/$run", 404),
+        ("GET", "/metadata", 404),
+    ],
+)
+def test_what_is_not_there(quirky: Client, method: str, path: str, status: int) -> None:
+    response = quirky.request(method, path)
+    assert response.status_code == status
+    assert refusal(response)
+
+
+def test_an_encoded_dollar_is_the_same_operation(quirky: Client) -> None:
+    path = "/fhir/ViewDefinition/%24run?_format=ndjson"
+    assert post(quirky, parameters(NAMES, [PATIENT]), path=path).status_code == 200
+
+
+def test_the_request_log_counts_resources_by_type(service: Client) -> None:
+    post(service, parameters(NAMES, [PATIENT, PATIENT]))
+    (request,) = service.seen()["requests"]
+    assert (request["entries"], request["types"], request["status"]) == (2, {"Patient": 2}, 200)
+
+
+def test_faults_meet_it_as_every_service(service: Client) -> None:
+    service.faults({"action": "status", "status": 503}, {"action": "cut", "bytes": 10})
+    body = parameters(NAMES, [PATIENT])
+    assert post(service, body).status_code == 503
+    with pytest.raises(httpx.RemoteProtocolError):
+        post(service, body)
+    assert post(service, body).status_code == 200
+
+
+def test_requests_at_the_same_time_get_their_own_rows(quirky: Client) -> None:
+    answers: dict[int, str] = {}
+
+    def ask(number: int) -> None:
+        patients = [{**PATIENT, "id": f"{number}-{each}"} for each in range(200)]
+        with Client(str(quirky.base_url)) as client:
+            answers[number] = post(client, parameters(NAMES, patients)).text
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for number in range(4):
+        ids = [json.loads(line)["id"] for line in answers[number].splitlines()]
+        assert ids == [f"{number}-{each // 2}" for each in range(400)]
+
+
+def test_settings_reach_its_options() -> None:
+    assert read_settings({}).flattening() == FlatteningOptions()
+    asked = {
+        "flattening_errors_500": "false",
+        "flattening_exact_accept": "off",
+        "flattening_null_columns": "yes",
+        "flattening_max_body": "1000",
+    }
+    expected = FlatteningOptions(errors_500=False, exact_accept=False, null_columns=True, max_body=1000)
+    assert read_settings(asked).flattening() == expected
+    with pytest.raises(OptionError):
+        read_settings({"flattening_max_body": "0"})

@@ -1,0 +1,152 @@
+"""Whole requests: the bundled data cell by cell, and how fast it goes."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from deployments.sandbox.data import DATA
+from deployments.sandbox.flattening.definition import read_definition
+from deployments.sandbox.flattening.problem import ResourceError, ViewError
+from deployments.sandbox.flattening.request import read_request
+from deployments.sandbox.flattening.run import Views, run
+from deployments.sandbox.flattening.view import View
+from tests.bench.bench_sandbox_flattening import VIEW as EIGHT_COLUMNS
+from tests.bench.bench_sandbox_flattening import observations
+from tests.deployments.sandbox.flattening.support import Json, column, columns, one, parameters, text, view
+
+LEAST = 5_000
+"""Resources per second of processor time with eight columns (issue 5, item 7)."""
+
+
+def demo(kind: str) -> Iterator[Any]:
+    """The resources of a type in the demo data, decimals as they are spelled."""
+    for path in sorted(DATA.glob("*.ndjson")):
+        for line in path.read_text(encoding="utf-8").split("\n"):
+            for entry in json.loads(line, parse_float=Decimal)["entry"] if line else []:
+                if entry["resource"]["resourceType"] == kind:
+                    yield entry["resource"]
+
+
+def answered(definition: Json, resources: list[Any], *, short: bool = True) -> list[Json]:
+    lines = [json.dumps(each, default=str) for each in resources]
+    return [json.loads(line, parse_float=Decimal) for line in text(definition, *lines, short=short).split("\n") if line]
+
+
+@pytest.mark.parametrize("short", [True, False])
+def test_the_laboratory_values_of_the_demo_are_those_of_a_plain_loop(short: bool) -> None:
+    resources = list(demo("Observation"))
+    expected = []
+    for each in resources:
+        for coding in each["code"]["coding"]:
+            row = {
+                "id": each["id"],
+                "patient": each["subject"]["reference"],
+                "date": each.get("effectiveDateTime"),
+                "unit": each.get("valueQuantity", {}).get("unit"),
+                "code": coding["code"],
+                "display": coding.get("display"),
+            }
+            expected.append({name: cell for name, cell in row.items() if cell is not None})
+    quantity = "value.ofType(Quantity)"
+    definition = view(
+        {
+            "column": [
+                column("id"),
+                column("patient", "subject.reference"),
+                column("date", "effective.ofType(dateTime)"),
+                column("unit", f"{quantity}.unit"),
+            ]
+        },
+        {"forEach": "code.coding", "column": columns("code", "display")},
+        resource="Observation",
+    )
+    assert answered(definition, resources, short=short) == expected
+    assert len(expected) >= 96
+
+
+@pytest.mark.parametrize("short", [True, False])
+def test_the_diagnoses_of_the_demo_are_those_of_a_plain_loop(short: bool) -> None:
+    resources = list(demo("Condition"))
+    wanted = "http://fhir.de/CodeSystem/bfarm/icd-10-gm"
+    expected = [
+        {
+            "key": f"Condition/{each['id']}",
+            "patient": each["subject"]["reference"],
+            "notes": [note["text"] for note in each.get("note", [])],
+            "icd": coding["code"],
+        }
+        for each in resources
+        for coding in each["code"]["coding"]
+        if coding["system"] == wanted and each["recordedDate"] > "2025"
+    ]
+    definition = view(
+        {
+            "column": [
+                column("key", "getResourceKey()"),
+                column("patient", "subject.getReferenceKey(Patient)"),
+                column("notes", "note.text", collection=True),
+            ]
+        },
+        {"forEach": "code.coding.where(system = %icd)", "column": [column("icd", "code")]},
+        resource="Condition",
+        constant=[{"name": "icd", "valueUri": wanted}],
+        where=[{"path": "recordedDate > @2025-01-01"}],
+    )
+    assert answered(definition, resources, short=short) == expected
+    assert len(expected) >= 10
+
+
+def test_rows_come_in_the_order_of_the_resources_in_parts_that_end_with_a_line() -> None:
+    patients = [
+        {"resourceType": "Patient", "id": str(number), "name": [{"family": "x" * 500}]} for number in range(500)
+    ]
+    definition = view({"column": [column("id"), column("family", "name.family")]})
+    request = read_request(parameters(definition, patients))
+    parts = list(run(View.of(request.view), request, null_columns=False))
+    assert len(parts) > 1
+    assert all(part.endswith(b"}\n") for part in parts)
+    assert [json.loads(line)["id"] for line in b"".join(parts).splitlines()] == [str(number) for number in range(500)]
+
+
+def test_a_resource_that_is_nested_too_deep_is_an_error() -> None:
+    nested = '{"resourceType":"Patient","a":' + '{"a":' * 900 + "null" + "}" * 901
+    with pytest.raises(ResourceError, match="too deep"):
+        text(one("a.exists()"), nested)
+
+
+def test_a_view_that_comes_again_is_not_compiled_again() -> None:
+    views = Views()
+    first = json.dumps(one("id")).encode()
+    again = views.of(first)
+    assert views.of(first) is again
+    assert views.of(json.dumps(one("active")).encode()) is not again
+    for number in range(40):
+        views.of(json.dumps(one(f"name[{number}].family")).encode())
+    assert views.of(first) is not again
+    with pytest.raises(ViewError):
+        views.of(b"{}")
+
+
+@pytest.mark.parametrize("short", [True, False])
+def test_both_ways_give_the_same_eight_columns(short: bool) -> None:
+    request = read_request(parameters(EIGHT_COLUMNS, observations(20)))
+    compiled = View(read_definition(request.view), short=short)
+    (answer,) = run(compiled, request, null_columns=False)
+    assert answer.count(b"\n") == 20
+    assert b'"value":7.50,' in answer
+
+
+def test_it_flattens_5000_resources_a_second_with_eight_columns() -> None:
+    request = read_request(parameters(EIGHT_COLUMNS, observations(2_000)))
+    compiled = View.of(request.view)
+    assert len(compiled.columns) == 8
+    began = time.process_time()
+    for _ in run(compiled, request, null_columns=False):
+        pass
+    assert 2_000 / (time.process_time() - began) >= LEAST
