@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
 import os
 import shutil
 import sys
@@ -24,8 +25,11 @@ from flows.server import EmbeddedServer, use
 from flows.session import opened
 from tasks.shared.errors import InputError, StorageError, TerminalError
 
-STEPS = ("extractor", "validation", "pseudonymizer", "wait", "send")
+STEPS = ("extractor", "validation", "pseudonymizer", "flattening", "wait", "send")
 """The demo's steps; the wait only with ``--review``."""
+
+SHOWN_LINES = 2
+"""Lines of each table that are printed: made-up patients, pseudonymized."""
 
 
 def run(*, keep: bool, review: bool) -> int:
@@ -83,6 +87,10 @@ def show(record: JobRecord) -> None:
     for cells in rows:
         say("  ".join(f"{cells[n]:{widths[n]}}" for n in keep).rstrip())
     directory = Path(record.directory or "")
+    for table in sorted(directory.glob("csv/*.csv")):
+        with table.open(encoding="utf-8") as lines:
+            first = [line.rstrip("\n") for line in itertools.islice(lines, SHOWN_LINES)]
+        say("\n" + "\n".join([f"{table.name}:", *(f"  {line}" for line in first)]))
     say(f"\nfiles of job {record.id}:")
     for file in sorted(directory.rglob("*")):
         if file.is_file() and not any(part.startswith(".") for part in file.relative_to(directory).parts):

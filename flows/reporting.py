@@ -1,7 +1,7 @@
 """Artifacts: what a person reads in the Prefect UI. Counts, sizes, times and names of steps; never data.
 
-One markdown page ``job-<id>`` a job, a table ``job-<id>-<position>`` a step; the progress artifact is written by
-``flows/watch.py``.
+One markdown page ``job-<id>`` a job, a table ``job-<id>-<position>`` a step (``…-<name>`` for a table among its
+details); the progress artifact is written by ``flows/watch.py``.
 """
 
 from __future__ import annotations
@@ -91,7 +91,9 @@ def step_table(api: PrefectApi, job_id: str, step: StepRecord, result: dict[str,
     facts = [
         dict(zip(("what", "value"), pair, strict=True)) for pair in zip(COLUMNS, row(step), strict=True) if pair[1]
     ]
-    facts += [fact for key, value in (result.get("details") or {}).items() for fact in _facts(key, value)]
+    details: dict[str, Any] = result.get("details") or {}
+    tables = {key: value for key, value in details.items() if _is_table(value)}
+    facts += [fact for key, value in details.items() if key not in tables for fact in _facts(key, value)]
     facts += [{"what": "warning", "value": text} for text in result.get("warnings", ())]
     _publish(
         api,
@@ -101,6 +103,13 @@ def step_table(api: PrefectApi, job_id: str, step: StepRecord, result: dict[str,
         json.dumps(facts),
         f"Step {step.position}, {step.name}",
     )
+    for key, rows in tables.items():
+        name = f"job-{job_id}-{step.position}-{key}"
+        _publish(api, job_id, name, "table", json.dumps(rows), f"Step {step.position}, {step.name}: {key}")
+
+
+def _is_table(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(line, dict) for line in value)
 
 
 def _facts(key: str, value: Any) -> list[dict[str, str]]:

@@ -53,7 +53,8 @@ CATALOGUE: dict[str, Step] = {
         Step("wait", "pause for manual inspection", task="tasks.wait.step:wait"),
         Step("validation", "validate FHIR data against profiles", writes=("validation",),
              task="tasks.validation.step:validation"),
-        Step("flattening", "transform to CSV", "csv", requires_crtdl=True, writes=("viewdefinitions",)),
+        Step("flattening", "transform to CSV", "csv", requires_crtdl=True, writes=("viewdefinitions", "flattening"),
+             task="tasks.flattening.step:flattening"),
         Step("send", "upload to the destination", writes=("send",), task="tasks.send.step:send"),
     )
 }  # fmt: skip

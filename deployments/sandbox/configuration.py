@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from deployments.sandbox.data import ANONYMIZATION_RULES, DEMO_CRTDL
+from deployments.sandbox.data import ANONYMIZATION_RULES, DEMO_CRTDL, DEMO_LOOKUP
 from deployments.sandbox.gate import Gate
 from deployments.sandbox.options import API_KEY, PASSWORD, TOKEN, USERNAME
 
@@ -23,7 +23,7 @@ def configuration(urls: Mapping[str, str], data: Path, jobs: Path, gate: Gate) -
         "",
         "pipeline:",
         "  # With local_import instead of extractor no query is needed.",
-        "  enabled_steps: [extractor, validation, pseudonymizer, wait, send]",
+        "  enabled_steps: [extractor, validation, pseudonymizer, flattening, wait, send]",
         "",
         "services:",
         "  extractor:",
@@ -45,6 +45,11 @@ def configuration(urls: Mapping[str, str], data: Path, jobs: Path, gate: Gate) -
         "    # Sent with each request. Its keys are for made-up data only.",
         f"    anonymization_config: {_text(str(ANONYMIZATION_RULES))}",
         *_auth(gate),
+        "  flattening:",
+        "    # Root of the sandbox flattening service; the pipeline appends /fhir.",
+        f"    service_url: {_text(urls['flattening'])}",
+        "    # Which columns the elements of the query become.",
+        f"    lookup_path: {_text(str(DEMO_LOOKUP))}",
         "  send:",
         "    send_as: direct_resource_load",
         "    # Root of the sandbox FHIR server; the pipeline appends /fhir.",

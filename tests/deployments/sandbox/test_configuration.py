@@ -8,11 +8,11 @@ import pytest
 
 from config import load_config
 from deployments.sandbox.configuration import configuration
-from deployments.sandbox.data import ANONYMIZATION_RULES, DEMO_CRTDL
+from deployments.sandbox.data import ANONYMIZATION_RULES, DEMO_CRTDL, DEMO_LOOKUP
 from deployments.sandbox.gate import Gate
 from deployments.sandbox.options import PASSWORD, TOKEN, USERNAME
 
-NAMES = ("fhir", "extraction", "pseudonymizer", "validation")
+NAMES = ("fhir", "extraction", "pseudonymizer", "validation", "flattening")
 URLS = {name: f"http://127.0.0.1:{40123 + number}" for number, name in enumerate(NAMES)}
 
 
@@ -32,7 +32,7 @@ def test_it_is_complete_whatever_the_paths_and_credentials(
     file.write_text(configuration(URLS, data, jobs, gate), encoding="utf-8")
     effective = load_config(file, environ=environment).config
     steps = [str(step) for step in effective.pipeline.enabled_steps]
-    assert steps == ["extractor", "validation", "pseudonymizer", "wait", "send"]
+    assert steps == ["extractor", "validation", "pseudonymizer", "flattening", "wait", "send"]
     assert effective.services.local_import.dir == data
     assert effective.services.extractor.base_url == URLS["extraction"]
     assert str(DEMO_CRTDL) in file.read_text(encoding="utf-8")
@@ -40,6 +40,8 @@ def test_it_is_complete_whatever_the_paths_and_credentials(
     assert effective.services.validation.url == URLS["validation"]
     assert effective.services.pseudonymizer.url == URLS["pseudonymizer"]
     assert effective.services.pseudonymizer.anonymization_config == ANONYMIZATION_RULES
+    assert effective.services.flattening.service_url == URLS["flattening"]
+    assert effective.services.flattening.lookup_path == DEMO_LOOKUP
     assert effective.services.send.batch_size == 100
     assert effective.jobs_dir == jobs
     assert "p4ss" not in file.read_text(encoding="utf-8")

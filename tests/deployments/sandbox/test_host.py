@@ -77,7 +77,9 @@ def test_the_command_prints_a_complete_configuration_and_ends_with_0_on_a_signal
     path = announced(process)
     text = path.read_text(encoding="utf-8")
     configuration = yaml.safe_load(text)
-    assert configuration["pipeline"]["enabled_steps"] == ["extractor", "validation", "pseudonymizer", "wait", "send"]
+    assert configuration["pipeline"]["enabled_steps"] == [
+        "extractor", "validation", "pseudonymizer", "flattening", "wait", "send",
+    ]  # fmt: skip
     assert configuration["services"]["local_import"]["dir"] == str(DATA)
     send = configuration["services"]["send"]
     assert send["send_as"] == "direct_resource_load"

@@ -1,0 +1,248 @@
+"""The object store of the sandbox: moto's S3 server, on loopback, in a process of its own.
+
+moto is not part of the product (``pip install 'moto[s3]' flask flask-cors``); without it the start says so. It keeps
+everything in memory and takes any key: it proves what a client does, not that a store would let it. Not for production.
+
+As a child, for ``demo`` and tests: ``with start_object_store() as store: store.url``. Alone:
+``python -m deployments.sandbox.objectstore --port 9000``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import hashlib
+import importlib.util
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from deployments.sandbox.parent import watch
+from deployments.sandbox.serve import HOST, SandboxStartError, bind
+
+BUCKET = "sluice-demo"
+"""The bucket that is there from the start."""
+REGION = "eu-central-1"
+ACCESS_KEY_ID = "sandbox"
+SECRET_ACCESS_KEY = "sandbox-secret"  # noqa: S105 - the store takes any, and says that it is for trials only
+
+_ROOT = Path(__file__).resolve().parents[2]
+_POLL = 0.02
+
+
+@dataclass(frozen=True)
+class StoredObject:
+    """One object as the store holds it. ``size`` in bytes; ``sha256`` (hex) is of its content, read back."""
+
+    size: int
+    sha256: str
+    etag: str
+    content_type: str
+    content_encoding: str | None
+    metadata: dict[str, str]
+    versions: int
+
+
+class ObjectStoreChild:
+    """A running object store. As a context manager it ends with the block, without one with this process."""
+
+    def __init__(self, process: subprocess.Popen[bytes], url: str) -> None:
+        self._process = process
+        self._client: Any = None
+        self.url = url
+        """Endpoint; buckets are addressed by path."""
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._process.pid
+
+    def client(self) -> Any:
+        """A boto3 client of this store, for looking at it; always the same one, closed with the store."""
+        if self._client is None:
+            import boto3.session
+
+            self._client = boto3.session.Session().client(
+                "s3",
+                endpoint_url=self.url,
+                region_name=REGION,
+                aws_access_key_id=ACCESS_KEY_ID,
+                aws_secret_access_key=SECRET_ACCESS_KEY,
+            )
+        return self._client
+
+    def objects(self, bucket: str = BUCKET, prefix: str = "") -> dict[str, StoredObject]:
+        """What a bucket holds, by key."""
+        client = self.client()
+        found: dict[str, StoredObject] = {}
+        versions: dict[str, int] = {}
+        for page in client.get_paginator("list_object_versions").paginate(Bucket=bucket, Prefix=prefix):
+            for version in page.get("Versions", ()):
+                versions[version["Key"]] = versions.get(version["Key"], 0) + 1
+        for page in client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix):
+            for entry in page.get("Contents", ()):
+                answer = client.get_object(Bucket=bucket, Key=entry["Key"])
+                digest, size = hashlib.sha256(), 0
+                for data in answer["Body"].iter_chunks(1024 * 1024):
+                    digest.update(data)
+                    size += len(data)
+                found[entry["Key"]] = StoredObject(
+                    size,
+                    digest.hexdigest(),
+                    answer["ETag"].strip('"'),
+                    answer["ContentType"],
+                    answer.get("ContentEncoding"),
+                    answer["Metadata"],
+                    versions.get(entry["Key"], 0),
+                )
+        return found
+
+    def unfinished(self, bucket: str = BUCKET) -> list[str]:
+        """The keys of multipart uploads that were begun and neither completed nor aborted."""
+        uploads = self.client().list_multipart_uploads(Bucket=bucket).get("Uploads", ())
+        return sorted(upload["Key"] for upload in uploads)
+
+    def make_bucket(self, name: str, *, versioned: bool = False) -> None:
+        """Make another bucket."""
+        client = self.client()
+        client.create_bucket(Bucket=name, CreateBucketConfiguration={"LocationConstraint": REGION})
+        if versioned:
+            client.put_bucket_versioning(Bucket=name, VersioningConfiguration={"Status": "Enabled"})
+
+    def stop(self, timeout: float = 5.0) -> None:
+        """End it and wait until it is gone; after ``timeout`` seconds by force. Once is enough."""
+        if self._client is not None:
+            self._client.close()
+        if self._process.poll() is None:
+            self._process.terminate()
+        try:
+            self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def available() -> bool:
+    """Whether moto is installed."""
+    return all(importlib.util.find_spec(name) is not None for name in ("moto", "flask", "flask_cors"))
+
+
+def start_object_store(port: int = 0, timeout: float = 60.0) -> ObjectStoreChild:
+    """Start the store in a child process and wait until it answers. It ends with this process, however that ends.
+
+    Raises ``SandboxStartError`` when moto is not installed, or the child does not come up in ``timeout`` seconds.
+    """
+    _need_moto()
+    with tempfile.TemporaryDirectory(prefix="sluice-start-") as directory:
+        ready, complaints = Path(directory) / "ready.json", Path(directory) / "stderr"
+        command = [sys.executable, "-P", "-m", "deployments.sandbox.objectstore", "--port", str(port)]
+        command += ["--parent", str(os.getpid()), "--ready-file", str(ready)]
+        paths = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        with complaints.open("wb") as stderr:
+            process = subprocess.Popen(  # noqa: S603 - our own module
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=stderr,
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+                start_new_session=True,
+            )
+        child = ObjectStoreChild(process, "")
+        deadline = time.monotonic() + timeout
+        while not ready.exists():
+            if process.poll() is not None or time.monotonic() > deadline:
+                said = complaints.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+                child.stop()
+                reason = said[-1].removeprefix("sandbox: ") if said else f"no answer within {timeout:g} s"
+                raise SandboxStartError(reason)
+            time.sleep(_POLL)
+        child.url = json.loads(ready.read_text(encoding="utf-8"))["url"]
+        return child
+
+
+def _need_moto() -> None:
+    if not available():
+        raise SandboxStartError(
+            "the object store needs moto, which is not installed: pip install 'moto[s3]' flask flask-cors"
+        )
+
+
+def _serve(port: int, parent: int | None, ready: Path | None) -> None:
+    """Serve until a signal, or until the process ``parent`` is gone."""
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+    from moto.s3.models import s3_backends
+    from werkzeug.serving import WSGIRequestHandler, make_server
+
+    class Handler(WSGIRequestHandler):
+        protocol_version = "HTTP/1.1"  # connections stay open, as those of real stores
+
+        def log(self, *_: object) -> None:
+            """Nothing: keys of objects are names of files."""
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    s3_backends["123456789012"]["aws"].create_bucket(BUCKET, REGION)
+    listener = bind(port)
+    application = DomainDispatcherApplication(create_backend_app)
+    server = make_server(
+        HOST, listener.getsockname()[1], application, threaded=True, request_handler=Handler, fd=listener.fileno()
+    )
+    # shutdown() waits for the loop, which runs in this thread: another one has to ask.
+    stop = threading.Event()
+
+    def end() -> None:
+        stop.wait()
+        server.shutdown()
+
+    threading.Thread(target=end, daemon=True).start()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    if parent is not None:
+        threading.Thread(target=lambda: asyncio.run(watch(parent, stop.set)), daemon=True).start()
+    url = f"http://{HOST}:{server.port}"
+    if ready is not None:
+        part = ready.with_name(ready.name + ".part")
+        part.write_text(json.dumps({"url": url, "bucket": BUCKET}), encoding="utf-8")
+        part.replace(ready)
+    sys.stdout.write(f"object store: {url} bucket {BUCKET}\n")
+    sys.stdout.flush()
+    server.serve_forever(poll_interval=0.1)
+    server.server_close()
+    listener.close()
+
+
+def main(words: list[str] | None = None) -> int:
+    """Run the store alone; returns the exit code."""
+    parser = argparse.ArgumentParser(description="The object store of the sandbox. Not for production.")
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--parent", type=int)
+    parser.add_argument("--ready-file", type=Path)
+    options = parser.parse_args(words)
+    try:
+        _need_moto()
+        _serve(options.port, options.parent, options.ready_file)
+    except SandboxStartError as error:
+        sys.stderr.write(f"sandbox: {error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

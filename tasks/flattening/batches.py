@@ -1,0 +1,98 @@
+"""Batches: the requests of one group, each a Parameters resource (document 3 §5).
+
+``batch_size_mb`` (MiB) is the memory for all groups together; each has an equal share. A batch is full when the next
+resource would exceed the share, and a resource that is larger travels alone. So what is in a batch depends on the
+resources and the share only: an interrupted step makes the same ones again, and leaves out those that are done.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+MIB: Final = 1 << 20
+TAIL: Final = b"]}"
+
+_BEFORE: Final = b',{"name":"resources","resource":'
+_AROUND: Final = len(_BEFORE) + len(b"}")
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The ``ordinal``-th request (from 0) of the group at ``place``."""
+
+    place: int
+    ordinal: int
+    resources: int
+    body: bytes = field(repr=False)
+
+
+def share(budget: int, groups: int) -> int:
+    """Bytes of one group, of a budget in bytes for all of them."""
+    return max(1, budget // max(1, groups))
+
+
+def head(definition: Mapping[str, Any]) -> bytes:
+    """How every request with this view begins. Keys keep their order: ``resourceType`` comes first."""
+    return b'{"resourceType":"Parameters","parameter":[{"name":"viewDefinition","resource":%b}' % msgspec.json.encode(
+        definition
+    )
+
+
+class Packer:
+    """Packs the resources of the group at ``place``; the first ``skip`` batches are counted, not made.
+
+    The resources go in with the bytes they came in. ``size`` is what is held, in bytes.
+    """
+
+    def __init__(self, place: int, definition: Mapping[str, Any], limit: int, *, skip: int = 0) -> None:
+        self.size = 0
+        self.resources = 0
+        """Resources so far, of all batches."""
+        self._place = place
+        self._head = head(definition)
+        self._limit = limit
+        self._skip = skip
+        self._ordinal = 0
+        self._begin()
+
+    def add(self, raw: bytes | msgspec.Raw) -> list[Batch]:
+        """Take a resource in; the batches that are full now: the one before it, and its own if nothing fits beside."""
+        full: list[Batch] = []
+        size = len(raw) + _AROUND
+        if self._count and self._length + size > self._limit:
+            full += self.end()
+        self._count += 1
+        self.resources += 1
+        self._length += size
+        if self._text is not None:
+            self._text.writelines((_BEFORE, raw, b"}"))
+            self.size = self._length
+        if self._length >= self._limit:
+            full += self.end()
+        return full
+
+    def end(self) -> list[Batch]:
+        """What was taken in since the last batch, if anything was."""
+        if not self._count:
+            return []
+        made: list[Batch] = []
+        if self._text is not None:
+            self._text.write(TAIL)
+            # getvalue() hands over the memory itself: a batch is there once, not twice.
+            made.append(Batch(self._place, self._ordinal, self._count, self._text.getvalue()))
+        self._ordinal += 1
+        self._begin()
+        return made
+
+    def _begin(self) -> None:
+        self._count = 0
+        self._length = len(self._head) + len(TAIL)
+        self._text = io.BytesIO() if self._ordinal >= self._skip else None
+        if self._text is not None:
+            self._text.write(self._head)
+        self.size = 0

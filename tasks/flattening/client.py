@@ -1,0 +1,276 @@
+"""The client of the flattening service (document 3 §5): one batch, one request, rows as they come.
+
+=========================  ===========================================================================================
+``StalledError``           ``flattening-timeout``: longer than ``services.flattening.timeout``; not retried
+``NetworkError``           ``flattening-silent``: no sign of life while the request ran; retried like the others of
+                           ``tasks/shared/http.py``
+``ServiceError``           ``flattening-failed``: 500, twice (the service answers everything with it, a bad view as much
+                           as an exhausted heap); ``flattening-row``: a row that is no JSON object;
+                           ``flattening-answer``: 2xx, but no rows; those of ``tasks/shared/http.py``
+=========================  ===========================================================================================
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Final, Self
+
+import httpx
+import tenacity
+
+from config import PipelineConfig
+from tasks.flattening.batches import Batch
+from tasks.flattening.csv_writer import AnswerWriter
+from tasks.flattening.failures import FailedAnswers
+from tasks.flattening.rows import NoRowError
+from tasks.flattening.watchdog import INTERVAL, Watchdog, Watched
+from tasks.shared.answer import answer_of, place
+from tasks.shared.call import Call, Pairs, Target
+from tasks.shared.errors import NetworkError, ServiceError, SluiceError, StalledError, Stopped, TransientError
+from tasks.shared.http import ServiceClient
+from tasks.shared.parallel import SharedStop
+from tasks.shared.progress import RequestStats
+from tasks.shared.retry import retrying
+
+SERVICE: Final = "flattening"
+OPERATION: Final = "$run"
+HEADERS: Final = {"Content-Type": "application/fhir+json", "Accept": "application/x-ndjson"}
+"""*Quirk:* ``Accept`` must be exactly one media type, everything else is a 500."""
+
+METADATA_TIMEOUT: Final = 30.0
+"""Seconds within which a service that is alive tells its metadata."""
+
+_REFUSED: Final = frozenset(range(400, 500))
+_PLAIN: Final = frozenset({"", "identity"})
+
+log = logging.getLogger("sluice.flattening")
+
+
+class Flattener:
+    """Sends batches; thread-safe. Leaving its context closes the connections.
+
+    ``together`` ends requests that are under way. ``interval`` (seconds) is that of the watchdog; ``sleep`` (seconds)
+    and ``clock`` are seams for tests.
+    """
+
+    def __init__(
+        self,
+        config: PipelineConfig,
+        url: str,
+        failed: FailedAnswers,
+        together: SharedStop,
+        *,
+        stats: RequestStats | None = None,
+        interval: float = INTERVAL,
+        sleep: Callable[[float], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._config = config
+        self._url = f"{url.rstrip('/')}/fhir/ViewDefinition/$run?_format=ndjson"
+        self._metadata_url = f"{url.rstrip('/')}/fhir/metadata"
+        self._timeout = config.services.flattening.timeout.total_seconds()
+        self._failed = failed
+        self._together = together
+        self._stats = stats
+        self._clock = clock
+        self._sleep = sleep or together.sleep
+        self._idle: list[_Connection] = []
+        self._lock = threading.Lock()
+        self._ending = SharedStop(together)
+        self._metadata = ServiceClient(
+            SERVICE, tls=config.tls, retry=config.retry, timeout=METADATA_TIMEOUT, stop=self._ending, max_connections=1
+        )
+        self._watchdog = Watchdog(self._ask_for_metadata, interval=interval, clock=clock)
+
+    def flatten(self, batch: Batch, writer: AnswerWriter, *, where: str) -> None:
+        """Send ``batch``, and give the rows of the answer to ``writer``; ``where`` stands in errors.
+
+        Every attempt sends the same bytes, and begins the answer anew. Raises the errors above, ``StorageError`` and
+        ``Stopped``.
+        """
+        failures = attempts = 0
+
+        def retryable(error: TransientError) -> bool:
+            nonlocal failures
+            failures += error.status == 500
+            return error.status != 500 or failures == 1
+
+        def attempt() -> None:
+            nonlocal attempts
+            attempts += 1
+            self._attempt(batch, writer, attempts)
+
+        def tell(state: tenacity.RetryCallState, seconds: float) -> None:
+            error = state.outcome.exception() if state.outcome else None
+            status = getattr(error, "status", None)
+            why = f"status {status}" if status else getattr(error, "reference", type(error).__name__)
+            log.warning("flattening: %s failed (%s), attempt %d, next one in %.1f s", where, why, attempts, seconds)
+
+        try:
+            retrying(self._config.retry, sleep=self._sleep, retryable=retryable, before_wait=tell)(attempt)
+        except NoRowError as problem:
+            raise self._no_row(problem, where) from None
+        except SluiceError as error:
+            raise self._final(error, where) from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with ExitStack() as last:
+            last.callback(self._metadata.close)
+            for connection in self._idle:
+                last.callback(connection.client.close)
+            self._ending.request("the step has ended")
+            self._watchdog.__exit__(kind, error, trace)
+
+    def _attempt(self, batch: Batch, writer: AnswerWriter, attempt: int) -> None:
+        writer.begin()
+        connection = self._connection()
+        try:
+            with self._watchdog.watch(connection.cancel, timeout=self._timeout) as watched:
+                try:
+                    connection.client.attempt, connection.client.body = attempt, batch.body
+                    with connection.client.stream("POST", self._url, operation=OPERATION, headers=HEADERS) as response:
+                        _check(response)
+                        for piece in response.iter_raw():
+                            connection.stop.check()
+                            if self._clock() > watched.deadline:
+                                raise self._too_late()
+                            writer.feed(piece)
+                    writer.end()
+                except Stopped:
+                    raise self._cancelled(watched) from None
+                except StalledError:
+                    raise self._too_late() from None
+                except NetworkError as error:
+                    if error.reference == "timeout":
+                        raise self._too_late() from None
+                    raise
+        finally:
+            connection.client.body = b""
+            self._give_back(connection)
+
+    def _cancelled(self, watched: Watched) -> SluiceError | Stopped:
+        """Why a request was stopped: the watchdog, the run, or a request of another group that failed."""
+        if watched.silent:
+            return NetworkError(
+                "flattening-silent",
+                f"{SERVICE}: {OPERATION} was cancelled: the service stopped answering",
+                context=f"GET {place(self._metadata_url)}",
+                hint="is the service still running? its log says why it stopped; the same command may succeed later",
+                operation=OPERATION,
+            )
+        return self._too_late() if watched.late else Stopped(self._together.reason or "stopped")
+
+    def _too_late(self) -> StalledError:
+        return StalledError(
+            "flattening-timeout",
+            f"{SERVICE}: {OPERATION} was not answered within {self._timeout:g} s",
+            context=f"POST {place(self._url)}",
+            hint="lower services.flattening.batch_size_mb, or raise services.flattening.timeout",
+            operation=OPERATION,
+        )
+
+    def _no_row(self, problem: NoRowError, where: str) -> ServiceError:
+        first = problem.number == 1
+        return ServiceError(
+            "flattening-row",
+            f"{SERVICE}: row {problem.number:,} of an answer is no JSON object",
+            context=f"{where}, POST {place(self._url)}",
+            hint=("is services.flattening.service_url that of a flattening service? " if first else "")
+            + f"the row is in {self._failed.keep(problem.line)} in the job directory; it may quote data",
+            operation=OPERATION,
+            status=200,
+        )
+
+    def _final(self, error: SluiceError, where: str) -> SluiceError:
+        """The error as the user sees it: with the place, and with where the answer is."""
+        answer = answer_of(error)
+        if error.status == 500:
+            error = ServiceError(
+                "flattening-failed",
+                f"{error.message}, twice" if self._config.retry.max_attempts > 1 else error.message,
+                context=error.context,
+                hint="the service answers 500 to everything: see its log; if its memory was too small, lower "
+                "services.flattening.batch_size_mb",
+                operation=OPERATION,
+                status=500,
+            )
+        elif error.status == 413:
+            error.hint = "lower services.flattening.batch_size_mb, or raise the service's limit for a request"
+        error.context = f"{where}, {error.context}" if error.context else where
+        if answer is not None and answer.body:
+            kept = f"the answer is in {self._failed.keep(answer.body)} in the job directory; it may quote data"
+            error.hint = f"{error.hint}; {kept}" if error.hint else kept
+        return error
+
+    def _ask_for_metadata(self) -> None:
+        self._metadata.send("GET", self._metadata_url, operation="metadata", retry=False, accept=_REFUSED)
+
+    def _connection(self) -> _Connection:
+        with self._lock:
+            if self._idle:
+                return self._idle.pop()
+        stop = SharedStop(self._together)
+        client = _Posting(
+            SERVICE,
+            tls=self._config.tls,
+            retry=self._config.retry,
+            timeout=self._timeout,
+            stop=stop,
+            stats=self._stats,
+            max_connections=1,
+        )
+        return _Connection(client, stop)
+
+    def _give_back(self, connection: _Connection) -> None:
+        if connection.stop.requested:
+            connection.client.close()  # a stop that was requested stays so
+            return
+        with self._lock:
+            self._idle.append(connection)
+
+
+class _Posting(ServiceClient):
+    """A client whose ``stream`` sends ``body``, as the attempt that it is. For one thread at a time."""
+
+    body = b""
+    attempt = 1
+
+    def _open(self, call: Call, target: Target, secrets: Pairs) -> tuple[httpx.Response, float]:
+        call.content, call.attempt = self.body, self.attempt
+        return super()._open(call, target, secrets)
+
+
+class _Connection:
+    """A client that can be cancelled without the others: it has a stop of its own."""
+
+    def __init__(self, client: _Posting, stop: SharedStop) -> None:
+        self.client = client
+        self.stop = stop
+
+    def cancel(self) -> None:
+        self.stop.request("the request was cancelled")
+
+
+def _check(response: httpx.Response) -> None:
+    """Whether the body can be rows."""
+    encoding = response.headers.get("content-encoding", "").strip().lower()
+    if response.status_code == 200 and encoding in _PLAIN:
+        return
+    what = "an encoding that was not asked for" if response.status_code == 200 else "no rows"
+    raise ServiceError(
+        "flattening-answer",
+        f"{SERVICE}: {OPERATION} was answered {response.status_code} with {what}",
+        hint="is services.flattening.service_url the URL of a flattening service?",
+        operation=OPERATION,
+        status=response.status_code,
+    )

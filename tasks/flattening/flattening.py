@@ -1,0 +1,246 @@
+"""The step: every resource of the input to its groups, through the flattening service, into a table for each group.
+
+Document 3 §5. The input is read once (``core.ndjson`` first), resources are packed into batches for their groups
+(``batches.py``), and at most two groups are asked about at a time (``lanes.py``). The tables are in ``csv/``; they get
+their names when all of them are complete.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from tasks.flattening.batches import MIB, Batch, Packer, share
+from tasks.flattening.client import Flattener
+from tasks.flattening.course import Course
+from tasks.flattening.csv_writer import AnswerWriter
+from tasks.flattening.failures import FailedAnswers
+from tasks.flattening.index import Index
+from tasks.flattening.lanes import Lanes
+from tasks.flattening.lookup import read_lookup
+from tasks.flattening.report import by_type, result
+from tasks.flattening.resume import Tables, terms
+from tasks.flattening.routing import Facts, Groups, Router
+from tasks.flattening.views import View, views
+from tasks.flattening.watchdog import INTERVAL
+from tasks.shared.crtdl import Crtdl, load_crtdl
+from tasks.shared.errors import DataError, InputError
+from tasks.shared.ledger import Ledger
+from tasks.shared.ndjson import data_files, storage_error
+from tasks.shared.parallel import SharedStop
+from tasks.shared.step import StepContext, StepResult
+
+STATE: Final = "flattening"
+"""Directory of the step's own files, below the job directory: ledger, index, answers that were no rows."""
+
+log = logging.getLogger("sluice.flattening")
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Numbers that are not configuration.
+
+    ``groups`` are asked about at once. ``line`` is how many bytes of an input line are held in memory. ``interval``
+    (seconds) is that between two looks at the service. ``mebibyte`` is the unit of ``batch_size_mb``.
+    """
+
+    groups: int = 2
+    line: int = 16 * MIB
+    interval: float = INTERVAL
+    mebibyte: int = MIB
+
+
+def run(
+    context: StepContext, *, bounds: Bounds | None = None, sleep: Callable[[float], None] | None = None
+) -> StepResult:
+    """Flatten the input directory into ``csv/``.
+
+    ``sleep`` (seconds) is a seam for tests. Raises ``InputError`` for a CRTDL or lookup file that cannot be used,
+    ``ServiceError``, ``StalledError`` and ``TransientError`` for what the service does, ``DataError`` for lines that
+    are no resources and when no resource belongs to a group; what is done stays done.
+    """
+    settings = context.config.services.flattening
+    if context.crtdl is None:
+        raise InputError("flattening-crtdl", "flattening: there is no CRTDL, so there are no groups", context="CRTDL")
+    if settings.lookup_path is None:
+        raise InputError(
+            "flattening-lookup", "flattening: there is no lookup file", context="services.flattening.lookup_path"
+        )
+    crtdl = load_crtdl(context.crtdl)
+    path = Path(settings.lookup_path)
+    lookup, findings, warnings = read_lookup(path)
+    for finding in findings:
+        raise finding
+    if lookup is None:
+        raise InputError("flattening-lookup", "flattening: the lookup file is of no use", context=str(path))
+    made, more = views(crtdl, lookup)
+    return flatten(context, crtdl, made, (*warnings, *more), bounds=bounds, sleep=sleep)
+
+
+def flatten(
+    context: StepContext,
+    crtdl: Crtdl,
+    made: Sequence[View],
+    warnings: Sequence[str] = (),
+    *,
+    bounds: Bounds | None = None,
+    sleep: Callable[[float], None] | None = None,
+) -> StepResult:
+    """The same with the views of the groups."""
+    url = context.config.services.flattening.service_url
+    if url is None:
+        raise InputError(
+            "flattening-url", "flattening: there is no service to ask", context="services.flattening.service_url"
+        )
+    files = data_files(context.input_dir)
+    if not files:
+        raise DataError("flattening-no-input", "flattening: there is nothing to flatten", context=str(context.source))
+    if not made:
+        raise InputError(
+            "flattening-no-views",
+            "flattening: no attribute group of the CRTDL has a table in the lookup file",
+            context="services.flattening.lookup_path",
+            hint="the url of a table must equal the groupReference of a group",
+        )
+    _refuse_names(made)
+    for warning in warnings:
+        log.warning("flattening: %s", warning)
+    return _Run(context, crtdl, made, warnings, str(url), files, bounds or Bounds(), sleep).run()
+
+
+def _refuse_names(made: Sequence[View]) -> None:
+    """A key of a row is compared as it is spelled, so a column must not need escapes in JSON."""
+    for view in made:
+        if any(char in '"\\' or char < " " for column in view.columns for char in column.name):
+            raise InputError(
+                "flattening-column",
+                f"flattening: a column of group {view.group_name} has a quote, a backslash or a control character "
+                "in its name",
+                context="services.flattening.lookup_path",
+                hint="name columns with letters, digits and underscores, a letter first",
+            )
+
+
+class _Run:
+    def __init__(
+        self,
+        context: StepContext,
+        crtdl: Crtdl,
+        made: Sequence[View],
+        warnings: Sequence[str],
+        url: str,
+        files: list[Path],
+        bounds: Bounds,
+        sleep: Callable[[float], None] | None,
+    ) -> None:
+        self._context = context
+        self._views = made
+        self._warned = warnings
+        self._url = url
+        self._files = files
+        self._bounds = bounds
+        self._sleep = sleep
+        self._state = context.job_dir / STATE
+        self._groups = Groups(crtdl.groups, made)
+        size = context.config.services.flattening.batch_size_mb
+        self._budget = size * bounds.mebibyte
+        self._share = share(self._budget, len(made))
+        self._course = Course(files)
+
+    def run(self) -> StepResult:
+        try:
+            self._state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise storage_error(error, self._state) from None
+        self._context.progress.expect(files=len(self._files))
+        with Ledger(self._state / "ledger.ndjson") as ledger:
+            agreed = terms(self._views, self._files, self._url, self._share)
+            self._tables = Tables(self._context.job_dir, self._views, ledger, agreed)
+            try:
+                if self._tables.finished is None:
+                    facts = self._all()
+                    self._tables.finish(msgspec.to_builtins(facts))
+                else:
+                    facts = msgspec.convert(self._tables.finished, Facts)
+                    self._context.progress.add(files=len(self._files), bytes=facts.bytes, resources=facts.resources)
+            finally:
+                self._tables.close()
+            return result(self._views, self._tables, facts, self._warned, self._context.stats.requests)
+
+    def _all(self) -> Facts:
+        together = SharedStop(self._context.stop)
+        packers = [
+            Packer(place, view.definition, self._share, skip=self._tables.done(place))
+            for place, view in enumerate(self._views)
+        ]
+        with (
+            Index(self._state) as index,
+            Flattener(
+                self._context.config,
+                self._url,
+                FailedAnswers(self._state),
+                together,
+                stats=self._context.stats,
+                interval=self._bounds.interval,
+                sleep=self._sleep,
+            ) as self._flattener,
+            Lanes(self._one, threads=self._bounds.groups, budget=self._budget, together=together) as lanes,
+        ):
+            router = Router(
+                self._files,
+                self._groups,
+                index,
+                self._state,
+                limit=self._bounds.line,
+                stop=self._context.stop,
+                after=self._say,
+            )
+            self._pack(router, packers, lanes)
+            for packer in packers:
+                for batch in packer.end():
+                    lanes.submit(batch)
+            lanes.drain()
+        return self._checked(router.facts)
+
+    def _pack(self, router: Router, packers: Sequence[Packer], lanes: Lanes) -> None:
+        held = 0
+        for deliveries in router.deliveries():
+            for place, raw in deliveries:
+                lanes.make_room(held + len(raw))
+                packer = packers[place]
+                held -= packer.size
+                for batch in packer.add(raw):
+                    lanes.submit(batch)
+                held += packer.size
+            self._context.progress.add(resources=len(deliveries))
+
+    def _one(self, batch: Batch) -> None:
+        """A batch to the service, and its rows into the table. In a thread of a lane."""
+        table = self._tables[batch.place]
+        writer = AnswerWriter(table)
+        name = self._views[batch.place].group_name
+        self._flattener.flatten(batch, writer, where=f"group {name}, batch {batch.ordinal + 1:,}")
+        self._tables.keep(batch, writer.rows)
+
+    def _say(self, path: Path, content: int, *, whole: bool) -> None:
+        self._context.progress.say(fraction=self._course.fraction(path, content, whole=whole))
+        if whole:
+            self._context.progress.add(files=1, bytes=content)
+
+    def _checked(self, facts: Facts) -> Facts:
+        """Everything was read: did anything reach a group?"""
+        unrouted = sum(facts.unrouted.values())
+        if unrouted and unrouted == facts.resources:
+            raise DataError(
+                "flattening-unrouted",
+                f"flattening: none of {unrouted:,} resources belongs to a group ({by_type(facts.unrouted)})",
+                context=str(self._context.source),
+                hint="the Provenances of the data name other resources or other groups: does the CRTDL belong to this "
+                "data? did the pseudonymization treat the ids of resources and the targets of Provenances differently?",
+            )
+        return facts

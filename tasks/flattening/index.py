@@ -1,0 +1,165 @@
+"""Which resources belong to which groups, and which were met already: on disk, since a large job has too many.
+
+A private SQLite file in the step's directory, made anew by every run and removed at its end; nothing in it must outlive
+a crash. Resources are known by a digest of their ``Type/id``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import sqlite3
+from collections.abc import Iterable, Sequence
+from enum import IntEnum
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from tasks.shared.errors import StorageError
+from tasks.shared.ndjson import storage_error
+
+_CACHE_KIB: Final = 8192
+_DIGEST: Final = 16
+"""Bytes. Of 10⁹ resources, two have the same digest with a probability of 10⁻²¹."""
+
+
+_TOGETHER: Final = 64
+
+
+class Scope(IntEnum):
+    """Whose Provenances: those of ``core.ndjson``, of all files, of the long line that is being read."""
+
+    CORE = 0
+    ALL = 1
+    LINE = 2
+
+
+class Index:
+    """The index of one run, for one thread. Raises ``StorageError``."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / "index.tmp"
+        self._calls = 0
+        try:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._path.unlink(missing_ok=True)
+            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        except OSError as error:
+            raise storage_error(error, self._path) from None
+        try:
+            self._database = sqlite3.connect(self._path, isolation_level=None)
+        except sqlite3.Error as error:
+            raise self._translated(error) from None
+        try:
+            for statement in (
+                "PRAGMA journal_mode = OFF",
+                "PRAGMA synchronous = OFF",
+                "PRAGMA locking_mode = EXCLUSIVE",
+                f"PRAGMA cache_size = -{_CACHE_KIB}",
+                "CREATE TABLE met (key BLOB PRIMARY KEY, call INT) WITHOUT ROWID",
+                "CREATE TABLE target (scope INT, key BLOB, place INT, PRIMARY KEY (scope, key, place)) WITHOUT ROWID",
+                "BEGIN",
+            ):
+                self._database.execute(statement)
+        except sqlite3.Error as error:
+            self.close()
+            raise self._translated(error) from None
+
+    def new(self, resources: Sequence[tuple[str, int]]) -> list[bool]:
+        """Whether each of these resources (``Type/id``, place of a group) is met for the first time in that group.
+
+        Many are looked up in one statement: SQLite lets go of the interpreter's lock for each.
+        """
+        result: list[bool] = []
+        for first in range(0, len(resources), _TOGETHER):
+            digests = [_digest(f"{place} {key}") for key, place in resources[first : first + _TOGETHER]]
+            result += self._new(digests)
+        return result
+
+    def _new(self, digests: list[bytes]) -> list[bool]:
+        self._calls += 1
+        count = len(digests)
+        marks = [f"?{number}" for number in range(1, count + 1)]
+        call = f"?{count + 1}"
+        given = (*digests, self._calls)
+        try:
+            inserted = self._database.execute(
+                f"INSERT OR IGNORE INTO met VALUES {','.join(f'({mark},{call})' for mark in marks)}",  # noqa: S608
+                given,
+            ).rowcount
+            if inserted == count:
+                return [True] * count
+            rows = self._database.execute(
+                f"SELECT key FROM met WHERE key IN ({','.join(marks)}) AND call = {call}",  # noqa: S608
+                given,
+            )
+            left = {digest for (digest,) in rows}
+        except sqlite3.Error as error:
+            raise self._translated(error) from None
+        result = []
+        for digest in digests:  # of two in one call, the first is new
+            result.append(digest in left)
+            left.discard(digest)
+        return result
+
+    def add(self, scope: Scope, targets: Iterable[str], places: Iterable[int]) -> None:
+        """Enter that these resources belong to the groups at ``places``."""
+        rows = [(int(scope), digest, place) for digest in map(_digest, targets) for place in places]
+        try:
+            self._database.executemany("INSERT OR IGNORE INTO target VALUES (?, ?, ?)", rows)
+        except sqlite3.Error as error:
+            raise self._translated(error) from None
+
+    def places(self, scope: Scope, keys: Sequence[str]) -> list[list[int]]:
+        """The groups of each of these resources, in their order."""
+        result: list[list[int]] = []
+        for first in range(0, len(keys), _TOGETHER):
+            digests = [_digest(key) for key in keys[first : first + _TOGETHER]]
+            marks = ",".join("?" * len(digests))
+            found: dict[bytes, list[int]] = {}
+            try:
+                for digest, place in self._database.execute(
+                    f"SELECT key, place FROM target WHERE scope = ? AND key IN ({marks}) ORDER BY place",  # noqa: S608
+                    (int(scope), *digests),
+                ):
+                    found.setdefault(digest, []).append(place)
+            except sqlite3.Error as error:
+                raise self._translated(error) from None
+            result += [found.get(digest, []) for digest in digests]
+        return result
+
+    def forget(self, scope: Scope) -> None:
+        """Remove what was entered there."""
+        try:
+            self._database.execute("DELETE FROM target WHERE scope = ?", (int(scope),))
+        except sqlite3.Error as error:
+            raise self._translated(error) from None
+
+    def close(self) -> None:
+        """Remove the file; a second call does nothing."""
+        with contextlib.suppress(sqlite3.Error):  # nothing of it is needed any more
+            self._database.close()
+        with contextlib.suppress(OSError):
+            self._path.unlink(missing_ok=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _translated(self, error: sqlite3.Error) -> StorageError:
+        full = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+        return StorageError(
+            "disk-full" if full else "storage-failed",
+            "no space is left on the device" if full else "the index of the flattening step cannot be written",
+            context=str(self._path),
+            hint="free some space, or put jobs_dir on a larger volume, then continue the job",
+        )
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.blake2b(key.encode(), digest_size=_DIGEST).digest()

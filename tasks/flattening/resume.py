@@ -1,0 +1,194 @@
+"""The tables of a step over several runs: which batches are in them, and where each goes on.
+
+The ledger ``flattening/ledger.ndjson`` holds, for every batch that is done, what it added to its table. It is good
+under the same *terms*: the same views, input files, service and share of memory. Under other terms everything is begun
+anew, for the batches would be other ones. A batch is in the ledger only when its rows are on the disk; what a table has
+beyond that is cut off.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import stat
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from tasks.flattening.batches import Batch
+from tasks.flattening.csv_writer import CSV, PARTIAL, Table, publish
+from tasks.flattening.names import file_names
+from tasks.flattening.rows import RowReader
+from tasks.flattening.views import View
+from tasks.shared.ledger import Account, Ledger
+from tasks.shared.ndjson import PART, PartFile, storage_error
+
+OUTPUT: Final = "csv"
+DEFINITIONS: Final = "viewdefinitions"
+
+_INPUT: Final = "input"
+_VOID: Final = "void"
+_FORM: Final = 1
+"""Changes with every change of what batches or tables look like."""
+
+
+class Tables:
+    """The tables of ``views``, in their order, below ``job_dir``. ``keep`` is thread-safe, for one thread per table.
+
+    ``again`` counts finished tables that have to be made again. Leaving everything as it is for another run is
+    ``close``. Raises ``StorageError``.
+    """
+
+    def __init__(self, job_dir: Path, views: Sequence[View], ledger: Ledger, terms: str) -> None:
+        self.again = 0
+        self._directory = job_dir / OUTPUT
+        self._ledger = ledger
+        self._lock = threading.Lock()
+        names = file_names([view.group_name for view in views])
+        self._all = [
+            Table(self._directory / f"{name}{CSV}", [column.name for column in view.columns])
+            for name, view in zip(names, views, strict=True)
+        ]
+        self._published: set[int] = set()
+        try:
+            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _remove_others(self._directory, {table.path.name for table in self._all}, (CSV, CSV + PARTIAL))
+        except OSError as error:
+            raise storage_error(error, self._directory) from None
+        _write_definitions(job_dir / DEFINITIONS, dict(zip(names, views, strict=True)))
+        self._accounts = [ledger.account(table.path.name, terms) for table in self._all]
+        self._input = ledger.account(_INPUT, terms)
+        self.finished: dict[str, Any] | None = None
+        """What was found in the input, when an earlier run finished the tables."""
+        if not self._finish_the_end():
+            for place, table in enumerate(self._all):
+                self._begin(place, table, terms)
+
+    def __getitem__(self, place: int) -> Table:
+        return self._all[place]
+
+    def account(self, place: int) -> Account:
+        """What is known of a table."""
+        return self._accounts[place]
+
+    def done(self, place: int) -> int:
+        """How many batches of a group are in its table."""
+        return self._accounts[place].counts["batches"]
+
+    def keep(self, batch: Batch, rows: RowReader) -> None:
+        """The rows of a batch are written: force them to the disk, and record it."""
+        table, account = self._all[batch.place], self._accounts[batch.place]
+        added = table.keep()
+        counts = {f"filled {column}": 1 for column in rows.filled if not account.counts[f"filled {column}"]}
+        with self._lock:
+            self._ledger.done(
+                table.path.name,
+                (batch.ordinal,),
+                batches=1,
+                rows=rows.count,
+                resources=batch.resources,
+                bytes=added,
+                unknown=int(rows.unknown_keys),
+                **counts,
+            )
+
+    def finish(self, facts: Mapping[str, Any]) -> None:
+        """All batches are done: record it, and give the tables their names. ``facts`` are about the input."""
+        unfinished = [table for place, table in enumerate(self._all) if place not in self._published]
+        for table in unfinished:
+            table.keep()
+        for table in self._all:
+            self._ledger.complete(table.path.name, {})
+        self._ledger.complete(_INPUT, facts)
+        self._ledger.flush()
+        # Recorded before the renames: what has its final name under these terms is known to be complete.
+        publish(unfinished, self._directory)
+
+    def close(self) -> None:
+        """Close the files as they are."""
+        for table in self._all:
+            table.close()
+
+    def size(self, place: int) -> int:
+        """Bytes of a table, as far as they are recorded."""
+        return len(self._all[place].header) + self._accounts[place].counts["bytes"]
+
+    def _finish_the_end(self) -> bool:
+        """Whether everything is done; a run that was killed just before its renames is finished here."""
+        left: list[Table] = []
+        for place, (table, account) in enumerate(zip(self._all, self._accounts, strict=True)):
+            if account.complete is None:
+                return False
+            if _size_of(table.path) != self.size(place):
+                if _size_of(table.partial) != self.size(place):
+                    return False
+                left.append(table)
+        if self._input.complete is None:
+            return False
+        publish(left, self._directory)
+        self.finished = self._input.complete
+        return True
+
+    def _begin(self, place: int, table: Table, terms: str) -> None:
+        account = self._accounts[place]
+        if account.complete is not None and _size_of(table.path) == self.size(place):
+            self._published.add(place)
+            return
+        if _size_of(table.path) >= 0:
+            self.again += 1
+            try:
+                table.path.unlink()
+            except OSError as error:
+                raise storage_error(error, table.path) from None
+        if account.counts["batches"] and table.can_continue(self.size(place)):
+            table.open(self.size(place))
+            return
+        if account.counts["batches"] or account.complete is not None:
+            self._ledger.account(table.path.name, _VOID)
+            self._accounts[place] = self._ledger.account(table.path.name, terms)
+        table.open()
+
+
+def terms(views: Sequence[View], files: Iterable[Path], url: str, share: int) -> str:
+    """What decides about the batches and their rows, as a digest."""
+    try:
+        # A data file appears by rename and is not written afterwards; whoever corrects one changes its time.
+        known = [(path.name, facts.st_size, facts.st_mtime_ns) for path in files for facts in [path.stat()]]
+    except OSError as error:
+        raise storage_error(error, Path(error.filename or ".")) from None
+    text = msgspec.json.encode([_FORM, [asdict(view) for view in views], known, url, share])
+    return f"sha256:{hashlib.sha256(text).hexdigest()}"
+
+
+def _write_definitions(directory: Path, named: Mapping[str, View]) -> None:
+    """Keep the ViewDefinitions as they are sent, for people."""
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _remove_others(directory, {f"{name}.json" for name in named}, (".json", f".json{PART}"))
+    except OSError as error:
+        raise storage_error(error, directory) from None
+    for name, view in named.items():
+        with PartFile(directory / f"{name}.json") as file:
+            file.write(msgspec.json.format(msgspec.json.encode(view.definition), indent=2) + b"\n")
+            file.commit()
+
+
+def _remove_others(directory: Path, expected: set[str], endings: tuple[str, ...]) -> None:
+    """Remove what another set of groups left: the next step reads everything that is here."""
+    for path in directory.iterdir():
+        if path.name.endswith(endings) and path.name.removesuffix(PARTIAL) not in expected and not path.is_dir():
+            path.unlink()
+
+
+def _size_of(path: Path) -> int:
+    """Bytes of a regular file; -1 when there is none."""
+    try:
+        facts = path.lstat()
+    except FileNotFoundError:
+        return -1
+    except OSError as error:
+        raise storage_error(error, path) from None
+    return facts.st_size if stat.S_ISREG(facts.st_mode) else -1

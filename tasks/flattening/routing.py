@@ -1,0 +1,304 @@
+"""Which resource goes to which attribute groups (document 3 §5, "Routing").
+
+A resource belongs to the groups whose Provenance names it, each (resource, group) once in a job. The line of a patient
+holds its own Provenances, so it is routed by itself. ``core.ndjson`` is routed by all Provenances of that file; a line
+without any, and what the core file does not name, by those of all files. Both are kept on disk (``index.py``), and the
+second is made only when it is needed.
+
+Data without any such Provenance is routed by type and ``meta.profile``, then by type alone where one group has that
+type.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Final, Protocol
+
+import msgspec
+
+from tasks.flattening.index import Index, Scope
+from tasks.flattening.provenance import MARK, PROVENANCE, Grouping, grouping
+from tasks.flattening.views import View
+from tasks.shared.bundle import UNWRAPPED, Resource, cut
+from tasks.shared.crtdl import AttributeGroup
+from tasks.shared.ndjson import CORE, LongLine, base_name, lines_with_long
+from tasks.shared.stop import Stop
+
+LEFT_OUT: Final = -1
+"""The place of a group that has no view."""
+
+log = logging.getLogger("sluice.flattening")
+
+
+Delivery = tuple[int, bytes | msgspec.Raw]
+"""The place of a group, and a resource for it, with the bytes it came in."""
+
+
+class Facts(msgspec.Struct):
+    """What routing found. ``bytes`` is the size of the content; resources are counted without the Provenances that
+    name groups. ``unrouted`` and ``left_out`` (only in groups without a view) are counts by type, ``repeated`` what a
+    group had already. ``fallback`` says that there was no Provenance."""
+
+    lines: int = 0
+    bytes: int = 0
+    resources: int = 0
+    repeated: int = 0
+    derived_ids: int = 0
+    skipped: int = 0
+    fallback: bool = False
+    unrouted: dict[str, int] = msgspec.field(default_factory=Counter)
+    left_out: dict[str, int] = msgspec.field(default_factory=Counter)
+
+
+class Groups:
+    """The groups of a job: ``views`` by their place, and those of the CRTDL that have none."""
+
+    def __init__(self, groups: Iterable[AttributeGroup], views: Sequence[View]) -> None:
+        self.types = [view.resource_type for view in views]
+        self._by_id = {group.id: LEFT_OUT for group in groups} | {view.group_id: i for i, view in enumerate(views)}
+        self._by_type: dict[str, list[int]] = {}
+        self._by_profile: dict[tuple[str, str], list[int]] = {}
+        with_view = {view.group_id: (view.resource_type, place) for place, view in enumerate(views)}
+        for group in groups:
+            kind, place = with_view.get(group.id, (group.resource_type, LEFT_OUT))
+            self._by_type.setdefault(kind, []).append(place)
+            self._by_profile.setdefault((kind, group.reference), []).append(place)
+
+    def places(self, ids: Iterable[str]) -> list[int]:
+        """The places of the groups with these ids, as far as the CRTDL has them."""
+        return [self._by_id[group] for group in ids if group in self._by_id]
+
+    def without_provenance(self, resource: Resource) -> Sequence[int]:
+        """The places of a resource that no Provenance can name."""
+        profiles = (profile.partition("|")[0] for profile in _profiles(resource.raw))
+        found = [place for profile in profiles for place in self._by_profile.get((resource.type, profile), ())]
+        if found:
+            return list(dict.fromkeys(found))
+        of_type = self._by_type.get(resource.type, ())
+        return of_type if len(of_type) == 1 else ()
+
+
+Lookup = Callable[[Sequence[Resource]], Iterable[Sequence[int]]]
+"""The places of the groups of each of these resources."""
+
+_LINES_TOLD: Final = 64
+_PART: Final = 1 << 18
+"""Bytes of a long line that are looked at together."""
+
+
+class After(Protocol):
+    """Is told how far reading is: so many bytes of the file's content, or all of it."""
+
+    def __call__(self, path: Path, content: int, /, *, whole: bool) -> None:
+        """``content`` is the size of what was read of ``path``."""
+
+
+class Router:
+    """Reads ``files`` in their order and routes their resources. For one thread.
+
+    ``limit`` is how many bytes of a line are held; longer ones wait in ``directory``. ``after`` is told
+    how far it is, now and then. Raises ``DataError`` for what is no resource, with ``file:line``, and
+    ``StorageError``.
+    """
+
+    def __init__(
+        self, files: Sequence[Path], groups: Groups, index: Index, directory: Path, *, limit: int, stop: Stop,
+        after: After,
+    ) -> None:  # fmt: skip
+        self.facts = Facts()
+        self._files = files
+        self._groups = groups
+        self._index = index
+        self._directory = directory
+        self._limit = limit
+        self._stop = stop
+        self._after = after
+        self._named_by_all: bool | None = None
+
+    def deliveries(self) -> Iterator[list[Delivery]]:
+        """What every line, or a part of a long one, gives to groups, in the order of the input."""
+        for path in self._files:
+            before = self.facts.bytes
+            ordinals = 0
+            lookup: Lookup | None = None
+            if base_name(path.name).lower() == CORE and self._enter(Scope.CORE, [path]):
+                lookup = self._by_core
+            for number, line in self._lines(path):
+                self.facts.lines += 1
+                if isinstance(line, LongLine):
+                    self.facts.bytes += line.size + 1
+                    ordinals = yield from self._long(line, path, lookup, ordinals)
+                else:
+                    self.facts.bytes += len(line) + 1
+                    resources, own, ordinals = self._resources(line, path, number, ordinals)
+                    if resources:
+                        yield self._deliver(resources, lookup or self._by_line(own))
+                if not number % _LINES_TOLD:
+                    self._after(path, self.facts.bytes - before, whole=False)
+            self._after(path, self.facts.bytes - before, whole=True)
+
+    def _lines(self, path: Path) -> Iterator[tuple[int, bytes | LongLine]]:
+        for numbered in lines_with_long(path, limit=self._limit, spool=self._directory):
+            self._stop.check()
+            yield numbered
+
+    def _resources(
+        self, line: bytes, path: Path, number: int, first: int
+    ) -> tuple[Sequence[Resource], list[Grouping], int]:
+        """The resources of a line, what its Provenances say, and the ordinal after the last one."""
+        part = cut(line, file=path.name, number=number, first=first)
+        for rejected in part.rejected:
+            raise rejected.error()
+        self.facts.skipped += part.skipped
+        self.facts.derived_ids += part.derived_ids
+        resources, own = _without_provenances(part.resources) if MARK in line else (part.resources, [])
+        self.facts.resources += len(resources)
+        return resources, own, first + part.count
+
+    def _long(
+        self, line: LongLine, path: Path, lookup: Lookup | None, first: int
+    ) -> Generator[list[Delivery], None, int]:
+        if lookup is None:
+            named = False
+            for part in _parts(line):
+                self._stop.check()
+                named |= self._put(Scope.LINE, _groupings(part, path, line.number))
+            lookup = self._by(Scope.LINE) if named else self._by_line(())
+        for part in _parts(line):
+            self._stop.check()
+            resources, _, first = self._resources(part, path, line.number, first)
+            yield self._deliver(resources, lookup)
+        self._index.forget(Scope.LINE)
+        return first
+
+    def _by_line(self, own: Iterable[Grouping]) -> Lookup:
+        """How the resources of a line are routed, by its own Provenances if it has some."""
+        named: dict[str, list[int]] = {}
+        empty = True
+        for found in own:
+            empty = False
+            places = self._groups.places(found.groups)
+            for key in found.targets:
+                known = named.setdefault(key, [])
+                known += [place for place in places if place not in known]
+        if not empty:
+            return lambda resources: [named.get(resource.key, ()) for resource in resources]
+        if self._named_by_all is None:
+            log.info("flattening: some resources have no Provenance on their line: looking through all files")
+            self._named_by_all = self._enter(Scope.ALL, self._files)
+            if not self._named_by_all:
+                self.facts.fallback = True
+                log.warning("flattening: the data has no Provenance that names a group: routing by profile and type")
+        if self._named_by_all:
+            return self._by(Scope.ALL)
+        return lambda resources: map(self._groups.without_provenance, resources)
+
+    def _by_core(self, resources: Sequence[Resource]) -> Iterable[Sequence[int]]:
+        """By the Provenances of ``core.ndjson``; what they do not name, by those of all files."""
+        named = self._by(Scope.CORE)(resources)
+        if all(named):
+            return named
+        return [one or other for one, other in zip(named, self._by_line(())(resources), strict=True)]
+
+    def _by(self, scope: Scope) -> Callable[[Sequence[Resource]], list[list[int]]]:
+        return lambda resources: self._index.places(scope, [resource.key for resource in resources])
+
+    def _enter(self, scope: Scope, files: Iterable[Path]) -> bool:
+        """Put what the Provenances of these files say into the index; whether there are any."""
+        found = False
+        for path in files:
+            for number, line in self._lines(path):
+                for part in (line,) if isinstance(line, bytes) else _parts(line):
+                    self._stop.check()
+                    found |= self._put(scope, _groupings(part, path, number))
+        return found
+
+    def _put(self, scope: Scope, own: Iterable[Grouping]) -> bool:
+        found = False
+        for one in own:
+            found = True
+            self._index.add(scope, one.targets, self._groups.places(one.groups))
+        return found
+
+    def _deliver(self, resources: Sequence[Resource], lookup: Lookup) -> list[Delivery]:
+        out: list[Delivery] = []
+        keys: list[tuple[str, int]] = []
+        types = self._groups.types
+        for resource, places in zip(resources, lookup(resources), strict=True):
+            routed = left_out = False
+            for place in places:
+                if place == LEFT_OUT:
+                    left_out = True
+                elif types[place] == resource.type:
+                    routed = True
+                    out.append((place, resource.raw))
+                    keys.append((resource.key, place))
+            if not routed:
+                (self.facts.left_out if left_out else self.facts.unrouted)[resource.type] += 1
+        new = self._index.new(keys)
+        if all(new):
+            return out
+        self.facts.repeated += new.count(False)
+        return [delivery for delivery, is_new in zip(out, new, strict=True) if is_new]
+
+
+class _Meta(msgspec.Struct):
+    profile: list[str] | None = None
+
+
+class _WithMeta(msgspec.Struct):
+    meta: _Meta | None = None
+
+
+_with_meta = msgspec.json.Decoder(_WithMeta)
+
+
+def _profiles(raw: bytes | msgspec.Raw) -> Sequence[str]:
+    try:
+        meta = _with_meta.decode(raw).meta
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return ()  # a profile that is no list of texts is none
+    return (meta.profile if meta is not None else None) or ()
+
+
+def _without_provenances(resources: Iterable[Resource]) -> tuple[list[Resource], list[Grouping]]:
+    kept: list[Resource] = []
+    own: list[Grouping] = []
+    for resource in resources:
+        found = grouping(resource.raw) if resource.type == PROVENANCE else None
+        if found is None:
+            kept.append(resource)
+        else:
+            own.append(found)
+    return kept, own
+
+
+def _groupings(line: bytes, path: Path, number: int) -> list[Grouping]:
+    """What the Provenances of a line say. What is wrong with it is found when it is routed."""
+    if MARK not in line:
+        return []
+    return _without_provenances(cut(line, file=path.name, number=number).resources)[1]
+
+
+def _parts(line: LongLine) -> Iterator[bytes]:
+    """A long line in pieces: if it is an envelope, Bundles of a few of its entries."""
+    if line.resource_type != "Bundle" or line.envelope().type not in UNWRAPPED:
+        yield line.whole()
+        return
+    pieces: list[bytes] = []
+    size = 0
+    for piece in line.entries():
+        pieces.append(piece)
+        size += len(piece)
+        if size >= _PART:
+            yield _bundle(pieces)
+            pieces, size = [], 0
+    if pieces:
+        yield _bundle(pieces)
+
+
+def _bundle(entries: Iterable[bytes]) -> bytes:
+    return b'{"resourceType":"Bundle","type":"transaction","entry":[%b]}' % b",".join(entries)

@@ -1,0 +1,42 @@
+"""``send/upload_manifest.json``: what stands in the bucket after the upload (document 3 §7).
+
+A JSON list of ``{"key", "size", "sha256", "etag", "time"}`` in the order of the keys; ``size`` in bytes, ``etag``
+without quotes, ``time`` in UTC: when the object was uploaded, as far as the store or this program knows. It appears
+when all files are there, and stays on this machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from tasks.shared.ndjson import PartFile
+
+MANIFEST: Final = "upload_manifest.json"
+
+
+class Uploaded(msgspec.Struct, frozen=True, order=True):
+    """One object that is in the bucket."""
+
+    key: str
+    size: int
+    sha256: str
+    etag: str
+    time: str
+
+
+def timestamp(moment: datetime) -> str:
+    """A moment as the manifest spells it: UTC, whole seconds."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def write_manifest(directory: Path, objects: Iterable[Uploaded]) -> Path:
+    """Write the manifest into ``directory`` (the job's ``send/``); it appears whole. Raises ``StorageError``."""
+    text = msgspec.json.format(msgspec.json.encode(sorted(objects)), indent=2)
+    with PartFile(directory / MANIFEST) as file:
+        file.write(text + b"\n")
+        return file.commit()

@@ -1,0 +1,359 @@
+"""The one place that knows boto3: a bucket of an S3-compatible store, as the few calls that an upload makes.
+
+* Credentials, region and endpoint come from the configuration and from nowhere else: no variable, no file in the home
+  directory, no metadata service of a cloud machine is asked (document 3 §7).
+* Every call is repeated by our retry block; botocore's own retries are off.
+* With a custom endpoint no checksum of the newer kind is sent, which older stores refuse, but ``Content-MD5``. The
+  public service gets boto3's own checksums.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, Self
+
+import boto3.session
+import botocore.session
+import httpx
+import tenacity
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError
+from botocore.loaders import Loader
+from botocore.parsers import ResponseParserError
+
+from config import PipelineConfig, RetryConfig
+from tasks.send.s3.exchange import Exchange
+from tasks.send.s3.refusal import UploadGoneError
+from tasks.send.s3.source import Digests, OpenSource
+from tasks.shared.answer import place
+from tasks.shared.errors import InputError, ServiceError, TransientError
+from tasks.shared.progress import RequestStats
+from tasks.shared.retry import retrying
+from tasks.shared.stop import Stop
+
+log = logging.getLogger("sluice.send")
+# These log headers with signatures; that must not depend on the root logger's level.
+for _name in ("boto3", "botocore"):
+    logging.getLogger(_name).setLevel(logging.WARNING)
+
+CONNECTIONS: Final = 4
+"""Requests at once (document 3 §7: 4 files at once)."""
+
+_UNKNOWN_TO_HEAD: Final = frozenset({400, 403, 404, 405, 501})
+"""Answers to HEAD that do not say that the object is there. HEAD has no error document, and keys that may only write
+get 403 for everything: the upload that follows gets the whole answer."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """An object that is in the bucket. ``size`` in bytes, ``etag`` without quotes; ``sha256`` from its metadata."""
+
+    size: int
+    sha256: str | None
+    etag: str
+    modified: datetime
+
+
+@dataclass(frozen=True)
+class Unfinished:
+    """A multipart upload that was begun and neither completed nor aborted."""
+
+    key: str
+    upload_id: str
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part that is uploaded: what ``complete`` says about it to the store."""
+
+    number: int
+    etag: str
+    crc32: str | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """As boto3 wants it."""
+        crc32 = {} if self.crc32 is None else {"ChecksumCRC32": self.crc32}
+        return {"PartNumber": self.number, "ETag": self.etag} | crc32
+
+
+class Bucket:
+    """The bucket that the configuration names; thread-safe. As a context manager it closes its connections.
+
+    Raises ``InputError`` for a configuration that cannot be used. Every call raises ``NetworkError`` and
+    ``ServiceBusyError`` after the last attempt, ``ServiceError``, ``Stopped``. ``transport``, ``environ`` and ``sleep``
+    (seconds) are seams for tests.
+    """
+
+    def __init__(
+        self,
+        config: PipelineConfig,
+        *,
+        stop: Stop,
+        stats: RequestStats | None = None,
+        retry: RetryConfig | None = None,
+        timeout: float | None = None,
+        transport: httpx.BaseTransport | None = None,
+        environ: Mapping[str, str] | None = None,
+        sleep: Callable[[float], None] | None = None,
+    ) -> None:
+        s3 = config.services.send.s3
+        self.name = s3.bucket or ""
+        self.wants_md5 = s3.endpoint is not None
+        self._stats = stats
+        self._retry = retry or config.retry
+        self._sleep = sleep
+        self._exchange = Exchange(
+            tls=config.tls,
+            auth=config.services.send.auth,
+            timeout=s3.timeout.total_seconds() if timeout is None else timeout,
+            stop=stop,
+            max_connections=CONNECTIONS,
+            transport=transport,
+            environ=environ,
+        )
+        self._client = _client(config)
+        events = self._client.meta.events
+        events.register("before-send.s3", self._exchange.send)
+        events.register("response-received.s3", self._exchange.judge)
+
+    def check(self, stop: Stop) -> None:
+        """Look whether the bucket is there and the credentials are known. Keys that may only write pass.
+
+        Raises the error that an upload would raise.
+        """
+        try:
+            self._call("head_bucket", stop)
+        except ServiceError as error:
+            if error.reference not in ("s3-access-denied", "s3-refused"):
+                raise
+            # The answer to HEAD has no error document; this one has.
+            try:
+                self._call("list_objects_v2", stop, MaxKeys=1)
+            except ServiceError as told:
+                if told.reference != "s3-access-denied":
+                    raise
+                log.info("send: the keys may not look into the bucket; whether they may write, the upload will show")
+
+    def head(self, key: str, stop: Stop) -> Stored | None:
+        """The object ``key``; ``None`` when it is not there, or the store does not tell."""
+        try:
+            answer = self._call("head_object", stop, Key=key)
+        except ServiceError as error:
+            if error.status in _UNKNOWN_TO_HEAD and error.reference != "s3-region":
+                return None
+            raise
+        sha256 = answer.get("Metadata", {}).get("sha256")
+        modified = answer.get("LastModified") or datetime.now(UTC)
+        return Stored(int(answer.get("ContentLength", -1)), sha256, _bare(answer.get("ETag")), modified)
+
+    def put(self, key: str, file: OpenSource, *, content_type: str, digests: Digests, stop: Stop) -> str:
+        """Upload a whole file in one request; the ETag. With ``wants_md5`` the digests have to hold it."""
+        answer = self._call(
+            "put_object",
+            stop,
+            Key=key,
+            ContentType=content_type,
+            Metadata={"sha256": digests.sha256},
+            body=lambda: file.section(0, file.source.size, stop.check),
+            **_content_md5(digests.md5),
+        )
+        return self._etag(answer, key)
+
+    def begin(self, key: str, *, content_type: str, sha256: str, stop: Stop) -> str:
+        """Begin an upload in parts; its id."""
+        checksum: dict[str, Any] = {} if self.wants_md5 else {"ChecksumAlgorithm": "CRC32"}
+        answer = self._call(
+            "create_multipart_upload",
+            stop,
+            Key=key,
+            ContentType=content_type,
+            Metadata={"sha256": sha256},
+            **checksum,
+        )
+        upload_id = answer.get("UploadId")
+        if not upload_id:
+            raise self._not_s3(key)
+        return str(upload_id)
+
+    def put_part(
+        self, key: str, upload_id: str, number: int, file: OpenSource, start: int, size: int, stop: Stop
+    ) -> Part:
+        """Upload ``size`` bytes from ``start`` as part ``number`` (from 1)."""
+        md5 = file.md5(start, size, stop.check) if self.wants_md5 else None
+        answer = self._call(
+            "upload_part",
+            stop,
+            Key=key,
+            UploadId=upload_id,
+            PartNumber=number,
+            body=lambda: file.section(start, size, stop.check),
+            **_content_md5(md5),
+        )
+        return Part(number, self._etag(answer, key), answer.get("ChecksumCRC32"))
+
+    def complete(self, key: str, upload_id: str, parts: list[Part], stop: Stop) -> str:
+        """Make the object out of its parts; the ETag. Raises ``UploadGoneError`` when the upload is not known."""
+        numbered = [part.as_dict() for part in sorted(parts, key=lambda part: part.number)]
+        answer = self._call(
+            "complete_multipart_upload", stop, Key=key, UploadId=upload_id, MultipartUpload={"Parts": numbered}
+        )
+        return self._etag(answer, key)
+
+    def abort(self, upload: Unfinished) -> None:
+        """Remove an upload that is not finished, also after a stop: one attempt of a few seconds."""
+        self._once("abort_multipart_upload", {"Key": upload.key, "UploadId": upload.upload_id}, retry=False)
+
+    def unfinished(self, prefix: str, stop: Stop) -> Iterator[Unfinished]:
+        """The multipart uploads under ``prefix`` that are neither completed nor aborted."""
+        marker: dict[str, Any] = {}
+        while True:
+            page = self._call("list_multipart_uploads", stop, Prefix=prefix, **marker)
+            for upload in page.get("Uploads", ()):
+                # Some stores take the prefix as a hint.
+                if str(upload["Key"]).startswith(prefix):
+                    yield Unfinished(upload["Key"], upload["UploadId"])
+            following = {
+                name: page[f"Next{name}"] for name in ("KeyMarker", "UploadIdMarker") if page.get(f"Next{name}")
+            }
+            if not page.get("IsTruncated") or not following or following == marker:
+                return
+            marker = following
+
+    def close(self) -> None:
+        """Close every connection."""
+        self._client.close()
+        self._exchange.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Bucket({self.name!r})"
+
+    def _call(
+        self, name: str, stop: Stop, *, body: Callable[[], Any] | None = None, **arguments: Any
+    ) -> dict[str, Any]:
+        """One call, repeated while that can help; ``body`` gives the same bytes for every attempt."""
+        attempt = 0
+
+        def once() -> dict[str, Any]:
+            nonlocal attempt
+            attempt += 1
+            stop.check()
+            given = arguments if body is None else arguments | {"Body": body()}
+            return self._once(name, given, retry=attempt > 1)
+
+        def tell(state: tenacity.RetryCallState, seconds: float) -> None:
+            error = state.outcome.exception() if state.outcome else None
+            log.warning(
+                "send: %s failed (%s), attempt %d of %d, next one in %.1f s",
+                name.replace("_", " "),
+                getattr(error, "reference", type(error).__name__),
+                attempt,
+                self._retry.max_attempts,
+                seconds,
+            )
+
+        def helps(error: TransientError) -> bool:
+            return not isinstance(error, UploadGoneError)  # it stays gone; the file has to be begun anew
+
+        return retrying(self._retry, sleep=self._sleep or stop.sleep, retryable=helps, before_wait=tell)(once)
+
+    def _once(self, name: str, arguments: Mapping[str, Any], *, retry: bool) -> dict[str, Any]:
+        started = time.monotonic()
+        try:
+            answer: dict[str, Any] = getattr(self._client, name)(Bucket=self.name, **arguments)
+        except ResponseParserError:
+            raise self._not_s3(str(arguments.get("Key", ""))) from None
+        except (BotoCoreError, ValueError) as error:
+            raise _unusable(error) from None
+        finally:
+            if self._stats is not None:
+                self._stats.record(time.monotonic() - started, retry=retry)
+        return answer
+
+    def _etag(self, answer: Mapping[str, Any], key: str) -> str:
+        etag = _bare(answer.get("ETag"))
+        if not etag:
+            # Something else says 200 here, the log-in page of a network for example.
+            raise self._not_s3(key)
+        return etag
+
+    def _not_s3(self, key: str) -> ServiceError:
+        return ServiceError(
+            "s3-answer",
+            "send: the answer is not that of an S3 store",
+            context=f"{place(self._client.meta.endpoint_url)} {self.name}/{key}",
+            hint="check services.send.s3.endpoint, and whether a proxy answers in place of the store",
+        )
+
+
+_loading = threading.Lock()
+
+
+@functools.cache
+def _descriptions() -> Loader:
+    """botocore's own descriptions of services, none from a home directory. Reading them takes half a second, once."""
+    return Loader(extra_search_paths=[Loader.BUILTIN_DATA_PATH], include_default_search_paths=False)
+
+
+def _client(config: PipelineConfig) -> Any:
+    """A boto3 client that knows the configuration and nothing else."""
+    s3 = config.services.send.s3
+    # Every setting that botocore would look for in variables or files, cut off from both.
+    alone = {
+        name: (in_file, None, default, convert)
+        for name, (in_file, _, default, convert) in botocore.session.Session.SESSION_VARIABLES.items()
+    }
+    nothing = dict.fromkeys(("config_file", "credentials_file"), (None, None, os.devnull, None))
+    settings: dict[str, Any] = {
+        "signature_version": "s3v4",
+        "s3": {"addressing_style": "path" if s3.use_path_style else "virtual"},
+        "retries": {"mode": "standard", "total_max_attempts": 1},
+        "ignore_configured_endpoint_urls": True,
+        "request_checksum_calculation": "when_required" if s3.endpoint else "when_supported",
+        "response_checksum_validation": "when_required" if s3.endpoint else "when_supported",
+    }
+    try:
+        with _loading:  # boto3: making sessions and clients is not thread-safe
+            core = botocore.session.Session(session_vars=alone | nothing)
+            core.register_component("data_loader", _descriptions())
+            session = boto3.session.Session(
+                botocore_session=core,
+                aws_access_key_id=s3.access_key_id or "",
+                aws_secret_access_key=s3.secret_access_key.get_secret_value() if s3.secret_access_key else "",
+                region_name=s3.region,
+            )
+            return session.client(
+                "s3", endpoint_url=str(s3.endpoint) if s3.endpoint else None, config=Config(**settings)
+            )
+    except (BotoCoreError, ValueError) as error:
+        raise _unusable(error) from None
+
+
+def _content_md5(md5: str | None) -> dict[str, Any]:
+    return {} if md5 is None else {"ContentMD5": md5}
+
+
+def _bare(etag: Any) -> str:
+    return str(etag or "").strip('"')
+
+
+def _unusable(error: Exception) -> InputError:
+    """botocore refuses a name before anything is sent. Its text is left out: it may quote what it was given."""
+    return InputError(
+        "s3-configuration",
+        f"send: the settings of the store cannot be used ({type(error).__name__})",
+        context="services.send.s3",
+        hint="check bucket, region and endpoint: a bucket name has 3 to 63 small letters, digits, dots and hyphens",
+    )

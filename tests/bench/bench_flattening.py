@@ -1,0 +1,210 @@
+"""How fast the flattening step is by itself, and how much memory it takes (performance.md).
+
+    python -m tests.bench.bench_flattening [--mb 200] [--batch 50] [--zst]
+    python -m tests.bench.bench_flattening --line 200       one Bundle of 200 MB on one line
+
+A service in another process reads every request and answers at once, with one row of eight columns for each resource.
+What is left is the client's own share (target: 100 MB/s of input). The peak memory is this process's (target: 300 MB
+with ``batch_size_mb`` 50).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import resource
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import zstandard
+
+from config import PipelineConfig
+from tasks.flattening.flattening import flatten
+from tasks.flattening.views import RESOURCE_TYPE, Column, View
+from tasks.shared.crtdl import Attribute, AttributeGroup, Crtdl
+from tasks.shared.step import StepContext, StepResult
+from tests.bench.data import bundles
+
+MB = 1_000_000
+COLUMNS = ("id", "patient", "code", "display", "value", "unit", "effective", "status")
+SYSTEM = "https://www.medizininformatik-initiative.de/fhir/fdpg/NamingSystem/attribute_group"
+_MARK = b'{"name":"resources"'
+_ROW = (
+    b'{"id":"o1-1-17","patient":"Patient/p1-1","code":"2345-7","display":"Me\xc3\x9fgr\xc3\xb6\xc3\x9fe im Serum",'
+    b'"value":1.50,"unit":"mg/dL","effective":"2025-11-02T09:15:00+01:00"}\n'
+)
+
+
+def service(ready: Connection) -> None:
+    """Answer every POST with a row for each resource, every GET with nothing."""
+
+    def serve(connection: socket.socket) -> None:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        buffer = bytearray(1 << 20)
+        view = memoryview(buffer)
+        with connection:
+            while True:
+                got = 0
+                while (end := buffer.find(b"\r\n\r\n", 0, got)) < 0:
+                    count = connection.recv_into(view[got:])
+                    if not count:
+                        return
+                    got += count
+                head = bytes(buffer[:end]).lower()
+                length = int(head.split(b"content-length:")[1].split(b"\r\n")[0]) if head.startswith(b"post") else 0
+                left = end + 4 + length - got
+                rows = buffer.count(_MARK, end, got)
+                tail = bytes(buffer[max(end, got - len(_MARK) + 1) : got])
+                while left > 0:
+                    count = connection.recv_into(view, min(left, len(view)))
+                    if not count:
+                        return
+                    rows += buffer.count(_MARK, 0, count) + (tail + buffer[: len(_MARK) - 1]).count(_MARK)
+                    tail = bytes(buffer[max(0, count - len(_MARK) + 1) : count])
+                    left -= count
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % (rows * len(_ROW)))
+                some = _ROW * 1000
+                while rows >= 1000:
+                    connection.sendall(some)
+                    rows -= 1000
+                connection.sendall(_ROW * rows)
+
+    server = socket.create_server(("127.0.0.1", 0), backlog=64)
+    ready.send(server.getsockname()[1])
+    while True:
+        accepted, _ = server.accept()
+        threading.Thread(target=serve, args=(accepted,), daemon=True).start()
+
+
+@contextmanager
+def serving() -> Iterator[int]:
+    """The port of a service in a process of its own."""
+    context = multiprocessing.get_context("spawn")  # a fork would share this one's memory figures
+    mine, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=service, args=(theirs,), daemon=True)
+    process.start()
+    theirs.close()
+    try:
+        yield mine.recv()
+    finally:
+        process.terminate()
+        process.join()
+        process.close()
+        mine.close()
+
+
+def view(group: str, kind: str) -> View:
+    """A view of eight columns."""
+    select = [{"column": [{"name": name, "path": name} for name in COLUMNS]}]
+    definition = {"resourceType": RESOURCE_TYPE, "name": kind, "status": "active", "resource": kind, "select": select}
+    columns = tuple(Column(name, None, collection=False) for name in COLUMNS)
+    return View(group, kind, f"http://bench.example/{group}", kind, definition, columns)
+
+
+VIEWS = (view("g-pat", "Patient"), view("g-obs", "Observation"))
+CRTDL = Crtdl(
+    tuple(
+        AttributeGroup(one.group_id, None, one.reference, (Attribute(f"{one.resource_type}.id", must_have=False),))
+        for one in VIEWS
+    )
+)
+
+
+def entries(line: bytes) -> list[bytes]:
+    """The entries of a Bundle, its Provenances among them."""
+    bundle = json.loads(line)
+    groups = {one.resource_type: one.group_id for one in VIEWS}
+    for kind, group in groups.items():
+        members = [entry["resource"] for entry in bundle["entry"] if entry["resource"]["resourceType"] == kind]
+        named = {
+            "resourceType": "Provenance",
+            "id": f"{bundle['id']}-{kind}",
+            "target": [{"reference": f"{kind}/{member['id']}"} for member in members],
+            "entity": [{"role": "source", "what": {"identifier": {"system": SYSTEM, "value": group}}}],
+        }
+        bundle["entry"].append({"resource": named, "request": {"method": "PUT", "url": f"Provenance/{named['id']}"}})
+    return [json.dumps(entry, ensure_ascii=False, separators=(",", ":")).encode() for entry in bundle["entry"]]
+
+
+def make(directory: Path, megabytes: int, *, files: int = 8, long: bool = False) -> int:
+    """Write that much data, Provenances included, every id once; on one line with ``long``. Returns its bytes."""
+    directory.mkdir(parents=True)
+    size = 0
+    head, tail = b'{"resourceType":"Bundle","id":"b","type":"transaction","entry":[', b"]}"
+    if long:
+        with (directory / "a.ndjson").open("wb") as file:
+            file.write(head)
+            first = True
+            for line in bundles(megabytes * 0.93):
+                file.write((b"" if first else b",") + b",".join(entries(line)))
+                first = False
+            file.write(tail + b"\n")
+            return file.tell()
+    for number in range(files):
+        with (directory / f"batch-{number:05}.ndjson").open("wb") as file:
+            for line in bundles(megabytes * 0.93 / files, seed=number + 1):
+                size += file.write(head + b",".join(entries(line)) + tail + b"\n")
+    return size
+
+
+def measured(port: int, source: Path, job: Path, batch: int) -> tuple[float, StepResult, float]:
+    """Seconds, result, and CPU seconds of this process for one run."""
+    config = PipelineConfig.model_validate(
+        {"services": {"flattening": {"service_url": f"http://127.0.0.1:{port}", "batch_size_mb": batch}}}
+    )
+    job.mkdir()
+    context = StepContext(config=config, job_id="bench", job_dir=job, position=2, name="flattening", source=source)
+    cpu, started = time.process_time(), time.perf_counter()
+    result = flatten(context, CRTDL, VIEWS)
+    return time.perf_counter() - started, result, time.process_time() - cpu
+
+
+def peak() -> float:
+    """Most memory of this process so far, in MB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / MB
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--mb", type=int, default=200, help="size of the data, uncompressed")
+    parser.add_argument("--batch", type=int, default=50, help="batch_size_mb")
+    parser.add_argument("--zst", action="store_true", help="compressed input")
+    parser.add_argument("--line", type=int, metavar="MB", help="one Bundle of that size instead")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        data = directory / "data"
+        # In another process, so that making the data leaves no trace in this one's memory.
+        maker = multiprocessing.get_context("spawn").Process(
+            target=make, args=(data, options.line or options.mb), kwargs={"long": bool(options.line)}
+        )
+        maker.start()
+        maker.join()
+        size = sum(path.stat().st_size for path in data.iterdir())
+        if options.zst:
+            for path in list(data.iterdir()):
+                with path.open("rb") as plain, path.with_name(f"{path.name}.zst").open("wb") as packed:
+                    zstandard.ZstdCompressor(3).copy_stream(plain, packed)
+                path.unlink()
+        with serving() as port:
+            before = peak()
+            seconds, result, cpu = measured(port, data, directory / "job", options.batch)
+            most = peak()
+    rows = result.details["rows"]
+    print(f"input         {size / MB:6.0f} MB, {result.lines_in} lines, {result.resources_in} resources")
+    print(f"output        {(result.bytes_out or 0) / MB:6.0f} MB, {rows} rows, {result.details['requests']} requests")
+    print(f"rate          {size / seconds / MB:6.0f} MB/s of input (target ≥ 100), {rows / seconds:.0f} rows/s")
+    print(f"by CPU time   {size / cpu / MB:6.0f} MB per second of this process")
+    print(f"peak memory   {most:6.0f} MB, {before:.0f} MB before (target ≤ 300 with batch_size_mb 50)")
+
+
+if __name__ == "__main__":
+    main()

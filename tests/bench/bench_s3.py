@@ -1,0 +1,219 @@
+"""How fast ``s3_upload`` is, beside ``curl -T`` to the same sink in the same run (performance.md).
+
+    python -m tests.bench.bench_s3 [--mb 2000] [--files 40] [--sparse-mb 0] [--rounds 1] [--discard] [--plain]
+
+A sink in another process speaks TLS, takes every body and answers as an S3 store does, with the MD5 of the body as its
+ETag. The limit is ``curl -T`` of the same files to the same sink over one connection, measured before and after; the
+target is a ratio of at least 0.7 and at most 300 MB of memory, also with ``--files 5000 --mb 200``. With
+``--sparse-mb 6000`` one file of that size, which takes no disk, goes in parts.
+
+The seconds of CPU say why the ratio is what it is: curl does not hash. SHA-256 for the metadata and MD5 for
+``Content-MD5`` are ours, and what they cost is printed beside. With ``--discard`` the sink does not hash either, which
+no store can afford, and the ratio is that of two hashes to none. A machine that is busy with other things favours
+whoever needs less CPU, so measure on a quiet one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import multiprocessing
+import os
+import resource
+import socket
+import ssl
+import subprocess
+import tempfile
+import threading
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import trustme
+
+from config import PipelineConfig
+from tasks.send.s3.upload import findings, run
+from tasks.shared.step import StepContext
+
+MB = 1_000_000
+_ANSWERS = {
+    b"POST": b"<R><UploadId>u</UploadId><ETag>e</ETag></R>",
+    b"GET": b"<R></R>",
+    b"PUT": b"",
+}
+
+
+def sink(ready: Connection, certificate: str | None, etag: bool) -> None:
+    """Take every body, answer every request; HEAD finds nothing. Without a certificate: plain HTTP."""
+    context = None
+    if certificate is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate)
+
+    def serve(connection: socket.socket) -> None:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            talk(context.wrap_socket(connection, server_side=True) if context else connection)
+        except OSError:
+            return
+
+    def talk(connection: socket.socket) -> None:
+        buffer = memoryview(bytearray(1 << 20))
+        with connection:
+            while True:
+                got = 0
+                while (end := bytes(buffer[:got]).find(b"\r\n\r\n")) < 0:
+                    count = connection.recv_into(buffer[got:])
+                    if not count:
+                        return
+                    got += count
+                head = bytes(buffer[:end])
+                method = head.partition(b" ")[0]
+                fields = head.lower()
+                length = (
+                    int(fields.split(b"content-length:")[1].split(b"\r\n")[0]) if b"content-length:" in fields else 0
+                )
+                left = length - (got - end - 4)
+                digest = hashlib.md5(buffer[end + 4 : got])
+                while left > 0:
+                    count = connection.recv_into(buffer, min(left, len(buffer)))
+                    if not count:
+                        return
+                    if etag:
+                        digest.update(buffer[:count])
+                    left -= count
+                body = _ANSWERS.get(method, b"")
+                status = b"404 Not Found" if method == b"HEAD" else b"200 OK"
+                size = str(len(body)).encode()
+                tag = digest.hexdigest().encode()
+                connection.sendall(
+                    b"HTTP/1.1 " + status + b"\r\nETag: " + tag + b"\r\nContent-Length: " + size + b"\r\n\r\n" + body
+                )
+
+    listener = socket.create_server(("127.0.0.1", 0), backlog=64)
+    ready.send(listener.getsockname()[1])
+    while True:
+        connection, _ = listener.accept()
+        threading.Thread(target=serve, args=(connection,), daemon=True).start()
+
+
+def make(directory: Path, size: int, files: int, sparse: int) -> int:
+    """Files with together ``size`` bytes, and a sparse one; the bytes in all."""
+    block = os.urandom(4 * MB)
+    each = max(1, size // files)
+    for number in range(files if size else 0):
+        with (directory / f"batch-{number:05}.ndjson").open("wb") as file:
+            left = each
+            while left > 0:
+                left -= file.write(block[: min(left, len(block))])
+    if sparse:
+        with (directory / "sparse.ndjson").open("wb") as file:
+            file.truncate(sparse)
+    return sum(path.stat().st_size for path in directory.iterdir())
+
+
+def curl(directory: Path, url: str, bundle: Path) -> float:
+    """Seconds that ``curl -T`` takes for all files, one after the other over one connection."""
+    paths = sorted(directory.iterdir())
+    lines = [f'url = "{url}/sluice-demo/"\nupload-file = "{path}"\n' for path in paths]
+    started = time.perf_counter()
+    subprocess.run(
+        ["curl", "--silent", "--fail", "--http1.1", "--cacert", str(bundle), "-H", "Expect:", "--config", "-"],
+        input="".join(lines).encode(),
+        stdout=subprocess.DEVNULL,
+        check=True,
+    )
+    return time.perf_counter() - started
+
+
+def upload(directory: Path, job: Path, url: str, bundle: Path) -> float:
+    """Seconds that our upload takes. As in a run, the preflight has asked the store before."""
+    config = PipelineConfig.model_validate(
+        {
+            "services": {
+                "send": {
+                    "send_as": "s3_upload",
+                    "s3": {
+                        "bucket": "sluice-demo",
+                        "region": "eu-central-1",
+                        "access_key_id": "bench",
+                        "secret_access_key": "bench",
+                        "endpoint": url,
+                        "use_path_style": True,
+                    },
+                }
+            },
+            "tls": {"ca_cert_path": str(bundle)},
+        }
+    )
+    context = StepContext(config=config, job_id="j", job_dir=job, position=1, name="send", source=directory)
+    if findings(config):
+        raise SystemExit("the sink does not answer")
+    started = time.perf_counter()
+    run(context)
+    return time.perf_counter() - started
+
+
+def digests(directory: Path) -> float:
+    """Seconds of CPU that SHA-256 and MD5 of all files take."""
+    started = time.process_time()
+    for path in directory.iterdir():
+        kinds = hashlib.sha256(), hashlib.md5()
+        with path.open("rb") as file:
+            while data := file.read(256 * 1024):
+                for kind in kinds:
+                    kind.update(data)
+    return time.process_time() - started
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--mb", type=int, default=2000)
+    parser.add_argument("--files", type=int, default=40)
+    parser.add_argument("--sparse-mb", type=int, default=0)
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--discard", action="store_true", help="the sink does not compute the ETag")
+    parser.add_argument("--plain", action="store_true", help="without TLS")
+    parser.add_argument("--no-curl", action="store_true", help="only ours, for the memory")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="sluice-bench-") as temporary:
+        base = Path(temporary)
+        ca = trustme.CA()
+        bundle, certificate = base / "ca.pem", base / "server.pem"
+        ca.cert_pem.write_to_path(str(bundle))
+        ca.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(certificate))
+        data = base / "import"
+        data.mkdir()
+        total = make(data, options.mb * MB, options.files, options.sparse_mb * MB) / MB
+        here, there = multiprocessing.get_context("spawn").Pipe()
+        process = multiprocessing.get_context("spawn").Process(
+            target=sink, args=(there, None if options.plain else str(certificate), not options.discard), daemon=True
+        )
+        process.start()
+        url = f"{'http' if options.plain else 'https'}://127.0.0.1:{here.recv()}"
+        print(f"{total:,.0f} MB in {len([*data.iterdir()]):,} files, {'plain' if options.plain else 'TLS'}")
+        for number in range(options.rounds):
+            limits = [] if options.no_curl else [curl(data, url, bundle)]
+            before = time.process_time()
+            ours = upload(data, base / f"job-{number}", url, bundle)
+            cpu = time.process_time() - before
+            print(f"  s3_upload {total / ours:7,.0f} MB/s, {cpu:.1f} s of CPU", end="")
+            if limits:
+                limits.append(curl(data, url, bundle))
+                limit = total / (sum(limits) / 2)
+                print(f", {digests(data):.1f} of them SHA-256 and MD5; ratio {total / ours / limit:.2f} (target 0.7)")
+                print(
+                    f"  curl -T   {limit:7,.0f} MB/s ({', '.join(f'{total / each:,.0f}' for each in limits)})", end=""
+                )
+            print()
+        if not options.no_curl:
+            children = resource.getrusage(resource.RUSAGE_CHILDREN)
+            print(f"  curl took {(children.ru_utime + children.ru_stime) / options.rounds / 2:.1f} s of CPU each time")
+        print(f"  peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000:,.0f} MB (target 300)")
+        process.terminate()
+        process.join()
+
+
+if __name__ == "__main__":
+    main()

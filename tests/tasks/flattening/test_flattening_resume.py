@@ -1,0 +1,298 @@
+"""An interrupted step goes on where it stopped (document 3 §5; 4-product.md §4 "Continue")."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks.flattening.flattening import Bounds
+from tasks.flattening.views import View
+from tasks.shared.errors import ServiceError
+from tests.tasks.flattening.service import (
+    OBSERVATIONS,
+    VIEWS,
+    FakeService,
+    Job,
+    Reply,
+    Request,
+    bundle,
+    of_patient,
+    patient_line,
+    provenance,
+    resource,
+    serving,
+    view,
+)
+
+ROOT = Path(__file__).parents[3]
+
+# A process of its own, so that it can be killed: directory, URL.
+CLIENT = """
+import sys
+from pathlib import Path
+from tests.tasks.flattening.test_flattening_resume import SMALL
+from tests.tasks.flattening.service import Job
+
+result = Job(Path(sys.argv[1])).run(sys.argv[2], **SMALL)
+print(result.as_dict() | {"details": {**result.details, "requests": None}})
+"""
+SMALL: dict[str, Any] = {"bounds": Bounds(mebibyte=2000, line=20_000), "batch_size_mb": 3, "real_sleep": True}
+
+
+def fill(job: Job, lines: int) -> None:
+    """Input of all kinds: core, patients, a line that is too long to hold, plain resources, an empty file."""
+    draw = random.Random(5)
+    cores = [of_patient("Observation", f"core{n}", "p") for n in range(lines // 5)]
+    job.write("core.ndjson", bundle("core", *cores, provenance("g-obs", *cores)))
+    job.write("a.ndjson", *[patient_line(n, 2 + n % 5, draw.randrange(400), n % 3) for n in range(lines)])
+    job.write("b.ndjson", patient_line(1000, 150, 100), *[patient_line(1001 + n) for n in range(5)], patient_line(0))
+    job.write("c.ndjson", resource("Patient", "p1"), resource("Encounter", "e"))
+    job.write("d.ndjson")
+
+
+def undisturbed(tmp_path: Path, service: FakeService, lines: int) -> tuple[dict[str, bytes], dict[str, Any], int]:
+    job = Job(tmp_path / "undisturbed")
+    fill(job, lines)
+    service.requests.clear()
+    result = job.run(service.url, **SMALL)
+    asked = len(service.requests)
+    return job.tables(), result.as_dict() | {"details": {**result.details, "requests": None}}, asked
+
+
+def start(job: Job, url: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", CLIENT, str(job.directory), url],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def finish(job: Job, url: str) -> str:
+    out, err = start(job, url).communicate(timeout=120)
+    assert "Traceback" not in err
+    return out
+
+
+def copied(source: Job, target: Path) -> Job:
+    job = Job(target, source.views)
+    for path in source.input.iterdir():
+        (job.input / path.name).write_bytes(path.read_bytes())
+    return job
+
+
+def test_after_three_kills_the_tables_are_byte_for_byte_those_of_an_undisturbed_run(tmp_path: Path) -> None:
+    with serving() as service:
+        expected, result, asked = undisturbed(tmp_path, service, 40)
+        assert asked > 20
+        job = Job(tmp_path / "job")
+        fill(job, 40)
+        process: list[subprocess.Popen[str]] = []
+        moments = [2, 5, 6]
+        answered = 0
+
+        def script(number: int, _: Request) -> Reply | None:
+            if number == moments[0]:
+                os.kill(process[-1].pid, signal.SIGKILL)
+                return Reply(reset="after")
+            return None
+
+        service.script = script
+        while moments:
+            service.requests.clear()
+            process.append(start(job, service.url))
+            process[-1].communicate(timeout=60)
+            assert process[-1].returncode == -signal.SIGKILL
+            answered += moments.pop(0)
+        service.requests.clear()
+        service.script = None
+        assert finish(job, service.url) == f"{result}\n"
+        # Of what was answered, at most the batches under way at each kill are asked for again.
+        assert len(service.requests) <= asked - answered + 3 * 2
+    assert job.tables() == expected
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(1200)
+def test_after_a_kill_at_20_random_moments_the_tables_are_those_of_an_undisturbed_run(tmp_path: Path) -> None:
+    draw = random.Random(20)
+    with serving() as service:
+        expected, result, _ = undisturbed(tmp_path, service, 600)
+        job = Job(tmp_path / "job")
+        fill(job, 600)
+        kills = ends = 0
+        while kills < 20:
+            service.requests.clear()
+            child = start(job, service.url)
+            while not service.requests and child.poll() is None:
+                time.sleep(0.005)
+            time.sleep(draw.uniform(0, 0.1))
+            child.kill()
+            child.communicate(timeout=60)
+            if child.returncode == 0:
+                assert job.tables() == expected  # faster than the kill: begin again
+                ends += 1
+                (job.directory / "flattening" / "ledger.ndjson").unlink()
+                continue
+            kills += 1
+        assert finish(job, service.url) == f"{result}\n"
+        print(f"{kills} kills, {ends} ends before")
+    assert job.tables() == expected
+
+
+def test_a_second_run_over_a_finished_step_asks_nothing_and_reports_the_same(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    fill(job, 10)
+    with serving() as service:
+        first = job.run(service.url, **SMALL)
+        before = job.tables()
+        service.requests.clear()
+        second = job.run(service.url, **SMALL)
+        assert service.requests == []
+    assert job.tables() == before
+    assert second.as_dict() | {"details": {**second.details, "requests": 0}} == first.as_dict() | {
+        "details": {**first.details, "requests": 0}
+    }
+
+
+def test_columns_that_the_view_does_not_have_do_not_spoil_the_ledger(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    fill(job, 10)
+    with serving() as service:
+        plain = service.rows
+        service.rows = lambda view, resource: [row[:-1] + b',"more":1}' for row in plain(view, resource)]
+        first = job.run(service.url, **SMALL)
+        service.requests.clear()
+        second = job.run(service.url, **SMALL)
+        assert service.requests == []
+    assert second.warnings == first.warnings
+    assert sum("columns that the view does not have" in warning for warning in second.warnings) == 3
+
+
+def test_a_kill_between_the_ledger_and_the_renames_costs_nothing(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    fill(job, 10)
+    with serving() as service:
+        job.run(service.url, **SMALL)
+        before = job.tables()
+        for name in ("Labor.csv", "Patient.csv"):
+            (job.output / name).rename(job.output / f"{name}.partial")
+        service.requests.clear()
+        job.run(service.url, **SMALL)
+        assert service.requests == []
+    assert job.tables() == before
+
+
+def test_only_the_table_that_is_missing_is_made_again(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    fill(job, 10)
+    with serving() as service:
+        job.run(service.url, **SMALL)
+        before = job.tables()
+        (job.output / "Labor.csv").unlink()
+        service.requests.clear()
+        job.run(service.url, **SMALL)
+        assert {request.type for request in service.requests} == {"Observation"}
+    assert job.tables() == before
+
+
+@pytest.mark.parametrize("change", ["view", "input", "batch size", "service", "ledger"])
+@pytest.mark.parametrize("finished", [True, False])
+def test_under_other_terms_everything_is_begun_anew(tmp_path: Path, change: str, finished: bool) -> None:
+    job = Job(tmp_path / "job")
+    job.write("a.ndjson", *[patient_line(n, 4) for n in range(12)])
+    options = dict(SMALL)
+
+    def breaks(number: int, _: Request) -> Reply | None:
+        return Reply(400) if number >= 6 else None
+
+    with serving() as service, serving() as another:
+        if finished:
+            job.run(service.url, **options)
+        else:
+            service.script = breaks
+            with pytest.raises(ServiceError):
+                job.run(service.url, **options)
+            service.script = None
+        url = service.url
+        if change == "view":
+            job.views = (*VIEWS[:2], view("g-obs", "Observation", {"value": "valueQuantity.value"}, name="Labor"))
+        elif change == "input":
+            job.write("b.ndjson", patient_line(90))
+        elif change == "batch size":
+            options["batch_size_mb"] = 2
+        elif change == "service":
+            url = another.url
+        else:
+            (job.directory / "flattening" / "ledger.ndjson").unlink()
+        service.requests.clear()
+        result = job.run(url, **options)
+        asked = len(service.requests) + len(another.requests)
+        other = copied(job, tmp_path / "other")
+        service.requests.clear()
+        fresh = other.run(service.url, **options)
+        assert asked == len(service.requests)
+    assert job.tables() == other.tables()
+    assert result.details["groups"] == fresh.details["groups"]
+    assert any(warning.startswith("3 tables were made again") for warning in result.warnings) == finished
+
+
+def test_tables_and_definitions_of_groups_that_are_gone_are_removed(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.write("a.ndjson", *[patient_line(n) for n in range(3)])
+    with serving() as service:
+        job.run(service.url)
+        (job.output / "stranger.csv.partial").write_bytes(b"x")
+        job.views = VIEWS[:2]
+        job.run(service.url)
+    assert sorted(job.tables()) == ["Diagnosen.csv", "Patient.csv"]
+    names = sorted(path.name for path in (job.directory / "viewdefinitions").iterdir())
+    assert names == ["Diagnosen.json", "Patient.json"]
+
+
+def test_after_a_loss_of_any_end_of_the_ledger_or_the_tables_the_result_is_the_same(tmp_path: Path) -> None:
+    views: list[View] = [OBSERVATIONS]
+    job = Job(tmp_path, views)
+    job.write("a.ndjson", *[patient_line(n, 4) for n in range(10)])
+    options: dict[str, Any] = {"bounds": Bounds(mebibyte=1500), "batch_size_mb": 1}
+    with serving() as service:
+        job.run(service.url, **options)
+        expected = job.tables()
+        assert len(service.requests) >= 6
+        ledger = (job.directory / "flattening" / "ledger.ndjson").read_bytes()
+        content = expected["Labor.csv"]
+        draw = random.Random(1)
+        for turn in range(14):
+            with suppress(FileNotFoundError):
+                (job.output / "Labor.csv").unlink()
+            part = content[: draw.randrange(len(content))] if turn % 2 else content + b"written,after,the,last,entry"
+            (job.output / "Labor.csv.partial").write_bytes(part)
+            (job.directory / "flattening" / "ledger.ndjson").write_bytes(ledger[: draw.randrange(len(ledger))])
+            job.run(service.url, **options)
+            assert job.tables() == expected
+
+
+def test_an_unfinished_table_that_is_a_link_is_not_written_through(tmp_path: Path) -> None:
+    job = Job(tmp_path / "job")
+    job.write("a.ndjson", *[patient_line(n, 4) for n in range(10)])
+    with serving(lambda number, _: Reply(400) if number >= 6 else None) as service:
+        with pytest.raises(ServiceError):
+            job.run(service.url, **SMALL)
+        foreign = tmp_path / "foreign"
+        foreign.write_bytes(b"x" * 10_000)
+        part = job.output / "Labor.csv.partial"
+        part.unlink()
+        part.symlink_to(foreign)
+        service.script = None
+        job.run(service.url, **SMALL)
+        other = copied(job, tmp_path / "other")
+        other.run(service.url, **SMALL)
+    assert foreign.read_bytes() == b"x" * 10_000
+    assert job.tables() == other.tables()

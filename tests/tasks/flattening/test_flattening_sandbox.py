@@ -1,0 +1,92 @@
+"""Lookup file, views, step and the sandbox's flattening service together, over the data of the demo."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import deployments.sandbox.data
+from deployments.sandbox.flattening.app import FlatteningOptions, flattening_service
+from deployments.sandbox.serve import serve_in_thread
+from tasks.flattening.flattening import Bounds
+from tasks.flattening.views import views
+from tests.tasks.flattening.lookups import column, crtdl, element, group, lookup_of, table
+from tests.tasks.flattening.service import PROFILE, Job, bundle, provenance, resource
+
+DATA = Path(deployments.sandbox.data.__file__).parent
+
+
+def resources() -> Iterator[dict[str, Any]]:
+    """Every resource of the demo, as it is written: numbers are texts."""
+    for path in sorted(DATA.glob("*.ndjson")):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            one = json.loads(line, parse_float=str)
+            yield from (entry["resource"] for entry in one["entry"]) if one["resourceType"] == "Bundle" else [one]
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_the_tables_of_the_demo_are_what_a_plain_loop_gives(tmp_path: Path) -> None:
+    coding = {"forEach": "code.coding", "column": column("system", "code", "display")["column"]}
+    quantity = {"column": [{"name": "value", "path": "value.ofType(Quantity).value"}]}
+    lookup = lookup_of(
+        tmp_path,
+        table({"Patient.gender": element(column("gender", "birthDate"))}, url=PROFILE + "pat", kind="Patient"),
+        table({"Condition.code": element(coding)}, url=PROFILE + "cond"),
+        table({"Observation.value": element(quantity)}, url=PROFILE + "obs", kind="Observation"),
+    )
+    job = Job(tmp_path / "job")
+    job.crtdl = crtdl(
+        group("Patient.gender", reference=PROFILE + "pat", name="pat", key="1"),
+        group("Condition.code", reference=PROFILE + "cond", name="cond", key="2"),
+        group("Observation.value", reference=PROFILE + "obs", name="obs", key="3"),
+    )
+    job.views, warnings = views(job.crtdl, lookup)
+    assert warnings == ()
+    of_type: dict[str, list[dict[str, Any]]] = {}
+    for one in resources():
+        of_type.setdefault(one["resourceType"], []).append(one)
+    for path in DATA.glob("*.ndjson"):
+        (job.input / path.name).write_bytes(path.read_bytes())
+    with serve_in_thread(flattening_service(FlatteningOptions())) as served:
+        result = job.run(served.url, bounds=Bounds(mebibyte=4000), batch_size_mb=3)
+    assert rows(job.output / "pat.csv") == [
+        {"id": one["id"], "gender": one.get("gender", ""), "birthDate": one.get("birthDate", "")}
+        for one in of_type["Patient"]
+    ]
+    assert rows(job.output / "cond.csv") == [
+        {"id": one["id"], "patient": one["subject"]["reference"]}
+        | {name: code.get(name, "") for name in ("system", "code", "display")}
+        for one in of_type["Condition"]
+        for code in one.get("code", {}).get("coding", ())
+    ]
+    quantities = [(one, one.get("valueQuantity", {}).get("value", "")) for one in of_type["Observation"]]
+    assert rows(job.output / "obs.csv") == [
+        {"id": one["id"], "patient": one["subject"]["reference"], "value": str(value)} for one, value in quantities
+    ]
+    assert any("." in str(value) for _, value in quantities)
+    assert len(of_type["Condition"]) > 10
+    assert result.details["routed_by"] == "profile and type"
+    assert result.details["requests"] > 6
+
+
+def test_two_codings_a_decimal_and_a_text_with_everything_in_it(tmp_path: Path) -> None:
+    coding = {"forEach": "code.coding", "column": column("code", "display")["column"]}
+    lookup = lookup_of(tmp_path, table({"Condition.code": element(coding)}, url=PROFILE + "cond"))
+    job = Job(tmp_path / "job")
+    job.crtdl = crtdl(group("Condition.code", reference=PROFILE + "cond", name="cond", key="cond"))
+    job.views, _ = views(job.crtdl, lookup)
+    codes = [{"code": "I10", "display": 'Größe, "quer"\nzweite Zeile'}, {"code": "1.50"}]
+    one = resource("Condition", "c", subject={"reference": "Patient/p"}, code={"coding": codes})
+    job.write("a.ndjson", bundle("b", one, provenance("cond", one)))
+    with serve_in_thread(flattening_service(FlatteningOptions())) as served:
+        job.run(served.url)
+    assert job.tables()["cond.csv"].decode() == (
+        'id,patient,code,display\nc,Patient/p,I10,"Größe, ""quer""\nzweite Zeile"\nc,Patient/p,1.50,\n'
+    )

@@ -1,0 +1,268 @@
+"""An upload's surroundings, and a scripted S3 store on loopback that remembers what it was asked."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import ssl
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import httpx
+
+from config import PipelineConfig
+from tasks.send.s3.objects import MIB, Sizes
+from tasks.send.s3.upload import run
+from tasks.shared.step import StepContext, StepResult
+from tests.tasks.shared.loopback import Loopback, Raw, Reply, Seen
+
+KEY_ID = "AKIDCANARY"
+SECRET = "canary-secret-4711"
+SMALL = Sizes(threshold=6 * MIB, part=5 * MIB)
+"""Parts as small as S3 allows, so that a test need not move much."""
+
+
+def configuration(
+    endpoint: str | None, *, attempts: int = 3, more: dict[str, Any] | None = None, **s3: Any
+) -> PipelineConfig:
+    fields: dict[str, Any] = {
+        "bucket": "sluice-demo",
+        "region": "eu-central-1",
+        "access_key_id": KEY_ID,
+        "secret_access_key": SECRET,
+        "use_path_style": True,
+    }
+    if endpoint is not None:
+        fields["endpoint"] = endpoint
+    top = dict(more or {})
+    send = {"send_as": "s3_upload", "s3": fields | s3} | top.pop("send", {})
+    return PipelineConfig.model_validate(
+        {
+            "services": {"send": send},
+            "pipeline": {"enabled_steps": ["local_import", "send"]},
+            "retry": {"max_attempts": attempts, "initial_backoff_ms": 100, "max_backoff_ms": 250},
+        }
+        | top
+    )
+
+
+class S3Job:
+    """A job directory with input, to be sent once or several times."""
+
+    def __init__(self, directory: Path, *, job_id: str = "job-1", source: str = "import") -> None:
+        self.directory = directory
+        self.job_id = job_id
+        self.input = directory / source
+        self.input.mkdir(parents=True, exist_ok=True)
+        self.slept: list[float] = []
+        self.context: StepContext | None = None
+
+    def write(self, name: str, content: bytes) -> Path:
+        path = self.input / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+        return path
+
+    def prepare(self, config: PipelineConfig) -> StepContext:
+        self.context = StepContext(
+            config=config, job_id=self.job_id, job_dir=self.directory, position=1, name="send", source=self.input
+        )
+        return self.context
+
+    def send(
+        self,
+        config: PipelineConfig | str,
+        *,
+        sizes: Sizes | None = None,
+        transport: httpx.BaseTransport | None = None,
+        environ: dict[str, str] | None = None,
+    ) -> StepResult:
+        config = configuration(config) if isinstance(config, str) else config
+        context = self.prepare(config)
+        return run(
+            context,
+            sizes=sizes,
+            transport=transport,
+            environ=environ if environ is not None else {},
+            sleep=self.slept.append,
+        )
+
+    @property
+    def manifest(self) -> Path:
+        return self.directory / "send" / "upload_manifest.json"
+
+
+_VICTIM = """
+import sys
+from pathlib import Path
+from tests.tasks.send.s3_support import SMALL, S3Job, configuration
+print("ready", flush=True)
+S3Job(Path(sys.argv[1]), job_id=sys.argv[3]).send(configuration(sys.argv[2], bucket=sys.argv[4]), sizes=SMALL)
+"""
+
+
+def victim(job: S3Job, url: str, bucket: str = "sluice-demo") -> subprocess.Popen[bytes]:
+    """The upload in a process of its own, to be killed. Returns when it is about to begin."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", _VICTIM, str(job.directory), url, job.job_id, bucket],
+        stdout=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])},
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"ready\n"
+    process.stdout.close()
+    return process
+
+
+def sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def refusal(status: int, code: str, extra: str = "", **headers: str) -> Reply:
+    """An error document as S3 writes it; the text must never show."""
+    body = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>CANARY-TEXT {SECRET}</Message>{extra}</Error>"
+    return Reply(status, body.encode(), {"Content-Type": "application/xml", **headers})
+
+
+Script = Callable[["Asked"], "Reply | Raw | None"]
+
+
+class Asked:
+    """One request, as S3 reads it."""
+
+    def __init__(self, seen: Seen) -> None:
+        parts = urlsplit(seen.target)
+        query = parse_qs(parts.query, keep_blank_values=True)
+        self.seen = seen
+        self.path = unquote(parts.path)
+        self.key = self.path.split("/", 2)[2] if self.path.count("/") > 1 else ""
+        self.upload_id = query.get("uploadId", [""])[0]
+        self.part = int(query.get("partNumber", ["0"])[0])
+        match seen.method, "uploads" in query, bool(self.upload_id):
+            case "HEAD", _, _:
+                self.name = "HeadObject" if self.key else "HeadBucket"
+            case "GET", True, _:
+                self.name = "ListMultipartUploads"
+            case "GET", _, _:
+                self.name = "ListObjectsV2"
+            case "POST", True, _:
+                self.name = "CreateMultipartUpload"
+            case "POST", _, True:
+                self.name = "CompleteMultipartUpload"
+            case "DELETE", _, True:
+                self.name = "AbortMultipartUpload"
+            case "PUT", _, True:
+                self.name = "UploadPart"
+            case _:
+                self.name = "PutObject"
+
+
+class ScriptedStore:
+    """Stores what is PUT, in memory; ``script`` may answer differently, and then nothing is stored."""
+
+    def __init__(self, script: Script | None = None, *, tls: ssl.SSLContext | None = None) -> None:
+        self.script = script
+        self.asked: list[Asked] = []
+        self.objects: dict[str, tuple[bytes, dict[str, str]]] = {}
+        self.parts: dict[str, dict[int, bytes]] = {}
+        self.begun: dict[str, tuple[str, dict[str, str]]] = {}
+        self._lock = threading.Lock()
+        self.server = Loopback(self._answer, tls=tls)
+        self.url = self.server.url
+
+    def names(self) -> list[str]:
+        return [asked.name for asked in self.asked]
+
+    def of(self, name: str) -> list[Asked]:
+        return [asked for asked in self.asked if asked.name == name]
+
+    def _answer(self, seen: Seen) -> Reply | Raw:
+        asked = Asked(seen)
+        self.asked.append(asked)
+        scripted = self.script(asked) if self.script else None
+        return scripted if scripted is not None else self.serve(asked)
+
+    def serve(self, asked: Asked) -> Reply:
+        handlers: dict[str, Callable[[Asked], Reply]] = {
+            "HeadBucket": self._head_bucket,
+            "HeadObject": self._head_object,
+            "ListObjectsV2": self._list_objects_v2,
+            "ListMultipartUploads": self._list_multipart_uploads,
+            "PutObject": self._put_object,
+            "CreateMultipartUpload": self._create_multipart_upload,
+            "UploadPart": self._upload_part,
+            "CompleteMultipartUpload": self._complete_multipart_upload,
+            "AbortMultipartUpload": self._abort_multipart_upload,
+        }
+        return handlers[asked.name](asked)
+
+    def _head_bucket(self, asked: Asked) -> Reply:
+        return Reply(200)
+
+    def _head_object(self, asked: Asked) -> Reply:
+        if asked.key not in self.objects:
+            return Reply(404)
+        body, headers = self.objects[asked.key]
+        kept = {name: value for name, value in headers.items() if name.startswith("x-amz-meta-")}
+        return Reply(
+            200,
+            b"",
+            kept | {"ETag": f'"{hashlib.md5(body).hexdigest()}"', "Last-Modified": "Mon, 02 Mar 2026 09:15:00 GMT"},
+            length=len(body),
+        )
+
+    def _list_objects_v2(self, asked: Asked) -> Reply:
+        return Reply(200, b"<ListBucketResult></ListBucketResult>")
+
+    def _list_multipart_uploads(self, asked: Asked) -> Reply:
+        uploads = "".join(
+            f"<Upload><Key>{key}</Key><UploadId>{upload}</UploadId></Upload>" for upload, (key, _) in self.begun.items()
+        )
+        return Reply(200, f"<ListMultipartUploadsResult>{uploads}</ListMultipartUploadsResult>".encode())
+
+    def _put_object(self, asked: Asked) -> Reply:
+        self.objects[asked.key] = (asked.seen.body, asked.seen.headers)
+        return Reply(200, b"", {"ETag": f'"{hashlib.md5(asked.seen.body).hexdigest()}"'})
+
+    def _create_multipart_upload(self, asked: Asked) -> Reply:
+        upload = f"u{len(self.begun) + 1}"
+        self.begun[upload] = (asked.key, asked.seen.headers)
+        self.parts[upload] = {}
+        body = f"<InitiateMultipartUploadResult><UploadId>{upload}</UploadId></InitiateMultipartUploadResult>"
+        return Reply(200, body.encode())
+
+    def _upload_part(self, asked: Asked) -> Reply:
+        if asked.upload_id not in self.begun:
+            return refusal(404, "NoSuchUpload")
+        self.parts[asked.upload_id][asked.part] = asked.seen.body
+        return Reply(200, b"", {"ETag": f'"p{asked.part}"'})
+
+    def _complete_multipart_upload(self, asked: Asked) -> Reply:
+        if asked.upload_id not in self.begun:
+            return refusal(404, "NoSuchUpload")
+        key, headers = self.begun.pop(asked.upload_id)
+        numbers = [int(number) for number in re.findall(rb"<PartNumber>(\d+)</PartNumber>", asked.seen.body)]
+        self.objects[key] = (b"".join(self.parts[asked.upload_id][number] for number in numbers), headers)
+        body = '<CompleteMultipartUploadResult><ETag>"whole-3"</ETag></CompleteMultipartUploadResult>'
+        return Reply(200, body.encode())
+
+    def _abort_multipart_upload(self, asked: Asked) -> Reply:
+        if self.begun.pop(asked.upload_id, None) is None:
+            return refusal(404, "NoSuchUpload")
+        return Reply(204)
+
+
+@contextmanager
+def scripted(script: Script | None = None, *, tls: ssl.SSLContext | None = None) -> Iterator[ScriptedStore]:
+    store = ScriptedStore(script, tls=tls)
+    try:
+        yield store
+    finally:
+        store.server.close()

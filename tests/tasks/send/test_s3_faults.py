@@ -1,0 +1,473 @@
+"""``s3_upload`` when the store or the network does not do what it should (document 3 §7, transient and terminal)."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from deployments.sandbox.proxy import ForwardProxy
+from tasks.send.s3.objects import MIB
+from tasks.send.s3.upload import findings, run
+from tasks.shared.errors import DataError, NetworkError, ServiceBusyError, ServiceError, SluiceError, Stopped
+from tests.tasks.send.s3_support import (
+    KEY_ID,
+    SECRET,
+    SMALL,
+    Asked,
+    S3Job,
+    Script,
+    configuration,
+    refusal,
+    scripted,
+)
+from tests.tasks.shared.loopback import Raw, Reply
+
+CONTENT = b'{"resourceType":"Patient","id":"canary-patient"}\n'
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> S3Job:
+    job = S3Job(tmp_path)
+    job.write("a.ndjson", CONTENT)
+    return job
+
+
+def once(name: str, reply: Reply | Raw) -> Script:
+    """``reply`` to the first request of this name."""
+    left = [reply]
+
+    def script(asked: Asked) -> Reply | Raw | None:
+        return left.pop() if asked.name == name and left else None
+
+    return script
+
+
+def always(name: str, reply: Reply | Raw) -> Script:
+    return lambda asked: reply if asked.name == name else None
+
+
+def refused(job: S3Job, script: Script, *, attempts: int = 3) -> SluiceError:
+    """The error that the job ends with."""
+    with scripted(script) as store, pytest.raises(SluiceError) as caught:
+        job.send(configuration(store.url, attempts=attempts))
+    shown = f"{caught.value.render()} {caught.value!r}"
+    for secret in (SECRET, KEY_ID, "CANARY", "canary"):
+        assert secret not in shown
+    return caught.value
+
+
+# Transient
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        refusal(503, "SlowDown"),
+        refusal(503, "ServiceUnavailable"),
+        refusal(500, "InternalError"),
+        refusal(400, "RequestTimeout"),
+        refusal(429, "TooManyRequests"),
+        refusal(400, "BadDigest"),
+        refusal(400, "IncompleteBody"),
+        refusal(409, "OperationAborted"),
+        Reply(429),
+        Reply(502, b"<html>Bad Gateway</html>", {"Content-Type": "text/html"}),
+        Reply(504),
+        Raw(then="reset"),
+        Raw(then="close"),
+        Raw(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n<Put"),
+    ],
+    ids=lambda reply: (
+        f"{getattr(reply, 'status', 'broken')}-{getattr(reply, 'body', reply)[:60]!r}"
+        if isinstance(reply, Reply)
+        else reply.then
+    ),
+)
+@pytest.mark.parametrize("name", ["ListMultipartUploads", "HeadObject", "PutObject"])
+def test_a_transient_failure_is_repeated_with_the_same_bytes(job: S3Job, name: str, reply: Reply | Raw) -> None:
+    if name == "HeadObject" and isinstance(reply, Reply) and reply.status in (400, 409):
+        pytest.skip("the answer to HEAD has no error document, so no code")
+    if name == "HeadObject" and isinstance(reply, Raw) and reply.data:
+        pytest.skip("the answer to HEAD has no body that could break off")
+    with scripted(once(name, reply)) as store:
+        job.send(store.url)
+        asked = store.of(name)
+        assert len(asked) == 2
+        assert asked[0].seen.body == asked[1].seen.body
+        assert store.objects["job-1/a.ndjson"][0] == CONTENT
+    assert job.slept == [0.1]
+    assert job.context is not None
+    assert job.context.stats.retries == 1
+
+
+def test_the_waits_are_those_of_the_retry_block(job: S3Job) -> None:
+    error = refused(job, always("PutObject", refusal(503, "SlowDown")), attempts=4)
+    assert isinstance(error, ServiceBusyError)
+    assert (error.reference, error.status, error.exit_code) == ("s3-busy", 503, 3)
+    assert job.slept == [0.1, 0.2, 0.25]
+
+
+def test_retry_after_lengthens_the_wait(job: S3Job) -> None:
+    with scripted(once("PutObject", refusal(503, "SlowDown", **{"Retry-After": "7"}))) as store:
+        job.send(store.url)
+    assert job.slept == [7.0]
+
+
+def test_a_part_is_repeated_alone(job: S3Job) -> None:
+    content = os.urandom(11 * MIB)
+    job.write("large.ndjson", content)
+    with scripted(once("UploadPart", refusal(500, "InternalError"))) as store:
+        job.send(store.url, sizes=SMALL)
+        assert len(store.of("UploadPart")) == 4
+        assert store.objects["job-1/large.ndjson"][0] == content
+        assert store.begun == {}
+
+
+def test_an_error_under_status_200_at_the_end_of_an_upload_in_parts_is_repeated(job: S3Job) -> None:
+    job.write("large.ndjson", os.urandom(7 * MIB))
+    body = b"<?xml version='1.0'?>\n<Error><Code>InternalError</Code><Message>CANARY</Message></Error>"
+    with scripted(once("CompleteMultipartUpload", Reply(200, body))) as store:
+        job.send(store.url, sizes=SMALL)
+        assert len(store.of("CompleteMultipartUpload")) == 2
+        assert "job-1/large.ndjson" in store.objects
+
+
+def test_an_end_whose_answer_was_lost_is_found_by_looking_for_the_object(job: S3Job) -> None:
+    job.write("large.ndjson", os.urandom(7 * MIB))
+    lost = [True]
+
+    def script(asked: Asked) -> Reply | Raw | None:
+        if asked.name == "CompleteMultipartUpload" and lost:
+            lost.pop()
+            store.serve(asked)
+            return Raw(then="reset")
+        return None
+
+    with scripted(script) as store:
+        job.send(store.url, sizes=SMALL)
+        assert len(store.of("CompleteMultipartUpload")) == 2
+        assert "AbortMultipartUpload" not in store.names()
+
+
+def test_an_upload_that_somebody_else_aborted_may_succeed_later(job: S3Job) -> None:
+    job.write("large.ndjson", os.urandom(7 * MIB))
+    gone = always("CompleteMultipartUpload", refusal(404, "NoSuchUpload"))
+    with scripted(gone) as store, pytest.raises(SluiceError) as caught:
+        job.send(store.url, sizes=SMALL)
+    assert (caught.value.reference, caught.value.transient) == ("s3-upload-gone", True)
+
+
+def test_a_store_that_does_not_answer_in_time_is_a_transient_error(job: S3Job) -> None:
+    with scripted(always("PutObject", Raw(then="stall"))) as store:
+        started = time.monotonic()
+        with pytest.raises(NetworkError) as caught:
+            job.send(configuration(store.url, attempts=2, timeout="PT0.3S"))
+        assert time.monotonic() - started < 5
+        assert len(store.of("PutObject")) == 2
+    assert caught.value.reference == "timeout"
+
+
+def test_nobody_at_the_endpoint_is_a_transient_error(job: S3Job) -> None:
+    with scripted() as store:
+        url = store.url
+    with pytest.raises(NetworkError) as caught:
+        job.send(url)
+    assert caught.value.reference == "connect-failed"
+
+
+# Terminal
+
+
+@pytest.mark.parametrize(
+    ("reply", "reference", "said"),
+    [
+        (refusal(403, "AccessDenied"), "s3-access-denied", "put objects"),
+        (refusal(404, "NoSuchBucket"), "s3-bucket", "services.send.s3.bucket"),
+        (refusal(403, "InvalidAccessKeyId"), "s3-access-key", "access_key_id"),
+        (refusal(403, "SignatureDoesNotMatch"), "s3-signature", "secret_access_key"),
+        (refusal(403, "RequestTimeTooSkewed", Date="Mon, 02 Mar 2020 09:15:00 GMT"), "s3-clock", "this one is ahead"),
+        (refusal(403, "RequestTimeTooSkewed", Date="Mon, 02 Mar 2099 09:15:00 GMT"), "s3-clock", "this one is behind"),
+        (refusal(403, "RequestTimeTooSkewed", Date="soon"), "s3-clock", "NTP"),
+        (refusal(400, "AuthorizationHeaderMalformed", "<Region>eu-west-3</Region>"), "s3-region", "to eu-west-3"),
+        (
+            refusal(
+                301, "PermanentRedirect", **{"x-amz-bucket-region": "us-west-2", "Location": "http://127.0.0.2:1/"}
+            ),
+            "s3-region",
+            "to us-west-2",
+        ),
+        (refusal(307, "TemporaryRedirect", Location="http://127.0.0.2:1/"), "s3-region", "endpoint"),
+        (refusal(400, "AuthorizationHeaderMalformed", "<Region>CANARY !</Region>"), "s3-region", "endpoint"),
+        (refusal(400, "ExpiredToken"), "s3-token-expired", "have expired"),
+        (refusal(403, "QuotaExceeded"), "s3-store-full", "quota"),
+        (refusal(507, "XMinioStorageFull"), "s3-store-full", "full"),
+        (Reply(507), "s3-store-full", "full"),
+        (Reply(407), "proxy-authentication", "services.send.auth"),
+        (Reply(413), "s3-too-large", "size"),
+        (Reply(501), "s3-not-supported", "endpoint"),
+        (refusal(400, "InvalidArgument"), "s3-refused", "400 InvalidArgument"),
+        (Reply(403, b"not xml: CANARY"), "s3-access-denied", "403"),
+        (Reply(200, b"<html>Please log in</html>", {"Content-Type": "text/html"}), "s3-answer", "not that of an S3"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)
+def test_a_terminal_refusal_says_what_to_change_and_is_not_repeated(
+    job: S3Job, reply: Reply, reference: str, said: str
+) -> None:
+    error = refused(job, always("PutObject", reply))
+    assert isinstance(error, ServiceError)
+    assert error.reference == reference
+    assert said in error.render()
+    assert job.slept == []
+    assert not job.manifest.exists()
+
+
+def test_wrong_keys_end_the_step_at_its_first_request(job: S3Job) -> None:
+    with scripted(lambda _: refusal(403, "SignatureDoesNotMatch")) as store:
+        with pytest.raises(ServiceError) as caught:
+            job.send(store.url)
+        assert store.names() == ["ListMultipartUploads"]
+    assert caught.value.reference == "s3-signature"
+
+
+@pytest.mark.parametrize(
+    "reply", [refusal(403, "AccessDenied"), Reply(405), Reply(501), refusal(400, "InvalidArgument")]
+)
+def test_keys_that_may_only_write_are_enough(job: S3Job, reply: Reply) -> None:
+    def script(asked: Asked) -> Reply | None:
+        return reply if asked.name in ("ListMultipartUploads", "HeadObject") else None
+
+    with scripted(script) as store:
+        job.send(store.url)
+        assert store.objects["job-1/a.ndjson"][0] == CONTENT
+    assert job.slept == []
+
+
+def test_an_expired_token_in_the_middle_of_an_upload_leaves_nothing_unfinished(job: S3Job) -> None:
+    content = os.urandom(16 * MIB)
+    job.write("large.ndjson", content)
+    expired = [True]
+
+    def script(asked: Asked) -> Reply | None:
+        return refusal(400, "ExpiredToken") if asked.part == 2 and expired else None
+
+    with scripted(script) as store:
+        with pytest.raises(ServiceError) as caught:
+            job.send(store.url, sizes=SMALL)
+        assert caught.value.reference == "s3-token-expired"
+        assert store.begun == {}
+        sent = len(store.of("PutObject"))
+        expired.clear()
+        result = job.send(store.url, sizes=SMALL)
+        assert store.objects["job-1/large.ndjson"][0] == content
+        assert len(store.of("PutObject")) == max(sent, 1)
+        assert result.files == 2
+
+
+def test_a_store_that_does_not_let_go_of_an_unfinished_upload_does_not_hide_the_reason(job: S3Job) -> None:
+    job.write("large.ndjson", os.urandom(7 * MIB))
+
+    def script(asked: Asked) -> Reply | None:
+        if asked.name == "UploadPart":
+            return refusal(403, "QuotaExceeded")
+        return refusal(403, "AccessDenied") if asked.name == "AbortMultipartUpload" else None
+
+    with scripted(script) as store, pytest.raises(ServiceError) as caught:
+        job.send(store.url, sizes=SMALL)
+    assert caught.value.reference == "s3-store-full"
+
+
+def test_a_file_that_changes_while_it_is_uploaded_is_an_error(job: S3Job) -> None:
+    def script(asked: Asked) -> Reply | None:
+        if asked.name == "HeadObject":
+            job.write("a.ndjson", b"x" * len(CONTENT))
+        if asked.name == "PutObject":
+            right = hashlib.md5(asked.seen.body).digest() == base64.b64decode(asked.seen.headers["content-md5"])
+            return None if right else refusal(400, "BadDigest")
+        return None
+
+    with scripted(script) as store, pytest.raises(DataError) as caught:
+        job.send(store.url)
+    assert caught.value.reference == "send-input-changed"
+
+
+def test_a_file_that_shrinks_is_an_error(job: S3Job) -> None:
+    path = job.write("large.ndjson", os.urandom(7 * MIB))
+
+    def script(asked: Asked) -> None:
+        if asked.name == "CreateMultipartUpload":
+            os.truncate(path, MIB)
+
+    with scripted(script) as store:
+        with pytest.raises(DataError) as caught:
+            job.send(store.url, sizes=SMALL)
+        assert "job-1/large.ndjson" not in store.objects
+        assert store.begun == {}
+    assert caught.value.reference == "send-input-changed"
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_a_proxy_that_wants_other_credentials_is_a_terminal_error(job: S3Job, tls: bool) -> None:
+    scheme = "https" if tls else "http"
+    config = configuration(
+        f"{scheme}://store.example:4711", more={"send": {"auth": {"username": "u", "password": "canary-wrong"}}}
+    )
+    with ForwardProxy(credentials=("u", "right")) as proxy:
+        with pytest.raises(ServiceError) as caught:
+            job.send(config, environ={f"{scheme}_proxy": proxy.url})
+        assert proxy.refused == 1
+    assert caught.value.reference == "proxy-authentication"
+    assert "services.send.auth" in caught.value.render()
+    assert "canary" not in caught.value.render()
+
+
+# Stop
+
+
+def stopping(job: S3Job, url: str, when: Callable[[], bool]) -> float:
+    """Ask the step to stop as soon as ``when`` says so; the seconds it took."""
+    context = job.prepare(configuration(url))
+    asked: list[float] = []
+    done = threading.Event()
+
+    def watch() -> None:
+        while not when() and not done.wait(0.01):
+            pass
+        asked.append(time.monotonic())
+        context.stop.request("SIGTERM")
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        with pytest.raises(Stopped):
+            run(context, sizes=SMALL, environ={})
+    finally:
+        done.set()
+        thread.join()
+    return time.monotonic() - asked[0]
+
+
+def test_a_stop_in_the_middle_of_a_part_ends_within_ten_seconds_and_aborts_the_upload(job: S3Job) -> None:
+    job.write("large.ndjson", os.urandom(16 * MIB))
+    with scripted(always("UploadPart", Raw(then="stall"))) as store:
+        seconds = stopping(job, store.url, lambda: len(store.of("UploadPart")) > 1)
+        assert store.begun == {}
+        assert "CompleteMultipartUpload" not in store.names()
+    assert seconds < 6
+
+
+def test_a_stop_ends_an_upload_that_the_store_does_not_read(job: S3Job) -> None:
+    job.write("large.ndjson", os.urandom(40 * MIB))
+    reading, aborted, closing = threading.Event(), threading.Event(), threading.Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def answer(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length", "0")))
+            body = b"<R><UploadId>u</UploadId></R>"
+            self.send_response(404 if self.command == "HEAD" else 200)
+            self.send_header("ETag", "e")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(body)
+
+        do_GET = do_HEAD = do_POST = answer  # noqa: N815 - the names that http.server wants
+
+        def do_DELETE(self) -> None:
+            aborted.set()
+            self.answer()
+
+        def do_PUT(self) -> None:
+            if "partNumber" in self.path:
+                self.rfile.read(1024)
+                reading.set()
+                closing.wait(30)
+                self.close_connection = True
+            else:
+                self.answer()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            seconds = stopping(job, f"http://127.0.0.1:{server.server_port}", reading.is_set)
+        finally:
+            closing.set()
+            server.shutdown()
+            thread.join()
+    assert seconds < 6
+    assert aborted.is_set()
+
+
+def test_a_stop_while_waiting_for_the_next_attempt_ends_at_once(job: S3Job) -> None:
+    with scripted(always("PutObject", refusal(503, "SlowDown", **{"Retry-After": "600"}))) as store:
+        seconds = stopping(job, store.url, lambda: "PutObject" in store.names())
+    assert seconds < 4
+
+
+# What shows
+
+
+def test_nothing_secret_is_logged_at_any_level(job: S3Job, caplog: pytest.LogCaptureFixture) -> None:
+    config = {"send": {"auth": {"username": "u", "password": "canary-proxy"}}}
+    with caplog.at_level(logging.DEBUG), scripted(once("PutObject", refusal(503, "SlowDown"))) as store:
+        job.send(configuration(store.url, more=config))
+    text = "\n".join(record.getMessage() for record in caplog.records)
+    assert "s3-busy" in text
+    for secret in (SECRET, KEY_ID, "canary", "CANARY", "Authorization", "Signature="):
+        assert secret not in text
+
+
+# Preflight
+
+
+@pytest.mark.parametrize(
+    ("code", "reference"),
+    [
+        ("InvalidAccessKeyId", "s3-access-key"),
+        ("SignatureDoesNotMatch", "s3-signature"),
+        ("RequestTimeTooSkewed", "s3-clock"),
+    ],
+)
+def test_preflight_asks_a_second_time_because_head_says_no_reason(code: str, reference: str) -> None:
+    with scripted(lambda asked: Reply(403) if asked.name == "HeadBucket" else refusal(403, code)) as store:
+        found = findings(configuration(store.url), environ={})
+    assert [error.reference for error in found] == [reference]
+
+
+def test_preflight_lets_keys_pass_that_may_only_write() -> None:
+    with scripted(lambda asked: Reply(403) if asked.name == "HeadBucket" else refusal(403, "AccessDenied")) as store:
+        assert findings(configuration(store.url), environ={}) == []
+
+
+def test_preflight_names_the_region_that_head_names() -> None:
+    with scripted(lambda _: Reply(301, b"", {"x-amz-bucket-region": "us-west-2"})) as store:
+        found = findings(configuration(store.url), environ={})
+        assert store.names() == ["HeadBucket"]
+    assert "us-west-2" in found[0].render()
+
+
+def test_preflight_says_that_nobody_answers_after_one_attempt() -> None:
+    with scripted(lambda _: Raw(then="reset")) as store:
+        found = findings(configuration(store.url), environ={})
+        assert store.names() == ["HeadBucket"]
+    assert [(error.reference, error.transient) for error in found] == [("connection-broken", True)]
+
+
+def test_settings_that_make_no_address_are_a_finding_of_the_configuration() -> None:
+    found = findings(configuration(None, bucket="Not A Bucket!", use_path_style=False), environ={})
+    assert [(error.reference, error.exit_code) for error in found] == [("s3-configuration", 2)]

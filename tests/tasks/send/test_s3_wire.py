@@ -1,0 +1,311 @@
+"""What goes over the wire in ``s3_upload``: signatures, checksums, proxies, TLS, and where settings come from."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import ssl
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import trustme
+
+from deployments.sandbox.proxy import ForwardProxy
+from tasks.shared.errors import NetworkError, ServiceError
+from tests.tasks.send.s3_support import KEY_ID, SECRET, SMALL, S3Job, configuration, scripted
+
+CONTENT = b'{"resourceType":"Patient","id":"p"}\n'
+PROXY_AUTH = "Basic " + base64.b64encode(b"u:p\xc3\xa4ss").decode()
+PROXY_BLOCK: dict[str, Any] = {"send": {"auth": {"username": "u", "password": "päss"}}}
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> S3Job:
+    job = S3Job(tmp_path)
+    job.write("a.ndjson", CONTENT)
+    return job
+
+
+class Recorder(httpx.BaseTransport):
+    """An object store in the shape of a transport: remembers requests, stores nothing."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[httpx.Request, bytes]] = []
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        self.seen.append((request, request.read()))
+        match request.method:
+            case "HEAD":
+                return httpx.Response(404)
+            case "PUT":
+                return httpx.Response(200, headers={"ETag": '"e"', "x-amz-checksum-crc32": "AAAAAA=="})
+            case "POST" if "uploads" in str(request.url.query):
+                return httpx.Response(200, content=b"<R><UploadId>u1</UploadId></R>")
+            case "POST":
+                return httpx.Response(200, content=b"<R><ETag>e</ETag></R>")
+            case _:
+                return httpx.Response(200, content=b"<R></R>")
+
+
+# Where settings come from
+
+
+def test_credentials_and_endpoint_come_from_the_configuration_alone(
+    job: S3Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home"
+    (home / ".aws").mkdir(parents=True)
+    planted = (
+        "[default]\naws_access_key_id = AKIDFILE\naws_secret_access_key = file\nregion = mars-1\n"
+        "endpoint_url = http://127.0.0.1:1\nmax_attempts = 9\nca_bundle = /nowhere\n"
+        "s3 =\n  addressing_style = virtual\n"
+        "services = x\n[services x]\ns3 =\n  endpoint_url = http://127.0.0.1:1\n"
+        "[profile planted]\nsource_profile = default\nrole_arn = arn:aws:iam::1:role/x\n"
+    )
+    for name in ("config", "credentials"):
+        (home / ".aws" / name).write_text(planted)
+    for variable, value in {
+        "HOME": str(home),
+        "AWS_ACCESS_KEY_ID": "AKIDENV",
+        "AWS_SECRET_ACCESS_KEY": "environment",
+        "AWS_SESSION_TOKEN": "token",
+        "AWS_PROFILE": "no-such-profile",
+        "AWS_CONFIG_FILE": str(home / ".aws" / "config"),
+        "AWS_REGION": "mars-2",
+        "AWS_DEFAULT_REGION": "mars-3",
+        "AWS_ENDPOINT_URL": "http://127.0.0.1:1",
+        "AWS_ENDPOINT_URL_S3": "http://127.0.0.1:1",
+        "AWS_CA_BUNDLE": "/nowhere",
+        "AWS_MAX_ATTEMPTS": "9",
+        "AWS_REQUEST_CHECKSUM_CALCULATION": "when_supported",
+        "AWS_USE_DUALSTACK_ENDPOINT": "true",
+        "AWS_USE_FIPS_ENDPOINT": "true",
+        "AWS_DATA_PATH": "/nowhere",
+    }.items():
+        monkeypatch.setenv(variable, value)
+    with scripted() as store:
+        job.send(store.url)
+        seen = store.server.seen
+    assert len(seen) == 3
+    for one in seen:
+        assert f"Credential={KEY_ID}/" in (one.authorization or "")
+        assert "/eu-central-1/s3/aws4_request" in (one.authorization or "")
+        assert "x-amz-security-token" not in one.headers
+        assert not any(name.startswith("x-amz-checksum") for name in one.headers)
+    recorder = Recorder()
+    job.send(configuration(None), transport=recorder)
+    assert {request.url.host for request, _ in recorder.seen} == {"s3.eu-central-1.amazonaws.com"}
+
+
+def test_the_secret_never_travels(job: S3Job) -> None:
+    with scripted() as store:
+        job.send(configuration(store.url, more=PROXY_BLOCK))
+        for one in store.server.seen:
+            assert SECRET not in f"{one.target} {one.headers} {one.body!r}"
+
+
+# Addresses
+
+
+@pytest.mark.parametrize(
+    ("s3", "url"),
+    [
+        ({"endpoint": "https://s3.hospital.example"}, "https://s3.hospital.example/sluice-demo/job-1/a.ndjson"),
+        (
+            {"endpoint": "https://s3.hospital.example:9000/"},
+            "https://s3.hospital.example:9000/sluice-demo/job-1/a.ndjson",
+        ),
+        (
+            {"endpoint": "https://s3.hospital.example", "use_path_style": False},
+            "https://sluice-demo.s3.hospital.example/job-1/a.ndjson",
+        ),
+        ({"use_path_style": False}, "https://sluice-demo.s3.eu-central-1.amazonaws.com/job-1/a.ndjson"),
+        # An address has no subdomains.
+        (
+            {"endpoint": "http://192.0.2.7:9000", "use_path_style": False},
+            "http://192.0.2.7:9000/sluice-demo/job-1/a.ndjson",
+        ),
+        ({}, "https://s3.eu-central-1.amazonaws.com/sluice-demo/job-1/a.ndjson"),
+    ],
+)
+def test_path_style_and_virtual_hosts(job: S3Job, s3: dict[str, Any], url: str) -> None:
+    recorder = Recorder()
+    job.send(configuration(**({"endpoint": None} | s3)), transport=recorder)
+    assert [str(request.url) for request, _ in recorder.seen if request.method == "PUT"] == [url]
+
+
+# Checksums
+
+
+def test_a_store_of_ones_own_gets_content_md5_and_no_newer_checksum(job: S3Job) -> None:
+    content = os.urandom(7 * 1024 * 1024)
+    job.write("large.ndjson", content)
+    with scripted() as store:
+        job.send(store.url, sizes=SMALL)
+        uploads = store.of("PutObject") + store.of("UploadPart")
+        assert len(uploads) == 3
+        for asked in uploads:
+            assert asked.seen.headers["content-md5"] == base64.b64encode(hashlib.md5(asked.seen.body).digest()).decode()
+            assert asked.seen.headers["content-length"] == str(len(asked.seen.body))
+        for one in store.server.seen:
+            assert not any("checksum" in name or name == "x-amz-trailer" for name in one.headers)
+            assert "transfer-encoding" not in one.headers
+            assert "expect" not in one.headers
+
+
+def test_the_public_service_gets_checksums_of_the_newer_kind(job: S3Job) -> None:
+    job.write("large.ndjson", os.urandom(7 * 1024 * 1024))
+    recorder = Recorder()
+    job.send(configuration(None), sizes=SMALL, transport=recorder)
+    by_method: dict[str, list[tuple[httpx.Request, bytes]]] = {}
+    for request, body in recorder.seen:
+        by_method.setdefault(request.method, []).append((request, body))
+    assert len(by_method["PUT"]) == 3
+    for request, body in by_method["PUT"]:
+        assert request.headers["x-amz-trailer"] == "x-amz-checksum-crc32"
+        assert request.headers["content-encoding"] == "aws-chunked"
+        assert "content-md5" not in request.headers
+        assert b"x-amz-checksum-crc32:" in body[-64:]
+    begin, end = by_method["POST"]
+    assert begin[0].headers["x-amz-checksum-algorithm"] == "CRC32"
+    assert end[1].count(b"<ChecksumCRC32>AAAAAA==</ChecksumCRC32>") == 2
+
+
+def test_the_payload_is_signed_on_plain_http(job: S3Job) -> None:
+    with scripted() as store:
+        job.send(store.url)
+        (asked,) = store.of("PutObject")
+    assert asked.seen.headers["x-amz-content-sha256"] == hashlib.sha256(CONTENT).hexdigest()
+
+
+# Proxies
+
+
+def test_basic_credentials_go_with_every_request_and_are_not_signed(job: S3Job) -> None:
+    job.write("large.ndjson", os.urandom(7 * 1024 * 1024))
+    with scripted() as store:
+        job.send(configuration(store.url, more=PROXY_BLOCK), sizes=SMALL)
+        seen = store.server.seen
+    assert len(seen) == 8
+    for one in seen:
+        assert one.headers["proxy-authorization"] == PROXY_AUTH
+        assert "proxy-authorization" not in (one.authorization or "").lower()
+
+
+def test_without_an_auth_block_there_is_no_proxy_authorization(job: S3Job) -> None:
+    with scripted() as store:
+        job.send(configuration(store.url, more={"send": {"auth": {"api_key": "canary"}}}))
+        for one in store.server.seen:
+            assert "proxy-authorization" not in one.headers
+            assert "x-api-key" not in one.headers
+
+
+@pytest.mark.parametrize("variable", ["http_proxy", "HTTP_PROXY"])
+def test_the_auth_block_holds_the_credentials_of_a_forward_proxy(job: S3Job, variable: str) -> None:
+    with scripted() as store:
+        hosts = {"store.example": ("127.0.0.1", store.server.port)}
+        with ForwardProxy(credentials=("u", "päss"), hosts=hosts) as proxy:
+            config = configuration("http://store.example:9000", more=PROXY_BLOCK)
+            job.send(config, environ={variable: proxy.url.replace("://", "://other:ignored@")})
+            assert (proxy.requests, proxy.tunnels, proxy.refused) == (3, 0, 0)
+        assert store.objects["job-1/a.ndjson"][0] == CONTENT
+
+
+def test_without_an_auth_block_the_proxy_variable_brings_the_credentials(job: S3Job) -> None:
+    with scripted() as store:
+        hosts = {"store.example": ("127.0.0.1", store.server.port)}
+        with ForwardProxy(credentials=("v", "w"), hosts=hosts) as proxy:
+            environ = {"http_proxy": proxy.url.replace("://", "://v:w@")}
+            job.send("http://store.example:9000", environ=environ)
+            assert (proxy.requests, proxy.refused) == (3, 0)
+
+
+def test_a_store_over_tls_is_reached_through_a_tunnel(job: S3Job, tmp_path: Path) -> None:
+    ca = trustme.CA()
+    bundle = tmp_path / "ca.pem"
+    ca.cert_pem.write_to_path(str(bundle))
+    with scripted(tls=serving(ca.issue_cert("store.example"))) as store:
+        hosts = {"store.example": ("127.0.0.1", store.server.port)}
+        with ForwardProxy(credentials=("u", "päss"), hosts=hosts) as proxy:
+            config = configuration("https://store.example", more=PROXY_BLOCK | {"tls": {"ca_cert_path": str(bundle)}})
+            job.send(config, environ={"https_proxy": proxy.url})
+            assert (proxy.requests, proxy.refused) == (0, 0)
+            assert proxy.tunnels >= 1
+        assert {one.headers["proxy-authorization"] for one in store.server.seen} == {PROXY_AUTH}
+
+
+def test_no_proxy_and_loopback_are_reached_directly(job: S3Job) -> None:
+    with scripted() as store, ForwardProxy() as proxy:
+        job.send(store.url, environ={"http_proxy": proxy.url})
+        assert proxy.targets == []
+        with pytest.raises(NetworkError) as caught:
+            job.send("http://store.invalid", environ={"http_proxy": proxy.url, "NO_PROXY": "store.invalid"})
+        assert proxy.targets == []
+    assert caught.value.reference == "host-unknown"
+
+
+# TLS
+
+
+def serving(certificate: trustme.LeafCert) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    certificate.configure_cert(context)
+    return context
+
+
+@pytest.fixture(scope="module")
+def leaf() -> trustme.LeafCert:
+    return trustme.CA().issue_cert("127.0.0.1")
+
+
+def test_a_certificate_that_nobody_vouches_for_is_a_terminal_error(job: S3Job, leaf: trustme.LeafCert) -> None:
+    with scripted(tls=serving(leaf)) as store:
+        with pytest.raises(ServiceError) as caught:
+            job.send(store.url)
+        assert store.server.seen == []
+    assert caught.value.reference == "tls-untrusted"
+    assert job.slept == []
+
+
+def test_the_certificate_of_the_store_itself_may_stand_in_the_bundle(
+    job: S3Job, leaf: trustme.LeafCert, tmp_path: Path
+) -> None:
+    bundle = tmp_path / "store.pem"
+    leaf.cert_chain_pems[0].write_to_path(str(bundle))
+    with scripted(tls=serving(leaf)) as store:
+        job.send(configuration(store.url, more={"tls": {"ca_cert_path": str(bundle)}}))
+        assert store.objects["job-1/a.ndjson"][0] == CONTENT
+        (asked,) = store.of("PutObject")
+    # TLS and Content-MD5 protect the body: hashing it for the signature as well would only cost time.
+    assert asked.seen.headers["x-amz-content-sha256"] == "UNSIGNED-PAYLOAD"
+
+
+def test_verification_can_be_turned_off(job: S3Job, leaf: trustme.LeafCert) -> None:
+    with scripted(tls=serving(leaf)) as store:
+        job.send(configuration(store.url, more={"tls": {"insecure_skip_verify": True}}))
+        assert store.objects["job-1/a.ndjson"][0] == CONTENT
+
+
+# Reuse
+
+
+def test_connections_are_used_again(job: S3Job) -> None:
+    for number in range(30):
+        job.write(f"b{number}.ndjson", CONTENT)
+    with scripted() as store:
+        job.send(store.url)
+        assert len(store.server.seen) == 63
+        assert store.server.connections <= 4
+
+
+def test_at_most_four_requests_are_under_way_also_for_files_in_parts(job: S3Job) -> None:
+    for number in range(3):
+        job.write(f"large{number}.ndjson", os.urandom(16 * 1024 * 1024))
+    with scripted() as store:
+        job.send(store.url, sizes=SMALL)
+        assert len(store.of("UploadPart")) == 12
+        # One connection for each request under way.
+        assert 1 < store.server.connections <= 4
