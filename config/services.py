@@ -26,6 +26,7 @@ from config.fields import (
     Text,
     Url,
     one_of,
+    problem,
 )
 
 DEFAULT_STALL_TIMEOUT = timedelta(minutes=1)
@@ -48,6 +49,7 @@ class OutputFormat(StrEnum):
     """What the flattening step writes."""
 
     CSV = "csv"
+    PARQUET = "parquet"
 
 
 ModeKey = Annotated[SendMode, Kind.CHOICE, BeforeValidator(one_of(SendMode))]
@@ -125,7 +127,9 @@ class FlatteningConfig(Block):
         None, description="Lookup table file (JSON). Required if the flattening step is enabled"
     )
     formats: Annotated[tuple[FormatKey, ...], Kind.LIST] = Field(
-        (OutputFormat.CSV,), min_length=1, description="Output formats: `csv`"
+        (OutputFormat.CSV,),
+        min_length=1,
+        description="Output formats: `csv`, and beside it `parquet` (needs `pip install 'sluice[parquet]'`)",
     )
     timeout: Duration = Field(timedelta(minutes=30), ge=SHORTEST, description="Timeout of one request")
     batch_size_mb: Integer = Field(
@@ -133,6 +137,13 @@ class FlatteningConfig(Block):
         ge=0,
         description="Memory budget (MiB) of all attribute groups together. 0 selects the default",
     )
+
+    @field_validator("formats")
+    @classmethod
+    def _csv_is_there(cls, value: tuple[OutputFormat, ...]) -> tuple[OutputFormat, ...]:
+        if OutputFormat.CSV not in value:
+            raise problem("invalid-choice", "must contain csv: parquet is made from it", "write [csv, parquet]")
+        return value
 
     @field_validator("batch_size_mb")
     @classmethod

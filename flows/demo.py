@@ -23,6 +23,7 @@ from flows.record import JobRecord, JobState
 from flows.reporting import COLUMNS, row
 from flows.server import EmbeddedServer, use
 from flows.session import opened
+from flows.showcase import destination
 from tasks.shared.errors import InputError, StorageError, TerminalError
 
 STEPS = ("extractor", "validation", "pseudonymizer", "flattening", "wait", "send")
@@ -32,7 +33,7 @@ SHOWN_LINES = 2
 """Lines of each table that are printed: made-up patients, pseudonymized."""
 
 
-def run(*, keep: bool, review: bool) -> int:
+def run(*, keep: bool, review: bool, send: str) -> int:
     """Run the demo; the exit code of the pipeline."""
     if review and not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise InputError("review-needs-terminal", "demo --review asks on a terminal, and there is none")
@@ -43,7 +44,11 @@ def run(*, keep: bool, review: bool) -> int:
         jobs_dir = directory / "jobs"
         steps = [step for step in STEPS if review or step != "wait"]
         say(f"Sluice demo in {directory}: {', '.join(steps)} against sandbox services")
-        with EmbeddedServer(jobs_dir) as server, sandbox_in(directory / "sandbox") as sandbox:
+        with (
+            EmbeddedServer(jobs_dir) as server,
+            sandbox_in(directory / "sandbox") as sandbox,
+            destination(send, sandbox.urls["fhir"]) as arrived,
+        ):
             use(server.announced(), jobs_dir)
             server.address()
             config = str(sandbox.config_path)
@@ -57,6 +62,8 @@ def run(*, keep: bool, review: bool) -> int:
                 code = again.go_on(again.Asked(config, record.id), decision=None, comment="")
                 record = only_job(config)
             show(record)
+            for line in arrived():
+                say(line)
     return code
 
 

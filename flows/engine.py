@@ -11,7 +11,7 @@ from __future__ import annotations
 import signal
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -23,6 +23,7 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State
 from prefect.context import FlowRunContext
 from prefect.exceptions import Abort, Pause, PrefectHTTPStatusError, TerminationSignal
+from prefect.filesystems import LocalFileSystem
 from prefect.flow_engine import run_flow
 from prefect.input import RunInput
 from prefect.input.run_input import keyset_from_paused_state
@@ -107,8 +108,17 @@ def current_run() -> tuple[str, bool]:
 
 @contextmanager
 def results_in(directory: str) -> Iterator[None]:
-    """Let step results be kept under ``directory``."""
-    with temporary_settings({PREFECT_RESULTS_LOCAL_STORAGE_PATH: directory}):
+    """Let step results be kept under ``directory``.
+
+    The setting alone comes too late for a run that a worker started: its flow has its storage by now, in the home
+    of that worker, where another machine would not find what is done.
+    """
+    with temporary_settings({PREFECT_RESULTS_LOCAL_STORAGE_PATH: directory}), ExitStack() as stack:
+        context = FlowRunContext.get()
+        if context is not None:
+            before = context.result_store
+            stack.callback(setattr, context, "result_store", before)
+            context.result_store = before.model_copy(update={"result_storage": LocalFileSystem(basepath=directory)})
         yield
 
 

@@ -1,4 +1,4 @@
-"""One job while this process runs it: its lock, directory, log and record, and how each step is run in it."""
+"""One job while this process runs it: its lock, directory, logs and record, and how each step is run in it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,13 @@ from typing import Any
 
 from config import ConfigError, LoadedConfig, PipelineConfig
 from config.enrichments import enrichment_rules
-from flows import reporting
-from flows.api import PrefectApi
+from flows import reporting, summary
+from flows.api import Label, PrefectApi
 from flows.directory import JobDirectory
+from flows.events import Gate, JobEnd, StepEnd, Wait
+from flows.events import Step as StepEvent
 from flows.inputs import JobInputs
+from flows.journal import AnnouncedHandle, Journal
 from flows.lock import JobLock
 from flows.presenter import Presenter
 from flows.record import Approval, ErrorRecord, JobRecord, RecordedHandle, RecordWriter, StepRecord, Waiting, now
@@ -25,7 +28,7 @@ from flows.watch import Watcher
 from tasks import Step
 from tasks.extractor import preprocess
 from tasks.extractor.submission import begun
-from tasks.shared.errors import InputError, SluiceError
+from tasks.shared.errors import GateError, InputError, SluiceError
 from tasks.shared.log import logger
 from tasks.shared.progress import Progress, RequestStats
 from tasks.shared.step import Decision, HandleStore, StepContext
@@ -53,12 +56,14 @@ class Job:
     directory: JobDirectory
     writer: RecordWriter
     presenter: Presenter
+    journal: Journal
     stop: Stop = field(default_factory=Stop)
     crtdl: Path | None = None
     approvals: dict[int, Approval] = field(default_factory=dict)
     forms: dict[int, str] = field(default_factory=dict)
     steps: dict[int, StepRecord] = field(default_factory=dict)
     until: int | None = None
+    course: summary.Course = field(default_factory=summary.Course)
 
     @property
     def config(self) -> PipelineConfig:
@@ -78,7 +83,7 @@ class Job:
     @classmethod
     @contextmanager
     def opened(cls, job_id: str, inputs: JobInputs, api: PrefectApi, presenter: Presenter) -> Iterator[Job]:
-        """Take the job's lock and open its log.
+        """Take the job's lock and open its logs.
 
         Raises:
             ConfigError: the configuration is not valid now.
@@ -97,6 +102,7 @@ class Job:
             if finish_reset(record, directory, writer):
                 record = writer.read()
             names = tuple(str(name) for name in config.pipeline.enabled_steps)
+            journal = stack.enter_context(Journal.opened(directory.path, job_id, names))
             refuse_changed_steps(record, names)
             job = cls(
                 id=job_id,
@@ -105,6 +111,7 @@ class Job:
                 directory=directory,
                 writer=writer,
                 presenter=presenter,
+                journal=journal,
                 approvals=dict(record.approvals),
                 forms=dict(record.forms),
                 steps={step.position: known_step(step, directory) for step in record.steps},
@@ -156,6 +163,8 @@ class Job:
     def context(self, position: int, step: Step, source: Source | None) -> StepContext:
         """What the step at ``position`` gets."""
         approval = self.approvals.get(position)
+        self.course.written[position] = source.lines if source else None
+        handle = AnnouncedHandle(RecordedHandle(self.writer), self.journal.tell) if step.name == "extractor" else None
         return StepContext(
             config=self.config,
             job_id=self.id,
@@ -167,9 +176,9 @@ class Job:
             input=self.inputs.input,
             crtdl=self.crtdl,
             patients=Path(self.inputs.patients) if self.inputs.patients else None,
-            handle=RecordedHandle(self.writer) if step.name == "extractor" else HandleStore(),
+            handle=handle or HandleStore(),
             decision=Decision(**approval.model_dump()) if approval else None,
-            progress=Progress(),
+            progress=Progress(collector=self.journal.tell),
             stats=RequestStats(),
             stop=self.stop,
         )
@@ -179,6 +188,7 @@ class Job:
         """Record that the step runs, and watch it."""
         position = context.position
         before = self.steps[position]
+        self.journal.at(context.name, position)
         if before.state != "completed":
             self.steps[position] = StepRecord(
                 position=position,
@@ -189,6 +199,7 @@ class Job:
             )
             self.writer.step(self.steps[position])
             logger.info("step %d %s begins", position, context.name)
+            self.journal.tell(StepEvent(state="running"))
         self.presenter.step_started(position, context.name)
         watcher = Watcher(self.writer, self.stop, self.presenter.progress)
         with watcher.watching(context.name, position, context.progress):
@@ -213,14 +224,25 @@ class Job:
             logger.info("step %d %s is complete: %s", position, name, reporting.summary(step))
             for warning in result.get("warnings", ()):
                 logger.warning("step %d %s: %s", position, name, warning)
+            self.journal.completed(
+                step, warnings=len(result.get("warnings", ())), mode=str(self.config.services.send.send_as)
+            )
         self.steps[position] = step
+        self.course.results[position] = result
         self.presenter.step_finished(step, tuple(result.get("warnings", ())), again=known.state == "completed")
 
-    def unfinished(self, position: int, state: str, **labels: Any) -> None:
+    def unfinished(
+        self, position: int, state: StepEnd, *, error: ErrorRecord | None = None, **labels: Label | Waiting | None
+    ) -> None:
         """Record that a step did not finish, together with other labels."""
-        step = self.steps[position].model_copy(update={"state": state})
-        self.steps[position] = step
-        self.writer.step(step, progress=None, **labels)
+        self._not_complete(position, state, error)
+        also: dict[str, Any] = labels | ({"error": error} if error else {})
+        self.writer.step(self.steps[position], progress=None, **also)
+
+    def _not_complete(self, position: int, state: StepEnd, error: ErrorRecord | None) -> None:
+        step = self.steps[position] = self.steps[position].model_copy(update={"state": state})
+        self.journal.at(step.name, position)
+        self.journal.tell(StepEvent(state=state, error=error.reference if error else None))
         logger.info("step %d %s: %s", position, step.name, state)
 
     def failed(self, position: int | None, error: SluiceError) -> None:
@@ -229,14 +251,25 @@ class Job:
         logger.error("%s", error.render())
         record = ErrorRecord.of(error, step=name)
         if position:
-            self.unfinished(position, "failed", error=record)
+            self._not_complete(position, "failed", record)
+        # Told first: it may be the Prefect API that has failed.
+        self.ended("failed", error=record)
+        if position:
+            self.writer.step(self.steps[position], progress=None, error=record)
         else:
             self.writer.set(error=record, progress=None)
 
-    def blocked(self, position: int, error: SluiceError) -> None:
-        """Record that the job ends here although its step is complete: the gate behind it is closed."""
+    def passed_gate(self, position: int, error: GateError | None) -> None:
+        """Tell what the gate behind a validation step did; closed, it ends the job although the step is complete."""
+        details = self.course.results[position]["details"]
+        findings, resources = int(details["findings"]), int(details["resources_with_findings"])
+        self.journal.tell(Gate(state="closed" if error else "open", findings=findings, resources=resources))
+        if error is None:
+            return
         logger.error("%s", error.render())
-        self.writer.set(error=ErrorRecord.of(error, step=self.step_names[position - 1]), progress=None, until=None)
+        record = ErrorRecord.of(error, step=self.step_names[position - 1])
+        self.ended("failed", error=record)
+        self.writer.set(error=record, progress=None, until=None)
 
     def waits(self, position: int, directory: Path, looked_at: Path, form: str) -> Waiting:
         """Record where the job waits, before it is parked."""
@@ -249,8 +282,49 @@ class Job:
         )
         # The key of the form is kept for each position: the answer is looked for there when the run goes on.
         self.steps[position] = self.steps[position].model_copy(update={"directory": directory.name})
-        self.unfinished(position, "waiting", waiting=waiting, **{f"form__{position}": form})
+        key: dict[str, Any] = {f"form__{position}": form}
+        self.unfinished(position, "waiting", waiting=waiting, **key)
+        self.journal.tell(Wait(state="asked"))
+        self.ended("waiting", waiting=waiting)
         return waiting
+
+    def decided(self, position: int, approval: Approval) -> None:
+        """Tell a person's decision, in the run that acts on it."""
+        if self.steps[position].state != "completed":
+            self.journal.at("wait", position)
+            self.journal.tell(Wait(state="decided", approved=approval.approved))
+
+    def ended(
+        self,
+        state: JobEnd,
+        *,
+        error: ErrorRecord | None = None,
+        waiting: Waiting | None = None,
+        reason: str | None = None,
+    ) -> None:
+        """Tell how this run ends, and leave the summary. What cannot be written fails no run."""
+        self.journal.ends(state, error=error.reference if error else None, reason=reason)
+        steps = [self.steps[position] for position in sorted(self.steps)]
+        document = summary.Summary(
+            id=self.id,
+            state=state,
+            run=self.journal.run,
+            created=self.journal.created,
+            started=self.journal.began,
+            ended=self.journal.now(),
+            steps=self.course.steps(steps),
+            reconciliation=self.course.reconciliation(steps),
+            waiting=summary.where(waiting),
+            error=summary.problem(error),
+            inputs=summary.inputs_of(self.inputs),
+            versions=summary.versions(),
+        )
+        summary.write(self.directory.path, document)
+
+    def leave(self, signal_name: str) -> None:
+        """The last words of a process that ends without waiting for its threads."""
+        self.presenter.close()
+        self.ended("stopped", reason=signal_name)
 
 
 def known_step(step: StepRecord, directory: JobDirectory) -> StepRecord:

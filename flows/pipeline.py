@@ -65,7 +65,7 @@ def pipeline(
             with ExitStack() as stack:
                 job = stack.enter_context(Job.opened(job_id, inputs, api, presenter.current()))
                 stack.enter_context(
-                    signals.stopping(job.stop, lambda name: end_now(api.address, job_id, name, job.presenter.close))
+                    signals.stopping(job.stop, lambda name: end_now(api.address, job_id, name, lambda: job.leave(name)))
                 )
                 stack.enter_context(engine.results_in(str(job.config.jobs_dir.absolute())))
                 return guarded(job, deployed=deployed)
@@ -130,9 +130,11 @@ def run(job: Job, *, deployed: bool) -> Outcome:
             resources = resources if tables else source
         if job.until == position and position < len(job.step_names):
             job.writer.set(until=None, stopped_by=None)
+            job.ended("stopped", reason="alone")
             return Crashed(name="Stopped", message=f"{name} was run alone; continue goes on after it")
     job.writer.set(until=None)
     reporting.job_page(job.api, job.id, job.writer.read(), done=True)
+    job.ended("completed")
     return Completed(message="all steps are complete")
 
 
@@ -154,14 +156,15 @@ def run_step(job: Job, position: int, step: Step, source: Source | None, *, depl
         return stopped(job, position, outcome)
     if isinstance(outcome, SluiceError):
         job.failed(position, outcome)
+        reporting.failure_table(job.api, job.id, position, step.name, outcome)
         reporting.job_page(job.api, job.id, job.writer.read(), done=True)
         return Failed(message=f"{step.name}: {outcome.render()}")
     result: dict[str, Any] = outcome
     job.finished(position, result)
     if step.name == "validation":
         found = gate.closed(job.config.services.validation, result, job.directory.path, position)
+        job.passed_gate(position, found)
         if found is not None:
-            job.blocked(position, found)
             reporting.job_page(job.api, job.id, job.writer.read(), done=True)
             return Failed(message=found.render())
     reporting.job_page(job.api, job.id, job.writer.read(), done=False)
@@ -181,9 +184,12 @@ def decide(job: Job, position: int) -> Outcome | None:
             job.approvals[position] = approval
             logger.info("step %d wait was decided in the Prefect UI or through its API", position)
     approval_now = job.approvals.get(position)
+    if approval_now is not None:
+        job.decided(position, approval_now)
     if approval_now is None or approval_now.approved:
         return None
     job.unfinished(position, "stopped", error=rejected(approval_now))
+    job.ended("cancelled", error=rejected(approval_now))
     return Cancelled(message=f"rejected by {approval_now.who or 'a person'}")
 
 
@@ -200,7 +206,9 @@ def stopped(job: Job, position: int, reason: Stopped) -> Outcome:
     """Record the stop; a cancel from the UI ends the job, a signal leaves it to be continued."""
     if str(reason) == "cancel":
         job.unfinished(position, "stopped")
+        job.ended("cancelled", reason="cancel")
         return Cancelled(message="cancelled in the Prefect UI")
     job.unfinished(position, "stopped", stopped_by=str(reason))
+    job.ended("stopped", reason=str(reason))
     engine.raise_termination_if_asked()
     return Crashed(name="Stopped", message=f"stopped by {reason}")

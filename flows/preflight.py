@@ -38,7 +38,6 @@ def preflight(
     ]
     kept = KeptInputs.of(inputs, job_dir)
     findings: list[SluiceError] = [
-        *_steps(config, inputs, open_steps),
         *_crtdl(config, inputs, open_steps, kept.crtdl),
         *_patients(config, inputs, open_steps, kept.patients),
     ]
@@ -59,15 +58,6 @@ def exit_code(findings: Sequence[SluiceError]) -> int:
     if not findings:
         return 0
     return 3 if all(finding.transient for finding in findings) else 2
-
-
-def _steps(_config: PipelineConfig, _inputs: JobInputs, steps: Sequence[str]) -> Iterator[SluiceError]:
-    for name in dict.fromkeys(steps):
-        if not CATALOGUE[name].available:
-            yield InputError(
-                "step-not-available", f"the step {name} is not available in this version yet",
-                context="pipeline.enabled_steps", hint="remove it; its configuration is checked all the same",
-            )  # fmt: skip
 
 
 def _crtdl(config: PipelineConfig, inputs: JobInputs, steps: Sequence[str], kept: Path | None) -> Iterator[SluiceError]:
@@ -212,8 +202,12 @@ def _services(config: PipelineConfig, _inputs: JobInputs, steps: Sequence[str]) 
     except SluiceError:
         return  # reported once, by the check of the TLS block
     for name, url, auth in service_addresses(config):
-        if name in steps and CATALOGUE[name].available and url:
+        if name in steps and url:
             yield from _reach(config, name, url, auth)
+    if "send" in steps and config.services.send.send_as == "s3_upload":
+        from tasks.send.s3 import upload  # boto3 is slow to import
+
+        yield from upload.findings(config)
 
 
 def service_addresses(config: PipelineConfig) -> list[tuple[str, str | None, AuthConfig | None]]:

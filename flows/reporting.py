@@ -13,6 +13,7 @@ from typing import Any
 from flows.api import PrefectApi
 from flows.record import JobRecord, StepRecord, Waiting
 from flows.watch import human_bytes, human_seconds
+from tasks.shared.errors import SluiceError
 
 COLUMNS = (
     "#",
@@ -106,6 +107,14 @@ def step_table(api: PrefectApi, job_id: str, step: StepRecord, result: dict[str,
     for key, rows in tables.items():
         name = f"job-{job_id}-{step.position}-{key}"
         _publish(api, job_id, name, "table", json.dumps(rows), f"Step {step.position}, {step.name}: {key}")
+
+
+def failure_table(api: PrefectApi, job_id: str, position: int, name: str, error: SluiceError) -> None:
+    """Publish what a failed step counted, where its error says so."""
+    facts = [fact for key, value in error.details.items() for fact in _facts(key, value)]
+    if facts:
+        what = f"Step {position}, {name}: failed"
+        _publish(api, job_id, f"job-{job_id}-{position}", "table", json.dumps(facts), what)
 
 
 def _is_table(value: Any) -> bool:

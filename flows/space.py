@@ -33,6 +33,8 @@ def needed(
     is there already. An extraction's size is known to nobody before it ran, and counts as nothing.
     """
     outputs = dict.fromkeys(output for name in steps if (output := CATALOGUE[name].output) is not None)
+    if "send" in steps and config.services.send.send_as == "transfer_load":
+        outputs["send"] = None  # the zip, which goes when it has arrived
     if not outputs:
         return RESERVE
     if not any(CATALOGUE[name].is_import for name in steps):

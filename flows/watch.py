@@ -165,5 +165,7 @@ def end_now(address: ApiAddress, job_id: str, signal_name: str, farewell: Callab
     last_words = threading.Thread(target=record, daemon=True)
     last_words.start()
     last_words.join(LAST_WORDS)
-    farewell()
-    os._exit(exit_code_of(signal_name))
+    try:
+        farewell()
+    finally:
+        os._exit(exit_code_of(signal_name))

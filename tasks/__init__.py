@@ -15,7 +15,6 @@ class Step:
     """One kind of step.
 
     ``output`` is the directory its data goes to, below the job directory; ``None`` when it produces no data of its own.
-    ``task`` is ``module:attribute`` of its Prefect task; ``None`` when this version cannot run it.
     """
 
     name: str
@@ -24,38 +23,25 @@ class Step:
     is_import: bool = False
     requires_crtdl: bool = False
     writes: tuple[str, ...] = ()
-    task: str | None = None
-
-    @property
-    def available(self) -> bool:
-        """Whether this version can run the step."""
-        return self.task is not None
 
     def load(self) -> Any:
-        """The Prefect task. Imports Prefect."""
-        if self.task is None:
-            raise LookupError(self.name)
-        module, attribute = self.task.split(":")
-        return getattr(importlib.import_module(module), attribute)
+        """Its Prefect task, ``tasks.<name>.step.<name>``. Imports Prefect."""
+        return getattr(importlib.import_module(f"tasks.{self.name}.step"), self.name)
 
 
 CATALOGUE: dict[str, Step] = {
     step.name: step
     for step in (
         Step("extractor", "import through the extraction server", "import", is_import=True, requires_crtdl=True,
-             writes=("extraction",), task="tasks.extractor.step:extractor"),
-        Step("local_import", "import from a local directory", "import", is_import=True,
-             task="tasks.local_import.step:local_import"),
-        Step("http_import", "import from an HTTP URL", "import", is_import=True,
-             task="tasks.http_import.step:http_import"),
+             writes=("extraction",)),
+        Step("local_import", "import from a local directory", "import", is_import=True),
+        Step("http_import", "import from an HTTP URL", "import", is_import=True),
         Step("pseudonymizer", "pseudonymize through the pseudonymization service", "pseudonymized",
-             writes=("pseudonymizer",), task="tasks.pseudonymizer.step:pseudonymizer"),
-        Step("wait", "pause for manual inspection", task="tasks.wait.step:wait"),
-        Step("validation", "validate FHIR data against profiles", writes=("validation",),
-             task="tasks.validation.step:validation"),
-        Step("flattening", "transform to CSV", "csv", requires_crtdl=True, writes=("viewdefinitions", "flattening"),
-             task="tasks.flattening.step:flattening"),
-        Step("send", "upload to the destination", writes=("send",), task="tasks.send.step:send"),
+             writes=("pseudonymizer",)),
+        Step("wait", "pause for manual inspection"),
+        Step("validation", "validate FHIR data against profiles", writes=("validation",)),
+        Step("flattening", "transform to CSV", "csv", requires_crtdl=True, writes=("viewdefinitions", "flattening")),
+        Step("send", "upload to the destination", writes=("send",)),
     )
 }  # fmt: skip
 """Every step of document 1, in the order of its table."""

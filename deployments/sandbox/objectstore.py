@@ -1,6 +1,6 @@
 """The object store of the sandbox: moto's S3 server, on loopback, in a process of its own.
 
-moto is not part of the product (``pip install 'moto[s3]' flask flask-cors``); without it the start says so. It keeps
+moto comes with the extra ``objectstore``; without it the start says so. It keeps
 everything in memory and takes any key: it proves what a client does, not that a store would let it. Not for production.
 
 As a child, for ``demo`` and tests: ``with start_object_store() as store: store.url``. Alone:
@@ -181,7 +181,7 @@ def start_object_store(port: int = 0, timeout: float = 60.0) -> ObjectStoreChild
 def _need_moto() -> None:
     if not available():
         raise SandboxStartError(
-            "the object store needs moto, which is not installed: pip install 'moto[s3]' flask flask-cors"
+            "the object store needs moto, which is not installed: pip install -c constraints.txt -e '.[objectstore]'"
         )
 
 

@@ -8,11 +8,18 @@ import click
 @click.command("demo")
 @click.option("--keep", is_flag=True, help="Keep this demo's files; without it the next demo replaces them.")
 @click.option("--review", is_flag=True, help="Include a wait, where you look at the files and are asked.")
-def command(keep: bool, review: bool) -> int:
+@click.option(
+    "--send",
+    type=click.Choice(("direct", "transfer", "s3")),
+    default="direct",
+    show_default=True,
+    help="What to send to: the sandbox FHIR server, one zip for a transfer, or an object store (extra objectstore).",
+)
+def command(keep: bool, review: bool, send: str) -> int:
     """Run the whole pipeline against sandbox services on loopback, over a small made-up data set.
 
     It begins with a query to the sandbox extraction server. Prints each step's summary line and where the files are.
     """
     from flows import demo
 
-    return demo.run(keep=keep, review=review)
+    return demo.run(keep=keep, review=review, send=send)

@@ -30,7 +30,6 @@ from tasks.flattening.failures import FailedAnswers
 from tasks.flattening.rows import NoRowError
 from tasks.flattening.watchdog import INTERVAL, Watchdog, Watched
 from tasks.shared.answer import answer_of, place
-from tasks.shared.call import Call, Pairs, Target
 from tasks.shared.errors import NetworkError, ServiceError, SluiceError, StalledError, Stopped, TransientError
 from tasks.shared.http import ServiceClient
 from tasks.shared.parallel import SharedStop
@@ -137,8 +136,9 @@ class Flattener:
         try:
             with self._watchdog.watch(connection.cancel, timeout=self._timeout) as watched:
                 try:
-                    connection.client.attempt, connection.client.body = attempt, batch.body
-                    with connection.client.stream("POST", self._url, operation=OPERATION, headers=HEADERS) as response:
+                    with connection.client.stream(
+                        "POST", self._url, operation=OPERATION, content=batch.body, headers=HEADERS, attempt=attempt
+                    ) as response:
                         _check(response)
                         for piece in response.iter_raw():
                             connection.stop.check()
@@ -155,7 +155,6 @@ class Flattener:
                         raise self._too_late() from None
                     raise
         finally:
-            connection.client.body = b""
             self._give_back(connection)
 
     def _cancelled(self, watched: Watched) -> SluiceError | Stopped:
@@ -220,7 +219,7 @@ class Flattener:
             if self._idle:
                 return self._idle.pop()
         stop = SharedStop(self._together)
-        client = _Posting(
+        client = ServiceClient(
             SERVICE,
             tls=self._config.tls,
             retry=self._config.retry,
@@ -239,21 +238,10 @@ class Flattener:
             self._idle.append(connection)
 
 
-class _Posting(ServiceClient):
-    """A client whose ``stream`` sends ``body``, as the attempt that it is. For one thread at a time."""
-
-    body = b""
-    attempt = 1
-
-    def _open(self, call: Call, target: Target, secrets: Pairs) -> tuple[httpx.Response, float]:
-        call.content, call.attempt = self.body, self.attempt
-        return super()._open(call, target, secrets)
-
-
 class _Connection:
     """A client that can be cancelled without the others: it has a stop of its own."""
 
-    def __init__(self, client: _Posting, stop: SharedStop) -> None:
+    def __init__(self, client: ServiceClient, stop: SharedStop) -> None:
         self.client = client
         self.stop = stop
 

@@ -15,6 +15,7 @@ from typing import Final
 
 import msgspec
 
+from config import OutputFormat
 from tasks.flattening.batches import MIB, Batch, Packer, share
 from tasks.flattening.client import Flattener
 from tasks.flattening.course import Course
@@ -23,6 +24,7 @@ from tasks.flattening.failures import FailedAnswers
 from tasks.flattening.index import Index
 from tasks.flattening.lanes import Lanes
 from tasks.flattening.lookup import read_lookup
+from tasks.flattening.parquet import format_findings
 from tasks.flattening.report import by_type, result
 from tasks.flattening.resume import Tables, terms
 from tasks.flattening.routing import Facts, Groups, Router
@@ -108,6 +110,8 @@ def flatten(
             hint="the url of a table must equal the groupReference of a group",
         )
     _refuse_names(made)
+    for finding in format_findings(context.config.services.flattening):
+        raise finding
     for warning in warnings:
         log.warning("flattening: %s", warning)
     return _Run(context, crtdl, made, warnings, str(url), files, bounds or Bounds(), sleep).run()
@@ -160,7 +164,14 @@ class _Run:
         self._context.progress.expect(files=len(self._files))
         with Ledger(self._state / "ledger.ndjson") as ledger:
             agreed = terms(self._views, self._files, self._url, self._share)
-            self._tables = Tables(self._context.job_dir, self._views, ledger, agreed)
+            self._tables = Tables(
+                self._context.job_dir,
+                self._views,
+                ledger,
+                agreed,
+                parquet=OutputFormat.PARQUET in self._context.config.services.flattening.formats,
+                check=self._context.stop.check,
+            )
             try:
                 if self._tables.finished is None:
                     facts = self._all()

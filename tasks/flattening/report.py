@@ -15,11 +15,11 @@ def result(views: Sequence[View], tables: Tables, facts: Facts, warnings: Sequen
     """The result of a finished step. ``details["groups"]`` is a table: a flat object for each group."""
     groups = [_row(view, tables, place) for place, view in enumerate(views)]
     return StepResult(
-        files=len(groups),
+        files=sum(1 + ("parquet_bytes" in row) for row in groups),
         resources_in=facts.resources,
         lines_in=facts.lines,
         bytes_in=facts.bytes,
-        bytes_out=sum(row["bytes"] for row in groups),
+        bytes_out=sum(row["bytes"] + row.get("parquet_bytes", 0) for row in groups),
         output=OUTPUT,
         warnings=(*warnings, *_warnings(views, tables, facts)),
         details={
@@ -42,6 +42,7 @@ def by_type(counts: Mapping[str, int]) -> str:
 def _row(view: View, tables: Tables, place: int) -> dict[str, Any]:
     counts = tables.account(place).counts
     empty = [column.name for at, column in enumerate(view.columns) if not counts[f"filled {at}"]]
+    parquet = tables.parquet.size(place)
     return {
         "group": view.group_name,
         "file": tables[place].path.name,
@@ -50,6 +51,7 @@ def _row(view: View, tables: Tables, place: int) -> dict[str, Any]:
         "resources": counts["resources"],
         "batches": counts["batches"],
         "bytes": tables.size(place),
+        **({} if parquet is None else {"parquet_bytes": parquet}),
         "empty_columns": ", ".join(empty),
     }
 
@@ -74,3 +76,8 @@ def _warnings(views: Sequence[View], tables: Tables, facts: Facts) -> Iterator[s
     for place, view in enumerate(views):
         if tables.account(place).counts["unknown"]:
             yield f"group {view.group_name}: the service answered with columns that the view does not have"
+        if as_text := tables.parquet.as_text(place):
+            yield (
+                f"group {view.group_name}: values are not of the type of their column: text in the Parquet file "
+                f"({', '.join(as_text)})"
+            )

@@ -9,9 +9,8 @@ beyond that is cut off.
 from __future__ import annotations
 
 import hashlib
-import stat
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
@@ -21,6 +20,8 @@ import msgspec
 from tasks.flattening.batches import Batch
 from tasks.flattening.csv_writer import CSV, PARTIAL, Table, publish
 from tasks.flattening.names import file_names
+from tasks.flattening.parquet import PARQUET
+from tasks.flattening.parquet_files import ParquetFiles, size_of
 from tasks.flattening.rows import RowReader
 from tasks.flattening.views import View
 from tasks.shared.ledger import Account, Ledger
@@ -38,11 +39,21 @@ _FORM: Final = 1
 class Tables:
     """The tables of ``views``, in their order, below ``job_dir``. ``keep`` is thread-safe, for one thread per table.
 
-    ``again`` counts finished tables that have to be made again. Leaving everything as it is for another run is
-    ``close``. Raises ``StorageError``.
+    ``again`` counts finished tables that have to be made again. With ``parquet`` each has a Parquet file beside it.
+    ``check`` raises when the work is to end. Leaving everything as it is for another run is ``close``. Raises
+    ``StorageError``.
     """
 
-    def __init__(self, job_dir: Path, views: Sequence[View], ledger: Ledger, terms: str) -> None:
+    def __init__(
+        self,
+        job_dir: Path,
+        views: Sequence[View],
+        ledger: Ledger,
+        terms: str,
+        *,
+        parquet: bool,
+        check: Callable[[], None],
+    ) -> None:
         self.again = 0
         self._directory = job_dir / OUTPUT
         self._ledger = ledger
@@ -52,10 +63,12 @@ class Tables:
             Table(self._directory / f"{name}{CSV}", [column.name for column in view.columns])
             for name, view in zip(names, views, strict=True)
         ]
+        self.parquet = ParquetFiles(self._all, views, ledger, terms, wanted=parquet, check=check)
         self._published: set[int] = set()
         try:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _remove_others(self._directory, {table.path.name for table in self._all}, (CSV, CSV + PARTIAL))
+            endings = (CSV, CSV + PARTIAL, PARQUET, PARQUET + PARTIAL)
+            _remove_others(self._directory, {table.path.name for table in self._all} | self.parquet.names, endings)
         except OSError as error:
             raise storage_error(error, self._directory) from None
         _write_definitions(job_dir / DEFINITIONS, dict(zip(names, views, strict=True)))
@@ -100,12 +113,11 @@ class Tables:
         unfinished = [table for place, table in enumerate(self._all) if place not in self._published]
         for table in unfinished:
             table.keep()
+        self.parquet.make(self._rows())
         for table in self._all:
             self._ledger.complete(table.path.name, {})
         self._ledger.complete(_INPUT, facts)
-        self._ledger.flush()
-        # Recorded before the renames: what has its final name under these terms is known to be complete.
-        publish(unfinished, self._directory)
+        self._publish(unfinished)
 
     def close(self) -> None:
         """Close the files as they are."""
@@ -116,28 +128,39 @@ class Tables:
         """Bytes of a table, as far as they are recorded."""
         return len(self._all[place].header) + self._accounts[place].counts["bytes"]
 
+    def _rows(self) -> list[int]:
+        return [account.counts["rows"] for account in self._accounts]
+
+    def _publish(self, tables: Sequence[Table]) -> None:
+        # Recorded before the renames: what has its final name under these terms is known to be complete.
+        self._ledger.flush()
+        self.parquet.publish()
+        publish(tables, self._directory)
+
     def _finish_the_end(self) -> bool:
         """Whether everything is done; a run that was killed just before its renames is finished here."""
         left: list[Table] = []
         for place, (table, account) in enumerate(zip(self._all, self._accounts, strict=True)):
             if account.complete is None:
                 return False
-            if _size_of(table.path) != self.size(place):
-                if _size_of(table.partial) != self.size(place):
+            if size_of(table.path) != self.size(place):
+                if size_of(table.partial) != self.size(place):
                     return False
                 left.append(table)
         if self._input.complete is None:
             return False
-        publish(left, self._directory)
+        self.parquet.make(self._rows())
+        self._publish(left)
         self.finished = self._input.complete
         return True
 
     def _begin(self, place: int, table: Table, terms: str) -> None:
         account = self._accounts[place]
-        if account.complete is not None and _size_of(table.path) == self.size(place):
+        if account.complete is not None and size_of(table.path) == self.size(place):
             self._published.add(place)
             return
-        if _size_of(table.path) >= 0:
+        self.parquet.forget(place)
+        if size_of(table.path) >= 0:
             self.again += 1
             try:
                 table.path.unlink()
@@ -181,14 +204,3 @@ def _remove_others(directory: Path, expected: set[str], endings: tuple[str, ...]
     for path in directory.iterdir():
         if path.name.endswith(endings) and path.name.removesuffix(PARTIAL) not in expected and not path.is_dir():
             path.unlink()
-
-
-def _size_of(path: Path) -> int:
-    """Bytes of a regular file; -1 when there is none."""
-    try:
-        facts = path.lstat()
-    except FileNotFoundError:
-        return -1
-    except OSError as error:
-        raise storage_error(error, path) from None
-    return facts.st_size if stat.S_ISREG(facts.st_mode) else -1

@@ -7,7 +7,7 @@ fewer only when the anonymization file has a ``remove`` rule (document 3 §4). E
 from __future__ import annotations
 
 import codecs
-import re
+import json
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -23,7 +23,9 @@ from tasks.shared.envelope import open_bundle
 from tasks.shared.errors import DataError, ReconciliationError, ServiceError, SluiceError
 
 _TOO_LARGE: Final = 413
-_ENTRY: Final = re.compile(rb'"entry')
+_REFUSED: Final = 400
+_ENTRY: Final = b'"entry'
+_RESOURCE_TYPE: Final = b'"resourceType"'
 
 Counts = Counter[str]
 """What is counted of a file; the names are those of the ledger and of the step's details."""
@@ -168,6 +170,9 @@ class Deidentification:
         """Let the error say about what it is, and where the answer behind it is kept."""
         error.context = f"{place}\n  {error.context}" if error.context else place
         answer = answer_of(error)
+        if error.status == _REFUSED:
+            rules = "the service answers 400 for an anonymization file that it cannot use, too"
+            error.hint = f"{error.hint}; {rules}" if error.hint else rules
         if answer is not None and answer.body:
             kept = f"its answer, which may quote data, is in {self._failed.keep(answer.body)} in the job directory"
             error.hint = f"{error.hint}; {kept}" if error.hint else kept
@@ -177,10 +182,48 @@ def _given(text: bytes, place: str) -> Outline:
     try:
         outline = outline_of(text, urls=False)
     except OutlineError as problem:
-        raise DataError("not-a-resource", f"the line {problem}", context=place) from None
-    if outline.is_bundle and len(_ENTRY.findall(text)) > 1:
-        open_bundle(text, where=place)  # an `entry` that stands twice: what is counted is not all that is sent
+        raise DataError(
+            "not-a-resource",
+            f"the line {problem}",
+            context=place,
+            hint="every line must be a FHIR resource; correct the data and import it again",
+        ) from None
+    if outline.is_bundle:
+        _refuse_hidden(text, outline, place)
     return outline
+
+
+def _refuse_hidden(text: bytes, outline: Outline, place: str) -> None:
+    """Refuse a Bundle whose ``entry``, or an entry whose ``resource``, stands twice.
+
+    JSON readers take one and drop the other: the service would lose a resource, and the counts would agree.
+    """
+    # Where every type belongs to a resource that was counted, none is hidden; contained ones cost the closer look.
+    suspicious = text.count(_RESOURCE_TYPE) != 1 + len(outline.ids)
+    if not suspicious and text.find(_ENTRY) == text.rfind(_ENTRY):
+        return
+    _, pieces = open_bundle(text, where=place)
+    for index, piece in enumerate(pieces if suspicious else ()):
+        if piece.count(_RESOURCE_TYPE) > 1 and _repeats_resource(piece):
+            raise DataError(
+                "repeated-key",
+                "an entry of the Bundle has its resource twice, so what it holds is ambiguous",
+                context=f"{place} entry {index}",
+                hint="mend it at the source: one of them would be lost",
+            )
+
+
+def _repeats_resource(entry: bytes) -> bool:
+    names: list[str] = []
+
+    def keep(pairs: list[tuple[str, object]]) -> None:
+        names[:] = [name for name, _ in pairs]  # objects end inside out: the last one is the entry
+
+    try:
+        json.loads(entry, object_pairs_hook=keep, parse_int=str, parse_float=str)
+    except (ValueError, RecursionError):
+        return True  # readable for one parser and not for another: as ambiguous as it gets
+    return names.count("resource") > 1
 
 
 def _place(chunk: Chunk, given: Outline, first: int) -> str:

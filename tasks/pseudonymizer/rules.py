@@ -8,7 +8,7 @@ request to request (document 3 §4). It can hold keys: no message quotes it.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -58,7 +58,11 @@ def read_rules(path: Path) -> AnonymizationRules:
         )
     if not isinstance(document, Mapping):
         raise _not_rules(path, "it is not a mapping of keys")
-    methods = set(_methods(document))
+    rules = document.get("fhirPathRules")
+    if not isinstance(rules, list) or not rules:
+        # Another file by mistake (the pipeline's own, with its secrets) must not go out with every request.
+        raise _not_rules(path, "it has no list fhirPathRules with rules in it")
+    methods = set(_methods(rules))
     return AnonymizationRules(
         content=content,
         digest=hashlib.sha256(content).hexdigest(),
@@ -86,10 +90,9 @@ def _not_rules(path: Path, what: str) -> InputError:
     )
 
 
-def _methods(document: Mapping[str, Any]) -> Iterator[str]:
+def _methods(rules: Iterable[Any]) -> Iterator[str]:
     """The methods of all rules, in lower case: the service reads them in any."""
-    rules = document.get("fhirPathRules")
-    for rule in rules if isinstance(rules, list) else ():
+    for rule in rules:
         if isinstance(rule, Mapping) and isinstance(rule.get("method"), str):
             yield rule["method"].strip().lower()
 

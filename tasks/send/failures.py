@@ -28,6 +28,15 @@ _SHOWN = 5
 _COLUMNS = ("number", "file", "line", "entry", "resource", "status", "reason")
 
 
+class RefusedResourcesError(TerminalError):
+    """Resources did not get in. ``details`` counts them by reason, for an artifact: ``{"failed": {reason: count}}``.
+
+    A reason is a status with issue codes, or the reference of what made a resource impossible to send: no data.
+    """
+
+    details: dict[str, dict[str, int]]
+
+
 class _Record(msgspec.Struct):
     file: str
     line: int
@@ -90,7 +99,7 @@ class Failures:
         )
         self._keep(record, f"{rejected.file}:{rejected.line} {rejected.type or ''}".rstrip())
 
-    def error(self, read: int, *, complete: bool) -> TerminalError:
+    def error(self, read: int, *, complete: bool) -> RefusedResourcesError:
         """All failures as one error: how many of the ``read`` resources, why, where the first ones stand.
 
         ``complete`` is False when the step gave up before it had tried everything.
@@ -100,7 +109,7 @@ class Failures:
             reasons += "; …"
         more = ", …" if len(self) > _SHOWN else ""
         gave_up = "" if complete else "; the step gave up, not everything was tried"
-        return TerminalError(
+        error = RefusedResourcesError(
             "send-refused",
             f"send: {len(self):,} of {read:,} resources did not get in: {reasons}{gave_up}",
             context=", ".join(self._places) + more,
@@ -108,6 +117,8 @@ class Failures:
             "beside it; after a correction, continue the job: what is on the server already is not sent again",
             operation="send transaction",
         )
+        error.details = {"failed": dict(self.by_reason.most_common())}
+        return error
 
     def _keep(self, record: _Record, place: str) -> None:
         self.by_reason[record.reason] += 1

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from config import SendMode
 from tasks.send import direct
-from tasks.shared.errors import InputError, TerminalError
+from tasks.send.transfer import transfer
+from tasks.shared.errors import InputError
 from tasks.shared.step import StepContext, StepResult
 
 
 def run(context: StepContext) -> StepResult:
-    """Send the input the way the configuration says.
-
-    Raises ``TerminalError`` ``mode-not-available`` for modes that this version does not have.
-    """
+    """Send the input the way the configuration says. Raises what the mode raises."""
     mode = context.config.services.send.send_as
     if mode is None:
         raise InputError("send-mode", "send: no mode is configured", context="services.send.send_as")
     if mode is SendMode.DIRECT_RESOURCE_LOAD:
         return direct.run(context)
-    raise TerminalError(
-        "mode-not-available",
-        f"send: {mode.value} is not available yet in this version",
-        context="services.send.send_as",
-        hint=f"{SendMode.DIRECT_RESOURCE_LOAD.value} is available",
-    )
+    if mode is SendMode.TRANSFER_LOAD:
+        return transfer.run(context)
+    from tasks.send.s3 import upload  # boto3 takes its time to import; the other modes need not wait for it
+
+    return upload.run(context)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import httpx
 
 from tasks.shared.answer import DEFAULT_TRANSIENT, place
+from tasks.shared.body import SILENCE, SLICE, Body, BodyStream, SlicedStream
 from tasks.shared.errors import InputError
 
 Pairs = list[tuple[bytes, bytes]]
@@ -16,7 +17,8 @@ Pairs = list[tuple[bytes, bytes]]
 
 # Never taken from a caller to another origin.
 _SECRET_HEADERS = frozenset({b"authorization", b"cookie", b"proxy-authorization"})
-SLICE = 1024 * 1024  # bytes of a body between two looks at the deadline
+_MAX_CONNECT_SECONDS = 30.0
+_BODILESS = frozenset({"GET", "HEAD", "DELETE", "OPTIONS"})
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -37,10 +39,12 @@ class Call:
     operation: str
     timeout: float
     headers: Pairs
-    content: bytes | None = None
+    content: bytes | Body | None = None
     accept: Collection[int] = ()
     transient: Collection[int] = DEFAULT_TRANSIENT
     max_answer_bytes: int = 1024 * 1024
+    wants_body: bool = True
+    silence: float = SILENCE
     credentials: bool | None = None
     allow_cross_origin: bool = False
     attempt: int = 0
@@ -87,6 +91,26 @@ def merged(base: Pairs, headers: Mapping[str, str] | None) -> Pairs:
     return [pair for pair in base if pair[0].lower() not in names] + own
 
 
+def request_for(call: Call, target: Target, headers: Pairs, check: Callable[[], None]) -> httpx.Request:
+    """One attempt at a call. ``check`` raises when a large body on its way out must end."""
+    seconds = call.timeout
+    content = call.content
+    silence = {"connect": min(seconds, _MAX_CONNECT_SECONDS), "read": seconds, "write": seconds, "pool": seconds}
+    stream: httpx.SyncByteStream
+    if content is None or isinstance(content, bytes):
+        content = content or b""
+        length = len(content)
+        stream = SlicedStream(content, check) if length > SLICE else httpx.ByteStream(content)
+    else:
+        length, stream = content.length, BodyStream(content, check)
+        silence["write"] = min(seconds, call.silence)
+    # Given a stream, httpx adds no headers of its own, and does not look for what it could add.
+    whole = [(b"Host", target.url.netloc), *headers]
+    if length or call.method not in _BODILESS:
+        whole.append((b"Content-Length", b"%d" % length))
+    return httpx.Request(call.method, target.url, headers=whole, stream=stream, extensions={"timeout": silence})
+
+
 def plain_parts(response: httpx.Response) -> httpx.SyncByteStream:
     """The body of a response as it comes, not decoded."""
     if not isinstance(response.stream, httpx.SyncByteStream):
@@ -124,16 +148,3 @@ class TranslatedStream(httpx.SyncByteStream):
     def close(self) -> None:
         """Close the connection, or give it back."""
         self._parts.close()
-
-
-class SlicedStream(httpx.SyncByteStream):
-    """A large body on its way out: written in one piece, it would be copied with every partial send."""
-
-    def __init__(self, content: bytes, check: Callable[[], None]) -> None:
-        self._content = content
-        self._check = check
-
-    def __iter__(self) -> Iterator[bytes]:
-        for start in range(0, len(self._content), SLICE):
-            self._check()
-            yield self._content[start : start + SLICE]

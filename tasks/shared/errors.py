@@ -26,7 +26,9 @@ are caught, with ``raise … from None`` when their text may quote data.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 
 class SluiceError(Exception):
@@ -37,6 +39,8 @@ class SluiceError(Exception):
 
     transient: ClassVar[bool] = False
     exit_code: ClassVar[int] = 1
+    details: Mapping[str, Any] = MappingProxyType({})
+    """Counts beside the message, for the table of the step that failed; as in ``StepResult.details``."""
 
     def __init__(
         self,

@@ -17,6 +17,7 @@ references:
 ``StalledError``           ``transfer-stalled``: the body of a ``stream`` stopped coming
 ``InputError``             ``url-invalid``, ``tls-ca-bundle``, ``proxy-invalid``, ``auth-value``,
                            ``header-invalid``
+``StorageError``           ``file-changed`` and others: the file of a ``FileBody`` cannot be read
 ``InternalError``          ``request-invalid``, ``internal``
 =========================  ===========================================================================
 
@@ -42,17 +43,17 @@ import tenacity
 from config import AuthConfig, RetryConfig, TlsConfig
 from tasks.shared.answer import DEFAULT_TRANSIENT, Answer, Where, answer_of, error_for
 from tasks.shared.auth import Credentials
+from tasks.shared.body import SILENCE, Body
 from tasks.shared.call import (
-    SLICE,
     Call,
     Pairs,
-    SlicedStream,
     Target,
     merged,
     named,
     parse_target,
     plain_parts,
     renewed,
+    request_for,
     without_secrets,
 )
 from tasks.shared.errors import InputError, NetworkError, ServiceError, SluiceError, Stopped, TransientError
@@ -76,7 +77,6 @@ MAX_REDIRECTS = 5
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _READING = frozenset({"GET", "HEAD"})
 _MIB = 1024 * 1024
-_MAX_CONNECT_SECONDS = 30.0
 _PLAIN = frozenset({"", "identity"})
 _PACKED = frozenset({"gzip", "x-gzip", "deflate"})
 
@@ -120,10 +120,13 @@ class ServiceClient:
         self._clock = clock
         self._max_connections = max_connections
         self._proxies = Proxies(environ)
-        self._ssl_context = ssl_context(tls)
+        self._tls = tls
+        # The system's trust store takes 30 ms to read: not for plain HTTP, unless there is something to find wrong.
+        eager = tls.ca_cert_path is not None or tls.insecure_skip_verify
+        self._ssl_context = ssl_context(tls) if eager else None
         self._patience = Patience(stop)
         self._given = transport
-        self._transports: dict[Proxy | None, httpx.BaseTransport] = {}
+        self._transports: dict[tuple[Proxy | None, bool], httpx.BaseTransport] = {}
         self._lock = threading.Lock()
         self._credentials = Credentials(auth, service=service, fetch=self._fetch, tokens=tokens, clock=clock)
         self._origin = parse_target(credentials_origin).origin if credentials_origin is not None else None
@@ -140,19 +143,22 @@ class ServiceClient:
         url: str,
         *,
         operation: str,
-        content: bytes | None = None,
+        content: bytes | Body | None = None,
         headers: Mapping[str, str] | None = None,
         timeout: float | None = None,
         retry: bool = True,
         accept: Collection[int] = (),
         transient: Collection[int] = DEFAULT_TRANSIENT,
         max_answer_bytes: int = 64 * _MIB,
+        wants_body: bool = True,
+        silence: float = SILENCE,
     ) -> Answer:
         """Make a call; the whole answer, when its status is 2xx or in ``accept``.
 
         Every attempt sends the same bytes; ``retry=False`` makes one attempt. ``timeout`` is in seconds, for
-        one attempt. A redirect is followed for GET and HEAD, within the origin; after any other method it is
-        an error.
+        one attempt; ``silence`` (seconds) is how long the service may take no byte of a ``Body``. A redirect
+        is followed for GET and HEAD, within the origin; after any other method it is an error.
+        ``wants_body=False`` leaves the body of a 2xx answer unread: a server may send a large upload back.
 
         Raises ``ServiceBusyError`` for a status in ``transient`` and ``NetworkError`` when no answer
         came, both after the last attempt; ``ServiceError`` for any other answer; ``Stopped``.
@@ -168,6 +174,8 @@ class ServiceClient:
             accept=accept,
             transient=transient,
             max_answer_bytes=max_answer_bytes,
+            wants_body=wants_body,
+            silence=silence,
         )
         return self._retrying(self._attempt, call) if retry else self._attempt(call)
 
@@ -178,14 +186,18 @@ class ServiceClient:
         url: str,
         *,
         operation: str,
+        content: bytes | Body | None = None,
         headers: Mapping[str, str] | None = None,
         timeout: float | None = None,
         accept: Collection[int] = (),
         transient: Collection[int] = DEFAULT_TRANSIENT,
         allow_cross_origin: bool = False,
         credentials: bool | None = None,
+        attempt: int = 1,
     ) -> Iterator[httpx.Response]:
         """Open a download, in one attempt; read it with ``response.iter_raw()``.
+
+        Whoever repeats it counts: ``attempt`` begins with 1. ``content`` is a body to ask with.
 
         The bytes are the file's: no encoding is asked for. Redirects of GET and HEAD are followed within the
         origin, and with ``allow_cross_origin`` to others, then without any credential; never from https to
@@ -202,12 +214,13 @@ class ServiceClient:
             operation=operation,
             timeout=self._timeout if timeout is None else timeout,
             headers=merged([self._base[0], (b"Accept-Encoding", b"identity")], headers),
+            content=content,
             accept=accept,
             transient=transient,
             credentials=credentials,
             allow_cross_origin=allow_cross_origin,
+            attempt=attempt,
         )
-        call.attempt = 1
         target = call.target
         for _ in range(MAX_REDIRECTS + 1):
             response, started = self._open_authorized(call, target)
@@ -314,18 +327,9 @@ class ServiceClient:
         headers = call.headers
         if target.origin != call.target.origin:
             headers = without_secrets(headers)
-        seconds = call.timeout
-        connect = min(seconds, _MAX_CONNECT_SECONDS)
-        request = httpx.Request(
-            call.method,
-            target.url,
-            headers=headers + secrets,
-            content=call.content,
-            extensions={"timeout": {"connect": connect, "read": seconds, "write": seconds, "pool": seconds}},
-        )
         started = self._clock()
-        if call.content is not None and len(call.content) > SLICE:
-            request.stream = SlicedStream(call.content, functools.partial(self._check, call, target, started))
+        check = functools.partial(self._check, call, target, started)
+        request = request_for(call, target, headers + secrets, check)
         try:
             return self._transport(target).handle_request(request), started
         except Exception as error:  # noqa: BLE001 - the seam where foreign errors become ours
@@ -336,6 +340,9 @@ class ServiceClient:
 
     def _read(self, call: Call, target: Target, response: httpx.Response, started: float) -> Answer:
         """The whole answer to a request that began at ``started``."""
+        if not call.wants_body and response.is_success:
+            response.close()
+            return Answer(response.status_code, response.headers, b"")
         parts: list[bytes] = []
         size = 0
         encoding = response.headers.get("content-encoding", "").strip().lower()
@@ -360,13 +367,14 @@ class ServiceClient:
         raise self._where(call, target).error(ServiceError, "answer-too-large", what, status=status)
 
     def _check(self, call: Call, target: Target, started: float) -> None:
+        # While bytes flow no socket waits, so nobody else looks at the stop.
+        self._patience.check()
         if self._clock() - started > call.timeout:
             raise self._broken(httpx.ReadTimeout(""), call, target)
 
     def _redirect(self, call: Call, target: Target, status: int, headers: httpx.Headers) -> Target | None:
         """Where an answer sends us, if it does and we may go there."""
-        location = headers.get("location")
-        if status not in _REDIRECTS or status in call.accept or location is None:
+        if status not in _REDIRECTS or status in call.accept or (location := headers.get("location")) is None:
             return None
 
         def refuse(reference: str, what: str, hint: str) -> NoReturn:
@@ -407,10 +415,13 @@ class ServiceClient:
         if self._given is not None:
             return self._given
         proxy = self._proxies.select(*target.origin)
+        secure = target.origin[0] == "https" or (proxy is not None and proxy.scheme == "https")
         with self._lock:
-            transport = self._transports.get(proxy)
+            transport = self._transports.get((proxy, secure))
             if transport is None:
-                transport = self._transports[proxy] = PoolTransport(
+                if secure and self._ssl_context is None:
+                    self._ssl_context = ssl_context(self._tls)
+                transport = self._transports[proxy, secure] = PoolTransport(
                     self._ssl_context, self._patience, max_connections=self._max_connections, proxy=proxy
                 )
         return transport

@@ -166,6 +166,8 @@ class ClientCredentials:
         try:
             token = client.fetch_token(endpoint, grant_type="client_credentials")
         except OAuth2Error as error:
+            if session.status == 404:  # Keycloak, about a realm that does not exist
+                raise self._unusable("has no token endpoint there", 404) from None
             raise self._refused(str(error.error or ""), session.status) from None
         except (ValueError, TypeError, OverflowError, RecursionError, _NoTokenError):
             raise self._unusable("answered something that is no token", session.status) from None

@@ -1,7 +1,8 @@
 """Progress of one step: counters that tasks feed and nobody in ``tasks/`` reads.
 
 A task calls ``progress.add(...)`` and knows neither terminal nor Prefect. Whoever shows progress takes a
-``snapshot()`` when it likes (a bar, a plain line per minute, an artifact).
+``snapshot()`` when it likes (a bar, a plain line per minute, an artifact). What happens rather than adds up is told
+with ``progress.tell(event)``, for a collector that keeps it (``events.py``).
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+
+from tasks.shared.events import Collector, Event, Status, nobody
 
 
 @dataclass(frozen=True)
@@ -39,9 +42,10 @@ class Snapshot:
 
 
 class Progress:
-    """Thread-safe counters of one step."""
+    """Thread-safe counters of one step; ``collector`` takes what the step tells, and each new text it shows."""
 
-    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic, collector: Collector = nobody) -> None:
+        self._collector = collector
         self._lock = threading.Lock()
         self._clock = clock
         self._started = clock()
@@ -67,8 +71,11 @@ class Progress:
     def say(self, message: str | None = None, *, fraction: float | None = None) -> None:
         """Set the short text and, where a service reports one, the fraction done (0…1)."""
         with self._lock:
+            news = message is not None and message != self._message
             self._message = message if message is not None else self._message
             self._fraction = fraction if fraction is not None else self._fraction
+        if message is not None and news:
+            self.tell(Status(message=message, fraction=fraction))
 
     def begin(self, message: str) -> None:
         """Begin another phase of the step: rate, fraction and what is left of it count from here."""
@@ -77,6 +84,11 @@ class Progress:
             self._files = self._bytes = self._resources = 0
             self._files_total = self._bytes_total = self._fraction = None
             self._message = message
+        self.tell(Status(message=message))
+
+    def tell(self, event: Event) -> None:
+        """Tell what happened to whoever keeps events; nobody, unless a collector was given."""
+        self._collector(event)
 
     def snapshot(self) -> Snapshot:
         """The counters now."""

@@ -9,6 +9,7 @@ They also read up to 256 KiB at once while a large body streams, which is a thir
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import select
@@ -32,7 +33,10 @@ _SLICE = 0.25  # seconds between two looks at the stop
 # Seconds an idle connection is used again. Many servers close theirs after 5, and a request that meets the
 # closing half-way is lost, which hurts when it must not be repeated.
 _KEEP_ALIVE = 4.0
-_SMALL, _LARGE = 64 * 1024, 256 * 1024
+_SMALL, _LARGE = 128 * 1024, 256 * 1024
+_MANY = 64 * 1024  # what httpcore asks for, and as much as tells that more follows
+_HELD = 16 * 1024  # bytes that wait for what is written next
+_NEEDS: dict[type[OSError], int] = {ssl.SSLWantReadError: select.POLLIN, ssl.SSLWantWriteError: select.POLLOUT}
 
 
 class Patience:
@@ -77,41 +81,74 @@ class Patience:
 
 
 class _Stream(httpcore.NetworkStream):
-    """One connected socket, plain or TLS."""
+    """One connected socket, plain or TLS, that never blocks: it is tried first and waited for when it must be.
+
+    A socket with a timeout would ask the kernel three times for every read and write, and in a program of several
+    threads every such call may cost the thread its turn.
+    """
 
     def __init__(self, sock: socket.socket, patience: Patience) -> None:
+        sock.setblocking(False)
         self._sock = sock
         self._patience = patience
+        self._tls = isinstance(sock, ssl.SSLSocket)
         self._want = _SMALL
+        self._held = b""
+        self._asked = False
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         """Bytes as they come. More than ``max_bytes`` while a large body streams: httpcore does not mind."""
-        want = max(max_bytes, self._want) if max_bytes >= _SMALL else max_bytes
-
-        def step(seconds: float | None) -> bytes:
-            self._sock.settimeout(seconds)
-            return self._sock.recv(want)
-
+        if self._held:
+            # A server that takes no more of a request may have answered it: httpcore wants to know that, too.
+            with contextlib.suppress(httpcore.WriteError):
+                self._flush(timeout)
+        want = max(max_bytes, self._want) if max_bytes >= _MANY else max_bytes
         try:
-            data = self._patience.wait(step, timeout, httpcore.ReadTimeout)
+            if self._asked:  # the answer to what was just sent cannot be there yet
+                self._asked = False
+                self._wait(select.POLLIN, timeout, httpcore.ReadTimeout)
+            data = self._now(lambda: self._sock.recv(want), select.POLLIN, timeout, httpcore.ReadTimeout)
         except OSError as error:
             raise httpcore.ReadError from error
-        self._want = _LARGE if len(data) >= _SMALL else _SMALL
+        self._want = _LARGE if len(data) >= _MANY else _SMALL
         return data
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        """Send all of ``buffer``; the timeout is for the progress of every part of it."""
-        view = memoryview(buffer)
+        """Send all of ``buffer``, a little one together with what follows it; the timeout is for the progress of
+        every part of it.
 
-        def step(seconds: float | None) -> int:
-            self._sock.settimeout(seconds)
-            return self._sock.send(view)
+        httpcore writes the head of a request by itself: sent alone, it wakes a server that cannot do anything yet.
+        """
+        self._held = b"".join((self._held, buffer)) if self._held else bytes(buffer)
+        if len(self._held) > _HELD:
+            self._flush(timeout)
 
+    def _flush(self, timeout: float | None) -> None:
+        held, self._held = self._held, b""
+        view = memoryview(held)
+        self._asked = not self._tls  # of TLS, something may be decrypted already, where no poll sees it
         try:
             while view:
-                view = view[self._patience.wait(step, timeout, httpcore.WriteTimeout) :]
+                sent = self._now(lambda: self._sock.send(view), select.POLLOUT, timeout, httpcore.WriteTimeout)  # noqa: B023
+                view = view[sent:]
         except OSError as error:
             raise httpcore.WriteError from error
+
+    def _now(self, act: Callable[[], T], event: int, timeout: float | None, late: type[httpcore.TimeoutException]) -> T:
+        """What ``act`` gives, as soon as the socket is ready for it."""
+        while True:
+            try:
+                return act()
+            except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
+                needs = _NEEDS.get(type(error), event)  # TLS may have to read in order to write
+            self._wait(needs, timeout, late)
+
+    def _wait(self, event: int, timeout: float | None, late: type[httpcore.TimeoutException]) -> None:
+        def step(seconds: float | None) -> None:
+            if not _ready(self._sock, event, seconds):
+                raise TimeoutError
+
+        self._patience.wait(step, timeout, late)
 
     def close(self) -> None:
         """Close the socket."""
@@ -127,19 +164,16 @@ class _Stream(httpcore.NetworkStream):
             self.close()
             raise httpcore.ConnectError from error
 
-        def step(seconds: float | None) -> None:
-            sock.settimeout(seconds)
-            sock.do_handshake()
-
+        secure = _Stream(sock, self._patience)
         try:
-            self._patience.wait(step, timeout, httpcore.ConnectTimeout)
+            secure._now(sock.do_handshake, select.POLLIN, timeout, httpcore.ConnectTimeout)
         except OSError as error:
             sock.close()
             raise httpcore.ConnectError from error
         except BaseException:
             sock.close()
             raise
-        return _Stream(sock, self._patience)
+        return secure
 
     def get_extra_info(self, info: str) -> Any:
         """What httpcore asks: whether an idle connection has something to read, that is, was closed."""
@@ -227,21 +261,47 @@ class _Parts(httpx.SyncByteStream):
                 give_back()
 
 
+class _Direct:
+    """One connection without a proxy, opened again when it has to be.
+
+    What ``httpcore.ConnectionPool`` does for a connection that nobody shares, at a quarter of the cost of a request.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        self._options = options
+        self._connection: httpcore.HTTPConnection | None = None
+
+    def handle_request(self, request: httpcore.Request) -> httpcore.Response:
+        """One exchange; the body of the response is not read yet."""
+        origin = request.url.origin
+        known = self._connection
+        if known is None or not (known.is_available() and known.can_handle_request(origin)) or known.has_expired():
+            self.close()
+            known = self._connection = httpcore.HTTPConnection(origin, **self._options)
+        return known.handle_request(request)
+
+    def close(self) -> None:
+        """Close it."""
+        known, self._connection = self._connection, None
+        if known is not None:
+            known.close()
+
+
 class PoolTransport(httpx.BaseTransport):
     """An httpx transport over at most ``max_connections`` of these connections, direct or through one proxy.
 
     A connection belongs to one thread from the beginning of a request to the end of its answer. In a pool
     that threads share, httpcore 1.0 looks at the idle connections of others while they begin a request,
     can take the first bytes of their answer for a disconnect, and closes the connection under them (seen
-    as one broken request in some thousands); so every connection has a pool of its own here. Whoever
-    comes when all are in use waits, up to the request's timeout.
+    as one broken request in some thousands); so there is no such pool here. Whoever comes when all are in
+    use waits, up to the request's timeout.
 
-    Raises httpcore's exceptions as they are, and ``Stopped``.
+    Without an ``ssl_context`` it is for plain HTTP. Raises httpcore's exceptions as they are, and ``Stopped``.
     """
 
     def __init__(
         self,
-        ssl_context: ssl.SSLContext,
+        ssl_context: ssl.SSLContext | None,
         patience: Patience,
         *,
         max_connections: int,
@@ -253,14 +313,14 @@ class PoolTransport(httpx.BaseTransport):
         self._free = threading.Semaphore(max_connections)
         self._lock = threading.Lock()
         self._closed = False
-        self._idle: list[httpcore.ConnectionPool] = []  # the last one used is the first one used again
+        self._idle: list[_Direct | httpcore.HTTPProxy] = []  # the last one used is the first one used again
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         """One exchange; the body of the response is not read yet."""
         url = request.url
-        pool = self._take(request.extensions["timeout"]["pool"])
+        connection = self._take(request.extensions["timeout"]["pool"])
         try:
-            answer = pool.handle_request(
+            answer = connection.handle_request(
                 httpcore.Request(
                     request.method,
                     httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path),
@@ -270,9 +330,9 @@ class PoolTransport(httpx.BaseTransport):
                 )
             )
         except BaseException:
-            self._give_back(pool)
+            self._give_back(connection)
             raise
-        parts = _Parts(answer.stream, functools.partial(self._give_back, pool))
+        parts = _Parts(answer.stream, functools.partial(self._give_back, connection))
         return httpx.Response(answer.status, headers=answer.headers, stream=parts, extensions=answer.extensions)
 
     def close(self) -> None:
@@ -280,10 +340,10 @@ class PoolTransport(httpx.BaseTransport):
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
-        for pool in idle:
-            pool.close()
+        for connection in idle:
+            connection.close()
 
-    def _take(self, timeout: float | None) -> httpcore.ConnectionPool:
+    def _take(self, timeout: float | None) -> _Direct | httpcore.HTTPProxy:
         def step(seconds: float | None) -> None:
             if not self._free.acquire(timeout=seconds):
                 raise TimeoutError
@@ -293,27 +353,29 @@ class PoolTransport(httpx.BaseTransport):
         with self._lock:
             return self._idle.pop() if self._idle else self._make()
 
-    def _give_back(self, pool: httpcore.ConnectionPool) -> None:
+    def _give_back(self, connection: _Direct | httpcore.HTTPProxy) -> None:
         with self._lock:
             closed = self._closed
             if not closed:
-                self._idle.append(pool)
+                self._idle.append(connection)
         if closed:
-            pool.close()
+            connection.close()
         self._free.release()
 
-    def _make(self) -> httpcore.ConnectionPool:
-        options: dict[str, Any] = {
-            "ssl_context": self._ssl_context,
-            "max_connections": 1,
-            "keepalive_expiry": _KEEP_ALIVE,
-            "network_backend": _Backend(self._patience),
-        }
+    def _make(self) -> _Direct | httpcore.HTTPProxy:
+        backend = _Backend(self._patience)
         proxy = self._proxy
         if proxy is None:
-            return httpcore.ConnectionPool(**options)
-        if proxy.scheme == "https":
-            # TLS inside TLS needs httpcore's own backend.
-            options |= {"proxy_ssl_context": self._ssl_context, "network_backend": None}
+            return _Direct(ssl_context=self._ssl_context, keepalive_expiry=_KEEP_ALIVE, network_backend=backend)
+        # TLS inside TLS needs httpcore's own backend.
+        in_tls = proxy.scheme == "https"
         auth = proxy.credentials
-        return httpcore.HTTPProxy(proxy.url, proxy_auth=auth and (auth[0].encode(), auth[1].encode()), **options)
+        return httpcore.HTTPProxy(
+            proxy.url,
+            proxy_auth=auth and (auth[0].encode(), auth[1].encode()),
+            ssl_context=self._ssl_context,
+            proxy_ssl_context=self._ssl_context if in_tls else None,
+            max_connections=1,
+            keepalive_expiry=_KEEP_ALIVE,
+            network_backend=None if in_tls else backend,
+        )

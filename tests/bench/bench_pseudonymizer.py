@@ -1,13 +1,17 @@
 """How fast the pseudonymizer step is, beside what the service and the machine allow (performance.md).
 
-    python -m tests.bench.bench_pseudonymizer [--mb 200] [--files 8] [--requests 4] [--zst] [--large 400]
+    python -m tests.bench.bench_pseudonymizer [--mb 100] [--files 8] [--requests 4] [--rounds 5] [--zst] [--large 400]
+    python -m tests.bench.bench_pseudonymizer --slow           only the service that takes 20 ms
 
-A stub service in another process gives every resource back.
+A service in another process (``echo.py``) gives every resource back. What the step reaches and what ``http.client``
+reaches with the same service are measured in turn, in several rounds.
 
 * It takes 20 ms for each request and lets N be under way at once, N = 1, 4, 16: the ratio to N / 20 ms (target 0.95),
-  beside what N threads of ``http.client`` reach, which is what the machine makes of ``sleep(0.02)`` and loopback.
-* It answers at once: the ratio to two threads of ``http.client`` that post 80 kB to a service that echoes them, before
-  and after in the same run (target 0.7). For comparison: ``ServiceClient`` alone with the same lines.
+  and to what N threads of ``http.client`` reach, which is what the machine makes of ``sleep(0.02)`` and loopback. Every
+  run is of 4 seconds, so that starting the step (one probe, the first connections) is less than a hundredth of it.
+* It answers at once: the ratio to two threads of ``http.client`` that post 80 kB (target 0.7). For comparison:
+  ``ServiceClient`` alone with the same lines, and the CPU time of each. Of that nearly all is under the one lock of
+  Python, so it is what one process can do at most, on any number of cores.
 * ``--large`` MB in one Bundle on one line, which is split: peak memory (target ≤ 300 MiB, as for ``--mb`` of lines).
 
 Every load runs in a process of its own, whose peak memory is its own too.
@@ -16,18 +20,16 @@ Every load runs in a process of its own, whose peak memory is its own too.
 from __future__ import annotations
 
 import argparse
-import http.client
 import json
 import multiprocessing
+import os
 import resource
-import socket
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import zstandard
 
@@ -37,16 +39,23 @@ from tasks.pseudonymizer.pseudonymization import run
 from tasks.shared.http import ServiceClient
 from tasks.shared.step import StepContext
 from tests.bench.data import bundles
+from tests.bench.echo import KILOBYTES, MB, in_threads, in_turn, limit, ratio, requests_a_second, serve_slowly, serving
 
-MB = 1_000_000
-_RESOURCE = b'{"name":"resource","resource":'
 _RULES = "fhirPathRules:\n  - {path: Patient.name, method: redact}\n"
-
-KILOBYTES = 205
-"""What makes ``bundles`` give lines of 80 kB on average."""
 
 TAKES = 0.02
 """Seconds that the slow service takes for a request."""
+
+
+class Figures(NamedTuple):
+    """One run of the step: ``seconds`` by the clock and of CPU time, bytes read, requests, peak memory in MiB."""
+
+    seconds: float
+    cpu: float
+    read: int
+    requests: int
+    before: float
+    peak: float
 
 
 def make(directory: Path, megabytes: float, files: int, *, compressed: bool) -> int:
@@ -78,80 +87,10 @@ def make_large(directory: Path, megabytes: int) -> int:
         return size + file.write(b"]}\n")
 
 
-def stub(ready: Connection) -> None:
-    """Give back the resource of every POST; under ``/slow<N>`` after ``TAKES`` seconds, N at once."""
-    slots = {number: threading.Semaphore(number) for number in (1, 4, 16)}
-
-    def serve(connection: socket.socket) -> None:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        buffer = bytearray(1 << 20)
-        with connection:
-            while True:
-                got = 0
-                while (end := buffer.find(b"\r\n\r\n", 0, got)) < 0:
-                    count = connection.recv_into(memoryview(buffer)[got:])
-                    if not count:
-                        return
-                    got += count
-                head = bytes(buffer[:end]).lower()
-                length = int(head.split(b"content-length:")[1].split(b"\r\n")[0])
-                need = end + 4 + length
-                if need > len(buffer):
-                    buffer.extend(bytes(need - len(buffer)))
-                while got < need:
-                    count = connection.recv_into(memoryview(buffer)[got:need])
-                    if not count:
-                        return
-                    got += count
-                if b"/slow" in head[:20]:
-                    with slots[int(head.split(b"/slow")[1].split(b"/")[0])]:
-                        time.sleep(TAKES)
-                start, stop = end + 4, need
-                if (wrapped := buffer.find(_RESOURCE, start, start + 4096)) >= 0:
-                    if buffer.find(b'"sluice-probe"', wrapped, wrapped + 200) >= 0:
-                        connection.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
-                        continue
-                    start, stop = wrapped + len(_RESOURCE), need - len(b"}]}")
-                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % (stop - start))
-                connection.sendall(memoryview(buffer)[start:stop])
-
-    server = socket.create_server(("127.0.0.1", 0))
-    ready.send(server.getsockname()[1])
-    while True:
-        accepted, _ = server.accept()
-        threading.Thread(target=serve, args=(accepted,), daemon=True).start()
-
-
-def limit(port: int, body: bytes, size: int, threads: int = 2) -> float:
-    """MB/s that ``http.client`` posts in ``threads`` threads, ``size`` bytes in all."""
-    each = max(1, size // threads // len(body))
-
-    def post() -> None:
-        connection = http.client.HTTPConnection("127.0.0.1", port)
-        for _ in range(each):
-            connection.request("POST", "/echo", body, {"Content-Type": "application/fhir+json"})
-            connection.getresponse().read()
-        connection.close()
-
-    seconds = _together([threading.Thread(target=post) for _ in range(threads)])
-    return each * threads * len(body) / seconds / MB
-
-
-def possible(port: int, slots: int) -> float:
-    """Requests a second that ``http.client`` gets from the slow service in ``slots`` threads: what is possible here."""
-
-    def post() -> None:
-        connection = http.client.HTTPConnection("127.0.0.1", port)
-        for _ in range(50):
-            connection.request("POST", f"/slow{slots}/", bytes(66_000))
-            connection.getresponse().read()
-        connection.close()
-
-    return 50 * slots / _together([threading.Thread(target=post) for _ in range(slots)])
-
-
-def client(port: int, size: int, threads: int) -> float:
-    """MB/s of lines that ``ServiceClient`` posts and gets back: more than that no step that uses it can reach."""
+def client(port: int, size: int, threads: int) -> tuple[float, float]:
+    """MB/s of lines that ``ServiceClient`` posts and gets back, and ms of CPU time for each: no step that uses it can
+    be faster.
+    """
     config = PipelineConfig.model_validate({})
     lines = list(bundles(8.0, kilobytes=KILOBYTES))
     rounds = max(1, int(size / 8e6 / threads))
@@ -163,21 +102,14 @@ def client(port: int, size: int, threads: int) -> float:
                 for line in lines:
                     call(line)
 
-        seconds = _together([threading.Thread(target=work) for _ in range(threads)])
-    return sum(map(len, lines)) * rounds * threads / seconds / MB
-
-
-def _together(threads: list[threading.Thread]) -> float:
-    started = time.perf_counter()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return time.perf_counter() - started
+        cpu = time.process_time()
+        seconds = in_threads(threads, work)
+        cpu = time.process_time() - cpu
+    return sum(map(len, lines)) * rounds * threads / seconds / MB, 1000 * cpu / (len(lines) * rounds * threads)
 
 
 def load(answer: Connection, url: str, directory: Path, job: Path, requests: int, compressed: bool) -> None:
-    """One run of the step: seconds, bytes, requests, peak memory in MiB before and after."""
+    """One run of the step; sends its ``Figures``."""
     rules = job.with_suffix(".yaml")
     rules.write_text(_RULES)
     settings = {"url": url, "max_concurrent_requests": requests, "anonymization_config": str(rules)}
@@ -186,14 +118,14 @@ def load(answer: Connection, url: str, directory: Path, job: Path, requests: int
     )
     context = StepContext(config=config, job_id="bench", job_dir=job, position=1, name="p", source=directory)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    started = time.perf_counter()
+    started, cpu = time.perf_counter(), time.process_time()
     result = run(context)
-    seconds = time.perf_counter() - started
+    seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
     after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    answer.send((seconds, result.bytes_in, context.stats.requests, before, after))
+    answer.send(Figures(seconds, cpu, result.bytes_in or 0, context.stats.requests, before, after))
 
 
-def measured(*arguments: Any) -> tuple[float, int, int, float, float]:
+def measured(*arguments: Any) -> Figures:
     """``load`` in a process of its own."""
     context = multiprocessing.get_context("spawn")
     mine, theirs = context.Pipe(duplex=False)
@@ -201,65 +133,109 @@ def measured(*arguments: Any) -> tuple[float, int, int, float, float]:
     process.start()
     theirs.close()
     try:
-        figures: tuple[float, int, int, float, float] = mine.recv()
+        figures: Figures = mine.recv()
         return figures
     finally:
         process.join()
         mine.close()
 
 
-def report(port: int, place: Path, options: argparse.Namespace) -> Iterator[str]:
-    """Measure, line by line."""
-    address = f"http://127.0.0.1:{port}"
-    for slots in (1, 4, 16):
-        data = place / f"slow{slots}"
-        make(data, 13.0 * slots, 4, compressed=False)  # four seconds
-        seconds, _, requests, _, _ = measured(f"{address}/slow{slots}", data, place / f"job{slots}", slots, True)
-        ratio = requests * TAKES / slots / seconds
-        plain = possible(port, slots)
-        yield f"20 ms, N = {slots:<2}        {requests / seconds:6.0f} requests/s, ratio {ratio:.3f} (target ≥ 0.95)"
-        yield f"    http.client alone{plain:6.0f} requests/s, ratio {plain * TAKES / slots:.3f}"
+def slow(place: Path, rounds: int) -> Iterator[str]:
+    """With the service that takes its time."""
+    with serving(serve_slowly, TAKES) as port:
+        for slots in (1, 4, 16):
+            data = place / f"slow{slots}"
+            make(data, 16.0 * slots, 4, compressed=False)  # 200 requests for each slot
+
+            def step(number: int, slots: int = slots, data: Path = data) -> float:
+                url = f"http://127.0.0.1:{port}/slow{slots}"
+                one = measured(url, data, place / f"job{slots}-{number}", slots, True)
+                return one.requests / one.seconds
+
+            def plain(_: int, slots: int = slots) -> float:
+                return requests_a_second(port, f"/slow{slots}/", 200 * slots, slots)
+
+            ours, bare = in_turn(rounds, step, plain)
+            possible = slots / TAKES
+            yield (
+                f"20 ms, N = {slots:<2}         {ours.median:6.0f} requests/s of {possible:.0f}: ratio "
+                f"{ours.best / possible:.3f} best, {ours.median / possible:.3f} median (target ≥ 0.95)"
+            )
+            yield (
+                f"    http.client       {bare.median:6.0f} requests/s: {bare.best / possible:.3f} best, "
+                f"{bare.median / possible:.3f} median; ours to it {ratio(ours, bare)}"
+            )
+    yield _load()
+
+
+def fast(place: Path, options: argparse.Namespace) -> Iterator[str]:
+    """With the service that answers at once."""
     size = make(place / "data", options.mb, options.files, compressed=options.zst)
-    some = min(size, 100 * MB)
-    first = limit(port, bytes(80_000), some)
-    seconds, read, requests, before, peak = measured(address, place / "data", place / "job", options.requests, True)
-    second = limit(port, bytes(80_000), some)
-    alone = client(port, some, options.requests)
-    rate = read / seconds / MB
-    yield f"input                {size / MB:6.0f} MB in {options.files} files, {'zst' if options.zst else 'plain'}"
-    yield f"limit, 80 kB echo    {first:6.0f} MB/s before, {second:.0f} MB/s after"
-    yield f"step, answers at once{rate:6.0f} MB/s, {requests} requests of {read / requests / 1000:.0f} kB"
-    yield f"ratio                {rate * 2 / (first + second):6.2f} (target ≥ 0.7)"
-    yield f"ServiceClient, same  {alone:6.0f} MB/s"
-    yield f"peak memory          {peak:6.0f} MiB, {before:.0f} MiB before (target ≤ 300)"
-    if options.large:
-        size = make_large(place / "large", options.large)
-        seconds, _, requests, before, peak = measured(address, place / "large", place / "job-l", options.requests, True)
-        yield f"one Bundle           {size / MB:6.0f} MB in {requests} requests, {size / seconds / MB:.0f} MB/s"
-        yield f"peak memory          {peak:6.0f} MiB, {before:.0f} MiB before (target ≤ 300)"
+    runs: list[Figures] = []
+    plain_cpu: list[float] = []
+    alone_cpu: list[float] = []
+    with serving() as port:
+
+        def plain(_: int) -> float:
+            cpu = time.process_time()
+            rate = limit(port, size=options.mb * MB)
+            plain_cpu.append((time.process_time() - cpu) * 1000 * 80_000 / (options.mb * MB))
+            return rate
+
+        def step(number: int) -> float:
+            job = place / f"job{number}"
+            runs.append(measured(f"http://127.0.0.1:{port}", place / "data", job, options.requests, True))
+            return runs[-1].read / runs[-1].seconds / MB
+
+        def ours_alone(_: int) -> float:
+            rate, cpu = client(port, options.mb * MB, options.requests)
+            alone_cpu.append(cpu)
+            return rate
+
+        bare, ours, alone = in_turn(options.rounds, plain, step, ours_alone)
+        cpu = min(run.cpu / run.requests for run in runs) * 1000
+        read, requests = runs[0].read, runs[0].requests
+        yield f"input                {size / MB:6.0f} MB in {options.files} files, {'zst' if options.zst else 'plain'}"
+        yield f"http.client, 80 kB   {bare.median:6.0f} MB/s, best {bare.best:.0f}; {min(plain_cpu):.2f} ms of CPU each"
+        yield (
+            f"ServiceClient        {alone.median:6.0f} MB/s, best {alone.best:.0f}; "
+            f"{min(alone_cpu):.2f} ms of CPU each; ratio {ratio(alone, bare)}"
+        )
+        yield (
+            f"step, N = {options.requests:<10} {ours.median:6.0f} MB/s, best {ours.best:.0f}; {cpu:.2f} ms of CPU for "
+            f"each of {requests} requests of {read / requests / 1000:.0f} kB"
+        )
+        yield f"ratio                  {ratio(ours, bare)} (target ≥ 0.7)"
+        peak = max(run.peak for run in runs)
+        yield f"peak memory          {peak:6.0f} MiB, {runs[0].before:.0f} MiB before (target ≤ 300)"
+        yield _load()
+        if options.large:
+            size = make_large(place / "large", options.large)
+            url = f"http://127.0.0.1:{port}"
+            one = measured(url, place / "large", place / "job-l", options.requests, True)
+            rate = size / one.seconds / MB
+            yield f"one Bundle           {size / MB:6.0f} MB in {one.requests} requests, {rate:.0f} MB/s"
+            yield f"peak memory          {one.peak:6.0f} MiB, {one.before:.0f} MiB before (target ≤ 300)"
+
+
+def _load() -> str:
+    return f"load of the machine  {os.getloadavg()[0]:6.1f} in the last minute, on {os.cpu_count()} cores"
 
 
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--mb", type=int, default=200, help="size of the data, uncompressed")
+    parser.add_argument("--mb", type=int, default=100, help="size of the data, uncompressed")
     parser.add_argument("--files", type=int, default=8)
     parser.add_argument("--requests", type=int, default=4, help="max_concurrent_requests when it answers at once")
+    parser.add_argument("--rounds", type=int, default=5, help="how often each is measured")
     parser.add_argument("--zst", action="store_true", help="compressed input")
     parser.add_argument("--large", type=int, default=400, help="MB of the one large Bundle; 0 leaves it out")
+    parser.add_argument("--slow", action="store_true", help="only the service that takes 20 ms")
     options = parser.parse_args()
-    # A fresh interpreter: a fork would share this one's memory figures.
-    context = multiprocessing.get_context("spawn")
-    mine, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=stub, args=(theirs,), daemon=True)
-    process.start()
-    try:
-        with tempfile.TemporaryDirectory() as name:
-            for line in report(mine.recv(), Path(name), options):
-                print(line, flush=True)
-    finally:
-        process.terminate()
-        process.join()
+    with tempfile.TemporaryDirectory() as name:
+        for line in slow(Path(name), options.rounds) if options.slow else fast(Path(name), options):
+            print(line, flush=True)
 
 
 if __name__ == "__main__":

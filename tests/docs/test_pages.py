@@ -84,16 +84,10 @@ class TestCoverage:
         for name in CATALOGUE:
             assert f"| `{name}`" in read(page)
 
-    def test_what_can_run_and_what_cannot_is_said_of_every_step(self) -> None:
-        table = {
-            name: "available" in rest and "not yet" not in rest
-            for name, rest in re.findall(r"^\| `(\w+)` \|(.+)\|$", read(STEPS), re.MULTILINE)
-        }
-        assert table == {step.name: step.available for step in CATALOGUE.values() if step.name != "send"}
+    def test_every_step_has_a_section_of_its_own(self) -> None:
         for step in CATALOGUE.values():
             assert f"`{step.name}`" in read(README)
-            if step.available:
-                assert f"\n## {step.name}\n" in read(STEPS)
+            assert f"\n## {step.name}\n" in read(STEPS)
 
     def test_every_error_reference_has_one_row_and_no_row_is_left_over(self) -> None:
         rows = Counter(re.findall(r"^\| `([a-z0-9-]+)` \|", read(TROUBLESHOOTING), re.MULTILINE))
@@ -175,7 +169,7 @@ def test_an_example_configuration_loads_without_any_finding(block: Block, tmp_pa
     loaded = load_config(file, environ=environ)
     assert [finding.render() for finding in loaded.warnings] == []
     for step in loaded.config.pipeline.enabled_steps:
-        assert CATALOGUE[str(step)].available
+        assert str(step) in CATALOGUE
 
 
 def test_there_are_examples_on_readme_and_steps() -> None:

@@ -60,6 +60,16 @@ def test_the_demo_runs_and_ends_with_a_table_of_steps_and_the_paths_of_its_files
     assert all(path.is_file() for path in shown)
 
 
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(("mode", "shown"), [("s3", "Patient.csv  "), ("transfer", "Binary/")])
+def test_the_demo_shows_the_other_ways_to_send(tmp_path: Path, mode: str, shown: str) -> None:
+    demo = Commands(tmp_path, None)
+    ran = demo("demo", "--send", mode, env={"TMPDIR": str(tmp_path)}, timeout=200)
+    assert ran.code == 0, ran.err
+    assert shown in ran.out.partition("\nfiles of job")[2].partition("\nobjects in")[2 if mode == "s3" else 0]
+    assert "sandbox-secret" not in ran.out + ran.err
+
+
 class First:
     """The section "A first configuration of your own", done as it says."""
 

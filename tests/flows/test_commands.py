@@ -92,16 +92,3 @@ def test_plan_starts_nothing(tmp_path):
     ran = run("pipeline", "plan", "c.yaml", cwd=tmp_path)
     assert ran.returncode == 0, ran.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["c.yaml", "data"]
-
-
-def test_a_step_of_a_later_version_is_said_clearly(tmp_path):
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "a.ndjson").write_text('{"resourceType":"Patient","id":"a"}\n')
-    text = CONFIG.replace("[local_import]", "[local_import, pseudonymizer]")
-    (tmp_path / "c.yaml").write_text(
-        text.replace("services: {", 'services: {pseudonymizer: {url: "http://127.0.0.1:9"}, ')
-    )
-    ran = run("pipeline", "start", "c.yaml", cwd=tmp_path)
-    assert ran.returncode == 2
-    assert "error[step-not-available]: the step pseudonymizer is not available" in ran.stderr
-    assert not (tmp_path / "jobs").exists()

@@ -12,6 +12,7 @@ from config import PipelineConfig, RetryConfig
 from tasks.send.s3.keys import job_prefix, object_key
 from tasks.send.s3.manifest import MANIFEST, Uploaded, write_manifest
 from tasks.send.s3.objects import Sizes, Uploader, abort
+from tasks.send.s3.refusal import UploadGoneError
 from tasks.send.s3.source import Source, sources
 from tasks.send.s3.store import CONNECTIONS, Bucket
 from tasks.shared.errors import DataError, ServiceError, SluiceError
@@ -110,3 +111,5 @@ def _tidy(bucket: Bucket, prefix: str, stop: Stop) -> None:
         if error.reference not in _MAY_BE_FORBIDDEN:
             raise
         log.info("send: the store does not list unfinished uploads (%s)", error.reference)
+    except UploadGoneError:
+        log.info("send: the store says that there are no unfinished uploads")  # as rclone's answers an empty list

@@ -199,3 +199,4 @@ class DecompressedStream:
     def close(self) -> None:
         """Free the decompressor."""
         self._reader.close()  # type: ignore[no-untyped-call]
+        del self._reader  # it has us as its source: its buffers would wait for the garbage collector

@@ -28,7 +28,7 @@ def rules(tmp_path: Path, method: str = "redact", parameters: str = "{}") -> tup
 
 def test_the_content_is_the_file_s_bytes_and_never_shows(tmp_path: Path) -> None:
     path = tmp_path / "rules.yaml"
-    content = b"parameters: {cryptoHashKey: CANARY}\r\n# \xc3\xbc\n"
+    content = b"fhirPathRules: [{path: x, method: keep}]\r\nparameters: {cryptoHashKey: CANARY}\r\n# \xc3\xbc\n"
     path.write_bytes(content)
     read = read_rules(path)
     assert read.content == content
@@ -107,3 +107,24 @@ def test_what_is_no_mapping_in_yaml_is_refused_without_quoting_it(tmp_path: Path
     assert caught.value.reference == "rules-not-yaml"
     assert "CANARY" not in caught.value.render()
     assert caught.value.__cause__ is None
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"services: {send: {auth: {password: CANARY}}}\n",
+        b"parameters: {cryptoHashKey: CANARY}\n",
+        b"fhirPathRules: CANARY\n",
+        b"fhirPathRules:\nparameters: {cryptoHashKey: CANARY}\n",
+        b"fhirPathRules: []\nparameters: {cryptoHashKey: CANARY}\n",
+    ],
+    ids=["another file", "none", "no list", "nothing", "empty"],
+)
+def test_a_file_without_rules_is_refused_and_never_sent(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "rules.yaml"
+    path.write_bytes(content)
+    with pytest.raises(InputError) as caught:
+        read_rules(path)
+    assert caught.value.reference == "rules-not-yaml"
+    assert "fhirPathRules" in caught.value.render()
+    assert "CANARY" not in caught.value.render()

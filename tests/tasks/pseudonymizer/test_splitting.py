@@ -224,6 +224,37 @@ def test_a_bundle_with_its_entries_twice_is_refused(tmp_path: Path, line: bytes,
     assert "CANARY" not in caught.value.render()
 
 
+HIDING = '{"resource":{"resourceType":"Patient","id":"lost"},"resource":{"resourceType":"Patient","id":"CANARY"}}'
+
+
+@pytest.mark.parametrize("threshold", [60, 10_000])
+def test_an_entry_with_its_resource_twice_is_refused_since_the_service_would_drop_one(
+    tmp_path: Path, threshold: int
+) -> None:
+    path = make(tmp_path, bundle(entry("Patient", "p"), HIDING))
+    with pytest.raises(DataError) as caught:
+        written(path, tmp_path, threshold, answered)
+    assert caught.value.reference == "repeated-key"
+    assert "a.ndjson:1" in (caught.value.context or "")
+    assert "CANARY" not in caught.value.render()
+
+
+@pytest.mark.parametrize(
+    "inside",
+    [
+        '{"resource":{"resourceType":"Observation","id":"o","contained":[{"resourceType":"Patient","id":"c"}]}}',
+        '{"resource":{"resourceType":"Observation","id":"o"},"response":{"outcome":{"resourceType":"OperationOutcome"}}}',
+        '{"request":{"method":"DELETE","url":"Patient/x"}}',
+        '{"resource":{"resourceType":"Parameters","parameter":[{"resource":{"resourceType":"Patient"}}]}}',
+    ],
+    ids=["contained", "outcome", "none", "inner resource"],
+)
+def test_a_resource_type_elsewhere_is_no_resource_twice(tmp_path: Path, inside: str) -> None:
+    path = make(tmp_path, bundle(entry("Patient", "p"), inside))
+    output, _ = written(path, tmp_path, 10_000, answered)
+    assert output == path.read_bytes() + b"\n"
+
+
 @pytest.mark.parametrize("line", [b'{"id":"CANARY"}', b'{"resourceType":1}', b'{"resourceType":"Bundle","entry":{}}'])
 def test_a_line_that_is_no_resource_is_refused_before_it_is_sent(tmp_path: Path, line: bytes) -> None:
     def call(_: bytes) -> Answer:

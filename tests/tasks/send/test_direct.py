@@ -14,6 +14,7 @@ import pytest
 import zstandard
 
 from tasks.send.direct import Bounds
+from tasks.send.failures import RefusedResourcesError
 from tasks.shared.errors import DataError, TerminalError
 from tests.tasks.send.support import (
     FakeFhir,
@@ -389,6 +390,26 @@ def test_what_cannot_be_sent_is_named_and_does_not_stop_the_others(job: Job) -> 
         ("invalid-id", {"resourceType": "Patient", "id": "a b"}),
         ("not-json", "no json"),
     ]
+
+
+def test_the_failures_are_counted_by_code_for_the_artifact(job: Job) -> None:
+    job.write(
+        "a.ndjson", *[observation(f"o{n}") for n in range(6)], b'{"resourceType":"Patient","id":"a b"}', b"no json"
+    )
+
+    def script(_: int, content: dict[str, Any]) -> Reply | None:
+        names = {entry["request"]["url"] for entry in content["entry"]}
+        for name, status, code in (("o1", 422, "invariant"), ("o2", 422, "invariant"), ("o3", 400, "value")):
+            if f"Observation/{name}" in names:
+                return Reply(status, outcome(code, "canary"), apply=False)
+        return None
+
+    with serving(script) as server, pytest.raises(RefusedResourcesError) as caught:
+        job.send(server.url)
+    counts = {"422 (invariant)": 2, "400 (value)": 1, "invalid-id": 1, "not-json": 1}
+    assert caught.value.details == {"failed": counts}
+    assert next(iter(caught.value.details["failed"])) == "422 (invariant)"
+    assert len(server.stored) == 3
 
 
 def test_another_server_gets_everything(job: Job) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from config import PipelineConfig
 from tasks.send.send import run
-from tasks.shared.errors import SluiceError, TerminalError
+from tasks.shared.errors import SluiceError
 from tasks.shared.step import StepContext
 from tests.tasks.send.support import Job, observation, serving
 
@@ -19,15 +19,6 @@ def context(directory: Path, send: dict[str, Any]) -> StepContext:
     return StepContext(
         config=config, job_id="j", job_dir=directory, position=1, name="send", source=directory / "import"
     )
-
-
-@pytest.mark.parametrize("mode", ["transfer_load", "s3_upload"])
-def test_the_other_modes_say_clearly_that_they_are_not_available_yet(tmp_path: Path, mode: str) -> None:
-    with pytest.raises(TerminalError) as caught:
-        run(context(tmp_path, {"send_as": mode}))
-    assert caught.value.reference == "mode-not-available"
-    assert mode in caught.value.message
-    assert "not available yet" in caught.value.message
 
 
 def test_direct_resource_load_sends(tmp_path: Path) -> None:

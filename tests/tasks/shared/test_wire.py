@@ -1,15 +1,20 @@
 from __future__ import annotations
 
+import select
 import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
 
 import httpcore
 import pytest
 
-from tasks.shared.errors import Stopped
+from config import TlsConfig
+from tasks.shared.errors import InputError, Stopped
 from tasks.shared.stop import Stop
-from tasks.shared.wire import Patience
+from tasks.shared.wire import Patience, _Stream
 from tests.tasks.shared.http_client import client
-from tests.tasks.shared.loopback import Raw, Seen, loopback
+from tests.tasks.shared.loopback import Raw, Reply, Seen, loopback
 
 
 def late(seconds: float | None) -> bytes:
@@ -87,3 +92,86 @@ def test_a_stop_ends_a_connection_attempt_that_nobody_answers() -> None:
                 http.send("GET", f"http://127.0.0.1:{port}/", operation="read")
         for sock in fill:
             sock.close()
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[_Stream, socket.socket]]:
+    ours, theirs = socket.socketpair()
+    stream = _Stream(ours, Patience(Stop()))
+    with theirs:
+        yield stream, theirs
+        stream.close()
+
+
+def test_the_head_of_a_request_goes_out_with_its_body(ends: tuple[_Stream, socket.socket]) -> None:
+    stream, peer = ends
+    stream.write(b"POST / HTTP/1.1\r\n\r\n")
+    assert select.select([peer], [], [], 0)[0] == []
+    stream.write(bytes(20_000))
+    assert peer.recv(100_000) == b"POST / HTTP/1.1\r\n\r\n" + bytes(20_000)
+
+
+def test_what_was_written_is_out_before_an_answer_is_waited_for(ends: tuple[_Stream, socket.socket]) -> None:
+    stream, peer = ends
+    stream.write(b"GET / HTTP/1.1\r\n\r\n")
+    with pytest.raises(httpcore.ReadTimeout):
+        stream.read(65536, timeout=0.01)
+    assert peer.recv(100) == b"GET / HTTP/1.1\r\n\r\n"
+
+
+def test_a_body_larger_than_the_buffers_of_the_kernel_arrives_whole(ends: tuple[_Stream, socket.socket]) -> None:
+    stream, peer = ends
+    body = bytes(range(256)) * 20_000
+    received = bytearray()
+
+    def read() -> None:
+        while len(received) < len(body) + 4:
+            received.extend(peer.recv(1 << 16))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    stream.write(b"head", timeout=10)
+    stream.write(body, timeout=10)
+    reader.join()
+    assert received == b"head" + body
+
+
+def test_a_service_that_takes_no_bytes_is_a_write_timeout(ends: tuple[_Stream, socket.socket]) -> None:
+    stream, _ = ends
+    with pytest.raises(httpcore.WriteTimeout):
+        stream.write(bytes(1 << 24), timeout=0.01)
+
+
+def test_an_answer_that_came_before_the_service_hung_up_is_read(ends: tuple[_Stream, socket.socket]) -> None:
+    stream, peer = ends
+    peer.sendall(b"HTTP/1.1 413 X\r\n\r\n")
+    peer.close()
+    stream.write(b"POST / HTTP/1.1\r\n\r\n")
+    assert stream.read(65536, timeout=1) == b"HTTP/1.1 413 X\r\n\r\n"
+    with pytest.raises(httpcore.WriteError):
+        stream.write(bytes(20_000))
+
+
+def test_a_large_answer_comes_in_large_pieces(ends: tuple[_Stream, socket.socket]) -> None:
+    stream, peer = ends
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+    threading.Thread(target=peer.sendall, args=(bytes(1 << 20),)).start()
+    received = 0
+    while received < 1 << 20:
+        piece = stream.read(65536, timeout=10)
+        assert 0 < len(piece) <= 256 * 1024
+        received += len(piece)
+    assert received == 1 << 20
+
+
+def test_a_connection_is_used_again_and_opened_anew_for_another_origin() -> None:
+    with loopback([Reply()] * 3) as first, loopback([Reply()] * 3) as second, client(max_connections=1) as http:
+        for server in (first, first, second, second, first):
+            assert http.send("POST", server.url, operation="send", content=b"x").status == 200
+
+
+def test_a_certificate_bundle_that_cannot_be_read_is_found_before_any_request_also_for_plain_http(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(InputError, match="cannot be read"):
+        client(tls=TlsConfig(ca_cert_path=tmp_path / "missing.pem"))

@@ -1,0 +1,155 @@
+"""The written vocabulary of a job's events, and their form in ``events.ndjson``.
+
+One line of ``jobs_dir/<job>/events.ndjson`` is one JSON object: a ``Head`` that all have, and the fields of one kind
+of event. ``docs/observability.md`` describes every field; a test compares it with these classes.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import msgspec
+
+from tasks.shared.events import Download, Event, RequestRetry, Status
+
+JobEnd = Literal["waiting", "completed", "failed", "stopped", "cancelled"]
+"""How a run of a job ends. One that was killed has no end in its log."""
+
+
+StepEnd = Literal["waiting", "failed", "stopped"]
+"""How a step ends that is not complete."""
+
+
+class Job(Event, frozen=True, kw_only=True, tag="job"):
+    """The job begins or ends a run.
+
+    ``created`` once, with the names of its ``steps``; then ``started``, later ``resumed``; at the end one of
+    ``JobEnd``. ``error`` is the reference of the error that ended it, ``reason`` what stopped it (a signal, ``cancel``,
+    ``alone``: one step was run alone).
+    """
+
+    state: Literal["created", "started", "resumed"] | JobEnd
+    steps: list[str] | None = None
+    error: str | None = None
+    reason: str | None = None
+
+
+class Step(Event, frozen=True, kw_only=True, tag="step"):
+    """A step begins (``running``) or ends; at its completion with counts and statistics, as in the job record.
+
+    Sizes in bytes, times in seconds. A step that answers from its stored result is not told again.
+    """
+
+    state: Literal["running", "completed"] | StepEnd
+    files: int | None = None
+    resources_in: int | None = None
+    resources_out: int | None = None
+    bytes_in: int | None = None
+    bytes_out: int | None = None
+    seconds: float | None = None
+    requests: int | None = None
+    retries: int | None = None
+    p50: float | None = None
+    p95: float | None = None
+    warnings: int | None = None
+    error: str | None = None
+
+
+class KickOff(Event, frozen=True, kw_only=True, tag="kickoff"):
+    """An extraction job was submitted, or found again, and its handle is in the record; ``extraction`` is its id."""
+
+    extraction: str
+
+
+class Export(Event, frozen=True, kw_only=True, tag="export"):
+    """The step ``send`` has delivered everything. ``mode`` is ``services.send.send_as``."""
+
+    mode: str
+    files: int | None = None
+    resources: int | None = None
+    bytes: int | None = None
+
+
+class Wait(Event, frozen=True, kw_only=True, tag="wait"):
+    """A ``wait`` asks a person (``asked``), or has the answer (``decided``); who and why is in the job record only."""
+
+    state: Literal["asked", "decided"]
+    approved: bool | None = None
+
+
+class Gate(Event, frozen=True, kw_only=True, tag="gate"):
+    """What the validation gate did behind its step: ``open`` or ``closed``, and how many findings it saw."""
+
+    state: Literal["open", "closed"]
+    findings: int
+    resources: int
+
+
+KINDS: tuple[type[Event], ...] = (Job, KickOff, Status, Download, RequestRetry, Step, Export, Wait, Gate)
+"""Every kind there is."""
+
+_AnyEvent = Job | KickOff | Status | Download | RequestRetry | Step | Export | Wait | Gate
+
+
+class Head(msgspec.Struct, frozen=True, kw_only=True):
+    """What every event has: ``time`` in UTC (ISO 8601, milliseconds), the ``job``, and its ``run`` from 1.
+
+    ``step`` and ``position`` (from 1) name the step it belongs to; ``null`` between steps.
+    """
+
+    time: str
+    job: str
+    run: int
+    step: str | None = None
+    position: int | None = None
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of the log."""
+
+    head: Head
+    event: Event
+
+    def line(self) -> bytes:
+        """The entry as one line of JSON, with its newline."""
+        return msgspec.json.encode(msgspec.to_builtins(self.head) | msgspec.to_builtins(self.event)) + b"\n"
+
+    @classmethod
+    def of(cls, line: bytes) -> Entry | None:
+        """The entry in a line; ``None`` when the line is torn, or of a kind that this version does not know."""
+        try:
+            return cls(_HEAD.decode(line), _EVENT.decode(line))
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return None
+
+
+_HEAD = msgspec.json.Decoder(Head)
+_EVENT: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_AnyEvent)
+
+
+def kind_of(event: Event) -> str:
+    """The kind, as the field ``event`` names it."""
+    return str(type(event).__struct_config__.tag)
+
+
+@functools.cache
+def schema() -> dict[str, Any]:
+    """The JSON Schema (2020-12) of one line, as kept in ``docs/schemas/events.schema.json``."""
+    (head, *kinds), components = msgspec.json.schema_components((Head, *KINDS), ref_template="#/$defs/{name}")
+    components["Head"]["required"] = sorted(components["Head"]["properties"])
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "One line of a job's events.ndjson",
+        "allOf": [head, {"oneOf": kinds}],
+        "unevaluatedProperties": False,
+        "$defs": components,
+    }
+
+
+def schema_text() -> str:
+    """The schema as it is kept."""
+    return json.dumps(schema(), indent=2) + "\n"

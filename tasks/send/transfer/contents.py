@@ -1,0 +1,143 @@
+"""What goes into the zip: every file of the input directory, as it reads without compression (document 3 §7).
+
+The survey reads all of it once before the zip is made. That costs a tenth of what deflating costs, and everything else
+follows from it: the manifest can stand first in the zip, the sizes say where ZIP64 is needed, the same contents are
+recognised after a crash, and NDJSON that is broken is found before anything is sent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+import msgspec
+
+from tasks.send.inputs import finished_files
+from tasks.shared.errors import DataError
+from tasks.shared.ndjson.check import LineCheck
+from tasks.shared.ndjson.files import ZST, is_ndjson_name
+from tasks.shared.ndjson.reader import open_content
+
+MANIFEST: Final = "manifest.json"
+_PIECE: Final = 1 << 18
+
+
+class Member(msgspec.Struct, frozen=True):
+    """One file as the receiver sees it: its name in the zip, bytes, SHA-256 (hex), and lines that are not blank."""
+
+    name: str
+    size: int
+    sha256: str
+    lines: int
+
+
+class _Manifest(msgspec.Struct, frozen=True):
+    files: tuple[Member, ...]
+
+
+@dataclass(frozen=True)
+class Contents:
+    """The members in their order, and where each is read from."""
+
+    members: tuple[Member, ...]
+    paths: tuple[Path, ...]
+
+    @cached_property
+    def manifest(self) -> bytes:
+        """``manifest.json``: a function of names and contents, whether they are stored compressed or not."""
+        return msgspec.json.format(msgspec.json.encode(_Manifest(self.members)), indent=2) + b"\n"
+
+    @property
+    def identity(self) -> str:
+        """SHA-256 (hex) of the manifest: the same for the same names and contents."""
+        return hashlib.sha256(self.manifest).hexdigest()
+
+    @property
+    def size(self) -> int:
+        """Bytes of all members."""
+        return sum(member.size for member in self.members)
+
+    @property
+    def lines(self) -> int | None:
+        """Lines of NDJSON; ``None`` when there is any other file: its lines are no resources."""
+        if not all(is_ndjson_name(PurePosixPath(member.name).name) for member in self.members):
+            return None
+        return sum(member.lines for member in self.members)
+
+
+def survey(directory: Path, *, read: Callable[[int], None] = lambda _: None) -> Contents:
+    """Read every file below ``directory``; ``read`` is told of every piece, in bytes, and may raise.
+
+    Which files these are says ``finished_files``. Raises ``DataError``: ``send-no-input``, ``name-clash`` when two
+    files have one name in the zip, ``transfer-name`` for a name that no zip can hold, ``not-json``, ``not-object``,
+    ``not-utf8``, ``zst-truncated``, ``zst-corrupt``; and ``StorageError``.
+    """
+    named = dict(sorted(_named(directory).items(), key=lambda pair: pair[0].encode()))
+    if not named:
+        raise DataError("send-no-input", "send: there is nothing to send", context=str(directory))
+    members = tuple(_member(name, path, read) for name, path in named.items())
+    return Contents(members, tuple(named.values()))
+
+
+def pieces(path: Path) -> Iterator[memoryview]:
+    """The content of a file, decompressed, in pieces that are good until the next one is asked for."""
+    buffer = bytearray(_PIECE)
+    view = memoryview(buffer)
+    with open_content(path) as content:
+        while count := content.readinto(buffer):
+            yield view[:count]
+
+
+def _named(directory: Path) -> dict[str, Path]:
+    """The files by their names in the zip."""
+    found: dict[str, Path] = {}
+    for path in finished_files(directory):
+        plain = path.with_suffix("") if path.suffix.lower() == ZST else path
+        name = plain.relative_to(directory).as_posix()
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            what = "send: the name of a file is not UTF-8, so no zip can hold it"
+            raise DataError("transfer-name", what, context=ascii(name), hint="rename the file") from None
+        other = found.setdefault(name, path)
+        if other is not path or name == MANIFEST:
+            what = f"the manifest is {MANIFEST} too" if name == MANIFEST else f"{other.name} and {path.name} clash"
+            hint = "remove or rename one of them"
+            raise DataError(
+                "name-clash", f"send: two files would be {name} in the zip: {what}", context=name, hint=hint
+            )
+    return found
+
+
+def _member(name: str, path: Path, read: Callable[[int], None]) -> Member:
+    digest = hashlib.sha256()
+    size = 0
+    count: LineCheck | _LineFeeds = LineCheck(path.name) if is_ndjson_name(PurePosixPath(name).name) else _LineFeeds()
+    for piece in pieces(path):
+        digest.update(piece)
+        count.feed(bytes(piece))
+        size += len(piece)
+        read(len(piece))
+    count.finish()
+    return Member(name, size, digest.hexdigest(), count.lines)
+
+
+class _LineFeeds:
+    """Counts the lines of a file that is no NDJSON."""
+
+    def __init__(self) -> None:
+        self.lines = 0
+        self._open = False
+
+    def feed(self, data: bytes) -> None:
+        """Count the next piece."""
+        self.lines += data.count(b"\n")
+        self._open = not data.endswith(b"\n")
+
+    def finish(self) -> None:
+        """Count the last line, if it has no line feed."""
+        self.lines += self._open

@@ -1,0 +1,164 @@
+"""The two resources of a transfer, Binary and DocumentReference, and the ids that make a repeated send replace.
+
+Document 3 §7: the receiving process searches the DocumentReference by the project identifier, takes the first hit and
+its first attachment.
+"""
+
+from __future__ import annotations
+
+import base64
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import urlencode
+
+import msgspec
+
+from tasks.send.transfer.archive import Archive
+from tasks.shared.body import FileBody
+
+PROJECT: Final = "http://medizininformatik-initiative.de/sid/project-identifier"
+ORGANIZATION: Final = "http://dsf.dev/sid/organization-identifier"
+ZIP: Final = "application/zip"
+MAX_SIZE: Final = 2**31 - 1
+"""Largest value of ``attachment.size``, an unsignedInt of R4; a larger zip goes without it."""
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A DocumentReference that the server has for the project."""
+
+    id: str
+    document: dict[str, Any]
+
+    def binaries(self, base: str) -> list[str]:
+        """Ids of the Binary resources of the server at ``base`` that its attachments name."""
+        found: list[str] = []
+        contents = self.document.get("content")
+        for content in contents if isinstance(contents, list) else []:
+            attachment = content.get("attachment") if isinstance(content, dict) else None
+            url = attachment.get("url") if isinstance(attachment, dict) else None
+            if isinstance(url, str):
+                kind, _, rest = url.removeprefix(f"{base}/").partition("/")
+                identity = rest.partition("/_history/")[0]
+                if kind == "Binary" and identity and "/" not in identity:
+                    found.append(identity)
+        return found
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """Which project's data, and whose (document 1, services.send.transfer)."""
+
+    project: str
+    organization: str
+
+    @property
+    def document_id(self) -> str:
+        """Id of the DocumentReference: UUIDv5 of project and organization."""
+        return str(uuid.uuid5(self._namespace, "DocumentReference"))
+
+    def binary_id(self, archive: Archive) -> str:
+        """Id of the Binary: UUIDv5 of project, organization and content."""
+        return str(uuid.uuid5(self._namespace, f"Binary {archive.sha256}"))
+
+    @property
+    def _namespace(self) -> uuid.UUID:
+        project = uuid.uuid5(uuid.NAMESPACE_URL, f"{PROJECT}|{self.project}")
+        return uuid.uuid5(project, f"{ORGANIZATION}|{self.organization}")
+
+    @property
+    def query(self) -> str:
+        """The search that the receiving process makes, behind the ``?``."""
+        value = self.project
+        for sign in "\\,|$":  # FHIR R4, search: these separate values
+            value = value.replace(sign, "\\" + sign)
+        return urlencode({"identifier": f"{PROJECT}|{value}"})
+
+    def document(self, identity: str, archive: Archive, date: str) -> bytes:
+        """The DocumentReference that commits the transfer, under the id ``identity``. ``date`` has a zone."""
+        fields = {"resourceType": "DocumentReference", "id": identity, **self._fields(archive), "date": date}
+        return msgspec.json.encode(fields)
+
+    def stands(self, hit: Hit, archive: Archive) -> bool:
+        """Whether the document on the server says all of this already; its date may be another."""
+        return all(hit.document.get(name) == value for name, value in self._fields(archive).items())
+
+    def owns(self, hit: Hit) -> bool:
+        """Whether the document names this organization as an author."""
+        authors = hit.document.get("author")
+        wanted = self._author["identifier"]
+        return isinstance(authors, list) and any(
+            isinstance(author, dict) and author.get("identifier") == wanted for author in authors
+        )
+
+    @property
+    def _author(self) -> dict[str, Any]:
+        return {"type": "Organization", "identifier": {"system": ORGANIZATION, "value": self.organization}}
+
+    def _fields(self, archive: Archive) -> dict[str, Any]:
+        attachment: dict[str, Any] = {
+            "contentType": ZIP,
+            "url": f"Binary/{self.binary_id(archive)}",
+            "hash": base64.b64encode(bytes.fromhex(archive.sha1)).decode(),
+            "title": f"{self.project}.zip",
+        }
+        if archive.size <= MAX_SIZE:
+            attachment["size"] = archive.size
+        return {
+            "masterIdentifier": {"system": PROJECT, "value": self.project},
+            "status": "current",
+            "docStatus": "final",
+            "author": [self._author],
+            "content": [{"attachment": attachment}],
+        }
+
+
+class BinaryJson:
+    """A Binary in its FHIR form, Base64 in JSON, made from the file while it is sent: a ``Body``."""
+
+    def __init__(self, identity: str, content: FileBody) -> None:
+        self._content = content
+        self._head = b'{"resourceType":"Binary","id":"%s","contentType":"%s","data":"' % (
+            identity.encode(),
+            ZIP.encode(),
+        )
+        self._tail = b'"}'
+
+    @property
+    def length(self) -> int:
+        """Bytes of the JSON."""
+        return len(self._head) + (self._content.length + 2) // 3 * 4 + len(self._tail)
+
+    def pieces(self) -> Iterator[bytes]:
+        """The JSON, from its start."""
+        yield self._head
+        rest = b""
+        for piece in self._content.pieces():
+            data = rest + piece if rest else piece
+            whole = len(data) // 3 * 3
+            yield base64.b64encode(data[:whole])
+            rest = data[whole:]
+        yield base64.b64encode(rest) + self._tail
+
+
+def read_hits(body: bytes) -> list[Hit] | None:
+    """The DocumentReferences of a searchset, in their order; ``None`` when the answer is none."""
+    try:
+        bundle = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    if not isinstance(bundle, dict) or bundle.get("resourceType") != "Bundle" or bundle.get("type") != "searchset":
+        return None
+    entries = bundle.get("entry", [])
+    hits: list[Hit] = []
+    for entry in entries if isinstance(entries, list) else []:
+        resource = entry.get("resource") if isinstance(entry, dict) else None
+        if not isinstance(resource, dict) or resource.get("resourceType") != "DocumentReference":
+            continue  # an OperationOutcome about the search
+        identity = resource.get("id")
+        if not isinstance(identity, str) or not identity:
+            return None
+        hits.append(Hit(identity, resource))
+    return hits

@@ -1,0 +1,167 @@
+"""The FHIR store that a transfer goes to: one method for each call (document 3 §7)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NoReturn
+
+from tasks.send.transfer.archive import Archive
+from tasks.send.transfer.documents import ZIP, BinaryJson, Hit, Transfer, read_hits
+from tasks.shared.body import Body, FileBody
+from tasks.shared.errors import NetworkError, ServiceError
+from tasks.shared.http import DEFAULT_TRANSIENT, ServiceClient
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Numbers that are not configuration: bytes and seconds.
+
+    Above ``raw_above`` a zip travels as it is instead of as Base64 in JSON. One upload may take ``upload_seconds`` and
+    a second for each ``upload_rate`` bytes more: five minutes, and what a line of 2 Mbit/s takes. Every other request
+    may take ``request_seconds``.
+    """
+
+    raw_above: int = 64 * 1024 * 1024
+    upload_seconds: float = 300.0
+    upload_rate: int = 256 * 1024
+    request_seconds: float = 60.0
+
+    def upload_timeout(self, length: int) -> float:
+        """Seconds for one upload of ``length`` bytes."""
+        return self.upload_seconds + length / self.upload_rate
+
+
+_FHIR: Final = "application/fhir+json"
+_PUT: Final = {"Content-Type": _FHIR, "Accept": _FHIR, "Prefer": "return=minimal"}
+# A version or lock conflict: the id is ours alone, so another attempt settles it.
+_TRANSIENT: Final = DEFAULT_TRANSIENT | {409}
+# Not there, or a server that cannot say: then the upload is repeated, which changes nothing.
+_NOT_THERE: Final = frozenset({400, 404, 405, 406, 410, 415, 422, 501})
+_GONE: Final = frozenset({404, 410})
+
+
+class FhirStore:
+    """The store at ``url``, the root without ``/fhir`` (document 1, services.send.url)."""
+
+    def __init__(self, client: ServiceClient, url: str, bounds: Bounds) -> None:
+        self.base = f"{url.rstrip('/')}/fhir"
+        self._client = client
+        self._bounds = bounds
+
+    def find(self, transfer: Transfer) -> list[Hit]:
+        """The documents that the receiving process would find, in the order in which it would find them.
+
+        Raises ``ServiceError`` ``transfer-answer`` when the server answers something else than a searchset.
+        """
+        answer = self._client.send(
+            "GET",
+            f"{self.base}/DocumentReference?{transfer.query}",
+            operation="search DocumentReference",
+            # HAPI answers a search of the last minute from its memory otherwise.
+            headers={"Accept": _FHIR, "Cache-Control": "no-cache"},
+        )
+        hits = read_hits(answer.body)
+        if hits is None:
+            raise ServiceError(
+                "transfer-answer",
+                f"send: a search for DocumentReference was answered {answer.status} with something that is no result",
+                context=f"GET {self.base}/DocumentReference",
+                hint="is services.send.url the root of a FHIR server?",
+                operation="search DocumentReference",
+                status=answer.status,
+            )
+        return hits
+
+    def holds(self, identity: str, archive: Archive, *, uploaded: bool) -> bool:
+        """Whether the Binary is there: its id is made of its content.
+
+        Without ``uploaded``, that is without a confirmed upload, its size must agree too.
+        """
+        answer = self._client.send(
+            "HEAD",
+            f"{self.base}/Binary/{identity}",
+            operation="look for Binary",
+            headers={"Accept": ZIP, "Accept-Encoding": "identity"},
+            timeout=self._bounds.upload_timeout(archive.size),  # some servers read all of it to answer
+            accept=_NOT_THERE,
+        )
+        if answer.status in _NOT_THERE:
+            return False
+        return uploaded or answer.headers.get("content-length") == str(archive.size)
+
+    def put_binary(self, identity: str, path: Path, archive: Archive, *, sent: Callable[[int], None]) -> None:
+        """Upload the zip at ``path``; ``sent`` is told how many bytes of it have left in this attempt.
+
+        Raises ``ServiceError``: ``transfer-too-large`` for 413, ``transfer-store-full`` for 507.
+        """
+        content = FileBody(path, archive.size, sent=sent)
+        body: Body = content
+        headers = _PUT | {"Content-Type": ZIP}
+        if archive.size <= self._bounds.raw_above:
+            body, headers = BinaryJson(identity, content), _PUT
+        try:
+            self._client.send(
+                "PUT",
+                f"{self.base}/Binary/{identity}",
+                operation="upload Binary",
+                content=body,
+                headers=headers,
+                timeout=self._bounds.upload_timeout(body.length),
+                transient=_TRANSIENT,
+                wants_body=False,
+            )
+        except ServiceError as error:
+            _explain(error, body.length)
+        except NetworkError as error:
+            if error.reference == "connection-broken":
+                # A server that answers 413 and hangs up while it is still being sent to is not heard.
+                size = f"{body.length:,} bytes"
+                error.hint = f"{error.hint}; if it breaks off every time: does every proxy on the way take {size}?"
+            raise
+
+    def put_document(self, identity: str, document: bytes) -> None:
+        """Store the DocumentReference: the commit."""
+        self._client.send(
+            "PUT",
+            f"{self.base}/DocumentReference/{identity}",
+            operation="store DocumentReference",
+            content=document,
+            headers=_PUT,
+            transient=_TRANSIENT,
+            wants_body=False,
+        )
+
+    def delete_binary(self, identity: str) -> None:
+        """Remove a Binary, in one attempt; one that is not there is fine."""
+        self._client.send(
+            "DELETE",
+            f"{self.base}/Binary/{identity}",
+            operation="remove Binary",
+            headers={"Accept": _FHIR},
+            accept=_GONE,
+            retry=False,
+            wants_body=False,
+        )
+
+
+def _explain(error: ServiceError, length: int) -> NoReturn:
+    """Raise the error as a person handles it who knows that the request is one large file."""
+    match error.status:
+        case 413:
+            reference, what = "transfer-too-large", f"the server takes no request of {length:,} bytes"
+            hint = "raise the limit of the server, and of proxies before it, for the size of a request body"
+        case 507:
+            reference, what = "transfer-store-full", "the store is full"
+            hint = "free space on the server, then continue the job"
+        case _:
+            raise error
+    raise ServiceError(
+        reference,
+        f"send: the zip did not get in: {what}",
+        context=error.context,
+        hint=hint,
+        operation=error.operation,
+        status=error.status,
+    ) from None

@@ -1,0 +1,266 @@
+"""``transfer_load``: one zip, one Binary, one DocumentReference (document 3 §7).
+
+1. Read the input once: names, sizes, hashes, lines.
+2. Ask the store what it has for the project, before anything expensive is done.
+3. Make the zip in the job's ``send/`` directory.
+4. Upload it as a Binary, unless the store has it.
+5. Put the DocumentReference last, onto the id that the receiving process finds: the commit.
+6. Remove the Binaries that nothing points to any more, best effort, and the zip.
+
+Every step is idempotent and leads to the same ids, so after a crash at any moment the same command ends at the same
+state of the store, and a second send changes nothing there.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from tasks.send.transfer.archive import Archive, write_archive
+from tasks.send.transfer.contents import Contents, survey
+from tasks.send.transfer.documents import MAX_SIZE, Hit, Transfer
+from tasks.send.transfer.journal import Journal, load_journal, save_journal
+from tasks.send.transfer.store import Bounds, FhirStore
+from tasks.shared.errors import InputError, SluiceError
+from tasks.shared.http import ServiceClient
+from tasks.shared.ndjson.files import storage_error
+from tasks.shared.step import StepContext, StepResult
+
+ARCHIVE: Final = "transfer.zip"
+
+log = logging.getLogger("sluice.send")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the commit found and did. ``removed`` counts Binaries, ``warnings`` quote no data."""
+
+    document: str
+    removed: int
+    warnings: tuple[str, ...]
+
+
+def run(
+    context: StepContext,
+    *,
+    bounds: Bounds | None = None,
+    sleep: Callable[[float], None] | None = None,
+    now: Callable[[], datetime] = lambda: datetime.now(UTC),
+) -> StepResult:
+    """Send everything in the input directory as one zip.
+
+    ``bounds``, ``sleep`` (seconds) and ``now`` (with a zone) are seams for tests. Raises ``InputError`` for
+    a missing URL or identifier, ``DataError`` for input that cannot be sent, ``TransientError`` when the server stays
+    away or busy, ``ServiceError`` when it refuses, ``StorageError``, ``Stopped``.
+    """
+    bounds = bounds or Bounds()
+    send = context.config.services.send
+    if send.url is None:
+        raise InputError("send-url", "send: there is no FHIR server to send to", context="services.send.url")
+    transfer = Transfer(
+        _identifier(send.transfer.project_identifier, "project"),
+        _identifier(send.transfer.organization_identifier, "organization"),
+    )
+    directory = context.job_dir / "send"
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise storage_error(error, directory) from None
+    with ServiceClient(
+        "send",
+        tls=context.config.tls,
+        retry=context.config.retry,
+        auth=send.auth,
+        credentials_origin=str(send.url),
+        timeout=bounds.request_seconds,
+        stop=context.stop,
+        stats=context.stats,
+        max_connections=1,
+        sleep=sleep,
+    ) as client:
+        store = FhirStore(client, str(send.url), bounds)
+        date = now().isoformat(timespec="seconds")
+        return _Sending(context, transfer, store, directory).run(date)
+
+
+def _identifier(value: str | None, name: str) -> str:
+    if value is None:
+        key = f"services.send.transfer.{name}_identifier"
+        raise InputError("transfer-identifier", f"send: transfer_load needs a {name} identifier", context=key)
+    return value
+
+
+class _Sending:
+    """One run of the step."""
+
+    def __init__(self, context: StepContext, transfer: Transfer, store: FhirStore, directory: Path) -> None:
+        self._context = context
+        self._transfer = transfer
+        self._store = store
+        self._directory = directory
+        self._path = directory / ARCHIVE
+        self._journal = Journal("", "", "")
+
+    def run(self, date: str) -> StepResult:
+        contents = self._survey()
+        self._journal = load_journal(self._directory, target=self._store.base, contents=contents.identity, date=date)
+        self._store.find(self._transfer)
+        uploaded = self._upload(contents)
+        archive = self._archive(contents)
+        outcome = self._commit(archive)
+        self._remove_zip()
+        return self._result(contents, archive, outcome, uploaded=uploaded)
+
+    # The zip
+
+    def _survey(self) -> Contents:
+        progress = self._context.progress
+        progress.say("reads the files")
+
+        def read(size: int) -> None:
+            self._context.stop.check()
+            progress.add(bytes=size)
+
+        return survey(self._context.input_dir, read=read)
+
+    def _archive(self, contents: Contents) -> Archive:
+        """The facts of the zip; it is made when they are not known."""
+        return self._journal.archive or self._pack(contents)
+
+    def _pack(self, contents: Contents) -> Archive:
+        """Make the zip."""
+        progress = self._context.progress
+        progress.begin("packs the zip")
+        progress.expect(bytes=contents.size)
+        self._remove_zip()  # one of other contents must not stand under this name with a journal of these
+
+        def packed(size: int) -> None:
+            self._context.stop.check()
+            progress.add(bytes=size)
+
+        archive = write_archive(contents, self._path, packed=packed)
+        if archive != self._journal.archive:
+            self._note(archive=archive, uploaded=False)
+        return archive
+
+    def _has_zip(self, archive: Archive) -> bool:
+        """Whether the finished zip is there: under its final name it is complete."""
+        try:
+            return self._path.stat().st_size == archive.size
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise storage_error(error, self._path) from None
+
+    def _remove_zip(self) -> None:
+        try:
+            self._path.unlink(missing_ok=True)
+        except OSError as error:
+            raise storage_error(error, self._path) from None
+
+    # The server
+
+    def _upload(self, contents: Contents) -> bool:
+        """Get the Binary to the server; whether that took an upload."""
+        archive = self._archive(contents)
+        if self._store.holds(self._transfer.binary_id(archive), archive, uploaded=self._journal.uploaded):
+            return False
+        if not self._has_zip(archive):
+            archive = self._pack(contents)
+        identity = self._transfer.binary_id(archive)
+        self._note(leftovers=_with(self._journal.leftovers, [identity]), uploaded=False)
+        progress = self._context.progress
+        progress.begin(f"uploads {archive.size / 1e6:,.1f} MB")
+
+        def sent(count: int) -> None:
+            progress.say(fraction=count / archive.size)
+
+        self._store.put_binary(identity, self._path, archive, sent=sent)
+        self._note(uploaded=True)
+        return True
+
+    def _commit(self, archive: Archive) -> Outcome:
+        """Let the DocumentReference point to the Binary, then remove what it pointed to before."""
+        hits = self._store.find(self._transfer)
+        first = hits[0] if hits else None
+        identity = first.id if first is not None else self._transfer.document_id
+        warnings = self._warnings(hits)
+        current = self._transfer.binary_id(archive)
+        if first is None or not self._transfer.stands(first, archive):
+            if first is not None and self._transfer.owns(first):
+                self._note(leftovers=_with(self._journal.leftovers, first.binaries(self._store.base)))
+            self._store.put_document(identity, self._transfer.document(identity, archive, self._journal.date))
+        kept = {current, *(one for hit in hits[1:] for one in hit.binaries(self._store.base))}
+        removed, left = self._tidy([one for one in self._journal.leftovers if one not in kept])
+        if left:
+            text = "{} zips of earlier sends could not be removed from the server; nothing points to them any more"
+            warnings.append(text.format(len(left)))
+        self._note(leftovers=tuple(left))
+        return Outcome(identity, removed, tuple(warnings))
+
+    def _tidy(self, identities: Sequence[str]) -> tuple[int, list[str]]:
+        """Remove Binaries, best effort: how many are gone, and which are left."""
+        left: list[str] = []
+        for identity in identities:
+            try:
+                self._store.delete_binary(identity)
+            except SluiceError as error:
+                log.warning("send: Binary/%s was not removed (%s)", identity, error.status or error.reference)
+                left.append(identity)
+        return len(identities) - len(left), left
+
+    def _warnings(self, hits: Sequence[Hit]) -> list[str]:
+        warnings: list[str] = []
+        if len(hits) > 1:
+            warnings.append(
+                f"the server has {len(hits)} DocumentReferences for this project; the first one, which the receiving "
+                "process takes, now points to this zip, the others stay as they are"
+            )
+        if hits and not self._transfer.owns(hits[0]):
+            warnings.append(
+                "the DocumentReference of this project did not name this organization as its author; it was replaced"
+            )
+        return warnings
+
+    # Reporting
+
+    def _note(self, **changes: Any) -> None:
+        self._journal = replace(self._journal, **changes)
+        save_journal(self._directory, self._journal)
+
+    def _result(self, contents: Contents, archive: Archive, outcome: Outcome, *, uploaded: bool) -> StepResult:
+        warnings = list(outcome.warnings)
+        if archive.size > MAX_SIZE:
+            warnings.append(
+                "the zip is larger than attachment.size can say (2 GiB); the DocumentReference leaves it out"
+            )
+        for text in warnings:
+            log.warning("send: %s", text)
+        return StepResult(
+            files=len(contents.members),
+            resources_in=contents.lines,
+            resources_out=contents.lines,
+            lines_in=contents.lines,
+            bytes_in=contents.size,
+            bytes_out=archive.size,
+            warnings=tuple(warnings),
+            details={
+                "document": f"DocumentReference/{outcome.document}",
+                "binary": f"Binary/{self._transfer.binary_id(archive)}",
+                "zip_sha256": archive.sha256,
+                "already_there": not uploaded,
+                "removed_binaries": outcome.removed,
+                "requests": self._context.stats.requests,
+            },
+        )
+
+
+def _with(known: Sequence[str], more: Sequence[str]) -> tuple[str, ...]:
+    """Both, each once, in order."""
+    return tuple(dict.fromkeys((*known, *more)))

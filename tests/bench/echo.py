@@ -1,0 +1,181 @@
+"""The service that the benchmarks of outgoing calls measure against, and how fast ``http.client`` is with it.
+
+performance.md says how fast a client can be at all: two threads of ``http.client`` that post 80 kB to a service which
+sends them back. How fast that is depends on the service: one that a benchmark writes on bare sockets takes 940 MB/s,
+one written as services are written 250. The page means the second, so this one is an ASGI application under uvicorn, in
+a process of its own. Ours and the limit go against the same service, in turn, several rounds of each.
+
+With fewer cores than processes that want one, a ratio is that of the CPU time of both sides, not of the client's.
+"""
+
+from __future__ import annotations
+
+import http.client
+import multiprocessing
+import socket
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from typing import Any
+
+import uvicorn
+
+MB = 1_000_000
+KILOBYTES = 250
+"""What makes ``bundles`` give lines of 80 kB on average, the size of the limit's requests."""
+
+_RESOURCE = b'{"name":"resource","resource":'
+_PROBE = b'"sluice-probe"'
+_OUTCOME = b'{"resourceType":"OperationOutcome","issue":[{"severity":"information","code":"informational"}]}'
+_DONE = b'{"response":{"status":"200 OK","etag":"W/\\"1\\"","lastModified":"2026-01-01T00:00:00Z"}}'
+_BODY = bytes(80_000)
+
+
+def answer(path: str, body: bytes) -> tuple[int, bytes]:
+    """Status and body: what each kind of service says to what the benchmarks send it."""
+    if path.endswith("/validateResource"):
+        return 200, _OUTCOME
+    if path.endswith("/fhir"):
+        entries = body.count(b'"request":{"method":"PUT"')
+        return 200, b'{"resourceType":"Bundle","type":"transaction-response","entry":[%s]}' % b",".join(
+            [_DONE] * entries
+        )
+    at = body.find(_RESOURCE, 0, 4096)
+    if at < 0:
+        return 200, body
+    if body.find(_PROBE, at, at + 200) >= 0:
+        return 400, b""
+    return 200, body[at + len(_RESOURCE) : -len(b"}]}")]
+
+
+async def application(scope: Any, receive: Any, send: Any) -> None:
+    """The service: it reads all of a request, then answers."""
+    parts: list[bytes] = []
+    more = True
+    while more:
+        message = await receive()
+        parts.append(message["body"])
+        more = message.get("more_body", False)
+    status, body = answer(scope["path"], b"".join(parts))
+    headers = [(b"content-type", b"application/fhir+json"), (b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def serve(ready: Connection) -> None:
+    """Serve ``application``; says its port when it listens."""
+    # With the protocol named, asyncio sets TCP_NODELAY: without, head and body of an answer are 40 ms apart.
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.bind(("127.0.0.1", 0))
+    listener.listen(64)
+    ready.send(listener.getsockname()[1])
+    config = uvicorn.Config(application, http="h11", lifespan="off", access_log=False, log_level="error")
+    uvicorn.Server(config).run([listener])
+
+
+def serve_slowly(ready: Connection, seconds: float) -> None:
+    """Serve under ``/slow<N>/`` what takes ``seconds``, N at once: on bare sockets, as little as can be besides."""
+    slots = {number: threading.Semaphore(number) for number in (1, 4, 16)}
+
+    def talk(connection: socket.socket) -> None:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with connection, connection.makefile("rb", 1 << 18) as file:
+            while line := file.readline():
+                length = 0
+                while (header := file.readline()) not in (b"\r\n", b""):
+                    if header.lower().startswith(b"content-length:"):
+                        length = int(header[15:])
+                body = file.read(length)
+                path = line.split()[1].decode()
+                with slots[int(path.split("/slow")[1].split("/")[0])]:
+                    time.sleep(seconds)
+                status, text = answer(path, body)
+                connection.sendall(b"HTTP/1.1 %d X\r\nContent-Length: %d\r\n\r\n" % (status, len(text)) + text)
+
+    server = socket.create_server(("127.0.0.1", 0), backlog=64)
+    ready.send(server.getsockname()[1])
+    while True:
+        accepted, _ = server.accept()
+        threading.Thread(target=talk, args=(accepted,), daemon=True).start()
+
+
+@contextmanager
+def serving(target: Callable[..., None] = serve, *arguments: Any) -> Iterator[int]:
+    """The port of a service in a process of its own: a fresh interpreter, a fork would share memory figures."""
+    context = multiprocessing.get_context("spawn")
+    mine, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=target, args=(theirs, *arguments), daemon=True)
+    process.start()
+    try:
+        yield mine.recv()
+    finally:
+        process.terminate()
+        process.join()
+        mine.close()
+        theirs.close()
+
+
+def in_threads(number: int, work: Callable[[], None]) -> float:
+    """Seconds that ``work`` takes in so many threads."""
+    threads = [threading.Thread(target=work) for _ in range(number)]
+    started = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return time.perf_counter() - started
+
+
+def requests_a_second(port: int, path: str, count: int, threads: int = 2, body: bytes = _BODY) -> float:
+    """What ``http.client`` reaches in ``threads`` threads, ``count`` requests in all, 80 kB each."""
+
+    def post() -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", port)
+        for _ in range(count // threads):
+            connection.request("POST", path, body, {"Content-Type": "application/fhir+json"})
+            connection.getresponse().read()
+        connection.close()
+
+    return count // threads * threads / in_threads(threads, post)
+
+
+def limit(port: int, path: str = "/echo", size: int = 50 * MB, threads: int = 2, body: bytes = _BODY) -> float:
+    """The same in MB/s, ``size`` bytes in all."""
+    return requests_a_second(port, path, max(threads, size // len(body)), threads, body) * len(body) / MB
+
+
+@dataclass
+class Rounds:
+    """What several rounds gave."""
+
+    values: list[float] = field(default_factory=list)
+
+    @property
+    def best(self) -> float:
+        """The largest."""
+        return max(self.values)
+
+    @property
+    def median(self) -> float:
+        """The one in the middle."""
+        return statistics.median(self.values)
+
+
+def in_turn(rounds: int, *measures: Callable[[int], float]) -> list[Rounds]:
+    """Each measure once in every round, so that what else the machine does meets all alike; each gets the round."""
+    found = [Rounds() for _ in measures]
+    for number in range(rounds):
+        for one, measure in zip(found, measures, strict=True):
+            one.values.append(measure(number))
+    return found
+
+
+def ratio(ours: Rounds, theirs: Iterable[float] | Rounds) -> str:
+    """Ours to theirs: best to best, and the median of the rounds' own ratios."""
+    values = theirs.values if isinstance(theirs, Rounds) else list(theirs)
+    pairs = [mine / other for mine, other in zip(ours.values, values, strict=True)]
+    return f"{ours.best / max(values):.2f} best to best, {statistics.median(pairs):.2f} median of the rounds"

@@ -1,0 +1,217 @@
+"""Packaged operation (4-product.md §6): compose file, container file, systemd units, as far as they can be read here.
+
+Nothing is built or started: there is no container runtime and no systemd in the tests.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from configparser import RawConfigParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from flows.server import QUIET, SERVER
+from tests.conftest import ROOT
+
+DEPLOYMENTS = ROOT / "deployments"
+COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOYMENTS / "compose.yaml").read_text(encoding="utf-8"))
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+OURS = sorted(name for name, service in SERVICES.items() if service["image"].startswith("sluice:"))
+CONTAINERFILE = (DEPLOYMENTS / "Containerfile").read_text(encoding="utf-8")
+UNITS = sorted((DEPLOYMENTS / "systemd").glob("*.service"))
+SECRET = re.compile(r"PASSWORD|AUTH|SECRET|KEY|TOKEN")
+OPERATED = {key: value for key, value in SERVER.items() if key != "PREFECT_SERVER_CORS_ALLOWED_ORIGINS"}
+
+
+class TestCompose:
+    def test_it_has_a_database_a_server_a_worker_and_what_deploys(self) -> None:
+        assert set(SERVICES) == {"database", "server", "deploy", "worker"}
+        assert set(OURS) == {"server", "deploy", "worker"}
+
+    @pytest.mark.parametrize("name", SERVICES)
+    def test_every_image_is_pinned_by_a_tag(self, name: str) -> None:
+        tag = SERVICES[name]["image"].partition(":")[2]
+        assert re.match(r"\d+\.\d+", tag), SERVICES[name]["image"]
+
+    def test_every_service_that_stays_has_a_health_check_and_is_waited_for(self) -> None:
+        for name, service in SERVICES.items():
+            if name == "deploy":
+                assert service["healthcheck"] == {"disable": True}
+            else:
+                assert service["healthcheck"]["test"]
+                assert service["restart"] == "unless-stopped"
+        assert SERVICES["server"]["depends_on"]["database"]["condition"] == "service_healthy"
+        assert SERVICES["worker"]["depends_on"]["server"]["condition"] == "service_healthy"
+        assert SERVICES["worker"]["depends_on"]["deploy"]["condition"] == "service_completed_successfully"
+
+    def test_no_port_is_open_beyond_loopback(self) -> None:
+        ports = {name: service["ports"] for name, service in SERVICES.items() if "ports" in service}
+        assert list(ports) == ["server"]
+        assert all(port.startswith("127.0.0.1:") for port in ports["server"])
+        assert not any("network_mode" in service for service in SERVICES.values())
+
+    def test_the_database_is_reached_by_the_server_s_network_only_which_leads_nowhere(self) -> None:
+        assert SERVICES["database"]["networks"] == ["inner"]
+        assert COMPOSE["networks"]["inner"] == {"internal": True}
+
+    def test_no_secret_stands_in_the_file_and_none_may_be_left_out(self) -> None:
+        found = 0
+        for service in SERVICES.values():
+            for name, value in service.get("environment", {}).items():
+                if SECRET.search(name):
+                    found += 1
+                    assert re.fullmatch(r"\$\{SLUICE_[A-Z_]+:\?[^}]+\}", value), name
+        assert found == 5
+
+    def test_the_server_asks_for_a_login_and_its_clients_have_it(self) -> None:
+        login = SERVICES["server"]["environment"]["PREFECT_SERVER_API_AUTH_STRING"]
+        for name in ("worker", "deploy"):
+            assert SERVICES[name]["environment"]["PREFECT_API_AUTH_STRING"] == login
+            assert "PREFECT_SERVER_API_AUTH_STRING" not in SERVICES[name]["environment"]
+
+    def test_the_server_is_set_up_as_the_embedded_one_is(self) -> None:
+        assert OPERATED.items() <= SERVICES["server"]["environment"].items()
+
+    @pytest.mark.parametrize("name", OURS)
+    def test_no_telemetry_and_no_forgotten_second_server(self, name: str) -> None:
+        assert QUIET.items() <= SERVICES[name]["environment"].items()
+
+    @pytest.mark.parametrize("name", OURS)
+    def test_a_service_of_ours_may_do_nothing_it_does_not_need(self, name: str) -> None:
+        service = SERVICES[name]
+        assert service["read_only"]
+        assert service["cap_drop"] == ["ALL"]
+        assert service["security_opt"] == ["no-new-privileges:true"]
+        assert not service.get("privileges", service.get("privileged"))
+        assert "user" not in service, "the image says who, and it is not root"
+
+    def test_a_run_has_time_to_end_cleanly(self) -> None:
+        assert int(SERVICES["worker"]["stop_grace_period"].removesuffix("s")) >= 15
+        assert SERVICES["worker"]["init"]
+
+    def test_data_and_records_are_in_volumes(self) -> None:
+        assert set(COMPOSE["volumes"]) == {"database", "jobs"}
+        assert "jobs:/var/lib/sluice" in SERVICES["worker"]["volumes"]
+        assert any(one.startswith("database:") for one in SERVICES["database"]["volumes"])
+
+    def test_every_prefect_setting_exists(self) -> None:
+        from prefect.settings import Settings
+
+        known = settings_of(Settings) | {"PREFECT_API_URL"}
+        texts = [CONTAINERFILE, *(unit.read_text() for unit in UNITS)]
+        named = {name for text in texts for name in re.findall(r"\bPREFECT_[A-Z0-9_]+", text)}
+        named |= {name for s in SERVICES.values() for name in s.get("environment", {}) if name.startswith("PREFECT_")}
+        named -= {"PREFECT_HOME"}
+        assert len(named) > 20
+        assert sorted(named - known) == []
+
+
+def settings_of(model: Any) -> set[str]:
+    """The variables of Prefect's settings, by its own aliases and prefixes."""
+    prefix = model.model_config.get("env_prefix", "")
+    names: set[str] = set()
+    for name, field in model.model_fields.items():
+        kind = field.annotation
+        if isinstance(kind, type) and hasattr(kind, "model_fields"):
+            names |= settings_of(kind)
+        alias = field.validation_alias
+        choices = [str(choice) for choice in getattr(alias, "choices", [alias] if alias else [])]
+        names |= {choice.upper() for choice in choices} | {f"{prefix}{name}".upper()}
+    return names
+
+
+class TestContainerfile:
+    def test_every_stage_stands_on_a_base_pinned_to_the_patch(self) -> None:
+        assert re.search(r"^ARG PYTHON=python:3\.11\.\d+-slim-\w+$", CONTAINERFILE, re.MULTILINE)
+        assert re.findall(r"^FROM (\S+)", CONTAINERFILE, re.MULTILINE) == ["${PYTHON}", "${PYTHON}"]
+
+    def test_it_does_not_run_as_root(self) -> None:
+        users = re.findall(r"^USER (.+)$", CONTAINERFILE, re.MULTILINE)
+        assert users == ["10001:10001"]
+
+    def test_everything_installed_has_its_exact_version_from_the_constraints(self) -> None:
+        installs = re.findall(r"pip install (.+)$", CONTAINERFILE, re.MULTILINE)
+        assert installs
+        assert all("--constraint constraints.txt" in one for one in installs)
+
+    def test_what_is_installed_brings_all_packages_of_the_project(self) -> None:
+        copied = re.findall(r"^COPY (\w+) \1$", CONTAINERFILE, re.MULTILINE)
+        assert copied == ["config", "tasks", "flows", "deployments"]
+        ignored = (DEPLOYMENTS / "Containerfile.dockerignore").read_text(encoding="utf-8").splitlines()
+        for name in re.findall(r"^COPY (?!--)(.+) \S+$", CONTAINERFILE, re.MULTILINE):
+            for source in name.split():
+                assert f"!{source.split('/')[0]}" in ignored, source
+                assert (ROOT / source).exists()
+
+    def test_it_stops_by_sigterm_says_how_it_is_and_sends_nothing_to_anybody(self) -> None:
+        assert "\nSTOPSIGNAL SIGTERM\n" in CONTAINERFILE
+        assert "\nHEALTHCHECK " in CONTAINERFILE
+        assert "DO_NOT_TRACK=1" in CONTAINERFILE
+
+    def test_it_names_no_secret_and_no_registry_of_packages(self) -> None:
+        assert not re.search(r"(PASSWORD|AUTH_STRING|TOKEN|SECRET)\s*=", CONTAINERFILE)
+        assert "://" not in CONTAINERFILE.replace("http://127.0.0.1:8080/health", "")
+
+
+class Unit(RawConfigParser):
+    """A systemd unit; settings given more than once are lists."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(strict=False, delimiters=("=",), comment_prefixes=("#",))
+        self.text = path.read_text(encoding="utf-8")
+        self.optionxform = str  # type: ignore[assignment,method-assign]
+        self.read_string(self.text)
+
+    def environment(self) -> dict[str, str]:
+        return dict(re.findall(r"^Environment=(\w+)=(.*)$", self.text, re.MULTILINE))
+
+
+@pytest.mark.parametrize("path", UNITS, ids=lambda path: path.stem)
+class TestUnit:
+    def test_it_is_hardened(self, path: Path) -> None:
+        service = Unit(path)["Service"]
+        for name in ("NoNewPrivileges", "PrivateTmp", "PrivateDevices", "ProtectHome", "RestrictNamespaces"):
+            assert service[name] == "yes"
+        assert service["ProtectSystem"] == "strict"
+        assert service["CapabilityBoundingSet"] == ""
+        assert service["UMask"] == "0077"
+        assert service["StateDirectoryMode"] == "0700"
+        assert service["User"] == "sluice"
+
+    def test_a_run_has_time_to_end_cleanly_and_is_told_by_sigterm(self, path: Path) -> None:
+        service = Unit(path)["Service"]
+        assert service["KillSignal"] == "SIGTERM"
+        assert int(service["TimeoutStopSec"]) >= 15
+        assert service.get("KillMode", "control-group") == "control-group"
+
+    def test_secrets_come_from_a_file(self, path: Path) -> None:
+        unit = Unit(path)
+        assert unit["Service"]["EnvironmentFile"].startswith("/etc/sluice/")
+        assert not any(SECRET.search(name) for name in unit.environment())
+
+    def test_no_telemetry(self, path: Path) -> None:
+        unit = Unit(path)
+        wanted = OPERATED if "server" in path.stem else dict.fromkeys(QUIET)
+        for name in set(wanted) - {"PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT"}:
+            assert unit.environment()[name] == SERVER[name]
+
+    @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
+    def test_systemd_finds_no_fault_in_it(self, path: Path, tmp_path: Path) -> None:
+        copy = tmp_path / path.name
+        copy.write_text(re.sub(r"^ExecStart=\S+", "ExecStart=/bin/true", path.read_text(), flags=re.MULTILINE))
+        ran = subprocess.run(
+            ["systemd-analyze", "verify", "--man=no", str(copy)], capture_output=True, text=True, timeout=60
+        )
+        about_it = [line for line in ran.stderr.splitlines() if path.name in line]
+        assert not about_it, ran.stderr
+
+
+def test_the_server_unit_listens_on_loopback_and_reaches_nothing_else() -> None:
+    service = Unit(DEPLOYMENTS / "systemd/sluice-server.service")["Service"]
+    assert "--host 127.0.0.1" in service["ExecStart"]
+    assert (service["IPAddressDeny"], service["IPAddressAllow"]) == ("any", "localhost")

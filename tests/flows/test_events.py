@@ -1,0 +1,153 @@
+"""The vocabulary of events: code, JSON Schema and page say the same; a line holds one event (docs/observability.md)."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import msgspec
+import pytest
+from jsonschema import Draft202012Validator, ValidationError
+
+from flows import schemas
+from flows.events import (
+    KINDS,
+    Entry,
+    Export,
+    Gate,
+    Head,
+    Job,
+    KickOff,
+    Step,
+    Wait,
+    kind_of,
+    schema,
+)
+from flows.summary import Summary
+from tasks.shared.events import Download, Event, RequestRetry, Status
+from tests.docs.references import ROOT
+
+PAGE = (ROOT / "docs/observability.md").read_text(encoding="utf-8")
+HEAD = Head(time="2026-03-02T09:15:19.102Z", job="368f91e2-dd1f-4d71-8c99-58332d55a824", run=1)
+
+EXAMPLES: list[Event] = [
+    Job(state="created", steps=["local_import", "send"]),
+    Job(state="failed", error="disk-full"),
+    KickOff(extraction="0b0f4a0a-2ff9-4d0c-8f4c-0f3f3f1f1f1f"),
+    Status(message="extracting: 3 of 7 batches", fraction=0.4),
+    Download(file="core.ndjson.zst", bytes=10, lines=1, seconds=0.5, sha256="0" * 64),
+    RequestRetry(service="send", operation="send transaction", attempt=1, attempts=5, wait=1.0, status=503),
+    Step(state="completed", files=1, seconds=0.1),
+    Export(mode="s3_upload", files=3),
+    Wait(state="decided", approved=False),
+    Gate(state="closed", findings=2, resources=1),
+]
+
+
+def validator() -> Draft202012Validator:
+    return Draft202012Validator(schema())
+
+
+def rows(text: str) -> set[str]:
+    """The keys in the first column of a section's tables."""
+    cells = re.findall(r"^\| (`.+?`) \|", text, re.MULTILINE)
+    return {key for cell in cells for key in re.findall(r"`([^`]+)`", cell)}
+
+
+def paths(kind: Any, prefix: str = "") -> set[str]:
+    """The key paths of the leaves of a struct."""
+    found: set[str] = set()
+    for one in msgspec.structs.fields(kind):
+        name = f"{prefix}{one.encode_name}"
+        inner = [part for part in (one.type, *getattr(one.type, "__args__", ())) if _is_struct(part)]
+        if inner:
+            listed = "[]" if str(one.type).startswith("list") else ""
+            found |= paths(inner[0], f"{name}{listed}.")
+        else:
+            found.add(name)
+    return found
+
+
+def _is_struct(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+
+
+def test_there_is_an_example_of_every_kind() -> None:
+    assert {type(event) for event in EXAMPLES} == set(KINDS)
+
+
+@pytest.mark.parametrize("event", EXAMPLES, ids=lambda event: f"{kind_of(event)}")
+def test_every_event_validates_against_the_schema_and_reads_back(event: Event) -> None:
+    line = Entry(HEAD, event).line()
+    assert line.endswith(b"}\n")
+    assert line.count(b"\n") == 1
+    validator().validate(json.loads(line))
+    assert Entry.of(line) == Entry(HEAD, event)
+
+
+def test_the_head_is_always_whole_and_what_does_not_apply_is_left_out() -> None:
+    document = json.loads(Entry(HEAD, Wait(state="asked")).line())
+    assert set(document) == {"time", "job", "run", "step", "position", "event", "state"}
+    assert document["event"] == "wait"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"patient": "x"}, {"event": "unheard-of"}, {"run": "1"}, {"state": "unheard-of"}, {"time": None}],
+    ids=lambda change: next(iter(change)),
+)
+def test_what_is_not_in_the_vocabulary_is_refused_by_the_schema(change: dict[str, object]) -> None:
+    document = json.loads(Entry(HEAD, Job(state="started")).line()) | change
+    with pytest.raises(ValidationError):
+        validator().validate(document)
+
+
+@pytest.mark.parametrize("line", [b"", b"\n", b"{", b'{"time":"2026-', b"[]", b"\xff\xfe", b'{"event":"job"}', b"null"])
+def test_a_torn_line_is_no_entry(line: bytes) -> None:
+    assert Entry.of(line) is None
+
+
+def test_a_kind_of_a_later_version_is_no_entry_and_a_later_field_is_passed_over() -> None:
+    document = json.loads(Entry(HEAD, Job(state="started")).line())
+    assert Entry.of(json.dumps(document | {"event": "later"}).encode()) is None
+    assert Entry.of(json.dumps(document | {"later": 1}).encode()) == Entry(HEAD, Job(state="started"))
+
+
+def test_the_kept_schemas_are_current() -> None:
+    for name, text in schemas.texts().items():
+        kept = (ROOT / "docs/schemas" / name).read_text(encoding="utf-8")
+        assert kept == text, "python -m flows.schemas docs/schemas"
+        Draft202012Validator.check_schema(json.loads(text))
+
+
+def test_the_page_lists_exactly_the_kinds_and_their_fields() -> None:
+    events = PAGE.partition("\n## Events\n")[2].partition("\n## ")[0]
+    general, *sections = re.split(r"^### ", events, flags=re.MULTILINE)
+    described = {match[1]: rows(text) for text in sections if (match := re.match(r"`([a-z-]+)`\n", text))}
+    assert described == {kind_of_class(kind): fields(kind) for kind in KINDS}
+    assert rows(general) == {one.encode_name for one in msgspec.structs.fields(Head)} | {"event"}
+
+
+def kind_of_class(kind: type[Event]) -> str:
+    return str(kind.__struct_config__.tag)
+
+
+def fields(kind: type[Event]) -> set[str]:
+    return {one.encode_name for one in msgspec.structs.fields(kind)}
+
+
+def test_the_page_names_every_value_of_a_state() -> None:
+    for component in schema()["$defs"].values():
+        for value in component["properties"].get("state", {}).get("enum", ()):
+            assert f"`{value}`" in PAGE, value
+
+
+def test_the_page_lists_exactly_the_keys_of_the_summary() -> None:
+    section = PAGE.partition("\n## Summary\n")[2].partition("\n## ")[0]
+    assert rows(section) == paths(Summary)
+
+
+def test_the_example_on_the_page_is_an_event() -> None:
+    (example,) = re.findall(r"^```json\n(.+?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    validator().validate(json.loads(example))

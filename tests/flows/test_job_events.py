@@ -1,0 +1,136 @@
+"""What a job tells at each of its turns, with the record kept in memory (docs/observability.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from pydantic import BaseModel
+
+from flows import summary
+from flows.api import Label, PrefectApi
+from flows.directory import JobDirectory
+from flows.eventlog import read_events
+from flows.events import Gate, Job, Step, Wait
+from flows.inputs import JobInputs
+from flows.job import Job as RunningJob
+from flows.journal import Journal
+from flows.pipeline import decide, stopped
+from flows.presenter import Presenter
+from flows.record import Approval, RecordWriter, StepRecord
+from tasks.shared.errors import GateError, NetworkError, ReconciliationError, Stopped
+from tasks.shared.events import Event
+
+JOB = "368f91e2-dd1f-4d71-8c99-58332d55a824"
+STEPS = ("local_import", "validation", "wait", "send")
+COMMENT = "Meier has two ids"
+
+
+class Labels(RecordWriter):
+    """The record, in memory; ``away`` is the Prefect API that does not answer."""
+
+    def __init__(self) -> None:
+        super().__init__(cast("PrefectApi", None), JOB)
+        self.away = False
+
+    def set(self, **labels: Label | BaseModel | None) -> None:
+        if self.away:
+            raise NetworkError("prefect-unreachable", "the Prefect API does not answer")
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[RunningJob]:
+    config = tmp_path / "config.yaml"
+    config.write_text(
+        "services: {local_import: {dir: data}, validation: {url: 'http://v.test'}, "
+        "send: {send_as: direct_resource_load, url: 'http://f.test'}}\n"
+        f"pipeline: {{enabled_steps: [{', '.join(STEPS)}]}}\njobs_dir: {tmp_path}/jobs\n"
+    )
+    inputs = JobInputs(config=str(config))
+    directory = JobDirectory.of(tmp_path / "jobs", JOB)
+    directory.create()
+    with Journal.opened(directory.path, JOB, STEPS) as journal:
+        yield RunningJob(
+            id=JOB, inputs=inputs, loaded=inputs.load(), directory=directory, writer=Labels(), presenter=Presenter(),
+            journal=journal, steps={n: StepRecord(position=n, name=name) for n, name in enumerate(STEPS, start=1)},
+        )  # fmt: skip
+
+
+def told(job: RunningJob) -> list[Event]:
+    """The events of the job, without those of its beginning."""
+    return [entry.event for entry in read_events(job.directory.path)][2:]
+
+
+def document(job: RunningJob) -> summary.Summary:
+    found = summary.read(job.directory.path)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("findings", [0, 2])
+def test_the_gate_tells_what_it_did_and_closed_it_ends_the_job(job: RunningJob, findings: int) -> None:
+    job.course.results[2] = {"details": {"findings": findings, "resources_with_findings": 1 if findings else 0}}
+    job.passed_gate(2, GateError("validation-findings", "x") if findings else None)
+    if findings:
+        end = Job(state="failed", error="validation-findings")
+        assert told(job) == [Gate(state="closed", findings=2, resources=1), end]
+        assert document(job).state == "failed"
+    else:
+        assert told(job) == [Gate(state="open", findings=0, resources=0)]
+
+
+def test_a_no_at_the_wait_cancels_the_job_and_the_comment_stays_in_the_record(job: RunningJob) -> None:
+    job.approvals[3] = Approval(approved=False, comment=COMMENT, who="anna@host", when="now")
+    state = decide(job, 3)
+    assert state is not None
+    assert told(job) == [
+        Wait(state="decided", approved=False),
+        Step(state="stopped", error="rejected"),
+        Job(state="cancelled", error="rejected"),
+    ]
+    assert document(job).state == "cancelled"
+    for name in ("events.ndjson", "summary.json"):
+        assert COMMENT not in (job.directory.path / name).read_text()
+
+
+def test_a_decision_is_not_told_again_by_a_wait_that_is_complete(job: RunningJob) -> None:
+    job.approvals[3] = Approval(approved=True)
+    job.steps[3] = StepRecord(position=3, name="wait", state="completed")
+    assert decide(job, 3) is None
+    assert told(job) == []
+
+
+@pytest.mark.parametrize(("reason", "state"), [("cancel", "cancelled"), ("SIGTERM", "stopped")])
+def test_a_stop_says_why(job: RunningJob, reason: str, state: Any) -> None:
+    stopped(job, 4, Stopped(reason))
+    assert told(job) == [Step(state="stopped"), Job(state=state, reason=reason)]
+    assert document(job).state == state
+    assert [entry.head.position for entry in read_events(job.directory.path)][2:] == [4, 4]
+
+
+def test_a_process_that_does_not_wait_for_its_threads_tells_its_end(job: RunningJob) -> None:
+    job.leave("SIGINT")
+    assert told(job) == [Job(state="stopped", reason="SIGINT")]
+    assert document(job).state == "stopped"
+
+
+def test_a_failure_is_told_also_when_the_record_cannot_be_written(job: RunningJob) -> None:
+    cast("Labels", job.writer).away = True
+    with pytest.raises(NetworkError):
+        job.failed(4, ReconciliationError("lines-differ", "send read 6 lines, the step before wrote 7"))
+    assert told(job) == [Step(state="failed", error="lines-differ"), Job(state="failed", error="lines-differ")]
+    error = document(job).error
+    assert error is not None
+    assert (error.reference, error.step) == ("lines-differ", "send")
+    assert document(job).steps[3].state == "failed"
+
+
+def test_a_failure_before_the_first_step_belongs_to_none(job: RunningJob) -> None:
+    job.failed(None, NetworkError("connect-failed", "x"))
+    assert told(job) == [Job(state="failed", error="connect-failed")]
+    error = document(job).error
+    assert error is not None
+    assert error.step is None
+    assert error.transient

@@ -1,0 +1,217 @@
+"""What a run tells: which run and step an event belongs to, retries from the client's log, ends however a run ends."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+
+import httpx
+import pytest
+
+from config import RetryConfig, TlsConfig
+from flows.afterwards import cancelled
+from flows.eventlog import EventLog, read_events
+from flows.events import Entry, Export, Job, KickOff, Step, Wait
+from flows.journal import AnnouncedHandle, Journal, timestamp
+from flows.record import ErrorRecord, StepRecord
+from flows.telemetry import Trace
+from tasks.shared.errors import InputError, NetworkError, ServiceBusyError
+from tasks.shared.events import Event, RequestRetry, Status
+from tasks.shared.http import ServiceClient
+from tasks.shared.progress import Progress
+from tasks.shared.step import Handle, HandleStore
+
+JOB = "368f91e2-dd1f-4d71-8c99-58332d55a824"
+STEPS = ("http_import", "send")
+
+
+def events(directory: Path) -> list[Event]:
+    return [entry.event for entry in read_events(directory)]
+
+
+def heads(directory: Path) -> list[tuple[int, str | None, int | None]]:
+    return [(entry.head.run, entry.head.step, entry.head.position) for entry in read_events(directory)]
+
+
+def states(directory: Path) -> list[str]:
+    return [entry.event.state for entry in read_events(directory) if isinstance(entry.event, Job)]
+
+
+def test_the_first_run_is_created_and_started_later_ones_are_resumed(tmp_path: Path) -> None:
+    for _ in range(3):
+        with Journal.opened(tmp_path, JOB, STEPS) as journal:
+            journal.ends("failed", error="disk-full")
+    assert states(tmp_path) == ["created", "started", "failed", "resumed", "failed", "resumed", "failed"]
+    assert [run for run, _, _ in heads(tmp_path)] == [1, 1, 1, 2, 2, 3, 3]
+    first = events(tmp_path)[0]
+    assert isinstance(first, Job)
+    assert first.steps == list(STEPS)
+
+
+def test_events_belong_to_the_step_that_runs(tmp_path: Path) -> None:
+    with Journal.opened(tmp_path, JOB, STEPS) as journal:
+        journal.at("http_import", 1)
+        journal.tell(Step(state="running"))
+        Progress(collector=journal.tell).say("downloading")
+        journal.at("send", 2)
+        journal.tell(Step(state="running"))
+        journal.ends("completed")
+    nothing = (1, None, None)
+    assert heads(tmp_path) == [
+        nothing, nothing, (1, "http_import", 1), (1, "http_import", 1), (1, "send", 2), nothing,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("left", "state", "error", "reason"),
+    [
+        (InputError("steps-changed", "x"), "failed", "steps-changed", None),
+        (RuntimeError("text that may quote data"), "failed", "internal", None),
+        (KeyboardInterrupt(), "stopped", None, "KeyboardInterrupt"),
+    ],
+    ids=lambda one: type(one).__name__,
+)
+def test_a_run_that_an_exception_ends_has_an_end(
+    tmp_path: Path, left: BaseException, state: str, error: str | None, reason: str | None
+) -> None:
+    with pytest.raises(type(left)), Journal.opened(tmp_path, JOB, STEPS):
+        raise left
+    assert events(tmp_path)[-1] == Job(state=state, error=error, reason=reason)  # type: ignore[arg-type]
+    assert b"quote" not in (tmp_path / "events.ndjson").read_bytes()
+
+
+def test_an_end_is_told_once(tmp_path: Path) -> None:
+    def park(journal: Journal) -> None:
+        journal.ends("waiting")
+        raise KeyboardInterrupt  # Prefect leaves a parked flow with an exception too
+
+    with pytest.raises(KeyboardInterrupt), Journal.opened(tmp_path, JOB, STEPS) as journal:
+        park(journal)
+    assert states(tmp_path) == ["created", "started", "waiting"]
+
+
+def client(handler: httpx.MockTransport) -> ServiceClient:
+    retry = RetryConfig(max_attempts=3, initial_backoff_ms=1000, max_backoff_ms=1500)
+    return ServiceClient("services.send", tls=TlsConfig(), retry=retry, transport=handler, sleep=lambda _: None)
+
+
+def refuse(request: httpx.Request) -> httpx.Response:
+    raise httpx.ConnectError("refused", request=request)
+
+
+@pytest.mark.parametrize(
+    ("handler", "error", "status", "reference"),
+    [
+        (lambda _: httpx.Response(503, text="Patient Meier"), ServiceBusyError, 503, None),
+        (refuse, NetworkError, None, "connect-failed"),
+    ],
+)
+def test_every_retry_of_a_service_client_is_an_event(
+    tmp_path: Path, handler: object, error: type[Exception], status: int | None, reference: str | None
+) -> None:
+    transport = httpx.MockTransport(handler)  # type: ignore[arg-type]
+    with Journal.opened(tmp_path, JOB, STEPS) as journal, client(transport) as service:
+        journal.at("send", 2)
+        with pytest.raises(error):
+            service.send("GET", "http://service.test/fhir?name=Meier", operation="ask")
+    told = [entry for entry in read_events(tmp_path) if isinstance(entry.event, RequestRetry)]
+    assert [(entry.head.step, entry.head.position) for entry in told] == [("send", 2)] * 2
+    assert [entry.event for entry in told] == [
+        RequestRetry(
+            service="send", operation="ask", attempt=attempt, attempts=3, wait=wait, status=status, error=reference
+        )
+        for attempt, wait in ((1, 1.0), (2, 1.5))
+    ]
+    assert b"Meier" not in (tmp_path / "events.ndjson").read_bytes()
+
+
+def test_after_the_run_retries_are_no_events_of_it(tmp_path: Path) -> None:
+    with Journal.opened(tmp_path, JOB, STEPS) as journal:
+        journal.ends("completed")
+    before = events(tmp_path)
+    with client(httpx.MockTransport(refuse)) as service, pytest.raises(NetworkError):
+        service.send("GET", "http://service.test/", operation="ask")
+    assert events(tmp_path) == before
+
+
+def test_a_kickoff_is_told_when_the_handle_is_kept_and_its_end_too() -> None:
+    told: list[Event] = []
+    store = HandleStore()
+    handle = AnnouncedHandle(store, told.append)
+    handle.save(Handle("http://server.test/fhir/__status/1", "1"))
+    assert store.load() == handle.load() == Handle("http://server.test/fhir/__status/1", "1")
+    handle.save(None)
+    assert store.load() is None
+    assert told == [KickOff(extraction="1"), Status(message="the extraction job is gone")]
+
+
+def test_a_new_text_of_a_step_is_a_status_and_the_same_one_is_not() -> None:
+    told: list[Event] = []
+    progress = Progress(collector=told.append)
+    progress.say("submitting")
+    progress.say("extracting: 1 of 7", fraction=0.1)
+    progress.say("extracting: 1 of 7", fraction=0.1)
+    progress.say(fraction=0.2)
+    progress.begin("downloading")
+    assert told == [
+        Status(message="submitting"),
+        Status(message="extracting: 1 of 7", fraction=0.1),
+        Status(message="downloading"),
+    ]
+
+
+def test_without_a_collector_nobody_listens() -> None:
+    Progress().tell(Status(message="x"))
+
+
+def test_send_tells_what_was_delivered(tmp_path: Path) -> None:
+    counts = {"files": 3, "resources_in": 20, "resources_out": 19, "bytes_in": 5, "bytes_out": 4, "seconds": 0.5}
+    step = StepRecord(position=2, name="send", state="completed", **counts)
+    with Journal.opened(tmp_path, JOB, STEPS) as journal:
+        journal.completed(step, warnings=1, mode="transfer_load")
+        journal.completed(step.model_copy(update={"name": "http_import"}), warnings=0, mode="transfer_load")
+        journal.ends("completed")
+    completed = Step(state="completed", warnings=1, **counts)  # type: ignore[arg-type]
+    assert events(tmp_path)[2:4] == [completed, Export(mode="transfer_load", files=3, resources=19, bytes=4)]
+    assert not isinstance(events(tmp_path)[5], Export)
+
+
+def test_times_are_utc_with_milliseconds(tmp_path: Path) -> None:
+    moment = datetime(2026, 3, 2, 10, 15, 19, 102999, tzinfo=timezone(timedelta(hours=1)))
+    assert timestamp(moment) == "2026-03-02T09:15:19.102Z"
+    with EventLog(tmp_path) as log:
+        Journal(JOB, log, Trace(), clock=lambda: datetime(2026, 1, 1, tzinfo=UTC)).ends("completed")
+    assert [entry.head.time for entry in read_events(tmp_path)] == ["2026-01-01T00:00:00.000Z"]
+
+
+def test_the_created_time_is_that_of_the_first_run(tmp_path: Path) -> None:
+    with Journal.opened(tmp_path, JOB, STEPS) as first:
+        first.ends("waiting")
+    with Journal.opened(tmp_path, JOB, STEPS) as second:
+        second.ends("completed")
+    assert second.created == first.created == first.began
+    assert second.began >= first.began
+
+
+REJECTION = ErrorRecord(reference="rejected", message="rejected by a person")
+
+
+@pytest.mark.parametrize("rejection", [REJECTION, None])
+def test_a_parked_job_that_is_cancelled_says_so_as_a_part_of_the_run_that_parked_it(
+    tmp_path: Path, rejection: ErrorRecord | None
+) -> None:
+    with Journal.opened(tmp_path, JOB, STEPS) as journal:
+        journal.at("wait", 2)
+        journal.ends("waiting")
+    cancelled(tmp_path, JOB, rejection)
+    after: list[Entry] = list(read_events(tmp_path))[3:]
+    assert {(entry.head.run, entry.head.step, entry.head.position) for entry in after} == {(1, "wait", 2)}
+    told = [entry.event for entry in after]
+    if rejection:
+        assert told == [Wait(state="decided", approved=False), Job(state="cancelled", error="rejected")]
+    else:
+        assert told == [Job(state="cancelled", reason="cancel")]
+
+
+def test_a_cancelled_job_without_a_directory_is_no_error(tmp_path: Path) -> None:
+    cancelled(tmp_path / "gone", JOB)

@@ -1,0 +1,336 @@
+"""The lock across machines (4-product.md §6): a global concurrency limit with a lease, beside ``flock``."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from flows.lease import Lease, LeaseTakenError, LeaseTimes, Limits, lease_api, limit_name
+from flows.lock import JobBusyError, JobLock, is_held
+from flows.server import ApiAddress
+from tasks.shared.errors import NetworkError, SluiceError
+from tests.conftest import ROOT, Commands, wait_until
+from tests.flows.machines import other_machine
+
+QUICK = LeaseTimes(lease=1.0, margin=1.0, renew=0.1, retry=0.05, give_up=0.4, call=1.0)
+FROZEN = LeaseTimes(lease=1.0, margin=1.0, renew=3600.0)
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from flows.lock import JobLock
+with JobLock(Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.readline()
+print("released", flush=True)
+"""
+
+
+class Holder:
+    """A process that has the lock of a job until it is told to give it back."""
+
+    def __init__(self, directory: Path, environment: dict[str, str]) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", HOLDER, str(directory)], env=os.environ | environment, cwd=directory.parent,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        self.expect("held")
+
+    def expect(self, word: str) -> None:
+        assert self.process.stdout
+        assert self.process.stdout.readline() == f"{word}\n"
+
+    def release(self) -> None:
+        self.process.communicate("\n", timeout=30)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+@pytest.fixture
+def api(prefect_api: str, monkeypatch: pytest.MonkeyPatch) -> ApiAddress:
+    """The shared Prefect API, configured as a user would."""
+    monkeypatch.setenv("PREFECT_API_URL", prefect_api)
+    return ApiAddress(url=prefect_api)
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    """The directory of a job."""
+    directory = tmp_path / "jobs" / str(uuid4())
+    directory.mkdir(parents=True)
+    return directory
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, api: ApiAddress) -> dict[str, str]:
+    """The environment of another machine."""
+    return other_machine(tmp_path / "other-machine") | {"PREFECT_API_URL": api.url}
+
+
+@pytest.fixture
+def limits(api: ApiAddress) -> Iterator[Limits]:
+    with Limits(api) as found:
+        yield found
+
+
+def taken(api: ApiAddress, job: str) -> Lease | None:
+    """The lease, if it can be had."""
+    try:
+        return Lease(api, job, times=FROZEN).acquire()
+    except LeaseTakenError:
+        return None
+
+
+@contextmanager
+def fake_api(answers: dict[str, object]) -> Iterator[ApiAddress]:
+    """A Prefect API that gives one answer to each method, ``None`` being 404, until it goes away."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            answer = answers.get(self.command)
+            body = json.dumps(answer).encode()
+            self.send_response(404 if answer is None else 200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_POST = do_PATCH = do_DELETE = do_GET  # noqa: N815 - the names http.server looks for
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield ApiAddress(url=f"http://127.0.0.1:{server.server_port}/api")
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+class TestTwoMachines:
+    def test_while_one_has_the_job_the_other_is_refused_with_exit_code_4(
+        self, job: Path, elsewhere: dict[str, str]
+    ) -> None:
+        holder = Holder(job, elsewhere)
+        assert is_held(job)
+        with pytest.raises(JobBusyError) as caught, JobLock(job):
+            pass
+        assert caught.value.exit_code == 4
+        assert caught.value.reference == "job-busy"
+        assert str(holder.process.pid) in caught.value.message
+        holder.release()
+        assert not is_held(job)
+        with JobLock(job):
+            pass
+
+    def test_given_back_it_leaves_nothing_at_the_server(
+        self, job: Path, elsewhere: dict[str, str], limits: Limits
+    ) -> None:
+        holder = Holder(job, elsewhere)
+        found = limits.find(limit_name(job.name))
+        assert found
+        assert (found["limit"], found["active_slots"]) == (1, 1)
+        holder.release()
+        assert limits.find(limit_name(job.name)) is None
+
+    def test_after_kill_9_the_same_machine_goes_on_at_once_in_the_lease_of_the_dead(
+        self, job: Path, api: ApiAddress, limits: Limits
+    ) -> None:
+        holder = Holder(job, {"PYTHONPATH": str(ROOT), "PREFECT_API_URL": api.url})
+        before = limits.find(limit_name(job.name))
+        assert before
+        holder.kill()
+        assert not is_held(job)
+        with JobLock(job):
+            after = limits.find(limit_name(job.name))
+            assert after
+            assert after["id"] == before["id"]
+            assert after["updated"] > before["updated"]
+        assert limits.find(limit_name(job.name)) is None
+
+    def test_after_kill_9_the_other_machine_is_refused_until_the_lease_lapses(
+        self, job: Path, elsewhere: dict[str, str]
+    ) -> None:
+        Holder(job, elsewhere).kill()
+        assert is_held(job)
+        with pytest.raises(JobBusyError, match="job is being run"), JobLock(job):
+            pass
+        assert not JobLock.held
+
+    def test_who_has_no_lease_has_no_flock_either(self, job: Path, elsewhere: dict[str, str]) -> None:
+        holder = Holder(job, elsewhere)
+        with pytest.raises(JobBusyError):
+            JobLock(job).acquire()
+        holder.release()
+        Holder(job, {"PYTHONPATH": str(ROOT)}).release()
+
+    def test_a_command_on_the_other_machine_gets_4_and_status_says_running_there(
+        self, sluice: Commands, project: Path, elsewhere: dict[str, str]
+    ) -> None:
+        started = sluice("pipeline", "start", "config.yaml")
+        assert started.code == 0, started.err
+        directory = project / "jobs" / started.job
+        here = Holder(directory, {"PYTHONPATH": str(ROOT), "PREFECT_API_URL": elsewhere["PREFECT_API_URL"]})
+        refused = sluice("pipeline", "continue", "config.yaml", started.job, "--approve", env=elsewhere)
+        assert refused.code == 4, refused.err
+        assert "error[job-busy]" in refused.err
+        assert str(here.process.pid) in refused.err
+        here.release()
+        done = sluice("pipeline", "continue", "config.yaml", started.job, "--approve", env=elsewhere)
+        assert done.code == 0, done.err
+
+
+class TestLease:
+    def test_a_lapsed_lease_is_replaced_and_a_living_one_is_not(self, api: ApiAddress) -> None:
+        job = str(uuid4())
+        dead = Lease(api, job, times=FROZEN).acquire()
+        assert taken(api, job) is None
+        replaced: list[Lease] = []
+
+        def replace() -> bool:
+            lease = taken(api, job)
+            replaced.extend([lease] if lease else [])
+            return bool(replaced)
+
+        wait_until(replace, 10)
+        assert taken(api, job) is None
+        dead.release()
+        assert taken(api, job) is None, "a holder that comes back does not give back what another has"
+        replaced[0].release()
+
+    def test_a_renewed_lease_does_not_lapse(self, api: ApiAddress) -> None:
+        job = str(uuid4())
+        lease = Lease(api, job, times=QUICK).acquire()
+        until = time.monotonic() + QUICK.lease + QUICK.margin + 1.5
+        while time.monotonic() < until:
+            assert taken(api, job) is None
+            time.sleep(0.1)
+        lease.release()
+
+    def test_of_many_that_replace_a_lapsed_lease_one_gets_it(self, api: ApiAddress, limits: Limits) -> None:
+        job = str(uuid4())
+        dead = Lease(api, job, times=FROZEN).acquire()
+
+        def lapsed() -> bool:
+            found = limits.find(limit_name(job))
+            return found is not None and not limits.holds(found, FROZEN)
+
+        wait_until(lapsed, 10)
+        gate = threading.Barrier(6)
+
+        def one() -> Lease | None:
+            gate.wait()
+            return taken(api, job)
+
+        with ThreadPoolExecutor(6) as pool:
+            winners = [lease for lease in pool.map(lambda _: one(), range(6)) if lease]
+        assert len(winners) == 1
+        dead.release()
+        found = limits.find(limit_name(job))
+        assert found, "a holder that comes back removes its own limit only"
+        assert found["id"] == winners[0].limit
+        winners[0].release()
+
+    def test_a_holder_whose_limit_is_gone_does_not_go_on(self, api: ApiAddress, limits: Limits) -> None:
+        lost: list[SluiceError] = []
+        lease = Lease(api, str(uuid4()), lost=lost.append, times=QUICK).acquire()
+        assert limits.remove(str(lease.limit))
+        wait_until(lambda: bool(lost), 10)
+        assert lost[0].reference == "job-lease-lost"
+        assert lost[0].exit_code == 3
+        lease.release()
+
+    def test_a_holder_that_cannot_renew_ends_before_the_lease_does(self) -> None:
+        """The API answers until it goes away: here a service that has no limits, and then none at all."""
+        lost: list[float] = []
+        answers = {"POST": {"id": "x"}, "PATCH": {}, "GET": None, "DELETE": {}}
+        with fake_api(answers) as address:
+            lease = Lease(address, "x", lost=lambda _: lost.append(time.monotonic()), times=QUICK).acquire()
+            time.sleep(0.3)
+            assert not lost
+            gone = time.monotonic()
+        wait_until(lambda: bool(lost), 10)
+        assert lost[0] - gone < QUICK.lease
+        lease.limit = None
+        lease.release()
+
+    def test_without_the_api_nobody_gets_a_lease(self) -> None:
+        with fake_api({}) as address:
+            pass
+        with Limits(address, patience=0) as limits, pytest.raises(NetworkError) as caught:
+            limits.now()
+        assert caught.value.reference == "prefect-unreachable"
+
+    def test_a_process_that_lost_its_lease_ends_with_3_and_says_why(self, job: Path, api: ApiAddress) -> None:
+        code = (
+            "import sys, time; from flows.lease import LeaseTimes, Lease;"
+            "from flows.server import ApiAddress;"
+            "lease = Lease(ApiAddress(url=sys.argv[1]), sys.argv[2], times=LeaseTimes(renew=0.1)).acquire();"
+            "print(lease.limit, flush=True); time.sleep(60)"
+        )
+        child = subprocess.Popen(
+            [sys.executable, "-c", code, api.url, job.name], cwd=ROOT, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        assert child.stdout
+        limit = child.stdout.readline().strip()
+        with Limits(api) as limits:
+            assert limits.remove(limit)
+        _, err = child.communicate(timeout=30)
+        assert child.returncode == 3
+        assert "error[job-lease-lost]" in err
+        assert "hint:" in err
+
+
+class TestWhenThereIsALease:
+    def test_not_with_the_embedded_server_which_only_this_machine_reaches(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.delenv("PREFECT_API_URL", raising=False)
+        assert lease_api(tmp_path) is None
+        monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
+        (tmp_path / ".prefect").mkdir()
+        (tmp_path / ".prefect/server.json").write_text(json.dumps({"url": "http://127.0.0.1:9/api", "pid": 1}))
+        assert lease_api(tmp_path) is None
+
+    def test_with_the_api_that_the_user_names(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("PREFECT_API_URL", "https://prefect.hospital.example/api")
+        monkeypatch.setenv("PREFECT_API_AUTH_STRING", "user:secret")
+        address = lease_api(tmp_path)
+        assert address is not None
+        assert address.url == "https://prefect.hospital.example/api"
+        assert "Authorization" in address.headers
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(240)
+def test_after_the_death_of_a_machine_the_job_is_continued_on_another_within_the_lease(
+    sluice: Commands, project: Path, elsewhere: dict[str, str]
+) -> None:
+    started = sluice("pipeline", "start", "config.yaml")
+    Holder(project / "jobs" / started.job, elsewhere).kill()
+    died = time.monotonic()
+    codes = []
+    while not codes or codes[-1] == 4:
+        codes.append(sluice("pipeline", "continue", "config.yaml", started.job, "--approve").code)
+        time.sleep(1)
+    assert codes[0] == 4
+    assert codes[-1] == 0
+    assert 50 < time.monotonic() - died < LeaseTimes().lease + LeaseTimes().margin + 15

@@ -1,0 +1,172 @@
+"""Traces: job → step → download, once an SDK is configured; nothing without one (docs/observability.md).
+
+The provider of the first tests is a small one on OpenTelemetry's API, which is all that Sluice uses; the last test
+takes the SDK's own, where it is installed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.trace import Span, SpanContext, Status, StatusCode, Tracer, TracerProvider
+
+from flows.events import Entry, Gate, Head, Job, Step
+from flows.telemetry import Trace
+from tasks.shared.events import Download, Event, RequestRetry
+
+
+@dataclass
+class Kept(Span):
+    """A span that remembers."""
+
+    name: str
+    parent: Span | None
+    start: int
+    attributes: dict[str, Any]
+    events: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
+    status: Status | None = None
+    ended: int | None = None
+
+    def end(self, end_time: int | None = None) -> None:
+        assert self.ended is None, "ended twice"
+        self.ended = end_time
+
+    def get_span_context(self) -> SpanContext:
+        return trace.INVALID_SPAN_CONTEXT
+
+    def set_attributes(self, attributes: Mapping[str, Any]) -> None:
+        self.attributes |= attributes
+
+    def set_attribute(self, key: str, value: Any) -> None:
+        self.attributes[key] = value
+
+    def add_event(self, name: str, attributes: Any = None, timestamp: int | None = None) -> None:
+        self.events.append((name, attributes))
+
+    def update_name(self, name: str) -> None:
+        raise NotImplementedError
+
+    def is_recording(self) -> bool:
+        return True
+
+    def set_status(self, status: Any, description: str | None = None) -> None:
+        self.status = status
+
+    def record_exception(self, *_: Any, **__: Any) -> None:
+        raise AssertionError("an exception may quote data")
+
+
+class Provider(TracerProvider, Tracer):
+    """Keeps every span."""
+
+    def __init__(self) -> None:
+        self.spans: list[Kept] = []
+
+    def get_tracer(self, *_: Any, **__: Any) -> Tracer:
+        return self
+
+    def start_span(self, name: str, context: Any = None, **options: Any) -> Span:
+        parent = trace.get_current_span(context) if context else None
+        span = Kept(name, parent, options["start_time"], dict(options["attributes"]))
+        self.spans.append(span)
+        return span
+
+    @contextmanager
+    def start_as_current_span(self, *_: Any, **__: Any) -> Iterator[Span]:  # type: ignore[override]
+        raise NotImplementedError
+        yield
+
+
+def told(listener: Trace, events: Sequence[tuple[float, str | None, Event]]) -> None:
+    for second, step, event in events:
+        position = {"http_import": 1, "send": 2}.get(step or "")
+        head = Head(time=f"2026-03-02T09:15:{second:06.3f}Z", job="j", run=2, step=step, position=position)
+        listener.tell(Entry(head, event))
+
+
+RUN: list[tuple[float, str | None, Event]] = [
+    (1, None, Job(state="resumed")),
+    (2, "http_import", Step(state="running")),
+    (5, "http_import", Download(file="core.ndjson", bytes=10, lines=1, seconds=2.5, sha256="00")),
+    (6, "http_import", Step(state="completed", files=1, requests=3, retries=1, p50=0.5)),
+    (6, "send", Step(state="running")),
+    (7, "send", RequestRetry(service="send", operation="post", attempt=1, attempts=2, wait=1.0, status=503)),
+    (9, "send", Step(state="failed", error="service-busy")),
+    (9, "send", Job(state="failed", error="service-busy")),
+]
+
+
+def test_a_run_is_a_trace_of_job_steps_and_downloads() -> None:
+    provider = Provider()
+    told(Trace(provider), RUN)
+    job, imported, download, send = provider.spans
+    assert [span.name for span in provider.spans] == ["job", "step http_import", "download", "step send"]
+    assert (job.parent, imported.parent, send.parent, download.parent) == (None, job, job, imported)
+    assert job.attributes["sluice.job.id"] == "j"
+    assert job.attributes["sluice.job.run"] == 2
+    assert imported.attributes == {
+        "sluice.step.name": "http_import", "sluice.step.position": 1, "sluice.files": 1, "sluice.requests": 3,
+        "sluice.retries": 1, "sluice.p50": 0.5, "sluice.state": "completed",
+    }  # fmt: skip
+    second = 1_000_000_000
+    assert download.ended is not None
+    assert imported.ended is not None
+    assert (download.ended - download.start, imported.ended - imported.start) == (2.5 * second, 4 * second)
+    assert all(span.ended is not None for span in provider.spans)
+
+
+def test_a_failure_is_told_by_its_reference_and_a_retry_is_an_event_of_its_step() -> None:
+    provider = Provider()
+    told(Trace(provider), RUN)
+    job, _, _, send = provider.spans
+    for span in (job, send):
+        assert span.attributes["error.type"] == "service-busy"
+        assert span.status is not None
+        assert (span.status.status_code, span.status.description) == (StatusCode.ERROR, "service-busy")
+    ((name, attributes),) = send.events
+    assert name == "request-retry"
+    assert attributes["sluice.status"] == 503
+    assert "sluice.error" not in attributes
+
+
+@pytest.mark.parametrize("state", ["waiting", "stopped", "cancelled", "completed"])
+def test_an_end_that_is_no_failure_has_no_error_status(state: Any) -> None:
+    provider = Provider()
+    told(Trace(provider), [*RUN[:2], (3, "http_import", Job(state=state))])
+    assert [(span.status, span.attributes["sluice.state"]) for span in provider.spans] == [(None, state)] * 2
+
+
+def test_events_outside_of_a_run_make_no_span() -> None:
+    provider = Provider()
+    told(Trace(provider), [(1, None, Job(state="cancelled")), (2, None, Gate(state="open", findings=0, resources=0))])
+    assert provider.spans == []
+
+
+def test_without_an_sdk_nothing_is_recorded() -> None:
+    listener = Trace()
+    told(listener, RUN[:2])
+    assert listener._job is not None
+    assert not listener._job.is_recording()
+    told(listener, RUN[2:])
+
+
+def test_with_the_sdk_the_spans_reach_its_exporter() -> None:
+    sdk = pytest.importorskip("opentelemetry.sdk.trace")
+    export = pytest.importorskip("opentelemetry.sdk.trace.export")
+    memory = pytest.importorskip("opentelemetry.sdk.trace.export.in_memory_span_exporter")
+    exporter = memory.InMemorySpanExporter()
+    provider = sdk.TracerProvider()
+    provider.add_span_processor(export.SimpleSpanProcessor(exporter))
+    told(Trace(provider), RUN)
+    spans = {span.name: span for span in exporter.get_finished_spans()}
+    assert set(spans) == {"job", "step http_import", "download", "step send"}
+    assert len({span.context.trace_id for span in spans.values()}) == 1
+    assert spans["download"].parent.span_id == spans["step http_import"].context.span_id
+    assert spans["step send"].parent.span_id == spans["job"].context.span_id
+    assert spans["step send"].status.status_code is StatusCode.ERROR
+    assert [event.name for event in spans["step send"].events] == ["request-retry"]

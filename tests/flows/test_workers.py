@@ -1,0 +1,324 @@
+"""Several workers, machines and jobs at one Prefect server, and a server that reaches nothing (4-product.md §6)."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+
+from flows.api import PrefectApi
+from flows.lease import LeaseTimes
+from flows.server import ApiAddress, EmbeddedServer
+from tests.conftest import ROOT, Commands, wait_until
+from tests.flows.conftest import Fhir, write_input
+from tests.flows.machines import other_machine
+from tests.flows.test_prefect_yaml import Prefect
+
+JOBS_AT_ONCE = 20
+
+
+@dataclass
+class Worker:
+    """A worker in a session of its own, with the runs it starts: a machine that can die as a whole."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    @classmethod
+    def start(cls, sluice: Commands, api: str, pool: str, name: str, environment: dict[str, str]) -> Worker:
+        log = sluice.cwd / f"{name}.log"
+        with log.open("wb") as file:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "prefect", "worker", "start", "--pool", pool, "--name", name],
+                cwd=sluice.cwd, env=Prefect(sluice, api).environment | environment, stdout=file, stderr=file,
+                start_new_session=True,
+            )  # fmt: skip
+        return cls(process, log)
+
+    def ready(self) -> None:
+        wait_until(lambda: b"started!" in self.log.read_bytes(), 90)
+
+    def has(self, job: str) -> bool:
+        """Whether it has taken a run up."""
+        return job.encode() in self.log.read_bytes()
+
+    def die(self) -> None:
+        """``kill -9`` for the worker and everything it started."""
+        session = self.process.pid
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                with contextlib.suppress(OSError):
+                    fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
+                    if int(fields[3]) == session:
+                        os.kill(int(entry.name), signal.SIGKILL)
+        self.process.wait(timeout=30)
+
+    def stop(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+            self.process.wait(timeout=60)
+
+
+@pytest.fixture
+def import_and_send(tmp_path: Path, fhir: Fhir) -> Path:
+    """local_import → send in many small transactions; the server takes its time for each."""
+    write_input(tmp_path / "data", patients=30, files=3)
+    (tmp_path / "config.yaml").write_text(
+        f"""
+services:
+  local_import: {{dir: data}}
+  send: {{send_as: direct_resource_load, url: "{fhir.url}", batch_size: 3, max_concurrent_requests: 1}}
+pipeline: {{enabled_steps: [local_import, send]}}
+retry: {{max_attempts: 2, initial_backoff_ms: 10, max_backoff_ms: 20}}
+jobs_dir: jobs
+"""
+    )
+    fhir.faults({"action": "delay", "method": "POST", "times": None, "seconds": 0.15})
+    return tmp_path
+
+
+def posts(fhir: Fhir) -> int:
+    """How many transactions reached the FHIR server."""
+    seen = httpx.get(f"{fhir.url}/_sandbox/requests", trust_env=False).json()
+    return sum(request["method"] == "POST" for request in seen["requests"])
+
+
+def state(sluice: Commands, job: str) -> str:
+    shown = sluice("pipeline", "status", "config.yaml", job, "--json")
+    assert shown.code == 0, shown.err
+    return str(json.loads(shown.out)["state"])
+
+
+def deployment(api: str, pool: str, working_dir: Path) -> str:
+    """A pool and a deployment on it, made through the API: ``test_prefect_yaml.py`` does it with Prefect's commands."""
+
+    template = {
+        "job_configuration": {
+            "command": "{{ command }}", "env": "{{ env }}", "labels": {}, "name": None, "stream_output": True,
+            "working_dir": "{{ working_dir }}",
+        },
+        "variables": {"type": "object", "properties": {"command": {}, "env": {"default": {}}, "working_dir": {}}},
+    }  # fmt: skip
+    with PrefectApi(ApiAddress(url=api)) as prefect:
+        prefect.request("POST", "/work_pools/", {"name": pool, "type": "process", "base_job_template": template})
+        flow = prefect.request("POST", "/flows/", {"name": "pipeline"})
+        body = {
+            "name": pool, "flow_id": flow["id"], "work_pool_name": pool, "tags": ["sluice"], "pull_steps": [],
+            "entrypoint": "flows.pipeline.pipeline", "job_variables": {"working_dir": str(working_dir)},
+        }  # fmt: skip
+        return str(prefect.request("POST", "/deployments/", body)["id"])
+
+
+@contextlib.contextmanager
+def two_workers(sluice: Commands, api: str, second: dict[str, str]) -> Iterator[tuple[Worker, Worker, str]]:
+    """Two workers and a deployment on their pool; the environment of the second makes it another machine, or not."""
+    pool = f"pool-{sluice.cwd.name}"
+    deployed = deployment(api, pool, sluice.cwd)
+    workers = [Worker.start(sluice, api, pool, "one", {}), Worker.start(sluice, api, pool, "two", second)]
+    try:
+        for worker in workers:
+            worker.ready()
+        yield workers[0], workers[1], deployed
+    finally:
+        for worker in workers:
+            worker.stop()
+
+
+def killed_in_the_middle_of_send(
+    sluice: Commands, api: str, fhir: Fhir, one: Worker, two: Worker, deployed: str
+) -> tuple[str, Worker]:
+    """Start a run, let whoever takes it send a few transactions, kill that machine; the job and who is left."""
+    with PrefectApi(ApiAddress(url=api)) as prefect:
+        job = prefect.run_deployment(deployed, {"config": str(sluice.cwd / "config.yaml")})
+    wait_until(lambda: posts(fhir) >= 5, 90)
+    first, second = (one, two) if one.has(job) else (two, one)
+    assert first.has(job)
+    assert not second.has(job)
+    first.die()
+    return job, second
+
+
+def nothing_twice(fhir: Fhir, directory: Path) -> None:
+    """Every resource is there, and only the transaction that was under way came twice."""
+    assert fhir.total() == 91
+    log = (directory / "job.log").read_text()
+    assert log.count("step 1 local_import begins") == 1
+    assert log.count("step 1 local_import is complete") == 1
+    assert log.count("step 2 send is complete") == 1
+    transactions = 10 + 10 + 10 + 1  # 30 resources a file, and the one of core.ndjson
+    assert transactions <= posts(fhir) <= transactions + 1
+
+
+@pytest.mark.timeout(240)
+def test_a_worker_killed_in_the_middle_of_a_step_is_followed_by_the_other_and_nothing_is_done_twice(
+    sluice: Commands, prefect_api: str, import_and_send: Path, fhir: Fhir
+) -> None:
+    with two_workers(sluice, prefect_api, {}) as workers:
+        job, second = killed_in_the_middle_of_send(sluice, prefect_api, fhir, *workers)
+        wait_until(lambda: state(sluice, job) == "interrupted", 30)
+        assert sluice("pipeline", "continue", "config.yaml", job).code == 0
+        wait_until(lambda: state(sluice, job) == "completed", 90)
+        assert second.has(job)
+    nothing_twice(fhir, import_and_send / "jobs" / job)
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(400)
+def test_after_the_death_of_a_machine_the_run_goes_on_at_another_within_the_lease(
+    sluice: Commands, prefect_api: str, import_and_send: Path, fhir: Fhir
+) -> None:
+    """The commands are on the machine of the one that lives, whichever that is."""
+    other = other_machine(sluice.cwd / "other-machine")
+    with two_workers(sluice, prefect_api, other) as workers:
+        job, second = killed_in_the_middle_of_send(sluice, prefect_api, fhir, *workers)
+        died = time.monotonic()
+        place = other if second is workers[1] else {}
+        codes = []
+        while not codes or codes[-1] == 4:
+            codes.append(sluice("pipeline", "continue", "config.yaml", job, env=place).code)
+        taken = time.monotonic() - died
+        assert codes[0] == 4
+        assert codes[-1] == 0
+        assert taken < LeaseTimes().lease + LeaseTimes().margin + 15
+        wait_until(lambda: state(sluice, job) == "completed", 90)
+        assert second.has(job)
+        print(f"continued elsewhere {taken:.0f} s after the death; {codes.count(4)} times refused")
+    nothing_twice(fhir, import_and_send / "jobs" / job)
+
+
+def twenty_jobs(sluice: Commands, project: Path, fhir: Fhir) -> str:
+    """Start ``JOBS_AT_ONCE`` jobs at the same moment; all complete, none lost. What it took, in one line."""
+    text = (project / "config.yaml").read_text().replace("[local_import, wait, send]", "[local_import, send]")
+    (project / "config.yaml").write_text(text)
+    begun = time.monotonic()
+    children = [sluice.start("pipeline", "start", "config.yaml", "--no-progress") for _ in range(JOBS_AT_ONCE)]
+    ended = []
+    for child in children:
+        out, err = child.communicate(timeout=600)
+        assert child.returncode == 0, err
+        assert "locked" not in out + err
+        ended.append(out.split()[1])
+    seconds = time.monotonic() - begun
+    rows = json.loads(sluice("job", "list", "config.yaml", "--json").out)
+    assert sorted(row["id"] for row in rows) == sorted(set(ended))
+    assert len(rows) == JOBS_AT_ONCE
+    assert {row["state"] for row in rows} == {"completed"}
+    assert fhir.total() == 19
+    for log in (project / "jobs").glob("*/job.log"):
+        assert "locked" not in log.read_text()
+        assert "not recorded" not in log.read_text()
+    return f"{JOBS_AT_ONCE} jobs at once: {seconds:.1f} s, {seconds / JOBS_AT_ONCE:.2f} s a job"
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(900)
+def test_twenty_jobs_at_once_on_the_embedded_server(sluice_alone: Commands, project: Path, fhir: Fhir) -> None:
+    print("SQLite:", twenty_jobs(sluice_alone, project, fhir))
+    assert "database is locked" not in (project / "jobs/.prefect/server.log").read_text()
+
+
+POSTGRES = shutil.which("initdb")
+
+
+@pytest.fixture
+def postgres() -> Iterator[str]:
+    """A PostgreSQL of its own on a socket; the address for Prefect."""
+    if POSTGRES is None:
+        pytest.skip("PostgreSQL is not installed")
+    binaries = Path(POSTGRES).resolve().parent
+    as_postgres = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"] if os.geteuid() == 0 else []
+    with tempfile.TemporaryDirectory(prefix="sluice-pg-") as place:
+        if as_postgres:
+            shutil.chown(place, "postgres")
+
+        def run(*words: str) -> None:
+            subprocess.run([*as_postgres, *words], check=True, capture_output=True, timeout=120, cwd=place)
+
+        data = f"{place}/data"
+        run(f"{binaries}/initdb", "-D", data, "-A", "trust", "-U", "prefect")
+        options = f"-c listen_addresses='' -k {place}"
+        run(f"{binaries}/pg_ctl", "-D", data, "-w", "-l", f"{place}/log", "-o", options, "start")
+        try:
+            yield f"postgresql+asyncpg://prefect@/postgres?host={place}"
+        finally:
+            run(f"{binaries}/pg_ctl", "-D", data, "-w", "-m", "fast", "stop")
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(900)
+def test_twenty_jobs_at_once_on_a_server_with_postgresql_and_a_login(
+    tmp_path: Path, postgres: str, project: Path, fhir: Fhir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PREFECT_API_DATABASE_CONNECTION_URL", postgres)
+    monkeypatch.setenv("PREFECT_SERVER_API_AUTH_STRING", "sluice:made-up")
+    with EmbeddedServer(tmp_path / "server") as server:
+        commands = Commands(tmp_path, server.address().url)
+        commands.environment["PREFECT_API_AUTH_STRING"] = "sluice:made-up"
+        try:
+            assert httpx.post(f"{server.address().url}/flow_runs/filter", trust_env=False).status_code == 401
+            print("PostgreSQL:", twenty_jobs(commands, project, fhir))
+        finally:
+            commands.close()
+
+
+ALONE = """
+import subprocess, sys
+from pathlib import Path
+from deployments.sandbox.fhir.app import FhirOptions, fhir_service
+from deployments.sandbox.serve import serve_in_thread
+from tests.flows.conftest import Fhir
+subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+with serve_in_thread(fhir_service(FhirOptions(state=Path("fhir-state")))) as served:
+    text = Path("config.yaml").read_text()
+    Path("config.yaml").write_text(text.replace("FHIR", served.url))
+    ran = subprocess.run([sys.executable, "-m", "flows.run", "pipeline", "start", "config.yaml"])
+    print("resources", Fhir(served.url).total())
+sys.exit(ran.returncode)
+"""
+
+
+def only_loopback() -> bool:
+    """Whether this machine lets us make a network namespace."""
+    if shutil.which("unshare") is None or shutil.which("ip") is None:
+        return False
+    made = subprocess.run(["unshare", "-rn", "ip", "link", "set", "lo", "up"], capture_output=True)
+    return made.returncode == 0
+
+
+@pytest.mark.skipif(not only_loopback(), reason="this machine allows no network namespace")
+def test_a_whole_run_with_the_embedded_server_works_where_there_is_only_loopback(
+    sluice_alone: Commands, tmp_path: Path
+) -> None:
+    write_input(tmp_path / "data")
+    (tmp_path / "config.yaml").write_text(
+        """
+services:
+  local_import: {dir: data}
+  send: {send_as: direct_resource_load, url: "FHIR"}
+pipeline: {enabled_steps: [local_import, send]}
+jobs_dir: jobs
+"""
+    )
+    ran = subprocess.run(
+        ["unshare", "-rn", sys.executable, "-c", ALONE],
+        cwd=tmp_path, env=sluice_alone.environment | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
+        timeout=120,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    assert "is complete" in ran.stdout
+    assert "resources 19" in ran.stdout
+    log = (tmp_path / "jobs/.prefect/server.log").read_text()
+    assert not re.search(r"unreachable|Name or service|resolution|ConnectError", log), log

@@ -1,0 +1,80 @@
+"""Uploads to an S3 server of another make, ``rclone serve s3``, with the least that a store can do."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks.send.s3.objects import MIB
+from tasks.shared.errors import TerminalError
+from tests.real.programs import HOST, free_port, program, running, scratch
+from tests.tasks.send.s3_support import KEY_ID, SECRET, SMALL, S3Job, configuration
+
+pytestmark = pytest.mark.real
+
+HOW = "go install github.com/rclone/rclone@latest, and SLUICE_REAL_RCLONE=<the program>"
+BUCKET = "sluice-real"
+
+
+@dataclass(frozen=True)
+class Rclone:
+    """A running server over a directory: every object is a file of it."""
+
+    url: str
+    data: Path
+
+    def objects(self) -> dict[str, str]:
+        """SHA-256 of every object, by key."""
+        bucket = self.data / BUCKET
+        files = [path for path in bucket.rglob("*") if path.is_file()]
+        return {path.relative_to(bucket).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+@pytest.fixture
+def rclone() -> Iterator[Rclone]:
+    command = program("rclone", "SLUICE_REAL_RCLONE", HOW)
+    with scratch() as home:
+        (home / "data" / BUCKET).mkdir(parents=True)
+        port = free_port()
+        options = (f"--addr={HOST}:{port}", f"--auth-key={KEY_ID},{SECRET}", "--vfs-cache-mode=off")
+        config = {"RCLONE_CONFIG": str(home / "none.conf"), "RCLONE_CACHE_DIR": str(home / "cache")}
+        serve = (command, "serve", "s3", home / "data", *options)
+        with running("rclone", serve, home / "log", environ=config, port=port):
+            yield Rclone(f"http://{HOST}:{port}", home / "data")
+
+
+def filled(directory: Path) -> tuple[S3Job, dict[str, str]]:
+    """A job with files of several sizes, and the objects that they must become."""
+    job = S3Job(directory)
+    draw = random.Random(1)
+    contents = {f"small-{number}.csv": draw.randbytes(number) for number in range(1, 20)}
+    contents |= {"large.ndjson": draw.randbytes(11 * MIB), "sub/Größe µ+%20.csv": b"x"}
+    for name, content in contents.items():
+        job.write(name, content)
+    return job, {f"job-1/{name}": hashlib.sha256(content).hexdigest() for name, content in contents.items()}
+
+
+@pytest.mark.parametrize("parts", [False, True], ids=["whole", "in parts"])
+def test_every_object_equals_its_source_also_when_sent_twice(rclone: Rclone, tmp_path: Path, parts: bool) -> None:
+    job, expected = filled(tmp_path)
+    for _ in range(2):
+        job.send(configuration(rclone.url, bucket=BUCKET), sizes=SMALL if parts else None)
+        assert rclone.objects() == expected
+
+
+@pytest.mark.parametrize(
+    "s3", [{"secret_access_key": "canary"}, {"access_key_id": "CANARY"}, {"bucket": "no-such-bucket"}]
+)
+def test_wrong_settings_are_terminal_errors(rclone: Rclone, tmp_path: Path, s3: dict[str, Any]) -> None:
+    job, _ = filled(tmp_path)
+    with pytest.raises(TerminalError) as caught:
+        job.send(configuration(rclone.url, **({"bucket": BUCKET} | s3)))
+    assert caught.value.reference in {"s3-signature", "s3-access-key", "s3-access-denied", "s3-bucket"}
+    assert "canary" not in caught.value.render().lower()
+    assert rclone.objects() == {}

@@ -1,0 +1,214 @@
+"""A transfer that was killed ends where an undisturbed one does (issue 6 "Show", 4-product.md §4 "Continue")."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks.send.transfer.store import Bounds
+from tasks.shared.errors import SluiceError
+from tests.conftest import wait_until
+from tests.tasks.send.transfer_support import Store, TransferJob, serving
+
+ROOT = Path(__file__).parents[3]
+SEED = int(os.environ.get("KILL_SEED", "20260302"))
+
+# A process of its own, so that it can be killed: directory, URL, bytes above which the zip goes raw.
+CLIENT = """
+import sys
+from pathlib import Path
+from tasks.send.transfer.store import Bounds
+from tests.tasks.send.transfer_support import TransferJob
+print(TransferJob(Path(sys.argv[1])).send(sys.argv[2], bounds=Bounds(raw_above=int(sys.argv[3]))).details["binary"])
+"""
+
+# What the server does when the kill comes, and whether an upload is needed afterwards.
+MOMENTS: dict[str, tuple[dict[str, Any], bool]] = {
+    "upload-not-applied": ({"method": "PUT", "path": "*/Binary/*"}, True),
+    "upload-applied": ({"method": "PUT", "path": "*/Binary/*", "at": "applied"}, False),
+    "commit-applied": ({"method": "PUT", "path": "*/DocumentReference/*", "at": "applied"}, False),
+}
+MORE_MOMENTS: dict[str, tuple[dict[str, Any], bool]] = {
+    "first-search": ({"method": "GET", "path": "*/DocumentReference"}, True),
+    "look-for-the-binary": ({"method": "HEAD", "path": "*/Binary/*"}, True),
+    "second-search": ({"method": "GET", "path": "*/DocumentReference", "skip": 1}, False),
+    "commit-not-applied": ({"method": "PUT", "path": "*/DocumentReference/*"}, False),
+    "old-binary-removed": ({"method": "DELETE", "at": "applied"}, False),
+}
+
+
+def start(job: TransferJob, url: str, raw_above: int = 0) -> subprocess.Popen[str]:
+    arguments = [sys.executable, "-c", CLIENT, str(job.directory), url, str(raw_above)]
+    return subprocess.Popen(arguments, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=30)
+
+
+def undisturbed(directory: Path, **fill: Any) -> list[bytes]:
+    """What the target holds after an earlier project's state was replaced without any disturbance."""
+    with serving() as store:
+        earlier(directory / "undisturbed-earlier", store)
+        job = TransferJob(directory / "undisturbed")
+        job.fill(**fill)
+        job.send(store.url, bounds=Bounds(raw_above=0))
+        return [*store.state(), store.receive().archive]
+
+
+def earlier(directory: Path, store: Store) -> None:
+    job = TransferJob(directory)
+    job.fill(patients=1)
+    job.send(store.url, bounds=Bounds(raw_above=0))
+
+
+@pytest.mark.parametrize(
+    "moment", [*MOMENTS, *(pytest.param(name, marks=pytest.mark.campaign) for name in MORE_MOMENTS)]
+)
+def test_kill_9_at_a_request_and_the_same_target_afterwards(tmp_path: Path, moment: str) -> None:
+    rule, uploaded_again = (MOMENTS | MORE_MOMENTS)[moment]
+    expected = undisturbed(tmp_path)
+    job = TransferJob(tmp_path / "job")
+    job.fill()
+    with serving() as store:
+        earlier(tmp_path / "earlier", store)
+        store.forget_requests()
+        store.faults({"action": "delay", "seconds": 1.5, **rule})
+        process = start(job, store.url)
+        wait_until(lambda: any(one["struck"] for one in store.http.get("/_sandbox/faults").json()))
+        time.sleep(0.05)
+        kill(process)
+        store.faults()
+        wait_until(lambda: not store.http.get("/_sandbox/requests").json()["in_flight"])
+        # A request that was only delayed is applied after all, whoever sent it is gone or not.
+        store.forget_requests()
+        result = job.send(store.url, bounds=Bounds(raw_above=0))
+        assert [*store.state(), store.receive().archive] == expected
+        assert store.counts() == {"Binary": 1, "DocumentReference": 1}
+        assert (("PUT", "Binary") in store.writes()) == uploaded_again
+    assert result.details["already_there"] != uploaded_again
+    assert job.left == {"transfer.json"}
+
+
+@pytest.mark.parametrize("at", ["survey", "pack", "journal"])
+def test_kill_9_while_the_zip_is_made_leaves_nothing_that_counts(tmp_path: Path, at: str) -> None:
+    """The states that a kill can leave on disk, before anything was sent."""
+    job = TransferJob(tmp_path)
+    files = job.fill()
+    (tmp_path / "send").mkdir()
+    if at != "survey":
+        (tmp_path / "send" / ("transfer.zip.part" if at == "pack" else "transfer.zip")).write_bytes(b"PK half")
+    with serving() as store:
+        job.send(store.url)
+        assert store.receive().files == files
+    assert job.left == {"transfer.json"}
+
+
+def test_the_zip_is_not_made_again_when_only_the_upload_failed(tmp_path: Path) -> None:
+    job = TransferJob(tmp_path)
+    job.fill()
+    with serving() as store:
+        store.faults({"action": "status", "status": 403, "method": "PUT"})
+        with suppress(SluiceError):
+            job.send(store.url)
+        made = (tmp_path / "send" / "transfer.zip").stat()
+        store.faults({"action": "status", "status": 403, "method": "PUT"})
+        with suppress(SluiceError):
+            job.send(store.url)
+        again = (tmp_path / "send" / "transfer.zip").stat()
+    assert (made.st_ino, made.st_mtime_ns) == (again.st_ino, again.st_mtime_ns)
+
+
+def test_the_date_of_the_document_is_that_of_the_first_run(tmp_path: Path) -> None:
+    from datetime import timedelta
+
+    from tests.tasks.send.transfer_support import NOON
+
+    job = TransferJob(tmp_path)
+    job.fill()
+    with serving() as store:
+        store.faults({"action": "status", "status": 403, "method": "PUT", "path": "*/DocumentReference/*"})
+        with suppress(SluiceError):
+            job.send(store.url)
+        job.send(store.url, now=NOON + timedelta(hours=5))
+        assert store.receive().document["date"] == NOON.isoformat()
+
+
+def test_changed_input_is_another_zip_and_the_binary_of_the_failed_run_goes(tmp_path: Path) -> None:
+    job = TransferJob(tmp_path)
+    job.fill()
+    with serving() as store:
+        store.faults({"action": "status", "status": 403, "method": "PUT", "path": "*/DocumentReference/*"})
+        with suppress(SluiceError):
+            job.send(store.url)
+        assert store.counts() == {"Binary": 1}
+        files = job.fill(patients=3)
+        job.send(store.url)
+        assert store.receive().files == files
+        assert store.counts() == {"Binary": 1, "DocumentReference": 1}
+
+
+def test_another_server_gets_everything(tmp_path: Path) -> None:
+    job = TransferJob(tmp_path)
+    files = job.fill()
+    with serving() as one, serving() as two:
+        job.send(one.url)
+        job.send(two.url)
+        assert two.receive().files == one.receive().files == files
+        assert not any(method == "DELETE" for method, _, _ in two.requests())
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b'{"target":1}', b"\xff"])
+def test_an_unreadable_journal_is_begun_anew(tmp_path: Path, content: bytes) -> None:
+    job = TransferJob(tmp_path)
+    files = job.fill()
+    (tmp_path / "send").mkdir()
+    (tmp_path / "send" / "transfer.json").write_bytes(content)
+    with serving() as store:
+        job.send(store.url)
+        assert store.receive().files == files
+    assert json.loads((tmp_path / "send" / "transfer.json").read_bytes())["uploaded"]
+
+
+@pytest.mark.campaign
+def test_kill_9_at_30_random_moments_and_the_same_target_afterwards(tmp_path: Path) -> None:
+    chance = random.Random(SEED)
+    print(f"KILL_SEED={SEED}")
+    expected = undisturbed(tmp_path, patients=150_000)
+    job = TransferJob(tmp_path / "measured")
+    job.fill(patients=150_000)
+    with serving() as store:
+        earlier(tmp_path / "earlier-measured", store)
+        began = time.monotonic()
+        start(job, store.url).communicate(timeout=120)
+        whole = time.monotonic() - began
+    kills = 0
+    for round_number in range(30):
+        place = tmp_path / f"round-{round_number}"
+        job = TransferJob(place / "job")
+        job.fill(patients=150_000)
+        with serving() as store:
+            earlier(place / "earlier", store)
+            for _ in range(chance.randrange(1, 4)):
+                process = start(job, store.url)
+                with suppress(subprocess.TimeoutExpired):
+                    process.communicate(timeout=chance.uniform(0.2, whole * 1.1))
+                kills += process.poll() is None
+                kill(process)
+            wait_until(lambda store=store: store.http.get("/_sandbox/requests").json()["in_flight"] == 0)
+            job.send(store.url, bounds=Bounds(raw_above=0))
+            assert [*store.state(), store.receive().archive] == expected, f"round {round_number}"
+        assert job.left == {"transfer.json"}
+    print(f"{kills} kills in 30 rounds, undisturbed {whole:.1f} s")
+    assert kills >= 30

@@ -1,0 +1,169 @@
+"""A transfer job, and a receiver that does what the receiving process does (document 3 §7)."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import json
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import zstandard
+
+from config import PipelineConfig
+from deployments.sandbox.fhir.app import FhirOptions, fhir_service
+from deployments.sandbox.gate import Gate
+from deployments.sandbox.serve import serve_in_thread
+from tasks.send.transfer.store import Bounds
+from tasks.send.transfer.transfer import run
+from tasks.shared.step import StepContext, StepResult
+
+SYSTEM = "http://medizininformatik-initiative.de/sid/project-identifier"
+PROJECT = "Test_PROJECT-1"
+ORGANIZATION = "dic.example.org"
+NOON = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)
+
+
+@dataclass
+class Received:
+    """What the receiving process gets."""
+
+    document: dict[str, Any]
+    attachment: dict[str, Any]
+    archive: bytes = field(repr=False)
+
+    @property
+    def files(self) -> dict[str, bytes]:
+        """The files of the zip without the manifest."""
+        with zipfile.ZipFile(io.BytesIO(self.archive)) as zipped:
+            assert zipped.testzip() is None
+            return {name: zipped.read(name) for name in zipped.namelist() if name != "manifest.json"}
+
+    @property
+    def manifest(self) -> list[dict[str, Any]]:
+        with zipfile.ZipFile(io.BytesIO(self.archive)) as zipped:
+            files: list[dict[str, Any]] = json.loads(zipped.read("manifest.json"))["files"]
+            return files
+
+
+class Store:
+    """A FHIR store under test, seen from the other side."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.http = httpx.Client(base_url=url, trust_env=False, timeout=60)
+
+    def receive(self, project: str = PROJECT) -> Received:
+        """The receiving process: first hit, first attachment, its Binary as a zip that is what the document says."""
+        found = self.http.get("/fhir/DocumentReference", params={"identifier": f"{SYSTEM}|{project}"}).json()
+        document = found["entry"][0]["resource"]
+        attachment = document["content"][0]["attachment"]
+        answer = self.http.get(f"/fhir/{attachment['url']}", headers={"Accept": attachment["contentType"]})
+        assert answer.status_code == 200
+        assert answer.headers["content-type"] == "application/zip"
+        assert attachment["size"] == len(answer.content)
+        assert base64.b64decode(attachment["hash"]) == hashlib.sha1(answer.content).digest()
+        return Received(document, attachment, answer.content)
+
+    def put(self, kind: str, identity: str, **more: Any) -> None:
+        """Somebody else's resource."""
+        body = {"resourceType": kind, "id": identity, **more}
+        headers = {"Content-Type": "application/fhir+json"}
+        self.http.put(f"/fhir/{kind}/{identity}", json=body, headers=headers).raise_for_status()
+
+    def faults(self, *rules: dict[str, Any]) -> None:
+        self.http.put("/_sandbox/faults", json=list(rules)).raise_for_status()
+
+    def requests(self) -> list[tuple[str, str, int]]:
+        """Method, path below ``/fhir/`` and status of what was asked, the answerless ones with status 0."""
+        seen = self.http.get("/_sandbox/requests").json()["requests"]
+        return [(one["method"], one["path"].removeprefix("/fhir/"), one["status"] or 0) for one in seen]
+
+    def writes(self) -> list[tuple[str, str]]:
+        """Method and type of what may have changed something."""
+        return [(method, path.partition("/")[0]) for method, path, _ in self.requests() if method in ("PUT", "DELETE")]
+
+    def forget_requests(self) -> None:
+        self.http.delete("/_sandbox/requests").raise_for_status()
+
+    def counts(self) -> dict[str, int]:
+        counts: dict[str, int] = self.http.get("/_sandbox/counts").json()
+        return counts
+
+    def state(self) -> list[bytes]:
+        """All that it holds."""
+        return self.http.get("/_sandbox/resources").content.splitlines()
+
+
+@contextmanager
+def serving(gate: Gate | None = None, **options: Any) -> Iterator[Store]:
+    """A sandbox FHIR server on loopback."""
+    with serve_in_thread(fhir_service(FhirOptions(**options), gate)) as served:
+        store = Store(served.url)
+        try:
+            yield store
+        finally:
+            store.http.close()
+
+
+class TransferJob:
+    """A job directory with input, to be sent once or several times."""
+
+    def __init__(self, directory: Path, folder: str = "import") -> None:
+        self.directory = directory
+        self.input = directory / folder
+        self.input.mkdir(parents=True, exist_ok=True)
+        self.slept: list[float] = []
+        self.context: StepContext | None = None
+
+    def write(self, name: str, data: bytes, *, compress: bool = False) -> Path:
+        path = self.input / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(zstandard.compress(data) if compress else data)
+        return path
+
+    def fill(self, *, patients: int = 20) -> dict[str, bytes]:
+        """NDJSON in both forms; what the receiver must find."""
+        files = {
+            "core.ndjson": b'{"resourceType":"Organization","id":"o","name":"Klinik"}\n',
+            "batch-1.ndjson": b"".join(
+                b'{"resourceType":"Patient","id":"p%d","extension":[{"valueDecimal":1.50}]}\n' % n
+                for n in range(patients)
+            ),
+        }
+        self.write("core.ndjson", files["core.ndjson"])
+        self.write("batch-1.ndjson.zst", files["batch-1.ndjson"], compress=True)
+        return files
+
+    def make_context(
+        self, url: str, *, attempts: int = 3, auth: dict[str, Any] | None = None, organization: str = ORGANIZATION
+    ) -> StepContext:
+        transfer = {"project_identifier": PROJECT, "organization_identifier": organization}
+        config = PipelineConfig.model_validate(
+            {
+                "services": {
+                    "send": {"send_as": "transfer_load", "url": url, "transfer": transfer, "auth": auth or {}}
+                },
+                "pipeline": {"enabled_steps": ["local_import", "send"]},
+                "retry": {"max_attempts": attempts, "initial_backoff_ms": 100, "max_backoff_ms": 250},
+            }
+        )
+        self.context = StepContext(
+            config=config, job_id="j", job_dir=self.directory, position=2, name="send", source=self.input
+        )
+        return self.context
+
+    def send(self, url: str, *, bounds: Bounds | None = None, now: datetime = NOON, **options: Any) -> StepResult:
+        return run(self.make_context(url, **options), bounds=bounds, sleep=self.slept.append, now=lambda: now)
+
+    @property
+    def left(self) -> set[str]:
+        """Names of what lies in ``send/``."""
+        return {path.name for path in (self.directory / "send").iterdir()}
