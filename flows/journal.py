@@ -7,6 +7,7 @@ client of every service needs to know of nothing else.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -49,6 +50,7 @@ class Journal:
         self._log = log
         self._trace = trace
         self._clock = clock
+        self._lock = threading.Lock()
         last = log.last.head if log.last else None
         self._step = (last.step, last.position) if last and goes_on else (None, None)
         self._ended = False
@@ -85,11 +87,12 @@ class Journal:
 
     def tell(self, event: Event) -> None:
         """Take an event: ``tasks.shared.events.Collector``."""
-        name, position = self._step
-        head = Head(time=self.now(), job=self._job, run=self.run, step=name, position=position)
-        entry = Entry(head, event)
-        self._log.append(entry)
-        self._trace.tell(entry)
+        with self._lock:  # the order of the lines is that of their times
+            name, position = self._step
+            head = Head(time=self.now(), job=self._job, run=self.run, step=name, position=position)
+            entry = Entry(head, event)
+            self._log.append(entry)
+            self._trace.tell(entry)
 
     def now(self) -> str:
         """This moment, as events have it."""

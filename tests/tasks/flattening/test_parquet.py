@@ -20,7 +20,7 @@ from tasks.flattening.parquet import format_findings, parquet_type, row_blocks, 
 from tasks.flattening.rows import RowReader, Shape, header
 from tasks.flattening.views import Column, View
 from tasks.send.inputs import finished_files
-from tasks.shared.errors import InputError, InternalError, StorageError, Stopped
+from tasks.shared.errors import InputError, InternalError, Stopped, StorageError
 from tests.tasks.flattening.service import OBSERVATIONS, FakeService, Job, Reply, Request, patient_line, serving
 
 BOTH = {"formats": ["csv", "parquet"]}
@@ -197,7 +197,7 @@ def test_values_that_do_not_fit_are_a_warning(tmp_path: Path, service: FakeServi
 def test_no_table_has_its_name_before_all_parquet_is_done(tmp_path: Path, service: FakeService) -> None:
     job = filled(tmp_path)
     obstacle = job.output / "Labor.parquet.partial"
-    obstacle.mkdir(parents=True)
+    service.script = lambda number, _: obstacle.mkdir() if number == 0 else None
     with pytest.raises(StorageError):
         job.run(service.url, **BOTH)
     assert {path.suffix for path in job.output.iterdir()} == {".partial"}
