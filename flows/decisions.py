@@ -10,6 +10,8 @@ from pathlib import Path
 
 import click
 
+from flows import afterwards
+from flows.directory import JobDirectory
 from flows.output import say
 from flows.record import Approval, ErrorRecord, JobRecord, JobState, RecordWriter, now
 from flows.session import Session
@@ -31,6 +33,7 @@ def settle(session: Session, job_id: str) -> JobRecord:
     writer = RecordWriter(session.api, job_id)
     if record.state is JobState.CANCELLED and session.state_type(job_id) == "CANCELLING":
         session.api.set_state(job_id, "CANCELLED", message="cancelled in the Prefect UI", force=True)
+        afterwards.cancelled(JobDirectory.of(session.jobs_dir, job_id).path, job_id)
     if record.state is not JobState.WAITING or waiting is None:
         return record
     decision = record.approvals.get(waiting.position)
@@ -95,6 +98,7 @@ def end_rejected(session: Session, job_id: str, decision: Approval) -> None:
     """End a job as cancelled after a no."""
     RecordWriter(session.api, job_id).set(error=rejected(decision))
     session.api.set_state(job_id, "CANCELLED", message=f"rejected by {decision.who}", force=True)
+    afterwards.cancelled(JobDirectory.of(session.jobs_dir, job_id).path, job_id, rejected(decision))
 
 
 def rejected(approval: Approval) -> ErrorRecord:

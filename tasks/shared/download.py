@@ -13,6 +13,7 @@ The rules are those of document 1 ("Errors", "Extraction step procedure" 7) and 
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -21,6 +22,7 @@ import msgspec
 from config import CompressionConfig, RetryConfig
 from tasks.shared.answer import place
 from tasks.shared.errors import NetworkError, ServiceBusyError, ServiceError, TransientError
+from tasks.shared.events import Download, RequestRetry
 from tasks.shared.http import ServiceClient
 from tasks.shared.log import logger
 from tasks.shared.ndjson import FileFacts, Intake
@@ -96,6 +98,7 @@ class Downloader:
         stop = stop or self._stop
         transfer = _Transfer(url, lambda: Intake(directory, base, self._compression, name=place(url)))
         failures = reached = 0
+        started = time.monotonic()
         try:
             while True:
                 try:
@@ -111,6 +114,15 @@ class Downloader:
         finally:
             transfer.intake.abort()
         self._progress.add(files=1, resources=facts.lines)
+        self._progress.tell(
+            Download(
+                file=facts.name,
+                bytes=facts.bytes_in,
+                lines=facts.lines,
+                seconds=round(time.monotonic() - started, 3),
+                sha256=facts.sha256,
+            )
+        )
         return facts
 
     def _wait(self, transfer: _Transfer, stop: Stop, error: TransientError, failures: int) -> None:
@@ -120,6 +132,17 @@ class Downloader:
             "%s: %s after %d bytes, attempt %d of %d, next in %.1f s",
             self._operation, error.reference, transfer.offset, failures, self._retry.max_attempts, seconds,
         )  # fmt: skip
+        self._progress.tell(
+            RequestRetry(
+                service=self._client.service,
+                operation=self._operation,
+                attempt=failures,
+                attempts=self._retry.max_attempts,
+                wait=round(seconds, 3),
+                status=error.status,
+                error=None if error.status else error.reference,
+            )
+        )
         if self._stats is not None:
             self._stats.retries += 1
         sleep = stop.sleep if self._sleep is None else self._sleep

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
@@ -215,3 +216,17 @@ def test_a_parked_job_that_is_cancelled_says_so_as_a_part_of_the_run_that_parked
 
 def test_a_cancelled_job_without_a_directory_is_no_error(tmp_path: Path) -> None:
     cancelled(tmp_path / "gone", JOB)
+
+
+def test_events_of_several_threads_stand_in_the_order_of_their_times(tmp_path: Path) -> None:
+    with Journal.opened(tmp_path, JOB, STEPS) as journal:
+        work = [
+            threading.Thread(target=lambda: [journal.tell(Status(message="x")) for _ in range(200)]) for _ in range(2)
+        ]
+        for thread in work:
+            thread.start()
+        for thread in work:
+            thread.join()
+    times = [entry.head.time for entry in read_events(tmp_path)]
+    assert len(times) == 402
+    assert times == sorted(times)

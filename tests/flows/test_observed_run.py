@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import signal
 from collections.abc import Iterator
@@ -146,3 +147,24 @@ def test_an_extraction_that_is_killed_while_it_is_polled_and_continued(
     assert "extracting" in said
     assert said[-1] == "downloading"
     assert summed_up(job)["run"] == 2
+    files = {line["file"]: line for line in lines if line["event"] == "download"}
+    for name, content in server.files.items():
+        stored = (job / "import" / f"{name}.zst").read_bytes()
+        download = files.pop(f"{name}.zst")
+        assert (download["bytes"], download["lines"]) == (len(content), content.count(b"\n"))
+        assert download["sha256"] == hashlib.sha256(stored).hexdigest()
+    assert files == {}
+
+
+def test_a_job_that_is_rejected_while_nobody_runs_it(sluice: Commands, project: Path) -> None:
+    job = project / "jobs" / sluice("pipeline", "start", "config.yaml").job
+    comment = f"{PERSON} has two ids"
+    ran = sluice("pipeline", "continue", "config.yaml", job.name, "--reject", "--comment", comment)
+    assert ran.code == 0, ran.err
+    lines = told(job)
+    assert course(lines)[-3:] == ["1 wait job waiting", "1 wait wait decided", "1 wait job cancelled"]
+    assert (lines[-2]["approved"], lines[-1]["error"]) == (False, "rejected")
+    document = summed_up(job)
+    assert (document["state"], document["waiting"]) == ("cancelled", None)
+    for name in ("events.ndjson", "summary.json"):
+        assert PERSON not in (job / name).read_text(encoding="utf-8")

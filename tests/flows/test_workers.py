@@ -28,11 +28,26 @@ from tests.flows.machines import other_machine
 from tests.flows.test_prefect_yaml import Prefect
 
 JOBS_AT_ONCE = 20
+TRANSACTIONS = 10 + 10 + 10 + 1
+"""Of ``import_and_send``: 30 resources a file, 3 a transaction, and the one of ``core.ndjson``."""
+
+
+def descendants(pid: int) -> list[int]:
+    """The processes that ``pid`` started, and those that they started; a run has a session of its own."""
+    parents = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                parents[int(entry.name)] = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
+    found = [pid]
+    for known in found:
+        found += [child for child, parent in parents.items() if parent == known]
+    return found[1:]
 
 
 @dataclass
 class Worker:
-    """A worker in a session of its own, with the runs it starts: a machine that can die as a whole."""
+    """A worker with the runs it starts: a machine that can die as a whole."""
 
     process: subprocess.Popen[bytes]
     log: Path
@@ -44,7 +59,6 @@ class Worker:
             process = subprocess.Popen(
                 [sys.executable, "-m", "prefect", "worker", "start", "--pool", pool, "--name", name],
                 cwd=sluice.cwd, env=Prefect(sluice, api).environment | environment, stdout=file, stderr=file,
-                start_new_session=True,
             )  # fmt: skip
         return cls(process, log)
 
@@ -56,14 +70,11 @@ class Worker:
         return job.encode() in self.log.read_bytes()
 
     def die(self) -> None:
-        """``kill -9`` for the worker and everything it started."""
-        session = self.process.pid
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit():
-                with contextlib.suppress(OSError):
-                    fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
-                    if int(fields[3]) == session:
-                        os.kill(int(entry.name), signal.SIGKILL)
+        """``kill -9`` for the worker and everything it started, as when the machine loses its power."""
+        dying = descendants(self.process.pid)
+        assert dying, "no run"
+        for pid in (self.process.pid, *dying):
+            os.kill(pid, signal.SIGKILL)
         self.process.wait(timeout=30)
 
     def stop(self) -> None:
@@ -147,7 +158,9 @@ def killed_in_the_middle_of_send(
     first, second = (one, two) if one.has(job) else (two, one)
     assert first.has(job)
     assert not second.has(job)
+    before = posts(fhir)
     first.die()
+    assert before < TRANSACTIONS, "it was too late"
     return job, second
 
 
@@ -158,8 +171,8 @@ def nothing_twice(fhir: Fhir, directory: Path) -> None:
     assert log.count("step 1 local_import begins") == 1
     assert log.count("step 1 local_import is complete") == 1
     assert log.count("step 2 send is complete") == 1
-    transactions = 10 + 10 + 10 + 1  # 30 resources a file, and the one of core.ndjson
-    assert transactions <= posts(fhir) <= transactions + 1
+    assert log.count("step 2 send begins") == 2
+    assert TRANSACTIONS <= posts(fhir) <= TRANSACTIONS + 1
 
 
 @pytest.mark.timeout(240)

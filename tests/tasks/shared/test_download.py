@@ -24,6 +24,7 @@ from tasks.shared.errors import (
     Stopped,
     StorageError,
 )
+from tasks.shared.events import Download, Event, RequestRetry
 from tasks.shared.ndjson import FileFacts
 from tasks.shared.progress import Progress, RequestStats
 from tasks.shared.stop import Stop
@@ -44,7 +45,8 @@ class Setting:
     ) -> None:
         self.directory = directory / "import"
         self.sleeps = Sleeps()
-        self.progress = Progress()
+        self.told: list[Event] = []
+        self.progress = Progress(collector=self.told.append)
         self.stats = RequestStats()
         self.stop = stop or Stop()
         self.client = client("http_import", stop=self.stop)
@@ -116,6 +118,27 @@ def test_a_file_is_stored_plain_with_its_counts_and_hash(plain: Setting) -> None
     assert facts.source == f"{server.url}/x.ndjson"
     snapshot = plain.progress.snapshot()
     assert (snapshot.files, snapshot.bytes, snapshot.resources) == (1, len(LINES), 5000)
+
+
+def test_a_finished_file_and_every_repetition_are_told_without_the_url(compressing: Setting) -> None:
+    with loopback([Reply(503), broken_after(100), Reply(200, LINES)]) as server:
+        facts = compressing.fetch(server)
+    busy, broken, download = compressing.told
+    retry = {"service": "http_import", "operation": "download", "attempts": 3}
+    assert busy == RequestRetry(attempt=1, wait=1.0, status=503, **retry)  # type: ignore[arg-type]
+    assert isinstance(broken, RequestRetry)
+    assert (broken.status, broken.error) == (None, "connection-broken")
+    assert isinstance(download, Download)
+    assert (download.file, download.bytes, download.lines) == ("x.ndjson.zst", len(LINES), 5000)
+    assert download.sha256 == facts.sha256
+    assert 0 <= download.seconds < 60
+    assert "CANARY" not in repr(compressing.told)
+
+
+def test_a_file_that_is_not_finished_is_not_told(plain: Setting) -> None:
+    with loopback([Reply(404)]) as server:
+        plain.fails(server, ServiceError)
+    assert plain.told == []
 
 
 def test_a_file_is_compressed_when_compression_is_enabled(compressing: Setting) -> None:
