@@ -11,10 +11,12 @@ import subprocess
 from configparser import RawConfigParser
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 import yaml
 
+from flows.lease import LeaseTimes
 from flows.server import QUIET, SERVER
 from tests.conftest import ROOT
 
@@ -109,6 +111,32 @@ class TestCompose:
         named -= {"PREFECT_HOME"}
         assert len(named) > 20
         assert sorted(named - known) == []
+
+
+PAGE = (ROOT / "docs/deployment.md").read_text(encoding="utf-8")
+
+
+class TestPage:
+    def test_every_variable_of_the_compose_file_is_documented(self) -> None:
+        text = (DEPLOYMENTS / "compose.yaml").read_text(encoding="utf-8")
+        variables = set(re.findall(r"\$\{(SLUICE_\w+)", text))
+        assert len(variables) == 5
+        for name in variables:
+            assert f"| `{name}` |" in PAGE
+
+    def test_the_automation_is_one_that_prefect_takes(self) -> None:
+        from prefect.events.schemas.automations import AutomationCore
+
+        (text,) = re.findall(r"```text\n(automations:.*?)```", PAGE, re.DOTALL)
+        (automation,) = yaml.safe_load(text.replace("<id of the webhook block>", str(uuid4())))["automations"]
+        trigger = AutomationCore.model_validate(automation).trigger
+        assert {"prefect.flow-run.Failed", "prefect.flow-run.Paused"} <= trigger.expect  # type: ignore[union-attr]
+
+    def test_the_times_of_the_lease_are_those_of_the_code(self) -> None:
+        times = LeaseTimes()
+        assert f"renews it every {times.renew:.0f} seconds" in PAGE
+        assert f"lapses after {times.lease:.0f} seconds; {times.margin:.0f} seconds later" in PAGE
+        assert f"away for {times.give_up:.0f} seconds" in PAGE
 
 
 def settings_of(model: Any) -> set[str]:

@@ -15,7 +15,7 @@ _REFERENCE = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 # First or second arguments of these are names of other people's things: headers, codecs, loggers.
 _FOREIGN = {"get", "decode", "encode", "getLogger", "getincrementaldecoder", "split", "partition", "strip", "Literal"}
 _FOREIGN |= {"startswith", "endswith", "removeprefix", "removesuffix", "replace", "setdefault", "pop", "join", "option"}
-_FOREIGN |= {"add_argument", "argument", "Choice", "group", "command", "environ", "getenv", "header", "Header"}
+_FOREIGN |= {"str", "add_argument", "argument", "Choice", "group", "command", "environ", "getenv", "header", "Header"}
 
 # Calls that make an error or a finding: there, a reference may also be one word.
 _MAKERS = {"Finding", "problem", "Problem", "error", "ErrorRecord"}

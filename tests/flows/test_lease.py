@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -19,9 +19,9 @@ import pytest
 
 from flows.lease import Lease, LeaseTakenError, LeaseTimes, Limits, lease_api, limit_name
 from flows.lock import JobBusyError, JobLock, is_held
-from flows.server import ApiAddress
+from flows.server import ApiAddress, spawn, wait_until_up
 from tasks.shared.errors import NetworkError, SluiceError
-from tests.conftest import ROOT, Commands, wait_until
+from tests.conftest import ROOT, Commands, seed, wait_until
 from tests.flows.machines import other_machine
 
 QUICK = LeaseTimes(lease=1.0, margin=1.0, renew=0.1, retry=0.05, give_up=0.4, call=1.0)
@@ -96,7 +96,7 @@ def taken(api: ApiAddress, job: str) -> Lease | None:
 
 
 @contextmanager
-def fake_api(answers: dict[str, object]) -> Iterator[ApiAddress]:
+def fake_api(answers: Mapping[str, object]) -> Iterator[ApiAddress]:
     """A Prefect API that gives one answer to each method, ``None`` being 404, until it goes away."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -181,7 +181,7 @@ class TestTwoMachines:
         holder.release()
         Holder(job, {"PYTHONPATH": str(ROOT)}).release()
 
-    def test_a_command_on_the_other_machine_gets_4_and_status_says_running_there(
+    def test_a_command_on_the_other_machine_gets_exit_code_4_and_afterwards_goes_on(
         self, sluice: Commands, project: Path, elsewhere: dict[str, str]
     ) -> None:
         started = sluice("pipeline", "start", "config.yaml")
@@ -327,10 +327,40 @@ def test_after_the_death_of_a_machine_the_job_is_continued_on_another_within_the
     started = sluice("pipeline", "start", "config.yaml")
     Holder(project / "jobs" / started.job, elsewhere).kill()
     died = time.monotonic()
-    codes = []
+    codes: list[int] = []
     while not codes or codes[-1] == 4:
         codes.append(sluice("pipeline", "continue", "config.yaml", started.job, "--approve").code)
         time.sleep(1)
     assert codes[0] == 4
     assert codes[-1] == 0
     assert 50 < time.monotonic() - died < LeaseTimes().lease + LeaseTimes().margin + 15
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(240)
+def test_a_lease_outlives_a_restart_of_the_server(tmp_path: Path, migrated_database: Path) -> None:
+    seed(tmp_path, migrated_database)
+    child, address = spawn(tmp_path / ".prefect", stay=True)
+    lost: list[SluiceError] = []
+    try:
+        wait_until_up(address, child)
+        lease = Lease(address, "x", lost=lost.append, times=LeaseTimes(renew=0.5, retry=0.5)).acquire()
+        child.terminate()
+        child.wait(timeout=30)
+        child, address = spawn(tmp_path / ".prefect", stay=True, port=int(address.url.split(":")[2].split("/")[0]))
+        wait_until_up(address, child)
+        with Limits(address) as limits:
+            before = limits.find("job-x")
+            assert before
+            assert before["id"] == lease.limit
+
+            def renewed() -> bool:
+                found = limits.find("job-x")
+                return found is not None and found["updated"] > before["updated"]
+
+            wait_until(renewed, 20)
+        assert not lost
+        lease.release()
+    finally:
+        child.terminate()
+        child.wait(timeout=30)

@@ -55,10 +55,11 @@ class Worker:
     @classmethod
     def start(cls, sluice: Commands, api: str, pool: str, name: str, environment: dict[str, str]) -> Worker:
         log = sluice.cwd / f"{name}.log"
+        often = {"PREFECT_WORKER_QUERY_SECONDS": "1"}
         with log.open("wb") as file:
             process = subprocess.Popen(
                 [sys.executable, "-m", "prefect", "worker", "start", "--pool", pool, "--name", name],
-                cwd=sluice.cwd, env=Prefect(sluice, api).environment | environment, stdout=file, stderr=file,
+                cwd=sluice.cwd, env=Prefect(sluice, api).environment | often | environment, stdout=file, stderr=file,
             )  # fmt: skip
         return cls(process, log)
 
@@ -97,7 +98,7 @@ retry: {{max_attempts: 2, initial_backoff_ms: 10, max_backoff_ms: 20}}
 jobs_dir: jobs
 """
     )
-    fhir.faults({"action": "delay", "method": "POST", "times": None, "seconds": 0.15})
+    fhir.faults({"action": "delay", "method": "POST", "times": None, "seconds": 0.06})
     return tmp_path
 
 
@@ -199,7 +200,7 @@ def test_after_the_death_of_a_machine_the_run_goes_on_at_another_within_the_leas
         job, second = killed_in_the_middle_of_send(sluice, prefect_api, fhir, *workers)
         died = time.monotonic()
         place = other if second is workers[1] else {}
-        codes = []
+        codes: list[int] = []
         while not codes or codes[-1] == 4:
             codes.append(sluice("pipeline", "continue", "config.yaml", job, env=place).code)
         taken = time.monotonic() - died
