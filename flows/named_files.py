@@ -10,6 +10,7 @@ from pathlib import Path
 from config import PipelineConfig
 from flows.inputs import JobInputs
 from tasks.flattening.lookup import lookup_findings
+from tasks.flattening.parquet import format_findings
 from tasks.pseudonymizer.rules import read_rules
 from tasks.shared.errors import InputError, SluiceError
 
@@ -35,6 +36,8 @@ def findings(config: PipelineConfig, inputs: JobInputs, steps: Sequence[str]) ->
     if "flattening" in steps and lookup is not None:
         unreadable = list(_file("services.flattening.lookup_path", lookup))
         yield from unreadable or lookup_findings(lookup)
+    if "flattening" in steps:
+        yield from format_findings(config.services.flattening)
 
 
 def _rules(path: Path) -> Iterator[SluiceError]:

@@ -184,9 +184,9 @@ class _Writer:
         kind = self._schema.field(place).type
         if self._arrow.types.is_string(kind):
             return cells
-        if self._arrow.types.is_boolean(kind):
-            if not set(cells.unique().to_pylist()) <= {"true", "false", None}:
-                raise _MisfitError(place)
+        truth = self._arrow.types.is_boolean(kind)
+        if truth and not set(cells.unique().to_pylist()) <= {"true", "false", None}:
+            raise _MisfitError(place)  # pyarrow takes 1 and True for truth as well
         try:
             return cells.cast(kind)
         except self._arrow.ArrowInvalid:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
-import resource
 import socket
 import tempfile
 import threading
@@ -31,6 +30,7 @@ from tasks.flattening.views import RESOURCE_TYPE, Column, View
 from tasks.shared.crtdl import Attribute, AttributeGroup, Crtdl
 from tasks.shared.step import StepContext, StepResult
 from tests.bench.data import bundles
+from tests.bench.memory import peak as peak_bytes
 
 MB = 1_000_000
 COLUMNS = ("id", "patient", "code", "display", "value", "unit", "effective", "status")
@@ -168,7 +168,7 @@ def measured(port: int, source: Path, job: Path, batch: int) -> tuple[float, Ste
 
 def peak() -> float:
     """Most memory of this process so far, in MB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / MB
+    return peak_bytes() / MB
 
 
 def main() -> None:

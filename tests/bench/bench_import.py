@@ -16,7 +16,6 @@ import http.server
 import json
 import multiprocessing
 import os
-import resource
 import shutil
 import ssl
 import subprocess
@@ -37,6 +36,7 @@ from tasks.local_import import importer as local_import
 from tasks.shared.ndjson import NdjsonWriter, data_files, facts_of, read_lines
 from tasks.shared.step import StepContext
 from tests.bench.data import bundles, write_files
+from tests.bench.memory import peak as peak_bytes
 
 MB = 1e6
 
@@ -266,7 +266,7 @@ def _memory(work: Path, megabytes: float, files: int, kind: str) -> None:
 
 def _import_only(source: str, work: Path) -> None:
     result = local_import.run(_context(work, _config(work), source))
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    peak = peak_bytes() / 2**20
     print(f"{f'peak memory, {result.files} files':44} {peak:6.0f} MiB   target 300 MB")
 
 

@@ -23,7 +23,6 @@ import argparse
 import json
 import multiprocessing
 import os
-import resource
 import tempfile
 import time
 from collections.abc import Iterator
@@ -40,6 +39,7 @@ from tasks.shared.http import ServiceClient
 from tasks.shared.step import StepContext
 from tests.bench.data import bundles
 from tests.bench.echo import KILOBYTES, MB, in_threads, in_turn, limit, ratio, requests_a_second, serve_slowly, serving
+from tests.bench.memory import peak as peak_bytes
 
 _RULES = "fhirPathRules:\n  - {path: Patient.name, method: redact}\n"
 
@@ -117,11 +117,11 @@ def load(answer: Connection, url: str, directory: Path, job: Path, requests: int
         {"services": {"pseudonymizer": settings}, "compression": {"enabled": compressed}}
     )
     context = StepContext(config=config, job_id="bench", job_dir=job, position=1, name="p", source=directory)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    before = peak_bytes() / 2**20
     started, cpu = time.perf_counter(), time.process_time()
     result = run(context)
     seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
-    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    after = peak_bytes() / 2**20
     answer.send(Figures(seconds, cpu, result.bytes_in or 0, context.stats.requests, before, after))
 
 

@@ -34,6 +34,7 @@ import trustme
 from config import PipelineConfig
 from tasks.send.s3.upload import findings, run
 from tasks.shared.step import StepContext
+from tests.bench.memory import peak as peak_bytes
 
 MB = 1_000_000
 _ANSWERS = {
@@ -210,7 +211,7 @@ def main() -> None:
         if not options.no_curl:
             children = resource.getrusage(resource.RUSAGE_CHILDREN)
             print(f"  curl took {(children.ru_utime + children.ru_stime) / options.rounds / 2:.1f} s of CPU each time")
-        print(f"  peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000:,.0f} MB (target 300)")
+        print(f"  peak memory {peak_bytes() / 1e6:,.0f} MB (target 300)")
         process.terminate()
         process.join()
 

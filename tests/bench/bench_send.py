@@ -15,7 +15,6 @@ import argparse
 import json
 import os
 import random
-import resource
 import socket
 import tempfile
 import threading
@@ -37,6 +36,7 @@ from tasks.shared.ndjson.files import data_files
 from tasks.shared.ndjson.reader import numbered_lines
 from tasks.shared.step import StepContext
 from tests.bench.echo import MB, in_threads, in_turn, limit, ratio, serving
+from tests.bench.memory import peak as peak_bytes
 
 _CODES = [("2345-7", "Glucose"), ("718-7", "Hemoglobin"), ("2160-0", "Creatinine"), ("2951-2", "Sodium")]
 
@@ -201,7 +201,7 @@ def main() -> None:
         data = Path(name) / "data"
         data.mkdir()
         size = make(data, options.mb * MB, options.files, compressed=options.zst)
-        base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        base = peak_bytes() / 2**20
         one = json.loads(patient(0, random.Random(1)))["entry"][1]
         ready = json.dumps({"resourceType": "Bundle", "entry": [one] * 70}, separators=(",", ":")).encode()
         some = min(size, 50 * MB)
@@ -219,7 +219,7 @@ def main() -> None:
             lambda _: limit(port, "/fhir", some, body=ready),
             lambda _: client(port, ready, some),
         )
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        peak = peak_bytes() / 2**20
         cutting = split(data, some)
     sent, requests = counted[0]
     print(f"input               {size / MB:6.0f} MB in {options.files} files, {'zst' if options.zst else 'plain'}")

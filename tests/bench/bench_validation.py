@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import resource
 import tempfile
 import time
 from pathlib import Path
@@ -31,6 +30,7 @@ from tasks.validation.entries import Reader
 from tasks.validation.validation import Bounds, run
 from tests.bench.data import bundles, write_files
 from tests.bench.echo import MB, in_turn, limit, ratio, requests_a_second, serve_slowly, serving
+from tests.bench.memory import peak as peak_bytes
 
 TAKES = 0.02
 """Seconds that the slow service takes for a request."""
@@ -86,7 +86,7 @@ def slow(directory: Path, rounds: int) -> None:
 
 def peak() -> float:
     """Most memory of this process so far, in MiB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return peak_bytes() / 2**20
 
 
 def one_line(directory: Path, megabytes: int) -> None:

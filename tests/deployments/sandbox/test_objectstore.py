@@ -77,5 +77,5 @@ def test_a_port_that_is_taken_is_a_clear_error(store: ObjectStoreChild) -> None:
 
 def test_without_moto_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(objectstore, "available", lambda: False)
-    with pytest.raises(SandboxStartError, match=r"moto\[s3\]"):
+    with pytest.raises(SandboxStartError, match=r"\[objectstore\]"):
         start_object_store()

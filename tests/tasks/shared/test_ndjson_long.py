@@ -306,15 +306,15 @@ def test_a_truncated_zst_is_named_also_within_a_long_line(tmp_path: Path) -> Non
 # Memory
 
 MEASURE = """
-import resource, sys
+import sys
 from pathlib import Path
 from tasks.shared.ndjson import lines_with_long
-def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+from tests.bench.memory import peak
 before, entries = peak(), 0
 for _, line in lines_with_long(Path(sys.argv[1]), limit=1 << 20, spool=Path(sys.argv[2])):
     assert line.resource_type == "Bundle" and line.envelope().id == "b-1"
     entries += sum(1 for _ in line.entries())
-print(entries, (peak() - before) * 1024)
+print(entries, peak() - before)
 """
 
 

@@ -15,13 +15,14 @@ ROOT = Path(__file__).parents[3]
 MB = 1_000_000
 
 CLIENT = """
-import json, resource, sys
+import json, sys
 from pathlib import Path
 import prefect
+from tests.bench.memory import peak
 from tests.tasks.validation.support import Job
 
 result = Job(Path(sys.argv[1])).validate(sys.argv[2], bundle_chunk_size_mb=10, max_concurrent_requests=4)
-print(json.dumps([resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, result.resources_in]))
+print(json.dumps([peak(), result.resources_in]))
 """
 
 
