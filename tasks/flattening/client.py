@@ -26,11 +26,11 @@ import tenacity
 from config import PipelineConfig
 from tasks.flattening.batches import Batch
 from tasks.flattening.csv_writer import AnswerWriter
-from tasks.flattening.failures import FailedAnswers
 from tasks.flattening.rows import NoRowError
 from tasks.flattening.watchdog import INTERVAL, Watchdog, Watched
 from tasks.shared.answer import answer_of, place
 from tasks.shared.errors import NetworkError, ServiceError, SluiceError, StalledError, Stopped, TransientError
+from tasks.shared.failed_answers import FailedAnswers
 from tasks.shared.http import ServiceClient
 from tasks.shared.parallel import SharedStop
 from tasks.shared.progress import RequestStats

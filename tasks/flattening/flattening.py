@@ -18,9 +18,7 @@ import msgspec
 from config import OutputFormat
 from tasks.flattening.batches import MIB, Batch, Packer, share
 from tasks.flattening.client import Flattener
-from tasks.flattening.course import Course
 from tasks.flattening.csv_writer import AnswerWriter
-from tasks.flattening.failures import FailedAnswers
 from tasks.flattening.index import Index
 from tasks.flattening.lanes import Lanes
 from tasks.flattening.lookup import read_lookup
@@ -30,8 +28,10 @@ from tasks.flattening.resume import Tables, terms
 from tasks.flattening.routing import Facts, Groups, Router
 from tasks.flattening.views import View, views
 from tasks.flattening.watchdog import INTERVAL
+from tasks.shared.course import Course
 from tasks.shared.crtdl import Crtdl, load_crtdl
 from tasks.shared.errors import DataError, InputError
+from tasks.shared.failed_answers import FailedAnswers
 from tasks.shared.ledger import Ledger
 from tasks.shared.ndjson import data_files, storage_error
 from tasks.shared.parallel import SharedStop
@@ -239,7 +239,8 @@ class _Run:
         self._tables.keep(batch, writer.rows)
 
     def _say(self, path: Path, content: int, *, whole: bool) -> None:
-        self._context.progress.say(fraction=self._course.fraction(path, content, whole=whole))
+        done = self._course.end_of if whole else self._course.within
+        self._context.progress.say(fraction=done(path, content))
         if whole:
             self._context.progress.add(files=1, bytes=content)
 

@@ -17,13 +17,13 @@ from typing import Final
 from tasks.pseudonymizer.client import Deidentify
 from tasks.pseudonymizer.deidentification import Counts, Deidentification, Deidentified
 from tasks.pseudonymizer.extent import Extent
-from tasks.pseudonymizer.failures import FailedAnswers
 from tasks.pseudonymizer.outputs import OUTPUT, Outputs, Source
 from tasks.pseudonymizer.reassembly import Reassembly
 from tasks.pseudonymizer.rules import AnonymizationRules, read_rules
 from tasks.pseudonymizer.splitting import Chunk, chunks
 from tasks.pseudonymizer.survivors import PLACES
 from tasks.shared.errors import DataError, InputError
+from tasks.shared.failed_answers import FailedAnswers
 from tasks.shared.http import ServiceClient
 from tasks.shared.ledger import Ledger
 from tasks.shared.ndjson import CORE, data_files, storage_error

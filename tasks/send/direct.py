@@ -26,6 +26,7 @@ from tasks.send.parcels import Parcel, Part, Resolve, Unit, pack, pack_groups
 from tasks.send.transaction import MAX_BODY, Limits, Transactions
 from tasks.send.waiting import WaitingRoom
 from tasks.shared.bundle import cut
+from tasks.shared.course import Course
 from tasks.shared.errors import DataError, InputError
 from tasks.shared.http import ServiceClient
 from tasks.shared.ledger import Ledger
@@ -107,7 +108,7 @@ class _Load:
         self._post = poster(client, self._transactions, timeout=bounds.timeout)
         self._workers = send.max_concurrent_requests
         self._sleep = sleep
-        self._sizes = _Sizes(files)
+        self._course = Course(files)
 
     def run(self) -> StepResult:
         directory = self._context.job_dir / "send"
@@ -162,7 +163,7 @@ class _Load:
                 self._books.end_of(source)
             else:
                 self._context.progress.add(files=1, bytes=source.facts.bytes)
-            self._context.progress.say(fraction=self._sizes.end_of(path, source.facts.bytes))
+            self._context.progress.say(fraction=self._course.end_of(path, source.facts.bytes))
 
     def _lines(self, source: Source) -> Iterator[Unit]:
         path = source.path
@@ -181,7 +182,7 @@ class _Load:
             if len(self._books.failures) >= self._bounds.max_failures:
                 raise _GivenUpError
             if not number % 64:
-                self._context.progress.say(fraction=self._sizes.within(path, source.facts.bytes))
+                self._context.progress.say(fraction=self._course.within(path, source.facts.bytes))
 
     # Sending
 
@@ -281,30 +282,3 @@ class _Load:
                 "requests": self._context.stats.requests,
             },
         )
-
-
-class _Sizes:
-    """How far a run is, by the sizes of files on disk: the sizes of their contents are not known beforehand."""
-
-    def __init__(self, files: Iterable[Path]) -> None:
-        self._stored: dict[Path, int] = {}
-        for path in files:
-            try:
-                self._stored[path] = max(1, path.stat().st_size)
-            except OSError as error:
-                raise storage_error(error, path) from None
-        self._total = sum(self._stored.values())
-        self._done = 0
-        self._ratio = 10.0  # content to stored size of compressed files, until one has been read
-
-    def within(self, path: Path, content: int) -> float:
-        """The fraction done (0…1) after ``content`` bytes of a file."""
-        ratio = self._ratio if path.suffix == ".zst" else 1.0
-        return (self._done + min(self._stored[path], content / ratio)) / self._total
-
-    def end_of(self, path: Path, content: int) -> float:
-        """The fraction done (0…1) after a whole file."""
-        self._done += self._stored[path]
-        if path.suffix == ".zst":
-            self._ratio = max(1.0, content / self._stored[path])
-        return min(1.0, self._done / self._total)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from tasks.shared.answer import answer_of
+from tasks.shared.course import Course
 from tasks.shared.errors import DataError, InputError, SluiceError
 from tasks.shared.http import ServiceClient
 from tasks.shared.ledger import Ledger
@@ -24,7 +25,6 @@ from tasks.shared.step import StepContext, StepResult
 from tasks.shared.window import in_order
 from tasks.validation.chunks import Chunk, pack
 from tasks.validation.client import Outcome, Validator
-from tasks.validation.course import Course
 from tasks.validation.entries import Facts, Reader
 from tasks.validation.findings import OTHER, SEVERITIES
 from tasks.validation.places import directory_name

@@ -14,11 +14,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tasks.pseudonymizer.deidentification import Deidentification
-from tasks.pseudonymizer.failures import FailedAnswers
 from tasks.pseudonymizer.reassembly import Reassembly
 from tasks.pseudonymizer.splitting import Chunk, chunks
 from tasks.shared.answer import Answer, BusyError, RefusedError
 from tasks.shared.errors import DataError, ServiceError
+from tasks.shared.failed_answers import FailedAnswers
 from tests.tasks.pseudonymizer.support import identity, pseudonyms
 
 _SPACE = st.sampled_from(["", " ", "\t", "  "])

@@ -28,12 +28,12 @@ class Course:
 
     def within(self, path: Path, content: int) -> float:
         """After ``content`` bytes of a file."""
-        ratio = self._ratio if path.suffix == ZST else 1.0
+        ratio = self._ratio if path.suffix.lower() == ZST else 1.0
         return (self._done + min(self._stored[path], content / ratio)) / self._total
 
     def end_of(self, path: Path, content: int) -> float:
         """After a whole file, whose content has that many bytes."""
         self._done += self._stored[path]
-        if path.suffix == ZST and content:
+        if path.suffix.lower() == ZST and content:
             self._ratio = max(1.0, content / self._stored[path])
         return min(1.0, self._done / self._total)

@@ -1,4 +1,4 @@
-"""``flattening/failed/``: what the service answered when it did not give rows.
+"""``<step>/failed/``: what a service answered when it did not give what was asked for.
 
 Services quote data of patients and stack traces in their answers (document 3 §1), so these stay in the job directory,
 mode 0600; errors and logs name the file only.
@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 from typing import Final
 
-from tasks.shared.ndjson import storage_error
+from tasks.shared.ndjson.files import storage_error
 
 FAILED: Final = "failed"
 LARGEST: Final = 1 << 20

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.validation.course import Course
+from tasks.shared.course import Course
 
 
 def test_plain_files_count_with_their_bytes_and_compressed_ones_with_the_ratio_seen_so_far(tmp_path: Path) -> None:
