@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -17,6 +20,7 @@ import yaml
 
 from deployments.sandbox.child import arguments, start_child
 from deployments.sandbox.data import DATA
+from deployments.sandbox.host import SERVICES
 from deployments.sandbox.options import PASSWORD, TOKEN, USERNAME, OptionError, SandboxOptions, read_settings
 from deployments.sandbox.serve import SandboxStartError
 from tests.deployments.sandbox.conftest import Client
@@ -193,13 +197,26 @@ def test_a_child_is_ready_when_it_is_there_and_gone_when_the_block_ends(tmp_path
     child.stop()
 
 
+def free_ports(count: int) -> int:
+    """The first of so many ports in a row that nobody uses, outside the range that systems give out by themselves."""
+    for first in random.Random().sample(range(20_000, 30_000, 10), 1000):
+        with contextlib.ExitStack() as bound:
+            try:
+                for port in range(first, first + count):
+                    bound.enter_context(contextlib.closing(socket.create_server(("127.0.0.1", port))))
+            except OSError:
+                continue
+            return first
+    raise AssertionError("no free ports")
+
+
 def test_a_child_listens_on_the_port_it_is_given() -> None:
-    with start_child(SandboxOptions()) as first:
-        port = int(first.urls["fhir"].rpartition(":")[2])
-        with pytest.raises(SandboxStartError, match=str(port)):
-            start_child(SandboxOptions(port=port))
+    port = free_ports(len(SERVICES))
     with start_child(SandboxOptions(port=port)) as second:
         assert second.urls["fhir"] == f"http://127.0.0.1:{port}"
+        assert second.urls["extraction"] == f"http://127.0.0.1:{port + 1}"
+        with pytest.raises(SandboxStartError, match=str(port)):
+            start_child(SandboxOptions(port=port))
 
 
 def test_a_child_started_in_a_thread_that_has_ended_lives_on() -> None:
