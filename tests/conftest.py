@@ -13,7 +13,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 
 # Before anything imports Prefect: nothing of the user's settings, nothing of the user's home.
@@ -157,6 +159,17 @@ def sluice_alone(tmp_path: Path, migrated_database: Path) -> Iterator[Commands]:
     commands = Commands(tmp_path, None)
     yield commands
     commands.close()
+
+
+def ask_prefect(method: str, url: str, body: object = None) -> Any:
+    """A call to Prefect's API as a person's browser makes it. 503 says that its database is busy: asked again."""
+    for _ in range(60):
+        answer = httpx.request(method, url, json=body, trust_env=False, timeout=30)
+        if answer.status_code != 503:
+            break
+        time.sleep(0.5)
+    answer.raise_for_status()
+    return answer.json() if answer.content else None
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> None:

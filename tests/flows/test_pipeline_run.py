@@ -4,9 +4,9 @@ import json
 import shlex
 import signal
 
-import httpx
 import pytest
 
+from tests.conftest import ask_prefect
 from tests.flows.conftest import write_input
 
 
@@ -282,8 +282,8 @@ def test_a_jobs_directory_given_with_set_is_part_of_the_printed_command(sluice, 
 
 
 def test_a_run_of_another_flow_is_no_job(sluice, project, prefect_api):
-    flow = httpx.post(f"{prefect_api}/flows/", json={"name": "foreign"}, trust_env=False).json()
-    run = httpx.post(f"{prefect_api}/flow_runs/", json={"flow_id": flow["id"]}, trust_env=False).json()
+    flow = ask_prefect("POST", f"{prefect_api}/flows/", {"name": "foreign"})
+    run = ask_prefect("POST", f"{prefect_api}/flow_runs/", {"flow_id": flow["id"]})
     for command in (["pipeline", "continue"], ["job", "delete"]):
         ran = sluice(*command, "config.yaml", run["id"])
         assert ran.code == 2
@@ -296,7 +296,7 @@ def test_a_form_answered_in_the_ui_of_a_local_run_is_the_decision_of_continue(
 ):
     job = sluice("pipeline", "start", "config.yaml").job
     answer = {"run_input": {"approved": approved, "comment": "seen in the UI"}}
-    httpx.post(f"{prefect_api}/flow_runs/{job}/resume", json=answer, trust_env=False).raise_for_status()
+    ask_prefect("POST", f"{prefect_api}/flow_runs/{job}/resume", answer)
     assert status_of(sluice, job)["state"] == "waiting"
     ran = sluice("pipeline", "continue", "config.yaml", job)
     assert ran.code == (0 if approved else 1), ran.err
@@ -307,6 +307,6 @@ def test_a_form_answered_in_the_ui_of_a_local_run_is_the_decision_of_continue(
 def test_a_parked_run_cancelled_in_the_ui_is_cancelled(sluice, project, prefect_api):
     job = sluice("pipeline", "start", "config.yaml").job
     state = {"state": {"type": "CANCELLING", "name": "Cancelling"}}
-    httpx.post(f"{prefect_api}/flow_runs/{job}/set_state", json=state, trust_env=False).raise_for_status()
+    ask_prefect("POST", f"{prefect_api}/flow_runs/{job}/set_state", state)
     assert status_of(sluice, job)["state"] == "cancelled"
     assert "error[job-cancelled]" in sluice("pipeline", "continue", "config.yaml", job).err

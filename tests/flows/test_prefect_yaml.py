@@ -9,11 +9,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 import yaml
 
-from tests.conftest import ROOT, Commands, wait_until
+from tests.conftest import ROOT, Commands, ask_prefect, wait_until
 
 FILE = ROOT / "deployments" / "prefect.yaml"
 
@@ -70,8 +69,8 @@ def deploy(
     Prefect(sluice, api)("--no-prompt", "deploy", "--prefect-file", str(copy), "--all")
     found = {}
     for deployment in document["deployments"]:
-        answer = httpx.get(f"{api}/deployments/name/pipeline/{deployment['name']}", trust_env=False)
-        found[deployment["name"].removesuffix(f"-{sluice.cwd.name}")] = answer.raise_for_status().json()
+        known = ask_prefect("GET", f"{api}/deployments/name/pipeline/{deployment['name']}")
+        found[deployment["name"].removesuffix(f"-{sluice.cwd.name}")] = known
     return found
 
 
@@ -80,11 +79,9 @@ def test_a_run_of_a_worker_is_the_same_job_to_status_list_and_continue(
     sluice: Commands, prefect_api: str, pool: str, worker: subprocess.Popen[bytes], project: Path
 ) -> None:
     deployment = deploy(sluice, prefect_api, pool, str(project))["sluice"]
-    run = httpx.post(
-        f"{prefect_api}/deployments/{deployment['id']}/create_flow_run",
-        json={"parameters": {"config": str(project / "config.yaml"), "input": str(project / "data")}},
-        trust_env=False,
-    ).json()["id"]
+    parameters = {"config": str(project / "config.yaml"), "input": str(project / "data")}
+    create = f"{prefect_api}/deployments/{deployment['id']}/create_flow_run"
+    run = ask_prefect("POST", create, {"parameters": parameters})["id"]
 
     def state() -> str:
         shown = sluice("pipeline", "status", "config.yaml", run, "--json")
@@ -120,14 +117,12 @@ def test_a_relative_jobs_dir_in_a_worker_s_own_directory_is_refused_before_anyth
     sluice: Commands, prefect_api: str, pool: str, worker: subprocess.Popen[bytes], project: Path
 ) -> None:
     deployment = deploy(sluice, prefect_api, pool)["sluice"]
-    run = httpx.post(
-        f"{prefect_api}/deployments/{deployment['id']}/create_flow_run",
-        json={"parameters": {"config": str(project / "config.yaml"), "input": str(project / "data")}},
-        trust_env=False,
-    ).json()["id"]
+    parameters = {"config": str(project / "config.yaml"), "input": str(project / "data")}
+    create = f"{prefect_api}/deployments/{deployment['id']}/create_flow_run"
+    run = ask_prefect("POST", create, {"parameters": parameters})["id"]
 
     def state() -> dict[str, str]:
-        return dict(httpx.get(f"{prefect_api}/flow_runs/{run}", trust_env=False).json()["state"])
+        return dict(ask_prefect("GET", f"{prefect_api}/flow_runs/{run}")["state"])
 
     wait_until(lambda: state()["type"] == "FAILED", 90)
     assert "jobs-dir-scratch" in state()["message"]

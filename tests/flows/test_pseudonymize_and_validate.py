@@ -28,7 +28,7 @@ from deployments.sandbox.pseudonymization.app import PseudonymizationOptions, ps
 from deployments.sandbox.serve import serve_in_thread
 from deployments.sandbox.validation.app import validation_service
 from tasks.shared.ndjson import data_files, read_lines
-from tests.conftest import Commands, Ran, wait_until
+from tests.conftest import Commands, Ran, ask_prefect, wait_until
 from tests.flows.conftest import write_input
 
 FAMILY = "Umläut"
@@ -220,7 +220,7 @@ def test_findings_are_in_the_step_s_artifact_by_severity_type_and_message_code_a
     assert ran.code == 5, ran.err
     assert services.held() == []
     wanted = {"artifacts": {"key": {"any_": [f"job-{ran.job}-2"]}}}
-    (artifact,) = httpx.post(f"{prefect_api}/artifacts/filter", json=wanted, trust_env=False).raise_for_status().json()
+    (artifact,) = ask_prefect("POST", f"{prefect_api}/artifacts/filter", wanted)
     facts = {row["what"]: row["value"] for row in json.loads(artifact["data"])}
     assert (facts["findings"], facts["severities: error"], facts["types: Patient"]) == ("2", "2", "2")
     assert sum(int(value) for what, value in facts.items() if what.startswith("codes: ")) == 2

@@ -4,10 +4,9 @@ import json
 import subprocess
 import sys
 
-import httpx
 import pytest
 
-from tests.conftest import wait_until
+from tests.conftest import ask_prefect, wait_until
 
 
 @pytest.fixture
@@ -26,34 +25,32 @@ def served(sluice):
     log.close()
 
 
-def post(api, path, body):
-    answer = httpx.post(f"{api}{path}", json=body, trust_env=False, timeout=30)
-    answer.raise_for_status()
-    return answer.json()
-
-
 @pytest.mark.timeout(240)
 def test_a_wait_parks_the_deployed_run_and_the_api_resumes_it(sluice, served, project, fhir, prefect_api):
     name = sluice.cwd.name
 
     def deployment():
-        found = post(prefect_api, "/deployments/filter", {"deployments": {"name": {"any_": [name]}}})
+        found = ask_prefect("POST", f"{prefect_api}/deployments/filter", {"deployments": {"name": {"any_": [name]}}})
         return found[0]["id"] if found else None
 
     wait_until(lambda: deployment() is not None, 60)
     parameters = {"config": str(project / "config.yaml"), "input": str(project / "data")}
-    job = post(prefect_api, f"/deployments/{deployment()}/create_flow_run", {"parameters": parameters})["id"]
+    job = ask_prefect("POST", f"{prefect_api}/deployments/{deployment()}/create_flow_run", {"parameters": parameters})[
+        "id"
+    ]
 
     def state():
         return json.loads(sluice("pipeline", "status", "config.yaml", job, "--json").out)["state"]
 
     wait_until(lambda: state() == "waiting", 90)
-    post(prefect_api, f"/flow_runs/{job}/resume", {"run_input": {"approved": True, "comment": "from the API"}})
+    ask_prefect(
+        "POST", f"{prefect_api}/flow_runs/{job}/resume", {"run_input": {"approved": True, "comment": "from the API"}}
+    )
     wait_until(lambda: state() == "completed", 90)
     assert fhir.total() == 19
     text = sluice("pipeline", "status", "config.yaml", job).out
     assert "step 2 was approved by Prefect UI or API" in text
-    run = httpx.get(f"{prefect_api}/flow_runs/{job}", trust_env=False).json()
+    run = ask_prefect("GET", f"{prefect_api}/flow_runs/{job}")
     assert run["name"].startswith("config ")
     rows = json.loads(sluice("job", "list", "config.yaml", "--json").out)
     assert [row["id"] for row in rows] == [job]

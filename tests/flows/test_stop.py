@@ -5,10 +5,9 @@ import os
 import signal
 import time
 
-import httpx
 import pytest
 
-from tests.conftest import kill, processes_with, wait_until
+from tests.conftest import ask_prefect, kill, processes_with, wait_until
 
 
 def slow_import(project, seconds: float = 30.0):
@@ -60,7 +59,7 @@ def test_after_kill_9_no_server_process_is_left_and_the_job_is_interrupted(sluic
 def test_a_cancel_in_the_ui_reaches_a_local_run(sluice, project, fhir, prefect_api):
     job, child = started_and_sending(sluice, project, fhir)
     state = {"state": {"type": "CANCELLING", "name": "Cancelling"}, "force": False}
-    httpx.post(f"{prefect_api}/flow_runs/{job}/set_state", json=state, trust_env=False).raise_for_status()
+    ask_prefect("POST", f"{prefect_api}/flow_runs/{job}/set_state", state)
     _, err = child.communicate(timeout=40)
     assert child.returncode == 1, err
     assert "is cancelled" in err
