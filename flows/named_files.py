@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from config import PipelineConfig
 from flows.inputs import JobInputs
-from tasks.flattening.lookup import lookup_findings
+from tasks.flattening.lookup import lookup_findings, lookup_warnings
 from tasks.flattening.parquet import format_findings
 from tasks.pseudonymizer.rules import read_rules
 from tasks.shared.errors import InputError, SluiceError
@@ -38,6 +39,17 @@ def findings(config: PipelineConfig, inputs: JobInputs, steps: Sequence[str]) ->
         yield from unreadable or lookup_findings(lookup)
     if "flattening" in steps:
         yield from format_findings(config.services.flattening)
+
+
+def warnings(config: PipelineConfig) -> Iterator[str]:
+    """What is doubtful about the named files, found at start (document 3 §4 and §5); errors are among the findings."""
+    rules = config.services.pseudonymizer.anonymization_config
+    lookup = config.services.flattening.lookup_path
+    if "pseudonymizer" in config.pipeline.enabled_steps and rules is not None and not list(_file("", rules)):
+        with suppress(SluiceError):  # a finding
+            yield from read_rules(rules).warnings
+    if "flattening" in config.pipeline.enabled_steps and lookup is not None and not list(_file("", lookup)):
+        yield from lookup_warnings(lookup)
 
 
 def _rules(path: Path) -> Iterator[SluiceError]:

@@ -168,5 +168,9 @@ def report(session: Session, job_id: str, *, as_json: bool) -> int:
 
 
 def warn(loaded: LoadedConfig) -> None:
-    """Print the configuration's warnings."""
+    """Print the warnings of the configuration and of the files that it names."""
+    from flows import named_files
+
     complain(loaded.warnings)
+    for text in named_files.warnings(loaded.config):
+        say(f"warning: {text}", err=True)

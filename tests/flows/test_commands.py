@@ -1,5 +1,6 @@
 """The command line as a user meets it: help at once, usage errors, completion (4-product.md §2)."""
 
+import json
 import os
 import subprocess
 import sys
@@ -92,3 +93,17 @@ def test_plan_starts_nothing(tmp_path):
     ran = run("pipeline", "plan", "c.yaml", cwd=tmp_path)
     assert ran.returncode == 0, ran.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["c.yaml", "data"]
+
+
+def test_what_is_doubtful_about_a_lookup_file_is_said_at_start_all_of_it(tmp_path):
+    element = {"viewDefinition": {"column": [{"name": "a", "path": "a"}]}, "children": ["Patient.b", "Patient.c"]}
+    table = [{"url": "https://x.example/p", "resourceType": "Patient", "elements": {"Patient.a": element}}]
+    (tmp_path / "lookup.json").write_text(json.dumps(table))
+    text = CONFIG.replace("[local_import]", "[local_import, flattening]")
+    (tmp_path / "c.yaml").write_text(
+        text.replace(
+            "services: {", 'services: {flattening: {service_url: "http://127.0.0.1:9", lookup_path: lookup.json}, '
+        )
+    )
+    ran = run("pipeline", "plan", "c.yaml", cwd=tmp_path)
+    assert [line for line in ran.stderr.splitlines() if "warning: unresolved-child" in line][1:], ran.stderr
