@@ -194,7 +194,7 @@ class _Run:
             Flattener(
                 self._context.config,
                 self._url,
-                FailedAnswers(self._state),
+                FailedAnswers(self._state).begin(),
                 together,
                 stats=self._context.stats,
                 interval=self._bounds.interval,

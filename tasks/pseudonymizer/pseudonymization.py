@@ -14,21 +14,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tasks.pseudonymizer.client import Deidentify
-from tasks.pseudonymizer.deidentification import Counts, Deidentification, Deidentified
+from tasks.pseudonymizer.deidentification import Counts, Deidentified
 from tasks.pseudonymizer.extent import Extent
 from tasks.pseudonymizer.outputs import OUTPUT, Outputs, Source
 from tasks.pseudonymizer.reassembly import Reassembly
 from tasks.pseudonymizer.rules import AnonymizationRules, read_rules
 from tasks.pseudonymizer.splitting import Chunk, chunks
 from tasks.pseudonymizer.survivors import PLACES
+from tasks.pseudonymizer.work import Pseudonymizing
 from tasks.shared.errors import DataError, InputError
 from tasks.shared.failed_answers import FailedAnswers
-from tasks.shared.http import ServiceClient
 from tasks.shared.ledger import Ledger
 from tasks.shared.ndjson import CORE, data_files, storage_error
 from tasks.shared.ndjson.resumable import CUT_EVERY
 from tasks.shared.parallel import SharedStop
+from tasks.shared.processes import Calls, in_processes
 from tasks.shared.step import StepContext, StepResult
 from tasks.shared.window import in_order
 
@@ -78,21 +78,8 @@ def run(
     rules = read_rules(settings.anonymization_config) if settings.anonymization_config is not None else None
     for warning in rules.warnings if rules is not None else ():
         log.warning("pseudonymizer: %s", warning)
-    together = SharedStop(context.stop)
-    with ServiceClient(
-        "pseudonymizer",
-        tls=context.config.tls,
-        retry=context.config.retry,
-        auth=settings.auth,
-        credentials_origin=str(settings.url),
-        timeout=settings.timeout.total_seconds(),
-        stop=together,
-        stats=context.stats,
-        max_connections=settings.max_concurrent_requests,
-        sleep=sleep,
-    ) as client:
-        service = Deidentify(client, str(settings.url), rules, slots=settings.max_concurrent_requests)
-        return _Run(context, files, rules, service, together, bounds or Bounds()).run()
+    work = Pseudonymizing(settings, context.config.tls, context.config.retry, rules, context.job_dir / STATE, sleep)
+    return _Run(context, files, rules, work, bounds or Bounds()).run()
 
 
 class _Run:
@@ -101,16 +88,15 @@ class _Run:
         context: StepContext,
         files: list[Path],
         rules: AnonymizationRules | None,
-        service: Deidentify,
-        together: SharedStop,
+        work: Pseudonymizing,
         bounds: Bounds,
     ) -> None:
         self._context = context
         self._settings = context.config.services.pseudonymizer
         self._files = files
         self._rules = rules
-        self._service = service
-        self._together = together
+        self._work = work
+        self._together = SharedStop(context.stop)
         self._bounds = bounds
         self._state = context.job_dir / STATE
         self._whole: Source | None = None
@@ -150,19 +136,29 @@ class _Run:
         left = [source for source in sources if not source.finished]
         if not left:
             return
-        self._service.probe()
-        self._work = Deidentification(
-            self._service, FailedAnswers(self._state), removes=self._rules is not None and self._rules.removes
-        )
+        self._work.probe(self._together, self._context.stats)
+        FailedAnswers(self._state).begin()
         core = [source for source in left if source.base.lower() == CORE]
-        for stage in (core, [source for source in left if source not in core]):
-            self._stage(stage)
+        with in_processes(
+            self._work,
+            processes=self._settings.processes,
+            slots=self._settings.max_concurrent_requests,
+            spare=_SPARE,
+            stop=self._together,
+            stats=self._context.stats,
+        ) as calls:
+            for stage in (core, [source for source in left if source not in core]):
+                self._stage(stage, calls)
 
-    def _stage(self, sources: Iterable[Source]) -> None:
+    def _stage(self, sources: Iterable[Source], calls: Calls[Chunk, Deidentified]) -> None:
+        def one(item: tuple[Source, Chunk | None]) -> tuple[Source, Deidentified | None]:
+            source, chunk = item
+            return source, None if chunk is None else calls(chunk)
+
         done = in_order(
             self._items(sources),
-            self._one,
-            threads=self._settings.max_concurrent_requests + _SPARE,
+            one,
+            threads=calls.threads,
             stop=self._context.stop,
             weigh=lambda item: len(item[1].text) if item[1] is not None else 0,
             budget=self._bounds.window,
@@ -182,10 +178,6 @@ class _Run:
             for chunk in chunks(source.path, threshold=threshold, spool=self._state, after=source.after):
                 yield source, chunk
             yield source, None
-
-    def _one(self, item: tuple[Source, Chunk | None]) -> tuple[Source, Deidentified | None]:
-        source, chunk = item
-        return source, None if chunk is None else self._work(chunk)
 
     def _take(self, source: Source, result: Deidentified) -> None:
         """Write what came back, and count it."""

@@ -73,7 +73,7 @@ def refused(status: int = 413) -> RefusedError:
 
 def written(path: Path, tmp: Path, threshold: int, call: Any, *, removes: bool = False) -> tuple[bytes, Counter[str]]:
     """What the file becomes, and what was counted."""
-    work = Deidentification(call, FailedAnswers(tmp), removes=removes)
+    work = Deidentification(call, FailedAnswers(tmp).begin(), removes=removes)
     output = io.BytesIO()
     counts: Counter[str] = Counter()
     for chunk in chunks(path, threshold=threshold, spool=tmp):

@@ -1,0 +1,415 @@
+"""What jobs cost a Prefect server: ``python -m tests.bench.bench_jobs``. Prints the figures of docs/deployment.md.
+
+Jobs import and send 19 resources, and are commands that start at the same moment. The server is the embedded one, with
+SQLite or with a PostgreSQL of the bench's own, which is left out where PostgreSQL is not installed. Requests and bytes
+are counted by a relay between a job and the server, in a run of its own, so that the relay does not slow the others.
+Each line is ``database | figure | value``; ``FIGURES`` says what each means.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from deployments.sandbox.fhir.app import FhirOptions, fhir_service
+from deployments.sandbox.serve import serve_in_thread
+from flows.server import EmbeddedServer
+from tests.flows.conftest import Fhir, write_input
+
+ROOT = Path(__file__).parents[2]
+SLUICE = (sys.executable, "-m", "flows.run")
+
+FIGURES = {
+    "all complete, N at once": "seconds from the start of the first to the end of the last",
+    "server CPU a job": "seconds of one core, while N ran at once",
+    "server memory": "resident MB at its highest",
+    "job memory": "resident MB of the process that runs a job, at its highest",
+    "job CPU": "seconds of one core, interpreter and imports included",
+    "requests a job": "calls of the Prefect API by a job that takes seconds",
+    "traffic a job": "kB between such a job and the API, both directions",
+    "requests a minute": "calls of the API by a job that runs, for each minute",
+    "traffic a minute": "kB between it and the API, for each minute",
+    "requests a minute, idle worker": "calls of the API by a worker that has nothing to do, as it is set up by default",
+    "database a job": "kB that the database grows by",
+    "of it events": "kB of that which goes when the events expire",
+    "database a minute": "kB that a job which runs adds for each minute",
+    "artifacts a job": "kB that the UI shows of a job",
+    "job list, N jobs": "seconds for `sluice job list` with N finished jobs in the database",
+    "job prune --dry-run, N jobs": "seconds for the same with `sluice job prune`",
+    "database is locked": "how often it stands in the logs of server and jobs",
+    "lost": "jobs that are not in the list, or not complete",
+}
+"""The figures, by the names that this prints and the page uses."""
+
+EVENTS = ("events", "event_resources", "automation_event_follower")
+
+
+class Relay:
+    """Passes TCP connections on to a server, and counts: bytes both ways, and requests by their first lines."""
+
+    _REQUEST = re.compile(rb"(?:GET|POST|PUT|PATCH|DELETE) \S+ HTTP/1\.1\r\n")
+
+    def __init__(self, url: str) -> None:
+        host, _, rest = url.removeprefix("http://").partition(":")
+        port, _, self._path = rest.partition("/")
+        self._target = (host, int(port))
+        self.bytes = 0
+        self.requests = 0
+        self._loop = asyncio.new_event_loop()
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._port = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._port}/{self._path}"
+
+    def __enter__(self) -> Relay:
+        self._thread.start()
+        self._ready.wait(10)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        server = self._loop.run_until_complete(asyncio.start_server(self._connected, "127.0.0.1", 0))
+        self._port = server.sockets[0].getsockname()[1]
+        self._ready.set()
+        self._loop.run_forever()
+        server.close()
+        for task in asyncio.all_tasks(self._loop):
+            task.cancel()
+        self._loop.run_until_complete(asyncio.sleep(0.1))
+        self._loop.close()
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            there = await asyncio.open_connection(*self._target)
+        except OSError:
+            writer.close()
+            return
+        await asyncio.gather(self._pass(reader, there[1], count=True), self._pass(there[0], writer, count=False))
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, count: bool) -> None:
+        with contextlib.suppress(OSError, asyncio.CancelledError):
+            while block := await reader.read(65536):
+                self.bytes += len(block)
+                # The head of a request is one segment of its own, or the beginning of one.
+                self.requests += len(self._REQUEST.findall(block)) if count else 0
+                writer.write(block)
+                await writer.drain()
+        writer.close()
+
+
+@dataclass
+class Database:
+    """A database of Prefect, and how large it is."""
+
+    name: str
+    environment: dict[str, str]
+    ask: Callable[[str], str]
+    size_query: str
+    events_query: str
+
+    def size(self) -> float:
+        """Used bytes."""
+        return float(self.ask(self.size_query))
+
+    def events(self) -> float:
+        """Bytes of the events and their indexes."""
+        return float(self.ask(self.events_query) or 0)
+
+    def artifacts(self) -> float:
+        """Bytes of the artifacts' data."""
+        return float(self.ask("select coalesce(sum(length(cast(data as text))), 0) from artifact"))
+
+
+def sqlite(home: Path) -> Database:
+    """The embedded server's file. Only pages in use count: a file does not shrink by itself."""
+    names = ", ".join(f"'{name}'" for name in EVENTS)
+
+    def ask(query: str) -> str:
+        with contextlib.closing(sqlite3.connect(home / ".prefect/prefect.db", timeout=60)) as connection:
+            return str(connection.execute(query).fetchone()[0])
+
+    return Database(
+        "SQLite", {}, ask,
+        "select (p.page_count - f.freelist_count) * s.page_size"
+        " from pragma_page_count p, pragma_freelist_count f, pragma_page_size s",
+        "select sum(pgsize) from dbstat where name in"
+        f" (select name from sqlite_master where tbl_name in ({names}))",
+    )  # fmt: skip
+
+
+@contextlib.contextmanager
+def postgresql() -> Iterator[Database]:
+    """A PostgreSQL of its own, on a socket alone."""
+    binaries = Path(str(shutil.which("initdb"))).resolve().parent
+    as_postgres = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"] if os.geteuid() == 0 else []
+    with tempfile.TemporaryDirectory(prefix="sluice-pg-") as place:
+        if as_postgres:
+            shutil.chown(place, "postgres")
+
+        def run(*words: str, quiet: bool = False) -> str:
+            # The server keeps what it inherits: nobody would see the end of a pipe.
+            out = subprocess.DEVNULL if quiet else subprocess.PIPE
+            ran = subprocess.run([*as_postgres, *words], check=True, stdout=out, text=True, timeout=120, cwd=place)
+            return ran.stdout or ""
+
+        def ask(query: str) -> str:
+            return run(f"{binaries}/psql", "-h", place, "-U", "prefect", "-d", "postgres", "-Atc", query).strip()
+
+        data = f"{place}/data"
+        run(f"{binaries}/initdb", "-D", data, "-A", "trust", "-U", "prefect")
+        options = f"-c listen_addresses='' -k {place}"
+        run(f"{binaries}/pg_ctl", "-D", data, "-w", "-l", f"{place}/log", "-o", options, "start", quiet=True)
+        try:
+            names = ", ".join(f"'{name}'" for name in EVENTS)
+            yield Database(
+                "PostgreSQL", {"PREFECT_API_DATABASE_CONNECTION_URL": f"postgresql+asyncpg://prefect@/postgres?host={place}"},
+                ask, "select pg_database_size('postgres')",
+                f"select coalesce(sum(pg_total_relation_size(oid)), 0) from pg_class where relname in ({names})",
+            )  # fmt: skip
+        finally:
+            run(f"{binaries}/pg_ctl", "-D", data, "-w", "-m", "fast", "stop")
+
+
+@dataclass
+class Site:
+    """A server, a FHIR server to send to, and a directory with a configuration."""
+
+    place: Path
+    api: str
+    server: int
+    fhir: Fhir
+    database: Database
+    a_job: float = 0.0
+    """Bytes by which a short job makes the database grow."""
+
+    def show(self, figure: str, value: str, *, count: int | None = None) -> None:
+        """Print one of the ``FIGURES``; ``count`` is its N."""
+        assert figure in FIGURES
+        name = figure if count is None else figure.replace("N", f"{count:,}", 1)
+        print(f"{self.database.name:10} | {name:32} | {value}", flush=True)
+
+    def environment(self, api: str | None = None) -> dict[str, str]:
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(("PREFECT_", "APP_"))}
+        quick = {"PYTHONPATH": str(ROOT), "PREFECT_HOME": str(self.place / "home"), "PYTHONUNBUFFERED": "1"}
+        return kept | quick | {"PREFECT_API_URL": api or self.api, "DO_NOT_TRACK": "1"}
+
+    def start(self, *words: str, api: str | None = None, log: Path | None = None) -> subprocess.Popen[bytes]:
+        with (log or self.place / "out").open("wb") as file:
+            return subprocess.Popen(words, cwd=self.place, env=self.environment(api), stdout=file, stderr=file)
+
+    def run(self, *arguments: str, api: str | None = None) -> str:
+        ran = subprocess.run(
+            [*SLUICE, *arguments], cwd=self.place, env=self.environment(api), check=True, capture_output=True, text=True
+        )
+        return ran.stdout
+
+    def cpu(self) -> float:
+        """CPU seconds of the server so far."""
+        fields = Path(f"/proc/{self.server}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def memory(self) -> float:
+        """The server's highest resident size in MB."""
+        status = Path(f"/proc/{self.server}/status").read_text()
+        return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")) / 1000
+
+    def configure(self, *, batch: int = 100) -> None:
+        (self.place / "config.yaml").write_text(
+            f"""
+services:
+  local_import: {{dir: data}}
+  send: {{send_as: direct_resource_load, url: "{self.fhir.url}", batch_size: {batch}, max_concurrent_requests: 1}}
+pipeline: {{enabled_steps: [local_import, send]}}
+jobs_dir: jobs
+"""
+        )
+
+
+def at_once(site: Site, count: int) -> int:
+    """Start ``count`` jobs at the same moment; returns how many are lost."""
+    logs = [site.place / f"out-{count}-{number}" for number in range(count)]
+    size, events, artifacts = site.database.size(), site.database.events(), site.database.artifacts()
+    cpu, begun = site.cpu(), time.monotonic()
+    children = [site.start(*SLUICE, "pipeline", "start", "config.yaml", "--no-progress", log=log) for log in logs]
+    ended = []
+    for child in children:
+        _, status, used = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+        ended.append((child.returncode, used))
+    seconds = time.monotonic() - begun
+    site.show("all complete, N at once", f"{seconds:.0f} s, {seconds / count:.1f} s a job", count=count)
+    site.show("server CPU a job", f"{(site.cpu() - cpu) / count:.2f} s")
+    site.show("server memory", f"{site.memory():.0f} MB")
+    site.show("job memory", f"{max(used.ru_maxrss for _, used in ended) / 1000:.0f} MB")
+    site.show("job CPU", f"{sum(used.ru_utime + used.ru_stime for _, used in ended) / count:.1f} s")
+    time.sleep(5)  # events and logs are written some seconds later
+    site.a_job = (site.database.size() - size) / count
+    site.show("database a job", f"{site.a_job / 1000:.0f} kB")
+    site.show("of it events", f"{(site.database.events() - events) / count / 1000:.0f} kB")
+    site.show("artifacts a job", f"{(site.database.artifacts() - artifacts) / count / 1000:.1f} kB")
+    texts = [log.read_text() for log in logs]
+    jobs = {text.split()[1] for text in texts if text.startswith("job ")}
+    rows = {row["id"]: row["state"] for row in json.loads(site.run("job", "list", "config.yaml", "--json"))}
+    texts += [log.read_text() for log in (site.place / "jobs").glob("*/job.log")]
+    texts.append((site.place / "server/.prefect/server.log").read_text())
+    site.show("database is locked", str(sum(text.count("database is locked") for text in texts)))
+    lost = count - sum(rows.get(job) == "completed" for job in jobs)
+    site.show("lost", str(lost))
+    return lost
+
+
+def one_job(site: Site, seconds: float) -> None:
+    """What a job asks of the API: in all when it is short, and for each minute while it runs."""
+    with Relay(site.api) as relay:
+        site.run("pipeline", "start", "config.yaml", "--no-progress", api=relay.url)
+        short, traffic = relay.requests, relay.bytes
+        site.show("requests a job", f"{short}")
+        site.show("traffic a job", f"{traffic / 1000:.0f} kB")
+    transactions = 31
+    shutil.rmtree(site.place / "data")
+    write_input(site.place / "data", patients=30, files=3)
+    site.configure(batch=3)
+    site.fhir.faults({"action": "delay", "method": "POST", "times": None, "seconds": seconds / transactions})
+    time.sleep(5)
+    size = site.database.size()
+    with Relay(site.api) as relay:
+        begun = time.monotonic()
+        site.run("pipeline", "start", "config.yaml", "--no-progress", api=relay.url)
+        minutes = (time.monotonic() - begun) / 60
+        site.show("requests a minute", f"{(relay.requests - short) / minutes:.0f}")
+        site.show("traffic a minute", f"{(relay.bytes - traffic) / minutes / 1000:.0f} kB")
+    time.sleep(5)
+    site.show("database a minute", f"{(site.database.size() - size - site.a_job) / minutes / 1000:.0f} kB")
+    site.fhir.faults()
+
+
+def idle_worker(site: Site, seconds: float) -> None:
+    """What a worker asks while there is nothing to do."""
+    with Relay(site.api) as relay:
+        log = site.place / "worker.log"
+        worker = site.start(
+            sys.executable, "-m", "prefect", "worker", "start", "--pool", "bench", "--type", "process", api=relay.url,
+            log=log,
+        )  # fmt: skip
+        try:
+            deadline = time.monotonic() + 90
+            while b"started!" not in log.read_bytes() and time.monotonic() < deadline:
+                time.sleep(0.2)
+            before = relay.requests
+            time.sleep(seconds)
+            site.show("requests a minute, idle worker", f"{(relay.requests - before) / seconds * 60:.0f}")
+        finally:
+            worker.send_signal(signal.SIGINT)
+            worker.wait(60)
+
+
+def finished(site: Site, count: int) -> None:
+    """Put ``count`` finished jobs into the database: copies of a real one's record."""
+    with httpx.Client(base_url=site.api, trust_env=False, timeout=60) as client:
+
+        def ask(method: str, path: str, body: object) -> Any:
+            for _ in range(30):
+                answer = client.request(method, path, json=body)
+                if answer.status_code != 503:
+                    break
+                time.sleep(0.2)
+            answer.raise_for_status()
+            return answer.json() if answer.content else None
+
+        (real,) = ask("POST", "/flow_runs/filter", {"limit": 1, "sort": "END_TIME_DESC"})
+        known = ask("POST", "/flow_runs/count", {})
+        for number in range(count - known):
+            body = {
+                "flow_id": real["flow_id"], "name": f"finished {number}", "parameters": real["parameters"],
+                "state": {"type": "COMPLETED", "name": "Completed"},
+            }  # fmt: skip
+            run = ask("POST", "/flow_runs/", body)["id"]
+            labels = real["labels"] | {"job.directory": str(site.place / "jobs" / run)}
+            ask("PATCH", f"/flow_runs/{run}/labels", {k: v for k, v in labels.items() if k.startswith("job.")})
+    for figure, arguments in (
+        ("job list, N jobs", ("list", "config.yaml", "--json")),
+        ("job prune --dry-run, N jobs", ("prune", "config.yaml", "--older-than", "1s", "--dry-run", "--json")),
+    ):
+        begun = time.monotonic()
+        rows = json.loads(site.run("job", *arguments))
+        site.show(figure, f"{time.monotonic() - begun:.1f} s", count=len(rows))
+
+
+@contextlib.contextmanager
+def site(place: Path, database: Database) -> Iterator[Site]:
+    """A server over ``database`` in ``place``, and a sandbox FHIR server."""
+    (place / "home").mkdir()
+    kept = dict(os.environ)
+    os.environ.update(database.environment)
+    try:
+        with (
+            serve_in_thread(fhir_service(FhirOptions(state=place / "fhir-state"))) as fhir,
+            EmbeddedServer(place / "server") as server,
+        ):
+            api = server.address().url
+            pid = json.loads((place / "server/.prefect/server.json").read_text())["pid"]
+            made = Site(place, api, pid, Fhir(fhir.url), database)
+            write_input(place / "data")
+            made.configure()
+            made.run("pipeline", "start", "config.yaml")  # everything is warm, and the flow is known
+            yield made
+    finally:
+        os.environ.clear()
+        os.environ.update(kept)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print the figures; 1 when a job was lost."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--jobs", type=int, nargs="*", default=[20, 50], help="how many at once")
+    parser.add_argument("--seconds", type=float, default=60, help="how long the job of the figures a minute takes")
+    parser.add_argument("--finished", type=int, default=1000, help="how many finished jobs to list")
+    parser.add_argument("--database", choices=("sqlite", "postgresql"), help="only this one")
+    args = parser.parse_args(argv)
+    lost = 0
+    for kind in ("sqlite", "postgresql"):
+        if args.database not in {None, kind}:
+            continue
+        if kind == "postgresql" and shutil.which("initdb") is None:
+            print("PostgreSQL is not installed")
+            continue
+        with tempfile.TemporaryDirectory(prefix="sluice-bench-") as scratch, contextlib.ExitStack() as stack:
+            place = Path(scratch)
+            database = sqlite(place / "server") if kind == "sqlite" else stack.enter_context(postgresql())
+            print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores", flush=True)
+            at = stack.enter_context(site(place, database))
+            for count in args.jobs:
+                lost += at_once(at, count)
+            one_job(at, args.seconds)
+            idle_worker(at, args.seconds)
+            finished(at, args.finished)
+    return 1 if lost else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
