@@ -42,7 +42,7 @@ from tests.bench.data import bundles
 from tests.bench.echo import KILOBYTES, MB, in_threads, in_turn, limit, ratio, requests_a_second, serve_slowly, serving
 from tests.bench.memory import peak as peak_bytes
 
-_RULES = "fhirPathRules:\n  - {path: Patient.name, method: redact}\n"
+RULES = "fhirPathRules:\n  - {path: Patient.name, method: redact}\n"
 
 TAKES = 0.02
 """Seconds that the slow service takes for a request."""
@@ -120,7 +120,7 @@ def load(
 ) -> None:
     """One run of the step; sends its ``Figures``."""
     rules = job.with_suffix(".yaml")
-    rules.write_text(_RULES)
+    rules.write_text(RULES)
     settings = {
         "url": url,
         "max_concurrent_requests": requests,
@@ -181,7 +181,7 @@ def slow(place: Path, rounds: int) -> Iterator[str]:
                 f"    http.client       {bare.median:6.0f} requests/s: {bare.best / possible:.3f} best, "
                 f"{bare.median / possible:.3f} median; ours to it {ratio(ours, bare)}"
             )
-    yield _load()
+    yield load_line()
 
 
 def fast(place: Path, options: argparse.Namespace) -> Iterator[str]:
@@ -229,7 +229,7 @@ def fast(place: Path, options: argparse.Namespace) -> Iterator[str]:
         yield f"ratio                  {ratio(ours, bare)} (target ≥ 0.7)"
         peak = max(run.peak for run in runs)
         yield f"peak memory          {peak:6.0f} MiB, {runs[0].before:.0f} MiB before (target ≤ 300)"
-        yield _load()
+        yield load_line()
         if options.large:
             size = make_large(place / "large", options.large)
             url = f"http://127.0.0.1:{port}"
@@ -239,7 +239,8 @@ def fast(place: Path, options: argparse.Namespace) -> Iterator[str]:
             yield f"peak memory          {one.peak:6.0f} MiB, {one.before:.0f} MiB before (target ≤ 300)"
 
 
-def _load() -> str:
+def load_line() -> str:
+    """How busy the machine is."""
     return f"load of the machine  {os.getloadavg()[0]:6.1f} in the last minute, on {os.cpu_count()} cores"
 
 
