@@ -8,12 +8,24 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from tasks.shared.events import Download, Event, RequestRetry, Status
+from tasks.shared.events import (
+    Count,
+    Download,
+    Event,
+    Ordinal,
+    Reference,
+    RequestRetry,
+    Seconds,
+    Status,
+    Text,
+    described,
+)
 
 JobEnd = Literal["waiting", "completed", "failed", "stopped", "cancelled"]
 """How a run of a job ends. One that was killed has no end in its log."""
@@ -32,45 +44,45 @@ class Job(Event, frozen=True, kw_only=True, tag="job"):
     """
 
     state: Literal["created", "started", "resumed"] | JobEnd
-    steps: list[str] | None = None
-    error: str | None = None
-    reason: str | None = None
+    steps: list[Text] | None = None
+    error: Reference | None = None
+    reason: Text | None = None
 
 
 class Step(Event, frozen=True, kw_only=True, tag="step"):
     """A step begins (``running``) or ends; at its completion with counts and statistics, as in the job record.
 
-    Sizes in bytes, times in seconds. A step that answers from its stored result is not told again.
+    Sizes in bytes, times in seconds. A step that the record knows as complete is not told again.
     """
 
     state: Literal["running", "completed"] | StepEnd
-    files: int | None = None
-    resources_in: int | None = None
-    resources_out: int | None = None
-    bytes_in: int | None = None
-    bytes_out: int | None = None
-    seconds: float | None = None
-    requests: int | None = None
-    retries: int | None = None
-    p50: float | None = None
-    p95: float | None = None
-    warnings: int | None = None
-    error: str | None = None
+    files: Count | None = None
+    resources_in: Count | None = None
+    resources_out: Count | None = None
+    bytes_in: Count | None = None
+    bytes_out: Count | None = None
+    seconds: Seconds | None = None
+    requests: Count | None = None
+    retries: Count | None = None
+    p50: Seconds | None = None
+    p95: Seconds | None = None
+    warnings: Count | None = None
+    error: Reference | None = None
 
 
 class KickOff(Event, frozen=True, kw_only=True, tag="kickoff"):
-    """An extraction job was submitted, or found again, and its handle is in the record; ``extraction`` is its id."""
+    """An extraction job was submitted, or found again; its handle goes into the record. ``extraction`` is its id."""
 
-    extraction: str
+    extraction: Text
 
 
 class Export(Event, frozen=True, kw_only=True, tag="export"):
     """The step ``send`` has delivered everything. ``mode`` is ``services.send.send_as``."""
 
-    mode: str
-    files: int | None = None
-    resources: int | None = None
-    bytes: int | None = None
+    mode: Text
+    files: Count | None = None
+    resources: Count | None = None
+    bytes: Count | None = None
 
 
 class Wait(Event, frozen=True, kw_only=True, tag="wait"):
@@ -84,8 +96,8 @@ class Gate(Event, frozen=True, kw_only=True, tag="gate"):
     """What the validation gate did behind its step: ``open`` or ``closed``, and how many findings it saw."""
 
     state: Literal["open", "closed"]
-    findings: int
-    resources: int
+    findings: Count
+    resources: Count
 
 
 KINDS: tuple[type[Event], ...] = (Job, KickOff, Status, Download, RequestRetry, Step, Export, Wait, Gate)
@@ -100,11 +112,11 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     ``step`` and ``position`` (from 1) name the step it belongs to; ``null`` between steps.
     """
 
-    time: str
-    job: str
-    run: int
-    step: str | None = None
-    position: int | None = None
+    time: Annotated[str, described(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$")]
+    job: Text
+    run: Ordinal
+    step: Text | None = None
+    position: Ordinal | None = None
 
 
 @dataclass(frozen=True)
@@ -127,6 +139,26 @@ class Entry:
             return None
 
 
+_ONLY: Final[tuple[tuple[type[Event], str, tuple[str, ...]], ...]] = (
+    (Job, "steps", ("created",)),
+    (Job, "error", ("failed", "cancelled")),
+    (Job, "reason", ("stopped", "cancelled")),
+    (Step, "error", ("failed", "stopped")),
+    *((Step, name, ("completed",)) for name in Step.__struct_fields__ if name not in ("state", "error")),
+    (Wait, "approved", ("decided",)),
+)
+"""Which fields an event has in which of its states only."""
+
+_ALWAYS: Final[tuple[tuple[type[Event], str, str], ...]] = (
+    (Job, "created", "steps"),
+    (Job, "failed", "error"),
+    (Job, "stopped", "reason"),
+    (Step, "completed", "warnings"),
+    (Step, "failed", "error"),
+    (Wait, "decided", "approved"),
+)
+"""Which field an event always has in a state."""
+
 _HEAD = msgspec.json.Decoder(Head)
 _EVENT: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_AnyEvent)
 
@@ -141,6 +173,16 @@ def schema() -> dict[str, Any]:
     """The JSON Schema (2020-12) of one line, as kept in ``docs/schemas/events.schema.json``."""
     (head, *kinds), components = msgspec.json.schema_components((Head, *KINDS), ref_template="#/$defs/{name}")
     components["Head"]["required"] = sorted(components["Head"]["properties"])
+    for kind in KINDS:
+        if conditions := list(_conditions(kind)):
+            components[kind.__name__]["allOf"] = conditions
+    # Something answered, or nothing did.
+    components["RequestRetry"]["allOf"] = [{"oneOf": [{"required": ["status"]}, {"required": ["error"]}]}]
+    # A step belongs to a position and the other way round.
+    components["Head"]["oneOf"] = [
+        {"properties": {"step": {"type": kind}, "position": {"type": other}}}
+        for kind, other in (("string", "integer"), ("null", "null"))
+    ]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "One line of a job's events.ndjson",
@@ -148,6 +190,16 @@ def schema() -> dict[str, Any]:
         "unevaluatedProperties": False,
         "$defs": components,
     }
+
+
+def _conditions(kind: type[Event]) -> Iterator[dict[str, Any]]:
+    """``_ONLY`` and ``_ALWAYS`` of a kind, as the schema says them."""
+    for one, name, states in _ONLY:
+        if one is kind:
+            yield {"if": {"required": [name]}, "then": {"properties": {"state": {"enum": list(states)}}}}
+    for one, state, name in _ALWAYS:
+        if one is kind:
+            yield {"if": {"properties": {"state": {"const": state}}}, "then": {"required": [name]}}
 
 
 def schema_text() -> str:

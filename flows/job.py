@@ -219,14 +219,15 @@ class Job:
             **result.get("statistics", {}),
         )
         if known.state != "completed":
+            # Before the record: once that says complete, no later run tells it.
+            self.journal.completed(
+                step, warnings=len(result.get("warnings", ())), mode=str(self.config.services.send.send_as)
+            )
             self.writer.step(step, progress=None)
             reporting.step_table(self.api, self.id, step, result)
             logger.info("step %d %s is complete: %s", position, name, reporting.summary(step))
             for warning in result.get("warnings", ()):
                 logger.warning("step %d %s: %s", position, name, warning)
-            self.journal.completed(
-                step, warnings=len(result.get("warnings", ())), mode=str(self.config.services.send.send_as)
-            )
         self.steps[position] = step
         self.course.results[position] = result
         self.presenter.step_finished(step, tuple(result.get("warnings", ())), again=known.state == "completed")

@@ -54,6 +54,7 @@ class Journal:
         last = log.last.head if log.last else None
         self._step = (last.step, last.position) if last and goes_on else (None, None)
         self._ended = False
+        self._latest = last.time if last and goes_on else ""
         self.run = (last.run if last else 0) + (not goes_on)
         self.began = self.now()
         self.created = log.first.head.time if log.first else self.began
@@ -95,8 +96,9 @@ class Journal:
             self._trace.tell(entry)
 
     def now(self) -> str:
-        """This moment, as events have it."""
-        return timestamp(self._clock())
+        """This moment, as events have it; never before the one told last, whatever becomes of the machine's clock."""
+        self._latest = max(self._latest, timestamp(self._clock()))
+        return self._latest
 
     def at(self, name: str, position: int) -> None:
         """What is told from now on belongs to this step."""
@@ -130,7 +132,7 @@ class Journal:
 
 
 class AnnouncedHandle(HandleStore):
-    """The handle of an extraction where ``store`` keeps it, announced when it is kept."""
+    """The handle of an extraction where ``store`` keeps it, announced when it is to be kept."""
 
     def __init__(self, store: HandleStore, tell: Callable[[Event], None]) -> None:
         super().__init__()
@@ -142,12 +144,12 @@ class AnnouncedHandle(HandleStore):
         return self._store.load()
 
     def save(self, handle: Handle | None) -> None:
-        """Store a handle, or clear it, and tell."""
-        self._store.save(handle)
+        """Store a handle, or clear it. Told first: a handle that is in the record is not told by a later run."""
         if handle is not None:
             self._tell(KickOff(extraction=handle.job_id))
         else:
             self._tell(Status(message="the extraction job is gone"))
+        self._store.save(handle)
 
 
 class _Retries(logging.Handler):

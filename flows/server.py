@@ -37,6 +37,8 @@ QUIET = {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "PREFECT_SERVER_EPHEMERAL_ENABLED": "false",
     "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
+    # Where an OpenTelemetry SDK is configured, Prefect's own spans would carry the labels of a run, approvals included.
+    "PREFECT_CLOUD_ENABLE_ORCHESTRATION_TELEMETRY": "false",
 }
 """No telemetry, no outbound connection; a forgotten API address is an error instead of a second server."""
 

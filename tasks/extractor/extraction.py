@@ -175,7 +175,7 @@ class _Run:
             availability=files.availability,
             trusted=files.trusted,
             timeout=extractor.download_stall_timeout.total_seconds(),
-            attempts=self._context.config.retry.max_attempts,
+            retry=self._context.config.retry,
             stop=self._context.stop,
             sleep=self._sleep,
         )

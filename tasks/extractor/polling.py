@@ -85,6 +85,7 @@ class Poller:
                     raise failures.failed(status_url, answer)
                 asked = parse_retry_after(answer.headers.get("retry-after"))
                 logger.info("extractor: poll was answered %d, asking again", answer.status)
+                self._progress.say(f"extracting: the server answered {answer.status}, asking again")
             silence = self._clock() - contact
             if silence > self._window:
                 raise failures.extraction_timeout(status_url, silence)
@@ -97,6 +98,7 @@ class Poller:
             return self._client.poll(status_url)
         except TransientError as error:
             logger.info("extractor: poll failed (%s), asking again", error.reference)
+            self._progress.say(f"extracting: no answer ({error.reference}), asking again")
             return None
 
     def _rest(self, seconds: float, contact: float) -> None:

@@ -10,12 +10,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import tenacity
+
+from config import RetryConfig
 from tasks.extractor.availability import Availability
 from tasks.extractor.urls import resolve
 from tasks.shared.download import Downloader
 from tasks.shared.errors import NetworkError, SluiceError, StorageError, TransientError
 from tasks.shared.http import ServiceClient
 from tasks.shared.ndjson import PartFile, base_name, existing_file
+from tasks.shared.retry import announce, retrying
 from tasks.shared.stop import Stop
 from tasks.shared.url_names import file_name
 
@@ -42,7 +46,7 @@ class Companions:
         availability: Availability,
         trusted: Callable[[str], bool],
         timeout: float,
-        attempts: int,
+        retry: RetryConfig,
         stop: Stop,
         sleep: Callable[[float], None],
     ) -> None:
@@ -53,7 +57,7 @@ class Companions:
         self._availability = replace(availability, checks=min(availability.checks, _CHECKS))
         self._trusted = trusted
         self._timeout = timeout
-        self._attempts = attempts
+        self._retry = retry
         self._stop = stop
         self._sleep = sleep
         self.warnings: list[str] = []
@@ -118,17 +122,21 @@ class Companions:
 
     def _fetch(self, url: str, target: Path) -> None:
         """Download one file as it comes."""
-        for attempt in range(1, self._attempts + 1):
-            try:
-                self._attempt(url, target)
-            except TransientError:
-                if attempt == self._attempts:
-                    raise
-                self._sleep(1.0)
-            else:
-                return
+        attempt = 0
 
-    def _attempt(self, url: str, target: Path) -> None:
+        def once() -> None:
+            nonlocal attempt
+            attempt += 1
+            self._attempt(url, target, attempt)
+
+        def tell(state: tenacity.RetryCallState, seconds: float) -> None:
+            error = state.outcome.exception() if state.outcome else None
+            attempts = self._retry.max_attempts
+            announce(self._http.service, "download", error, attempt=attempt, attempts=attempts, seconds=seconds)
+
+        retrying(self._retry, sleep=self._sleep, before_wait=tell)(once)
+
+    def _attempt(self, url: str, target: Path, attempt: int) -> None:
         self._stop.check()
         with (
             self._http.stream(
@@ -139,6 +147,7 @@ class Companions:
                 timeout=self._timeout,
                 allow_cross_origin=True,
                 credentials=self._trusted(url),
+                attempt=attempt,
             ) as response,
             PartFile(target) as part,
         ):

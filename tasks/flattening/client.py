@@ -12,7 +12,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable
@@ -34,7 +33,7 @@ from tasks.shared.failed_answers import FailedAnswers
 from tasks.shared.http import ServiceClient
 from tasks.shared.parallel import SharedStop
 from tasks.shared.progress import RequestStats
-from tasks.shared.retry import retrying
+from tasks.shared.retry import announce, retrying
 
 SERVICE: Final = "flattening"
 OPERATION: Final = "$run"
@@ -46,8 +45,6 @@ METADATA_TIMEOUT: Final = 30.0
 
 _REFUSED: Final = frozenset(range(400, 500))
 _PLAIN: Final = frozenset({"", "identity"})
-
-log = logging.getLogger("sluice.flattening")
 
 
 class Flattener:
@@ -106,9 +103,8 @@ class Flattener:
 
         def tell(state: tenacity.RetryCallState, seconds: float) -> None:
             error = state.outcome.exception() if state.outcome else None
-            status = getattr(error, "status", None)
-            why = f"status {status}" if status else getattr(error, "reference", type(error).__name__)
-            log.warning("flattening: %s failed (%s), attempt %d, next one in %.1f s", where, why, attempts, seconds)
+            most = 2 if getattr(error, "status", None) == 500 else self._config.retry.max_attempts
+            announce(SERVICE, OPERATION, error, attempt=attempts, attempts=most, seconds=seconds)
 
         try:
             retrying(self._config.retry, sleep=self._sleep, retryable=retryable, before_wait=tell)(attempt)

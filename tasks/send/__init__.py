@@ -1,1 +1,1 @@
-"""The send step: direct_resource_load now; transfer_load and s3_upload are not available yet."""
+"""The send step: direct_resource_load, transfer_load and s3_upload (document 3 §7)."""

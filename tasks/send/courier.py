@@ -8,7 +8,6 @@ before they come here.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -21,11 +20,9 @@ from tasks.shared.answer import Answer
 from tasks.shared.bundle import Resource
 from tasks.shared.errors import ServiceBusyError
 from tasks.shared.http import ServiceClient
-from tasks.shared.retry import parse_retry_after, wait_seconds
+from tasks.shared.retry import announce, parse_retry_after, wait_seconds
 
 OPERATION = "send transaction"
-
-log = logging.getLogger("sluice.send")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +88,8 @@ def poster(client: ServiceClient, transactions: Transactions, *, timeout: float)
 
 
 class Courier:
-    """Delivers parcels; thread-safe. ``check`` raises when the work is to stop; ``sleep`` takes seconds."""
+    """Delivers parcels; thread-safe. ``check`` raises when the work is to stop; ``sleep`` takes seconds; ``again``
+    counts a repetition."""
 
     def __init__(
         self,
@@ -102,6 +100,7 @@ class Courier:
         retry: RetryConfig,
         check: Callable[[], None],
         sleep: Callable[[float], None],
+        again: Callable[[], None] = lambda: None,
     ) -> None:
         self._post = post
         self._transactions = transactions
@@ -109,6 +108,7 @@ class Courier:
         self._check = check
         self._retry = retry
         self._sleep = sleep
+        self._again = again
 
     def deliver(self, parcel: Parcel, report: Report) -> None:
         """Deliver all of ``parcel``; every resource of it is reported once, as soon as its fate is known.
@@ -156,13 +156,9 @@ class Courier:
                 if attempt == self._retry.max_attempts:
                     raise
                 seconds = wait_seconds(self._retry, attempt - 1, error.retry_after)
-                log.info(
-                    "send: conflict with another writer (status %d), attempt %d of %d, next one in %.1f s",
-                    error.status,
-                    attempt,
-                    self._retry.max_attempts,
-                    seconds,
-                )
+                attempts = self._retry.max_attempts
+                announce("send", OPERATION, error, attempt=attempt, attempts=attempts, seconds=seconds)
+                self._again()
                 self._sleep(seconds)
 
     def _attempt(self, pending: list[Resource], report: Report) -> Verdict | None:

@@ -150,6 +150,7 @@ class _Load:
             retry=self._context.config.retry,
             check=crew.check,
             sleep=self._sleep or crew.sleep,
+            again=self._context.stats.again,
         )
         return crew
 

@@ -144,7 +144,7 @@ class Downloader:
             )
         )
         if self._stats is not None:
-            self._stats.retries += 1
+            self._stats.again()
         sleep = stop.sleep if self._sleep is None else self._sleep
         sleep(seconds)
 

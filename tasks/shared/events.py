@@ -11,8 +11,23 @@ identifier of a person, no URL, no secret (``architecture.md``, rule 7).
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
+
+
+def described(**schema: Any) -> Meta:
+    """What the JSON Schema says about a value. Reading does not check it: another version may have written the line."""
+    return Meta(extra_json_schema=schema)
+
+
+Count = Annotated[int, described(minimum=0)]
+Ordinal = Annotated[int, described(minimum=1)]
+Seconds = Annotated[float, described(minimum=0)]
+Text = Annotated[str, described(minLength=1)]
+Reference = Annotated[str, described(pattern="^[a-z0-9]+(-[a-z0-9]+)*$")]
+"""Of an error, as ``docs/troubleshooting.md`` lists them."""
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="event"):
@@ -25,8 +40,8 @@ class Status(Event, frozen=True, kw_only=True, tag="status"):
     ``fraction`` is 0…1, where a service reports one.
     """
 
-    message: str
-    fraction: float | None = None
+    message: Text
+    fraction: Annotated[float, described(minimum=0, maximum=1)] | None = None
 
 
 class Download(Event, frozen=True, kw_only=True, tag="download"):
@@ -35,11 +50,11 @@ class Download(Event, frozen=True, kw_only=True, tag="download"):
     ``bytes`` is what came over the network, ``seconds`` the time with all attempts, ``sha256`` that of the stored file.
     """
 
-    file: str
-    bytes: int
-    lines: int
-    seconds: float
-    sha256: str
+    file: Text
+    bytes: Count
+    lines: Count
+    seconds: Seconds
+    sha256: Annotated[str, described(pattern="^[0-9a-f]{64}$")]
 
 
 class RequestRetry(Event, frozen=True, kw_only=True, tag="request-retry"):
@@ -48,13 +63,13 @@ class RequestRetry(Event, frozen=True, kw_only=True, tag="request-retry"):
     Either ``status`` (HTTP) or ``error`` (an error reference) says why. ``attempt`` of ``attempts`` has failed.
     """
 
-    service: str
-    operation: str
-    attempt: int
-    attempts: int
-    wait: float
-    status: int | None = None
-    error: str | None = None
+    service: Text
+    operation: Text
+    attempt: Ordinal
+    attempts: Ordinal
+    wait: Seconds
+    status: Annotated[int, described(minimum=100, maximum=599)] | None = None
+    error: Reference | None = None
 
 
 Collector = Callable[[Event], None]

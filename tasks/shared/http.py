@@ -61,14 +61,13 @@ from tasks.shared.no_answer import error_without_answer
 from tasks.shared.oauth import TOKEN_OPERATION, TOKENS, TokenCache
 from tasks.shared.progress import RequestStats
 from tasks.shared.proxies import Proxies, Proxy
-from tasks.shared.retry import retrying
+from tasks.shared.retry import announce, retrying
 from tasks.shared.stop import Stop
 from tasks.shared.tls import ssl_context
 from tasks.shared.wire import Patience, PoolTransport
 
 __all__ = ["DEFAULT_TRANSIENT", "Answer", "ServiceClient", "answer_of"]
 
-log = logging.getLogger("sluice.http")
 # These log URLs with their query, httpcore also headers; that must not depend on the root logger's level.
 for _name in ("httpx", "httpcore", "authlib"):
     logging.getLogger(_name).setLevel(logging.WARNING)
@@ -443,15 +442,8 @@ class ServiceClient:
     def _log_retry(self, state: tenacity.RetryCallState, seconds: float) -> None:
         call: Call = state.args[0]
         error = state.outcome.exception() if state.outcome else None
-        status = getattr(error, "status", None)
-        log.warning(
-            "%s: %s failed (%s), attempt %d of %d, next one in %.1f s",
-            self.service,
-            call.operation,
-            f"status {status}" if status else getattr(error, "reference", type(error).__name__),
-            call.attempt,
-            self._max_attempts,
-            seconds,
+        announce(
+            self.service, call.operation, error, attempt=call.attempt, attempts=self._max_attempts, seconds=seconds
         )
 
 

@@ -134,6 +134,11 @@ class RequestStats:
             self.retries += retry
             self._buckets[bucket] = self._buckets.get(bucket, 0) + 1
 
+    def again(self) -> None:
+        """Count a repetition of which ``record`` cannot know."""
+        with self._lock:
+            self.retries += 1
+
     def percentile(self, share: float) -> float | None:
         """The time in seconds that ``share`` (0…1) of the requests did not exceed, to within 5 %."""
         with self._lock:

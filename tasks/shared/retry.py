@@ -7,6 +7,7 @@ counted from 0, raised to what ``Retry-After`` asks for.
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 from collections.abc import Callable
@@ -17,6 +18,8 @@ import tenacity
 
 from config import RetryConfig
 from tasks.shared.errors import ServiceBusyError, TransientError
+
+log = logging.getLogger("sluice.http")
 
 MAX_RETRY_AFTER = 3600.0
 """Seconds. A service that asks for more is asked again after an hour: one that announces a day would
@@ -58,6 +61,21 @@ def parse_retry_after(value: str | None, *, now: Callable[[], float] = time.time
         return max(0.0, moment.timestamp() - now())
     except (ValueError, TypeError, OverflowError, IndexError):
         return None
+
+
+def announce(
+    service: str, operation: str, error: BaseException | None, *, attempt: int, attempts: int, seconds: float
+) -> None:
+    """Say that a request failed for now and is made again after ``seconds``.
+
+    ``attempt`` of ``attempts`` has failed. The one line for every service: the journal of a run makes an event of its
+    arguments (``flows/journal.py``).
+    """
+    status = getattr(error, "status", None)
+    why = f"status {status}" if status else str(getattr(error, "reference", type(error).__name__))
+    log.warning(
+        "%s: %s failed (%s), attempt %d of %d, next one in %.1f s", service, operation, why, attempt, attempts, seconds
+    )
 
 
 def retrying(

@@ -260,13 +260,13 @@ def at_once(site: Site, count: int) -> int:
     for child in children:
         _, status, used = os.wait4(child.pid, 0)
         child.returncode = os.waitstatus_to_exitcode(status)
-        ended.append((child.returncode, used))
+        ended.append(used)
     seconds = time.monotonic() - begun
     site.show("all complete, N at once", f"{seconds:.0f} s, {seconds / count:.1f} s a job", count=count)
     site.show("server CPU a job", f"{(site.cpu() - cpu) / count:.2f} s")
     site.show("server memory", f"{site.memory():.0f} MB")
-    site.show("job memory", f"{max(used.ru_maxrss for _, used in ended) / 1000:.0f} MB")
-    site.show("job CPU", f"{sum(used.ru_utime + used.ru_stime for _, used in ended) / count:.1f} s")
+    site.show("job memory", f"{max(used.ru_maxrss for used in ended) / 1000:.0f} MB")
+    site.show("job CPU", f"{sum(used.ru_utime + used.ru_stime for used in ended) / count:.1f} s")
     time.sleep(5)  # events and logs are written some seconds later
     site.a_job = (site.database.size() - size) / count
     site.show("database a job", f"{site.a_job / 1000:.0f} kB")
@@ -278,7 +278,7 @@ def at_once(site: Site, count: int) -> int:
     texts += [log.read_text() for log in (site.place / "jobs").glob("*/job.log")]
     texts.append((site.place / "server/.prefect/server.log").read_text())
     site.show("database is locked", str(sum(text.count("database is locked") for text in texts)))
-    lost = count - sum(rows.get(job) == "completed" for job in jobs)
+    lost = count - len([job for job in jobs if rows.get(job) == "completed"])
     site.show("lost", str(lost))
     return lost
 
@@ -391,6 +391,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--finished", type=int, default=1000, help="how many finished jobs to list")
     parser.add_argument("--database", choices=("sqlite", "postgresql"), help="only this one")
     args = parser.parse_args(argv)
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # what was started ends too
     lost = 0
     for kind in ("sqlite", "postgresql"):
         if args.database not in {None, kind}:

@@ -3,9 +3,10 @@
     python -m tests.bench.bench_processes [--mb 300] [--core 0.25] [--processes 1 2 4] [--requests 8] [--rounds 3]
 
 The target, 0.7 of what two threads of ``http.client`` reach with the same service, is one for a machine with enough
-cores. Here each process (the service, the limit's client, the run, each of those it shares the work with) has ``--core`` of
-a core and no more (``cores.py``): the ratio is that of a machine with a core for each, all of them that much slower.
-With four processes there are six at work, so 0.25 keeps them below two cores. Run it on a quiet machine, as root.
+cores. Here each process (the service, the limit's client, the run, each of those it shares the work with) has
+``--core`` of a core and no more (``cores.py``): the ratio is that of a machine with a core for each, all of them that
+much slower. With four processes there are six at work, so 0.25 keeps them below two cores. Run it on a quiet machine,
+as root.
 
 The first fifth of the data is not counted: until all processes are there takes half a second of CPU time each, which
 is seconds of such a core.
@@ -48,7 +49,7 @@ class Clock(Progress):
             self.began = time.perf_counter(), self._read
 
 
-def bare(answer: Connection, core: float, port: int, size: float) -> None:
+def bare(answer: Connection, core: float, port: int, size: int) -> None:
     """MB/s of ``http.client``, on a core of its own."""
     with Cores(core) as cores:
         cores.give_me()

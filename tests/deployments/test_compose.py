@@ -11,7 +11,6 @@ import subprocess
 from configparser import RawConfigParser
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
 import yaml
@@ -95,6 +94,8 @@ class TestCompose:
     def test_a_run_has_time_to_end_cleanly(self) -> None:
         assert int(SERVICES["worker"]["stop_grace_period"].removesuffix("s")) >= 15
         assert SERVICES["worker"]["init"]
+        for command in (SERVICES["worker"]["command"], yaml.safe_load(CONTAINERFILE.rpartition("\nCMD ")[2])):
+            assert command[:3] == ["python", "-m", "deployments.worker"]
 
     def test_data_and_records_are_in_volumes(self) -> None:
         assert set(COMPOSE["volumes"]) == {"database", "jobs"}
@@ -127,8 +128,7 @@ class TestPage:
     def test_the_automation_is_one_that_prefect_takes(self) -> None:
         from prefect.events.schemas.automations import AutomationCore
 
-        (text,) = re.findall(r"```text\n(automations:.*?)```", PAGE, re.DOTALL)
-        (automation,) = yaml.safe_load(text.replace("<id of the webhook block>", str(uuid4())))["automations"]
+        (automation,) = yaml.safe_load((DEPLOYMENTS / "notify.yaml").read_text(encoding="utf-8"))["automations"]
         trigger = AutomationCore.model_validate(automation).trigger
         assert {"prefect.flow-run.Failed", "prefect.flow-run.Paused"} <= trigger.expect  # type: ignore[union-attr]
 
@@ -176,6 +176,14 @@ class TestContainerfile:
                 assert f"!{source.split('/')[0]}" in ignored, source
                 assert (ROOT / source).exists()
 
+    def test_no_secret_and_no_configuration_beside_the_compose_file_gets_into_the_image(self) -> None:
+        """``SLUICE_WORKER_ENV``, ``SLUICE_CONFIG``, ``.env`` lie in a directory that is copied; the last rule wins."""
+        ignored = (DEPLOYMENTS / "Containerfile.dockerignore").read_text(encoding="utf-8").splitlines()
+        for rule in ("**/.env", "**/*.env", "deployments/configuration"):
+            assert ignored.index(rule) > ignored.index("!deployments")
+        text = (DEPLOYMENTS / "compose.yaml").read_text(encoding="utf-8")
+        assert {"./configuration", "./worker.env"} == set(re.findall(r":-(\./[^}]+)\}", text))
+
     def test_it_stops_by_sigterm_says_how_it_is_and_sends_nothing_to_anybody(self) -> None:
         assert "\nSTOPSIGNAL SIGTERM\n" in CONTAINERFILE
         assert "\nHEALTHCHECK " in CONTAINERFILE
@@ -215,7 +223,8 @@ class TestUnit:
         service = Unit(path)["Service"]
         assert service["KillSignal"] == "SIGTERM"
         assert int(service["TimeoutStopSec"]) >= 15
-        assert service.get("KillMode", "control-group") == "control-group"
+        # Prefect's worker kills its runs when it gets the signal: deployments.worker gets it alone, and tells them.
+        assert service.get("KillMode") == ("mixed" if "deployments.worker" in service["ExecStart"] else None)
 
     def test_secrets_come_from_a_file(self, path: Path) -> None:
         unit = Unit(path)

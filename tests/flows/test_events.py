@@ -38,7 +38,7 @@ EXAMPLES: list[Event] = [
     Status(message="extracting: 3 of 7 batches", fraction=0.4),
     Download(file="core.ndjson.zst", bytes=10, lines=1, seconds=0.5, sha256="0" * 64),
     RequestRetry(service="send", operation="send transaction", attempt=1, attempts=5, wait=1.0, status=503),
-    Step(state="completed", files=1, seconds=0.1),
+    Step(state="completed", files=1, seconds=0.1, warnings=0),
     Export(mode="s3_upload", files=3),
     Wait(state="decided", approved=False),
     Gate(state="closed", findings=2, resources=1),
@@ -103,6 +103,62 @@ def test_what_is_not_in_the_vocabulary_is_refused_by_the_schema(change: dict[str
         validator().validate(document)
 
 
+WRONG: list[tuple[Event, dict[str, object]]] = [
+    (Job(state="started"), {"time": "2026-03-02 09:15:19"}),
+    (Job(state="started"), {"job": ""}),
+    (Job(state="started"), {"run": 0}),
+    (Job(state="started"), {"step": "send"}),
+    (Job(state="started"), {"position": 1}),
+    (Job(state="started"), {"step": "send", "position": 0}),
+    (Job(state="started"), {"steps": ["send"]}),
+    (Job(state="completed"), {"error": "disk-full"}),
+    (Job(state="completed"), {"reason": "SIGTERM"}),
+    (Job(state="completed"), {"state": "created"}),
+    (Job(state="completed"), {"state": "failed"}),
+    (Job(state="failed", error="disk-full"), {"error": "The disk is full"}),
+    (Step(state="running"), {"files": 1}),
+    (Step(state="running"), {"error": "disk-full"}),
+    (Step(state="running"), {"state": "failed"}),
+    (Step(state="running"), {"state": "completed"}),
+    (Step(state="completed", warnings=0), {"bytes_out": -1}),
+    (Step(state="completed", warnings=0), {"seconds": "0.1"}),
+    (Step(state="completed", warnings=0), {"retries": 1.5}),
+    (Status(message="x"), {"message": ""}),
+    (Status(message="x"), {"fraction": 1.01}),
+    (Download(file="a", bytes=1, lines=1, seconds=0.1, sha256="0" * 64), {"sha256": "0" * 63}),
+    (Download(file="a", bytes=1, lines=1, seconds=0.1, sha256="0" * 64), {"seconds": -0.1}),
+    (RequestRetry(service="send", operation="x", attempt=1, attempts=5, wait=1.0, status=503), {"error": "timeout"}),
+    (RequestRetry(service="send", operation="x", attempt=1, attempts=5, wait=1.0, status=503), {"status": 600}),
+    (RequestRetry(service="send", operation="x", attempt=1, attempts=5, wait=1.0, status=503), {"attempt": 0}),
+    (Wait(state="asked"), {"approved": True}),
+    (Wait(state="asked"), {"state": "decided"}),
+    (Gate(state="open", findings=0, resources=0), {"findings": None}),
+    (Export(mode="s3_upload"), {"files": -1}),
+    (KickOff(extraction="x"), {"extraction": None}),
+]
+
+
+@pytest.mark.parametrize(("event", "change"), WRONG, ids=lambda one: str(one)[:60])
+def test_a_wrong_field_or_one_that_the_state_does_not_have_is_refused_by_the_schema(
+    event: Event, change: dict[str, object]
+) -> None:
+    document = json.loads(Entry(HEAD, event).line())
+    validator().validate(document)
+    with pytest.raises(ValidationError):
+        validator().validate(document | change)
+
+
+@pytest.mark.parametrize("event", EXAMPLES, ids=lambda event: f"{kind_of(event)}")
+def test_an_event_without_a_field_that_it_must_have_is_refused_by_the_schema(event: Event) -> None:
+    document = json.loads(Entry(HEAD, event).line())
+    optional = {one.encode_name for one in msgspec.structs.fields(type(event)) if not one.required}
+    always = {"created": {"steps"}, "failed": {"error"}, "decided": {"approved"}, "completed": {"warnings"}}
+    needed = set(document) - optional | always.get(document.get("state"), set())
+    for name in needed | ({"status"} if isinstance(event, RequestRetry) else set()):
+        with pytest.raises(ValidationError):
+            validator().validate({key: value for key, value in document.items() if key != name})
+
+
 @pytest.mark.parametrize("line", [b"", b"\n", b"{", b'{"time":"2026-', b"[]", b"\xff\xfe", b'{"event":"job"}', b"null"])
 def test_a_torn_line_is_no_entry(line: bytes) -> None:
     assert Entry.of(line) is None
@@ -112,6 +168,11 @@ def test_a_kind_of_a_later_version_is_no_entry_and_a_later_field_is_passed_over(
     document = json.loads(Entry(HEAD, Job(state="started")).line())
     assert Entry.of(json.dumps(document | {"event": "later"}).encode()) is None
     assert Entry.of(json.dumps(document | {"later": 1}).encode()) == Entry(HEAD, Job(state="started"))
+
+
+def test_what_another_version_wrote_is_read_though_the_schema_of_this_one_refuses_it() -> None:
+    line = Entry(HEAD, Download(file="a", bytes=1, lines=1, seconds=0.1, sha256="later")).line()
+    assert Entry.of(line) is not None
 
 
 def test_the_kept_schemas_are_current() -> None:

@@ -13,13 +13,13 @@ from flows import summary
 from flows.api import Label, PrefectApi
 from flows.directory import JobDirectory
 from flows.eventlog import read_events
-from flows.events import Gate, Job, Step, Wait
+from flows.events import Export, Gate, Job, Step, Wait
 from flows.inputs import JobInputs
 from flows.job import Job as RunningJob
 from flows.journal import Journal
 from flows.pipeline import decide, stopped
 from flows.presenter import Presenter
-from flows.record import Approval, RecordWriter, StepRecord
+from flows.record import Approval, JobRecord, RecordWriter, StepRecord
 from tasks.shared.errors import GateError, NetworkError, ReconciliationError, Stopped
 from tasks.shared.events import Event
 
@@ -28,16 +28,26 @@ STEPS = ("local_import", "validation", "wait", "send")
 COMMENT = "Meier has two ids"
 
 
+class Api:
+    """Prefect's API, as far as a stop asks it: the run goes on."""
+
+    def read_run(self, _job_id: str) -> dict[str, Any]:
+        return {"state_type": "RUNNING"}
+
+
 class Labels(RecordWriter):
     """The record, in memory; ``away`` is the Prefect API that does not answer."""
 
     def __init__(self) -> None:
-        super().__init__(cast("PrefectApi", None), JOB)
+        super().__init__(cast("PrefectApi", Api()), JOB)
         self.away = False
 
     def set(self, **labels: Label | BaseModel | None) -> None:
         if self.away:
             raise NetworkError("prefect-unreachable", "the Prefect API does not answer")
+
+    def read(self) -> JobRecord:
+        raise NetworkError("prefect-unreachable", "there is no page of the job here")
 
 
 @pytest.fixture
@@ -134,3 +144,10 @@ def test_a_failure_before_the_first_step_belongs_to_none(job: RunningJob) -> Non
     assert error is not None
     assert error.step is None
     assert error.transient
+
+
+def test_a_step_is_told_complete_before_the_record_says_so_because_no_later_run_tells_it(job: RunningJob) -> None:
+    cast("Labels", job.writer).away = True
+    with pytest.raises(NetworkError):
+        job.finished(4, {"files": 2, "resources_out": 7})
+    assert [type(event) for event in told(job)] == [Step, Export]

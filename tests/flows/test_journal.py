@@ -49,6 +49,16 @@ def test_the_first_run_is_created_and_started_later_ones_are_resumed(tmp_path: P
     assert first.steps == list(STEPS)
 
 
+def test_times_of_a_run_never_go_back_when_the_clock_of_the_machine_does(tmp_path: Path) -> None:
+    began = datetime(2026, 3, 2, 9, 15, tzinfo=UTC)
+    clock = iter([began, began + timedelta(seconds=2), began - timedelta(hours=1), began + timedelta(seconds=3)])
+    with EventLog(tmp_path) as log:
+        journal = Journal(JOB, log, Trace(), clock=lambda: next(clock))
+        for _ in range(3):
+            journal.tell(Status(message="x"))
+    assert [entry.head.time[14:19] for entry in read_events(tmp_path)] == ["15:02", "15:02", "15:03"]
+
+
 def test_events_belong_to_the_step_that_runs(tmp_path: Path) -> None:
     with Journal.opened(tmp_path, JOB, STEPS) as journal:
         journal.at("http_import", 1)

@@ -1,11 +1,12 @@
 """Traces: job → step → download, once an SDK is configured; nothing without one (docs/observability.md).
 
-The provider of the first tests is a small one on OpenTelemetry's API, which is all that Sluice uses; the last test
-takes the SDK's own, where it is installed.
+The provider of the first tests is a small one on OpenTelemetry's API, which is all that Sluice uses; the later ones
+take the SDK's own. Whole runs are in ``test_traced_run.py``.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,10 +14,14 @@ from typing import Any
 
 import pytest
 from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace import TracerProvider as SdkProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import Span, SpanContext, Status, StatusCode, Tracer, TracerProvider
 
 from flows.events import Entry, Gate, Head, Job, Step
-from flows.telemetry import Trace
+from flows.telemetry import PATIENCE, Trace, hand_over
 from tasks.shared.events import Download, Event, RequestRetry
 
 
@@ -155,18 +160,89 @@ def test_without_an_sdk_nothing_is_recorded() -> None:
     told(listener, RUN[2:])
 
 
+def recorded() -> tuple[SdkProvider, InMemorySpanExporter]:
+    """A provider of the SDK, and what it exports."""
+    exporter = InMemorySpanExporter()
+    provider = SdkProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    return provider, exporter
+
+
 def test_with_the_sdk_the_spans_reach_its_exporter() -> None:
-    sdk = pytest.importorskip("opentelemetry.sdk.trace")
-    export = pytest.importorskip("opentelemetry.sdk.trace.export")
-    memory = pytest.importorskip("opentelemetry.sdk.trace.export.in_memory_span_exporter")
-    exporter = memory.InMemorySpanExporter()
-    provider = sdk.TracerProvider()
-    provider.add_span_processor(export.SimpleSpanProcessor(exporter))
+    provider, exporter = recorded()
     told(Trace(provider), RUN)
     spans = {span.name: span for span in exporter.get_finished_spans()}
     assert set(spans) == {"job", "step http_import", "download", "step send"}
-    assert len({span.context.trace_id for span in spans.values()}) == 1
-    assert spans["download"].parent.span_id == spans["step http_import"].context.span_id
-    assert spans["step send"].parent.span_id == spans["job"].context.span_id
+    assert len({span.context.trace_id for span in spans.values() if span.context}) == 1
+    assert parent(spans["download"]) == identity(spans["step http_import"])
+    assert parent(spans["step send"]) == parent(spans["step http_import"]) == identity(spans["job"])
+    assert parent(spans["job"]) is None
     assert spans["step send"].status.status_code is StatusCode.ERROR
     assert [event.name for event in spans["step send"].events] == ["request-retry"]
+    assert {span.instrumentation_scope.name for span in spans.values() if span.instrumentation_scope} == {"sluice"}
+
+
+def identity(span: ReadableSpan) -> int | None:
+    return span.context.span_id if span.context else None
+
+
+def parent(span: ReadableSpan) -> int | None:
+    return span.parent.span_id if span.parent else None
+
+
+def test_the_job_record_is_blanked_in_a_span_that_prefect_made_around_the_run() -> None:
+    provider, exporter = recorded()
+    labels = {"job.approval.2": "Canary is fine", "job.config": "somewhere", "prefect.run.type": "flow"}
+    with provider.get_tracer("prefect").start_as_current_span("config 2026-03-02", attributes=labels):
+        told(Trace(provider), RUN)
+    around = exporter.get_finished_spans()[-1]
+    assert dict(around.attributes or {}) == {"job.approval.2": "", "job.config": "", "prefect.run.type": "flow"}
+
+
+class Slow(Provider):
+    """A provider with an SDK's ways out; its collector answers when it is let, or raises."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        super().__init__()
+        self.answered = threading.Event()
+        self.closed = threading.Event()
+        self.error = error
+
+    def force_flush(self) -> bool:
+        if self.error is not None:
+            raise self.error
+        return self.answered.wait(60)
+
+    def shutdown(self) -> None:
+        self.closed.set()
+
+
+def test_at_the_end_of_a_run_its_spans_are_handed_over() -> None:
+    provider = Slow()
+    provider.answered.set()
+    told(Trace(provider), RUN)
+    assert not provider.closed.is_set()
+
+
+def test_a_collector_that_does_not_answer_is_waited_for_less_than_a_second_and_given_up(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    assert PATIENCE < 1
+    provider = Slow()
+    try:
+        hand_over(provider, patience=0.01)
+        # Else the SDK waits for it at the exit of the process.
+        assert provider.closed.wait(30)
+    finally:
+        provider.answered.set()
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+def test_an_exporter_that_fails_fails_no_run_and_its_text_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    hand_over(Slow(RuntimeError("canary")), patience=30)
+    assert [record.getMessage() for record in caplog.records] == ["the spans of this run were not sent (RuntimeError)"]
+
+
+def test_the_api_alone_has_nothing_to_hand_over(caplog: pytest.LogCaptureFixture) -> None:
+    hand_over(Provider())
+    assert caplog.records == []

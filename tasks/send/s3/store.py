@@ -35,7 +35,7 @@ from tasks.send.s3.source import Digests, OpenSource
 from tasks.shared.answer import place
 from tasks.shared.errors import InputError, ServiceError, TransientError
 from tasks.shared.progress import RequestStats
-from tasks.shared.retry import retrying
+from tasks.shared.retry import announce, retrying
 from tasks.shared.stop import Stop
 
 log = logging.getLogger("sluice.send")
@@ -255,13 +255,13 @@ class Bucket:
 
         def tell(state: tenacity.RetryCallState, seconds: float) -> None:
             error = state.outcome.exception() if state.outcome else None
-            log.warning(
-                "send: %s failed (%s), attempt %d of %d, next one in %.1f s",
-                name.replace("_", " "),
-                getattr(error, "reference", type(error).__name__),
-                attempt,
-                self._retry.max_attempts,
-                seconds,
+            announce(
+                "send",
+                getattr(error, "operation", None) or name.replace("_", " "),
+                error,
+                attempt=attempt,
+                attempts=self._retry.max_attempts,
+                seconds=seconds,
             )
 
         def helps(error: TransientError) -> bool:

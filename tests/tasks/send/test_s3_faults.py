@@ -427,7 +427,7 @@ def test_nothing_secret_is_logged_at_any_level(job: S3Job, caplog: pytest.LogCap
     with caplog.at_level(logging.DEBUG), scripted(once("PutObject", refusal(503, "SlowDown"))) as store:
         job.send(configuration(store.url, more=config))
     text = "\n".join(record.getMessage() for record in caplog.records)
-    assert "s3-busy" in text
+    assert "failed (status 503)" in text
     for secret in (SECRET, KEY_ID, "canary", "CANARY", "Authorization", "Signature="):
         assert secret not in text
 

@@ -1,0 +1,135 @@
+"""Every request that is made again is told, whatever service it went to (docs/observability.md, ``request-retry``)."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from jsonschema import Draft202012Validator
+
+from deployments.sandbox.data import ANONYMIZATION_RULES, DEMO_CRTDL, DEMO_LOOKUP
+from deployments.sandbox.extraction.app import extraction_service
+from deployments.sandbox.fhir.app import fhir_service
+from deployments.sandbox.flattening.app import flattening_service
+from deployments.sandbox.pseudonymization.app import pseudonymization_service
+from deployments.sandbox.serve import serve_in_thread
+from deployments.sandbox.validation.app import validation_service
+from flows import events
+from flows.eventlog import read_events
+from flows.journal import Journal
+from tasks.shared.events import RequestRetry
+from tests.conftest import Commands
+from tests.tasks.send.s3_support import S3Job
+from tests.tasks.shared.loopback import Loopback, Reply, Seen
+
+CONFLICT = {
+    "resourceType": "OperationOutcome",
+    "issue": [{"severity": "error", "code": "conflict", "diagnostics": "version constraint failure of Canaryperson"}],
+}
+
+
+@pytest.fixture
+def urls() -> Iterator[dict[str, str]]:
+    """All services of the sandbox, by name."""
+    services = {
+        "extraction": extraction_service(), "pseudonymizer": pseudonymization_service(),
+        "validation": validation_service(), "flattening": flattening_service(), "fhir": fhir_service(),
+    }  # fmt: skip
+    with ExitStack() as stack:
+        yield {name: stack.enter_context(serve_in_thread(service)).url for name, service in services.items()}
+
+
+def fail(url: str, *rules: dict[str, Any]) -> None:
+    """Let requests fail once each."""
+    faults = [{"action": "status", "status": 503, "times": 1} | rule for rule in rules]
+    httpx.put(f"{url}/_sandbox/faults", json=faults, trust_env=False).raise_for_status()
+
+
+def test_every_step_tells_the_requests_that_it_repeats_and_the_log_says_all_that_happened(
+    sluice: Commands, tmp_path: Path, urls: dict[str, str]
+) -> None:
+    shutil.copy(DEMO_CRTDL, tmp_path / "query.crtdl")
+    (tmp_path / "config.yaml").write_text(f"""
+services:
+  extractor: {{base_url: "{urls["extraction"]}", polling_interval: 1s, max_polling_interval: 1s}}
+  pseudonymizer: {{url: "{urls["pseudonymizer"]}", anonymization_config: {ANONYMIZATION_RULES}}}
+  validation: {{url: "{urls["validation"]}", fail_on_error: false}}
+  flattening: {{service_url: "{urls["flattening"]}", lookup_path: {DEMO_LOOKUP}}}
+  send: {{send_as: direct_resource_load, url: "{urls["fhir"]}"}}
+pipeline: {{enabled_steps: [extractor, pseudonymizer, validation, flattening, send]}}
+retry: {{max_attempts: 4, initial_backoff_ms: 10, max_backoff_ms: 20}}
+jobs_dir: jobs
+""")
+    fail(
+        urls["extraction"],
+        {"path": "/fhir/__status/*"},
+        {"path": "*core.ndjson", "method": "GET"},
+        {"path": "*resource-exclusions.csv", "method": "GET"},
+    )
+    fail(urls["pseudonymizer"], {"method": "POST"})
+    fail(urls["validation"], {"method": "POST"})
+    fail(urls["flattening"], {"method": "POST"}, {"method": "POST", "status": 500})
+    fail(urls["fhir"], {"method": "POST"}, {"method": "POST", "status": 409, "body": CONFLICT})
+    ran = sluice("pipeline", "start", "config.yaml", "query.crtdl")
+    assert ran.code == 0, ran.err
+
+    text = (tmp_path / "jobs" / ran.job / "events.ndjson").read_text(encoding="utf-8")
+    lines: list[dict[str, Any]] = [json.loads(line) for line in text.splitlines()]
+    schema = Draft202012Validator(events.schema())
+    for line in lines:
+        schema.validate(line)
+    assert [line["time"] for line in lines] == sorted(line["time"] for line in lines)
+    assert "Canaryperson" not in text
+
+    retries = [line for line in lines if line["event"] == "request-retry"]
+    assert sorted((line["step"], line["service"], line["operation"], line["status"]) for line in retries) == [
+        ("extractor", "extractor", "download", 503),
+        ("extractor", "extractor", "download", 503),
+        ("flattening", "flattening", "$run", 500),
+        ("flattening", "flattening", "$run", 503),
+        ("pseudonymizer", "pseudonymizer", "probe", 503),
+        ("send", "send", "send transaction", 409),
+        ("send", "send", "send transaction", 503),
+        ("validation", "validation", "validate resources", 503),
+    ]
+    said = [line["message"] for line in lines if line["event"] == "status" and line["step"] == "extractor"]
+    assert "extracting: the server answered 503, asking again" in said
+
+    # The vocabulary, in the order in which things happen.
+    ended = [line["step"] for line in lines if line["event"] == "step" and line["state"] == "completed"]
+    assert ended == ["extractor", "pseudonymizer", "validation", "flattening", "send"]
+    kinds = [line["event"] for line in lines]
+    assert kinds[:3] == ["job", "job", "step"]
+    assert kinds[-2:] == ["export", "job"]
+    assert kinds.count("kickoff") == 1
+    assert kinds.index("kickoff") < kinds.index("download")
+    assert [line["state"] for line in lines if line["event"] == "gate"] == ["open"]
+    for step in ended:
+        of_it = [line for line in lines if line["step"] == step and line["event"] not in ("gate", "export")]
+        assert (of_it[0].get("state"), of_it[-1].get("state")) == ("running", "completed")
+        told = sum(line["event"] == "request-retry" for line in of_it)
+        assert of_it[-1]["retries"] >= told > 0, step
+
+
+def test_an_upload_tells_the_requests_that_it_repeats(tmp_path: Path) -> None:
+    answers = iter([Reply(503, b"<Error><Code>SlowDown</Code></Error>")])
+
+    def busy(seen: Seen) -> Reply:
+        if seen.method == "PUT":
+            return next(answers, Reply(200, b"", {"ETag": '"x"'}))
+        return Reply(404)
+
+    job = S3Job(tmp_path)
+    job.write("core.ndjson", b'{"resourceType":"Organization"}\n')
+    store = Loopback(busy)
+    with closing(store), Journal.opened(tmp_path, "job-1", ("send",)) as journal:
+        journal.at("send", 1)
+        job.send(store.url)
+    (retry,) = [entry.event for entry in read_events(tmp_path) if isinstance(entry.event, RequestRetry)]
+    assert (retry.service, retry.operation, retry.status) == ("send", "upload", 503)
