@@ -35,12 +35,15 @@ class Channel:
         return self._sock.fileno()
 
     def send(self, message: object) -> None:
-        """Raises ``OSError`` when the other process is gone."""
+        """Raises ``EOFError`` when the other process is gone; for what cannot be pickled, before anything is sent."""
         text = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
         head = _LENGTH.pack(len(text))
-        sent = self._sock.sendmsg((head, text))
-        if sent < len(head) + len(text):
-            self._sock.sendall(memoryview(text)[sent - len(head) :] if sent >= len(head) else head[sent:] + text)
+        try:
+            sent = self._sock.sendmsg((head, text))
+            if sent < len(head) + len(text):
+                self._sock.sendall(memoryview(text)[sent - len(head) :] if sent >= len(head) else head[sent:] + text)
+        except OSError:
+            raise EOFError from None
 
     def receive(self) -> Any:
         """The next message. Raises ``EOFError`` when the other process is gone."""
@@ -53,7 +56,7 @@ class Channel:
         while view:
             try:
                 count = self._sock.recv_into(view, 0, socket.MSG_WAITALL)
-            except ConnectionError:
+            except OSError:
                 count = 0
             if not count:
                 raise EOFError

@@ -9,18 +9,22 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import socket
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any
+from contextlib import suppress
+from typing import Any, NoReturn
 
 from tasks.shared.defects import translate_defect
 from tasks.shared.errors import SluiceError, Stopped
 from tasks.shared.processes.channel import Channel
-from tasks.shared.processes.work import Begin, Done, Logged, StopNow
+from tasks.shared.processes.work import Begin, Done, Logged, Plain, StopNow
 from tasks.shared.progress import RequestStats
 from tasks.shared.stop import Stop
+
+log = logging.getLogger("sluice")
 
 
 class _Requests(RequestStats):
@@ -40,7 +44,7 @@ class _Requests(RequestStats):
 
 
 class _Lines(logging.Handler):
-    """Sends the lines of the log to the run."""
+    """Sends the lines of the log to the run, without tracebacks: these may quote data."""
 
     def __init__(self, control: Channel) -> None:
         super().__init__()
@@ -48,17 +52,31 @@ class _Lines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Called under the handler's lock, so one thread sends at a time."""
-        record.exc_info = None  # cannot be sent, and may quote data
-        self._control.send(Logged(record))
+        text, arguments = str(record.msg), _plain(record.args or ())
+        if arguments is None:
+            text, arguments = record.getMessage(), ()
+        with suppress(EOFError):  # the run is gone, which ends this process
+            self._control.send(Logged(record.name, record.levelno, text, arguments))
+
+
+def _plain(arguments: object) -> tuple[Plain, ...] | None:
+    """Arguments of a line as the run can read them, if they are all of that kind."""
+    if not isinstance(arguments, tuple):
+        return None
+    plain = tuple(one for one in arguments if isinstance(one, Plain))
+    return plain if len(plain) == len(arguments) else None
 
 
 def main(control: Channel, seats: list[Channel]) -> None:
     """Work until the run closes the seats or the control socket."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # also when all processes of a service get it: the run tells when to stop
+    sys.excepthook = lambda _kind, error, _trace: _give_up(error)
+    threading.excepthook = lambda thread: _give_up(thread.exc_value)
+    log.addHandler(_Lines(control))
+    log.propagate = False
     begin: Begin = control.receive()
-    logger = logging.getLogger("sluice")
-    logger.setLevel(begin.level)
-    logger.addHandler(_Lines(control))
-    logger.propagate = False
+    log.setLevel(begin.level)
     stop, requests = Stop(), _Requests()
     threading.Thread(target=_listen, args=(control, stop), daemon=True).start()
     with begin.work.opened(slots=begin.slots, stop=stop, stats=requests) as work:
@@ -69,32 +87,45 @@ def main(control: Channel, seats: list[Channel]) -> None:
             thread.join()
 
 
+def _give_up(error: BaseException | None) -> NoReturn:
+    """End this process at once: the run would wait for ever for a seat at which nobody sits."""
+    if error is not None and not isinstance(error, EOFError):  # that is the run, gone
+        known = error if isinstance(error, SluiceError) else translate_defect(error)
+        log.error("a process of this step gives up: %s", known.message)
+    os._exit(1)
+
+
 def _listen(control: Channel, stop: Stop) -> None:
-    try:
-        while True:
-            message = control.receive()
-            if isinstance(message, StopNow):
-                stop.request(message.reason)
-    except EOFError:
-        os._exit(1)
+    while True:
+        message = control.receive()
+        if isinstance(message, StopNow):
+            stop.request(message.reason)
 
 
 def _sit(seat: Channel, work: Callable[[Any], Any], requests: _Requests) -> None:
-    try:
+    with suppress(EOFError):
         while True:
-            item = seat.receive()
-            result, error = None, None
-            try:
-                result = work(item)
-            except (SluiceError, Stopped) as known:
-                error = known
-            except Exception as unknown:  # noqa: BLE001 - its text may quote data, and it may not be one that can be sent
-                error = translate_defect(unknown)
-            del item
-            seat.send(Done(result, error, requests.taken()))
-            del result
-    except (EOFError, OSError):
-        return
+            _answer(seat, work, requests)
+
+
+def _answer(seat: Channel, work: Callable[[Any], Any], requests: _Requests) -> None:
+    """Work on one item. Its texts are let go of when this returns, not when the next item comes."""
+    result, error = None, None
+    item = seat.receive()
+    try:
+        result = work(item)
+    except (SluiceError, Stopped) as known:
+        error = known
+    except Exception as unknown:  # noqa: BLE001 - its text may quote data, and it may not be one that can be sent
+        error = translate_defect(unknown)
+    del item
+    made = requests.taken()
+    try:
+        seat.send(Done(result, error, made))
+    except EOFError:
+        raise
+    except Exception as unsendable:  # noqa: BLE001 - nothing was sent yet, and the run waits for an answer
+        seat.send(Done(None, translate_defect(unsendable), made))
 
 
 if __name__ == "__main__":

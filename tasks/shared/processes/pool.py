@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -68,32 +69,45 @@ def in_processes(
 class _Member:
     """A process, its control socket, and its seats."""
 
-    def __init__(self, begin: Begin) -> None:
-        pairs = [Channel.pair() for _ in range(1 + begin.threads)]
-        theirs = [other for _, other in pairs]
+    def __init__(self, threads: int) -> None:
+        theirs: list[socket.socket] = []
+        mine: list[Channel] = []
         try:
+            for _ in range(1 + threads):
+                channel, other = Channel.pair()
+                mine.append(channel)
+                theirs.append(other)
             self.process = _start(theirs)
+        except OSError as error:
+            for channel in mine:
+                channel.close()
+            raise TransientError(
+                "process-not-started",
+                f"a process of this step cannot be started ({error.strerror or type(error).__name__})",
+                hint="lower the number of processes, or let this user have more files, processes or memory (ulimit)",
+            ) from None
         finally:
             for other in theirs:
                 other.close()
-        self.control, *self.seats = (mine for mine, _ in pairs)
-        self.tell(begin)
+        self.control, *self.seats = mine
 
     def tell(self, message: object) -> None:
         """Send over the control socket; a process that is gone is noticed at its seats."""
-        with suppress(OSError):
+        with suppress(EOFError):
             self.control.send(message)
 
-    def end(self) -> None:
-        """Let it end, and see to it."""
+    def leave_seats(self) -> None:
+        """Let it end: it has nothing to do any more."""
         for seat in self.seats:
             seat.close()
+
+    def end(self, deadline: float) -> None:
+        """See to it that it ends, by force after ``deadline`` (monotonic clock)."""
         try:
-            self.process.wait(_PATIENCE)
+            self.process.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-        self.control.close()
 
     def fate(self) -> str:
         """How it ended."""
@@ -104,11 +118,13 @@ class _Member:
 
 
 def _start(sockets: list[socket.socket]) -> subprocess.Popen[bytes]:
-    path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
     numbers = [one.fileno() for one in sockets]
+    # It finds the modules that this process has found, in the same order, and (-P) none where the run was started:
+    # a directory tasks/ that lies there is not ours.
+    path = [*(entry for entry in sys.path if Path(entry).is_absolute()), str(_ROOT)]
     return subprocess.Popen(  # noqa: S603 - our own module
-        [sys.executable, "-m", "tasks.shared.processes.member", *map(str, numbers)],
-        env=os.environ | {"PYTHONPATH": path},
+        [sys.executable, "-P", "-m", "tasks.shared.processes.member", *map(str, numbers)],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(path)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         start_new_session=True,  # Ctrl-C is for the run, which tells the others
@@ -124,13 +140,17 @@ class _Pool:
         self._stats = stats
         self._members: list[_Member] = []
         self._free: queue.SimpleQueue[tuple[_Member, Channel]] = queue.SimpleQueue()
-        self._ended = threading.Event()
+        self._listener = threading.Thread(target=self._listen, name="sluice-processes", daemon=True)
         level = log.getEffectiveLevel()
         shares = [slots // processes + (number < slots % processes) for number in range(processes)]
         try:
             for share in shares:
-                self._members.append(_Member(Begin(work, share, share + spare, level)))
+                member = _Member(share + spare)
+                self._members.append(member)
+                member.tell(Begin(work, share, share + spare, level))
+            self._listener.start()
         except BaseException:
+            self._close()  # some may wait for their first message
             self._end()
             raise
         self.threads = sum(len(member.seats) for member in self._members)
@@ -138,15 +158,12 @@ class _Pool:
             for member in self._members:  # in turn, so that the first items go to different processes
                 if number < len(member.seats):
                     self._free.put((member, member.seats[number]))
-        self._listener = threading.Thread(target=self._listen, name="sluice-processes", daemon=True)
 
     def __enter__(self) -> Self:
-        self._listener.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._end()
-        self._listener.join()
 
     def call(self, item: Any) -> Any:
         """Give an item to a seat that is free, and wait for what becomes of it."""
@@ -154,12 +171,12 @@ class _Pool:
         try:
             seat.send(item)
             done: Done = seat.receive()
-        except (OSError, EOFError):
+        except EOFError:
             raise TransientError(
                 "process-lost",
                 f"a process of this step {member.fate()}",
-                hint="what is done is kept, and the same command goes on there; when it was out of memory, lower the "
-                "number of processes",
+                hint="what is done is kept, and the same command goes on there; the log may say more; where memory was "
+                "short, lower the number of processes",
             ) from None
         finally:
             self._free.put(free)
@@ -171,28 +188,40 @@ class _Pool:
 
     def _end(self) -> None:
         for member in self._members:
-            for seat in member.seats:
-                seat.close()
+            member.leave_seats()
+        deadline = time.monotonic() + _PATIENCE
         for member in self._members:
-            member.end()
-        self._ended.set()
+            member.end(deadline)
+        if self._listener.is_alive():
+            self._listener.join(_PATIENCE)  # for the last lines of the log
+        self._close()
+
+    def _close(self) -> None:
+        """Close the control sockets, which ends whoever is still there."""
+        for member in self._members:
+            member.control.close()
 
     def _listen(self) -> None:
-        """Take the lines of the log, and tell the others when the run is to stop."""
+        try:
+            self._hear()
+        finally:
+            self._close()  # nobody is to work on unheard
+
+    def _hear(self) -> None:
+        """Take the lines of the log until all processes have ended, and tell these when the run is to stop."""
         told = False
         with selectors.DefaultSelector() as selector:
             for member in self._members:
                 selector.register(member.control, selectors.EVENT_READ)
-            while not self._ended.is_set() and selector.get_map():
+            while selector.get_map():
                 for key, _ in selector.select(_SLICE):
                     control: Channel = key.fileobj  # type: ignore[assignment]
                     try:
-                        message = control.receive()
-                    except (EOFError, OSError):
+                        line: Logged = control.receive()
+                    except EOFError:
                         selector.unregister(key.fileobj)
-                        continue
-                    if isinstance(message, Logged):
-                        logging.getLogger(message.record.name).handle(message.record)
+                    else:
+                        logging.getLogger(line.logger).log(line.level, line.text, *line.arguments)
                 if self._stop.requested and not told:
                     told = True
                     for member in self._members:

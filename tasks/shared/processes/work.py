@@ -1,11 +1,13 @@
-"""What processes have in common: work that can be taken up in another process, and the messages about it."""
+"""What processes have in common: work that can be taken up in another process, and the messages about it.
+
+No message shows what it carries: items, results and credentials do not belong in a log.
+"""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from tasks.shared.progress import RequestStats
@@ -13,6 +15,9 @@ from tasks.shared.stop import Stop
 
 T_contra = TypeVar("T_contra", contravariant=True)
 R_co = TypeVar("R_co", covariant=True)
+
+Plain = str | int | float | None
+"""What a line of the log may be made of: any process can read it."""
 
 
 class Work(Protocol[T_contra, R_co]):
@@ -32,7 +37,7 @@ class Work(Protocol[T_contra, R_co]):
 class Begin:
     """The first message to a process. ``threads`` items are worked on at once; ``level`` is that of the log."""
 
-    work: Work[Any, Any]
+    work: Work[Any, Any] = field(repr=False)
     slots: int
     threads: int
     level: int
@@ -47,9 +52,12 @@ class StopNow:
 
 @dataclass(frozen=True)
 class Logged:
-    """A line for the log of the run."""
+    """A line for the log of the run: ``text`` with ``arguments``, as ``logging`` takes them."""
 
-    record: logging.LogRecord
+    logger: str
+    level: int
+    text: str = field(repr=False)
+    arguments: tuple[Plain, ...] = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -59,6 +67,6 @@ class Done:
     ``requests`` are those made for it: the seconds each took, and whether it was a repeat.
     """
 
-    result: Any
-    error: BaseException | None
+    result: Any = field(repr=False)
+    error: BaseException | None = field(repr=False)
     requests: tuple[tuple[float, bool], ...]

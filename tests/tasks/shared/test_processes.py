@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import pickle
+import resource
 import signal
 import subprocess
 import sys
@@ -12,61 +14,23 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
 import pytest
 
-from tasks.shared.answer import Answer, RefusedError, answer_of
-from tasks.shared.errors import DataError, ServiceBusyError, SluiceError, Stopped, TransientError
+from tasks.shared.answer import RefusedError, answer_of
+from tasks.shared.errors import DataError, InternalError, ServiceBusyError, SluiceError, Stopped, TransientError
 from tasks.shared.parallel import SharedStop
 from tasks.shared.processes import in_processes
+from tasks.shared.processes.work import Begin, Done, Logged
 from tasks.shared.progress import RequestStats
 from tasks.shared.stop import Stop
 from tasks.shared.window import in_order
 from tests.conftest import wait_until
+from tests.tasks.shared.scripted import CANARY, Locked, Question, Reply, Script, Unopened
 
 ROOT = Path(__file__).parents[3]
-CANARY = "CANARY-Mustermann"
 SOON = 20.0
-
-Question = tuple[str, int]
-"""What to do, and a number."""
-Reply = tuple[int, int, bytes]
-"""Process, the number, and some bytes."""
-
-
-@dataclass(frozen=True)
-class Script:
-    """Does what the items say; ``secret`` stands for credentials."""
-
-    secret: str = "made-up"
-
-    @contextmanager
-    def opened(self, *, slots: int, stop: Stop, stats: RequestStats) -> Iterator[Callable[[Question], Reply]]:
-        log = logging.getLogger("sluice.script")
-
-        def work(item: Question) -> Reply:
-            what, number = item
-            stats.record(0.01 * number, retry=what == "repeat")
-            if what == "refused":
-                error = RefusedError("service-refused", "no", context="a.ndjson:7", hint="mend it", status=422)
-                error.answer = Answer(422, httpx.Headers({"retry-after": "7"}), CANARY.encode())
-                raise error
-            if what == "busy":
-                raise ServiceBusyError("service-busy", "later", operation="x", status=429, retry_after=1.5)
-            if what == "defect":
-                raise KeyError(CANARY)
-            if what == "log":
-                log.warning("%s: line %d", "script", number)
-            if what == "die":
-                os.kill(os.getpid(), signal.SIGKILL)
-            if what == "wait":
-                stop.sleep(60)
-            return os.getpid(), number, b"x" * (number if what == "large" else 1)
-
-        yield work
 
 
 def alive(pid: int) -> bool:
@@ -103,9 +67,11 @@ class Pool:
         self.stats = RequestStats()
 
     @contextmanager
-    def opened(self, processes: int = 2, slots: int = 4) -> Iterator[Callable[[list[Question]], list[Reply]]]:
+    def opened(
+        self, processes: int = 2, slots: int = 4, work: Script | None = None
+    ) -> Iterator[Callable[[list[Question]], list[Reply]]]:
         with in_processes(
-            Script(), processes=processes, slots=slots, spare=1, stop=self.stop, stats=self.stats
+            work or Script(), processes=processes, slots=slots, spare=1, stop=self.stop, stats=self.stats
         ) as calls:
             yield lambda items: list(in_order(items, calls, threads=calls.threads, stop=self.run, together=self.stop))
 
@@ -173,12 +139,37 @@ def test_every_error_survives_the_way_with_all_it_says() -> None:
         assert (again.args, vars(again)) == (error.args, vars(error))
 
 
+@pytest.mark.parametrize("what", ["result-lock", "error-lock"])
+def test_what_cannot_be_sent_back_is_a_defect_and_nobody_waits_for_it(pool: Pool, what: str) -> None:
+    with in_processes(Script(), processes=2, slots=2, spare=0, stop=pool.stop, stats=pool.stats) as calls:
+        for _ in range(2):
+            with pytest.raises(InternalError, match="TypeError"):
+                calls((what, 1))
+        assert calls(("", 2))[1] == 2
+    assert pool.stats.requests == 3
+
+
+def test_work_that_cannot_be_taken_up_elsewhere_leaves_no_process_behind(pool: Pool) -> None:
+    with pytest.raises(TypeError, match="locked"), pool.opened(work=Locked()):
+        pass
+
+
 def test_lines_of_the_log_come_back_with_their_arguments(pool: Pool, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "sluice"), pool.opened() as work:
         work([("log", n) for n in range(5)])
-        wait_until(lambda: len(caplog.records) == 5, SOON)
     assert sorted(str(record.args) for record in caplog.records) == [f"('script', {n})" for n in range(5)]
     assert {record.name for record in caplog.records} == {"sluice.script"}
+
+
+def test_lines_of_the_log_bring_no_traceback_and_may_say_what_cannot_be_sent(
+    pool: Pool, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "sluice"), pool.opened() as work:
+        work([("log-lock", 1), ("log-error", 2)])
+    lines = sorted(record.getMessage() for record in caplog.records)
+    assert lines[0] == "it failed"
+    assert lines[1].startswith("script: <unlocked _thread.lock object")
+    assert CANARY not in caplog.text
 
 
 def test_a_stop_of_the_run_reaches_the_work_in_other_processes(pool: Pool) -> None:
@@ -204,27 +195,125 @@ def test_a_process_that_dies_is_a_transient_error_and_nobody_waits_for_it(pool: 
     assert "SIGKILL" in lost.value.message
 
 
+def test_a_process_that_cannot_begin_says_so_in_the_log_and_nobody_waits_for_it(
+    pool: Pool, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pool.opened(work=Unopened()) as work:
+        with pytest.raises(TransientError) as lost:
+            work([("", 1)])
+        wait_until(lambda: len(caplog.messages) == 2, SOON)
+    assert lost.value.reference == "process-lost"
+    assert "unexpected ValueError" in caplog.messages[0]
+    assert CANARY not in caplog.text + "".join(capfd.readouterr())
+
+
+def test_a_process_that_leaves_in_the_middle_is_lost_although_its_other_threads_wait(
+    pool: Pool, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pool.opened() as work, pytest.raises(TransientError) as lost:
+        work([("leave", 1), *[("wait", n) for n in range(5)]])
+    assert lost.value.reference == "process-lost"
+    assert "unexpected SystemExit" in caplog.text
+    assert CANARY not in caplog.text + "".join(capfd.readouterr())
+
+
+def test_a_signal_for_all_processes_of_a_service_is_left_to_the_run(pool: Pool) -> None:
+    with pool.opened() as work:
+        members = {process for process, _, _ in work([("", n) for n in range(20)])}
+        for number in (signal.SIGINT, signal.SIGTERM):
+            for member in members:
+                os.kill(member, number)
+            assert {process for process, _, _ in work([("", n) for n in range(20)])} == members
+
+
+def test_when_no_process_can_be_started_those_begun_end_and_nothing_stays_open(pool: Pool) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    before = sorted(int(path.name) for path in Path("/proc/self/fd").iterdir())
+    twenty_more = next(number for number in itertools.count() if number - sum(fd < number for fd in before) == 20)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (twenty_more, limits[1]))
+    try:
+        with (
+            pytest.raises(TransientError, match="Too many open files") as refused,
+            in_processes(Script(), processes=8, slots=8, spare=1, stop=pool.stop, stats=pool.stats),
+        ):
+            pass
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert refused.value.reference == "process-not-started"
+    assert sorted(int(path.name) for path in Path("/proc/self/fd").iterdir()) == before
+
+
+def test_no_message_shows_what_it_carries() -> None:
+    messages = [
+        Begin(Script(CANARY), 1, 1, 10), Done(CANARY, DataError("not-json", CANARY), ()),
+        Logged("sluice", 10, CANARY, (CANARY,)),
+    ]  # fmt: skip
+    assert CANARY not in repr(messages)
+
+
 OWNER = """
 import sys
 from tasks.shared.processes import in_processes
 from tasks.shared.progress import RequestStats
 from tasks.shared.stop import Stop
-from tests.tasks.shared.test_processes import Script
+from tests.tasks.shared.scripted import Script
 with in_processes(Script(), processes=2, slots=2, spare=1, stop=Stop(), stats=RequestStats()) as calls:
     print(calls(("", 1))[0], calls(("", 1))[0], flush=True)
     calls(("wait", 1))
 """
 
 
+@contextmanager
+def owner(cwd: Path = ROOT, before: str = "") -> Iterator[subprocess.Popen[str]]:
+    """A run of its own, which shows the ids of its two processes as soon as they work."""
+    run = subprocess.Popen(
+        [sys.executable, "-P", "-c", before + OWNER], cwd=cwd, env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        yield run
+    finally:
+        run.kill()
+        run.communicate()
+
+
+def processes_of(run: subprocess.Popen[str]) -> list[int]:
+    assert run.stdout is not None
+    return [int(pid) for pid in run.stdout.readline().split()]
+
+
 def test_when_the_run_is_killed_its_processes_end_too_and_none_had_the_secret_on_its_command_line() -> None:
-    owner = subprocess.Popen([sys.executable, "-c", OWNER], cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    assert owner.stdout is not None
-    pids = [int(pid) for pid in owner.stdout.readline().split()]
-    assert len(set(pids)) == 2
-    for pid in pids:
-        assert alive(pid)
-        assert b"made-up" not in Path(f"/proc/{pid}/cmdline").read_bytes() + Path(f"/proc/{pid}/environ").read_bytes()
-    owner.kill()
-    owner.wait()
-    owner.stdout.close()
+    with owner() as run:
+        pids = processes_of(run)
+        assert len(set(pids)) == 2
+        for pid in pids:
+            assert alive(pid)
+            assert b"made-up" not in b"".join(
+                Path(f"/proc/{pid}/{name}").read_bytes() for name in ("cmdline", "environ")
+            )
     wait_until(lambda: not any(map(alive, pids)), SOON)
+
+
+def test_when_the_run_is_killed_while_its_processes_start_they_end_without_a_word() -> None:
+    with owner() as run:
+        begun = Path(f"/proc/{run.pid}/task/{run.pid}/children")
+        wait_until(begun.read_text, SOON)  # type: ignore[arg-type]
+        pids = [int(pid) for pid in begun.read_text().split()]
+        run.kill()
+        _, complaints = run.communicate()  # they have the same stderr, so this waits for them as well
+    assert complaints == ""
+    wait_until(lambda: not any(map(alive, pids)), SOON)
+
+
+def test_modules_that_lie_where_the_run_was_started_are_not_taken_for_ours(tmp_path: Path) -> None:
+    for name in ("tasks", "config", "pickle"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("raise SystemExit(7)\n")
+    with owner(tmp_path) as run:
+        assert len(processes_of(run)) == 2
+
+
+def test_a_directory_that_is_gone_where_the_run_was_started_does_no_harm(tmp_path: Path) -> None:
+    (gone := tmp_path / "gone").mkdir()
+    with owner(gone, before=f"import os; os.rmdir({str(gone)!r})") as run:
+        assert len(processes_of(run)) == 2
