@@ -137,7 +137,8 @@ class FlatteningConfig(Block):
     formats: Annotated[tuple[FormatKey, ...], Kind.LIST] = Field(
         (OutputFormat.CSV,),
         min_length=1,
-        description="Output formats: `csv`, and beside it `parquet` (needs `pip install 'sluice[parquet]'`)",
+        description="Output formats: `csv`, and beside it `parquet` "
+        "(needs `pip install -c constraints.txt -e '.[parquet]'`)",
     )
     timeout: Duration = Field(timedelta(minutes=30), ge=SHORTEST, description="Timeout of one request")
     batch_size_mb: Integer = Field(

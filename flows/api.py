@@ -111,21 +111,20 @@ class PrefectApi:
         run: Json | None = self.request("GET", f"/flow_runs/{run_id}")
         return run
 
-    def runs(self, *, limit: int = 200, pages: int = 50) -> list[Json]:
-        """The flow runs of the flow ``pipeline``, newest first."""
+    def runs(self, *, limit: int = 200) -> list[Json]:
+        """The flow runs of the flow ``pipeline``, newest first: all of them, ``limit`` with each request."""
         found: list[Json] = []
-        for page in range(pages):
+        while True:
             body = {
                 "flows": {"name": {"any_": [FLOW_NAME]}},
                 "sort": "EXPECTED_START_TIME_DESC",
                 "limit": limit,
-                "offset": page * limit,
+                "offset": len(found),
             }
             rows = self.request("POST", "/flow_runs/filter", body) or []
             found.extend(rows)
             if len(rows) < limit:
-                break
-        return found
+                return found
 
     def deployments(self) -> list[Json]:
         """The deployments of the flow that are tagged as ours."""
@@ -138,8 +137,12 @@ class PrefectApi:
         return rows
 
     def run_deployment(self, deployment_id: str, parameters: Mapping[str, Any]) -> str:
-        """Start a run through a deployment; the job id. Started once, also when the call is repeated."""
-        body = {"parameters": dict(parameters), "idempotency_key": str(uuid4())}
+        """Start a run through a deployment; the job id. Started once, also when the call is repeated.
+
+        ``None`` is an empty text there, as the deployment's form sends it: not given, whatever the deployment says.
+        """
+        given = {name: "" if value is None else value for name, value in parameters.items()}
+        body = {"parameters": given, "idempotency_key": str(uuid4())}
         return str(self.request("POST", f"/deployments/{deployment_id}/create_flow_run", body)["id"])
 
     def rename(self, run_id: str, name: str) -> None:

@@ -15,7 +15,8 @@ from flows.directory import JobDirectory
 from flows.output import say
 from flows.record import Approval, ErrorRecord, JobRecord, JobState, RecordWriter, now
 from flows.session import Session
-from tasks.shared.errors import TerminalError
+from tasks.shared.errors import SluiceError, TerminalError
+from tasks.shared.log import logger
 
 IN_THE_UI = "Prefect UI or API"
 """Who decided, when the form was answered there: Prefect does not say which person."""
@@ -33,7 +34,9 @@ def settle(session: Session, job_id: str) -> JobRecord:
     writer = RecordWriter(session.api, job_id)
     if record.state is JobState.CANCELLED and session.state_type(job_id) == "CANCELLING":
         session.api.set_state(job_id, "CANCELLED", message="cancelled in the Prefect UI", force=True)
-        afterwards.cancelled(JobDirectory.of(session.jobs_dir, job_id).path, job_id)
+        directory = JobDirectory.of(session.jobs_dir, job_id).path
+        afterwards.cancelled(directory, job_id)
+        _show_cancelled(session, job_id, directory)
     if record.state is not JobState.WAITING or waiting is None:
         return record
     decision = record.approvals.get(waiting.position)
@@ -98,7 +101,21 @@ def end_rejected(session: Session, job_id: str, decision: Approval) -> None:
     """End a job as cancelled after a no."""
     RecordWriter(session.api, job_id).set(error=rejected(decision))
     session.api.set_state(job_id, "CANCELLED", message=f"rejected by {decision.who}", force=True)
-    afterwards.cancelled(JobDirectory.of(session.jobs_dir, job_id).path, job_id, rejected(decision))
+    directory = JobDirectory.of(session.jobs_dir, job_id).path
+    afterwards.cancelled(directory, job_id, rejected(decision))
+    _show_cancelled(session, job_id, directory)
+
+
+def _show_cancelled(session: Session, job_id: str, directory: Path) -> None:
+    """Let the job's page say so too. What cannot be written changes nothing: the record is what counts."""
+    from flows import reporting, summary
+
+    known = summary.read(directory)
+    try:
+        record = RecordWriter(session.api, job_id).read()
+        reporting.job_page(session.api, job_id, record, known.reconciliation if known else (), state="cancelled")
+    except SluiceError as error:
+        logger.warning("the page of the job is not written: %s", error.message)
 
 
 def rejected(approval: Approval) -> ErrorRecord:

@@ -45,7 +45,9 @@ from tasks.shared.step import StepContext
 class WaitForm(RunInput):
     """What the resume form of a ``wait`` asks."""
 
-    approved: bool = Field(default=True, title="Approved", description="No ends the job as cancelled.")
+    approved: bool = Field(
+        default=True, title="Approved", description="Switch off to reject: the job then ends as cancelled."
+    )
     comment: str = Field(default="", title="Comment", description="Kept in the job record with your decision.")
 
 

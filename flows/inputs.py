@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, field_validator
 
 from config import LoadedConfig, load_config
 from config.url_secrets import secret_parameters
@@ -33,6 +33,17 @@ class JobInputs(BaseModel):
     anonymization_config: str | None = None
     patients: str | None = None
     overrides: tuple[str, ...] = ()
+
+    @field_validator("crtdl", "input", "anonymization_config", "patients")
+    @classmethod
+    def _empty_is_not_given(cls, value: str | None) -> str | None:
+        """What is left empty in the form of a deployment arrives as an empty text."""
+        return value or None
+
+    @field_validator("overrides")
+    @classmethod
+    def _without_empty_ones(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(filter(None, value))
 
     def load(self) -> LoadedConfig:
         """Read the configuration as it is now, with this job's overrides.

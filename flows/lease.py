@@ -139,14 +139,21 @@ def lease_lost(message: str, name: str) -> LeaseLostError:
     )
 
 
+WORKERS_RUN = "PREFECT__FLOW_RUN_ID"
+"""Set in a process that a Prefect worker has started for a run."""
+
+
 def end_process(error: SluiceError) -> None:
-    """End this process as ``kill -9`` would: another machine may have the job, so nothing more may be written."""
+    """End this process as ``kill -9`` would: another machine may have the job, so nothing more may be written.
+
+    A worker sets a run whose process ends with an exit code to Crashed: not this one, its state is the other machine's.
+    """
     with suppress(OSError, ValueError):
         sys.stderr.write(error.render() + "\n")
         sys.stderr.flush()
         for handler in logging.getLogger().handlers + logger.handlers:
             handler.flush()
-    os._exit(error.exit_code)
+    os._exit(0 if WORKERS_RUN in os.environ else error.exit_code)
 
 
 class Lease:
@@ -161,8 +168,9 @@ class Lease:
         job_id: str,
         *,
         lost: Callable[[SluiceError], None] = end_process,
-        times: LeaseTimes = TIMES,
+        times: LeaseTimes | None = None,
     ) -> None:
+        times = times or TIMES
         self.name = limit_name(job_id)
         self.limit: str | None = None
         self._limits = Limits(address)

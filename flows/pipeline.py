@@ -5,13 +5,15 @@ again goes on where it stopped.
 """
 
 import os
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.states import Cancelled, Completed, Crashed, Failed
+from pydantic import WithJsonSchema
 
 from config import ConfigError
 from flows import engine, gate, presenter, reporting
@@ -23,7 +25,7 @@ from flows.lock import JobBusyError
 from flows.preflight import preflight, worst
 from flows.record import Approval, ErrorRecord, RecordWriter, now
 from flows.signals import signals
-from flows.watch import end_now
+from flows.watch import CANCEL, cancel_asked, end_now
 from tasks import CATALOGUE, Step
 from tasks.shared.defects import translate_defect
 from tasks.shared.errors import InputError, SluiceError, Stopped
@@ -32,15 +34,33 @@ from tasks.shared.step import Parked
 
 Outcome = State[Any]
 
+# In the form of the Prefect UI a union with None is a switch that hides the field: these show the field at once. The
+# form sends the defaults, and its check of them knows no None.
+OptionalText = Annotated[str | None, WithJsonSchema({"type": "string"})]
+OptionalList = Annotated[Sequence[str] | None, WithJsonSchema({"type": "array", "items": {"type": "string"}})]
 
-@flow(name=FLOW_NAME, persist_result=False, validate_parameters=True)
+
+DESCRIPTION = """\
+Moves FHIR data through the steps that a configuration enables. A run is a job.
+
+- **Start**: Run → Custom run, with the path of the configuration, and of the CRTDL if a step needs one.
+- **Follow**: the run's page lists a task run for each step; its *Artifacts* tab has the page of the job, the progress
+  of the step that runs, and a table for each finished step.
+- **Decide**: a run in state *Suspended* waits for a person. *Resume* says which files to look at and asks for the
+  decision.
+- **Cancel** ends a job within seconds, between files. **Retry** of a failed one goes on with the step that failed.
+"""
+"""What the page of a deployment says, unless the deployment has a text of its own."""
+
+
+@flow(name=FLOW_NAME, description=DESCRIPTION, persist_result=False, validate_parameters=True)
 def pipeline(
     config: str,
-    crtdl: str | None = None,
-    input: str | None = None,  # noqa: A002 - the name a person reads in the form
-    anonymization_config: str | None = None,
-    patients: str | None = None,
-    overrides: list[str] | None = None,
+    crtdl: OptionalText = "",
+    input: OptionalText = "",  # noqa: A002 - the name a person reads in the form
+    anonymization_config: OptionalText = "",
+    patients: OptionalText = "",
+    overrides: OptionalList = (),
 ) -> Outcome:
     """Move FHIR data through the enabled steps of a configuration.
 
@@ -53,13 +73,15 @@ def pipeline(
         overrides: KEY=VALUE for configuration keys, as with --set. Secrets as ${VAR} only.
     """
     inputs = JobInputs(
-        config=config, crtdl=crtdl, input=input, anonymization_config=anonymization_config,
-        patients=patients, overrides=tuple(overrides or ()),
+        config=config, crtdl=crtdl, input=input, anonymization_config=anonymization_config, patients=patients,
+        overrides=tuple(overrides or ()),
     )  # fmt: skip
     job_id, deployed = engine.current_run()
     os.umask(0o077)  # a worker's own may be wider
     with PrefectApi(engine.api_address()) as api:
         try:
+            if "" in (crtdl, input, anonymization_config, patients):
+                api.set_parameters(job_id, inputs.parameters())  # pipeline continue takes them from the run
             if deployed:
                 refuse_scratch(inputs)
             with ExitStack() as stack:
@@ -102,7 +124,17 @@ def guarded(job: Job, *, deployed: bool) -> Outcome:
     except Exception as defect:  # noqa: BLE001 - the seam where defects become reports
         error = translate_defect(defect)
     job.failed(None, error)
+    show(job, "failed")
     return Failed(message=error.render())
+
+
+def show(job: Job, state: reporting.PageState) -> None:
+    """Publish the job's page with the ``state`` it is about to have. What cannot be written fails no run."""
+    compared = job.course.reconciliation(job.steps[position] for position in sorted(job.steps))
+    try:
+        reporting.job_page(job.api, job.id, job.writer.read(), compared, state=state)
+    except SluiceError as error:
+        logger.warning("the page of the job is not written: %s", error.message)
 
 
 def run(job: Job, *, deployed: bool) -> Outcome:
@@ -115,7 +147,9 @@ def run(job: Job, *, deployed: bool) -> Outcome:
             for finding in findings:
                 logger.error("%s", finding.render())
             job.failed(None, worst(findings))
+            show(job, "failed")
             return Failed(message="\n".join(finding.render() for finding in findings))
+    show(job, "running")
     source: Source | None = None
     resources: Source | None = None  # the same, or the NDJSON that flattening read
     for position, name in enumerate(job.step_names, start=1):
@@ -131,9 +165,10 @@ def run(job: Job, *, deployed: bool) -> Outcome:
         if job.until == position and position < len(job.step_names):
             job.writer.set(until=None, stopped_by=None)
             job.ended("stopped", reason="alone")
+            show(job, "stopped")
             return Crashed(name="Stopped", message=f"{name} was run alone; continue goes on after it")
     job.writer.set(until=None)
-    reporting.job_page(job.api, job.id, job.writer.read(), done=True)
+    show(job, "completed")
     job.ended("completed")
     return Completed(message="all steps are complete")
 
@@ -157,7 +192,7 @@ def run_step(job: Job, position: int, step: Step, source: Source | None, *, depl
     if isinstance(outcome, SluiceError):
         job.failed(position, outcome)
         reporting.failure_table(job.api, job.id, position, step.name, outcome)
-        reporting.job_page(job.api, job.id, job.writer.read(), done=True)
+        show(job, "failed")
         return Failed(message=f"{step.name}: {outcome.render()}")
     result: dict[str, Any] = outcome
     job.finished(position, result)
@@ -165,9 +200,9 @@ def run_step(job: Job, position: int, step: Step, source: Source | None, *, depl
         found = gate.closed(job.config.services.validation, result, job.directory.path, position)
         job.passed_gate(position, found)
         if found is not None:
-            reporting.job_page(job.api, job.id, job.writer.read(), done=True)
+            show(job, "failed")
             return Failed(message=found.render())
-    reporting.job_page(job.api, job.id, job.writer.read(), done=False)
+    show(job, "running")
     return result
 
 
@@ -190,6 +225,7 @@ def decide(job: Job, position: int) -> Outcome | None:
         return None
     job.unfinished(position, "stopped", error=rejected(approval_now))
     job.ended("cancelled", error=rejected(approval_now))
+    show(job, "cancelled")
     return Cancelled(message=f"rejected by {approval_now.who or 'a person'}")
 
 
@@ -197,18 +233,35 @@ def park(job: Job, position: int, directory: Path, looked_at: Path, *, deployed:
     """Record where the job waits, save the form, park the run and leave the flow."""
     form, state = engine.form_state(position, deployed=deployed)
     waiting = job.waits(position, directory, looked_at, form)
-    reporting.job_page(job.api, job.id, job.writer.read(), done=False)
+    show(job, "waiting")
     job.presenter.waits(waiting)
-    engine.park(job.id, state, reporting.wait_description(waiting))
+    state.message = f"step {position} waits for a decision: Resume asks for it"
+    engine.park(job.id, state, reporting.wait_description(waiting, job.step_names))
 
 
 def stopped(job: Job, position: int, reason: Stopped) -> Outcome:
-    """Record the stop; a cancel from the UI ends the job, a signal leaves it to be continued."""
-    if str(reason) == "cancel":
+    """Record the stop; a cancel from the UI ends the job, a signal leaves it to be continued.
+
+    A worker passes a cancel on as a signal.
+    """
+    if str(reason) == CANCEL or cancel_asked(job.api, job.id):
         job.unfinished(position, "stopped")
-        job.ended("cancelled", reason="cancel")
+        job.ended("cancelled", reason=CANCEL)
+        show(job, "cancelled")
+        leave_to_prefect()
         return Cancelled(message="cancelled in the Prefect UI")
     job.unfinished(position, "stopped", stopped_by=str(reason))
     job.ended("stopped", reason=str(reason))
-    engine.raise_termination_if_asked()
+    show(job, "stopped")
+    leave_to_prefect()
     return Crashed(name="Stopped", message=f"stopped by {reason}")
+
+
+def leave_to_prefect() -> None:
+    """Let Prefect end this process when its runner asked; what the step's task run came to is sent before.
+
+    Raises:
+        prefect.exceptions.TerminationSignal: a runner asked.
+    """
+    engine.drain()
+    engine.raise_termination_if_asked()

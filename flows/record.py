@@ -7,7 +7,7 @@ are JSON text in one label, so that they change together. Nothing here is a payl
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -18,6 +18,9 @@ from flows.api import Json, Label, PrefectApi
 from flows.lock import is_held
 from tasks.shared.errors import SluiceError
 from tasks.shared.step import Handle, HandleStore
+
+TAKEN_UP = timedelta(minutes=10)
+"""How long a run may be Pending in Prefect: a worker has taken it up and starts it. After that its machine is gone."""
 
 
 class JobState(StrEnum):
@@ -167,6 +170,7 @@ class JobRecord(_Frozen):
         if (
             state is JobState.INTERRUPTED
             and waiting
+            and waiting.position not in approvals
             and steps[waiting.position - 1 :][:1]
             and (steps[waiting.position - 1].state == "waiting")
         ):
@@ -289,16 +293,25 @@ def job_state(run: Json, directory: str | None) -> JobState:
             return JobState.CANCELLED
         case "PAUSED":
             return JobState.WAITING
-        case "CRASHED":
-            return JobState.STOPPED if name == "Stopped" else JobState.INTERRUPTED
-        case "RUNNING":
+        case "CRASHED" if name == "Stopped":
+            return JobState.STOPPED
+        case "CRASHED" | "RUNNING":  # a worker may report the end of a run that another machine goes on with
             return JobState.RUNNING if held else JobState.INTERRUPTED
         case "CANCELLING":
             return JobState.RUNNING if held else JobState.CANCELLED
     if held:
         return JobState.RUNNING
     # Only a deployment's worker would take a run up; a command that created one and is gone left it interrupted.
-    return JobState.PENDING if run.get("deployment_id") else JobState.INTERRUPTED
+    if not run.get("deployment_id") or (kind == "PENDING" and _since(run) > TAKEN_UP):
+        return JobState.INTERRUPTED
+    return JobState.PENDING
+
+
+def _since(run: Json) -> timedelta:
+    """For how long a run has been in its state; clocks may differ by seconds."""
+    state: Json = run.get("state") or {}
+    stamp = state.get("timestamp")
+    return datetime.now(UTC) - datetime.fromisoformat(str(stamp)) if stamp else timedelta(0)
 
 
 def now() -> str:

@@ -1,18 +1,20 @@
 """Artifacts: what a person reads in the Prefect UI. Counts, sizes, times and names of steps; never data.
 
-One markdown page ``job-<id>`` a job, a table ``job-<id>-<position>`` a step (``…-<name>`` for a table among its
-details); the progress artifact is written by ``flows/watch.py``.
+One markdown page ``job-<id>`` a job, a table ``step-<position>-<name>-…`` a step, one more for each table among its
+details; the progress artifact is written by ``flows/watch.py``.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from flows.api import PrefectApi
+from flows.markdown import code, literal, table
 from flows.record import JobRecord, StepRecord, Waiting
-from flows.watch import human_bytes, human_seconds
+from flows.summary import Compared
+from flows.watch import artifact_key, human_bytes, human_seconds
 from tasks.shared.errors import SluiceError
 
 COLUMNS = (
@@ -32,11 +34,17 @@ COLUMNS = (
     "p95",
 )
 
+DATA = ("#", "step", "state", "files", "resources in", "resources out", "in", "out")
+TIMES = ("#", "step", "time", "rate", "requests", "retries", "p50", "p95")
+"""The columns in two tables, because one is wider than the page."""
+
+PageState = Literal["running", "waiting", "completed", "failed", "stopped", "cancelled"]
+
 
 def row(step: StepRecord) -> list[str]:
     """One step as the cells of ``COLUMNS``."""
     moved = step.bytes_in if step.bytes_in is not None else step.bytes_out
-    rate = f"{moved / step.seconds / 1e6:.1f} MB/s" if moved and step.seconds else ""
+    rate = _rate(moved / step.seconds) if moved and step.seconds else ""
     return [
         str(step.position),
         step.name,
@@ -53,6 +61,10 @@ def row(step: StepRecord) -> list[str]:
         _millis(step.p50),
         _millis(step.p95),
     ]
+
+
+def _rate(per_second: float) -> str:
+    return f"{per_second / 1e6:.1f} MB/s" if per_second >= 1e5 else f"{human_bytes(per_second)}/s"
 
 
 def _count(value: int | None) -> str:
@@ -79,42 +91,27 @@ def summary(step: StepRecord) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def table(rows: Sequence[Sequence[str]], header: Sequence[str] = COLUMNS) -> str:
-    """A markdown table; columns without any value are left out."""
-    keep = [n for n in range(len(header)) if n < 3 or any(cells[n] for cells in rows)]
-    lines = ["| " + " | ".join(header[n] for n in keep) + " |", "|" + "---|" * len(keep)]
-    lines += ["| " + " | ".join(cells[n].replace("|", "\\|") for n in keep) + " |" for cells in rows]
-    return "\n".join(lines)
-
-
 def step_table(api: PrefectApi, job_id: str, step: StepRecord, result: dict[str, Any]) -> None:
-    """Publish the table of one finished step."""
-    facts = [
-        dict(zip(("what", "value"), pair, strict=True)) for pair in zip(COLUMNS, row(step), strict=True) if pair[1]
-    ]
+    """Publish the table of one finished step, and those among its details."""
+    # Position and name are in the title.
+    facts = [_fact(name, value) for name, value in zip(COLUMNS[2:], row(step)[2:], strict=True) if value]
     details: dict[str, Any] = result.get("details") or {}
     tables = {key: value for key, value in details.items() if _is_table(value)}
     facts += [fact for key, value in details.items() if key not in tables for fact in _facts(key, value)]
-    facts += [{"what": "warning", "value": text} for text in result.get("warnings", ())]
-    _publish(
-        api,
-        job_id,
-        f"job-{job_id}-{step.position}",
-        "table",
-        json.dumps(facts),
-        f"Step {step.position}, {step.name}",
-    )
-    for key, rows in tables.items():
-        name = f"job-{job_id}-{step.position}-{key}"
-        _publish(api, job_id, name, "table", json.dumps(rows), f"Step {step.position}, {step.name}: {key}")
+    facts += [_fact("warning", text) for text in result.get("warnings", ())]
+    key, title = artifact_key("step", step.position, step.name, job_id), f"Step {step.position}, {step.name}"
+    _publish(api, job_id, key, "table", json.dumps(facts), title)
+    for name, rows in tables.items():
+        cells = [{_words(column): literal(_plain(column, value)) for column, value in line.items()} for line in rows]
+        _publish(api, job_id, f"{key}-{name}".replace("_", "-"), "table", json.dumps(cells), f"{title}: {_words(name)}")
 
 
 def failure_table(api: PrefectApi, job_id: str, position: int, name: str, error: SluiceError) -> None:
     """Publish what a failed step counted, where its error says so."""
     facts = [fact for key, value in error.details.items() for fact in _facts(key, value)]
     if facts:
-        what = f"Step {position}, {name}: failed"
-        _publish(api, job_id, f"job-{job_id}-{position}", "table", json.dumps(facts), what)
+        key = artifact_key("step", position, name, job_id)
+        _publish(api, job_id, key, "table", json.dumps(facts), f"Step {position}, {name}: failed")
 
 
 def _is_table(value: Any) -> bool:
@@ -124,42 +121,91 @@ def _is_table(value: Any) -> bool:
 def _facts(key: str, value: Any) -> list[dict[str, str]]:
     """One row, or one for every entry of a table of counts."""
     if isinstance(value, dict) and value and not any(isinstance(entry, (dict, list)) for entry in value.values()):
-        return [{"what": f"{key}: {name}", "value": _plain(entry)} for name, entry in value.items()]
-    return [{"what": key, "value": _plain(value)}]
+        return [_fact(f"{_words(key)}: {name}", _plain(key, entry)) for name, entry in value.items()]
+    return [_fact(_words(key), _plain(key, value))]
 
 
-def _plain(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+def _fact(what: str, value: str) -> dict[str, str]:
+    return {"what": literal(what), "value": literal(value)}
 
 
-def job_page(api: PrefectApi, job_id: str, record: JobRecord, *, done: bool) -> None:
-    """Publish the job's page: what happened to every step, what it waits for, what went wrong."""
-    lines = [f"# Job {job_id}", "", table([row(step) for step in record.steps]), ""]
-    lines += [f"Configuration `{record.config}`, directory `{record.directory}`.", ""]
-    if record.crtdl:
-        lines += [f"CRTDL `{record.crtdl}`.", ""]
+def _words(key: str) -> str:
+    return key.replace("_", " ")
+
+
+def _plain(key: str, value: Any) -> str:
+    """A detail in the form a person reads; ``key`` tells bytes and seconds from other numbers."""
+    match value:
+        case str():
+            return value
+        case bool():
+            return "yes" if value else "no"
+        case None | [] | {}:
+            return "none"
+        case int() | float() if key.endswith("bytes"):
+            return human_bytes(value)
+        case int() | float() if key.endswith("seconds"):
+            return f"{value:,} s"
+        case int() | float():
+            return f"{value:,}"
+        case [*entries] if not any(isinstance(entry, (dict, list)) for entry in entries):
+            return ", ".join(str(entry) for entry in entries)
+    return json.dumps(value, ensure_ascii=False)
+
+
+def job_page(
+    api: PrefectApi, job_id: str, record: JobRecord, compared: Sequence[Compared], *, state: PageState
+) -> None:
+    """Publish the job's page: what happened to every step, what it waits for, what went wrong.
+
+    ``compared`` are the comparisons of lines between steps that were made so far; ``state`` is the one the run is about
+    to have, which the record does not show yet.
+    """
+    rows = [dict(zip(COLUMNS, row(step), strict=True)) for step in record.steps]
+    lines = [f"# {literal(record.name)}", "", f"The job is **{state}**.", ""]
+    if state == "waiting" and record.waiting:
+        lines += ["## Waiting", "", wait_description(record.waiting, record.step_names), ""]
+    if state in {"failed", "cancelled"} and record.error:
+        error = record.error
+        where = f"step {literal(error.step)}" if error.step else "preparation"
+        lines += ["## Error", "", f"{code(error.reference)} in {where}: {literal(error.message)}", ""]
+        lines += [f"{literal(text)}\n" for text in (error.context, error.hint) if text]
+    lines += ["## Steps", "", table(DATA, [[cells[name] for name in DATA] for cells in rows]), ""]
+    if timed := [[cells[name] for name in TIMES] for cells in rows if cells["time"]]:
+        lines += ["## Times and requests", "", table(TIMES, timed), ""]
+        lines += ["p50 and p95: the time that half and 95 % of the requests did not exceed.", ""]
+    if compared:
+        lines += ["## Reconciliation", "", _reconciliation(compared), ""]
+    lines += ["## Decisions", ""] if record.approvals else []
     for position, approval in sorted(record.approvals.items()):
         verb = "approved" if approval.approved else "rejected"
-        lines += [f"Step {position} (wait) was {verb} by {approval.who} at {approval.when}.", ""]
-    if not done and record.waiting:
-        lines += ["## Waiting", "", wait_description(record.waiting), ""]
-    if done and record.error:
-        lines += [
-            "## Error",
-            "",
-            f"`{record.error.reference}` in {record.error.step or 'preparation'}: {record.error.message}",
-            "",
-        ]
-        lines += [f"{text}\n" for text in (record.error.context, record.error.hint) if text]
-    _publish(api, job_id, f"job-{job_id}", "markdown", "\n".join(lines), "What happened to the job")
+        lines += [f"Step {position} (wait) was {verb} by {literal(approval.who)} at {approval.when}.", ""]
+    lines += ["## Files", "", f"- job {code(job_id)}"]
+    files = (("configuration", record.config), ("CRTDL", record.crtdl), ("directory", record.directory))
+    lines += [f"- {what} {code(path)}" for what, path in files if path]
+    _publish(api, job_id, f"job-{job_id}", "markdown", "\n".join(lines) + "\n", f"The page of the job: {state}")
 
 
-def wait_description(waiting: Waiting) -> str:
+def _reconciliation(compared: Sequence[Compared]) -> str:
+    """Lines written by the step before and read by the step."""
+    header = ("#", "step", "lines written before it", "lines it read", "")
+    verdicts = {True: "agrees", False: "differs"}
+    return table(
+        header,
+        [[str(one.position), one.name, f"{one.written:,}", f"{one.read:,}", verdicts[one.agrees]] for one in compared],
+    )
+
+
+def wait_description(waiting: Waiting, step_names: Sequence[str]) -> str:
     """What the resume form tells a person."""
+    after = step_names[waiting.position : waiting.position + 1]
+    further = f"the job goes on with {code(after[0])}" if after else "the job is complete"
     return (
-        f"The job waits at step {waiting.position}. Look at the files in `{waiting.looked_at}`. "
-        f"If something must change, put corrected files into `{waiting.directory}`: if it holds data files, "
-        "the next step reads them instead. Then approve; without approval the job ends as cancelled."
+        f"The job waits at step {waiting.position} of {len(step_names)} for your decision.\n\n"
+        f"- **Look at** the files in {code(waiting.looked_at)}\n"
+        "- **To change something**, put corrected files where the next step reads them instead, "
+        f"into {code(waiting.directory)}\n"
+        f"- **Decide**: approved, {further}; not approved, it ends as cancelled.\n"
     )
 
 

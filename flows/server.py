@@ -189,7 +189,7 @@ class EmbeddedServer:
             return
         deadline = time.monotonic() + 10
         while time.monotonic() < deadline and self._child.poll() is None:
-            if (self.home / "server.json").exists() and time.monotonic() > deadline - 9.5 and self.running():
+            if (self.home / "server.json").exists() and time.monotonic() > deadline - 8 and self.running():
                 return  # somebody else still uses it
             time.sleep(0.02)
 

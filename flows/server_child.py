@@ -91,8 +91,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     threading.Thread(target=watch, args=(home,), daemon=True).start()
 
+    import prefect
     import uvicorn
 
+    # Without its files Prefect serves no second UI and offers none: its pages call an analytics host.
+    prefect.__ui_v2_static_path__ = home / "no-ui-v2"
     config = uvicorn.Config(
         "prefect.server.api.server:create_app",
         factory=True,

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from flows.api import PrefectApi
+from flows.markdown import literal
 from flows.record import ProgressRecord, RecordWriter
 from flows.server import ApiAddress
 from flows.signals import exit_code_of
@@ -26,6 +27,9 @@ LAST_WORDS = 2.0
 
 LOOK_EVERY = 3.0
 """Seconds between two looks for a cancel in the UI."""
+
+CANCEL = "cancel"
+"""Why a step stops after a cancel in the UI; else it is the name of a signal."""
 
 
 class Watcher:
@@ -54,7 +58,7 @@ class Watcher:
         try:
             artifact = self._until_the_end(step, position, progress)
             if artifact is not None:
-                self._record(step, position, progress.snapshot(), artifact)
+                self._record(step, position, progress.snapshot(), artifact, over=True)
         except SluiceError as error:
             logger.warning("the last progress of %s is not recorded: %s", step, error.message)
 
@@ -88,33 +92,45 @@ class Watcher:
             self._show = _nobody
             logger.warning("progress is not shown any more: %s", type(error).__name__)
 
-    def _record(self, step: str, position: int, snapshot: Snapshot, artifact: str | None) -> str:
+    def _record(self, step: str, position: int, snapshot: Snapshot, artifact: str | None, *, over: bool = False) -> str:
+        text = describe(snapshot, over=over)
         self._writer.set(
-            progress=ProgressRecord(
-                fraction=snapshot.fraction, eta_seconds=snapshot.eta_seconds, message=describe(snapshot)
-            )
+            progress=ProgressRecord(fraction=snapshot.fraction, eta_seconds=snapshot.eta_seconds, message=text)
         )
         api, job_id = self._writer.api, self._writer.job_id
-        percent = round(100 * (snapshot.fraction or 0.0), 1)
-        text = f"{step}: {describe(snapshot)}"
+        # What is read is not yet done: the last answers of a service are still to come.
+        percent = min(round(100 * (snapshot.fraction or 0.0), 1), 100.0 if over else 99.0)
+        text = literal(f"{step}: {text}")
         if artifact is None:
-            key = f"job-{job_id}-{position}-progress"
+            key = artifact_key("progress", position, step, job_id)
+            artifact = next((one["id"] for one in api.artifacts(job_id) if one.get("key") == key), None)
+        if artifact is None:
             return api.create_artifact(job_id, key=key, kind="progress", data=percent, description=text)
         api.update_artifact(artifact, data=percent, description=text)
         return artifact
 
     def _look_for_cancel(self) -> None:
-        run = self._writer.api.read_run(self._writer.job_id)
-        if run is None or run.get("state_type") in {"CANCELLING", "CANCELLED"}:
-            self._stop.request("cancel")
+        if cancel_asked(self._writer.api, self._writer.job_id):
+            self._stop.request(CANCEL)
+
+
+def cancel_asked(api: PrefectApi, job_id: str) -> bool:
+    """Whether somebody cancelled the run, or removed it."""
+    run = api.read_run(job_id)
+    return run is None or run.get("state_type") in {"CANCELLING", "CANCELLED"}
 
 
 def _nobody(_step: str, _snapshot: Snapshot) -> None:
     """Show nothing."""
 
 
-def describe(snapshot: Snapshot) -> str:
-    """One line for a person: what was done, how fast, how long still."""
+def artifact_key(kind: str, position: int, name: str, job_id: str) -> str:
+    """The key of an artifact of a step, which is its title in the UI: what it is first, of which job last."""
+    return f"{kind}-{position}-{name}-{job_id[:8]}".replace("_", "-")
+
+
+def describe(snapshot: Snapshot, *, over: bool = False) -> str:
+    """One line for a person: what was done, how fast, how long still; not the latter when the step is ``over``."""
     parts = []
     if snapshot.message:
         parts.append(snapshot.message)
@@ -125,7 +141,7 @@ def describe(snapshot: Snapshot) -> str:
         parts.append(f"{snapshot.resources:,} resources")
     if snapshot.bytes:
         parts.append(f"{human_bytes(snapshot.bytes)} at {human_bytes(snapshot.rate)}/s")
-    if (eta := snapshot.eta_seconds) is not None:
+    if not over and (eta := snapshot.eta_seconds) is not None:
         parts.append(f"{human_seconds(eta)} left")
     return ", ".join(parts) or "started"
 
@@ -148,6 +164,15 @@ def human_seconds(seconds: float) -> str:
     return f"{seconds // 3600:.0f} h {seconds % 3600 // 60:.0f} min"
 
 
+def record_end(api: PrefectApi, job_id: str, signal_name: str) -> None:
+    """Record the end of a process that a signal ends; a worker passes a cancel on as one."""
+    if cancel_asked(api, job_id):
+        api.set_state(job_id, "CANCELLED", message="cancelled in the Prefect UI", force=True)
+        return
+    api.set_labels(job_id, {"job.stopped_by": signal_name})
+    api.set_state(job_id, "CRASHED", name="Stopped", message=f"stopped by {signal_name}", force=True)
+
+
 def end_now(address: ApiAddress, job_id: str, signal_name: str, farewell: Callable[[], Any]) -> None:
     """Record ``stopped`` and end the process although threads still work. Their files have no final names.
 
@@ -157,8 +182,7 @@ def end_now(address: ApiAddress, job_id: str, signal_name: str, farewell: Callab
     def record() -> None:
         try:
             with PrefectApi(address, timeout=LAST_WORDS, patience=0) as api:
-                api.set_labels(job_id, {"job.stopped_by": signal_name})
-                api.set_state(job_id, "CRASHED", name="Stopped", message=f"stopped by {signal_name}", force=True)
+                record_end(api, job_id, signal_name)
         except SluiceError as error:
             logger.error("the stop could not be recorded: %s", error.message)
 

@@ -66,7 +66,7 @@ def format_findings(settings: FlatteningConfig) -> list[SluiceError]:
                 "parquet-missing",
                 "the format parquet needs pyarrow, which is not installed",
                 context="services.flattening.formats",
-                hint="pip install 'sluice[parquet]', or leave parquet out",
+                hint="pip install -c constraints.txt -e '.[parquet]', or leave parquet out",
             )
         ]
     return []

@@ -17,6 +17,7 @@ import yaml
 
 from flows.lease import LeaseTimes
 from flows.server import QUIET, SERVER
+from tests.bench.bench_jobs import FIGURES
 from tests.conftest import ROOT
 
 DEPLOYMENTS = ROOT / "deployments"
@@ -131,6 +132,11 @@ class TestPage:
         (automation,) = yaml.safe_load((DEPLOYMENTS / "notify.yaml").read_text(encoding="utf-8"))["automations"]
         trigger = AutomationCore.model_validate(automation).trigger
         assert {"prefect.flow-run.Failed", "prefect.flow-run.Paused"} <= trigger.expect  # type: ignore[union-attr]
+
+    def test_the_figures_are_those_that_the_bench_prints(self) -> None:
+        (section,) = re.findall(r"^## Sizes and limits$(.*?)^### ", PAGE, re.MULTILINE | re.DOTALL)
+        (table,) = re.findall(r"^\| Figure \|.*?\n\|[-|]+\|\n(.*?)\n\n", section, re.MULTILINE | re.DOTALL)
+        assert [row.split("|")[1].strip() for row in table.splitlines()] == list(FIGURES)
 
     def test_the_times_of_the_lease_are_those_of_the_code(self) -> None:
         times = LeaseTimes()

@@ -16,6 +16,8 @@ PAGES = [README, ROOT / "CHANGELOG.md", *DOCS]
 
 _FENCE = re.compile(r"^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 
+_INLINE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
+
 
 @dataclass(frozen=True)
 class Block:
@@ -42,6 +44,21 @@ def blocks(page: Path, *languages: str) -> Iterator[Block]:
             yield Block(page, text.count("\n", 0, match.start()) + 1, match["language"], match["text"])
 
 
+def example(page: str, beginning: str) -> Block:
+    """The one block of a page that begins with these words.
+
+    ``test_every_example`` finds the calls in the source, so both arguments are plain texts.
+    """
+    (found,) = (block for block in blocks(ROOT / page) if block.text.startswith(beginning))
+    return found
+
+
+def section(page: Path, heading: str) -> str:
+    """The text below a heading of the second level, up to the next one."""
+    (text,) = re.findall(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", read(page), re.MULTILINE | re.DOTALL)
+    return str(text)
+
+
 def prose(page: Path) -> str:
     """The page without its fenced blocks."""
     return _FENCE.sub("", read(page))
@@ -50,11 +67,21 @@ def prose(page: Path) -> str:
 def command_lines(page: Path) -> Iterator[tuple[str, list[str]]]:
     """Every call of our program on a page, in blocks and between backticks: as written, and its arguments."""
     for block in blocks(page, "bash", ""):
-        for line in block.text.splitlines():
-            if "[OPTIONS]" not in line:  # the usage lines of the commands page
-                yield from _calls(line)
-    for inline in re.findall(r"(?<!`)`([^`\n]+)`(?!`)", prose(page)):
+        yield from called(block)
+    for inline in _INLINE.findall(prose(page)):
         yield from _calls(inline)
+
+
+def called(block: Block) -> Iterator[tuple[str, list[str]]]:
+    """The calls of our program in a block."""
+    for line in block.text.splitlines():
+        if "[OPTIONS]" not in line:  # the usage lines of the commands page
+            yield from _calls(line)
+
+
+def spoken(page: Path) -> set[str]:
+    """The calls between backticks, in sentences and tables."""
+    return {text for inline in _INLINE.findall(prose(page)) for text, _ in _calls(inline)}
 
 
 def _calls(line: str) -> Iterator[tuple[str, list[str]]]:

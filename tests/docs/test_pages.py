@@ -77,7 +77,7 @@ class TestCoverage:
         }
         assert codes >= {1, 2, 3, 4}
         for code in codes | {0, 5, 130, 143}:
-            assert re.search(rf"^\| `?{code}`? \|", read(page), re.MULTILINE), code
+            assert re.search(rf"^\| `?{code!s}`? \|", read(page), re.MULTILINE), code
 
     @pytest.mark.parametrize("page", [STEPS, CONFIGURATION], ids=name_of)
     def test_every_step_is_documented(self, page: Path) -> None:

@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
+import os
+import pty
 import re
-import signal
-import socket
+import select
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from flows.demo import STEPS
-from tests.conftest import ROOT, Commands, wait_until
-from tests.docs.pages import README, Block, blocks, read
+from tests.conftest import ROOT
+from tests.docs.pages import README, blocks, example, read, section
+from tests.docs.place import Place
+from tests.docs.shown import assert_shown
 
 INSTALL = "python3 -m venv .venv && .venv/bin/pip install --quiet -c constraints.txt -e {} && .venv/bin/python -m {}"
 DEMO = INSTALL.format(".", "flows.run demo")
 TESTS = INSTALL.format("'.[dev]'", "pytest")
 
 
-def lines(*languages: str) -> list[str]:
-    return [line for block in blocks(README, *languages) for line in block.text.splitlines()]
-
-
 def test_the_two_commands_stand_in_the_readme_each_on_its_own_line() -> None:
-    commands = lines("bash")
+    commands = [line for block in blocks(README, "bash") for line in block.text.splitlines()]
     assert commands.index(DEMO) < commands.index(TESTS)
 
 
@@ -46,95 +46,69 @@ def normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-@pytest.mark.timeout(240)
-def test_the_demo_runs_and_ends_with_a_table_of_steps_and_the_paths_of_its_files(tmp_path: Path) -> None:
-    demo = Commands(tmp_path, None)
-    ran = demo(*DEMO.rpartition("flows.run ")[2].split(), env={"TMPDIR": str(tmp_path)}, timeout=200)
-    assert ran.code == 0, ran.err
-    _, _, table = ran.out.partition("\n#  step")
-    steps, _, files = table.partition("\nfiles of job")
-    for step in set(STEPS) - {"wait"}:
-        assert re.search(rf"^\d  {step} +completed", steps, re.MULTILINE)
-    shown = [Path(line.split()[0]) for line in files.splitlines()[1:]]
-    assert shown
-    assert all(path.is_file() for path in shown)
+class TestDemo:
+    @pytest.mark.timeout(240)
+    def test_it_runs_and_prints_what_the_readme_shows_and_the_paths_of_its_files(self, tmp_path: Path) -> None:
+        line = example("README.md", "python3 -m venv .venv && .venv/bin/pip install --quiet -c constraints.txt -e . &&")
+        printed = Place(tmp_path, None).run(line.text.strip().rpartition(" && ")[2], timeout=200)
+        assert_shown(example("README.md", "Sluice demo in").text, printed)
+        shown = [Path(file.split()[0]) for file in printed.partition("\nfiles of job")[2].splitlines()[1:]]
+        assert shown
+        assert all(path.is_file() for path in shown)
+        job = next(path.parent for path in shown if path.name == "summary.json")
+        rows = section(ROOT / "docs/operating.md", "The job directory")
+        for entry in job.iterdir():
+            name = f"{entry.name}/" if entry.is_dir() else entry.name
+            assert re.search(rf"^\| .*`{re.escape(name)}", rows, re.MULTILINE), (
+                f"{name} is missing on the operating page"
+            )
+
+    @pytest.mark.campaign
+    @pytest.mark.timeout(240)
+    @pytest.mark.parametrize(("mode", "shown"), [("s3", "Patient.csv  "), ("transfer", "Binary/")])
+    def test_it_shows_the_other_ways_to_send(self, tmp_path: Path, mode: str, shown: str) -> None:
+        assert f"`demo --send {mode}`" in read(README)
+        ran = Place(tmp_path, None).ran(f"sluice demo --send {mode}", timeout=200)
+        assert ran.code == 0, ran.err
+        assert shown in ran.out.partition("\nfiles of job")[2].partition("\nobjects in")[2 if mode == "s3" else 0]
+        assert "sandbox-secret" not in ran.out + ran.err
+
+    @pytest.mark.campaign
+    @pytest.mark.timeout(240)
+    def test_with_review_it_asks_on_a_terminal(self, tmp_path: Path) -> None:
+        assert "`demo --review`" in read(README)
+        printed = on_a_terminal(Place(tmp_path, None), ["demo", "--review"], answer_when="[y/N]", answer="y\n")
+        assert re.search(r"^\d  wait +completed", printed, re.MULTILINE), printed
+        assert set(STEPS) <= set(re.findall(r"^\d  (\w+) +completed", printed, re.MULTILINE))
 
 
-@pytest.mark.timeout(240)
-@pytest.mark.parametrize(("mode", "shown"), [("s3", "Patient.csv  "), ("transfer", "Binary/")])
-def test_the_demo_shows_the_other_ways_to_send(tmp_path: Path, mode: str, shown: str) -> None:
-    demo = Commands(tmp_path, None)
-    ran = demo("demo", "--send", mode, env={"TMPDIR": str(tmp_path)}, timeout=200)
-    assert ran.code == 0, ran.err
-    assert shown in ran.out.partition("\nfiles of job")[2].partition("\nobjects in")[2 if mode == "s3" else 0]
-    assert "sandbox-secret" not in ran.out + ran.err
-
-
-class First:
-    """The section "A first configuration of your own", done as it says."""
-
-    def __init__(self, directory: Path, sluice: Commands, port: int) -> None:
-        self.directory, self.sluice, self.port, self.job = directory, sluice, port, "JOB"
-        binaries = directory / "bin"
-        binaries.mkdir()
-        (binaries / "sluice").write_text(f'#!/bin/sh\nexec {sys.executable} -m flows.run "$@"\n')
-        (binaries / "sluice").chmod(0o755)
-        self.environment = sluice.environment | {"PATH": f"{binaries}:{sluice.environment['PATH']}"}
-
-    def run(self, line: str) -> str:
-        done = subprocess.run(
-            ["bash", "-c", line.replace("JOB", self.job)],
-            cwd=self.directory, env=self.environment, capture_output=True, text=True, timeout=120,
-        )  # fmt: skip
-        assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
-        if match := re.match(r"job (\S+)$", done.stdout, re.MULTILINE):
-            self.job = match[1]
-        return done.stdout
-
-    def do(self, block: Block) -> list[str]:
-        return [self.run(line) for line in block.text.splitlines()]
-
-
-@pytest.mark.timeout(240)
-def test_the_first_configuration_runs_as_the_readme_says(tmp_path: Path, sluice: Commands) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    first = First(tmp_path, sluice, port)
-    _, _, data, sandbox, before, after = blocks(README, "bash")
-    (configuration,) = blocks(README, "yaml")
-    first.do(data)
-    # The port of the README may be taken on this machine.
-    (tmp_path / "first.yaml").write_text(configuration.text.replace("8090", str(port)))
-    service = sluice.start(*sandbox.text.replace("8090", str(port)).split()[1:], env={"TMPDIR": str(tmp_path)})
-    wait_until(lambda: answers(port))
-
-    check, plan, start = first.do(before)
-    assert check == "first.yaml: valid; steps: local_import, wait, send\n"
-    assert plan == "nothing found: the job can start\n"
-    assert "2 wait: waiting for approval" in start
-    assert_shown(start)
-    status, done, jobs = first.do(after)
-    assert f"job {first.job}: waiting" in status
-    assert f"job {first.job} is complete" in done
-    assert re.search(rf"^{first.job}  completed", jobs, re.MULTILINE)
-
-    service.send_signal(signal.SIGINT)
-    assert service.wait(timeout=20) == 0
-
-
-def assert_shown(printed: str) -> None:
-    """What was printed is what the README shows, ids, paths, sizes and times aside."""
-    shown = next(block.text for block in blocks(README, "") if "continue with:" in block.text)
-
-    def skeleton(text: str) -> list[str]:
-        text = re.sub(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "ID", text)
-        text = re.sub(r"(?<= )\S*(?=/(jobs/ID|first\.yaml))", "…", text)
-        return re.sub(r"[\d.,]+ [kM]?B(/s)?|[\d.]+ s", "N", text).splitlines()
-
-    assert skeleton(printed) == skeleton(shown)
-
-
-def answers(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
+def on_a_terminal(place: Place, words: list[str], *, answer_when: str, answer: str) -> str:
+    """Run a command on a terminal and answer its question; what the terminal showed, without escape sequences."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "flows.run", *words], cwd=place.directory, env=place.environment | {"TERM": "xterm"},
+        stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
+    )  # fmt: skip
+    os.close(theirs)
+    shown, deadline = "", time.monotonic() + 200
+    try:
+        while time.monotonic() < deadline:
+            if not select.select([ours], [], [], 0.2)[0]:
+                continue
+            try:
+                data = os.read(ours, 65536)
+            except OSError:  # the terminal is closed: the command has ended
+                break
+            if not data:
+                break
+            shown += data.decode(errors="replace")
+            if answer_when in shown and answer:
+                os.write(ours, answer.encode())
+                answer = ""
+        assert process.wait(30) == 0, shown
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+        os.close(ours)
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown).replace("\r\n", "\n")

@@ -278,7 +278,11 @@ class TestLease:
             limits.now()
         assert caught.value.reference == "prefect-unreachable"
 
-    def test_a_process_that_lost_its_lease_ends_with_3_and_says_why(self, job: Path, api: ApiAddress) -> None:
+    @pytest.mark.parametrize(("environment", "exit_code"), [({}, 3), ({"PREFECT__FLOW_RUN_ID": "made-up"}, 0)])
+    def test_a_process_that_lost_its_lease_says_why_and_ends_with_3_but_for_a_worker_with_0(
+        self, job: Path, api: ApiAddress, environment: dict[str, str], exit_code: int
+    ) -> None:
+        """A worker would set the run to Crashed, which another machine has by now."""
         code = (
             "import sys, time; from flows.lease import LeaseTimes, Lease;"
             "from flows.server import ApiAddress;"
@@ -286,7 +290,7 @@ class TestLease:
             "print(lease.limit, flush=True); time.sleep(60)"
         )
         child = subprocess.Popen(
-            [sys.executable, "-c", code, api.url, job.name], cwd=ROOT, text=True,
+            [sys.executable, "-c", code, api.url, job.name], cwd=ROOT, text=True, env=os.environ | environment,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
         assert child.stdout
@@ -294,7 +298,7 @@ class TestLease:
         with Limits(api) as limits:
             assert limits.remove(limit)
         _, err = child.communicate(timeout=30)
-        assert child.returncode == 3
+        assert child.returncode == exit_code
         assert "error[job-lease-lost]" in err
         assert "hint:" in err
 

@@ -1,13 +1,35 @@
 """``job prune``: old jobs go, directory and record; what runs or waits stays (issue "Notifications and retention")."""
 
-import json
-import time
-from pathlib import Path
+from __future__ import annotations
 
+import contextlib
+import fcntl
+import json
+import os
+import re
+import shutil
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import msgspec
 import pytest
 
-from flows.lock import JobLock
-from tests.conftest import Commands
+from flows.api import PrefectApi
+from flows.lease import Lease
+from flows.lock import Holder, JobLock
+from flows.prune import delete, prune
+from flows.server import ApiAddress
+from tasks import CATALOGUE
+from tasks.shared.errors import SluiceError
+from tests.conftest import ROOT, Commands, ask_prefect, kill, wait_until
 
 
 def jobs(sluice: Commands) -> dict[str, str]:
@@ -57,3 +79,353 @@ def test_an_age_that_is_none_is_a_usage_error(sluice: Commands, project: Path) -
 def test_before_the_first_job_there_is_nothing_to_prune(sluice_alone: Commands, project: Path) -> None:
     ran = sluice_alone("job", "prune", "config.yaml", "--older-than", "P30D")
     assert (ran.code, ran.out) == (0, "0 jobs, 0 B are deleted\n")
+
+
+@dataclass
+class Records:
+    """Jobs as their records and directories are, made without running them."""
+
+    place: Path
+    api: str
+    flow: str
+
+    @property
+    def config(self) -> str:
+        return str(self.place / "config.yaml")
+
+    def make(
+        self, state: str, name: str | None = None, *, directory: bool = True, deployment: str | None = None
+    ) -> str:
+        """A job in a state of Prefect's, with a data file."""
+        body = {
+            "flow_id": self.flow, "parameters": {"config": self.config}, "deployment_id": deployment,
+            "state": {"type": state, "name": name or state.capitalize()},
+        }  # fmt: skip
+        job = str(ask_prefect("POST", f"{self.api}/flow_runs/", body)["id"])
+        labels = {"job.config": self.config, "job.steps": "local_import,wait"}
+        if directory:
+            labels["job.directory"] = str(self.directory(job))
+            self.fill(job)
+        ask_prefect("PATCH", f"{self.api}/flow_runs/{job}/labels", labels)
+        return job
+
+    def directory(self, job: str) -> Path:
+        return self.place / "jobs" / job
+
+    def fill(self, job: str) -> None:
+        """What lies in a job's directory, as far as removing it goes."""
+        for name in ("import/batch-0.ndjson", ".results/1-local_import.json", "job.log", ".lock"):
+            path = self.directory(job) / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("" if name == ".lock" else "x")
+
+    def known(self, job: str) -> bool:
+        with PrefectApi(ApiAddress(url=self.api)) as api:
+            return api.read_run(job) is not None
+
+    def prune(self, capsys: pytest.CaptureFixture[str], *, dry_run: bool = False, code: int = 0) -> set[str]:
+        """The jobs that it says are gone."""
+        assert prune(self.config, timedelta(0), (), dry_run=dry_run, as_json=True) == code
+        return {row["id"] for row in json.loads(capsys.readouterr().out)}
+
+
+@pytest.fixture
+def records(tmp_path: Path, prefect_api: str, monkeypatch: pytest.MonkeyPatch) -> Records:
+    (tmp_path / "config.yaml").write_text(
+        "services: {local_import: {dir: data}}\npipeline: {enabled_steps: [local_import, wait]}\n"
+        f"jobs_dir: {tmp_path}/jobs\n"
+    )
+    monkeypatch.setenv("PREFECT_API_URL", prefect_api)
+    flow = ask_prefect("POST", f"{prefect_api}/flows/", {"name": "pipeline"})["id"]
+    return Records(tmp_path, prefect_api, flow)
+
+
+@pytest.fixture
+def deployment(records: Records) -> Iterator[str]:
+    body = {"name": records.place.name, "flow_id": records.flow}
+    made = str(ask_prefect("POST", f"{records.api}/deployments/", body)["id"])
+    yield made
+    ask_prefect("DELETE", f"{records.api}/deployments/{made}")
+
+
+def test_what_has_ended_goes_and_what_runs_waits_or_is_scheduled_stays(
+    records: Records, deployment: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended = {
+        records.make("COMPLETED"), records.make("FAILED"), records.make("CANCELLED"),
+        records.make("CRASHED", "Stopped"), records.make("RUNNING"),  # nobody holds its lock: interrupted
+    }  # fmt: skip
+    stays = {
+        records.make("PAUSED"), records.make("PAUSED", "Suspended"), records.make("SCHEDULED", deployment=deployment),
+        records.make("PENDING", deployment=deployment, directory=False),
+    }  # fmt: skip
+    running = records.make("RUNNING")
+    with (records.directory(running) / ".lock").open("rb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # as another process does
+        assert records.prune(capsys, dry_run=True) == ended
+        assert records.prune(capsys) == ended
+    assert not any(records.known(job) or records.directory(job).exists() for job in ended)
+    assert all(records.known(job) for job in stays | {running})
+    assert {path.name for path in (records.place / "jobs").iterdir()} >= {running}
+
+
+def test_a_job_that_another_machine_runs_stays_also_where_its_directory_is_not_seen(
+    records: Records, prefect_api: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen, unseen = records.make("RUNNING"), records.make("RUNNING")
+    leases = [Lease(ApiAddress(url=prefect_api), job).acquire() for job in (seen, unseen)]
+    try:
+        holder = Holder(1, "other", "the other machine", leases[0].limit)
+        (records.directory(seen) / ".lock").write_bytes(msgspec.json.encode(holder))
+        shutil.rmtree(records.directory(unseen))
+        assert records.prune(capsys) == set()
+        with pytest.raises(SluiceError) as refused:
+            delete(records.config, unseen, ())
+        assert (refused.value.reference, refused.value.exit_code) == ("job-busy", 4)
+    finally:
+        for lease in leases:
+            lease.release()
+    assert records.prune(capsys) == {seen, unseen}
+    assert not records.directory(seen).exists()
+
+
+def test_a_job_without_a_directory_is_pruned_and_one_that_never_had_one_too(
+    records: Records, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lost, never = records.make("COMPLETED"), records.make("FAILED", directory=False)
+    shutil.rmtree(records.directory(lost))
+    records.make("PAUSED")
+    assert records.prune(capsys) == {lost, never}
+
+
+def test_a_jobs_directory_that_is_not_mounted_costs_no_records(
+    records: Records, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = records.make("COMPLETED")
+    (records.place / "jobs").rename(records.place / "elsewhere")
+    (records.place / "jobs").mkdir()
+    for dry_run in (True, False):
+        with pytest.raises(SluiceError) as refused:
+            records.prune(capsys, dry_run=dry_run)
+        assert refused.value.reference == "jobs-dir-empty"
+    assert records.known(job)
+    (records.place / "jobs").rmdir()
+    (records.place / "elsewhere").rename(records.place / "jobs")
+    assert records.prune(capsys) == {job}
+
+
+def test_a_directory_without_a_record_is_told_of_left_alone_and_deleted_by_its_id(
+    records: Records, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its record may be at another Prefect API, and the job may wait there."""
+    job = str(uuid4())
+    records.fill(job)
+    records.make("PAUSED")
+    assert prune(records.config, timedelta(0), (), dry_run=False, as_json=False) == 0
+    told = capsys.readouterr()
+    assert told.out == "0 jobs, 0 B are deleted\n"
+    assert f"warning: {records.directory(job)} has no record at this Prefect API and is left alone, 3 B" in told.err
+    assert f"hint: job delete CONFIG {job}" in told.err
+    assert prune(records.config, timedelta(days=1), (), dry_run=False, as_json=False) == 0
+    assert capsys.readouterr().err == ""  # a young one may be about to get its record
+    with (records.directory(job) / ".lock").open("rb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(SluiceError, match="another process"):
+            delete(records.config, job, ())
+    assert delete(records.config, job, ()) == 0
+    assert not records.directory(job).exists()
+    with pytest.raises(SluiceError) as unknown:
+        delete(records.config, job, ())
+    assert unknown.value.reference == "job-unknown"
+
+
+@pytest.mark.parametrize(
+    "left", ["some data", "the lock", "the empty directory", "the record", "the lock and no record"]
+)
+def test_what_a_prune_left_that_was_killed_the_next_one_removes(
+    records: Records, left: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    records.make("PAUSED")
+    job = records.make("FAILED")
+    directory = records.directory(job)
+    shutil.rmtree(directory / ".results")
+    if left != "some data":
+        shutil.rmtree(directory / "import")
+        (directory / "job.log").unlink()
+    if left in {"the empty directory", "the record"}:
+        (directory / ".lock").unlink()
+    if left == "the record":
+        directory.rmdir()
+    if left == "the lock and no record":
+        ask_prefect("DELETE", f"{records.api}/flow_runs/{job}")
+    assert records.prune(capsys) == (set() if left == "the lock and no record" else {job})
+    assert not directory.exists()
+    assert not records.known(job)
+    found = ask_prefect("POST", f"{records.api}/v2/concurrency_limits/filter", {"limit": 200})
+    assert f"job-{job}" not in {limit["name"] for limit in found}
+
+
+def test_what_cannot_be_removed_is_said_the_others_go_and_its_record_stays(
+    records: Records, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stuck, goes = records.make("FAILED"), records.make("COMPLETED")
+    removed = shutil.rmtree
+
+    def rmtree(path: Path) -> None:
+        if stuck in str(path):
+            raise PermissionError(13, "Permission denied", str(path))
+        removed(path)
+
+    monkeypatch.setattr(shutil, "rmtree", rmtree)
+    assert prune(records.config, timedelta(0), (), dry_run=False, as_json=True) == 1
+    told = capsys.readouterr()
+    assert [row["id"] for row in json.loads(told.out)] == [goes]
+    assert "error[job-delete]" in told.err
+    assert stuck in told.err
+    assert records.known(stuck)
+    monkeypatch.setattr(shutil, "rmtree", removed)
+    assert records.prune(capsys) == {stuck}
+
+
+def test_of_two_prunes_at_once_each_job_is_counted_by_one(
+    sluice: Commands, records: Records, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = {records.make("COMPLETED") for _ in range(12)}
+    both = [sluice.start("job", "prune", "config.yaml", "--older-than", "1ms", "--json") for _ in range(2)]
+    counted: list[str] = []
+    for child in both:
+        out, err = child.communicate(timeout=120)
+        assert (child.returncode, err) == (0, "")
+        counted += [row["id"] for row in json.loads(out)]
+    # One that both wanted at the same moment may be left by the second: the next prune finds nothing either.
+    assert sorted(counted) == sorted(made)
+    assert records.prune(capsys) == set()
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(300)
+def test_a_prune_that_is_killed_leaves_the_record_until_the_data_is_gone(
+    sluice: Commands, records: Records, capsys: pytest.CaptureFixture[str]
+) -> None:
+    moments = 0
+    for _ in range(12):
+        job = records.make("COMPLETED")
+        data = records.directory(job) / "import"
+        for number in range(8000):
+            (data / f"batch-{number}.ndjson").touch()
+        child = sluice.start("job", "prune", "config.yaml", "--older-than", "1ms")
+        wait_until(lambda job=job: not (records.directory(job) / "import/batch-4000.ndjson").exists())  # type: ignore[misc]
+        kill(child.pid)
+        child.communicate()
+        there = records.directory(job).exists() and any(data.iterdir() if data.exists() else ())
+        moments += there
+        assert records.known(job) or not there
+        records.prune(capsys)
+        assert not records.known(job)
+        assert not records.directory(job).exists()
+    print(f"killed in the middle {moments} times of 12")
+    assert moments >= 3
+
+
+def rows_with(database: Path, text: str) -> dict[str, int]:
+    """In which tables of Prefect's database a text stands, and how often."""
+    found: dict[str, int] = {}
+    with contextlib.closing(sqlite3.connect(database)) as connection:
+        for (table,) in connection.execute("select name from sqlite_master where type = 'table'").fetchall():
+            rows: list[Any] = connection.execute(f'select * from "{table}"').fetchall()
+            if count := sum(text in repr(row) for row in rows):
+                found[table] = count
+    return found
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(300)
+def test_of_a_job_that_is_deleted_the_database_keeps_only_events_and_those_until_they_expire(
+    sluice_alone: Commands, tmp_path: Path
+) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/a.ndjson").write_text('{"resourceType":"Patient","id":"a"}\n')
+    (tmp_path / "config.yaml").write_text(
+        "services: {local_import: {dir: data}}\npipeline: {enabled_steps: [local_import, wait]}\njobs_dir: jobs\n"
+    )
+    comment = "canary-of-a-comment"
+    job = sluice_alone("pipeline", "start", "config.yaml").job
+    assert sluice_alone("pipeline", "continue", "config.yaml", job, "--approve", "--comment", comment).code == 0
+    database = tmp_path / "jobs/.prefect/prefect.db"
+    assert {"flow_run", "log", "artifact", "flow_run_input"} <= set(rows_with(database, job))
+    assert rows_with(database, comment)
+    assert sluice_alone("job", "prune", "config.yaml", "--older-than", "1ms").code == 0
+    assert set(rows_with(database, job)) == {"events", "event_resources"}
+    assert rows_with(database, comment) == {}
+    # A server removes what has expired when it starts, and every hour.
+    expire = {"PREFECT_SERVER_EVENTS_RETENTION_PERIOD": "PT0.001S"}
+    wait_until(lambda: not (sluice_alone("job", "list", "config.yaml", env=expire), rows_with(database, job))[1], 60)
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(300)
+def test_the_script_for_every_morning_continues_names_and_prunes(
+    sluice: Commands, records: Records, deployment: str
+) -> None:
+    page = (ROOT / "docs/deployment.md").read_text(encoding="utf-8")
+    (script,) = re.findall(r"^```bash\n(# every-morning.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    (records.place / "every-morning").write_text(script)
+    (records.place / "data").mkdir()
+    (records.place / "data/a.ndjson").write_text('{"resourceType":"Patient","id":"a"}\n')
+    completed, failed, waiting = records.make("COMPLETED"), records.make("FAILED"), records.make("PAUSED")
+    interrupted = records.make("RUNNING", deployment=deployment)
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+
+    def morning() -> tuple[int, str]:
+        ran = subprocess.run(
+            ["sh", "every-morning", "config.yaml"], cwd=records.place, env=sluice.environment | {"PATH": path},
+            capture_output=True, text=True, timeout=200,
+        )  # fmt: skip
+        assert ran.stderr == ""
+        return ran.returncode, ran.stdout
+
+    code, out = morning()
+    assert code == 1
+    assert f"config.yaml: job {failed} is failed at local_import" in out
+    assert f"config.yaml: job {waiting} is waiting at local_import" in out
+    assert f"job {interrupted}: a worker of its deployment goes on with it" in out
+    assert "0 jobs, 0 B are deleted" in out  # none is a month old
+    assert jobs(sluice)[interrupted] == "pending"
+    for job in (failed, waiting, interrupted):
+        assert delete(records.config, job, ()) == 0
+    assert morning() == (0, "0 jobs, 0 B are deleted\n")
+    assert jobs(sluice) == {completed: "completed"}
+
+
+def documented() -> list[str]:
+    """The paths in the table of docs/operating.md that says what is data of persons."""
+    page = (ROOT / "docs/operating.md").read_text(encoding="utf-8")
+    (section,) = re.findall(r"^## The job directory$(.*?)^## ", page, re.MULTILINE | re.DOTALL)
+    rows = re.findall(r"^\| (`.*?`) \|.*\| (?:no|\*\*yes\*\*|as .*) \|$", section, re.MULTILINE)
+    return [path for row in rows for path in re.findall(r"`(.*?)`", row)]
+
+
+def without_a_row(directory: Path) -> list[str]:
+    """The files of a job that no row of that table speaks of; a row for a directory speaks of all below it."""
+    files = [str(path.relative_to(directory)) for path in sorted(directory.rglob("*")) if path.is_file()]
+    assert files
+    rows = documented()
+    return [name for name in files if not any(name == row or (row[-1] == "/" and name.startswith(row)) for row in rows)]
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("mode", ["direct", "transfer", "s3"])
+def test_every_file_that_a_whole_run_leaves_is_in_the_table_of_what_is_data_of_persons(
+    sluice_alone: Commands, tmp_path: Path, mode: str
+) -> None:
+    ran = sluice_alone("demo", "--keep", "--send", mode, env={"TMPDIR": str(tmp_path)}, timeout=280)
+    assert ran.code == 0, ran.err
+    (demo,) = tmp_path.glob("sluice-demo-*/demo-*/jobs/*-*")
+    assert without_a_row(demo) == []
+
+
+def test_every_directory_that_a_step_writes_is_in_that_table() -> None:
+    for kind in CATALOGUE.values():
+        for folder in (kind.output, *kind.writes):
+            assert not folder or any(row.startswith(f"{folder}/") for row in documented()), f"{kind.name}: {folder}"

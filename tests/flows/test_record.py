@@ -1,5 +1,7 @@
 """The job record in labels, and the states a job is shown in (4-product.md §4)."""
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 
 from flows.lock import JobLock
@@ -37,6 +39,14 @@ def test_a_deployments_run_is_pending_until_a_worker_takes_it():
         assert JobRecord.of(run(kind, deployment_id="d")).state is JobState.PENDING
 
 
+@pytest.mark.parametrize(("kind", "shown"), [("PENDING", "interrupted"), ("SCHEDULED", "pending")])
+def test_a_run_that_a_worker_took_up_and_did_not_begin_for_ten_minutes_is_interrupted(kind, shown):
+    now = datetime.now(UTC)
+    for ago, expected in ((9, "pending"), (11, shown)):
+        state = {"type": kind, "timestamp": (now - timedelta(minutes=ago)).isoformat()}
+        assert JobRecord.of(run(kind, deployment_id="d", state=state)).state.value == expected
+
+
 def test_a_run_that_a_command_created_and_left_is_interrupted():
     assert JobRecord.of(run("PENDING")).state is JobState.INTERRUPTED
 
@@ -49,13 +59,19 @@ def test_a_form_answered_in_the_ui_of_a_local_run_still_waits_for_continue(tmp_p
         "job.waiting": waiting.model_dump_json(),
     }  # fmt: skip
     assert JobRecord.of(run("RUNNING", labels=labels)).state is JobState.WAITING
+    labels["job.approval.1"] = Approval(approved=True).model_dump_json()
+    assert JobRecord.of(run("RUNNING", labels=labels)).state is JobState.INTERRUPTED
 
 
 def test_running_is_only_what_another_process_holds_the_lock_of(tmp_path, monkeypatch):
+    labels = {"job.directory": str(tmp_path)}
     with JobLock(tmp_path):
-        assert JobRecord.of(run(labels={"job.directory": str(tmp_path)})).state is JobState.INTERRUPTED
-        monkeypatch.setattr(JobLock, "held", set())  # as another process sees it
-        assert JobRecord.of(run(labels={"job.directory": str(tmp_path)})).state is JobState.RUNNING
+        assert JobRecord.of(run(labels=labels)).state is JobState.INTERRUPTED
+        with monkeypatch.context() as elsewhere:
+            elsewhere.setattr(JobLock, "held", set())  # as another process sees it
+            assert JobRecord.of(run(labels=labels)).state is JobState.RUNNING
+            # A worker that lost the job to another reports the end of its own process.
+            assert JobRecord.of(run("CRASHED", labels=labels)).state is JobState.RUNNING
 
 
 def test_what_is_written_is_what_is_read_back():

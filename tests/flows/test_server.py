@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import httpx
 import pytest
 
 from flows.server import EmbeddedServer, configured_api
@@ -110,3 +111,8 @@ def test_the_users_api_is_taken_from_the_active_profile(tmp_path):
 
 def test_without_any_there_is_none(tmp_path):
     assert configured_api({"PREFECT_HOME": str(tmp_path)}) is None
+
+
+def test_it_offers_one_ui_whose_pages_call_nobody_else(prefect_api: str) -> None:
+    settings = httpx.get(f"{prefect_api.removesuffix('/api')}/ui-settings", trust_env=False).json()
+    assert settings["available_uis"] == ["v1"]

@@ -1,10 +1,105 @@
-"""Progress as a person reads it, and exit codes of signals."""
+"""Progress as a person reads it, a cancel in the UI, and exit codes of signals."""
 
+import json
+
+import httpx
 import pytest
 
+from flows.api import PrefectApi
+from flows.record import RecordWriter
+from flows.server import ApiAddress
 from flows.signals import exit_code_of
-from flows.watch import describe, human_bytes, human_seconds
+from flows.watch import Watcher, cancel_asked, describe, human_bytes, human_seconds, record_end
 from tasks.shared.progress import Progress, RequestStats, Snapshot
+from tasks.shared.stop import Stop
+
+JOB = "0b2c4a5e-1111-4222-8333-444455556666"
+
+
+@pytest.fixture
+def prefect():
+    """A Prefect API that keeps artifacts; ``prefect.run`` is the flow run it knows."""
+
+    class Prefect:
+        def __init__(self) -> None:
+            self.run: dict[str, str] | None = {"state_type": "RUNNING"}
+            self.artifacts: dict[str, dict[str, object]] = {}
+            self.states: list[str] = []
+
+        def __call__(self, request: httpx.Request) -> httpx.Response:
+            body = json.loads(request.content or b"null")
+            if request.url.path == "/artifacts/filter":
+                return httpx.Response(200, json=list(self.artifacts.values()))
+            if request.url.path.startswith("/artifacts/") and request.method == "PATCH":
+                self.artifacts[request.url.path.removeprefix("/artifacts/")] |= body
+                return httpx.Response(204)
+            if request.url.path == "/artifacts/":
+                self.artifacts[body["key"]] = body | {"id": body["key"]}
+                return httpx.Response(201, json={"id": body["key"]})
+            if request.method == "PATCH":
+                return httpx.Response(204)
+            if request.url.path.endswith("/set_state"):
+                self.states.append(body["state"]["name"])
+                return httpx.Response(201, json={})
+            return httpx.Response(200, json=self.run) if self.run else httpx.Response(404)
+
+    known = Prefect()
+    with PrefectApi(ApiAddress(url="http://127.0.0.1")) as api:
+        api.close()
+        api._client = httpx.Client(transport=httpx.MockTransport(known), base_url="http://127.0.0.1")
+        known.api = api
+        yield known
+
+
+def recorded(prefect, *snapshots, over=False):
+    """Let the watcher of a step write these; the one artifact it leaves."""
+    watcher = Watcher(RecordWriter(prefect.api, JOB), Stop(), lambda _step, _snapshot: None)
+    for snapshot in snapshots:
+        watcher._record("http_import", 1, snapshot, None, over=over)
+    (artifact,) = prefect.artifacts.values()
+    return artifact
+
+
+def test_the_progress_artifact_is_named_after_the_step_and_says_files_bytes_rate_and_the_time_left(prefect):
+    artifact = recorded(prefect, Snapshot(1, 4, 2_500_000, None, 9, 10.0, None, 0.25))
+    assert artifact["key"] == f"progress-1-http-import-{JOB[:8]}"
+    assert artifact["data"] == 25.0
+    assert artifact["description"] == "http_import: 1/4 files, 9 resources, 2.5 MB at 250.0 kB/s, 30 s left"
+
+
+def test_a_step_that_is_done_again_goes_on_in_its_progress_artifact(prefect):
+    recorded(prefect, Snapshot(1, 4, 0, None, 9, 10.0, None, 0.25), Snapshot(2, 4, 0, None, 9, 10.0, None, 0.5))
+    assert recorded(prefect, Snapshot(3, 4, 0, None, 9, 10.0, None, 0.75))["data"] == 75.0
+
+
+def test_a_step_that_has_read_everything_is_not_at_100_percent_before_it_is_over(prefect):
+    read = Snapshot(1, 2, 0, None, 9, 10.0, None, 1.0)
+    assert recorded(prefect, read)["data"] == 99.0
+    done = recorded(prefect, read, over=True)
+    assert done["data"] == 100.0
+    assert "left" not in done["description"]
+
+
+def test_what_a_service_says_of_its_progress_stands_there_as_it_is(prefect):
+    said = Snapshot(0, None, 0, None, 0, 1.0, "<img src='http://outside.example/a.png'>", None)
+    assert recorded(prefect, said)["description"] == r"http_import: \<img src='http\://outside.example/a.png'\>"
+
+
+@pytest.mark.parametrize(
+    ("run", "asked"),
+    [({"state_type": "RUNNING"}, False), ({"state_type": "CANCELLING"}, True), ({"state_type": "CANCELLED"}, True),
+     (None, True)],
+)  # fmt: skip
+def test_a_cancel_in_the_ui_or_a_run_that_was_removed_stops_the_job(prefect, run, asked):
+    prefect.run = run
+    assert cancel_asked(prefect.api, JOB) is asked
+
+
+@pytest.mark.parametrize(("before", "after"), [("RUNNING", "Stopped"), ("CANCELLING", "Cancelled")])
+def test_a_process_that_ends_in_a_hurry_records_whether_it_was_stopped_or_its_job_cancelled(prefect, before, after):
+    prefect.run = {"state_type": before}
+    record_end(prefect.api, JOB, "SIGTERM")
+    assert prefect.states == [after]
 
 
 @pytest.mark.parametrize(

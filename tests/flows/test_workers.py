@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
@@ -24,64 +21,11 @@ from flows.lease import LeaseTimes
 from flows.server import ApiAddress, EmbeddedServer
 from tests.conftest import ROOT, Commands, wait_until
 from tests.flows.conftest import Fhir, write_input
-from tests.flows.machines import other_machine
-from tests.flows.test_prefect_yaml import Prefect
+from tests.flows.machines import Worker, other_machine, two_workers
 
 JOBS_AT_ONCE = 20
 TRANSACTIONS = 10 + 10 + 10 + 1
 """Of ``import_and_send``: 30 resources a file, 3 a transaction, and the one of ``core.ndjson``."""
-
-
-def descendants(pid: int) -> list[int]:
-    """The processes that ``pid`` started, and those that they started; a run has a session of its own."""
-    parents = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                parents[int(entry.name)] = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
-    found = [pid]
-    for known in found:
-        found += [child for child, parent in parents.items() if parent == known]
-    return found[1:]
-
-
-@dataclass
-class Worker:
-    """A worker with the runs it starts: a machine that can die as a whole."""
-
-    process: subprocess.Popen[bytes]
-    log: Path
-
-    @classmethod
-    def start(cls, sluice: Commands, api: str, pool: str, name: str, environment: dict[str, str]) -> Worker:
-        log = sluice.cwd / f"{name}.log"
-        often = {"PREFECT_WORKER_QUERY_SECONDS": "1"}
-        with log.open("wb") as file:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "prefect", "worker", "start", "--pool", pool, "--name", name],
-                cwd=sluice.cwd, env=Prefect(sluice, api).environment | often | environment, stdout=file, stderr=file,
-            )  # fmt: skip
-        return cls(process, log)
-
-    def ready(self) -> None:
-        wait_until(lambda: b"started!" in self.log.read_bytes(), 90)
-
-    def has(self, job: str) -> bool:
-        """Whether it has taken a run up."""
-        return job.encode() in self.log.read_bytes()
-
-    def die(self) -> None:
-        """``kill -9`` for the worker and everything it started, as when the machine loses its power."""
-        dying = descendants(self.process.pid)
-        assert dying, "no run"
-        for pid in (self.process.pid, *dying):
-            os.kill(pid, signal.SIGKILL)
-        self.process.wait(timeout=30)
-
-    def stop(self) -> None:
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGINT)
-            self.process.wait(timeout=60)
 
 
 @pytest.fixture
@@ -114,41 +58,6 @@ def state(sluice: Commands, job: str) -> str:
     return str(json.loads(shown.out)["state"])
 
 
-def deployment(api: str, pool: str, working_dir: Path) -> str:
-    """A pool and a deployment on it, made through the API: ``test_prefect_yaml.py`` does it with Prefect's commands."""
-
-    template = {
-        "job_configuration": {
-            "command": "{{ command }}", "env": "{{ env }}", "labels": {}, "name": None, "stream_output": True,
-            "working_dir": "{{ working_dir }}",
-        },
-        "variables": {"type": "object", "properties": {"command": {}, "env": {"default": {}}, "working_dir": {}}},
-    }  # fmt: skip
-    with PrefectApi(ApiAddress(url=api)) as prefect:
-        prefect.request("POST", "/work_pools/", {"name": pool, "type": "process", "base_job_template": template})
-        flow = prefect.request("POST", "/flows/", {"name": "pipeline"})
-        body = {
-            "name": pool, "flow_id": flow["id"], "work_pool_name": pool, "tags": ["sluice"], "pull_steps": [],
-            "entrypoint": "flows.pipeline.pipeline", "job_variables": {"working_dir": str(working_dir)},
-        }  # fmt: skip
-        return str(prefect.request("POST", "/deployments/", body)["id"])
-
-
-@contextlib.contextmanager
-def two_workers(sluice: Commands, api: str, second: dict[str, str]) -> Iterator[tuple[Worker, Worker, str]]:
-    """Two workers and a deployment on their pool; the environment of the second makes it another machine, or not."""
-    pool = f"pool-{sluice.cwd.name}"
-    deployed = deployment(api, pool, sluice.cwd)
-    workers = [Worker.start(sluice, api, pool, "one", {}), Worker.start(sluice, api, pool, "two", second)]
-    try:
-        for worker in workers:
-            worker.ready()
-        yield workers[0], workers[1], deployed
-    finally:
-        for worker in workers:
-            worker.stop()
-
-
 def killed_in_the_middle_of_send(
     sluice: Commands, api: str, fhir: Fhir, one: Worker, two: Worker, deployed: str
 ) -> tuple[str, Worker]:
@@ -156,9 +65,9 @@ def killed_in_the_middle_of_send(
     with PrefectApi(ApiAddress(url=api)) as prefect:
         job = prefect.run_deployment(deployed, {"config": str(sluice.cwd / "config.yaml")})
     wait_until(lambda: posts(fhir) >= 5, 90)
-    first, second = (one, two) if one.has(job) else (two, one)
-    assert first.has(job)
-    assert not second.has(job)
+    first, second = (one, two) if one.runs else (two, one)
+    assert first.runs
+    assert not second.runs
     before = posts(fhir)
     first.die()
     assert before < TRANSACTIONS, "it was too late"
@@ -180,12 +89,12 @@ def nothing_twice(fhir: Fhir, directory: Path) -> None:
 def test_a_worker_killed_in_the_middle_of_a_step_is_followed_by_the_other_and_nothing_is_done_twice(
     sluice: Commands, prefect_api: str, import_and_send: Path, fhir: Fhir
 ) -> None:
-    with two_workers(sluice, prefect_api, {}) as workers:
+    with two_workers(sluice, prefect_api, {}, {}) as workers:
         job, second = killed_in_the_middle_of_send(sluice, prefect_api, fhir, *workers)
         wait_until(lambda: state(sluice, job) == "interrupted", 30)
         assert sluice("pipeline", "continue", "config.yaml", job).code == 0
         wait_until(lambda: state(sluice, job) == "completed", 90)
-        assert second.has(job)
+        assert second.taken == 1
     nothing_twice(fhir, import_and_send / "jobs" / job)
 
 
@@ -196,19 +105,18 @@ def test_after_the_death_of_a_machine_the_run_goes_on_at_another_within_the_leas
 ) -> None:
     """The commands are on the machine of the one that lives, whichever that is."""
     other = other_machine(sluice.cwd / "other-machine")
-    with two_workers(sluice, prefect_api, other) as workers:
+    with two_workers(sluice, prefect_api, {}, other) as workers:
         job, second = killed_in_the_middle_of_send(sluice, prefect_api, fhir, *workers)
         died = time.monotonic()
-        place = other if second is workers[1] else {}
         codes: list[int] = []
         while not codes or codes[-1] == 4:
-            codes.append(sluice("pipeline", "continue", "config.yaml", job, env=place).code)
+            codes.append(sluice("pipeline", "continue", "config.yaml", job, env=second.environment).code)
         taken = time.monotonic() - died
         assert codes[0] == 4
         assert codes[-1] == 0
         assert taken < LeaseTimes().lease + LeaseTimes().margin + 15
         wait_until(lambda: state(sluice, job) == "completed", 90)
-        assert second.has(job)
+        assert second.taken == 1
         print(f"continued elsewhere {taken:.0f} s after the death; {codes.count(4)} times refused")
     nothing_twice(fhir, import_and_send / "jobs" / job)
 

@@ -267,7 +267,7 @@ def test_without_pyarrow_the_finding_says_what_to_install(
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     (finding,) = format_findings(both)
     assert (finding.reference, finding.exit_code) == ("parquet-missing", 2)
-    assert "pip install 'sluice[parquet]'" in (finding.hint or "")
+    assert "pip install -c constraints.txt -e '.[parquet]'" in (finding.hint or "")
     assert format_findings(FlatteningConfig()) == []
     with pytest.raises(InputError, match="pyarrow"):
         filled(tmp_path).run(service.url, **BOTH)

@@ -1,0 +1,209 @@
+"""What a person does in the Prefect UI, in a real browser (4-product.md §5; issue 7, Show 1)."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import httpx
+import pytest
+
+from flows.api import PrefectApi
+from flows.markdown import literal
+from flows.server import ApiAddress
+from tests.browser.conftest import RESOURCES, Site
+from tests.browser.ui import Ui
+from tests.conftest import wait_until
+
+pytestmark = [pytest.mark.campaign, pytest.mark.timeout(400)]
+
+SLOW = {"action": "delay", "method": "POST", "times": None, "seconds": 2}
+"""For each transaction."""
+
+TRANSACTIONS = 18
+"""One for each Bundle of the input."""
+
+
+def begun(ui: Ui, site: Site, config: Path) -> str:
+    """Start a run from the deployment's form; its id."""
+    ui.open_deployment(site.deployment)
+    return ui.custom_run(config=config)
+
+
+def until(site: Site, config: Path, job: str, state: str) -> None:
+    wait_until(lambda: site.status(config, job)["state"] == state, 120)
+
+
+def test_a_run_is_started_in_the_form_followed_approved_and_completed(ui: Ui, site: Site) -> None:
+    config = site.configuration("heart-study", "local_import", "pseudonymizer", "wait", "send")
+    site.faults("fhir", {"action": "status", "method": "POST", "status": 503, "skip": 2}, SLOW)
+
+    ui.open_deployment(site.deployment)
+    ui.page.locator("li.p-tab#description").click()
+    ui.see("Moves FHIR data through the steps that a configuration enables", "deployment")
+    job = ui.custom_run(config=config, input=site.directory / "data")
+
+    ui.see_state("Suspended")
+    assert re.search(r"heart-study \d{4}-\d\d-\d\d \d\d:\d\d", ui.read("suspended"))
+    assert ui.task_runs(job) == {"local_import": "Completed", "pseudonymizer": "Completed", "wait": "Paused"}
+    assert site.status(config, job)["state"] == "waiting"
+    said = ui.resume(approve=True, comment="looked at it")
+    directory = site.directory / "jobs" / job
+    assert f"{directory}/pseudonymized" in said
+    assert f"{directory}/pseudonymized_wait" in said
+    assert "goes on with send" in said
+
+    progress = f"progress-4-send-{job[:8]}"
+    wait_until(lambda: progress in ui.artifacts(job), 60)
+    pattern = r"send: (\d/3 files, )?\d+ resources, [\d.]+ k?B at [\d.]+ k?B/s, \d+ s left"
+    wait_until(lambda: re.search(pattern, ui.artifacts(job)[progress]) is not None, 60)
+    assert re.search(r"Progress: [1-9]\d?(\.\d)?%", ui.open_artifact(job, progress, until="Progress: "))
+    assert site.status(config, job)["state"] == "running"
+    site.faults("fhir")
+
+    ui.open_run(job)
+    ui.see_state("Completed")
+    until(site, config, job, "completed")
+    assert ui.task_runs(job)["send"] == "Completed"
+    titles = ui.artifacts(job)
+    assert titles[f"job-{job}"] == "The page of the job: completed"
+    for step in ("1-local-import", "2-pseudonymizer", "3-wait", "4-send"):
+        assert f"step-{step}-{job[:8]}" in titles
+
+    ui.open_artifact(job, f"job-{job}", until="approved by Prefect UI or API")
+    steps, times, reconciled = ui.tables()
+    assert [row[1:3] for row in steps[1:]] == [
+        [name, "completed"] for name in ("local_import", "pseudonymizer", "wait", "send")
+    ]
+    assert dict(zip(steps[0], steps[4], strict=True))["resources in"] == str(RESOURCES)
+    sent = dict(zip(times[0], times[4], strict=True))
+    assert sent["retries"] == "1"
+    assert int(sent["requests"]) >= TRANSACTIONS
+    assert re.fullmatch(r"[\d.]+ (MB|kB|B)/s", sent["rate"])
+    assert int(sent["p95"].removesuffix(" ms")) >= 1900
+    assert int(sent["p50"].removesuffix(" ms")) > 0
+    assert [row[-1] for row in reconciled[1:]] == ["agrees"] * (len(reconciled) - 1)
+    assert [row[1] for row in reconciled[1:]] == ["pseudonymizer", "send"]
+
+    ui.open_artifact(job, f"step-4-send-{job[:8]}", until="retries")
+    (facts,) = ui.tables()
+    assert ["retries", "1"] in facts
+    assert ["resources out", str(RESOURCES)] in facts
+    assert site.listed(config)[job] == "completed"
+    assert site.commands("pipeline", "continue", config, job).code == 0
+
+
+def test_a_cancel_in_the_ui_ends_the_job_as_cancelled_and_its_process(ui: Ui, site: Site) -> None:
+    config = site.configuration("cancelled-study", "local_import", "send")
+    site.faults("fhir", SLOW)
+    job = begun(ui, site, config)
+    ui.see_state("Running")
+    until(site, config, job, "running")
+    wait_until(lambda: site.status(config, job)["step"] == "send", 60)
+    process = re.search(r"runs in process (\d+)", site.log(job))
+    assert process is not None
+
+    ui.open_run(job)
+    ui.cancel()
+    ui.see_state("Cancelled")
+    until(site, config, job, "cancelled")
+    wait_until(lambda: not Path(f"/proc/{process[1]}").exists(), 30)
+    assert site.listed(config)[job] == "cancelled"
+    # The server takes what happened to a task run in its own time.
+    wait_until(lambda: ui.task_runs(job).get("send") == "Stopped", 60)
+    assert ui.artifacts(job)[f"job-{job}"] == "The page of the job: cancelled"
+    refused = site.commands("pipeline", "continue", config, job)
+    assert refused.code == 1
+    assert "error[job-cancelled]" in refused.err
+
+
+def test_a_retry_in_the_ui_goes_on_with_the_step_that_failed(ui: Ui, site: Site) -> None:
+    config = site.configuration("failed-study", "local_import", "pseudonymizer", "send")
+    site.faults("fhir", {"action": "status", "method": "POST", "status": 403, "skip": 4, "times": None})
+    job = begun(ui, site, config)
+    ui.see_state("Failed")
+    until(site, config, job, "failed")
+    reference = site.status(config, job)["error"]["reference"]
+    ui.open_artifact(job, f"job-{job}", until=reference)
+    ui.open_run(job, "details")
+    ui.see(reference, "failed")
+
+    site.faults("fhir")
+    before = site.posts()
+    ui.retry()
+    ui.see_state("Completed")
+    until(site, config, job, "completed")
+    log = site.log(job)
+    assert log.count("step 1 local_import begins") == log.count("step 2 pseudonymizer begins") == 1
+    assert log.count("step 3 send begins") == 2
+    assert site.posts() - before == TRANSACTIONS - 4, "what was in before the refusal is not sent again"
+    assert ui.artifacts(job)[f"job-{job}"] == "The page of the job: completed"
+
+
+def test_a_rejection_in_the_form_ends_the_job_as_cancelled(ui: Ui, site: Site) -> None:
+    config = site.configuration("rejected-study", "local_import", "wait", "send")
+    before = site.posts()
+    job = begun(ui, site, config)
+    ui.see_state("Suspended")
+    ui.resume(approve=False, comment="the wrong cohort")
+    ui.see_state("Cancelled")
+    until(site, config, job, "cancelled")
+    assert site.listed(config)[job] == "cancelled"
+    assert "the wrong cohort" in site.commands("pipeline", "status", config, job).out
+    assert "The job is cancelled." in ui.open_artifact(job, f"job-{job}", until="was rejected by Prefect UI or API")
+    assert site.posts() == before
+
+
+def test_a_job_of_the_form_that_is_approved_on_the_command_line_completes_in_the_ui(ui: Ui, site: Site) -> None:
+    config = site.configuration("approved-study", "local_import", "wait", "send")
+    job = begun(ui, site, config)
+    ui.see_state("Suspended")
+    approved = site.commands("pipeline", "continue", config, job, "--approve", "--comment", "fine")
+    assert approved.code == 0, approved.err
+    ui.see_state("Completed")
+    until(site, config, job, "completed")
+    ui.open_artifact(job, f"job-{job}", until="Step 2 (wait) was approved by")
+
+
+def test_the_form_shows_few_named_parameters_with_descriptions_and_a_field_for_each(ui: Ui, site: Site) -> None:
+    ui.open_deployment(site.deployment)
+    ui.open_form()
+    labels = ui.page.locator(".schema-form-property__label").all_inner_texts()
+    assert labels == ["config", *(f"{name} (Optional)" for name in
+                      ("crtdl", "input", "anonymization_config", "patients", "overrides"))]  # fmt: skip
+    assert ui.page.locator(".schema-form-property textarea").count() == 5
+    assert "None" not in ui.read("form")
+
+
+def test_a_configuration_that_is_not_there_is_said_on_the_page_of_the_run(ui: Ui, site: Site) -> None:
+    begun(ui, site, site.directory / "missing.yaml")
+    ui.see_state("Failed")
+    ui.page.locator("li.p-tab#details").click()
+    ui.see("config-not-found", "missing")
+    ui.page.get_by_text("See More").click()
+    ui.see("missing.yaml", "missing")
+
+
+HOSTILE = (
+    "<img src='http://outside.example/a.png'>",
+    "![x](http://outside.example/b.png)",
+    "[click](http://outside.example/c)",
+    "<script>document.body.innerHTML = ''</script>",
+    "# heading", "1. one", "- item", "__init__ and _x_", "*bold* 2*3", "`code` \\ | ~~x~~", "a&lt;b", "<Type>",
+    "http://outside.example/d", "root@host.example", "---", "> quote", "a | b",
+)  # fmt: skip
+"""Names that a CRTDL or a server might bring."""
+
+
+def test_names_from_outside_stand_in_tables_as_they_are_and_fetch_nothing(ui: Ui, site: Site) -> None:
+    with PrefectApi(ApiAddress(site.api)) as api:
+        flow = api.request("POST", "/flows/", {"name": "literal"})
+        run = api.request("POST", "/flow_runs/", {"name": "literal", "flow_id": flow["id"]})["id"]
+        rows = httpx.Response(200, json=[{"text": literal(text)} for text in HOSTILE]).text
+        artifact = api.create_artifact(run, key="literal", kind="table", data=rows, description=literal(HOSTILE[0]))
+    ui.page.goto(f"{ui.root}/artifacts/artifact/{artifact}")
+    ui.page.get_by_text("Show raw data").wait_for()
+    assert HOSTILE[0] in ui.read("literal")
+    (table,) = ui.tables()
+    assert [cells[0] for cells in table[1:]] == list(HOSTILE)
+    assert ui.page.locator("td a, td img").count() == 0

@@ -1,0 +1,183 @@
+"""The Prefect UI as a person uses it: pages opened, buttons pressed, forms filled in, texts read.
+
+The browser reaches the Prefect server and nothing else, as in a hospital without internet. What it asked for beyond
+that, and every text that was read, is kept for the tests.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from playwright.sync_api import Locator, Page, Response, Route, WebSocket, expect
+
+PATIENCE = 90_000
+"""Milliseconds for what another process does on a busy machine."""
+
+
+@dataclass
+class Ui:
+    """One tab of a browser on the UI at ``root``."""
+
+    page: Page
+    root: str
+    pictures: Path
+    elsewhere: list[str] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.page.set_default_timeout(PATIENCE)
+        self.page.route("**/*", self._only_the_server)
+        self.page.on("websocket", self._websocket)
+
+    def _is_the_server(self, url: str) -> bool:
+        return urlsplit(url).netloc == urlsplit(self.root).netloc or url.startswith(("data:", "blob:"))
+
+    def _only_the_server(self, route: Route) -> None:
+        if self._is_the_server(route.request.url):
+            route.continue_()
+        else:
+            self.elsewhere.append(route.request.url)
+            route.abort()
+
+    def _websocket(self, socket: WebSocket) -> None:
+        if not self._is_the_server(socket.url):
+            self.elsewhere.append(socket.url)
+
+    def read(self, picture: str) -> str:
+        """Everything that the page shows now; a picture of it is kept for whoever wants to look."""
+        text = self.page.locator("body").inner_text()
+        self.texts.append(text)
+        self.page.screenshot(path=self.pictures / f"{picture}.png", animations="disabled")
+        return text
+
+    def see(self, text: str, picture: str) -> str:
+        """Wait until the page shows ``text``; everything that it shows then."""
+        self.page.get_by_text(text).first.wait_for()
+        return self.read(picture)
+
+    def open_deployment(self, name: str) -> None:
+        """From the list of deployments to the page of one."""
+        self.page.goto(f"{self.root}/deployments")
+        self.page.get_by_role("link", name=name, exact=True).first.click()
+        self.page.get_by_role("button", name="Run", exact=True).wait_for()
+
+    def custom_run(self, **values: str | Path) -> str:
+        """Run → Custom run on the deployment's page: fill the form in and submit it; the id of the run."""
+
+        def fill_in() -> None:
+            self.open_form()
+            for name, value in values.items():
+                self.parameter(name).locator("textarea").fill(str(value))
+            self.read("form")
+            self.page.get_by_role("button", name="Submit").click()
+
+        deployment = self.page.url
+        answer = self._until_taken("/create_flow_run", deployment, fill_in)
+        run = str(answer.json()["id"])
+        self.page.wait_for_url("**tab=Runs")
+        self.read("submitted")
+        self.open_run(run)
+        return run
+
+    def open_form(self) -> None:
+        """Run → Custom run on the deployment's page."""
+        self.page.get_by_role("button", name="Run", exact=True).click()
+        self.page.get_by_role("button", name="Custom run").click()
+        self.page.get_by_text("Validate parameters").wait_for()
+
+    def _until_taken(self, path: str, where: str, do: Callable[[], None]) -> Response:
+        """Do something on a page; from the beginning while the server says that its database is busy, as people do."""
+        for _ in range(20):
+            with self.page.expect_response(
+                lambda answer: answer.request.method == "POST" and answer.url.endswith(path)
+            ) as answer:
+                do()
+            if answer.value.status != 503:
+                break
+            self.page.goto(where)
+        assert answer.value.ok, answer.value.status
+        return answer.value
+
+    def parameter(self, name: str) -> Locator:
+        """The field of a parameter in the form."""
+        label = self.page.locator(".schema-form-property__label", has_text=re.compile(rf"^{name}( \(Optional\))?$"))
+        return self.page.locator(".schema-form-property", has=label)
+
+    def open_run(self, run: str, tab: str | None = None) -> None:
+        """The page of a run, at one of its tabs."""
+        self.page.goto(f"{self.root}/runs/flow-run/{run}")
+        self.page.locator("li.p-tab#logs").wait_for()
+        if tab is not None:
+            self.page.locator(f"li.p-tab#{tab}").click()
+
+    def see_state(self, name: str) -> None:
+        """Wait until the page of a run shows this state."""
+        expect(self.page.locator(".page-heading .state-badge")).to_have_text(name, timeout=PATIENCE)
+
+    def task_runs(self, run: str) -> dict[str, str]:
+        """The task runs of a run by name, and their states."""
+        self.open_run(run, "task-runs")
+        items = self.page.locator(".task-run-list-item")
+        items.first.wait_for()
+        self.read("task-runs")
+        return {lines[0]: lines[1] for lines in (item.splitlines() for item in items.all_inner_texts())}
+
+    def artifacts(self, run: str) -> dict[str, str]:
+        """The artifacts of a run by their titles, and what is said of them."""
+        self.open_run(run, "artifacts")
+        cards = self.page.locator(".artifact-card")
+        cards.first.wait_for()
+        self.read("artifacts")
+        texts = [card.splitlines() for card in cards.all_inner_texts()]
+        return {lines[1]: lines[-1] for lines in texts}
+
+    def open_artifact(self, run: str, title: str, *, until: str) -> str:
+        """Open one of them; what it says when it shows ``until``."""
+        self.open_run(run, "artifacts")
+        self.page.locator(".artifact-card").get_by_text(title, exact=True).first.click()
+        self.page.get_by_text("Show raw data").wait_for()
+        return self.see(until, title)
+
+    def tables(self) -> list[list[list[str]]]:
+        """The tables of the page, row by row; the first row is the header."""
+        return [
+            [row.locator("th, td").all_inner_texts() for row in table.locator("tr").all()]
+            for table in self.page.locator("table").all()
+        ]
+
+    def resume(self, *, approve: bool, comment: str) -> str:
+        """The form of a wait on the page of its run: decide and submit; what the form said."""
+        said = ""
+
+        def decide() -> None:
+            nonlocal said
+            self.page.get_by_role("button", name="Resume").click()
+            form = self.page.locator(".p-modal")
+            form.locator("textarea").fill(comment)
+            if not approve:
+                form.get_by_role("switch").click()
+            said = form.inner_text()
+            self.read("wait")
+            form.get_by_role("button", name="Submit").click()
+
+        self._until_taken("/resume", self.page.url, decide)
+        return said
+
+    def cancel(self) -> None:
+        """Cancel, on the page of a run."""
+        self._confirmed("Cancel", "Confirm")
+
+    def retry(self) -> None:
+        """Retry, on the page of a run."""
+        self._confirmed("Retry", "Retry")
+
+    def _confirmed(self, button: str, confirmation: str) -> None:
+        def press() -> None:
+            self.page.get_by_role("button", name=button).click()
+            self.page.locator(".p-modal").get_by_role("button", name=confirmation).click()
+
+        self._until_taken("/set_state", self.page.url, press)

@@ -1,0 +1,142 @@
+"""``deployments/worker.py``: runs end cleanly when their worker is stopped (4-product.md §4, "Stop")."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deployments.worker import children
+from flows.api import PrefectApi
+from flows.server import ApiAddress
+from tests.conftest import ROOT, Commands, wait_until
+from tests.flows.conftest import Fhir, fhir, write_input
+from tests.flows.machines import deployment
+
+__all__ = ["fhir"]
+
+RUN = """
+import pathlib, signal, sys, time
+def end(number, frame):
+    time.sleep(float(sys.argv[2]))
+    pathlib.Path("ended").write_text("cleanly")
+    sys.exit(143)
+signal.signal(signal.SIGTERM, end)
+pathlib.Path("begun").touch()
+time.sleep(60)
+"""
+WORKER = """
+import signal, subprocess, sys
+run = subprocess.Popen([sys.executable, "run.py", "the run", sys.argv[1]], start_new_session=True)
+def end(number, frame):
+    run.kill()  # as Prefect's worker does
+    run.wait()
+    sys.exit(7)
+signal.signal(signal.SIGTERM, end)
+signal.signal(signal.SIGINT, end)
+while True:
+    signal.pause()
+"""
+SUPERVISE = "import sys; from deployments.worker import supervise; sys.exit(supervise(sys.argv[2:], patience={}))"
+
+
+class Supervised:
+    """A stand-in for Prefect's worker with one run, supervised."""
+
+    def __init__(self, place: Path, *, ends_after: float, patience: float = 15.0) -> None:
+        self.place = place
+        (place / "run.py").write_text(RUN)
+        (place / "worker.py").write_text(WORKER)
+        command = [sys.executable, "worker.py", str(ends_after)]
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", SUPERVISE.format(patience), "--", *command], cwd=place, env={"PYTHONPATH": str(ROOT)}
+        )
+        wait_until((place / "begun").exists)
+
+    def ended(self) -> bool:
+        """Whether the run could end by itself."""
+        return (self.place / "ended").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_run_ends_by_itself_before_its_worker_does_and_the_code_is_the_worker_s(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    supervised = Supervised(tmp_path, ends_after=0.3)
+    supervised.process.send_signal(number)
+    assert supervised.process.wait(20) == 7
+    assert supervised.ended()
+
+
+def test_a_run_that_does_not_end_in_time_is_killed_with_the_worker(tmp_path: Path) -> None:
+    supervised = Supervised(tmp_path, ends_after=60, patience=0.3)
+    supervised.process.terminate()
+    assert supervised.process.wait(20) == 7
+    assert not supervised.ended()
+
+
+def test_a_second_signal_waits_no_longer(tmp_path: Path) -> None:
+    supervised = Supervised(tmp_path, ends_after=60)
+    supervised.process.terminate()
+    (worker,) = children(supervised.process.pid)
+    wait_until(lambda: Path(f"/proc/{worker}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T")
+    supervised.process.terminate()
+    assert supervised.process.wait(10) == 7
+    assert not supervised.ended()
+
+
+@pytest.fixture
+def commands(tmp_path: Path, prefect_api: str) -> Iterator[Commands]:
+    commands = Commands(tmp_path, prefect_api)
+    yield commands
+    commands.close()
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(300)
+def test_a_run_of_a_worker_that_is_stopped_is_stopped_and_goes_on_at_the_next(
+    commands: Commands, prefect_api: str, fhir: Fhir, tmp_path: Path
+) -> None:
+    write_input(tmp_path / "data", patients=30, files=3)
+    (tmp_path / "config.yaml").write_text(
+        f"""
+services:
+  local_import: {{dir: data}}
+  send: {{send_as: direct_resource_load, url: "{fhir.url}", batch_size: 3, max_concurrent_requests: 1}}
+pipeline: {{enabled_steps: [local_import, send]}}
+jobs_dir: jobs
+"""
+    )
+    fhir.faults({"action": "delay", "method": "POST", "times": None, "seconds": 0.3})
+    pool = f"pool-{tmp_path.name}"
+    deployed = deployment(prefect_api, pool, tmp_path)
+    environment = commands.environment | {"PREFECT_WORKER_QUERY_SECONDS": "1", "PREFECT_API_URL": prefect_api}
+
+    def work() -> subprocess.Popen[bytes]:
+        with (tmp_path / "worker.log").open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", "deployments.worker", "--pool", pool], cwd=tmp_path, env=environment,
+                stdout=log, stderr=log,
+            )  # fmt: skip
+
+    with PrefectApi(ApiAddress(url=prefect_api)) as api:
+        worker = work()
+        try:
+            job = api.run_deployment(deployed, {"config": str(tmp_path / "config.yaml")})
+            wait_until(lambda: fhir.count("Patient") > 0, 120)
+            worker.terminate()
+            assert worker.wait(60) == 0
+            run = api.read_run(job) or {}
+            assert (run["state_type"], run["state_name"]) == ("CRASHED", "Stopped")
+            assert commands("pipeline", "continue", "config.yaml", job).code == 0
+            fhir.faults()
+            worker = work()
+            wait_until(lambda: (api.read_run(job) or {})["state_type"] == "COMPLETED", 120)
+        finally:
+            worker.terminate()
+            worker.wait(60)
+    assert fhir.total() == 91

@@ -1,0 +1,32 @@
+"""The examples that no test runs, each with the reason. A new one without a reason fails ``test_every_example``."""
+
+from __future__ import annotations
+
+NOT_RUN = {
+    # page, beginning of the block: why
+    ("README.md", "   extraction server"): "a picture",
+    ("README.md", "python3 -m venv .venv && .venv/bin/pip install --quiet -c constraints.txt -e '.[dev]'"): (
+        "it is what runs these tests: .ci/run holds it to the letter, and a test compares"
+    ),
+    ("docs/development.md", "python3 -m venv fresh"): "installs from a package registry, and runs these tests",
+    ("docs/observability.md", ".venv/bin/pip install -c constraints.txt opentelemetry-distro"): (
+        "installs from a package registry"
+    ),
+    ("docs/deployment.md", "docker compose --file deployments/compose.yaml up"): "needs a container runtime",
+    ("docs/deployment.md", "docker compose --file deployments/compose.yaml exec"): "needs a container runtime",
+    ("docs/deployment.md", "install --mode 0644"): "needs root and systemd",
+}
+
+ELSEWHERE = {
+    # page, beginning of the block: the test outside of this room that runs it
+    ("docs/deployment.md", "webhook=$(python"): "tests/flows/test_notifications.py",
+    ("docs/deployment.md", "# every-morning"): "tests/flows/test_prune.py",
+}
+
+GENERATED = {"docs/commands.md": "usage lines, generated from the commands; a test compares"}
+"""Pages whose blocks are no examples."""
+
+NOT_SPOKEN = {
+    # A command between backticks: why no test runs it under this name.
+    "sluice demo": "the README's example runs it as python -m flows.run demo",
+}

@@ -1,0 +1,134 @@
+"""A directory where examples are done as a reader does them: a shell, real processes, real services on loopback."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.conftest import Commands, Ran, wait_until
+
+SUBSTITUTES = (
+    # What a page writes (a regular expression), and what is put in its place: a {name} is what the place knows,
+    # {} what the page wrote.
+    (r"https://(torch|extraction)\.hospital\.example", "{extraction}"),
+    (r"https://pseudonymizer\.hospital\.example", "{pseudonymizer}"),
+    (r"https://validator\.hospital\.example", "{validation}"),
+    (r"https://flattener\.hospital\.example", "{flattening}"),
+    (r"https://export\.hospital\.example", "{export}"),
+    (r"https://(fhir\.project|transfer\.hospital)\.example", "{fhir}"),
+    (r"https://login\.project\.example/realms/research", "{issuer}"),
+    (r"https://s3\.project\.example", "{objectstore}"),
+    (r"http://127\.0\.0\.1:8090", "{fhir}"),
+    (r"--port 8090", "--port {port}"),
+    (r"\{url\}", "{url}"),
+    (r"\bCONFIG\b|\bFILE\b", "{config}"),
+    (r"\bJOB\b", "{job}"),
+    (r"\bSTEP\b", "{step}"),
+    (r"\bID\b", "{extraction_id}"),
+    (r"\bSTATUS-URL\b", "{status_url}"),
+    (r"\.venv/bin/python\b", "python"),
+    # Ports and times of its own: 4200 may be taken, and nobody wants to wait.
+    (r"sluice server start\b[^\n]*", "{} --port 0"),
+    (r"sleep 600", "sleep 0"),
+    # The test runs where the page's directory cannot be made.
+    (r"/var/lib/sluice", "{directory}"),
+)
+
+PROGRAMS = {"sluice": "-m flows.run", "prefect": "-m prefect", "python": ""}
+"""What the shell of the place finds under these names, whatever this machine's PATH says."""
+
+
+class Place:
+    """An empty directory, a shell in it, and what is known by name."""
+
+    def __init__(self, directory: Path, api: str | None, **known: str) -> None:
+        self.directory = directory
+        self.known = {"directory": str(directory), "config": "config.yaml"} | known
+        binaries = directory / ".bin"
+        binaries.mkdir()
+        for name, words in PROGRAMS.items():
+            (binaries / name).write_text(f'#!/bin/sh\nexec {sys.executable} {words} "$@"\n')
+            (binaries / name).chmod(0o755)
+        temporary = directory / ".temporary"
+        temporary.mkdir()
+        self.environment = Commands(directory, api).environment | {
+            "PATH": f"{binaries}:{os.environ['PATH']}",
+            "TMPDIR": str(temporary),
+            "PYTHONUNBUFFERED": "1",
+        }
+
+    def here(self, text: str) -> str:
+        """A page's text with what it means here."""
+        for written, meant in SUBSTITUTES:
+            text = re.sub(written, lambda found, meant=meant: meant.format(found[0], **self.known), text)  # type: ignore[misc]
+        return text
+
+    def save(self, name: str, text: str) -> Path:
+        """Save a page's block as a file."""
+        path = self.directory / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(self.here(text), encoding="utf-8")
+        return path
+
+    def ran(self, text: str, *, timeout: float = 120) -> Ran:
+        """Give a page's text to the shell as one script. A job that it starts is the place's ``JOB`` from then on."""
+        done = subprocess.run(
+            ["bash", "-c", self.here(text)], cwd=self.directory, env=self.environment,
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout,
+        )  # fmt: skip
+        ran = Ran(done.returncode, done.stdout, done.stderr)
+        if match := re.search(r"^job (\S+)$", ran.out + ran.err, re.MULTILINE):
+            self.known["job"] = match[1]
+        return ran
+
+    def run(self, text: str, *, timeout: float = 120) -> str:
+        """The same, which must succeed; what it printed."""
+        ran = self.ran(text, timeout=timeout)
+        assert ran.code == 0, f"{text}\n{ran.out}\n{ran.err}"
+        return ran.out
+
+    def lines(self, text: str) -> list[str]:
+        """Each line of a block on its own; what each printed."""
+        return [self.run(line) for line in text.splitlines()]
+
+    @contextmanager
+    def running(self, line: str, until: str) -> Iterator[Path]:
+        """A command that runs until Ctrl-C, which must end it well. Yields its log, when that says ``until``."""
+        log = self.directory / f".log-{len(list(self.directory.glob('.log-*')))}"
+        with log.open("wb") as file:
+            process = subprocess.Popen(
+                ["bash", "-c", f"exec {self.here(line)}"], cwd=self.directory, env=self.environment,
+                stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True,
+            )  # fmt: skip
+            try:
+                wait_until(lambda: until in log.read_text() or process.poll() is not None, 90)
+                assert process.poll() is None, log.read_text()
+                yield log
+                process.send_signal(signal.SIGINT)
+                assert process.wait(60) == 0, log.read_text()
+            finally:
+                if process.poll() is None:
+                    process.kill()
+                    process.wait()
+
+
+def free_ports(count: int) -> int:
+    """The first of so many ports in a row that nobody uses, outside the range that systems give out by themselves."""
+    for first in random.Random().sample(range(20_000, 30_000, 10), 1000):
+        with contextlib.ExitStack() as bound:
+            try:
+                for port in range(first, first + count):
+                    bound.enter_context(contextlib.closing(socket.create_server(("127.0.0.1", port))))
+            except OSError:
+                continue
+            return first
+    raise AssertionError("no free ports")

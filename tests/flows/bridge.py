@@ -1,0 +1,98 @@
+"""A bridge between a client and a service that knows no faults: it lets requests pass, and holds them on demand."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from urllib.parse import urlsplit
+
+
+class Bridge:
+    """Carries bytes both ways; requests begin with their head in one piece, as those of boto3 do."""
+
+    def __init__(self, upstream: str) -> None:
+        target = urlsplit(upstream)
+        self._upstream = (str(target.hostname), int(target.port or 80))
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.passed: list[tuple[str, str]] = []
+        """Method and path of each request that went over, in their order."""
+        self.held = 0
+        """How many were held."""
+        self._limit: tuple[str, int] | None = None
+        self._lock = threading.Lock()
+        self._sockets: list[socket.socket] = []
+        self._threads = [threading.Thread(target=self._accept, daemon=True)]
+        self._threads[0].start()
+
+    def hold(self, method: str, *, after: int) -> None:
+        """Let so many more requests with that method pass, and hold those that come then for ever."""
+        with self._lock:
+            self._limit = (method, after)
+
+    def release(self) -> None:
+        """Hold no more; those that were held stay held."""
+        with self._lock:
+            self._limit = None
+
+    def close(self) -> None:
+        """Cut every connection."""
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        with self._lock:
+            for each in self._sockets:
+                with suppress(OSError):
+                    each.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join()
+        for each in self._sockets:
+            each.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._listener.accept()
+                far = socket.create_connection(self._upstream)
+            except OSError:
+                return
+            with self._lock:
+                self._sockets += [near, far]
+            for way in ((near, far, True), (far, near, False)):
+                thread = threading.Thread(target=self._carry, args=way, daemon=True)
+                self._threads.append(thread)
+                thread.start()
+
+    def _carry(self, source: socket.socket, sink: socket.socket, requests: bool) -> None:
+        with suppress(OSError):
+            while data := source.recv(1 << 16):
+                if requests and not self._passes(data):
+                    return  # the client is left waiting
+                sink.sendall(data)
+        with suppress(OSError):
+            sink.shutdown(socket.SHUT_WR)
+
+    def _passes(self, data: bytes) -> bool:
+        line = data.partition(b"\r\n")[0].split(b" ")
+        if len(line) != 3 or not line[2].startswith(b"HTTP/"):
+            return True  # the body of a request that passed
+        method, path = line[0].decode(), line[1].decode().partition("?")[0]
+        with self._lock:
+            if self._limit is not None and self._limit[0] == method:
+                if not self._limit[1]:
+                    self.held += 1
+                    return False
+                self._limit = (method, self._limit[1] - 1)
+            self.passed.append((method, path))
+            return True
+
+
+@contextmanager
+def bridge(upstream: str) -> Iterator[Bridge]:
+    """A bridge to ``http://host:port``, cut at the end."""
+    between = Bridge(upstream)
+    try:
+        yield between
+    finally:
+        between.close()

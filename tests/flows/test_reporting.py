@@ -1,0 +1,176 @@
+"""Artifacts as a person reads them in the Prefect UI (4-product.md §4 and §5)."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import pytest
+
+from flows.api import PrefectApi
+from flows.record import Approval, ErrorRecord, JobRecord, JobState, StepRecord, Waiting
+from flows.reporting import failure_table, job_page, step_table, wait_description
+from flows.server import ApiAddress
+from flows.summary import Compared
+from tasks.shared.errors import DataError
+
+JOB = "0b2c4a5e-1111-4222-8333-444455556666"
+SEND = StepRecord(
+    position=3, name="send", state="completed", files=2, resources_in=1234, resources_out=1234, bytes_in=5_000_000,
+    bytes_out=6_000_000, seconds=2.0, requests=13, retries=1, p50=0.021, p95=0.4,
+)  # fmt: skip
+RECORD = JobRecord(
+    id=JOB, name="heart-study 2026-11-21 18:55", state=JobState.RUNNING, config="/etc/sluice/heart.yaml",
+    directory=f"/jobs/{JOB}", step_names=("local_import", "wait", "send"),
+    steps=(
+        StepRecord(position=1, name="local_import", state="completed", files=2, resources_out=13, seconds=90.0),
+        StepRecord(position=2, name="wait", state="completed"),
+        SEND,
+    ),
+    approvals={2: Approval(approved=True, comment="fine", who="amy@host", when="2026-11-21T18:56:00+00:00")},
+)  # fmt: skip
+WAITING = Waiting(position=2, step="wait", directory=f"/jobs/{JOB}/import_wait", looked_at=f"/jobs/{JOB}/import",
+                  since="2026-11-21T18:56:00+00:00")  # fmt: skip
+
+
+@dataclass
+class Artifacts:
+    """The artifacts of a Prefect API, by key."""
+
+    api: PrefectApi
+    kept: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def rows(self, key: str) -> list[dict[str, str]]:
+        """A table artifact."""
+        return list(json.loads(self.kept[key]["data"]))
+
+
+@pytest.fixture
+def artifacts() -> Iterator[Artifacts]:
+    kept: dict[str, dict[str, Any]] = {}
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        body = json.loads(request.content)
+        if request.url.path == "/artifacts/filter":
+            return httpx.Response(200, json=list(kept.values()))
+        if request.method == "PATCH":
+            kept[request.url.path.removeprefix("/artifacts/")] |= body
+            return httpx.Response(204)
+        kept[body["key"]] = body | {"id": body["key"]}
+        return httpx.Response(201, json=kept[body["key"]])
+
+    with PrefectApi(ApiAddress(url="http://127.0.0.1")) as api:
+        api.close()
+        api._client = httpx.Client(transport=httpx.MockTransport(answer), base_url="http://127.0.0.1")
+        yield Artifacts(api, kept)
+
+
+def page(artifacts: Artifacts, record: JobRecord = RECORD, state: Any = "completed", *compared: Compared) -> str:
+    job_page(artifacts.api, JOB, record, compared, state=state)
+    (key,) = artifacts.kept
+    assert key == f"job-{JOB}"
+    return str(artifacts.kept[key]["data"])
+
+
+def test_the_page_says_what_happened_to_every_step_and_what_it_took(artifacts: Artifacts) -> None:
+    text = page(artifacts)
+    assert "# heart-study 2026-11-21 18:55" in text
+    assert "The job is **completed**." in text
+    assert "| 3 | send | completed | 2 | 1,234 | 1,234 | 5.0 MB | 6.0 MB |" in text
+    assert "| 3 | send | 2.0 s | 2.5 MB/s | 13 | 1 | 21 ms | 400 ms |" in text
+    assert "| 1 | local_import | 1 min 30 s |" in text
+    assert f"Step 2 (wait) was approved by amy\\@host at {RECORD.approvals[2].when}." in text
+    assert f"- job `{JOB}`" in text
+    assert "- configuration `/etc/sluice/heart.yaml`" in text
+
+
+def test_no_table_of_the_page_is_wider_than_the_page(artifacts: Artifacts) -> None:
+    rows = re.findall(r"^\|.*\|$", page(artifacts), re.MULTILINE)
+    assert max(row.count(" | ") + 1 for row in rows) == 8
+
+
+def test_a_slow_rate_is_not_shown_as_nothing(artifacts: Artifacts) -> None:
+    slow = SEND.model_copy(update={"bytes_in": 5_500, "seconds": 1.0})
+    assert "| 5.5 kB/s |" in page(artifacts, RECORD.model_copy(update={"steps": (*RECORD.steps[:2], slow)}))
+
+
+def test_the_page_shows_where_the_counts_of_two_steps_agree_and_where_not(artifacts: Artifacts) -> None:
+    compared = [
+        Compared(position=n, name=name, written=1300, read=read, agrees=read == 1300)
+        for n, name, read in ((2, "wait", 1300), (3, "send", 1299))
+    ]
+    text = page(artifacts, RECORD, "failed", *compared)
+    assert "| 2 | wait | 1,300 | 1,300 | agrees |" in text
+    assert "| 3 | send | 1,300 | 1,299 | differs |" in text
+
+
+def test_the_page_of_a_failed_job_says_where_and_what_to_do(artifacts: Artifacts) -> None:
+    error = ErrorRecord(reference="not-json", message="a line is no JSON", context="a.ndjson:2", hint="<mend> it",
+                        step="send")  # fmt: skip
+    text = page(artifacts, RECORD.model_copy(update={"error": error}), "failed")
+    assert "`not-json` in step send: a line is no JSON" in text
+    assert "a.ndjson:2" in text
+    assert "\\<mend\\> it" in text
+
+
+def test_the_error_of_an_earlier_run_is_not_on_the_page_of_one_that_goes_on(artifacts: Artifacts) -> None:
+    error = ErrorRecord(reference="not-json", message="a line is no JSON")
+    assert "not-json" not in page(artifacts, RECORD.model_copy(update={"error": error}), "running")
+
+
+def test_the_page_is_one_artifact_however_often_it_is_written(artifacts: Artifacts) -> None:
+    page(artifacts, RECORD, "running")
+    assert "The job is **completed**." in page(artifacts)
+    assert artifacts.kept[f"job-{JOB}"]["description"] == "The page of the job: completed"
+
+
+def test_the_form_of_a_wait_says_where_it_waits_what_to_look_at_and_what_is_next() -> None:
+    text = wait_description(WAITING, RECORD.step_names)
+    assert "waits at step 2 of 3" in text
+    assert f"`{WAITING.looked_at}`" in text
+    assert f"`{WAITING.directory}`" in text
+    assert "approved, the job goes on with `send`; not approved, it ends as cancelled" in text
+
+
+def test_the_form_of_a_wait_at_the_end_says_that_the_job_is_complete_then() -> None:
+    assert "approved, the job is complete" in wait_description(WAITING, RECORD.step_names[:2])
+
+
+def test_the_table_of_a_step_is_named_after_it_and_has_its_counts_and_details_in_words(artifacts: Artifacts) -> None:
+    details = {
+        "content_bytes": 152_956, "own_rules": True, "unrouted": {}, "median_seconds": {"FETCH": 0.25},
+        "reports": ["a.csv", "b.json"], "resources_with_findings": 12_000, "empty": None,
+    }  # fmt: skip
+    step_table(artifacts.api, JOB, SEND, {"details": details, "warnings": ["see <this>"]})
+    rows = artifacts.rows(f"step-3-send-{JOB[:8]}")
+    facts = {row["what"]: row["value"] for row in rows}
+    assert "#" not in facts
+    assert facts["resources out"] == "1,234"
+    assert facts["content bytes"] == "153.0 kB"
+    assert facts["own rules"] == "yes"
+    assert facts["unrouted"] == facts["empty"] == "none"
+    assert facts["median seconds: FETCH"] == "0.25 s"
+    assert facts["reports"] == "a.csv, b.json"
+    assert facts["resources with findings"] == "12,000"
+    assert facts["warning"] == r"see \<this\>"
+
+
+def test_a_table_among_the_details_is_an_artifact_of_its_own(artifacts: Artifacts) -> None:
+    groups = [{"group": "![x](http://outside.example/a.png)", "rows": 1200, "bytes": 1855, "empty_columns": ""}]
+    step_table(artifacts.api, JOB, SEND, {"details": {"groups": groups}})
+    (row,) = artifacts.rows(f"step-3-send-{JOB[:8]}-groups")
+    assert row == {
+        "group": r"\!\[x\](http\://outside.example/a.png)", "rows": "1,200", "bytes": "1.9 kB", "empty columns": "",
+    }  # fmt: skip
+    assert artifacts.kept[f"step-3-send-{JOB[:8]}-groups"]["description"] == "Step 3, send: groups"
+
+
+def test_a_failed_step_shows_what_its_error_counted(artifacts: Artifacts) -> None:
+    error = DataError("some", "did not get in")
+    error.details = {"failed": {"422 invalid": 3}}
+    failure_table(artifacts.api, JOB, 1, "local_import", error)
+    assert artifacts.rows(f"step-1-local-import-{JOB[:8]}") == [{"what": "failed: 422 invalid", "value": "3"}]
