@@ -16,8 +16,8 @@ from typing import Final, Self
 
 _V1: Final = Path("/sys/fs/cgroup/cpu")
 _V2: Final = Path("/sys/fs/cgroup")
-_PERIOD: Final = 10_000
-"""Microseconds in which the share is given: short, so that nobody waits long for what is left of it."""
+_QUOTA: Final = 1_000
+"""Microseconds at a time: the least there is, so that nobody waits long for the next ones."""
 
 
 class Cores:
@@ -35,12 +35,13 @@ class Cores:
         group = root / f"sluice-bench-{pid}"
         group.mkdir(exist_ok=True)
         self._groups.append(group)
+        period = int(_QUOTA / self._share)
         if quota == "cpu.max":
-            (group / quota).write_text(f"{int(self._share * _PERIOD)} {_PERIOD}")
+            (group / quota).write_text(f"{_QUOTA} {period}")
             (group / "cpu.weight").write_text("10000")  # before whatever else the machine does
         else:
-            (group / "cpu.cfs_period_us").write_text(str(_PERIOD))
-            (group / quota).write_text(str(int(self._share * _PERIOD)))
+            (group / "cpu.cfs_period_us").write_text(str(period))
+            (group / quota).write_text(str(_QUOTA))
             (group / "cpu.shares").write_text("262144")
         with suppress(ProcessLookupError):
             (group / "cgroup.procs").write_text(str(pid))
