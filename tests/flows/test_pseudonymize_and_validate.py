@@ -229,7 +229,7 @@ def test_findings_are_in_the_step_s_artifact_by_severity_type_and_message_code_a
     ran = sluice("pipeline", "start", "config.yaml")
     assert ran.code == 5, ran.err
     assert services.held() == []
-    wanted = {"artifacts": {"key": {"any_": [f"job-{ran.job}-2"]}}}
+    wanted = {"artifacts": {"key": {"any_": [f"step-2-validation-{ran.job[:8]}"]}}}
     (artifact,) = ask_prefect("POST", f"{prefect_api}/artifacts/filter", wanted)
     facts = {row["what"]: row["value"] for row in json.loads(artifact["data"])}
     assert (facts["findings"], facts["severities: error"], facts["types: Patient"]) == ("2", "2", "2")

@@ -25,8 +25,10 @@ def started_and_sending(sluice, project, fhir):
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_stops_within_ten_seconds_and_the_job_continues_later(sluice_alone, project, fhir, number, code):
-    job, child = started_and_sending(sluice_alone, project, fhir)
+def test_a_signal_stops_within_ten_seconds_and_the_job_continues_later(request, project, fhir, number, code):
+    # With a server of its own, which must end too, and with one that others use.
+    sluice = request.getfixturevalue("sluice_alone" if number == signal.SIGTERM else "sluice")
+    job, child = started_and_sending(sluice, project, fhir)
     began = time.monotonic()
     child.send_signal(number)
     _, err = child.communicate(timeout=30)
@@ -34,9 +36,9 @@ def test_a_signal_stops_within_ten_seconds_and_the_job_continues_later(sluice_al
     assert child.returncode == code
     assert f"pipeline continue {project / 'config.yaml'} {job}" in err
     assert processes_with(str(project / "jobs")) == []
-    assert json.loads(sluice_alone("job", "list", "config.yaml", "--json").out)[0]["state"] == "stopped"
+    assert json.loads(sluice("job", "list", "config.yaml", "--json").out)[0]["state"] == "stopped"
     fhir.faults()
-    assert sluice_alone("pipeline", "continue", "config.yaml", job).code == 0
+    assert sluice("pipeline", "continue", "config.yaml", job).code == 0
     assert fhir.total() == 19
 
 
