@@ -11,9 +11,12 @@ import pytest
 from flows.api import PrefectApi
 from flows.markdown import literal
 from flows.server import ApiAddress
+from tests.conftest import wait_until
+
+pytest.importorskip("playwright.sync_api", reason="playwright is not installed: see the extra browser")
+
 from tests.browser.conftest import RESOURCES, Site
 from tests.browser.ui import Ui
-from tests.conftest import wait_until
 
 pytestmark = [pytest.mark.campaign, pytest.mark.timeout(400)]
 
