@@ -81,16 +81,19 @@ class Journal:
                 logging.getLogger(RETRIES).removeHandler(retries)
 
     def begins(self, steps: tuple[str, ...], *, first: bool) -> None:
-        """Tell that the run begins; in the first one also that there is a job."""
+        """Tell that the run began; in the first one also that there is a job, whose ``created`` is of that event."""
         if first:
-            self.tell(Job(state="created", steps=list(steps)))
-        self.tell(Job(state="started" if first else "resumed"))
+            self._tell(Job(state="created", steps=list(steps)), self.began)
+        self._tell(Job(state="started" if first else "resumed"), self.began)
 
     def tell(self, event: Event) -> None:
         """Take an event: ``tasks.shared.events.Collector``."""
+        self._tell(event)
+
+    def _tell(self, event: Event, time: str | None = None) -> None:
         with self._lock:  # the order of the lines is that of their times
             name, position = self._step
-            head = Head(time=self.now(), job=self._job, run=self.run, step=name, position=position)
+            head = Head(time=time or self.now(), job=self._job, run=self.run, step=name, position=position)
             entry = Entry(head, event)
             self._log.append(entry)
             self._trace.tell(entry)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from datetime import UTC, datetime, timedelta, timezone
+from itertools import count
 from pathlib import Path
 
 import httpx
@@ -202,6 +203,24 @@ def test_the_created_time_is_that_of_the_first_run(tmp_path: Path) -> None:
         second.ends("completed")
     assert second.created == first.created == first.began
     assert second.began >= first.began
+
+
+def test_the_summary_of_a_job_and_its_log_name_the_same_moments(tmp_path: Path) -> None:
+    ticks = count()
+    started = datetime(2026, 1, 1, tzinfo=UTC)
+
+    def clock() -> datetime:
+        return started + timedelta(seconds=next(ticks))
+
+    with EventLog(tmp_path) as log:
+        first = Journal(JOB, log, Trace(), clock=clock)
+        first.begins(STEPS, first=True)
+    with EventLog(tmp_path) as log:
+        second = Journal(JOB, log, Trace(), clock=clock)
+        second.begins(STEPS, first=False)
+    times = [entry.head.time for entry in read_events(tmp_path)]
+    assert times == [first.created, first.began, second.began]
+    assert second.created == first.created < second.began
 
 
 REJECTION = ErrorRecord(reference="rejected", message="rejected by a person")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import trustme
 
+from tests.conftest import wait_until
 from tests.real.programs import HOST, free_port, program, running, scratch
 
 _CONFIG = """
@@ -42,9 +43,16 @@ class Nginx:
     home: Path
 
     def statuses(self) -> list[int]:
-        """The statuses it has answered, in order."""
+        """The statuses it has answered, in order; the line of an answer may come after its receipt."""
         lines = (self.home / "access.log").read_text().splitlines()
         return [int(line.split('"')[2].split()[0]) for line in lines]
+
+    def has_answered(self, *statuses: int) -> None:
+        """Wait until these are the statuses it has answered, and no others."""
+        try:
+            wait_until(lambda: self.statuses() == list(statuses))
+        except AssertionError:
+            raise AssertionError(f"answered {self.statuses()}, not {list(statuses)}") from None
 
 
 @contextmanager

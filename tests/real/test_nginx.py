@@ -49,7 +49,7 @@ def test_413_of_a_body_limit_halves_transactions_until_everything_is_in(fhir: Se
     with nginx(f"client_max_body_size 64k; location / {{ proxy_pass {fhir.url}; }}") as front:
         send = {"send_as": "direct_resource_load", "url": front.url, "batch_size": 400}
         assert direct.run(job(tmp_path, {"send": send})).resources_out == 400
-        assert 413 in front.statuses()
+        wait_until(lambda: 413 in front.statuses())
         # A limit that is known is kept to: three halvings, and the transactions that were under way meanwhile.
         assert front.statuses().count(413) <= 8
     assert count(fhir, "Observation") == 400
@@ -85,7 +85,7 @@ def test_a_rate_limit_is_waited_for(fhir: Served, tmp_path: Path, status: int) -
         send = {"send_as": "direct_resource_load", "url": front.url, "batch_size": 2, "max_concurrent_requests": 4}
         retry = {"max_attempts": 10, "initial_backoff_ms": 20, "max_backoff_ms": 100}
         assert direct.run(job(tmp_path, {"send": send}, retry=retry)).resources_out == 20
-        assert status in front.statuses()
+        wait_until(lambda: status in front.statuses())
     assert count(fhir, "Observation") == 20
 
 
@@ -94,7 +94,7 @@ def test_a_service_that_is_down_behind_the_proxy_is_busy_and_tried_again() -> No
     with nginx(f"location / {{ proxy_pass http://{HOST}:1; }}") as front, client(sleep=sleeps, attempts=3) as http:
         with pytest.raises(ServiceBusyError) as caught:
             http.send("POST", f"{front.url}/fhir", operation="send", content=b"{}")
-        assert front.statuses() == [502, 502, 502]
+        front.has_answered(502, 502, 502)
     assert caught.value.status == 502
     assert sleeps == [1.0, 2.0]
 
@@ -103,7 +103,7 @@ def test_a_redirect_to_a_login_page_is_no_success_of_a_post() -> None:
     with nginx("location / { return 302 /login; } location /login { return 200 welcome; }") as front, client() as http:
         with pytest.raises(ServiceError) as caught:
             http.send("POST", f"{front.url}/fhir", operation="send", content=b"{}")
-        assert front.statuses() == [302]
+        front.has_answered(302)
     assert caught.value.reference == "redirect-refused"
 
 
@@ -190,7 +190,7 @@ def test_a_download_that_breaks_goes_on_where_it_stopped(tmp_path: Path) -> None
             wait_until(lambda: any(part.stat().st_size > 100_000 for part in (tmp_path / "import").glob("*")))
         with nginx(f"root {served.parent};", port=port) as front:
             done.result(60)
-            assert front.statuses() == [206]
+            front.has_answered(206)
     assert imported(tmp_path) == {"a.ndjson": data}
 
 

@@ -131,4 +131,4 @@ def test_the_send_step_loads_a_server_behind_the_proxy(
         result = direct.run(job(tmp_path, {"send": send}, tls={"ca_cert_path": str(authority.bundle)}))
         assert result.resources_out == 500
     how = ("TCP_TUNNEL/200", "CONNECT") if scheme == "https" else ("TCP_MISS/200", "POST")
-    assert (*how, NAME) in squid.served()
+    wait_until(lambda: (*how, NAME) in squid.served())
