@@ -24,7 +24,7 @@ from flows.journal import AnnouncedHandle, Journal
 from flows.lock import JobLock
 from flows.presenter import Presenter
 from flows.record import Approval, ErrorRecord, JobRecord, RecordedHandle, RecordWriter, StepRecord, Waiting, now
-from flows.watch import Watcher
+from flows.watch import CANCEL, Watcher
 from tasks import Step
 from tasks.extractor import preprocess
 from tasks.extractor.submission import begun
@@ -322,10 +322,10 @@ class Job:
         )
         summary.write(self.directory.path, document)
 
-    def leave(self, signal_name: str) -> None:
-        """The last words of a process that ends without waiting for its threads."""
+    def leave(self, reason: str) -> None:
+        """The last words of a process that ends without waiting for its threads: after a cancel, or by a signal."""
         self.presenter.close()
-        self.ended("stopped", reason=signal_name)
+        self.ended("cancelled" if reason == CANCEL else "stopped", reason=reason)
 
 
 def known_step(step: StepRecord, directory: JobDirectory) -> StepRecord:

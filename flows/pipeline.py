@@ -87,7 +87,7 @@ def pipeline(
             with ExitStack() as stack:
                 job = stack.enter_context(Job.opened(job_id, inputs, api, presenter.current()))
                 stack.enter_context(
-                    signals.stopping(job.stop, lambda name: end_now(api.address, job_id, name, lambda: job.leave(name)))
+                    signals.stopping(job.stop, lambda name: end_now(api.address, job_id, name, job.leave))
                 )
                 stack.enter_context(engine.results_in(str(job.config.jobs_dir.absolute())))
                 return guarded(job, deployed=deployed)

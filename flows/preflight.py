@@ -41,8 +41,9 @@ def preflight(
         *_crtdl(config, inputs, open_steps, kept.crtdl),
         *_patients(config, inputs, open_steps, kept.patients),
     ]
-    for check in (named_files.findings, _tls, _import):
+    for check in (named_files.findings, _tls):
         findings.extend(check(config, inputs, open_steps))
+    findings.extend(_import(config, inputs, open_steps, job_dir))
     findings.extend(_disk(config, inputs, open_steps, job_dir))
     findings.extend(_services(config, inputs, open_steps))
     return findings
@@ -117,7 +118,9 @@ def import_directory(config: PipelineConfig, inputs: JobInputs) -> Path | None:
     return Path(directory).absolute() if directory else None
 
 
-def _import(config: PipelineConfig, inputs: JobInputs, steps: Sequence[str]) -> Iterator[SluiceError]:
+def _import(
+    config: PipelineConfig, inputs: JobInputs, steps: Sequence[str], job_dir: Path | None
+) -> Iterator[SluiceError]:
     if "extractor" in steps and inputs.input is not None:
         from tasks.extractor.extraction import result_url_unknown
         from tasks.extractor.urls import is_result_url
@@ -159,7 +162,7 @@ def _import(config: PipelineConfig, inputs: JobInputs, steps: Sequence[str]) -> 
         elif not list(_tls(config, inputs, steps)):
             from tasks.http_import import importer as http_import
 
-            yield from http_import.findings(config, inputs.input)
+            yield from http_import.findings(config, inputs.input, job_dir=job_dir)
 
 
 def _disk(

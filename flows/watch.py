@@ -164,25 +164,29 @@ def human_seconds(seconds: float) -> str:
     return f"{seconds // 3600:.0f} h {seconds % 3600 // 60:.0f} min"
 
 
-def record_end(api: PrefectApi, job_id: str, signal_name: str) -> None:
-    """Record the end of a process that a signal ends; a worker passes a cancel on as one."""
+def record_end(api: PrefectApi, job_id: str, signal_name: str) -> str:
+    """Record the end of a process that a signal ends, and say what it was: a worker passes a cancel on as one."""
     if cancel_asked(api, job_id):
         api.set_state(job_id, "CANCELLED", message="cancelled in the Prefect UI", force=True)
-        return
+        return CANCEL
     api.set_labels(job_id, {"job.stopped_by": signal_name})
     api.set_state(job_id, "CRASHED", name="Stopped", message=f"stopped by {signal_name}", force=True)
+    return signal_name
 
 
-def end_now(address: ApiAddress, job_id: str, signal_name: str, farewell: Callable[[], Any]) -> None:
-    """Record ``stopped`` and end the process although threads still work. Their files have no final names.
+def end_now(address: ApiAddress, job_id: str, signal_name: str, farewell: Callable[[str], Any]) -> None:
+    """Record the end of a job and end the process although threads still work. Their files have no final names.
 
-    The record gets ``LAST_WORDS`` seconds: a server that hangs does not keep the process.
+    ``farewell`` is told why it ends: ``CANCEL``, or the signal, also when the API has not said. The record gets
+    ``LAST_WORDS`` seconds: a server that hangs does not keep the process.
     """
+    reason = signal_name
 
     def record() -> None:
+        nonlocal reason
         try:
             with PrefectApi(address, timeout=LAST_WORDS, patience=0) as api:
-                record_end(api, job_id, signal_name)
+                reason = record_end(api, job_id, signal_name)
         except SluiceError as error:
             logger.error("the stop could not be recorded: %s", error.message)
 
@@ -190,6 +194,6 @@ def end_now(address: ApiAddress, job_id: str, signal_name: str, farewell: Callab
     last_words.start()
     last_words.join(LAST_WORDS)
     try:
-        farewell()
+        farewell(reason)
     finally:
         os._exit(exit_code_of(signal_name))

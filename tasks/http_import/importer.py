@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from config import PipelineConfig
@@ -11,8 +12,8 @@ from tasks.shared.answer import place
 from tasks.shared.download import Downloader
 from tasks.shared.errors import InputError, SluiceError
 from tasks.shared.http import ServiceClient
-from tasks.shared.imports import ImportDirectory
-from tasks.shared.ndjson import CORE, is_consent_name
+from tasks.shared.imports import IMPORT, ImportDirectory
+from tasks.shared.ndjson import CORE, existing_file, is_consent_name
 from tasks.shared.parallel import for_each
 from tasks.shared.step import StepContext, StepResult
 from tasks.shared.stop import Stop
@@ -30,9 +31,11 @@ ClientFactory = Callable[[PipelineConfig, StepContext | None], ServiceClient]
 
 
 def findings(
-    config: PipelineConfig, url: str | None = None, *, client: ClientFactory | None = None
+    config: PipelineConfig, url: str | None = None, *, job_dir: Path | None = None, client: ClientFactory | None = None
 ) -> list[SluiceError]:
     """Everything that would stop the import of ``url``, or of the configured URLs.
+
+    Nothing is asked about a file that a job in ``job_dir`` has already: its URL may have expired.
 
     References: ``url-invalid``, ``url-credentials``, ``url-duplicate``, ``name-clash``, ``url-refused`` (the server
     says that there is nothing to have), and those of ``ServiceClient.probe`` for a host that cannot be reached, once
@@ -44,18 +47,18 @@ def findings(
         return problems
     silent: set[str] = set()
     with (client or _client)(config, None) as probing:
-        for each in urls:
-            host = urlsplit(each).netloc.lower()
-            if host in silent:
+        for named in named_urls(urls):
+            host = urlsplit(named.url).netloc.lower()
+            if host in silent or (job_dir is not None and existing_file(job_dir / IMPORT, named.base) is not None):
                 continue
             try:
-                status = probing.probe(each)
+                status = probing.probe(named.url)
             except SluiceError as error:
                 silent.add(host)
                 problems.append(error)
                 continue
             if status in _REFUSED:
-                problems.append(_refused(each, status))
+                problems.append(_refused(named.url, status))
     return problems
 
 

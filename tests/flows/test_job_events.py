@@ -120,10 +120,11 @@ def test_a_stop_says_why(job: RunningJob, reason: str, state: Any) -> None:
     assert [entry.head.position for entry in read_events(job.directory.path)][2:] == [4, 4]
 
 
-def test_a_process_that_does_not_wait_for_its_threads_tells_its_end(job: RunningJob) -> None:
-    job.leave("SIGINT")
-    assert told(job) == [Job(state="stopped", reason="SIGINT")]
-    assert document(job).state == "stopped"
+@pytest.mark.parametrize(("reason", "state"), [("cancel", "cancelled"), ("SIGINT", "stopped")])
+def test_a_process_that_does_not_wait_for_its_threads_tells_its_end(job: RunningJob, reason: str, state: Any) -> None:
+    job.leave(reason)
+    assert told(job) == [Job(state=state, reason=reason)]
+    assert document(job).state == state
 
 
 def test_a_failure_is_told_also_when_the_record_cannot_be_written(job: RunningJob) -> None:

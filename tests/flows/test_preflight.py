@@ -179,6 +179,15 @@ class TestDisk:
         assert found("local_import", job={"job_dir": tmp_path / "jobs" / "job"}) == {}
 
 
+def test_a_job_that_goes_on_asks_only_for_the_urls_it_has_no_file_of(found, tmp_path):
+    with loopback([Reply(404)]) as server:
+        url = f"{server.url}/Patient.ndjson"
+        assert list(found("http_import", input=url)) == ["url-refused"]
+        (tmp_path / "jobs" / "job" / "import").mkdir(parents=True)
+        (tmp_path / "jobs" / "job" / "import" / "Patient.ndjson").write_bytes(LINE)
+        assert found("http_import", input=url, job={"job_dir": tmp_path / "jobs" / "job"}) == {}
+
+
 class TestSizesOverHttp:
     def test_the_sizes_that_the_server_gives_count(self):
         with loopback([Reply(200, b"x" * 900)]) as server:

@@ -95,10 +95,14 @@ def test_a_cancel_in_the_ui_or_a_run_that_was_removed_stops_the_job(prefect, run
     assert cancel_asked(prefect.api, JOB) is asked
 
 
-@pytest.mark.parametrize(("before", "after"), [("RUNNING", "Stopped"), ("CANCELLING", "Cancelled")])
-def test_a_process_that_ends_in_a_hurry_records_whether_it_was_stopped_or_its_job_cancelled(prefect, before, after):
+@pytest.mark.parametrize(
+    ("before", "after", "reason"), [("RUNNING", "Stopped", "SIGTERM"), ("CANCELLING", "Cancelled", "cancel")]
+)
+def test_a_process_that_ends_in_a_hurry_records_whether_it_was_stopped_or_its_job_cancelled(
+    prefect, before, after, reason
+):
     prefect.run = {"state_type": before}
-    record_end(prefect.api, JOB, "SIGTERM")
+    assert record_end(prefect.api, JOB, "SIGTERM") == reason
     assert prefect.states == [after]
 
 

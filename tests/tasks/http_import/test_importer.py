@@ -139,6 +139,18 @@ def test_a_url_with_nothing_behind_it_is_an_input_finding(status: int) -> None:
     assert "CANARY" not in found[0].render()
 
 
+def test_a_file_that_the_job_has_is_not_asked_for_again_though_its_url_has_expired(tmp_path: Path) -> None:
+    replies = {"/a.ndjson": Reply(200, PATIENT), "/b.ndjson": Reply(200, PATIENT)}
+    with loopback(lambda seen: replies[seen.target]) as server:
+        urls = (f"{server.url}/a.ndjson", f"{server.url}/b.ndjson")
+        run(context(tmp_path, urls[0]))
+        replies["/a.ndjson"] = Reply(403)
+        assert references(findings(config(*urls))) == ["url-refused"]
+        assert findings(config(*urls), job_dir=tmp_path / "job") == []
+        run(context(tmp_path, *urls))
+    assert set(imported(tmp_path)) == {"a.ndjson.zst", "b.ndjson.zst"}
+
+
 @pytest.mark.parametrize("status", [405, 500, 503])
 def test_any_other_answer_counts_as_reachable(status: int) -> None:
     with loopback([Reply(status)]) as server:
