@@ -70,6 +70,7 @@ def _steps(facts: Facts) -> Iterator[Finding]:
     yield from _import_first(facts.steps)
     yield from _waits(facts.steps)
     yield from _repeated(facts.steps)
+    yield from _after_flattening(facts.steps)
 
 
 def _import_first(steps: tuple[StepName | None, ...]) -> Iterator[Finding]:
@@ -106,6 +107,18 @@ def _repeated(steps: tuple[StepName | None, ...]) -> Iterator[Finding]:
         if step is not None and step not in repeatable and step in steps[:index]:
             message = f"{step} is in the list a second time"
             yield Finding("steps-repeated", f"{_STEPS}[{index}]", message, "only wait and validation may repeat")
+
+
+def _after_flattening(steps: tuple[StepName | None, ...]) -> Iterator[Finding]:
+    """The rules allow it, and corrected files in a wait's directory make it work; else it fails when it is reached."""
+    if StepName.FLATTENING not in steps:
+        return
+    for index in range(steps.index(StepName.FLATTENING) + 1, len(steps)):
+        step = steps[index]
+        if step in {StepName.VALIDATION, StepName.PSEUDONYMIZER}:
+            message = f"{step} comes after flattening, whose tables it cannot read"
+            hint = "put it before flattening; else it needs a wait in between, with FHIR data in its directory"
+            yield Finding("steps-after-flattening", f"{_STEPS}[{index}]", message, hint, level="warning")
 
 
 # --- keys that an enabled step needs --------------------------------------------------------------------------

@@ -18,7 +18,7 @@ STEPS = "pipeline.enabled_steps"
 
 def step_errors(*steps: StepName) -> set[str]:
     facts = Facts(PipelineConfig(), frozenset(), frozenset(), steps)
-    return {f.reference for f in check(facts) if f.reference.startswith("steps-")}
+    return {f.reference for f in check(facts) if f.reference.startswith("steps-") and f.level == "error"}
 
 
 @pytest.mark.parametrize(
@@ -51,6 +51,20 @@ def test_step_rules(loader: Loader, steps: Any, expected: Any) -> None:
         assert loader.load(text, env=env).config.pipeline.enabled_steps
     else:
         assert set(loader.errors(text, env=env)) == expected
+
+
+@pytest.mark.parametrize(
+    ("steps", "at"),
+    [
+        ("extractor, flattening, validation, pseudonymizer", [2, 3]),
+        ("extractor, validation, pseudonymizer, flattening, wait, send", []),
+        ("extractor, validation, flattening, wait, validation, send", [4]),
+    ],
+)
+def test_a_step_that_cannot_read_the_tables_before_it_is_warned_of(steps: str, at: list[int]) -> None:
+    facts = Facts(PipelineConfig(), frozenset(), frozenset(), tuple(map(StepName, steps.split(", "))))
+    found = {(f.key, f.level) for f in check(facts) if f.reference == "steps-after-flattening"}
+    assert found == {(f"{STEPS}[{index}]", "warning") for index in at}
 
 
 def test_steps_must_be_given(errors: Errors) -> None:
