@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import fcntl
 import os
+import random
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from hypothesis import HealthCheck, settings
+
+# A busy machine is no failure. Every run draws the same examples: one that fails now would have failed before, too.
+# Others are drawn with --hypothesis-profile=explore, which is for looking for them.
+settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=1000)
+settings.load_profile("suite")
 
 # Before anything imports Prefect: nothing of the user's settings, nothing of the user's home.
 for name in [key for key in os.environ if key.startswith(("PREFECT_", "APP_"))]:
@@ -172,13 +182,32 @@ def ask_prefect(method: str, url: str, body: object = None) -> Any:
     return answer.json() if answer.content else None
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     """Wait for something that another process does."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
             raise AssertionError("it did not happen in time")
         time.sleep(0.02)
+
+
+def free_ports(count: int = 1) -> int:
+    """The first of so many ports in a row that nobody listens on now, for programs that cannot choose one themselves.
+
+    They lie below the ports that systems give out by themselves, and each worker process of the tests has its own:
+    nobody takes one between this look and the program that is told to listen there.
+    """
+    share = 10_000 // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    start = 20_000 + share * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    for first in random.Random().sample(range(start, start + share - count), share - count):
+        with ExitStack() as bound:
+            try:
+                for port in range(first, first + count):
+                    bound.enter_context(closing(socket.create_server(("127.0.0.1", port))))
+            except OSError:
+                continue
+            return first
+    raise AssertionError("no free ports")
 
 
 def processes_with(text: str) -> Sequence[int]:

@@ -82,9 +82,9 @@ def test_an_error_has_line_and_column() -> None:
 
 
 def test_hostile_nesting_and_alias_bombs_end_soon() -> None:
-    started = time.monotonic()
+    started = time.process_time()
     bomb = "a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12))
     for text in ("[" * 200_000, "{a: " * 200_000, bomb):
         with pytest.raises(DocumentError):
             parse_document(text)
-    assert time.monotonic() - started < 20
+    assert time.process_time() - started < 20

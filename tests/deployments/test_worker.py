@@ -27,10 +27,10 @@ def end(number, frame):
     sys.exit(143)
 signal.signal(signal.SIGTERM, end)
 pathlib.Path("begun").touch()
-time.sleep(60)
+time.sleep(600)
 """
 WORKER = """
-import signal, subprocess, sys
+import pathlib, signal, subprocess, sys
 run = subprocess.Popen([sys.executable, "run.py", "the run", sys.argv[1]], start_new_session=True)
 def end(number, frame):
     run.kill()  # as Prefect's worker does
@@ -38,6 +38,7 @@ def end(number, frame):
     sys.exit(7)
 signal.signal(signal.SIGTERM, end)
 signal.signal(signal.SIGINT, end)
+pathlib.Path("works").touch()
 while True:
     signal.pause()
 """
@@ -47,7 +48,7 @@ SUPERVISE = "import sys; from deployments.worker import supervise; sys.exit(supe
 class Supervised:
     """A stand-in for Prefect's worker with one run, supervised."""
 
-    def __init__(self, place: Path, *, ends_after: float, patience: float = 15.0) -> None:
+    def __init__(self, place: Path, *, ends_after: float, patience: float) -> None:
         self.place = place
         (place / "run.py").write_text(RUN)
         (place / "worker.py").write_text(WORKER)
@@ -56,6 +57,7 @@ class Supervised:
             [sys.executable, "-c", SUPERVISE.format(patience), "--", *command], cwd=place, env={"PYTHONPATH": str(ROOT)}
         )
         wait_until((place / "begun").exists)
+        wait_until((place / "works").exists)
 
     def ended(self) -> bool:
         """Whether the run could end by itself."""
@@ -66,26 +68,26 @@ class Supervised:
 def test_the_run_ends_by_itself_before_its_worker_does_and_the_code_is_the_worker_s(
     tmp_path: Path, number: signal.Signals
 ) -> None:
-    supervised = Supervised(tmp_path, ends_after=0.3)
+    supervised = Supervised(tmp_path, ends_after=0.3, patience=60)
     supervised.process.send_signal(number)
-    assert supervised.process.wait(20) == 7
+    assert supervised.process.wait(60) == 7
     assert supervised.ended()
 
 
 def test_a_run_that_does_not_end_in_time_is_killed_with_the_worker(tmp_path: Path) -> None:
-    supervised = Supervised(tmp_path, ends_after=60, patience=0.3)
+    supervised = Supervised(tmp_path, ends_after=600, patience=0.3)
     supervised.process.terminate()
-    assert supervised.process.wait(20) == 7
+    assert supervised.process.wait(60) == 7
     assert not supervised.ended()
 
 
 def test_a_second_signal_waits_no_longer(tmp_path: Path) -> None:
-    supervised = Supervised(tmp_path, ends_after=60)
+    supervised = Supervised(tmp_path, ends_after=600, patience=600)
     supervised.process.terminate()
     (worker,) = children(supervised.process.pid)
     wait_until(lambda: Path(f"/proc/{worker}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T")
     supervised.process.terminate()
-    assert supervised.process.wait(10) == 7
+    assert supervised.process.wait(60) == 7
     assert not supervised.ended()
 
 

@@ -17,12 +17,15 @@ from deployments.sandbox.serve import serve_in_thread
 from tests.conftest import wait_until
 from tests.docs.place import Place
 
+HELD = 3600.0
+"""Seconds that a job takes for each of its parts: however busy this machine is, none ends by itself."""
+
 
 class Server:
-    """A server that takes its time: a patient a second."""
+    """The sandbox extraction server."""
 
     def __init__(self, url: str) -> None:
-        self.client = httpx.Client(base_url=url, trust_env=False)
+        self.client = httpx.Client(base_url=url, trust_env=False, timeout=60)
 
     def submit(self) -> str:
         """Submit the demo's query; the status URL."""
@@ -37,8 +40,9 @@ class Server:
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    options = ExtractionOptions(batchsize=1, maxconcurrency=1, batch_delay=1.0, state=tmp_path / "extraction-state")
+def server(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Server]:
+    delay: float = getattr(request, "param", HELD)
+    options = ExtractionOptions(batchsize=1, maxconcurrency=1, batch_delay=delay, state=tmp_path / "extraction-state")
     with serve_in_thread(extraction_service(options)) as served:
         server = Server(served.url)
         with server.client:
@@ -64,22 +68,23 @@ def test_the_server_s_jobs_are_looked_at_and_controlled_as_the_page_says(place: 
     assert (place.directory / "ids.txt").stat().st_mode & 0o777 == 0o600
 
     job = place.known["extraction_id"] = server.submit().rpartition("/")[2]
-    wait_until(lambda: server.state(job) == "RUNNING_PROCESS_BATCH")
+    wait_until(lambda: server.state(job).startswith("RUNNING"))
     place.run("sluice extraction pause config.yaml ID")
-    wait_until(lambda: server.state(job) == "PAUSED")
+    assert server.state(job) == "PAUSED"
     assert job in place.run("sluice extraction list config.yaml --status PAUSED")
     assert "PAUSED" in place.run("sluice extraction show config.yaml ID")
     place.run("sluice extraction resume config.yaml ID")
     assert server.state(job).startswith("RUNNING")
     assert "high" in place.run("sluice extraction prioritize config.yaml ID --priority high")
     place.run("sluice extraction cancel config.yaml ID")
-    wait_until(lambda: server.state(job) == "CANCELLED")
+    assert server.state(job) == "CANCELLED"
     place.run("sluice extraction delete config.yaml ID")
     assert server.client.get(f"/fhir/Task/{job}").status_code == 404
 
 
 @pytest.mark.campaign
 @pytest.mark.timeout(240)
+@pytest.mark.parametrize("server", [0.0], indirect=True)
 def test_the_result_of_a_job_that_is_complete_is_imported_by_its_status_url(place: Place, server: Server) -> None:
     place.known["status_url"] = server.submit()
     job = place.known["status_url"].rpartition("/")[2]

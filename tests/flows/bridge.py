@@ -40,11 +40,11 @@ class Bridge:
     def close(self) -> None:
         """Cut every connection."""
         self._listener.shutdown(socket.SHUT_RDWR)
+        self._threads[0].join()  # from here on there are no more connections
         self._listener.close()
-        with self._lock:
-            for each in self._sockets:
-                with suppress(OSError):
-                    each.shutdown(socket.SHUT_RDWR)
+        for each in self._sockets:
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
             thread.join()
         for each in self._sockets:
@@ -54,11 +54,14 @@ class Bridge:
         while True:
             try:
                 near, _ = self._listener.accept()
-                far = socket.create_connection(self._upstream)
             except OSError:
                 return
-            with self._lock:
-                self._sockets += [near, far]
+            try:
+                far = socket.create_connection(self._upstream)
+            except OSError:
+                near.close()
+                continue
+            self._sockets += [near, far]
             for way in ((near, far, True), (far, near, False)):
                 thread = threading.Thread(target=self._carry, args=way, daemon=True)
                 self._threads.append(thread)

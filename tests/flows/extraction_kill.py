@@ -151,7 +151,7 @@ class Extractor:
         self._put_faults(*rules)
 
     def _put_faults(self, *rules: dict[str, Any]) -> None:
-        httpx.put(f"{self.url}/_sandbox/faults", json=list(rules), trust_env=False).raise_for_status()
+        httpx.put(f"{self.url}/_sandbox/faults", json=list(rules), trust_env=False, timeout=60).raise_for_status()
 
     def _get(self, path: str) -> httpx.Response:
         return httpx.get(f"{self.url}{path}", trust_env=False, timeout=60).raise_for_status()
@@ -197,7 +197,7 @@ class ExtractionTrial(Trial):
         """Launch, and wait until the extraction step begins, or goes on."""
         before = self.begins("1-extractor")
         child = self.launch()
-        wait_until(lambda: self.begins("1-extractor") > before or child.poll() is not None, 60)
+        wait_until(lambda: self.begins("1-extractor") > before or child.poll() is not None, 90)
         return child
 
     def kill(self, child: subprocess.Popen[bytes]) -> bool:

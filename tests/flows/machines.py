@@ -117,7 +117,8 @@ class Worker:
     def thaw(self) -> None:
         """Let everything of it go on, as when the lid of a laptop is opened."""
         for pid in (self.process.pid, *descendants(self.process.pid)):
-            os.kill(pid, signal.SIGCONT)
+            with contextlib.suppress(ProcessLookupError):  # a run may come to its end meanwhile
+                os.kill(pid, signal.SIGCONT)
 
     def die(self, *, idle: bool = False) -> None:
         """``kill -9`` for the worker and everything it started, as when the machine loses its power.

@@ -33,9 +33,10 @@ def test_a_job_killed_in_its_submission_its_polls_and_its_downloads_ends_as_if_u
     print(f"seed {SEED}, moments {moments}")
     hospital = write_hospital(tmp_path / "hospital", 12)
     with trial(tmp_path / "trial", hospital, migrated_database, api=prefect_api) as job:
-        job.server.slow(submission=1.0, megabyte=0.6, cut=draw.randrange(8))
+        # Slow enough that the job is still at it when it is to be killed, however late this process has its turn.
+        job.server.slow(submission=3.0, megabyte=2.0, cut=draw.randrange(8))
         child = job.launch()
-        wait_until(lambda: bool(job.server.submissions()), 60)
+        wait_until(lambda: bool(job.server.submissions()), 90)
         time.sleep(moments[0])
         assert job.kill(child)
         assert not job.complete_files()
@@ -45,12 +46,12 @@ def test_a_job_killed_in_its_submission_its_polls_and_its_downloads_ends_as_if_u
         assert job.kill(child)
 
         child = job.launch()
-        wait_until(lambda: bool(job.complete_files()), 60)
+        wait_until(lambda: bool(job.complete_files()), 90)
         time.sleep(moments[2])
         assert job.kill(child)
         assert job.complete_files()
 
-        job.server.slow(submission=0.0, megabyte=0.0)
+        job.server.slow(submission=0.0, megabyte=0.6)
         check(job, job.refuses_a_second_process(), hospital, None)
 
 

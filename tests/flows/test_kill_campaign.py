@@ -72,7 +72,7 @@ class Server:
 
     def posts(self) -> list[dict[str, int]]:
         """The transactions it got."""
-        requests = httpx.get(f"{self.url}/_sandbox/requests", trust_env=False).json()["requests"]
+        requests = httpx.get(f"{self.url}/_sandbox/requests", trust_env=False, timeout=60).json()["requests"]
         return [request for request in requests if request["method"] == "POST"]
 
     def slow(self, seconds: float) -> None:
@@ -85,7 +85,7 @@ class Server:
             "method": "POST",
             "times": None,
         }
-        httpx.put(f"{self.url}/_sandbox/faults", json=[rule], trust_env=False).raise_for_status()
+        httpx.put(f"{self.url}/_sandbox/faults", json=[rule], trust_env=False, timeout=60).raise_for_status()
 
 
 @contextlib.contextmanager
@@ -96,11 +96,11 @@ def server(directory: Path) -> Iterator[Server]:
         cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
-        wait_until(ready.exists, 60)
+        wait_until(ready.exists, 90)
         yield Server(json.loads(ready.read_text())["urls"]["fhir"].removesuffix("/fhir"))
     finally:
         child.terminate()
-        child.wait(timeout=20)
+        child.wait(timeout=60)
 
 
 @dataclass
@@ -159,7 +159,7 @@ class Trial:
         os.killpg(child.pid, signal.SIGKILL)
         child.wait()
         self.kills += 1
-        wait_until(lambda: not processes_with(str(self.directory / "jobs")), 15)
+        wait_until(lambda: not processes_with(str(self.directory / "jobs")), 60)
         if (job := self.job) is not None:
             for path in job.glob("import/*"):
                 if not path.name.endswith(".part"):
@@ -191,7 +191,7 @@ class Trial:
         """How often a step (``1-local_import``) began."""
         return self.log.count(f"step {step.replace('-', ' ', 1)} begins")
 
-    def finish(self, child: subprocess.Popen[bytes], seconds: float = 90) -> dict[str, Any]:
+    def finish(self, child: subprocess.Popen[bytes], seconds: float = 150) -> dict[str, Any]:
         """The job's status as printed by a command that is left alone and succeeds."""
         assert child.wait(timeout=seconds) == 0, (self.directory / "stderr.txt").read_text()
         status: dict[str, Any] = json.loads((self.directory / "stdout.txt").read_text())
@@ -282,7 +282,7 @@ def test_a_job_killed_in_its_import_in_its_start_and_in_its_send_ends_as_if_undi
     print(f"seed {SEED}, moments {moments}")
     with trial(tmp_path, migrated_database, files=60, observations=40) as (job, texts):
         child = job.launch()
-        wait_until(lambda: "step 1 local_import begins" in job.log, 30)
+        wait_until(lambda: "step 1 local_import begins" in job.log, 90)
         time.sleep(moments[0])
         assert job.kill(child)
 
@@ -290,11 +290,12 @@ def test_a_job_killed_in_its_import_in_its_start_and_in_its_send_ends_as_if_undi
         time.sleep(moments[1])
         job.kill(child)
 
-        job.server.slow(0.05)
+        # Slow enough that it is still sending when it is to be killed, however late this process has its turn.
+        job.server.slow(0.2)
         assert job.finish(job.launch())["state"] == "waiting"
         assert job.server.posts() == []
         child = job.launch()
-        wait_until(lambda: "step 3 send begins" in job.log, 30)
+        wait_until(lambda: "step 3 send begins" in job.log, 90)
         time.sleep(moments[2])
         assert job.kill(child)
 

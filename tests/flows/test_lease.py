@@ -11,12 +11,14 @@ import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import datetime, timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 
+from flows.api import Json
 from flows.lease import Lease, LeaseTakenError, LeaseTimes, Limits, lease_api, limit_name
 from flows.lock import JobBusyError, JobLock, is_held
 from flows.server import ApiAddress, spawn, wait_until_up
@@ -24,8 +26,11 @@ from tasks.shared.errors import NetworkError, SluiceError
 from tests.conftest import ROOT, Commands, seed, wait_until
 from tests.flows.machines import other_machine
 
-QUICK = LeaseTimes(lease=1.0, margin=1.0, renew=0.1, retry=0.05, give_up=0.4, call=1.0)
-FROZEN = LeaseTimes(lease=1.0, margin=1.0, renew=3600.0)
+FROZEN = LeaseTimes(renew=3600.0)
+"""Of a holder that never renews."""
+EAGER = LeaseTimes(renew=0.05)
+HOLDS = FROZEN.lease + FROZEN.margin
+"""Seconds behind its last renewal for which a lease holds."""
 
 HOLDER = """
 import sys, time
@@ -53,7 +58,7 @@ class Holder:
         assert self.process.stdout.readline() == f"{word}\n"
 
     def release(self) -> None:
-        self.process.communicate("\n", timeout=30)
+        self.process.communicate("\n", timeout=60)
 
     def kill(self) -> None:
         self.process.kill()
@@ -87,6 +92,31 @@ def limits(api: ApiAddress) -> Iterator[Limits]:
         yield found
 
 
+class Clock:
+    """The server's clock, which stands where it is put: no lease lapses because this machine is busy."""
+
+    def __init__(self) -> None:
+        self.moment: datetime | None = None
+
+    def after(self, found: Json, seconds: float) -> None:
+        """So long after the last renewal of a limit."""
+        self.moment = datetime.fromisoformat(str(found["updated"])) + timedelta(seconds=seconds)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(Limits, "now", lambda _: clock.moment)
+    return clock
+
+
+def of_job(limits: Limits, job: str) -> Json:
+    """The limit of a job."""
+    found = limits.find(limit_name(job))
+    assert found
+    return found
+
+
 def taken(api: ApiAddress, job: str) -> Lease | None:
     """The lease, if it can be had."""
     try:
@@ -96,8 +126,11 @@ def taken(api: ApiAddress, job: str) -> Lease | None:
 
 
 @contextmanager
-def fake_api(answers: Mapping[str, object]) -> Iterator[ApiAddress]:
-    """A Prefect API that gives one answer to each method, ``None`` being 404, until it goes away."""
+def fake_api(answers: Mapping[str, object], asked: list[str] | None = None) -> Iterator[ApiAddress]:
+    """A Prefect API that gives one answer to each method, ``None`` being 404, until it goes away.
+
+    The methods of the requests it answered are in ``asked``.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -108,6 +141,8 @@ def fake_api(answers: Mapping[str, object]) -> Iterator[ApiAddress]:
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
+            if asked is not None:
+                asked.append(self.command)
 
         do_POST = do_PATCH = do_DELETE = do_GET  # noqa: N815 - the names http.server looks for
 
@@ -198,41 +233,51 @@ class TestTwoMachines:
 
 
 class TestLease:
-    def test_a_lapsed_lease_is_replaced_and_a_living_one_is_not(self, api: ApiAddress) -> None:
+    def test_a_lapsed_lease_is_replaced_and_a_living_one_is_not(
+        self, api: ApiAddress, limits: Limits, clock: Clock
+    ) -> None:
         job = str(uuid4())
         dead = Lease(api, job, times=FROZEN).acquire()
+        left = of_job(limits, job)
+        clock.after(left, HOLDS - 0.001)
         assert taken(api, job) is None
-        replaced: list[Lease] = []
-
-        def replace() -> bool:
-            lease = taken(api, job)
-            replaced.extend([lease] if lease else [])
-            return bool(replaced)
-
-        wait_until(replace, 10)
-        assert taken(api, job) is None
+        clock.after(left, HOLDS)
+        replaced = taken(api, job)
+        assert replaced is not None
+        assert taken(api, job) is None, "it was made later than the one that has just lapsed"
         dead.release()
         assert taken(api, job) is None, "a holder that comes back does not give back what another has"
-        replaced[0].release()
+        replaced.release()
 
-    def test_a_renewed_lease_does_not_lapse(self, api: ApiAddress) -> None:
+    def test_a_lease_lapses_by_the_clock_of_the_server(self, api: ApiAddress, limits: Limits) -> None:
         job = str(uuid4())
-        lease = Lease(api, job, times=QUICK).acquire()
-        until = time.monotonic() + QUICK.lease + QUICK.margin + 1.5
-        while time.monotonic() < until:
-            assert taken(api, job) is None
-            time.sleep(0.1)
-        lease.release()
+        short = LeaseTimes(lease=0.5, margin=0.5, renew=3600.0)
+        dead = Lease(api, job, times=short).acquire()
+        wait_until(lambda: not limits.holds(of_job(limits, job), short))
+        replaced = Lease(api, job, times=short).acquire()
+        assert replaced.limit != dead.limit
+        dead.release()
+        replaced.release()
 
-    def test_of_many_that_replace_a_lapsed_lease_one_gets_it(self, api: ApiAddress, limits: Limits) -> None:
+    def test_a_renewed_lease_does_not_lapse(self, api: ApiAddress, limits: Limits, clock: Clock) -> None:
+        job = str(uuid4())
+        lost: list[SluiceError] = []
+        lease = Lease(api, job, lost=lost.append, times=EAGER).acquire()
+        before = of_job(limits, job)
+        clock.after(before, HOLDS)
+        assert not limits.holds(before, EAGER)
+        wait_until(lambda: bool(of_job(limits, job)["updated"] > before["updated"]))
+        assert taken(api, job) is None
+        lease.release()
+        assert not lost
+
+    def test_of_many_that_replace_a_lapsed_lease_one_gets_it(
+        self, api: ApiAddress, limits: Limits, clock: Clock
+    ) -> None:
         job = str(uuid4())
         dead = Lease(api, job, times=FROZEN).acquire()
-
-        def lapsed() -> bool:
-            found = limits.find(limit_name(job))
-            return found is not None and not limits.holds(found, FROZEN)
-
-        wait_until(lapsed, 10)
+        # It has lapsed just now: whoever replaces it has a lease that holds, however long the others take.
+        clock.after(of_job(limits, job), HOLDS)
         gate = threading.Barrier(6)
 
         def one() -> Lease | None:
@@ -243,31 +288,32 @@ class TestLease:
             winners = [lease for lease in pool.map(lambda _: one(), range(6)) if lease]
         assert len(winners) == 1
         dead.release()
-        found = limits.find(limit_name(job))
-        assert found, "a holder that comes back removes its own limit only"
-        assert found["id"] == winners[0].limit
+        assert of_job(limits, job)["id"] == winners[0].limit, "a holder that comes back removes its own limit only"
         winners[0].release()
 
     def test_a_holder_whose_limit_is_gone_does_not_go_on(self, api: ApiAddress, limits: Limits) -> None:
         lost: list[SluiceError] = []
-        lease = Lease(api, str(uuid4()), lost=lost.append, times=QUICK).acquire()
+        lease = Lease(api, str(uuid4()), lost=lost.append, times=EAGER).acquire()
         assert limits.remove(str(lease.limit))
-        wait_until(lambda: bool(lost), 10)
+        wait_until(lambda: bool(lost))
         assert lost[0].reference == "job-lease-lost"
         assert lost[0].exit_code == 3
         lease.release()
 
     def test_a_holder_that_cannot_renew_ends_before_the_lease_does(self) -> None:
         """The API answers until it goes away: here a service that has no limits, and then none at all."""
+        times = LeaseTimes(lease=45.0, renew=0.05, retry=0.05, give_up=0.4)
         lost: list[float] = []
+        asked: list[str] = []
         answers = {"POST": {"id": "x"}, "PATCH": {}, "GET": None, "DELETE": {}}
-        with fake_api(answers) as address:
-            lease = Lease(address, "x", lost=lambda _: lost.append(time.monotonic()), times=QUICK).acquire()
-            time.sleep(0.3)
+        with fake_api(answers, asked) as address:
+            lease = Lease(address, "x", lost=lambda _: lost.append(time.monotonic()), times=times).acquire()
+            wait_until(lambda: asked.count("PATCH") >= 3)
             assert not lost
             gone = time.monotonic()
-        wait_until(lambda: bool(lost), 10)
-        assert lost[0] - gone < QUICK.lease
+        wait_until(lambda: bool(lost), 60)
+        assert lost[0] - gone < times.lease
+        assert LeaseTimes().give_up + 3 * LeaseTimes().call <= LeaseTimes().lease
         lease.limit = None
         lease.release()
 
@@ -297,7 +343,7 @@ class TestLease:
         limit = child.stdout.readline().strip()
         with Limits(api) as limits:
             assert limits.remove(limit)
-        _, err = child.communicate(timeout=30)
+        _, err = child.communicate(timeout=60)
         assert child.returncode == exit_code
         assert "error[job-lease-lost]" in err
         assert "hint:" in err

@@ -122,7 +122,7 @@ def test_an_extraction_that_is_killed_while_it_is_polled_and_continued(
 
     server.override = busy
     child = sluice.start("pipeline", "start", "config.yaml", "query.json")
-    wait_until(lambda: any("/__status/" in seen.target for seen in server.seen))
+    wait_until(lambda: any("/__status/" in seen.target for seen in server.seen), 90)
     child.send_signal(signal.SIGKILL)
     out, _ = child.communicate()
     job = tmp_path / "jobs" / out.split()[1]

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from tests.conftest import ask_prefect
+from tests.conftest import ask_prefect, wait_until
 from tests.flows.conftest import write_input
 
 
@@ -159,18 +159,16 @@ def test_job_run_repeats_a_completed_step_only_with_force_and_resets_what_follow
 
 def test_a_second_process_on_a_running_job_is_refused_with_exit_code_4(sluice, project, fhir):
     job = sluice("pipeline", "start", "config.yaml").job
-    fhir.faults({"action": "delay", "seconds": 25, "path": "/fhir*", "method": "POST", "times": 1})
+    fhir.faults({"action": "delay", "seconds": 600, "path": "/fhir*", "method": "POST", "times": 1})
     running = sluice.start("pipeline", "continue", "config.yaml", job)
-    for _ in range(200):
-        if json.loads(sluice("pipeline", "status", "config.yaml", job, "--json").out)["state"] == "running":
-            break
+    wait_until(lambda: status_of(sluice, job)["state"] == "running", 90)
     second = sluice("pipeline", "continue", "config.yaml", job)
     assert second.code == 4
     assert "error[job-busy]" in second.err
     deletion = sluice("job", "delete", "config.yaml", job)
     assert deletion.code == 4
     running.send_signal(signal.SIGTERM)
-    running.communicate(timeout=60)
+    running.communicate(timeout=120)
     assert running.returncode == 143
     fhir.faults()
     assert sluice("pipeline", "continue", "config.yaml", job).code == 0
@@ -252,7 +250,7 @@ def test_a_reader_that_goes_away_does_not_fail_the_run(sluice, project):
     job = child.stdout.readline().split()[1]
     child.stdout.close()
     child.stdout = None
-    child.wait(timeout=60)
+    child.wait(timeout=120)
     assert child.returncode == 0
     assert status_of(sluice, job)["state"] == "waiting"
 

@@ -50,7 +50,7 @@ def worker(sluice: Commands, prefect_api: str, pool: str) -> Iterator[subprocess
             [sys.executable, "-m", "prefect", "worker", "start", "--pool", pool],
             cwd=sluice.cwd, env=Prefect(sluice, prefect_api).environment, stdout=file, stderr=file,
         )  # fmt: skip
-        wait_until(lambda: b"started!" in log.read_bytes(), 60)
+        wait_until(lambda: b"started!" in log.read_bytes(), 120)
         yield process
         process.send_signal(signal.SIGINT)
         process.wait(timeout=60)

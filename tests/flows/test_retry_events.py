@@ -48,7 +48,7 @@ def urls() -> Iterator[dict[str, str]]:
 def fail(url: str, *rules: dict[str, Any]) -> None:
     """Let requests fail once each."""
     faults = [{"action": "status", "status": 503, "times": 1} | rule for rule in rules]
-    httpx.put(f"{url}/_sandbox/faults", json=faults, trust_env=False).raise_for_status()
+    httpx.put(f"{url}/_sandbox/faults", json=faults, trust_env=False, timeout=60).raise_for_status()
 
 
 def test_every_step_tells_the_requests_that_it_repeats_and_the_log_says_all_that_happened(

@@ -18,10 +18,10 @@ def served(sluice):
         [sys.executable, "-m", "deployments.serve", "--name", sluice.cwd.name],
         cwd=sluice.cwd, env=environment, stdout=log, stderr=log,
     )  # fmt: skip
-    wait_until(lambda: "serving pipeline/" in (sluice.cwd / "serve.log").read_text(), 60)
+    wait_until(lambda: "serving pipeline/" in (sluice.cwd / "serve.log").read_text(), 120)
     yield process
     process.terminate()
-    process.wait(timeout=30)
+    process.wait(timeout=60)
     log.close()
 
 

@@ -1,5 +1,6 @@
 """Which Prefect API is used, and the embedded server's life (4-product.md §6, architecture.md)."""
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -56,7 +57,7 @@ def test_it_is_shared_by_those_that_come_while_it_runs_and_ends_with_the_last(jo
     first.communicate()
     assert not gone(pid)
     second.communicate()
-    wait_until(lambda: gone(pid), 10)
+    wait_until(lambda: gone(pid), 60)
     assert EmbeddedServer(jobs_dir).running() is None
 
 
@@ -67,7 +68,7 @@ def test_after_kill_9_of_the_command_no_server_process_is_left(jobs_dir):
     pid = server_pid(jobs_dir)
     kill(process.pid)
     process.communicate()
-    wait_until(lambda: gone(pid), 10)
+    wait_until(lambda: gone(pid), 60)
 
 
 def test_after_kill_9_of_the_server_the_next_command_starts_another(jobs_dir):
@@ -84,7 +85,8 @@ def test_everything_it_leaves_is_private(jobs_dir):
         server.address()
         for path in (jobs_dir / ".prefect").rglob("*"):
             if path.name != "prefect.db":  # copied here by the test
-                assert path.stat().st_mode & 0o077 == 0, path
+                with contextlib.suppress(FileNotFoundError):  # the server is at work
+                    assert path.stat().st_mode & 0o077 == 0, path
 
 
 def test_the_users_api_is_taken_from_the_environment():
@@ -114,5 +116,5 @@ def test_without_any_there_is_none(tmp_path):
 
 
 def test_it_offers_one_ui_whose_pages_call_nobody_else(prefect_api: str) -> None:
-    settings = httpx.get(f"{prefect_api.removesuffix('/api')}/ui-settings", trust_env=False).json()
+    settings = httpx.get(f"{prefect_api.removesuffix('/api')}/ui-settings", trust_env=False, timeout=60).json()
     assert settings["available_uis"] == ["v1"]

@@ -1,26 +1,28 @@
 """Signals, kill -9, cancel: how a run ends before its time (4-product.md §4 "Stop", "Continue")."""
 
+import contextlib
 import json
 import os
+import re
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
 from tests.conftest import ask_prefect, kill, processes_with, wait_until
+from tests.flows.conftest import allowed
 
-
-def slow_import(project, seconds: float = 30.0):
-    """Let the send hang: the sandbox answers its first transaction late."""
-    return {"action": "delay", "seconds": seconds, "path": "/fhir*", "method": "POST", "times": 1}
+HANGS = {"action": "delay", "seconds": 600, "path": "/fhir*", "method": "POST", "times": 1}
+"""The first transaction is answered later than any test ends."""
 
 
 def started_and_sending(sluice, project, fhir):
     job = sluice("pipeline", "start", "config.yaml").job
-    fhir.faults(slow_import(project))
+    fhir.faults(HANGS)
     child = sluice.start("pipeline", "continue", "config.yaml", job)
     log = project / "jobs" / job / "job.log"
-    wait_until(lambda: "step 3 send begins" in log.read_text())
+    wait_until(lambda: "step 3 send begins" in log.read_text(), 90)
     return job, child
 
 
@@ -31,11 +33,11 @@ def test_a_signal_stops_within_ten_seconds_and_the_job_continues_later(request, 
     job, child = started_and_sending(sluice, project, fhir)
     began = time.monotonic()
     child.send_signal(number)
-    _, err = child.communicate(timeout=30)
-    assert time.monotonic() - began < 10
+    _, err = child.communicate(timeout=120)
+    assert time.monotonic() - began < allowed(10)
     assert child.returncode == code
     assert f"pipeline continue {project / 'config.yaml'} {job}" in err
-    assert processes_with(str(project / "jobs")) == []
+    wait_until(lambda: processes_with(str(project / "jobs")) == [])
     assert json.loads(sluice("job", "list", "config.yaml", "--json").out)[0]["state"] == "stopped"
     fhir.faults()
     assert sluice("pipeline", "continue", "config.yaml", job).code == 0
@@ -47,7 +49,7 @@ def test_after_kill_9_no_server_process_is_left_and_the_job_is_interrupted(sluic
     assert processes_with(str(project / "jobs"))
     kill(child.pid)
     child.communicate()
-    wait_until(lambda: processes_with(str(project / "jobs")) == [], 10)
+    wait_until(lambda: processes_with(str(project / "jobs")) == [], 60)
     (listed,) = json.loads(sluice_alone("job", "list", "config.yaml", "--json").out)
     assert listed["state"] == "interrupted"
     fhir.faults()
@@ -62,7 +64,7 @@ def test_a_cancel_in_the_ui_reaches_a_local_run(sluice, project, fhir, prefect_a
     job, child = started_and_sending(sluice, project, fhir)
     state = {"state": {"type": "CANCELLING", "name": "Cancelling"}, "force": False}
     ask_prefect("POST", f"{prefect_api}/flow_runs/{job}/set_state", state)
-    _, err = child.communicate(timeout=40)
+    _, err = child.communicate(timeout=120)
     assert child.returncode == 1, err
     assert "is cancelled" in err
     assert json.loads(sluice("pipeline", "status", "config.yaml", job, "--json").out)["state"] == "cancelled"
@@ -75,21 +77,31 @@ def test_a_stop_ends_in_ten_seconds_although_the_prefect_server_hangs(sluice_alo
     try:
         began = time.monotonic()
         child.send_signal(signal.SIGINT)
-        child.communicate(timeout=30)
-        assert time.monotonic() - began < 11
+        child.communicate(timeout=120)
+        assert time.monotonic() - began < allowed(11)
         assert child.returncode == 130
     finally:
-        os.kill(server, signal.SIGCONT)
-        os.kill(server, signal.SIGTERM)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(server, signal.SIGCONT)
+            os.kill(server, signal.SIGTERM)
 
 
-@pytest.mark.parametrize("after", [0.5, 1.2, 2.0])
+def catches(child, number) -> bool:
+    """Whether the process has a handler for a signal."""
+    status = Path(f"/proc/{child.pid}/status").read_text()
+    (caught,) = re.findall(r"^SigCgt:\s*([0-9a-f]+)$", status, re.MULTILINE)
+    return bool(int(caught, 16) & 1 << number - 1)
+
+
+@pytest.mark.parametrize("after", [0.0, 0.7, 1.6])
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_at_any_moment_of_the_start_has_its_exit_code_and_no_traceback(sluice, project, number, code, after):
     child = sluice.start("pipeline", "start", "config.yaml")
+    # Before that it is Python that starts, not yet the command. SIGINT has a handler of Python's then.
+    wait_until(lambda: catches(child, signal.SIGTERM))
     time.sleep(after)
     child.send_signal(number)
-    out, err = child.communicate(timeout=30)
+    out, err = child.communicate(timeout=120)
     assert "Traceback" not in err
     if child.returncode != 0:  # the run was quicker
-        assert child.returncode in {code, -number}, out + err
+        assert child.returncode == code, out + err

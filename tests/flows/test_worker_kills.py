@@ -610,9 +610,9 @@ def submitted(server: Extractor, query: Path) -> str:
 
     value = {"name": "crtdl", "valueBase64Binary": base64.b64encode(query.read_bytes()).decode()}
     body = {"resourceType": "Parameters", "parameter": [value]}
-    answer = httpx.post(f"{server.url}/fhir/$extract-data", json=body, trust_env=False).raise_for_status()
+    answer = httpx.post(f"{server.url}/fhir/$extract-data", json=body, trust_env=False, timeout=60).raise_for_status()
     url = answer.headers["content-location"]
-    wait_until(lambda: httpx.get(url, trust_env=False).status_code == 200, 60)
+    wait_until(lambda: httpx.get(url, trust_env=False, timeout=60).status_code == 200, 60)
     return str(url)
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import trustme
 
-from tests.conftest import wait_until
-from tests.real.programs import HOST, free_port, program, running, scratch
+from tests.conftest import free_ports, wait_until
+from tests.real.programs import HOST, program, running, scratch, whole_lines
 
 _CONFIG = """
 daemon off;
@@ -44,8 +44,7 @@ class Nginx:
 
     def statuses(self) -> list[int]:
         """The statuses it has answered, in order; the line of an answer may come after its receipt."""
-        lines = (self.home / "access.log").read_text().splitlines()
-        return [int(line.split('"')[2].split()[0]) for line in lines]
+        return [int(line.split('"')[2].split()[0]) for line in whole_lines(self.home / "access.log")]
 
     def has_answered(self, *statuses: int) -> None:
         """Wait until these are the statuses it has answered, and no others."""
@@ -60,7 +59,7 @@ def nginx(server: str, *, top: str = "", tls: bool = False, port: int | None = N
     """nginx with these directives in its server block; ``{home}`` in them is its directory."""
     command = program("nginx", "SLUICE_REAL_NGINX", "apt install nginx-light")
     with scratch() as home:
-        port = port or free_port()
+        port = port or free_ports()
         if tls:
             server += "\nssl_certificate {home}/chain.pem; ssl_certificate_key {home}/key.pem;"
             issued = trustme.CA().issue_cert(HOST)

@@ -44,13 +44,9 @@ def directory(variable: str, holds: str, how: str) -> Path:
     return path
 
 
-def free_port() -> int:
-    """A port that nobody listens on now, for programs that cannot choose one themselves."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port
+def whole_lines(log: Path) -> list[str]:
+    """The lines of a file that a program still writes to, without one that is not whole yet."""
+    return log.read_text(encoding="utf-8", errors="replace").rpartition("\n")[0].splitlines()
 
 
 @contextmanager
@@ -77,8 +73,8 @@ class Running:
 
     def line(self, prefix: str) -> str | None:
         """What follows ``prefix`` in the first whole line that begins with it."""
-        for line in self.said().splitlines(keepends=True):
-            if line.startswith(prefix) and line.endswith("\n"):
+        for line in whole_lines(self._log):
+            if line.startswith(prefix):
                 return line.removeprefix(prefix).strip()
         return None
 

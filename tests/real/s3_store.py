@@ -18,7 +18,8 @@ import trustme
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-from tests.real.programs import HOST, free_port, program, running, scratch
+from tests.conftest import free_ports
+from tests.real.programs import HOST, listens, program, running, scratch
 from tests.tasks.send.s3_support import KEY_ID, SECRET
 
 HOW = "go install github.com/versity/versitygw/cmd/versitygw@latest, and SLUICE_REAL_S3=<the program>"
@@ -93,14 +94,17 @@ def s3_running(*, tls: Tls | None = None, space: int | None = None) -> Iterator[
         for path in (data, home / "iam"):
             path.mkdir()
         before = _small_disk(data, space) if space else []
-        port, admin = free_port(), free_port()
+        port = free_ports(2)
+        admin = port + 1
         options: list[str | Path] = ["--port", f"{HOST}:{port}", "--admin-port", f"{HOST}:{admin}"]
         options += ["--region", REGION, "--iam-dir", home / "iam", "--virtual-domain", DOMAIN, "--keep-alive"]
         if tls is not None:
             options += ["--cert", tls.chain, "--key", tls.key]
         keys = {"ROOT_ACCESS_KEY": KEY_ID, "ROOT_SECRET_KEY": SECRET}
         url = f"{'https' if tls else 'http'}://{HOST}:{port}"
-        with running("versitygw", [*before, command, *options, "posix", data], home / "log", environ=keys, port=port):
+        serve = [*before, command, *options, "posix", data]
+        with running("versitygw", serve, home / "log", environ=keys, port=port) as server:
+            server.wait(lambda: listens(admin), 20)
             client = boto3.session.Session().client(
                 "s3",
                 endpoint_url=url,

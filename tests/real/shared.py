@@ -34,16 +34,19 @@ def for_all_workers(place: Path, start: Callable[[], AbstractContextManager[str]
             with _locked(place):
                 mine.unlink()
         else:
-            _wait_for_the_others(place)
-            with _locked(place):  # who comes now starts another one
-                url.unlink()
-                server.close()
+            deadline = time.monotonic() + PATIENCE
+            while not _ended(place, server, deadline):
+                time.sleep(0.1)
 
 
-def _wait_for_the_others(place: Path) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while any(map(_lives, place.glob("user-*"))) and time.monotonic() < deadline:
-        time.sleep(0.1)
+def _ended(place: Path, server: ExitStack, deadline: float) -> bool:
+    """End the server if nobody uses it any more, or has used it for too long."""
+    with _locked(place):  # who came before is seen here, who comes later starts another one
+        if any(map(_lives, place.glob("user-*"))) and time.monotonic() < deadline:
+            return False
+        (place / "url").unlink()
+        server.close()
+        return True
 
 
 def _lives(user: Path) -> bool:

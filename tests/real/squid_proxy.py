@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from tests.real.programs import HOST, free_port, program, running, scratch
+from tests.conftest import free_ports
+from tests.real.programs import HOST, program, running, scratch, whole_lines
 
 NAME = "fhir.hospital.test"
 BUCKET_HOST = "sluice-real.s3.hospital.test"
@@ -61,8 +62,7 @@ class Squid:
 
     def served(self) -> list[tuple[str, str, str]]:
         """Of every finished request the status as squid logs it, the method, and the target without its port."""
-        lines = (self.home / "access.log").read_text().splitlines()
-        fields = [line.split() for line in lines]
+        fields = [line.split() for line in whole_lines(self.home / "access.log")]
         return [(field[3], field[5], field[6].split("://")[-1].split(":")[0]) for field in fields]
 
 
@@ -74,7 +74,7 @@ def squid_running() -> Iterator[Squid]:
         (home / "helper").write_text(_HELPER)
         (home / "helper").chmod(0o755)
         user = "nobody" if os.geteuid() == 0 else str(os.geteuid())
-        port = free_port()
+        port = free_ports()
         config = home / "squid.conf"
         config.write_text(_CONFIG.format(host=HOST, port=port, home=home, user=user, forbidden=FORBIDDEN))
         log = home / "log"

@@ -17,7 +17,8 @@ import pytest
 from config import AuthConfig
 from tasks.shared.errors import ServiceError
 from tasks.shared.http import ServiceClient
-from tests.real.programs import HOST, directory, free_port, program, running, scratch
+from tests.conftest import free_ports
+from tests.real.programs import HOST, directory, program, running, scratch
 from tests.real.shared import for_all_workers
 from tests.tasks.shared.http_client import Sleeps, client
 
@@ -83,9 +84,9 @@ def keycloak_running() -> Iterator[str]:
         shutil.copytree(given, home / "keycloak")  # it builds itself anew when it starts
         (home / "keycloak" / "data" / "import").mkdir(parents=True, exist_ok=True)
         (home / "keycloak" / "data" / "import" / "realm.json").write_text(json.dumps(_REALM))
-        port, management = free_port(), free_port()
+        port = free_ports(2)
         start = (home / "keycloak" / "bin" / "kc.sh", "start-dev", "--import-realm", "--db=dev-mem")
-        where = (f"--http-host={HOST}", f"--http-port={port}", f"--http-management-port={management}")
+        where = (f"--http-host={HOST}", f"--http-port={port}", f"--http-management-port={port + 1}")
         heap = {"JAVA_OPTS_KC_HEAP": "-Xmx512m -XX:TieredStopAtLevel=1"}
         with running("Keycloak", (*start, *where), home / "log", environ=heap, port=port, seconds=200):
             yield f"http://{HOST}:{port}"

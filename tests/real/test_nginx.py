@@ -6,6 +6,7 @@ import gzip
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -18,10 +19,10 @@ from tasks.http_import import importer
 from tasks.send import direct
 from tasks.shared.errors import ServiceBusyError, ServiceError, SluiceError, TerminalError
 from tasks.shared.ndjson import data_files, read_lines
-from tests.conftest import wait_until
+from tests.conftest import free_ports, wait_until
 from tests.real.job import job, observation, write
 from tests.real.nginx_server import nginx
-from tests.real.programs import HOST, free_port
+from tests.real.programs import HOST
 from tests.tasks.shared.http_client import Sleeps, client
 
 pytestmark = pytest.mark.real
@@ -80,10 +81,11 @@ def test_413_on_a_single_resource_is_terminal_and_names_file_line_and_type(fhir:
 @pytest.mark.parametrize("status", [429, 503])
 def test_a_rate_limit_is_waited_for(fhir: Served, tmp_path: Path, status: int) -> None:
     write(tmp_path, "a.ndjson", *(observation(f"o{number}") for number in range(20)))
-    zone = f"limit_req_zone $binary_remote_addr zone=all:1m rate=20r/s; limit_req_status {status};"
+    zone = f"limit_req_zone $binary_remote_addr zone=all:1m rate=2r/s; limit_req_status {status};"
     with nginx(f"limit_req zone=all; location / {{ proxy_pass {fhir.url}; }}", top=zone) as front:
-        send = {"send_as": "direct_resource_load", "url": front.url, "batch_size": 2, "max_concurrent_requests": 4}
-        retry = {"max_attempts": 10, "initial_backoff_ms": 20, "max_backoff_ms": 100}
+        # Two requests at once, one in half a second: one of them is refused, and has that time many times over.
+        send = {"send_as": "direct_resource_load", "url": front.url, "batch_size": 10, "max_concurrent_requests": 2}
+        retry = {"max_attempts": 10, "initial_backoff_ms": 100, "max_backoff_ms": 500}
         assert direct.run(job(tmp_path, {"send": send}, retry=retry)).resources_out == 20
         wait_until(lambda: status in front.statuses())
     assert count(fhir, "Observation") == 20
@@ -148,6 +150,15 @@ def imported(tmp_path: Path) -> dict[str, bytes]:
     return {path.name: b"\n".join(read_lines(path)) + b"\n" for path in data_files(tmp_path / "import")}
 
 
+def arrived(directory: Path) -> int:
+    """Bytes in the files of a directory, which may get other names meanwhile."""
+    total = 0
+    for path in directory.glob("*"):
+        with suppress(FileNotFoundError):
+            total += path.stat().st_size
+    return total
+
+
 def test_files_are_imported_from_a_web_server_byte_for_byte(tmp_path: Path) -> None:
     data = resources(2000)
     with nginx("root {home}/www;") as front:
@@ -179,15 +190,16 @@ def test_a_download_that_breaks_goes_on_where_it_stopped(tmp_path: Path) -> None
     served.write_bytes(data)
     context = job(
         tmp_path,
-        {"http_import": {"urls": [f"http://{HOST}:{(port := free_port())}/a.ndjson"]}},
+        {"http_import": {"urls": [f"http://{HOST}:{(port := free_ports())}/a.ndjson"]}},
         name="http_import",
         compression={"enabled": False},
-        retry={"max_attempts": 10, "initial_backoff_ms": 100, "max_backoff_ms": 200},
+        retry={"max_attempts": 10, "initial_backoff_ms": 200, "max_backoff_ms": 1000},
     )
     with ThreadPoolExecutor(1) as pool:
-        with nginx(f"root {served.parent}; limit_rate 300k;", port=port):
+        # The rest would take a minute: it breaks before the end, however late this is seen.
+        with nginx(f"root {served.parent}; limit_rate_after 200k; limit_rate 20k;", port=port):
             done = pool.submit(importer.run, context)
-            wait_until(lambda: any(part.stat().st_size > 100_000 for part in (tmp_path / "import").glob("*")))
+            wait_until(lambda: arrived(tmp_path / "import") > 100_000)
         with nginx(f"root {served.parent};", port=port) as front:
             done.result(60)
             front.has_answered(206)

@@ -18,8 +18,9 @@ from deployments.sandbox.serve import serve_in_thread
 from tasks.send import direct
 from tasks.shared.errors import NetworkError, ServiceError
 from tasks.shared.http import ServiceClient
+from tests.conftest import free_ports
 from tests.real.job import job, observation, write
-from tests.real.programs import directory, free_port, program, running, scratch
+from tests.real.programs import directory, program, running, scratch
 from tests.tasks.shared.http_client import Sleeps, client
 
 pytestmark = pytest.mark.real
@@ -34,7 +35,7 @@ BY_BASIC = "by basic:+"
 class Issuer:
     """An issuer on one port; it can be stopped and started, and forgets its tokens then."""
 
-    port: int = field(default_factory=free_port)
+    port: int = field(default_factory=free_ports)
     lifetime: int = 60
     methods: tuple[str, ...] = ("client_secret_post", "client_secret_basic")
     upstream: str | None = None

@@ -13,7 +13,8 @@ import pytest
 
 from tasks.send.s3.objects import MIB
 from tasks.shared.errors import TerminalError
-from tests.real.programs import HOST, free_port, program, running, scratch
+from tests.conftest import free_ports
+from tests.real.programs import HOST, program, running, scratch
 from tests.tasks.send.s3_support import KEY_ID, SECRET, SMALL, S3Job, configuration
 
 pytestmark = pytest.mark.real
@@ -41,7 +42,7 @@ def rclone() -> Iterator[Rclone]:
     command = program("rclone", "SLUICE_REAL_RCLONE", HOW)
     with scratch() as home:
         (home / "data" / BUCKET).mkdir(parents=True)
-        port = free_port()
+        port = free_ports()
         options = (f"--addr={HOST}:{port}", f"--auth-key={KEY_ID},{SECRET}", "--vfs-cache-mode=off")
         config = {"RCLONE_CONFIG": str(home / "none.conf"), "RCLONE_CACHE_DIR": str(home / "cache")}
         serve = (command, "serve", "s3", home / "data", *options)

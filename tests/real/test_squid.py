@@ -17,9 +17,9 @@ from deployments.sandbox.fhir.app import fhir_service
 from deployments.sandbox.serve import Certificate, Served, serve_in_thread
 from tasks.send import direct
 from tasks.shared.errors import NetworkError, ServiceError, TransientError
-from tests.conftest import wait_until
+from tests.conftest import free_ports, wait_until
 from tests.real.job import job, observation, write
-from tests.real.programs import HOST, free_port
+from tests.real.programs import HOST
 from tests.real.squid_proxy import FORBIDDEN, NAME, Squid, squid_running
 from tests.tasks.shared.http_client import Sleeps, client
 
@@ -62,7 +62,7 @@ def test_plain_http_is_forwarded_by_the_proxy_with_its_credentials(squid: Squid,
         answer = http.send("GET", f"http://{NAME}:{fhir.port}/fhir/metadata", operation="read")
         assert answer.status == 200
         # A probe leaves the answer unread, which squid may log as aborted: so the log is looked at before it.
-        wait_until(lambda: squid.served()[-1:] == [("TCP_MISS/200", "GET", NAME)])
+        wait_until(lambda: ("TCP_MISS/200", "GET", NAME) in squid.served())
         assert http.probe(f"http://{NAME}:{fhir.port}/fhir/metadata") == 200
 
 
@@ -112,7 +112,7 @@ def test_a_server_that_the_proxy_does_not_reach_is_tried_again(squid: Squid, sch
 
 
 def test_a_proxy_that_is_away_is_a_transient_error_that_names_the_proxy() -> None:
-    port = free_port()
+    port = free_ports()
     away = {"http_proxy": f"http://{HOST}:{port}"}
     with client(environ=away, attempts=2) as http, pytest.raises(NetworkError) as caught:
         http.send("GET", f"http://{NAME}/", operation="read")

@@ -90,6 +90,8 @@ class ExtractionOptions:
     """What becomes of lines of the data that are no FHIR resource."""
     clock: Callable[[], datetime] = _now
     """Today, for ages and consents; times of jobs."""
+    wait: Callable[[Control, float], None] = Control.wait
+    """How the parts of ``batch_delay`` are waited for; a test can hold a unit there for as long as it looks."""
 
 
 class ExtractionServer:
@@ -119,7 +121,7 @@ class ExtractionServer:
             self._store.close()
             self._forget()
             raise
-        self._units = Units(self._index, state / "results", options.clock, options.batch_delay)
+        self._units = Units(self._index, state / "results", options.clock, options.batch_delay, options.wait)
         self._files = ResultFiles(self._units.results, options.availability_delay)
         settings = Settings(options.batchsize, options.maxconcurrency, options.retry_delay)
         self._engine = Engine(self._store, self._units, settings)

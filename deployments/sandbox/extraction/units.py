@@ -74,13 +74,14 @@ class Control:
 
 @dataclass(frozen=True)
 class Units:
-    """Everything that units need. ``delay`` makes each of them that many seconds longer."""
+    """Everything that units need. ``delay`` makes each of them that many seconds longer, as ``wait`` waits."""
 
     index: Index
     results: Path
     """Directory with one directory of results per job."""
     clock: Clock
     delay: float = 0.0
+    wait: Callable[[Control, float], None] = Control.wait
 
     def directory(self, job: str) -> Path:
         """The results of a job."""
@@ -89,7 +90,7 @@ class Units:
     def cohort(self, job: Job, crtdl: bytes, control: Control) -> list[str]:
         """The patients of a job: those of its cohort, or those the client named."""
         query = read_query(crtdl)
-        control.wait(self.delay)
+        self.wait(control, self.delay)
         if job.patients:
             return list(job.patients)
         with self.index.reader() as reader:
@@ -119,7 +120,7 @@ class Units:
     def _work(self, job: Job, crtdl: bytes, reader: Reader, unit: str, control: Control) -> Work:
         def enter(stage: Stage) -> None:
             control.stage = stage
-            control.wait(self.delay / len(Stage))
+            self.wait(control, self.delay / len(Stage))
 
         now = self.clock()
         # The same moments on every try, so that a unit that runs again writes the same bytes.

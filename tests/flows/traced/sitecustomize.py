@@ -1,12 +1,14 @@
 """What ``opentelemetry-instrument`` does, with the SDK alone: Python imports this at its start when it is on the path.
 
-Sends every batch of spans as JSON to ``TRACES_TO``, in the SDK's own background thread.
+Sends every batch of spans as JSON to ``TRACES_TO``, in the SDK's own background thread. ``TRACES_PATIENCE`` is how many
+seconds a run waits for that at its end; without it as many as it does anywhere.
 """
 
 import json
 import os
 import urllib.request
 from collections.abc import Sequence
+from functools import partial
 
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
@@ -26,3 +28,8 @@ class Poster(SpanExporter):
 _provider = TracerProvider()
 _provider.add_span_processor(BatchSpanProcessor(Poster(), schedule_delay_millis=60_000))
 trace.set_tracer_provider(_provider)
+
+if "TRACES_PATIENCE" in os.environ:
+    from flows import telemetry
+
+    telemetry.hand_over = partial(telemetry.hand_over, patience=float(os.environ["TRACES_PATIENCE"]))

@@ -84,7 +84,7 @@ def test_a_reset_in_the_middle_of_a_status_body_is_swallowed(tmp_path: Path, the
 
 def test_a_status_that_is_silent_is_asked_again(tmp_path: Path) -> None:
     with serving(Scripted(status=[Raw(b"", "stall"), Reply(200, manifest())])) as server:
-        _, content = extract(tmp_path, server.url, request_timeout="300ms")
+        _, content = extract(tmp_path, server.url, request_timeout="1500ms")
     assert content == FILE
 
 
@@ -92,7 +92,7 @@ def test_a_status_that_is_silent_is_asked_again(tmp_path: Path) -> None:
 def test_a_stall_at_any_byte_of_a_file_ends_it_and_is_not_retried(tmp_path: Path, arrived: int) -> None:
     script = Scripted(file=[Raw(whole(FILE)[: len(whole(FILE)) - len(FILE) + arrived], "stall")])
     with serving(script) as server, pytest.raises(StalledError) as caught:
-        extract(tmp_path, server.url, download_stall_timeout="300ms")
+        extract(tmp_path, server.url, download_stall_timeout="1s")
     assert caught.value.operation == "download"
     assert len(script.gets) == 1
     assert list((tmp_path / "import").iterdir()) == []

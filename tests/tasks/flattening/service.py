@@ -125,6 +125,8 @@ class FakeService:
         self.requests: list[Request] = []
         self.looks = 0
         self.busy = self.busiest = 0
+        self.connected = 0
+        """Connections of which something could still be read."""
         self.busy_views: list[str] = []
         self.overlaps = 0
         self.lock = threading.Lock()
@@ -162,6 +164,11 @@ def serving(script: Script | None = None) -> Iterator[FakeService]:  # noqa: C90
         protocol_version = "HTTP/1.1"
         wbufsize = -1  # head and body in one segment: two would wait for each other (Nagle, delayed ACK)
 
+        def setup(self) -> None:
+            with fake.lock:
+                fake.connected += 1
+            super().setup()
+
         def do_GET(self) -> None:
             assert self.path == "/fhir/metadata"
             fake.looks += 1
@@ -174,7 +181,10 @@ def serving(script: Script | None = None) -> Iterator[FakeService]:  # noqa: C90
                 if early is not None:
                     self.reset()
                     return
-            self.send(fake.answer(read_request(self.path, dict(self.headers), self.rfile.read(length))))
+            body = self.rfile.read(length)
+            if len(body) < length:
+                return  # the client was killed while it sent it
+            self.send(fake.answer(read_request(self.path, dict(self.headers), body)))
 
         def send(self, reply: Reply) -> None:
             if reply.reset:
@@ -220,6 +230,8 @@ def serving(script: Script | None = None) -> Iterator[FakeService]:  # noqa: C90
         def finish(self) -> None:
             with suppress(OSError, ValueError):
                 super().finish()
+            with fake.lock:
+                fake.connected -= 1
 
     class Server(ThreadingHTTPServer):
         daemon_threads = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import threading
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -145,7 +146,14 @@ def test_no_batch_is_larger_than_its_share_unless_a_single_resource_is(job: Job,
 
 
 def test_two_groups_at_once_and_one_group_never_twice(tmp_path: Path, service: FakeService) -> None:
-    service.seconds = 0.01
+    together = threading.Barrier(2, timeout=60)
+
+    def script(number: int, _: Any) -> None:
+        if number in (0, 1):
+            together.wait()  # passes only when two are under way
+
+    service.script = script
+    service.seconds = 0.01  # time for a third, if it could
     job = Job(tmp_path)
     job.write("a.ndjson", *[patient_line(n, 4) for n in range(8)])
     job.run(service.url, batch_size_mb=3, bounds=Bounds(mebibyte=600))

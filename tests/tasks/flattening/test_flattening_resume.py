@@ -17,6 +17,7 @@ import pytest
 from tasks.flattening.flattening import Bounds
 from tasks.flattening.views import View
 from tasks.shared.errors import ServiceError
+from tests.conftest import wait_until
 from tests.tasks.flattening.service import (
     OBSERVATIONS,
     VIEWS,
@@ -110,6 +111,7 @@ def test_after_three_kills_the_tables_are_byte_for_byte_those_of_an_undisturbed_
             process.append(start(job, service.url))
             process[-1].communicate(timeout=60)
             assert process[-1].returncode == -signal.SIGKILL
+            wait_until(lambda: service.connected == 0)  # what was under way has come in
             answered += moments.pop(0)
         service.requests.clear()
         service.script = None

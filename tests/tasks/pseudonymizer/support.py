@@ -89,6 +89,8 @@ class FakeService:
         self.requests: list[Request] = []
         self.probes: list[Request] = []
         self.busy = self.busiest = 0
+        self.connected = 0
+        """Connections of which something could still be read."""
         self.lock = threading.Lock()
         self.url = ""
 
@@ -144,7 +146,7 @@ def _unparseable(config: bytes) -> bool:
 
 
 @contextmanager
-def serving(
+def serving(  # noqa: C901 - one handler, all it can do wrong
     transform: Callable[[bytes], bytes] = identity, script: Script | None = None, port: int = 0
 ) -> Iterator[FakeService]:
     """A ``FakeService`` that answers on loopback while the block runs."""
@@ -153,6 +155,11 @@ def serving(
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
         wbufsize = -1  # head and body in one segment: two would wait for each other (Nagle, delayed ACK)
+
+        def setup(self) -> None:
+            with fake.lock:
+                fake.connected += 1
+            super().setup()
 
         def do_POST(self) -> None:
             length = int(self.headers["Content-Length"])
@@ -195,6 +202,8 @@ def serving(
         def finish(self) -> None:
             with suppress(OSError, ValueError):
                 super().finish()
+            with fake.lock:
+                fake.connected -= 1
 
     class Server(ThreadingHTTPServer):
         daemon_threads = True

@@ -180,7 +180,7 @@ def test_a_service_that_stalls_is_asked_again_after_the_timeout(
 ) -> None:
     released = threading.Event()
     service.script = at_the_bad_line(Reply(stall=released))
-    error = fails(job, service.url, NetworkError, caplog, timeout="200ms", attempts=2)
+    error = fails(job, service.url, NetworkError, caplog, timeout="1s", attempts=2)
     released.set()
     assert (error.exit_code, error.reference) == (3, "timeout")
     assert sum(b'"Observation"' in request.body for request in service.requests) == 2
@@ -257,7 +257,7 @@ def test_an_error_ends_the_wait_of_the_others(job: Job, service: FakeService) ->
 
     def script(number: int, request: Request) -> Reply | None:
         if request.body and b'"Observation"' in request.resource:
-            waiting.wait(5)
+            assert waiting.wait(60)
             return Reply(401)
         if request.body and b'"p0"' in request.resource:
             waiting.set()

@@ -17,6 +17,7 @@ import pytest
 
 from tasks.pseudonymizer.pseudonymization import Bounds
 from tasks.shared.errors import ServiceError, TransientError
+from tests.conftest import wait_until
 from tests.tasks.pseudonymizer.support import (
     RULES,
     FakeService,
@@ -109,6 +110,7 @@ def test_after_three_kills_the_output_is_byte_for_byte_that_of_an_undisturbed_ru
             process.append(start(job, service.url, form, every))
             process[-1].communicate(timeout=60)
             assert process[-1].returncode == -signal.SIGKILL
+            wait_until(lambda: service.connected == 0)  # what was under way has come in
             del moments[0]
         service.requests.clear()
         service.script = None

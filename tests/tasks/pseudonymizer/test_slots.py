@@ -9,6 +9,9 @@ import pytest
 from tasks.pseudonymizer.slots import Slots
 from tests.conftest import wait_until
 
+SOON = 60.0
+"""Seconds after which the test gives up waiting for what should happen at once."""
+
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_no_more_than_so_many_are_inside_and_the_first_that_waits_is_the_first_that_enters(count: int) -> None:
@@ -27,13 +30,13 @@ def test_no_more_than_so_many_are_inside_and_the_first_that_waits_is_the_first_t
     for number, thread in enumerate(threads):
         thread.start()
         if number < count:
-            assert inside.acquire(timeout=5)
+            assert inside.acquire(timeout=SOON)
         else:
-            wait_until(lambda number=number: len(slots._waiting) == number - count + 1, 5)  # type: ignore[misc]
+            wait_until(lambda number=number: len(slots._waiting) == number - count + 1, SOON)  # type: ignore[misc]
     assert order == list(range(count))
     for number in range(count, 8):
         leave.release()
-        assert inside.acquire(timeout=5)
+        assert inside.acquire(timeout=SOON)
         assert len(order) == number + 1
     assert order == list(range(8))
     for _ in range(count):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import socket
 import struct
 import threading
@@ -61,6 +62,9 @@ class FakeFhir:
         self.bundles: list[dict[str, Any]] = []
         self.sizes: list[int] = []
         self.spans: list[tuple[float, float]] = []
+        """When each request began and ended, in the order of ``bundles``; ends in infinity while under way."""
+        self.connected = 0
+        """Connections of which something could still be read."""
         self.headers: list[dict[str, str]] = []
         self.paths: list[str] = []
         self.stored: dict[str, bytes] = {}
@@ -76,16 +80,23 @@ class FakeFhir:
     def sent(self) -> list[list[str]]:
         return [self.entries(number) for number in range(len(self.bundles))]
 
-    def take(self, body: bytes, path: str, headers: dict[str, str]) -> Reply | None:
+    def take(self, body: bytes, path: str, headers: dict[str, str]) -> tuple[int, dict[str, Any]]:
+        """Note a request; its number and its Bundle."""
         # Numbers as text: their spelling is what the tests look at.
         bundle = json.loads(body, parse_float=str, parse_int=str)
         with self.lock:
             number = len(self.bundles)
             self.bundles.append(bundle)
+            self.spans.append((time.monotonic(), math.inf))
             self.sizes.append(len(body))
             self.headers.append(headers)
             self.paths.append(path)
-        return self.script(number, bundle) if self.script else None
+        return number, bundle
+
+    def end(self, number: int) -> None:
+        """Note that a request is done, before its answer leaves."""
+        with self.lock:
+            self.spans[number] = (self.spans[number][0], time.monotonic())
 
     def apply(self, body: bytes) -> bytes:
         import msgspec
@@ -116,17 +127,21 @@ def serving(script: Script | None = None) -> Iterator[FakeFhir]:
         protocol_version = "HTTP/1.1"
         wbufsize = -1  # head and body in one segment: two would wait for each other (Nagle, delayed ACK)
 
+        def setup(self) -> None:
+            with fake.lock:
+                fake.connected += 1
+            super().setup()
+
         def do_POST(self) -> None:
-            started = time.monotonic()
             body = self.rfile.read(int(self.headers["Content-Length"]))
-            reply = fake.take(body, self.path, dict(self.headers)) or Reply()
+            number, content = fake.take(body, self.path, dict(self.headers))
+            reply = (fake.script(number, content) if fake.script else None) or Reply()
             if reply.hold is not None:
                 reply.hold.wait(30)
             answer = fake.apply(body) if reply.apply else b""
             if reply.body is not None:
                 answer = reply.body
-            with fake.lock:
-                fake.spans.append((started, time.monotonic()))
+            fake.end(number)
             if reply.reset:
                 self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 self.close_connection = True
@@ -152,6 +167,8 @@ def serving(script: Script | None = None) -> Iterator[FakeFhir]:
         def finish(self) -> None:
             with suppress(OSError, ValueError):
                 super().finish()
+            with fake.lock:
+                fake.connected -= 1
 
     class Server(ThreadingHTTPServer):
         daemon_threads = True

@@ -6,6 +6,7 @@ import itertools
 import json
 import re
 import stat
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -184,8 +185,12 @@ def test_lines_of_different_patients_are_under_way_together_but_never_more_than_
     job.write("a.ndjson", *[patient_line(n, 6) for n in range(12)])
     job.write("b.ndjson", *[patient_line(n, 6) for n in range(12, 24)])
 
-    def script(_: int, content: dict[str, Any]) -> Reply | None:
-        time.sleep(0.01)  # long enough to overlap
+    together = threading.Barrier(3, timeout=60)
+
+    def script(number: int, content: dict[str, Any]) -> Reply | None:
+        if number < 3:
+            together.wait()  # passes only when three are under way
+        time.sleep(0.01)  # time for a fourth, if it could
         return None
 
     with serving(script) as server:

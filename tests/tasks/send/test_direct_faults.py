@@ -12,6 +12,7 @@ import pytest
 from tasks.send.direct import Bounds
 from tasks.shared.errors import NetworkError, ServiceBusyError, ServiceError, SluiceError, Stopped
 from tests.tasks.send.support import Job, Reply, Script, observation, outcome, response, serving
+from tests.tasks.shared.loopback import closed_port
 
 FATAL = [301, 302, 401, 403, 404, 405, 410, 415]
 TRANSIENT = [408, 429, 500, 502, 503, 504]
@@ -124,17 +125,15 @@ def test_a_server_that_stalls_is_asked_again_after_the_timeout(job: Job) -> None
     held = threading.Event()
     with serving(once(Reply(hold=held, apply=False))) as server:
         try:
-            assert job.send(server.url, bounds=Bounds(timeout=0.3)).resources_out == 20
+            assert job.send(server.url, bounds=Bounds(timeout=1.0)).resources_out == 20
         finally:
             held.set()
     assert len(server.bundles) == 2
 
 
 def test_a_server_that_is_not_there_is_a_transient_failure(job: Job) -> None:
-    with serving() as server:
-        pass
     with pytest.raises(NetworkError) as caught:
-        job.send(server.url)
+        job.send(f"http://127.0.0.1:{closed_port()}")
     assert caught.value.exit_code == 3
     assert job.slept == [0.1, 0.2]
 
@@ -186,8 +185,6 @@ def test_a_failure_in_one_thread_keeps_what_the_others_sent(tmp_path: Path, stat
 
 
 def test_a_stop_ends_the_load_promptly_and_a_later_run_goes_on(job: Job) -> None:
-    held = threading.Event()
-
     def script(number: int, _: dict[str, Any]) -> Reply | None:
         if number == 2:
             assert job.context is not None
@@ -198,8 +195,7 @@ def test_a_stop_ends_the_load_promptly_and_a_later_run_goes_on(job: Job) -> None
         started = time.monotonic()
         with pytest.raises(Stopped):
             job.send(server.url, batch_size=2)
-        assert time.monotonic() - started < 5
-        held.set()
+        assert time.monotonic() - started < 10  # what 4-product.md §4 allows
         server.script = None
         before = len(server.stored)
         assert 4 <= before <= 12
@@ -220,7 +216,7 @@ def test_a_stop_does_not_wait_for_a_server_that_never_answers(job: Job) -> None:
         try:
             with pytest.raises(Stopped):
                 job.send(server.url)
-            assert time.monotonic() - started < 9
+            assert time.monotonic() - started < 10  # what 4-product.md §4 allows
         finally:
             held.set()
 

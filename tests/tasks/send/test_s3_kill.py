@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 from deployments.sandbox.objectstore import start_object_store
 from tasks.send.s3.objects import MIB
-from tests.conftest import kill
+from tests.conftest import kill, wait_until
 from tests.tasks.send.s3_support import SMALL, Asked, S3Job, configuration, scripted, sha256, victim
 from tests.tasks.shared.loopback import Raw
 
@@ -41,8 +42,10 @@ def test_after_kill_9_the_next_run_leaves_what_an_undisturbed_run_leaves(
         pytest.skip("the same as before")
     job = prepared(tmp_path)
     killed = []
+    started = threading.Event()
 
     def script(asked: Asked) -> Raw | None:
+        assert started.wait(60)
         if MOMENTS[moment](asked) and not killed:
             killed.append(asked.name)
             if served:
@@ -51,11 +54,12 @@ def test_after_kill_9_the_next_run_leaves_what_an_undisturbed_run_leaves(
             return Raw(then="close")
         return None
 
-    with scripted() as store:
+    with scripted(script) as store:
         process = victim(job, store.url)
-        store.script = script
+        started.set()
         assert process.wait(60) == -9
         assert killed
+        wait_until(lambda: store.server.is_quiet)  # what was under way has come in
         assert not job.manifest.exists()
         store.script = None
         job.send(store.url, sizes=SMALL)

@@ -141,8 +141,8 @@ def test_a_connection_that_breaks_every_time_points_to_limits_of_proxies(job: Tr
 def test_a_store_that_stalls_is_asked_again_after_the_timeout(job: TransferJob, path: str) -> None:
     files = job.fill()
     with serving() as store:
-        store.faults(fault("delay", path, seconds=2))
-        job.send(store.url, bounds=Bounds(upload_seconds=0.5, request_seconds=0.5))
+        store.faults(fault("delay", path, seconds=30))
+        job.send(store.url, bounds=Bounds(upload_seconds=1.5, request_seconds=1.5))
         assert store.receive().files == files
     assert job.slept == [0.1]
 
@@ -152,7 +152,7 @@ def test_an_answer_to_the_search_that_breaks_off_is_repeated(job: TransferJob, f
     files = job.fill()
     with serving() as store:
         store.faults(fault(fault_at, "*/DocumentReference", "GET", bytes=10))
-        job.send(store.url, bounds=Bounds(request_seconds=0.5))
+        job.send(store.url, bounds=Bounds(request_seconds=1.0))
         assert store.receive().files == files
 
 
@@ -291,7 +291,7 @@ def test_a_stop_during_the_upload_ends_the_step_within_seconds_and_a_later_run_g
         with pytest.raises(Stopped):
             run(context)
         timer.join()
-        assert time.monotonic() - started < 9
+        assert time.monotonic() - started < 10 + 0.3  # what 4-product.md §4 allows, from the moment it is asked to
         store.faults()
         job.send(store.url)
         assert store.receive().files == files

@@ -32,7 +32,8 @@ from tests.tasks.send.transfer_support import TransferJob
 print(TransferJob(Path(sys.argv[1])).send(sys.argv[2], bounds=Bounds(raw_above=int(sys.argv[3]))).details["binary"])
 """
 
-# What the server does when the kill comes, and whether an upload is needed afterwards.
+# What the server does when the kill comes (with ``applied``, it has done its work), and whether an upload is needed
+# afterwards.
 MOMENTS: dict[str, tuple[dict[str, Any], bool]] = {
     "upload-not-applied": ({"method": "PUT", "path": "*/Binary/*"}, True),
     "upload-applied": ({"method": "PUT", "path": "*/Binary/*", "at": "applied"}, False),
@@ -73,6 +74,17 @@ def earlier(directory: Path, store: Store) -> None:
     job.send(store.url, bounds=Bounds(raw_above=0))
 
 
+def documents(store: Store) -> list[bytes]:
+    return [line for line in store.state() if b'"resourceType":"DocumentReference"' in line]
+
+
+def was_applied(store: Store, rule: dict[str, Any], before: list[bytes]) -> bool:
+    """Whether the request that is held back has done its work; ``before`` are the documents without it."""
+    if rule["method"] == "DELETE":
+        return store.counts()["Binary"] == 1
+    return store.counts()["Binary"] == 2 if "Binary" in rule["path"] else documents(store) != before
+
+
 @pytest.mark.parametrize(
     "moment", [*MOMENTS, *(pytest.param(name, marks=pytest.mark.campaign) for name in MORE_MOMENTS)]
 )
@@ -83,11 +95,13 @@ def test_kill_9_at_a_request_and_the_same_target_afterwards(tmp_path: Path, mome
     job.fill()
     with serving() as store:
         earlier(tmp_path / "earlier", store)
+        before = documents(store)
         store.forget_requests()
-        store.faults({"action": "delay", "seconds": 1.5, **rule})
+        store.faults({"action": "delay", "seconds": 3, **rule})
         process = start(job, store.url)
         wait_until(lambda: any(one["struck"] for one in store.http.get("/_sandbox/faults").json()))
-        time.sleep(0.05)
+        if "at" in rule:
+            wait_until(lambda: was_applied(store, rule, before))
         kill(process)
         store.faults()
         wait_until(lambda: not store.http.get("/_sandbox/requests").json()["in_flight"])

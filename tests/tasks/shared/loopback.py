@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import socket
 import ssl
@@ -77,16 +78,21 @@ class Loopback:
     def url(self) -> str:
         return f"{'https' if self._tls else 'http'}://127.0.0.1:{self.port}"
 
+    @property
+    def is_quiet(self) -> bool:
+        """Whether no connection is left of which something could still be read."""
+        return not any(thread.is_alive() for thread in self._threads)
+
     def close(self) -> None:
         self._closing.set()
         # shutdown, not close alone, wakes the thread in accept()
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
+        self._acceptor.join()
         with self._lock:
             for sock in self._sockets:
                 with contextlib.suppress(OSError):
                     sock.shutdown(socket.SHUT_RDWR)
-        self._acceptor.join()
         for thread in self._threads:
             thread.join()
 
@@ -97,13 +103,13 @@ class Loopback:
             except OSError:
                 return
             self.connections += 1
+            with self._lock:
+                self._sockets.append(sock)
             thread = threading.Thread(target=self._serve, args=(sock,), daemon=True)
             self._threads.append(thread)
             thread.start()
 
     def _serve(self, sock: socket.socket) -> None:
-        with self._lock:
-            self._sockets.append(sock)
         try:
             if self._tls is not None:
                 sock = self._tls.wrap_socket(sock, server_side=True)
@@ -161,8 +167,12 @@ def loopback(answer: Answerer | list[Reply | Raw], *, tls: ssl.SSLContext | None
         server.close()
 
 
+_NOBODY = socket.socket()
+_NOBODY.bind(("127.0.0.1", 0))
+atexit.register(_NOBODY.close)
+
+
 def closed_port() -> int:
-    """A port of loopback where nobody listens."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
+    """A port of loopback where nobody listens: it is taken, so that no other process can begin to."""
+    port: int = _NOBODY.getsockname()[1]
+    return port

@@ -83,7 +83,7 @@ class Script:
             what, number = item
             stats.record(0.01 * number, retry=what == "repeat")
             if what == "wait":
-                stop.sleep(60)
+                stop.sleep(3600)
             result: Reply | None = ACTIONS[what](number) if what in ACTIONS else None
             return result or (os.getpid(), number, b"x" * (number if what == "large" else 1))
 

@@ -124,7 +124,7 @@ def test_a_stop_ends_an_upload_that_flows(drain: str) -> None:
         http._patience._grace = 0.2
         with pytest.raises(Stopped):
             http.send("PUT", drain, operation="upload", content=Endless(lambda: stop.request("SIGTERM")))
-    assert time.monotonic() - clock < 5
+    assert time.monotonic() - clock < 60, "long before the timeout of the request"
 
 
 def test_the_timeout_is_for_the_whole_upload(drain: str) -> None:
@@ -141,7 +141,7 @@ def test_a_service_that_stops_reading_is_noticed_long_before_the_timeout() -> No
         with pytest.raises(NetworkError) as caught:
             http.send("PUT", url, operation="upload", content=Endless(), silence=0.3)
     assert caught.value.reference == "timeout"
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 60, "half of what is waited where nothing else is said"
 
 
 def test_an_answer_that_nobody_wants_is_not_read(file: Path) -> None:

@@ -189,7 +189,7 @@ def test_an_unknown_host_name_is_a_transient_network_error() -> None:
 
 
 def test_silence_is_a_timeout_and_is_tried_again() -> None:
-    with loopback([Raw(b"", "stall"), Reply(200)]) as server, client(timeout=0.05) as http:
+    with loopback([Raw(b"", "stall"), Reply(200)]) as server, client(timeout=0.5) as http:
         assert http.send("GET", server.url, operation="read").status == 200
     with loopback([Raw(b"", "stall")]) as server, client(attempts=1) as http, pytest.raises(NetworkError) as caught:
         http.send("GET", server.url, operation="read", timeout=0.05)

@@ -22,7 +22,7 @@ def test_every_item_is_worked_on_and_no_more_than_threads_at_once() -> None:
         with lock:
             running += 1
             most = max(most, running)
-        pair.wait(10)
+        pair.wait(60)
         with lock:
             running -= 1
             done.append(item)
@@ -39,7 +39,7 @@ def test_the_first_error_ends_it_and_is_the_one_raised() -> None:
     def work(item: int, stop: Stop) -> None:
         begun.append(item)
         if item == 0:
-            waiting.wait(10)
+            waiting.wait(60)
             raise DataError("first", "the cause")
         waiting.set()
         while True:

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -30,24 +30,23 @@ from tests.conftest import wait_until
 from tests.tasks.shared.scripted import CANARY, Locked, Question, Reply, Script, Unopened
 
 ROOT = Path(__file__).parents[3]
-SOON = 20.0
+SOON = 60.0
 
 
 def alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False
 
 
 def children() -> list[int]:
     """The processes that this one started and that run."""
-    found = Path(f"/proc/self/task/{threading.main_thread().native_id}/children").read_text()
-    threads = [int(path.name) for path in Path("/proc/self/task").iterdir()]
-    for thread in threads:
-        if thread != threading.main_thread().native_id:
-            found += " " + Path(f"/proc/self/task/{thread}/children").read_text()
-    return [int(pid) for pid in found.split() if alive(int(pid))]
+    found: list[str] = []
+    for thread in Path("/proc/self/task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended since
+            found += (thread / "children").read_text().split()
+    return [int(pid) for pid in found if alive(int(pid))]
 
 
 @pytest.fixture(autouse=True)
@@ -173,10 +172,12 @@ def test_lines_of_the_log_bring_no_traceback_and_may_say_what_cannot_be_sent(
 
 
 def test_a_stop_of_the_run_reaches_the_work_in_other_processes(pool: Pool) -> None:
-    threading.Timer(0.3, lambda: pool.run.request("SIGTERM")).start()
+    timer = threading.Timer(0.3, lambda: pool.run.request("SIGTERM"))
+    timer.start()
     started = time.monotonic()
     with pool.opened() as work, pytest.raises(Stopped, match="SIGTERM"):
         work([("wait", n) for n in range(8)])
+    timer.join()
     assert time.monotonic() - started < SOON
 
 
@@ -240,7 +241,7 @@ def test_when_no_process_can_be_started_those_begun_end_and_nothing_stays_open(p
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     assert refused.value.reference == "process-not-started"
-    assert sorted(int(path.name) for path in Path("/proc/self/fd").iterdir()) == before
+    assert {int(path.name) for path in Path("/proc/self/fd").iterdir()} <= set(before)
 
 
 def test_no_message_shows_what_it_carries() -> None:

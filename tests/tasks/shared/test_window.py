@@ -14,7 +14,7 @@ from tasks.shared.parallel import SharedStop
 from tasks.shared.stop import Stop
 from tasks.shared.window import in_order
 
-SOON = 20.0
+SOON = 60.0
 """Seconds after which a test gives up waiting for what should happen at once."""
 
 

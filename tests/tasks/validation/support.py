@@ -75,8 +75,10 @@ class FakeService:
         self.refuse_early = 0
         """How many requests are reset before their body is read."""
         self.url = ""
+        self.connected = 0
+        """Connections of which something could still be read."""
+        self.lock = threading.Lock()
         self._under_way = 0
-        self._lock = threading.Lock()
 
     @property
     def validated(self) -> list[str]:
@@ -84,7 +86,7 @@ class FakeService:
         return [key for body in self.accepted for key in keys(body)]
 
     def begin(self, body: bytes, path: str, headers: dict[str, str]) -> int:
-        with self._lock:
+        with self.lock:
             self.bodies.append(body)
             self.paths.append(path)
             self.headers.append(headers)
@@ -93,7 +95,7 @@ class FakeService:
             return len(self.bodies) - 1
 
     def end(self) -> None:
-        with self._lock:
+        with self.lock:
             self._under_way -= 1
 
     def reply(self, number: int, body: bytes) -> Reply:
@@ -104,7 +106,7 @@ class FakeService:
         if given.body is None and given.status == 200:
             given = Reply(200, judged(body), given.headers, given.reset, given.cut, given.seconds)
             if not given.reset and given.cut is None:
-                with self._lock:
+                with self.lock:
                     self.accepted.append(body)
         return given
 
@@ -121,6 +123,11 @@ def serving(script: Script | None = None, *, limit: int | None = None) -> Iterat
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
         wbufsize = -1  # head and body in one segment: two would wait for each other (Nagle, delayed ACK)
+
+        def setup(self) -> None:
+            with fake.lock:
+                fake.connected += 1
+            super().setup()
 
         def do_POST(self) -> None:
             if fake.refuse_early:
@@ -164,6 +171,8 @@ def serving(script: Script | None = None, *, limit: int | None = None) -> Iterat
         def finish(self) -> None:
             with suppress(OSError, ValueError):
                 super().finish()
+            with fake.lock:
+                fake.connected -= 1
 
     class Server(ThreadingHTTPServer):
         daemon_threads = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import stat
+import threading
 from pathlib import Path
 
 import pytest
@@ -202,7 +203,14 @@ def test_an_issue_about_several_entries_has_a_row_for_each_and_counts_once(job: 
 def test_never_more_requests_in_flight_than_max_concurrent_requests_across_files(job: Job, requests: int) -> None:
     for name in "abcd":
         job.write(f"{name}.ndjson", *[patient(f"{name}{n}", x="y" * 600) for n in range(6)])
-    with serving(lambda *_: Reply(seconds=0.01)) as server:
+    together = threading.Barrier(requests, timeout=60)
+
+    def script(number: int, _: bytes) -> Reply:
+        if number < requests:
+            together.wait()  # passes only when so many are under way
+        return Reply(seconds=0.01)  # time for one more, if it could
+
+    with serving(script) as server:
         job.validate(server.url, chunk_bytes=1000, max_concurrent_requests=requests)
     assert len(server.bodies) == 24
     assert server.most == requests

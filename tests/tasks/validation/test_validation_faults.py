@@ -10,6 +10,7 @@ import pytest
 from tasks.shared.errors import NetworkError, ServiceBusyError, ServiceError, SluiceError, Stopped
 from tasks.shared.stop import Stop
 from tasks.validation.validation import REFUSED, Bounds
+from tests.conftest import wait_until
 from tests.tasks.shared.loopback import closed_port
 from tests.tasks.validation.support import CANARY, Job, Reply, Script, bundle, issue, judged, outcome, patient, serving
 
@@ -176,8 +177,8 @@ def test_a_connection_that_is_lost_again_and_again_fails_the_step_transiently(jo
 
 
 def test_a_service_that_does_not_answer_in_time_is_asked_again_and_then_the_step_fails_transiently(job: Job) -> None:
-    with serving(about("b1", Reply(seconds=0.4))) as server:
-        bounds = Bounds(timeout=0.2, mebibyte=1000)
+    with serving(about("b1", Reply(seconds=5))) as server:
+        bounds = Bounds(timeout=1.0, mebibyte=1000)
         with pytest.raises(NetworkError) as caught:
             job.validate(server.url, bounds=bounds, max_concurrent_requests=1, attempts=2)
     assert caught.value.reference == "timeout"
@@ -186,8 +187,8 @@ def test_a_service_that_does_not_answer_in_time_is_asked_again_and_then_the_step
 
 
 def test_the_timeout_covers_a_queue_of_all_requests_under_way(job: Job) -> None:
-    with serving(lambda *_: Reply(seconds=0.3)) as server:
-        bounds = Bounds(timeout=0.2, mebibyte=1000)
+    with serving(lambda *_: Reply(seconds=0.8)) as server:
+        bounds = Bounds(timeout=0.6, mebibyte=1000)
         assert job.validate(server.url, bounds=bounds, max_concurrent_requests=3).details["findings"] == 6
 
 
@@ -210,7 +211,10 @@ def test_of_several_failures_the_first_in_order_is_told_and_what_came_before_it_
     def script(_: int, body: bytes) -> Reply | None:
         if b'"b1"' in body:
             return Reply(403, seconds=0.2)
-        return Reply(404) if b'"b3"' in body else None
+        if b'"b3"' not in body:
+            return None
+        wait_until(lambda: len(server.bodies) == 6)  # all are under way, none is kept from beginning
+        return Reply(404)
 
     with serving(script) as server:
         error = fails(job, server.url, ServiceError, max_concurrent_requests=8)

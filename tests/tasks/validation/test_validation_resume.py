@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tasks.shared.errors import SluiceError
+from tests.conftest import wait_until
 from tests.tasks.validation.support import FakeService, Job, Reply, patient, patient_line, resource, serving
 
 ROOT = Path(__file__).parents[3]
@@ -207,6 +208,7 @@ def test_kill_9_at_a_request_loses_nothing_and_ends_as_an_undisturbed_run(
         process.append(start(job, server.url))
         process[0].communicate(timeout=60)
         assert process[0].returncode == -signal.SIGKILL
+        wait_until(lambda: server.connected == 0)  # what was under way has come in
         before = len(server.bodies)
         assert finish(job, server) == details
         # Answers that came in the last quarter of a second are lost with the process.

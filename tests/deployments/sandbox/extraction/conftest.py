@@ -20,6 +20,7 @@ import pytest
 from deployments.sandbox.extraction.app import ExtractionOptions, extraction_service
 from deployments.sandbox.gate import Gate
 from deployments.sandbox.serve import serve_in_thread
+from tests.deployments.sandbox.extraction.pace import Pace
 
 TODAY = datetime(2026, 3, 2, 9, 15, tzinfo=UTC)
 BASE = "http://hl7.org/fhir/StructureDefinition/"
@@ -163,11 +164,12 @@ def by_key(bundle: dict[str, Any]) -> dict[str, Any]:
 
 
 class Client(httpx.Client):
-    """An HTTP client of one extraction server."""
+    """An HTTP client of one extraction server. With a ``pace`` it lets units go on while it waits, and only then."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, pace: Pace | None = None) -> None:
         # Plain HTTP only: without verify=False each client would read the trust store, 15 ms.
-        super().__init__(base_url=url, trust_env=False, timeout=20, verify=False)
+        super().__init__(base_url=url, trust_env=False, timeout=60, verify=False)
+        self.pace = pace or Pace()
 
     def submit(self, query: Any, *patients: str) -> str:
         """Start a job; its id."""
@@ -186,17 +188,20 @@ class Client(httpx.Client):
     def state(self, job: str) -> str:
         return self.task(job)["businessStatus"]["coding"][0]["code"]  # type: ignore[no-any-return]
 
-    def reach(self, job: str, *states: str, seconds: float = 20) -> Any:
+    def reach(self, job: str, *states: str, seconds: float = 60) -> Any:
         """Wait until the job is in one of the states; the Task."""
         return self.until(job, lambda task: task["businessStatus"]["coding"][0]["code"] in states, seconds)
 
-    def until(self, job: str, met: Callable[[Any], bool], seconds: float = 20) -> Any:
+    def until(self, job: str, met: Callable[[Any], bool], seconds: float = 60) -> Any:
+        """Wait until the Task is so; the Task."""
         deadline = time.monotonic() + seconds
         while True:
+            held = self.pace.held()
             task = self.task(job)
             if met(task):
                 return task
             assert time.monotonic() < deadline, task
+            self.pace.let_go(held)
             time.sleep(0.01)
 
     def operate(self, job: str, operation: str) -> httpx.Response:
@@ -250,13 +255,19 @@ def _closing() -> Iterator[Callable[[ExitStack], None]]:
 
 @pytest.fixture
 def start(_closing: Callable[[ExitStack], None]) -> Iterator[Start]:
-    """Start an extraction server with options; several in one test are allowed."""
+    """Start an extraction server with options; several in one test are allowed.
+
+    With ``held`` its units are held, and go on only while the client waits for something else than it sees.
+    """
     with ExitStack() as opened:
 
-        def begin(data: Path, gate: Gate | None = None, **options: Any) -> Client:
-            made = ExtractionOptions(data=data, **({"clock": lambda: TODAY} | options))
+        def begin(data: Path, gate: Gate | None = None, held: bool = False, **options: Any) -> Client:
+            pace = Pace() if held else None
+            made = ExtractionOptions(
+                data=data, **({"clock": lambda: TODAY} | ({"wait": pace} if pace else {}) | options)
+            )
             served = opened.enter_context(serve_in_thread(extraction_service(made, gate)))
-            return opened.enter_context(Client(served.url))
+            return opened.enter_context(Client(served.url, pace))
 
         yield begin
         _closing(opened.pop_all())

@@ -172,7 +172,7 @@ class TestSkippedBatches:
 
     def test_there_is_no_output_before_completion(self, start: Start, tmp_path: Path) -> None:
         data = write(tmp_path / "slow", patient("a", gender="male"), consent("a", USE, COLLECT))
-        client = start(data, batch_delay=0.3)
+        client = start(data, held=True)
         job = client.submit(QUERY)
         assert "output" not in client.reach(job, "RUNNING_PROCESS_CORE")
         assert len(client.reach(job, "COMPLETED")["output"]) == 1

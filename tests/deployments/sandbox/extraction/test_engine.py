@@ -2,36 +2,36 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import threading
 import time
-from datetime import UTC, datetime
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.deployments.sandbox.extraction.conftest import FINAL, Client, Result, Start, crtdl, parameters, progress
+from tests.conftest import wait_until
+from tests.deployments.sandbox.extraction.conftest import TODAY, Client, Result, Start, crtdl, parameters, progress
 from tests.deployments.sandbox.extraction.test_task import put, version
 
 
 @pytest.fixture
 def slow(start: Start, hospital: Path) -> Client:
-    return start(hospital, batchsize=1, maxconcurrency=1, batch_delay=0.2)
+    return start(hospital, batchsize=1, maxconcurrency=1, held=True)
 
 
 RUNNING = ("RUNNING_GET_COHORT", "RUNNING_PROCESS_BATCH", "RUNNING_PROCESS_CORE")
 
 
 def caught(client: Client, state: str, operation: str) -> tuple[str, Any]:
-    """A job on which an operation was done in a state, and the Task it answered; the state may be a short one."""
-    for _ in range(5):
-        job = client.submit(crtdl())
-        if client.reach(job, state, *FINAL)["businessStatus"]["coding"][0]["code"] == state:
-            answer = client.operate(job, operation)
-            if answer.status_code == 200:
-                return job, answer.json()
-    raise AssertionError(state)
+    """A job on which an operation was done in a state, and the Task it answered."""
+    job = client.submit(crtdl())
+    client.reach(job, state)
+    answer = client.operate(job, operation)
+    assert answer.status_code == 200, answer.text
+    return job, answer.json()
 
 
 def complete(client: Client, job: str) -> set[str]:
@@ -78,7 +78,7 @@ class TestMoves:
         task = slow.until(job, lambda task: progress(task)["batchesCompleted"] == done + 1)
         assert task["businessStatus"]["coding"][0]["code"] == "PAUSED"
         assert version(task) > version(paused)
-        time.sleep(0.4)  # more than a batch takes: nothing else begins
+        time.sleep(0.2)  # more than a free worker takes: nothing else begins
         assert slow.task(job) == task
         slow.operate(job, "resume")
         assert complete(slow, job) == EVERYBODY
@@ -103,7 +103,7 @@ class TestMoves:
             job, task = caught(slow, state, "cancel")
         assert (task["status"], slow.poll(job).status_code) == ("cancelled", 410)
         task = slow.task(job)
-        time.sleep(0.4)
+        time.sleep(0.2)  # more than the unit takes to see that it is given up
         assert slow.task(job) == task
 
     def test_409_where_the_state_does_not_allow_the_operation(self, slow: Client) -> None:
@@ -120,7 +120,7 @@ class TestMoves:
 
     @pytest.mark.parametrize("state", ["COMPLETED", "CANCELLED", "FAILED"])
     def test_final_states_allow_none_of_them(self, start: Start, hospital: Path, tmp_path: Path, state: str) -> None:
-        client = start(hospital, retry_delay=0)
+        client = start(hospital, retry_delay=0, held=True)
         if state == "FAILED":
             shutil.move(hospital / "data.ndjson", tmp_path / "away")
         job = client.submit(crtdl())
@@ -138,7 +138,8 @@ class TestMoves:
 
 class TestScheduling:
     def test_high_jobs_before_normal_ones_and_older_jobs_first(self, start: Start, hospital: Path) -> None:
-        client = start(hospital, maxconcurrency=1, batch_delay=0.15, clock=lambda: datetime.now(UTC))
+        seconds = itertools.count()
+        client = start(hospital, maxconcurrency=1, held=True, clock=lambda: TODAY + timedelta(seconds=next(seconds)))
         _, *jobs = [client.submit(crtdl()) for _ in range(5)]
         for job in (jobs[1], jobs[3]):
             assert put(client, job, "asap", version(client.task(job))).status_code == 200
@@ -146,7 +147,7 @@ class TestScheduling:
         assert [started[moment] for moment in sorted(started)] == [jobs[1], jobs[3], jobs[0], jobs[2]]
 
     def test_a_high_job_overtakes_between_two_batches(self, start: Start, hospital: Path) -> None:
-        client = start(hospital, batchsize=1, maxconcurrency=1, batch_delay=0.2)
+        client = start(hospital, batchsize=1, maxconcurrency=1, held=True)
         normal = client.submit(crtdl())
         client.until(normal, lambda task: "extension" in task)
         urgent = client.submit(crtdl())
@@ -156,12 +157,18 @@ class TestScheduling:
         assert complete(client, normal) == EVERYBODY
 
     def test_never_more_than_maxconcurrency_batches_at_once(self, start: Start, hospital: Path) -> None:
-        client = start(hospital, batchsize=1, maxconcurrency=2, batch_delay=0.3)
+        client = start(hospital, batchsize=1, maxconcurrency=2, held=True)
         job = client.submit(crtdl())
+
+        def active(task: Any) -> int:
+            return len(progress(task)["active"]) if "extension" in task else 0
+
+        client.until(job, lambda task: active(task) > 0)
+        wait_until(lambda: active(client.task(job)) == 2)  # both are held
         seen: set[int] = set()
 
         def look(task: Any) -> bool:
-            seen.add(len(progress(task)["active"]) if "extension" in task else 0)
+            seen.add(active(task))
             return bool(task["status"] == "completed")
 
         client.until(job, look)  # one Task is one moment
@@ -192,16 +199,15 @@ class TestDelete:
     def test_it_is_synchronous_also_while_the_job_runs(
         self, start: Start, hospital: Path, tmp_path: Path, state: str
     ) -> None:
-        client = start(hospital, state=tmp_path / "state", maxconcurrency=1, batch_delay=1.5)
+        client = start(hospital, state=tmp_path / "state", maxconcurrency=1, held=True)
         if state == "PENDING":
             client.submit(crtdl())
         job = client.submit(crtdl())
         client.reach(job, "RUNNING_GET_COHORT" if state == "PAUSED" else state)
         if state == "PAUSED":
             client.operate(job, "pause")
-        started = time.monotonic()
+        # What runs is held for ever: it is given up, not waited for.
         assert client.delete(f"/fhir/Task/{job}").status_code == 204
-        assert time.monotonic() - started < 1.4  # what runs is given up, not waited for
         assert client.poll(job).status_code == 404
         assert not (tmp_path / "state" / "results" / job).exists()
 
@@ -237,7 +243,7 @@ class TestDelete:
         assert client.delete(f"/fhir/Task/{result.job}").status_code == 204
 
     def test_cancelling_leaves_no_unfinished_file(self, start: Start, hospital: Path, tmp_path: Path) -> None:
-        client = start(hospital, state=tmp_path / "state", batchsize=1, batch_delay=0.5)
+        client = start(hospital, state=tmp_path / "state", batchsize=1, held=True)
         job = client.submit(crtdl())
         client.until(job, lambda task: "extension" in task and progress(task)["active"])
         client.operate(job, "cancel")
@@ -249,7 +255,7 @@ class TestTemporaryFailure:
     def test_it_is_repeated_by_itself_and_the_job_completes_with_warnings(
         self, start: Start, hospital: Path, tmp_path: Path
     ) -> None:
-        client = start(hospital, retry_delay=0.1)
+        client = start(hospital, retry_delay=1)  # four times: long enough to bring the data back
         away = tmp_path / "away"
         shutil.move(hospital / "data.ndjson", away)
         job = client.submit(crtdl())
@@ -277,7 +283,7 @@ class TestTemporaryFailure:
         assert texts[4].startswith("The job failed after 5 attempts")
 
     def test_a_batch_that_fails_for_now_keeps_the_others(self, start: Start, hospital: Path, tmp_path: Path) -> None:
-        client = start(hospital, batchsize=1, maxconcurrency=1, batch_delay=0.2, retry_delay=0.5)
+        client = start(hospital, batchsize=1, maxconcurrency=1, held=True, retry_delay=1)
         job = client.submit(crtdl())
         client.until(job, lambda task: "extension" in task and progress(task)["batchesCompleted"] == 1)
         shutil.move(hospital / "data.ndjson", tmp_path / "away")
@@ -321,11 +327,11 @@ def test_close_gives_up_what_runs_and_the_next_start_goes_on(start: Start, hospi
     from deployments.sandbox.extraction.app import ExtractionOptions, extraction_service
     from deployments.sandbox.serve import serve_in_thread
 
-    options = ExtractionOptions(data=hospital, state=tmp_path / "state", batchsize=1, batch_delay=20)
+    options = ExtractionOptions(data=hospital, state=tmp_path / "state", batchsize=1, batch_delay=600)
     with serve_in_thread(extraction_service(options)) as served, Client(served.url) as client:
         answer = client.post("/fhir/$extract-data", json=parameters(crtdl()))
         job = answer.headers["content-location"].rpartition("/")[2]
         client.reach(job, "RUNNING_GET_COHORT")
         started = time.monotonic()
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 60  # a busy machine is slow, but what runs takes 600 s
     assert complete(start(hospital, state=tmp_path / "state"), job) == EVERYBODY

@@ -27,7 +27,7 @@ def lines(client: Client, job: str) -> list[str]:
 
 @pytest.fixture
 def slow(start: Start, hospital: Path) -> Client:
-    return start(hospital, batchsize=1, maxconcurrency=1, batch_delay=0.25)
+    return start(hospital, batchsize=1, maxconcurrency=1, held=True)
 
 
 class TestUnfinished:
@@ -45,6 +45,7 @@ class TestUnfinished:
         job = slow.submit(crtdl())
         seen: dict[str, str] = {}
         told: dict[str, list[str]] = {}
+        held = slow.pace.held()
         while (answer := slow.poll(job)).status_code == 202:
             issue = answer.json()["issue"][-1]
             assert (issue["severity"], issue["code"]) == ("information", "informational")
@@ -52,8 +53,10 @@ class TestUnfinished:
             assert four[0] == f"Job: {job}"
             state = four[1].removeprefix("Status: ")
             seen[state], told[state] = answer.headers["x-progress"], four
+            slow.pace.let_go(held)
+            held = slow.pace.held()
         assert seen["RUNNING_GET_COHORT"] == "Getting cohort"
-        assert seen["RUNNING_PROCESS_BATCH"] in ("Processing batches (33%)", "Processing batches (66%)")
+        assert seen["RUNNING_PROCESS_BATCH"] in ("Processing batches (66%)", "Processing batches (100%)")
         assert seen["RUNNING_PROCESS_CORE"] == "Processing core resources"
         assert told["RUNNING_GET_COHORT"][2:] == ["Batch progress: 0%", "Cohort size: not known yet"]
         assert told["RUNNING_PROCESS_CORE"][2:] == ["Batch progress: 100%", "Cohort size: 3"]
@@ -84,14 +87,15 @@ class TestUnfinished:
     def test_503_while_temporarily_failed_and_500_when_failed_with_the_issues(
         self, start: Start, hospital: Path, tmp_path: Path
     ) -> None:
-        client = start(hospital, retry_delay=0.2)
+        patient, hasty = start(hospital, retry_delay=600), start(hospital, retry_delay=0)
         shutil.move(hospital / "data.ndjson", tmp_path / "away")
-        job = client.submit(crtdl())
-        client.reach(job, "TEMP_FAILED")
-        answer = client.poll(job)
+        job = patient.submit(crtdl())
+        patient.reach(job, "TEMP_FAILED")
+        answer = patient.poll(job)
         assert answer.status_code == 503
         assert "x-progress" not in answer.headers
-        assert ("warning", "processing") in issues(client, job)
+        assert ("warning", "processing") in issues(patient, job)
+        client, job = hasty, hasty.submit(crtdl())
         client.reach(job, "FAILED")
         assert client.poll(job).status_code == 500
         assert issues(client, job) == [("warning", "processing")] * 4 + [

@@ -206,11 +206,12 @@ def test_it_asks_for_credentials_when_it_has_a_gate(begin: Start) -> None:
 
 
 class Counting:
-    """Stands in for the validator: knows how many requests it works on at once."""
+    """Stands in for the validator: knows how many requests it works on at once, and works until they are enough."""
 
-    def __init__(self, wanted: int) -> None:
+    def __init__(self, wanted: int, patience: float) -> None:
         self._lock = threading.Lock()
         self._wanted = wanted
+        self._patience = patience
         self._now = 0
         self.most = 0
         self._enough = threading.Event()
@@ -221,16 +222,16 @@ class Counting:
             self.most = max(self.most, self._now)
             if self._now == self._wanted:
                 self._enough.set()
-        self._enough.wait(0.05 if self._wanted > 1 else 0.01)
+        self._enough.wait(self._patience)
         with self._lock:
             self._now -= 1
         raise LookupError("Secret of a patient")
 
 
-@pytest.mark.parametrize(("serial", "expected"), [(True, 1), (False, 3)])
-def test_the_serial_quirk_works_on_one_request_at_a_time(serial: bool, expected: int) -> None:
+@pytest.mark.parametrize(("serial", "expected", "patience"), [(True, 1, 0.05), (False, 3, 30)])
+def test_the_serial_quirk_works_on_one_request_at_a_time(serial: bool, expected: int, patience: float) -> None:
     frame = validation_service(ValidationOptions(serial=serial))
-    counting = Counting(3)
+    counting = Counting(3, patience)
     with serve_in_thread(frame) as served, Client(served.url) as client:
         frame._inner._validator = counting  # type: ignore[attr-defined]
         threads = [threading.Thread(target=post, args=(client, PATIENT)) for _ in range(3)]
@@ -244,7 +245,7 @@ def test_the_serial_quirk_works_on_one_request_at_a_time(serial: bool, expected:
 def test_a_defect_is_500_and_neither_answer_nor_log_quotes_data(caplog: pytest.LogCaptureFixture) -> None:
     frame = validation_service()
     with serve_in_thread(frame) as served, Client(served.url) as client, caplog.at_level(logging.DEBUG):
-        frame._inner._validator = Counting(1)  # type: ignore[attr-defined]
+        frame._inner._validator = Counting(1, 0)  # type: ignore[attr-defined]
         response = post(client, PATIENT)
     assert response.status_code == 500
     assert "Secret" not in response.text
