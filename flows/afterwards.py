@@ -27,9 +27,9 @@ def cancelled(directory: Path, job: str, rejection: ErrorRecord | None = None) -
             journal = Journal(job, log, Trace(), goes_on=True)
             if rejection is not None:
                 journal.tell(Wait(state="decided", approved=False))
-                journal.ends("cancelled", error=rejection.reference)
+                ended = journal.ends("cancelled", error=rejection.reference)
             else:
-                journal.ends("cancelled", reason="cancel")
-            summary.amend(directory, "cancelled", journal.now(), rejection)
+                ended = journal.ends("cancelled", reason="cancel")
+            summary.amend(directory, "cancelled", ended, rejection)
     except StorageError as error:
         logger.warning("the end of job %s is not told: %s", job, error.message)

@@ -304,7 +304,7 @@ class Job:
         reason: str | None = None,
     ) -> None:
         """Tell how this run ends, and leave the summary. What cannot be written fails no run."""
-        self.journal.ends(state, error=error.reference if error else None, reason=reason)
+        ended = self.journal.ends(state, error=error.reference if error else None, reason=reason)
         steps = [self.steps[position] for position in sorted(self.steps)]
         document = summary.Summary(
             id=self.id,
@@ -312,7 +312,7 @@ class Job:
             run=self.journal.run,
             created=self.journal.created,
             started=self.journal.began,
-            ended=self.journal.now(),
+            ended=ended,
             steps=self.course.steps(steps),
             reconciliation=self.course.reconciliation(steps),
             waiting=summary.where(waiting),

@@ -90,13 +90,14 @@ class Journal:
         """Take an event: ``tasks.shared.events.Collector``."""
         self._tell(event)
 
-    def _tell(self, event: Event, time: str | None = None) -> None:
+    def _tell(self, event: Event, time: str | None = None) -> str:
         with self._lock:  # the order of the lines is that of their times
             name, position = self._step
             head = Head(time=time or self.now(), job=self._job, run=self.run, step=name, position=position)
             entry = Entry(head, event)
             self._log.append(entry)
             self._trace.tell(entry)
+            return head.time
 
     def now(self) -> str:
         """This moment, as events have it; never before the one told last, whatever becomes of the machine's clock."""
@@ -114,12 +115,12 @@ class Journal:
         if step.name == "send":
             self.tell(Export(mode=mode, files=step.files, resources=step.resources_out, bytes=step.bytes_out))
 
-    def ends(self, state: JobEnd, *, error: str | None = None, reason: str | None = None) -> None:
-        """Tell how the run ends; ``error`` is a reference."""
+    def ends(self, state: JobEnd, *, error: str | None = None, reason: str | None = None) -> str:
+        """Tell how the run ends; ``error`` is a reference. Returns when."""
         self._ended = True
         if state == "completed":
             self._step = (None, None)
-        self.tell(Job(state=state, error=error, reason=reason))
+        return self._tell(Job(state=state, error=error, reason=reason))
 
     def left(self, exception: BaseException) -> None:
         """Tell the end of a run that an exception ends, unless its end was told."""

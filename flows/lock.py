@@ -7,10 +7,13 @@ system. ``.lock`` says who has the lock, so that its machine need not wait for t
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import socket
 import time
+from contextlib import ExitStack
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, ClassVar, Self
 
@@ -18,6 +21,7 @@ import msgspec
 
 from flows.lease import Lease, LeaseTakenError, is_leased, lease_api
 from tasks.shared.errors import TerminalError
+from tasks.shared.ndjson import storage_error
 
 PATIENCE = 1.0
 """Seconds to try: long enough to outlast a reader's glance (``is_held``), short for a person."""
@@ -67,20 +71,27 @@ class JobLock:
 
         Raises:
             JobBusyError: another process has it; names its process id and host.
+            StorageError: its file cannot be written; nothing is held then.
             SluiceError: the Prefect API, where the lock of other machines is, does not answer.
         """
         if self.path in self.held:
             return self
-        handle = os.fdopen(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600), "r+b")
-        try:
-            self._flock(handle)
-            before = _holder(handle)
-            lease = self._leased(before)
-        except BaseException:
-            handle.close()
-            raise
-        limit = lease.limit if lease is not None else None
-        _write(handle, msgspec.json.encode(Holder(os.getpid(), socket.gethostname(), this_machine(), limit)) + b"\n")
+        lease: Lease | None = None
+        with ExitStack() as unless_held:
+            try:
+                # Unbuffered: what could not be written is not tried again when it is closed.
+                handle = os.fdopen(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600), "r+b", buffering=0)
+                unless_held.enter_context(handle)
+                self._flock(handle)
+                lease = self._leased(_holder(handle))
+                if lease is not None:
+                    unless_held.callback(lease.release)
+                limit = lease.limit if lease is not None else None
+                holder = Holder(os.getpid(), socket.gethostname(), this_machine(), limit)
+                _write(handle, msgspec.json.encode(holder) + b"\n")
+            except OSError as error:
+                raise storage_error(error, self.path) from None
+            unless_held.pop_all()
         self._handle, self._lease = handle, lease
         self.held.add(self.path)
         return self
@@ -152,6 +163,15 @@ def is_held(directory: Path) -> bool:
     return address is not None and is_leased(address, directory.name)
 
 
+def last_taken(directory: Path) -> tuple[bool, datetime | None]:
+    """Whether the last who had a job's lock gave it back, and when that one took it or gave it back."""
+    try:
+        with (directory / ".lock").open("rb") as handle:
+            return _holder(handle) is None, datetime.fromtimestamp(os.fstat(handle.fileno()).st_mtime, UTC)
+    except OSError:
+        return True, None
+
+
 def _holder(handle: IO[bytes]) -> Holder | None:
     handle.seek(0)
     try:
@@ -163,5 +183,5 @@ def _holder(handle: IO[bytes]) -> Holder | None:
 def _write(handle: IO[bytes], content: bytes) -> None:
     handle.seek(0)
     handle.truncate()
-    handle.write(content)
-    handle.flush()
+    if handle.write(content) != len(content):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -15,12 +15,16 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from flows.api import Json, Label, PrefectApi
-from flows.lock import is_held
+from flows.lock import is_held, last_taken
 from tasks.shared.errors import SluiceError
 from tasks.shared.step import Handle, HandleStore
 
 TAKEN_UP = timedelta(minutes=10)
 """How long a run may be Pending in Prefect: a worker has taken it up and starts it. After that its machine is gone."""
+
+
+HANDOVER = timedelta(seconds=10)
+"""How long a worker's run may be Running without the lock: until it takes it, and from giving it back to its end."""
 
 
 class JobState(StrEnum):
@@ -296,7 +300,7 @@ def job_state(run: Json, directory: str | None) -> JobState:
         case "CRASHED" if name == "Stopped":
             return JobState.STOPPED
         case "CRASHED" | "RUNNING":  # a worker may report the end of a run that another machine goes on with
-            return JobState.RUNNING if held else JobState.INTERRUPTED
+            return JobState.RUNNING if held or _handing_over(run, directory) else JobState.INTERRUPTED
         case "CANCELLING":
             return JobState.RUNNING if held else JobState.CANCELLED
     if held:
@@ -305,6 +309,18 @@ def job_state(run: Json, directory: str | None) -> JobState:
     if not run.get("deployment_id") or (kind == "PENDING" and _since(run) > TAKEN_UP):
         return JobState.INTERRUPTED
     return JobState.PENDING
+
+
+def _handing_over(run: Json, directory: str | None) -> bool:
+    """Whether a worker's run is about to take its job's lock, or has just given it back; one that died had it."""
+    if run.get("state_type") != "RUNNING" or not run.get("deployment_id"):
+        return False  # a command takes the lock first, and gives it back last
+    for_so_long = _since(run)
+    given_back, when = last_taken(Path(directory)) if directory is not None else (True, None)
+    ago = for_so_long if when is None else datetime.now(UTC) - when
+    if not given_back and ago <= for_so_long:
+        return False
+    return min(ago, for_so_long) < HANDOVER
 
 
 def _since(run: Json) -> timedelta:

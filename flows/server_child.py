@@ -94,8 +94,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     import prefect
     import uvicorn
 
+    # Prefect copies its UI before it serves it: beside the original, unless nothing may be written there.
+    if not os.access(prefect.__ui_static_subpath__.parent, os.W_OK):
+        prefect.__ui_static_subpath__ = home / "ui"
     # Without its files Prefect serves no second UI and offers none: its pages call an analytics host.
     prefect.__ui_v2_static_path__ = home / "no-ui-v2"
+
+    from prefect.server.api import collections
+
+    # Lists of kinds of workers and blocks: from the package, not from Prefect's repository on the internet.
+    collections.KNOWN_VIEWS.update(dict.fromkeys(collections.KNOWN_VIEWS, "none:"))
     config = uvicorn.Config(
         "prefect.server.api.server:create_app",
         factory=True,

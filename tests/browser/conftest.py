@@ -84,11 +84,11 @@ jobs_dir: "{self.directory}/jobs"
     def faults(self, service: str, *rules: dict[str, Any]) -> None:
         """Inject faults; without any, none."""
         url = f"{self.urls[service]}/_sandbox/faults"
-        httpx.put(url, json=list(rules), trust_env=False).raise_for_status()
+        httpx.put(url, json=list(rules), trust_env=False, timeout=60).raise_for_status()
 
     def posts(self) -> int:
         """How many transactions the FHIR server was sent so far."""
-        seen = httpx.get(f"{self.urls['fhir']}/_sandbox/requests", trust_env=False).json()
+        seen = httpx.get(f"{self.urls['fhir']}/_sandbox/requests", trust_env=False, timeout=60).json()
         return sum(request["method"] == "POST" for request in seen["requests"])
 
     def status(self, config: Path, job: str) -> dict[str, Any]:
@@ -161,7 +161,7 @@ def site(tmp_path_factory: pytest.TempPathFactory, prefect_api: str, browser: Br
             stderr=subprocess.STDOUT,
         )  # fmt: skip
         try:
-            wait_until(lambda: "serving pipeline/" in log.read_text(), 60)
+            wait_until(lambda: "serving pipeline/" in log.read_text(), 120)
             yield Site(commands, prefect_api, "sluice-ui", urls)
         finally:
             process.terminate()

@@ -20,8 +20,8 @@ from tests.browser.ui import Ui
 
 pytestmark = [pytest.mark.campaign, pytest.mark.timeout(400)]
 
-SLOW = {"action": "delay", "method": "POST", "times": None, "seconds": 2}
-"""For each transaction."""
+SLOW = {"action": "delay", "method": "POST", "times": None, "seconds": 5}
+"""For each transaction: there is time to look at a send while it runs."""
 
 TRANSACTIONS = 18
 """One for each Bundle of the input."""
@@ -58,7 +58,7 @@ def test_a_run_is_started_in_the_form_followed_approved_and_completed(ui: Ui, si
 
     progress = f"progress-4-send-{job[:8]}"
     wait_until(lambda: progress in ui.artifacts(job), 60)
-    pattern = r"send: (\d/3 files, )?\d+ resources, [\d.]+ k?B at [\d.]+ k?B/s, \d+ s left"
+    pattern = r"send: (\d/3 files, )?\d+ resources, [\d.]+ k?B at [\d.]+ k?B/s, (\d+ min )?\d+ s left"
     wait_until(lambda: re.search(pattern, ui.artifacts(job)[progress]) is not None, 60)
     assert re.search(r"Progress: [1-9]\d?(\.\d)?%", ui.open_artifact(job, progress, until="Progress: "))
     assert site.status(config, job)["state"] == "running"
@@ -110,7 +110,7 @@ def test_a_cancel_in_the_ui_ends_the_job_as_cancelled_and_its_process(ui: Ui, si
     ui.cancel()
     ui.see_state("Cancelled")
     until(site, config, job, "cancelled")
-    wait_until(lambda: not Path(f"/proc/{process[1]}").exists(), 30)
+    wait_until(lambda: not Path(f"/proc/{process[1]}").exists(), 60)
     assert site.listed(config)[job] == "cancelled"
     # The server takes what happened to a task run in its own time.
     wait_until(lambda: ui.task_runs(job).get("send") == "Stopped", 60)

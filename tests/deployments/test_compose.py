@@ -1,15 +1,11 @@
-"""Packaged operation (4-product.md §6): compose file, container file, systemd units, as far as they can be read here.
+"""Packaged operation (4-product.md §6): compose file and container file, as far as they can be read here.
 
-Nothing is built or started: there is no container runtime and no systemd in the tests.
+Nothing is built or started here: ``tests/deployments/containers`` does that where there is a container runtime.
 """
 
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
-from configparser import RawConfigParser
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,6 +35,23 @@ class TestCompose:
     def test_every_image_is_pinned_by_a_tag(self, name: str) -> None:
         tag = SERVICES[name]["image"].partition(":")[2]
         assert re.match(r"\d+\.\d+", tag), SERVICES[name]["image"]
+
+    def test_the_image_is_built_once_for_all_services_and_never_looked_for_in_a_registry(self) -> None:
+        assert [name for name in OURS if "build" in SERVICES[name]] == ["server"]
+        assert {SERVICES[name]["pull_policy"] for name in OURS} == {"never"}
+
+    def test_what_pip_needs_for_the_build_reaches_no_container(self) -> None:
+        assert set(SERVICES["server"]["build"]["secrets"]) == set(COMPOSE["secrets"])
+        assert not any("secrets" in service for service in SERVICES.values())
+        assert all(one["file"].endswith(":-/dev/null}") for one in COMPOSE["secrets"].values()), "none is needed"
+
+    def test_the_server_copies_its_pages_to_where_it_may_write(self) -> None:
+        place = SERVICES["server"]["environment"]["PREFECT_SERVER_UI_STATIC_DIRECTORY"]
+        mounted = [one.partition(":")[0] for one in SERVICES["server"]["tmpfs"]]
+        assert any(place.startswith(f"{one}/") for one in mounted)
+
+    def test_deployments_that_cannot_be_made_are_not_tried_for_ever(self) -> None:
+        assert SERVICES["deploy"]["restart"] == "no"
 
     def test_every_service_that_stays_has_a_health_check_and_is_waited_for(self) -> None:
         for name, service in SERVICES.items():
@@ -122,7 +135,7 @@ class TestPage:
     def test_every_variable_of_the_compose_file_is_documented(self) -> None:
         text = (DEPLOYMENTS / "compose.yaml").read_text(encoding="utf-8")
         variables = set(re.findall(r"\$\{(SLUICE_\w+)", text))
-        assert len(variables) == 5
+        assert len(variables) == 7
         for name in variables:
             assert f"| `{name}` |" in PAGE
 
@@ -173,6 +186,19 @@ class TestContainerfile:
         assert installs
         assert all("--constraint constraints.txt" in one for one in installs)
 
+    def test_pip_has_the_settings_of_the_machine_while_it_runs_and_in_no_layer(self) -> None:
+        runs = [run for run in re.split(r"\n(?=[A-Z])", CONTAINERFILE) if "pip install" in run]
+        assert len(runs) == 2
+        for run in runs:
+            assert "--mount=type=secret,id=pip,target=/etc/pip.conf --mount=type=secret,id=certificates" in run
+
+    def test_what_it_copies_beside_the_packages_can_be_read_by_its_user(self) -> None:
+        last = CONTAINERFILE.rpartition("\nFROM ")[2]
+        assert all("--from=build" in line or "--chmod=0644" in line for line in re.findall(r"(?m)^COPY .+$", last))
+
+    def test_it_leaves_no_volume_behind_that_nobody_named(self) -> None:
+        assert "\nVOLUME" not in CONTAINERFILE
+
     def test_what_is_installed_brings_all_packages_of_the_project(self) -> None:
         copied = re.findall(r"^COPY (\w+) \1$", CONTAINERFILE, re.MULTILINE)
         assert copied == ["config", "tasks", "flows", "deployments"]
@@ -185,7 +211,7 @@ class TestContainerfile:
     def test_no_secret_and_no_configuration_beside_the_compose_file_gets_into_the_image(self) -> None:
         """``SLUICE_WORKER_ENV``, ``SLUICE_CONFIG``, ``.env`` lie in a directory that is copied; the last rule wins."""
         ignored = (DEPLOYMENTS / "Containerfile.dockerignore").read_text(encoding="utf-8").splitlines()
-        for rule in ("**/.env", "**/*.env", "deployments/configuration"):
+        for rule in ("**/.env", "**/*.env", "deployments/configuration", "deployments/site.yaml"):
             assert ignored.index(rule) > ignored.index("!deployments")
         text = (DEPLOYMENTS / "compose.yaml").read_text(encoding="utf-8")
         assert {"./configuration", "./worker.env"} == set(re.findall(r":-(\./[^}]+)\}", text))
@@ -198,63 +224,3 @@ class TestContainerfile:
     def test_it_names_no_secret_and_no_registry_of_packages(self) -> None:
         assert not re.search(r"(PASSWORD|AUTH_STRING|TOKEN|SECRET)\s*=", CONTAINERFILE)
         assert "://" not in CONTAINERFILE.replace("http://127.0.0.1:8080/health", "")
-
-
-class Unit(RawConfigParser):
-    """A systemd unit; settings given more than once are lists."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(strict=False, delimiters=("=",), comment_prefixes=("#",))
-        self.text = path.read_text(encoding="utf-8")
-        self.optionxform = str  # type: ignore[assignment,method-assign]
-        self.read_string(self.text)
-
-    def environment(self) -> dict[str, str]:
-        return dict(re.findall(r"^Environment=(\w+)=(.*)$", self.text, re.MULTILINE))
-
-
-@pytest.mark.parametrize("path", UNITS, ids=lambda path: path.stem)
-class TestUnit:
-    def test_it_is_hardened(self, path: Path) -> None:
-        service = Unit(path)["Service"]
-        for name in ("NoNewPrivileges", "PrivateTmp", "PrivateDevices", "ProtectHome", "RestrictNamespaces"):
-            assert service[name] == "yes"
-        assert service["ProtectSystem"] == "strict"
-        assert service["CapabilityBoundingSet"] == ""
-        assert service["UMask"] == "0077"
-        assert service["StateDirectoryMode"] == "0700"
-        assert service["User"] == "sluice"
-
-    def test_a_run_has_time_to_end_cleanly_and_is_told_by_sigterm(self, path: Path) -> None:
-        service = Unit(path)["Service"]
-        assert service["KillSignal"] == "SIGTERM"
-        assert int(service["TimeoutStopSec"]) >= 15
-        # Prefect's worker kills its runs when it gets the signal: deployments.worker gets it alone, and tells them.
-        assert service.get("KillMode") == ("mixed" if "deployments.worker" in service["ExecStart"] else None)
-
-    def test_secrets_come_from_a_file(self, path: Path) -> None:
-        unit = Unit(path)
-        assert unit["Service"]["EnvironmentFile"].startswith("/etc/sluice/")
-        assert not any(SECRET.search(name) for name in unit.environment())
-
-    def test_no_telemetry(self, path: Path) -> None:
-        unit = Unit(path)
-        wanted = OPERATED if "server" in path.stem else dict.fromkeys(QUIET)
-        for name in set(wanted) - {"PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT"}:
-            assert unit.environment()[name] == SERVER[name]
-
-    @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
-    def test_systemd_finds_no_fault_in_it(self, path: Path, tmp_path: Path) -> None:
-        copy = tmp_path / path.name
-        copy.write_text(re.sub(r"^ExecStart=\S+", "ExecStart=/bin/true", path.read_text(), flags=re.MULTILINE))
-        ran = subprocess.run(
-            ["systemd-analyze", "verify", "--man=no", str(copy)], capture_output=True, text=True, timeout=60
-        )
-        about_it = [line for line in ran.stderr.splitlines() if path.name in line]
-        assert not about_it, ran.stderr
-
-
-def test_the_server_unit_listens_on_loopback_and_reaches_nothing_else() -> None:
-    service = Unit(DEPLOYMENTS / "systemd/sluice-server.service")["Service"]
-    assert "--host 127.0.0.1" in service["ExecStart"]
-    assert (service["IPAddressDeny"], service["IPAddressAllow"]) == ("any", "localhost")

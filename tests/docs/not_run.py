@@ -9,16 +9,23 @@ NOT_RUN = {
         "it is what runs these tests: .ci/run holds it to the letter, and a test compares"
     ),
     ("docs/development.md", "python3 -m venv fresh"): "installs from a package registry, and runs these tests",
+    ("docs/development.md", "debootstrap"): "downloads a Debian; the second line runs the tests that need it",
     ("docs/observability.md", ".venv/bin/pip install -c constraints.txt opentelemetry-distro"): (
         "installs from a package registry"
     ),
-    ("docs/deployment.md", "docker compose --file deployments/compose.yaml up"): "needs a container runtime",
-    ("docs/deployment.md", "docker compose --file deployments/compose.yaml exec"): "needs a container runtime",
-    ("docs/deployment.md", "install --mode 0644"): "needs root and systemd",
 }
 
 ELSEWHERE = {
     # page, beginning of the block: the test outside of this room that runs it
+    ("docs/deployment.md", "docker compose --file deployments/compose.yaml up"): "tests/deployments/containers/site.py",
+    ("docs/deployment.md", "docker compose --file deployments/compose.yaml exec"): (
+        "tests/deployments/containers/site.py"
+    ),
+    ("docs/deployment.md", "services:\n  worker:"): "tests/deployments/containers/site.py",
+    ("docs/deployment.md", "useradd --system"): "tests/deployments/systemd/site.py",
+    ("docs/deployment.md", "runuser --user postgres"): "tests/deployments/systemd/site.py",
+    ("docs/deployment.md", "systemctl daemon-reload"): "tests/deployments/systemd/site.py",
+    ("docs/deployment.md", "sluice pipeline start /etc/sluice"): "tests/deployments/systemd/site.py",
     ("docs/deployment.md", "webhook=$(python"): "tests/flows/test_notifications.py",
     ("docs/deployment.md", "# every-morning"): "tests/flows/test_prune.py",
 }

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import random
 import re
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -119,16 +116,3 @@ class Place:
                 if process.poll() is None:
                     process.kill()
                     process.wait()
-
-
-def free_ports(count: int) -> int:
-    """The first of so many ports in a row that nobody uses, outside the range that systems give out by themselves."""
-    for first in random.Random().sample(range(20_000, 30_000, 10), 1000):
-        with contextlib.ExitStack() as bound:
-            try:
-                for port in range(first, first + count):
-                    bound.enter_context(contextlib.closing(socket.create_server(("127.0.0.1", port))))
-            except OSError:
-                continue
-            return first
-    raise AssertionError("no free ports")

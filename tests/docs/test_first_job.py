@@ -10,8 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.conftest import free_ports
 from tests.docs.pages import example, read
-from tests.docs.place import Place, free_ports
+from tests.docs.place import Place
 from tests.docs.references import ROOT
 from tests.docs.shown import assert_shown, shape
 
@@ -36,7 +37,8 @@ def test_the_first_job_is_what_readme_operating_and_observability_show(tmp_path:
         assert f"job {job}: waiting" in status
         assert f"job {job} is complete" in done
         assert re.search(rf"^{job}  completed", jobs, re.MULTILINE)
-        assert '"value": 70.50' in httpx.get(f"{place.known['fhir']}/fhir/Observation/o1", trust_env=False).text
+        sent = httpx.get(f"{place.known['fhir']}/fhir/Observation/o1", trust_env=False, timeout=60)
+        assert '"value": 70.50' in sent.text
 
     directory = tmp_path / "jobs" / job
     shows_the_first_event((directory / "events.ndjson").read_text(encoding="utf-8").splitlines()[0])

@@ -41,7 +41,7 @@ def test_queries_and_faults_are_sent_with_curl_as_shown(place: Place) -> None:
 
     url = place.known["url"] = place.known["fhir"]
     place.run(example("docs/sandbox.md", "curl -X PUT {url}/_sandbox/faults").text)
-    answers = [httpx.post(f"{url}/fhir", content=b"{}", trust_env=False) for _ in range(3)]
+    answers = [httpx.post(f"{url}/fhir", content=b"{}", trust_env=False, timeout=60) for _ in range(3)]
     assert [answer.status_code == 503 for answer in answers] == [True, True, False]
     assert answers[0].headers["Retry-After"] == "2"
 
@@ -61,7 +61,8 @@ def test_its_configuration_and_the_demo_s_query_make_a_job(place: Place) -> None
 def test_a_service_is_served_in_a_test_as_shown() -> None:
     seen: dict[str, object] = {}
     source = example("docs/sandbox.md", "from deployments.sandbox").text
-    source = source.replace("...  # served.url", "answer = httpx.get(f'{served.url}/fhir/metadata', trust_env=False)")
+    asked = "answer = httpx.get(f'{served.url}/fhir/metadata', trust_env=False, timeout=60)"
+    source = source.replace("...  # served.url", asked)
     exec(compile(source, "docs/sandbox.md", "exec"), {"httpx": httpx}, seen)
     answer = seen["answer"]
     assert isinstance(answer, httpx.Response)

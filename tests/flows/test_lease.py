@@ -378,12 +378,16 @@ def test_after_the_death_of_a_machine_the_job_is_continued_on_another_within_the
     Holder(project / "jobs" / started.job, elsewhere).kill()
     died = time.monotonic()
     codes: list[int] = []
+    begun: list[float] = []
     while not codes or codes[-1] == 4:
+        begun.append(time.monotonic() - died)
         codes.append(sluice("pipeline", "continue", "config.yaml", started.job, "--approve").code)
         time.sleep(1)
     assert codes[0] == 4
     assert codes[-1] == 0
-    assert 50 < time.monotonic() - died < LeaseTimes().lease + LeaseTimes().margin + 15
+    assert time.monotonic() - died > 50
+    # Who was refused had begun before the lease lapsed; how long a command takes is the machine's affair.
+    assert begun[-2] < LeaseTimes().lease + LeaseTimes().margin + 1
 
 
 @pytest.mark.campaign

@@ -1,5 +1,7 @@
 """The lock of a job (4-product.md §4: held with flock by the process that runs the job)."""
 
+import errno
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -7,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from flows.lock import JobBusyError, JobLock, is_held
+from tasks.shared.errors import StorageError
 from tests.conftest import ROOT
 
 HOLDER = """
@@ -53,6 +56,30 @@ def test_the_process_that_has_it_may_take_it_again_and_does_not_see_itself_as_an
             assert not is_held(tmp_path)
         assert tmp_path.absolute() / ".lock" in JobLock.held
     assert not JobLock.held
+
+
+def test_a_lock_that_cannot_be_written_is_not_held(tmp_path, monkeypatch):
+    released = []
+
+    class Leased:
+        limit = "limit"
+
+        def release(self):
+            released.append(self)
+
+    def full(handle, content):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as on_a_full_disk:
+        on_a_full_disk.setattr("flows.lock._write", full)
+        on_a_full_disk.setattr(JobLock, "_leased", lambda self, before: Leased())
+        with pytest.raises(StorageError) as caught, JobLock(tmp_path):
+            pass
+    assert caught.value.reference == "disk-full"
+    assert len(released) == 1
+    assert not JobLock.held
+    with JobLock(tmp_path):
+        pass
 
 
 def test_the_lock_file_is_private(tmp_path):

@@ -1,5 +1,7 @@
 """The job record in labels, and the states a job is shown in (4-product.md §4)."""
 
+import os
+import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -72,6 +74,36 @@ def test_running_is_only_what_another_process_holds_the_lock_of(tmp_path, monkey
             assert JobRecord.of(run(labels=labels)).state is JobState.RUNNING
             # A worker that lost the job to another reports the end of its own process.
             assert JobRecord.of(run("CRASHED", labels=labels)).state is JobState.RUNNING
+
+
+def ago(seconds):
+    return {"type": "RUNNING", "timestamp": (datetime.now(UTC) - timedelta(seconds=seconds)).isoformat()}
+
+
+@pytest.mark.parametrize(("seconds", "shown"), [(1, "running"), (60, "interrupted")])
+def test_a_workers_run_is_not_interrupted_in_the_moment_before_it_takes_the_lock(tmp_path, seconds, shown):
+    for labels in ({}, {"job.directory": str(tmp_path)}):
+        record = JobRecord.of(run(labels=labels, deployment_id="d", state=ago(seconds)))
+        assert record.state.value == shown
+    assert JobRecord.of(run(state=ago(seconds))).state is JobState.INTERRUPTED, "a command has the lock before"
+
+
+@pytest.mark.parametrize(("seconds", "shown"), [(1, "running"), (60, "interrupted")])
+def test_a_workers_run_is_not_interrupted_in_the_moment_between_its_lock_and_its_end(tmp_path, seconds, shown):
+    with JobLock(tmp_path):
+        pass
+    os.utime(tmp_path / ".lock", (0, time.time() - seconds))
+    record = JobRecord.of(run(labels={"job.directory": str(tmp_path)}, deployment_id="d", state=ago(600)))
+    assert record.state.value == shown
+
+
+@pytest.mark.parametrize(("taken", "began", "shown"), [(1, 3, "interrupted"), (600, 3, "running")])
+def test_a_workers_run_that_died_with_the_lock_is_interrupted_at_once(tmp_path, taken, began, shown):
+    """The lock was taken, by a process that died, in this run or before it ``began``: seconds ago."""
+    (tmp_path / ".lock").write_text('{"process":1,"host":"h","machine":"m"}')
+    os.utime(tmp_path / ".lock", (0, time.time() - taken))
+    record = JobRecord.of(run(labels={"job.directory": str(tmp_path)}, deployment_id="d", state=ago(began)))
+    assert record.state.value == shown
 
 
 def test_what_is_written_is_what_is_read_back():

@@ -11,6 +11,7 @@ import pytest
 
 from flows.server import EmbeddedServer, configured_api
 from tests.conftest import ROOT, kill, seed, wait_until
+from tests.tasks.shared.loopback import Reply, loopback
 
 USER = """
 import sys, time
@@ -113,6 +114,19 @@ def test_the_users_api_is_taken_from_the_active_profile(tmp_path):
 
 def test_without_any_there_is_none(tmp_path):
     assert configured_api({"PREFECT_HOME": str(tmp_path)}) is None
+
+
+def test_it_asks_nobody_outside_for_its_lists(jobs_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with loopback([Reply(500)]) as outside:
+        for scheme in ("HTTP", "HTTPS", "ALL"):
+            monkeypatch.setenv(f"{scheme}_PROXY", outside.url)
+        with EmbeddedServer(jobs_dir) as server:
+            for view in ("aggregate-worker-metadata", "demo-flows"):
+                asked = f"{server.address().url}/collections/views/{view}"
+                answer = httpx.get(asked, trust_env=False, timeout=60)
+                if view == "aggregate-worker-metadata":  # the one that commands and workers need
+                    assert "process" in answer.json()["prefect"]
+        assert outside.connections == 0
 
 
 def test_it_offers_one_ui_whose_pages_call_nobody_else(prefect_api: str) -> None:

@@ -132,14 +132,17 @@ class Trial:
     def go_on(self, *words: str, lapses: bool = True) -> None:
         """``pipeline continue`` at the machine that lives, until it is taken; ``lapses``: a lease has to, first."""
         codes: list[int] = []
+        begun: list[float] = []
         while not codes or codes[-1] == 4:
+            begun.append(time.monotonic() - self.died)
             ran = self.sluice("pipeline", "continue", "config.yaml", self.job, *words, env=self.living.environment)
             codes.append(ran.code)
         assert codes[-1] == 0, ran.err
         assert (codes[0] == 4) is lapses, codes
         self.refused = len(codes) - 1
         self.continued = time.monotonic() - self.died
-        assert self.continued < TIMES.lease + TIMES.margin + 20
+        # Who was refused had begun before the lease lapsed; how long a command takes is the machine's affair.
+        assert max(begun[:-1], default=0) < TIMES.lease + TIMES.margin + 1
 
     def completes(self) -> float:
         """Wait for the end at the other machine; the seconds since the death."""

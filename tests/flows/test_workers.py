@@ -120,12 +120,15 @@ def test_after_the_death_of_a_machine_the_run_goes_on_at_another_within_the_leas
         job, second = killed_in_the_middle_of_send(sluice, prefect_api, between, *workers)
         died = time.monotonic()
         codes: list[int] = []
+        begun: list[float] = []
         while not codes or codes[-1] == 4:
+            begun.append(time.monotonic() - died)
             codes.append(sluice("pipeline", "continue", "config.yaml", job, env=second.environment).code)
         taken = time.monotonic() - died
         assert codes[0] == 4
         assert codes[-1] == 0
-        assert taken < LeaseTimes().lease + LeaseTimes().margin + 15
+        # Who was refused had begun before the lease lapsed; how long a command takes is the machine's affair.
+        assert begun[-2] < LeaseTimes().lease + LeaseTimes().margin + 1
         wait_until(lambda: state(sluice, job) == "completed", 90)
         wait_until(lambda: second.taken > 0)  # it says so in its own time
         assert second.taken == 1

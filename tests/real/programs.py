@@ -97,7 +97,7 @@ def running(
     *,
     environ: Mapping[str, str] | None = None,
     port: int | None = None,
-    seconds: float = 20.0,
+    seconds: float = 60.0,
     ends_with_input: bool = False,
 ) -> Iterator[Running]:
     """Run a program while the block runs; with ``port``, the block begins when somebody listens there.

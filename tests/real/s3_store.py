@@ -104,7 +104,7 @@ def s3_running(*, tls: Tls | None = None, space: int | None = None) -> Iterator[
         url = f"{'https' if tls else 'http'}://{HOST}:{port}"
         serve = [*before, command, *options, "posix", data]
         with running("versitygw", serve, home / "log", environ=keys, port=port) as server:
-            server.wait(lambda: listens(admin), 20)
+            server.wait(lambda: listens(admin), 60)
             client = boto3.session.Session().client(
                 "s3",
                 endpoint_url=url,

@@ -59,7 +59,7 @@ class Issuer:
         with scratch() as home:
             log = home / "log"
             with running("oidc-provider", command, log, ends_with_input=True) as issuer:
-                issuer.wait(lambda: issuer.line("ready") is not None, 20)
+                issuer.wait(lambda: issuer.line("ready") is not None, 60)
                 yield
             lines = log.read_text().splitlines()
         self.asked += [line.removeprefix("token ") for line in lines if line.startswith("token ")]

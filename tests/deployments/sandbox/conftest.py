@@ -20,7 +20,7 @@ class Client(httpx.Client):
     """An HTTP client of one service."""
 
     def __init__(self, url: str) -> None:
-        super().__init__(base_url=url, trust_env=False, timeout=10)
+        super().__init__(base_url=url, trust_env=False, timeout=60)
 
     def bundle(self, *entries: tuple[str, str, str | bytes | None], kind: str = "transaction", **headers: str) -> Any:
         """POST a Bundle of (method, url, resource) entries."""

@@ -25,7 +25,10 @@ def test_an_api_key_of_the_environment_opens_every_service(
     monkeypatch.setenv(API_KEY, SECRET)
     if header is not None:
         monkeypatch.setenv(API_KEY_HEADER, header)
-    with start_child(SandboxOptions(state=tmp_path)) as child, httpx.Client(trust_env=False, verify=False) as client:
+    with (
+        start_child(SandboxOptions(state=tmp_path)) as child,
+        httpx.Client(trust_env=False, timeout=60, verify=False) as client,
+    ):
         for url in (f"{child.urls['fhir']}/fhir/metadata", f"{child.urls['extraction']}/fhir/metadata"):
             assert client.get(url).status_code == 401
             assert client.get(url, headers={header or "x-api-key": SECRET}).status_code == 200

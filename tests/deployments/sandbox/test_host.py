@@ -101,7 +101,7 @@ def test_the_command_prints_a_complete_configuration_and_ends_with_0_on_a_signal
     assert send["url"].startswith("http://127.0.0.1:")
     assert configuration["jobs_dir"]
     assert "not for production" in text
-    assert httpx.get(send["url"] + "/fhir/metadata", trust_env=False).status_code == 200
+    assert httpx.get(send["url"] + "/fhir/metadata", trust_env=False, timeout=60).status_code == 200
     assert ends_within_two_seconds(process, number)
     assert not path.exists()
 
@@ -147,10 +147,10 @@ def test_credentials_come_from_the_environment_and_are_nowhere_written(run: list
         auth = yaml.safe_load(text)["services"]["send"]["auth"]
         assert any("${SLUICE_SANDBOX_" in value for value in auth.values())
         url = yaml.safe_load(text)["services"]["send"]["url"] + "/fhir/metadata"
-        assert httpx.get(url, trust_env=False).status_code == 401
+        assert httpx.get(url, trust_env=False, timeout=60).status_code == 401
         header = {"Authorization": f"Bearer {secret}"} if TOKEN in environment else {}
         basic = ("user", secret) if USERNAME in environment else None
-        assert httpx.get(url, trust_env=False, auth=basic, headers=header).status_code == 200
+        assert httpx.get(url, trust_env=False, timeout=60, auth=basic, headers=header).status_code == 200
         process.terminate()
         assert process.wait(60) == 0
 
@@ -197,7 +197,7 @@ def test_a_child_is_ready_when_it_is_there_and_gone_when_the_block_ends(tmp_path
     with start_child(SandboxOptions(state=tmp_path, settings={"manners": "blaze"})) as child:
         assert set(child.urls) == {"fhir", "extraction", "pseudonymizer", "validation", "flattening"}
         assert child.config_path == tmp_path / "sandbox.yaml"
-        assert httpx.get(child.urls["fhir"] + "/fhir/metadata", trust_env=False).status_code == 200
+        assert httpx.get(child.urls["fhir"] + "/fhir/metadata", trust_env=False, timeout=60).status_code == 200
     assert gone(child.pid)
     child.stop()
 
@@ -217,7 +217,7 @@ def test_a_child_started_in_a_thread_that_has_ended_lives_on() -> None:
     with ThreadPoolExecutor(1) as pool:
         child = pool.submit(start_child, SandboxOptions()).result()
     with child:
-        assert httpx.get(child.urls["fhir"] + "/", trust_env=False).status_code == 200
+        assert httpx.get(child.urls["fhir"] + "/", trust_env=False, timeout=60).status_code == 200
 
 
 def test_the_child_ends_with_its_parent_also_on_kill_9(tmp_path: Path) -> None:

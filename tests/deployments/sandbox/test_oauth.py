@@ -33,7 +33,10 @@ def issuer(clock: Clock) -> OAuthIssuer:
 
 @pytest.fixture
 def http(issuer: OAuthIssuer) -> Iterator[httpx.Client]:
-    with serve_in_thread(issuer.app) as served, httpx.Client(base_url=served.url, trust_env=False) as client:
+    with (
+        serve_in_thread(issuer.app) as served,
+        httpx.Client(base_url=served.url, trust_env=False, timeout=60) as client,
+    ):
         yield client
 
 

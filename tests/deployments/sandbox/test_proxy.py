@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from deployments.sandbox.proxy import ForwardProxy
+from tests.conftest import free_ports
 
 
 class Origin(http.server.BaseHTTPRequestHandler):
@@ -55,7 +56,7 @@ def seen(origin: Server) -> list[tuple[str, str, dict[str, str], bytes]]:
 def test_requests_are_forwarded_to_where_the_name_really_is(origin: Server) -> None:
     body = b"x" * 300_000
     with ForwardProxy(hosts={"example.test": ("127.0.0.1", origin.server_port)}) as proxy:
-        with httpx.Client(proxy=proxy.url, trust_env=False) as client:
+        with httpx.Client(proxy=proxy.url, trust_env=False, timeout=60) as client:
             for _ in range(2):
                 assert client.post("http://example.test/a?b=c", content=body).content == body
     assert (proxy.requests, proxy.tunnels, proxy.refused) == (2, 0, 0)
@@ -81,9 +82,9 @@ def test_a_tunnel_passes_bytes_both_ways(origin: Server) -> None:
 def test_credentials_are_asked_for_and_not_passed_on(origin: Server) -> None:
     hosts = {"example.test": ("127.0.0.1", origin.server_port)}
     with ForwardProxy(credentials=("user", "p:w"), hosts=hosts) as proxy:
-        with httpx.Client(proxy=proxy.url, trust_env=False) as client:
+        with httpx.Client(proxy=proxy.url, trust_env=False, timeout=60) as client:
             refused = client.get("http://example.test/")
-        with httpx.Client(proxy=httpx.Proxy(proxy.url, auth=("user", "p:w")), trust_env=False) as client:
+        with httpx.Client(proxy=httpx.Proxy(proxy.url, auth=("user", "p:w")), trust_env=False, timeout=60) as client:
             admitted = client.get("http://example.test/")
     assert refused.status_code == 407
     assert refused.headers["proxy-authenticate"].startswith("Basic ")
@@ -93,17 +94,15 @@ def test_credentials_are_asked_for_and_not_passed_on(origin: Server) -> None:
 
 
 def test_what_cannot_be_reached_is_a_bad_gateway() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
-    with ForwardProxy(hosts={"example.test": ("127.0.0.1", port)}) as proxy:
-        with httpx.Client(proxy=proxy.url, trust_env=False) as client:
+    with ForwardProxy(hosts={"example.test": ("127.0.0.1", free_ports())}) as proxy:
+        with httpx.Client(proxy=proxy.url, trust_env=False, timeout=60) as client:
             assert client.get("http://example.test/").status_code == 502
             with pytest.raises(httpx.ProxyError, match="502"):
                 client.get("https://example.test/")
 
 
 def test_what_is_no_absolute_http_url_is_a_bad_request() -> None:
-    with ForwardProxy() as proxy, httpx.Client(trust_env=False) as client:
+    with ForwardProxy() as proxy, httpx.Client(trust_env=False, timeout=60) as client:
         assert client.get(f"{proxy.url}/path").status_code == 400
 
 
@@ -111,7 +110,7 @@ def test_a_client_that_hangs_up_disturbs_nobody(origin: Server) -> None:
     with ForwardProxy(hosts={"example.test": ("127.0.0.1", origin.server_port)}) as proxy:
         with socket.create_connection(("127.0.0.1", proxy.port), timeout=10) as sock:
             sock.sendall(b"GET http://exam")
-        with httpx.Client(proxy=proxy.url, trust_env=False) as client:
+        with httpx.Client(proxy=proxy.url, trust_env=False, timeout=60) as client:
             assert client.get("http://example.test/").status_code == 200
 
 

@@ -17,6 +17,7 @@ from starlette.routing import Route
 from deployments.sandbox.connection import STATE_KEY
 from deployments.sandbox.fhir.app import fhir_service
 from deployments.sandbox.serve import Certificate, SandboxStartError, serve_in_thread
+from tests.conftest import free_ports
 
 
 def hello(request: Request) -> PlainTextResponse:
@@ -24,10 +25,11 @@ def hello(request: Request) -> PlainTextResponse:
 
 
 def test_any_asgi_application_is_served_while_the_block_runs() -> None:
-    with serve_in_thread(Starlette(routes=[Route("/x", hello)])) as served:
-        assert httpx.get(served.url + "/x", trust_env=False).text == "hello /x"
+    # A port that nobody else takes when it is free again.
+    with serve_in_thread(Starlette(routes=[Route("/x", hello)]), port=free_ports()) as served:
+        assert httpx.get(served.url + "/x", trust_env=False, timeout=60).text == "hello /x"
     with pytest.raises(httpx.ConnectError):
-        httpx.get(served.url + "/x", trust_env=False)
+        httpx.get(served.url + "/x", trust_env=False, timeout=60)
 
 
 def test_it_listens_on_loopback_only() -> None:
@@ -59,7 +61,7 @@ def test_tls_is_served_with_the_given_certificate(tmp_path: Path) -> None:
     context = ssl.create_default_context(cafile=str(ca))
     with (
         serve_in_thread(fhir_service(), certificate=Certificate(chain, key)) as served,
-        httpx.Client(verify=context, trust_env=False) as client,
+        httpx.Client(verify=context, trust_env=False, timeout=60) as client,
     ):
         assert served.url.startswith("https://")
         assert client.get(served.url + "/fhir/metadata").status_code == 200
@@ -77,4 +79,4 @@ def nodelay(request: Request) -> PlainTextResponse:
 def test_small_answers_leave_at_once() -> None:
     """Nagle's algorithm together with delayed acknowledgement once cost 40 ms a request."""
     with serve_in_thread(Starlette(routes=[Route("/", nodelay)])) as served:
-        assert httpx.get(served.url, trust_env=False).text != "0"
+        assert httpx.get(served.url, trust_env=False, timeout=60).text != "0"

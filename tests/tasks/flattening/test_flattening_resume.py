@@ -100,7 +100,7 @@ def test_after_three_kills_the_tables_are_byte_for_byte_those_of_an_undisturbed_
         answered = 0
 
         def script(number: int, _: Request) -> Reply | None:
-            if number == moments[0]:
+            if moments and number == moments[0]:
                 os.kill(process[-1].pid, signal.SIGKILL)
                 return Reply(reset="after")
             return None

@@ -99,7 +99,7 @@ def test_after_three_kills_the_output_is_byte_for_byte_that_of_an_undisturbed_ru
         moments = [30, 25, 20]  # in the first file, in the large one, and late
 
         def script(number: int, _: Request) -> Reply | None:
-            if number == moments[0]:
+            if moments and number == moments[0]:
                 os.kill(process[-1].pid, signal.SIGKILL)
                 return Reply(reset="after")
             return None

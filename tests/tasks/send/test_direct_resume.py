@@ -161,7 +161,8 @@ def test_kill_9_at_a_transaction_loses_nothing_and_sends_at_most_what_was_under_
         assert stored(server) == expected
         # Two transactions may have been under way, and two more stored but not yet noted.
         assert before - known <= 4 * 4
-        assert len(server.history) - before <= len(expected) + 1 - known
+        # Two that were under way may be stored after they were counted above, if the server took them up that late.
+        assert len(server.history) - before <= len(expected) + 1 - known + 2 * 4
 
 
 def test_changed_input_is_sent_anew(tmp_path: Path) -> None:

@@ -212,7 +212,8 @@ def test_kill_9_at_a_request_loses_nothing_and_ends_as_an_undisturbed_run(
         before = len(server.bodies)
         assert finish(job, server) == details
         # Answers that came in the last quarter of a second are lost with the process.
-        assert len(server.bodies) <= REQUESTS + before
+        # Two more that were under way may have been counted after that, if the service took them up that late.
+        assert len(server.bodies) <= REQUESTS + before + 2
     assert job.files() == expected
 
 

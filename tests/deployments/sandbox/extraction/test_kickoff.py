@@ -168,7 +168,7 @@ def test_the_gate_asks_for_credentials(start: Start, hospital: Path) -> None:
     result = client.extract(crtdl())
     assert result.manifest["requiresAccessToken"] is True
     url = result.manifest["output"][0]["url"]
-    assert httpx.get(url, trust_env=False).status_code == 401
+    assert httpx.get(url, trust_env=False, timeout=60).status_code == 401
 
 
 @pytest.mark.parametrize("header", ["x-api-key", "X-Research-Key"])
@@ -183,7 +183,7 @@ def test_the_gate_knows_an_api_key_in_a_header_that_can_be_named(start: Start, h
     client.headers.update({header.encode(): key.encode()})
     result = client.extract(crtdl())
     assert result.manifest["requiresAccessToken"] is True
-    assert httpx.get(result.manifest["output"][0]["url"], trust_env=False).status_code == 401
+    assert httpx.get(result.manifest["output"][0]["url"], trust_env=False, timeout=60).status_code == 401
 
 
 def test_any_of_several_credentials_opens_the_gate(start: Start, hospital: Path) -> None:

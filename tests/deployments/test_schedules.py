@@ -1,0 +1,29 @@
+"""Schedules make runs (``4-product.md`` §6)."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from flows.api import PrefectApi
+from flows.server import ApiAddress
+from tests.conftest import wait_until
+from tests.flows.machines import deployment
+
+
+def test_a_deployment_with_a_schedule_gets_runs(prefect_api: str, tmp_path: Path) -> None:
+    deployment(prefect_api, pool := f"pool-{tmp_path.name}", tmp_path)
+    with PrefectApi(ApiAddress(url=prefect_api)) as api:
+        (made,) = api.request("POST", "/deployments/filter", {"work_pools": {"name": {"any_": [pool]}}})
+        schedule = {"schedule": {"cron": "30 1 * * *", "timezone": "Europe/Berlin"}, "active": True}
+        api.request("POST", f"/deployments/{made['id']}/schedules", [schedule])
+
+        def runs() -> list[dict[str, Any]]:
+            return list(api.request("POST", "/flow_runs/filter", {"deployments": {"id": {"any_": [made["id"]]}}}))
+
+        wait_until(lambda: len(runs()) >= 2, 120)  # the scheduler looks for new deployments every few seconds
+        assert {run["state_type"] for run in runs()} == {"SCHEDULED"}
+        starts = sorted(datetime.fromisoformat(run["expected_start_time"]) for run in runs())
+    assert {start.astimezone(ZoneInfo("Europe/Berlin")).strftime("%H:%M") for start in starts} == {"01:30"}
