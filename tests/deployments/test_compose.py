@@ -6,7 +6,10 @@ Nothing is built or started here: ``tests/deployments/containers`` does that whe
 from __future__ import annotations
 
 import re
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
@@ -49,6 +52,15 @@ class TestCompose:
         place = SERVICES["server"]["environment"]["PREFECT_SERVER_UI_STATIC_DIRECTORY"]
         mounted = [one.partition(":")[0] for one in SERVICES["server"]["tmpfs"]]
         assert any(place.startswith(f"{one}/") for one in mounted)
+
+    def test_where_prefect_would_look_for_lists_on_the_internet_nobody_is(self) -> None:
+        prefect = find_spec("prefect")
+        assert prefect
+        assert prefect.origin
+        asks = Path(prefect.origin).with_name("server").joinpath("api/collections.py").read_text(encoding="utf-8")
+        hosts = {urlsplit(url).hostname for url in re.findall(r"https?://[^\s\"'{}]+", asks)}
+        assert hosts
+        assert {f"{host}:127.0.0.1" for host in hosts} == set(SERVICES["server"]["extra_hosts"])
 
     def test_deployments_that_cannot_be_made_are_not_tried_for_ever(self) -> None:
         assert SERVICES["deploy"]["restart"] == "no"
