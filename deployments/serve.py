@@ -12,7 +12,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from flows.server import EmbeddedServer, configured_api, use
+from flows.api_address import configured_api, use
+from flows.server import EmbeddedServer
 from tasks.shared.errors import InputError, SluiceError
 
 

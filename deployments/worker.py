@@ -19,6 +19,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 
+from flows.api_address import configured_api, is_loopback, not_proxied
+
 PATIENCE = 15.0
 """Seconds that the runs have; those that still run then are killed with the worker, and can be continued."""
 
@@ -28,6 +30,9 @@ LOOK_EVERY = 0.1
 def main(argv: Sequence[str] | None = None) -> int:
     """Work until a signal; the exit code of the worker."""
     options = sys.argv[1:] if argv is None else argv
+    address = configured_api()
+    if address is not None and is_loopback(address):
+        not_proxied(os.environ)
     return supervise([sys.executable, "-m", "prefect", "worker", "start", "--type", "process", *options])
 
 

@@ -6,17 +6,14 @@ Flow-run state, labels and artifacts are durable when a call returns (``architec
 
 from __future__ import annotations
 
-import os
-import ssl
 from collections.abc import Mapping
 from typing import Any, Self
-from urllib.parse import urlsplit
 from uuid import uuid4
 
 import httpx
 import tenacity
 
-from flows.server import ApiAddress
+from flows.api_address import ApiAddress, is_loopback
 from tasks.shared.errors import NetworkError, TerminalError
 
 Json = dict[str, Any]
@@ -46,16 +43,12 @@ class PrefectApi:
     def __init__(self, address: ApiAddress, *, timeout: float = 60.0, patience: float = 20.0) -> None:
         self.address = address
         self._patience = patience
-        loopback = urlsplit(address.url).hostname in {"127.0.0.1", "localhost", "::1"}
-        verify: ssl.SSLContext | bool = True
-        if address.url.startswith("https"):
-            verify = ssl.create_default_context(cafile=os.environ.get("PREFECT_API_SSL_CERT_FILE"))
         self._client = httpx.Client(
             base_url=address.url,
             headers=dict(address.headers),
             timeout=timeout,
-            trust_env=not loopback,
-            verify=verify,
+            trust_env=not is_loopback(address),
+            verify=address.trust(),
         )
 
     def __enter__(self) -> Self:
@@ -94,14 +87,14 @@ class PrefectApi:
             kind = NotTakenError if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout) else NetworkError
             raise kind(
                 "prefect-unreachable", f"the Prefect API does not answer ({type(error).__name__})",
-                context=self.address.url, hint="check that the server runs: python -m flows.run server status",
+                context=self.address.shown, hint="check that the server runs: python -m flows.run server status",
             ) from None  # fmt: skip
         if answer.status_code == 404:
             return None
         if answer.status_code >= 400:
             raise _kind(answer.status_code)(
                 "prefect-refused", f"the Prefect API answered {answer.status_code} to {method} {path}",
-                context=self.address.url, status=answer.status_code,
+                context=self.address.shown, status=answer.status_code,
                 hint="check PREFECT_API_KEY or PREFECT_API_AUTH_STRING" if answer.status_code in {401, 403} else None,
             )  # fmt: skip
         return answer.json() if answer.content else {}

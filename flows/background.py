@@ -28,22 +28,23 @@ def home_of(config: str | None, jobs_dir: str | None) -> Path:
 def start(home: Path, port: int) -> int:
     """Start a server that stays; one that runs already, for a command, stays from now on."""
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with (home / "start.lock").open("a+b") as starting:
+    with (home / "start.lock").open("a+b") as starting, server.told():
         fcntl.flock(starting, fcntl.LOCK_EX)
         running = server.EmbeddedServer(home.parent).running()
         if running is not None:
             server.announce(home, running.url, _pid(home), stay=True)
-            say(f"the server runs already: {running.ui}")
+            say(f"the server runs already: {running.link}")
             return 0
         child, address = server.spawn(home, stay=True, port=port)
         server.wait_until_up(address, child)
-    say(f"Prefect UI: {address.ui}\nAPI: {address.url} (jobs directory {home.parent})")
+    say(f"Prefect UI: {address.link}\nAPI: {address.url} (jobs directory {home.parent})")
     return 0
 
 
 def stop(home: Path) -> int:
     """Stop the server, unless a command or a run uses it."""
-    running = server.EmbeddedServer(home.parent).running()
+    with server.told():
+        running = server.EmbeddedServer(home.parent).running()
     if running is None:
         say("no server runs")
         return 0
@@ -89,10 +90,11 @@ def _alive(pid: int) -> bool:
 
 
 def status(home: Path) -> int:
-    """Say where the server answers; exit code 1 when none does."""
-    running = server.EmbeddedServer(home.parent).running()
+    """Say where the server answers, by the link that opens its UI; exit code 1 when none does."""
+    with server.told():
+        running = server.EmbeddedServer(home.parent).running()
     if running is None:
         say(f"no server runs for {home.parent}")
         return 1
-    say(f"Prefect UI: {running.ui}\nAPI: {running.url}")
+    say(f"Prefect UI: {running.link}\nAPI: {running.url}")
     return 0

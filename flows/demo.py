@@ -17,11 +17,12 @@ from deployments.sandbox.data import DEMO_CRTDL
 from deployments.sandbox.host import SandboxChild, SandboxOptions, start_child
 from deployments.sandbox.serve import SandboxStartError
 from flows import again, runner
+from flows.api_address import use
 from flows.inputs import gather
 from flows.output import say
 from flows.record import JobRecord, JobState
 from flows.reporting import COLUMNS, row
-from flows.server import EmbeddedServer, use
+from flows.server import EmbeddedServer
 from flows.session import opened
 from flows.showcase import destination
 from tasks.shared.errors import InputError, StorageError, TerminalError

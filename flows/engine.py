@@ -37,7 +37,7 @@ from prefect.utilities.annotations import quote
 from pydantic import Field
 
 from flows.api import PrefectApi
-from flows.server import ApiAddress
+from flows.api_address import ApiAddress
 from tasks.shared.errors import InternalError, NetworkError, TerminalError
 from tasks.shared.step import StepContext
 

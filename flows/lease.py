@@ -30,7 +30,7 @@ from typing import Self
 import httpx
 
 from flows.api import Json, PrefectApi
-from flows.server import ApiAddress, configured_api
+from flows.api_address import ApiAddress, configured_api
 from tasks.shared.errors import NetworkError, SluiceError, TransientError
 from tasks.shared.log import logger
 
@@ -111,7 +111,7 @@ class Limits(PrefectApi):
         except (httpx.HTTPError, KeyError, ValueError) as error:
             raise NetworkError(
                 "prefect-unreachable", f"the Prefect API does not tell the time ({type(error).__name__})",
-                context=self.address.url, hint="check the Prefect server and what is between",
+                context=self.address.shown, hint="check the Prefect server and what is between",
             ) from None  # fmt: skip
 
     def holds(self, found: Json, times: LeaseTimes) -> bool:

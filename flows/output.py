@@ -6,8 +6,13 @@ import contextlib
 import io
 import os
 import sys
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Protocol
+
+AFTER = 0.5
+"""Seconds of waiting until a person is told; nothing is silent for more than one (``4-product.md`` §5)."""
 
 
 class Rendered(Protocol):
@@ -51,3 +56,15 @@ def complain(findings: Iterable[Rendered]) -> None:
     """Print every finding to stderr."""
     for finding in findings:
         say(finding.render(), err=True)
+
+
+@contextmanager
+def patience(text: str, *, after: float = AFTER) -> Iterator[None]:
+    """Say on stderr what is waited for, once, when it takes longer than ``after`` seconds."""
+    timer = threading.Timer(after, say, (text,), {"err": True})
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 from config import LoadedConfig
-from flows import presenter, server
+from flows import api_address, presenter, server
 from flows.directory import JobDirectory
 from flows.inputs import JobInputs
 from flows.lock import JobLock
@@ -98,11 +98,11 @@ def opened_with_prefect(loaded: LoadedConfig) -> Iterator[Session]:
     jobs_dir = loaded.config.jobs_dir.absolute()
     with ExitStack() as stack:
         embedded = None
-        address = server.configured_api()
+        address = api_address.configured_api()
         if address is None:
             embedded = stack.enter_context(server.EmbeddedServer(jobs_dir))
             address = embedded.announced()
-        server.use(address, jobs_dir)
+        api_address.use(address, jobs_dir)
         from flows import engine, pipeline  # noqa: F401 - imported here so that both overlap
 
         if embedded is not None:

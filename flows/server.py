@@ -1,16 +1,16 @@
-"""Which Prefect API a command talks to, and the embedded one when the user has none.
+"""The embedded Prefect server of a jobs directory, for users who have set up no Prefect API of their own.
 
-The user's own API is taken when ``PREFECT_API_URL``, a Prefect profile or a ``prefect.toml`` names one
-(``4-product.md`` §6). Otherwise one server process a jobs directory, on a free loopback port, with SQLite under
+``4-product.md`` §6: one server process a jobs directory, on a free loopback port, with SQLite under
 ``jobs_dir/.prefect``: started by the first command that needs it, shared by those that come while it runs, gone with
-the last of them (``flows/server_child.py``). ``server start`` keeps one until ``server stop``.
+the last of them (``flows/server_child.py``). ``server start`` keeps one until ``server stop``. It answers only to those
+who know the secret of the jobs directory, and is believed only when it has proved that it knows it, too
+(``flows/server_proof.py``).
 
 Nothing here imports Prefect: the server starts while the command imports it.
 """
 
 from __future__ import annotations
 
-import base64
 import fcntl
 import json
 import os
@@ -18,29 +18,25 @@ import socket
 import subprocess
 import sys
 import time
-import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import IO, Self
 from urllib.parse import urlsplit
 
-import httpx
-
-from tasks.shared.errors import InputError, NetworkError, StorageError, TerminalError
+from flows.api_address import QUIET, ApiAddress
+from flows.output import patience, say
+from flows.server_proof import (
+    PROOF_SECONDS,
+    NotProvedError,
+    State,
+    make_secret,
+    prove,
+    read_secret,
+)
+from tasks.shared.errors import InputError, NetworkError, StorageError
 
 START_TIMEOUT = 120.0
 """Seconds to wait for the server: a cold disk and a fresh database together take up to half a minute."""
-
-QUIET = {
-    "DO_NOT_TRACK": "1",
-    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-    "PREFECT_SERVER_EPHEMERAL_ENABLED": "false",
-    "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
-    # Where an OpenTelemetry SDK is configured, Prefect's own spans would carry the labels of a run, approvals included.
-    "PREFECT_CLOUD_ENABLE_ORCHESTRATION_TELEMETRY": "false",
-}
-"""No telemetry, no outbound connection; a forgotten API address is an error instead of a second server."""
 
 SERVER = QUIET | {
     # A relative address: else a server on another port shows a UI that calls port 4200.
@@ -60,64 +56,6 @@ SERVER = QUIET | {
 }
 
 
-@dataclass(frozen=True)
-class ApiAddress:
-    """Where a Prefect API is and how to talk to it. ``home`` is set for an embedded server only."""
-
-    url: str
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    home: Path | None = None
-
-    @property
-    def ui(self) -> str:
-        """The address a person opens."""
-        return self.url.removesuffix("/").removesuffix("/api")
-
-
-def configured_api(environ: Mapping[str, str] | None = None) -> ApiAddress | None:
-    """The API the user has set up for Prefect, or ``None``."""
-    env = os.environ if environ is None else environ
-    settings = _profile(env) | {key: value for key, value in env.items() if key.startswith("PREFECT_")}
-    url = settings.get("PREFECT_API_URL") or _prefect_toml_url()
-    if not url:
-        return None
-    headers = {}
-    if key := settings.get("PREFECT_API_KEY"):
-        headers["Authorization"] = f"Bearer {key}"
-    elif auth := settings.get("PREFECT_API_AUTH_STRING"):
-        headers["Authorization"] = "Basic " + base64.b64encode(auth.encode()).decode()
-    return ApiAddress(url=url.rstrip("/"), headers=headers)
-
-
-def _profile(env: Mapping[str, str]) -> dict[str, str]:
-    try:
-        home = Path(env.get("PREFECT_HOME") or Path(env.get("HOME") or "~").expanduser() / ".prefect")
-    except RuntimeError:
-        return {}  # this user has no home directory, and so no profile
-    path = Path(env.get("PREFECT_PROFILES_PATH") or home / "profiles.toml")
-    try:
-        document = tomllib.loads(path.read_text())
-    except OSError:
-        return {}
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError):
-        raise TerminalError(
-            "prefect-profile", f"the Prefect profile file {path} is no TOML",
-            hint="mend it, or name another with PREFECT_PROFILES_PATH",
-        ) from None  # fmt: skip
-    name = env.get("PREFECT_PROFILE") or document.get("active", "")
-    profile = document.get("profiles", {}).get(name, {})
-    return {key: str(value) for key, value in profile.items()}
-
-
-def _prefect_toml_url() -> str | None:
-    try:
-        document = tomllib.loads(Path("prefect.toml").read_text())
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError):
-        return None
-    url = document.get("api", {}).get("url")
-    return str(url) if url else None
-
-
 class EmbeddedServer:
     """This process's share in the server of one jobs directory.
 
@@ -130,35 +68,52 @@ class EmbeddedServer:
         self._share: IO[bytes] | None = None
         self._child: subprocess.Popen[bytes] | None = None
         self._address: ApiAddress | None = None
+        self._telling = ExitStack()
 
     def running(self) -> ApiAddress | None:
-        """The server's address if it answers now; takes no share."""
-        address = self._announced()
-        return address if address is not None and _answers(address) else None
+        """The server's address if one answers that proves itself; takes no share.
+
+        Raises:
+            NetworkError: a server of this jobs directory lives and does not answer.
+        """
+        found = find(self.home)
+        if found is None:
+            return None
+        wait_until_up(found[0], None)
+        return found[0]
 
     def begin(self) -> Self:
-        """Take a share, and start the server unless one runs already.
+        """Take a share, and start the server unless one runs already. After a second of waiting, it says so.
 
         Raises:
             StorageError: the jobs directory cannot be written.
+            NetworkError: a server of this jobs directory lives and does not prove itself.
         """
+        self._telling.enter_context(told())
         try:
-            self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._share = _open_private(self.home / "clients.lock")
-            starting = _open_private(self.home / "start.lock")
+            with ExitStack() as unless_begun:
+                unless_begun.callback(self.release)
+                self._begin()
+                unless_begun.pop_all()
         except OSError as error:
             raise StorageError(
                 "jobs-dir", f"cannot write the jobs directory: {error.strerror}",
                 context=str(self.home), hint="check jobs_dir and its permissions",
             ) from None  # fmt: skip
-        with starting:
+        return self
+
+    def _begin(self) -> None:
+        self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._share = _open_private(self.home / "clients.lock")
+        with _open_private(self.home / "start.lock") as starting:
             # Waits for a server that is just ending; then for whoever is just starting one.
             fcntl.flock(self._share, fcntl.LOCK_SH)
             fcntl.flock(starting, fcntl.LOCK_EX)
-            self._address = self._announced()
-            if self._address is None:
+            found = find(self.home)
+            if found is not None:
+                self._address = found[0]
+            else:
                 self._child, self._address = spawn(self.home)
-        return self
 
     def announced(self) -> ApiAddress:
         """Where the server is or will be; it may not answer yet."""
@@ -168,36 +123,92 @@ class EmbeddedServer:
 
     def address(self) -> ApiAddress:
         """Wait until the server answers, and say where."""
-        wait_until_up(self.announced(), self._child)
-        return self.announced()
-
-    def _announced(self) -> ApiAddress | None:
-        """The address in ``server.json``, if somebody listens there; it may still be starting."""
         try:
-            state = json.loads((self.home / "server.json").read_text())
-            address = ApiAddress(url=str(state["url"]), home=self.home)
-        except (OSError, ValueError, KeyError):
-            return None
-        return address if _listens(address) else None
+            wait_until_up(self.announced(), self._child)
+        finally:
+            self._telling.close()
+        return self.announced()
 
     def release(self) -> None:
         """Give the share back; when nobody else has one, wait for the server's end."""
+        self._telling.close()
         if self._share is not None:
             self._share.close()
             self._share = None
         if self._child is None:
             return
         deadline = time.monotonic() + 10
-        while time.monotonic() < deadline and self._child.poll() is None:
-            if (self.home / "server.json").exists() and time.monotonic() > deadline - 8 and self.running():
-                return  # somebody else still uses it
-            time.sleep(0.02)
+        with patience("waiting for the local Prefect server to end, for 10 s at most"):
+            while time.monotonic() < deadline and self._child.poll() is None:
+                if time.monotonic() > deadline - 8 and (self.home / "server.json").exists():
+                    return  # somebody else still uses it
+                time.sleep(0.02)
 
     def __enter__(self) -> Self:
         return self.begin()
 
     def __exit__(self, *exc: object) -> None:
         self.release()
+
+
+def told() -> AbstractContextManager[None]:
+    """Say that the server is waited for, and for how long, when that takes more than a moment."""
+    return patience(f"waiting for the local Prefect server, {START_TIMEOUT:.0f} s at most")
+
+
+def is_alive(home: Path) -> bool:
+    """Whether a server process of this jobs directory lives; the kernel knows, whatever any file says."""
+    try:
+        with (home / "server.lock").open("rb") as handle:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def find(home: Path) -> tuple[ApiAddress, State] | None:
+    """The server of this jobs directory: where it is, proved by itself, and how far it is; ``None`` when none lives.
+
+    Raises:
+        NetworkError: one lives, and what its files name has not proved itself in ``PROOF_SECONDS``.
+    """
+    deadline = time.monotonic() + PROOF_SECONDS
+    while is_alive(home):
+        try:
+            address = _announced(home)
+            return address, prove(address.secret or "", address.port, seconds=max(0.1, deadline - time.monotonic()))
+        except NotProvedError as error:
+            if time.monotonic() > deadline - 0.1:
+                raise _silent(home, str(error)) from None
+        time.sleep(0.05)
+    return None
+
+
+def _announced(home: Path) -> ApiAddress:
+    """The address in ``server.json``; nobody has asked it anything yet."""
+    secret = read_secret(home)
+    try:
+        state = json.loads((home / "server.json").read_text())
+        port = int(urlsplit(str(state["url"])).port or 0)
+    except (OSError, ValueError, KeyError, TypeError):
+        port = 0
+    if secret is None or not 0 < port < 65536:
+        raise NotProvedError("its address or its secret is gone from that directory")
+    return ApiAddress.local(home, port, secret)
+
+
+def _silent(home: Path, why: str) -> NetworkError:
+    try:
+        process = f"process {int(json.loads((home / 'server.json').read_text())['pid'])}"
+    except (OSError, ValueError, KeyError, TypeError):
+        process = "a process"
+    return NetworkError(
+        "prefect-server-silent", f"the Prefect server of this jobs directory does not answer: {why}",
+        context=f"{process} holds {home / 'server.lock'}",
+        hint="wait, or end that process (kill), then run the command again: it starts another server",
+    )  # fmt: skip
 
 
 def _open_private(path: Path) -> IO[bytes]:
@@ -207,9 +218,23 @@ def _open_private(path: Path) -> IO[bytes]:
 def spawn(home: Path, *, stay: bool = False, port: int = 0) -> tuple[subprocess.Popen[bytes], ApiAddress]:
     """Start a server process in a session of its own, so that a terminal's Ctrl-C does not reach it.
 
+    The caller holds ``start.lock`` and knows that no server lives. One that ended without a word leaves its address
+    behind: somebody else may listen there by now and have been sent the secret, so there is a new one.
+
     Raises:
         InputError: the port is in use.
     """
+    state = home / "server.json"
+    if state.exists():
+        say(
+            "the local Prefect server had ended without a word; whoever answers in its place is not asked: "
+            "another one is started",
+            err=True,
+        )
+        secret = make_secret(home)
+        state.unlink()
+    else:
+        secret = read_secret(home) or make_secret(home)
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -220,28 +245,33 @@ def spawn(home: Path, *, stay: bool = False, port: int = 0) -> tuple[subprocess.
         raise InputError(
             "port-in-use", f"port {port} on 127.0.0.1 is in use", hint="name another with --port, or --port 0"
         ) from None
-    address = ApiAddress(url=f"http://127.0.0.1:{listener.getsockname()[1]}/api", home=home)
-    (home / "server.json").unlink(missing_ok=True)
-    environment = {key: value for key, value in os.environ.items() if key != "PREFECT_API_URL"}
+    address = ApiAddress.local(home, listener.getsockname()[1], secret)
+    environment = {key: value for key, value in os.environ.items() if key not in _OURS_ALONE}
     environment |= SERVER | {"PREFECT_HOME": str(home), "PREFECT_PROFILES_PATH": str(home / "profiles.toml")}
-    command = [sys.executable, "-m", "flows.server_child", str(home), "--listener", str(listener.fileno())]
-    log = os.open(home / "server.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    try:
+    command = [sys.executable, "-m", "flows.server_child", str(home)]
+    with ExitStack() as stack:
+        stack.enter_context(listener)
+        log = os.open(home / "server.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        stack.callback(os.close, log)
+        # Locked before the server is born: there is no moment in which it lives and looks dead.
+        lock = stack.enter_context(_open_private(home / "server.lock"))
+        fcntl.flock(lock, fcntl.LOCK_EX)
         child = subprocess.Popen(  # noqa: S603 - our own module
-            command,
+            [*command, "--listener", str(listener.fileno()), "--lock", str(lock.fileno())],
             env=environment,
             cwd=str(Path(__file__).parent.parent),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             start_new_session=True,
-            pass_fds=[listener.fileno()],
+            pass_fds=[listener.fileno(), lock.fileno()],
         )
-    finally:
-        os.close(log)
-        listener.close()
     announce(home, address.url, child.pid, stay=stay)
     return child, address
+
+
+_OURS_ALONE = frozenset({"PREFECT_API_URL", "PREFECT_API_KEY", "PREFECT_API_AUTH_STRING"})
+"""Of the environment: what says which API is used and with which credentials. No business of a server."""
 
 
 def announce(home: Path, url: str, pid: int, *, stay: bool) -> None:
@@ -253,57 +283,26 @@ def announce(home: Path, url: str, pid: int, *, stay: bool) -> None:
 
 
 def wait_until_up(address: ApiAddress, child: subprocess.Popen[bytes] | None) -> None:
-    """Wait for a first answer; ``child`` when this process started the server.
+    """Wait until a local server has started; ``child`` when this process started it.
 
     Raises:
-        NetworkError: the server ended or did not answer within ``START_TIMEOUT``; names its log.
+        NetworkError: it ended, or did not prove itself in time, or had not started within ``START_TIMEOUT``.
     """
+    home = address.home or Path()
     deadline = time.monotonic() + START_TIMEOUT
     while time.monotonic() < deadline:
-        if _answers(address):
+        try:
+            # Our own child may take longer to its first word on a busy machine; there is nobody else at its socket.
+            found = find(home) if child is None else (address, prove(address.secret or "", address.port))
+        except NotProvedError:
+            found = None
+        if found == (address, "ready"):
             return
-        if (child is not None and child.poll() is not None) or not _listens(address):
+        if (child is not None and child.poll() is not None) or not is_alive(home):
             break
         time.sleep(0.05)
     raise NetworkError(
         "prefect-server", "the embedded Prefect server did not start",
-        context=f"its log: {(address.home or Path()) / 'server.log'}",
+        context=f"its log: {home / 'server.log'}",
         hint="free some memory or disk, or name a server of your own with PREFECT_API_URL",
     )  # fmt: skip
-
-
-def _listens(address: ApiAddress) -> bool:
-    """Whether the server's socket is open. It is bound before the server starts, and goes with its process."""
-    parts = urlsplit(address.url)
-    try:
-        socket.create_connection((parts.hostname or "", parts.port or 80), timeout=5).close()
-    except OSError:
-        return False
-    return True
-
-
-def _answers(address: ApiAddress) -> bool:
-    try:
-        return httpx.get(f"{address.url}/health", timeout=START_TIMEOUT, trust_env=False).status_code == 200
-    except httpx.HTTPError:
-        return False
-
-
-def use(address: ApiAddress, jobs_dir: Path) -> None:
-    """Point this process's Prefect, not imported yet, at ``address``; keep it quiet on the terminal."""
-    settings: dict[str, Any] = {
-        "PREFECT_API_URL": address.url,
-        "PREFECT_RESULTS_LOCAL_STORAGE_PATH": str(jobs_dir.absolute()),
-        "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
-        # Our own log lines appear beside Prefect's in the UI; those of threads without a run stay in job.log.
-        "PREFECT_LOGGING_EXTRA_LOGGERS": "sluice",
-        "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
-        "PREFECT_LOGGING_INTERNAL_LEVEL": "CRITICAL",
-        **QUIET,
-    }
-    if address.home is not None:
-        settings |= {
-            "PREFECT_HOME": str(address.home),
-            "PREFECT_PROFILES_PATH": str(address.home / "profiles.toml"),
-        }
-    os.environ.update({key: str(value) for key, value in settings.items()})

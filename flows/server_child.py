@@ -1,11 +1,14 @@
 """The embedded Prefect server: its own process, which ends when nobody uses it any more.
 
-Run as ``python -m flows.server_child HOME --listener FD`` with a listening socket: whoever starts the server knows its
-address at once, and imports Prefect while the server does. The users of the server hold a shared ``flock`` on
+Run as ``python -m flows.server_child HOME --listener FD --lock FD`` with a listening socket: whoever starts the server
+knows its address at once, and imports Prefect while the server does. The users of the server hold a shared ``flock`` on
 ``HOME/clients.lock``; the kernel releases it however they end, ``kill -9`` included. Unless ``server.json`` says that
 it stays, a thread of the server waits for the exclusive lock, and having it means that the last user is gone.
 
-``HOME/server.json`` (0600) tells users where the server is; it goes when the server ends.
+``HOME/server.json`` (0600) tells users where the server is; it goes when the server ends. ``HOME/server.lock`` is
+locked by the server as long as it lives: that is how others tell one that died from one that does not answer. Whoever
+asks is answered the challenge of ``flows/server_proof.py`` from the first moment on, so that a server that starts is no
+silent socket.
 """
 
 from __future__ import annotations
@@ -21,8 +24,12 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import IO
+
+from flows.server_door import Door
+from flows.server_proof import PROOF_PATH, answer, read_secret
 
 LOOK_EVERY = 0.5
 """Seconds before the watch begins, and between two looks of a server that stays."""
@@ -78,16 +85,59 @@ def end(home: Path) -> None:
     os._exit(1)
 
 
+class Starting(ThreadingHTTPServer):
+    """Answers on ``listener`` while Prefect is being imported: proofs, and 503 to everything else."""
+
+    daemon_threads = True
+
+    def __init__(self, listener: socket.socket, secret: str) -> None:
+        address = listener.getsockname()
+
+        class Handler(BaseHTTPRequestHandler):
+            timeout = 5
+
+            def do_GET(self) -> None:
+                path, _, query = self.path.partition("?")
+                proof = answer(secret, address[1], query, "starting") if path == PROOF_PATH else None
+                self.send_response(200 if proof else 503)
+                self.send_header("Content-Length", str(len(proof or b"")))
+                self.end_headers()
+                self.wfile.write(proof or b"")
+
+            do_POST = do_PATCH = do_PUT = do_DELETE = do_HEAD = do_GET  # noqa: N815 - the library's names
+
+            def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the library's name
+                """Say nothing."""
+
+        super().__init__(address, Handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket = listener.dup()
+        threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+
+    def give_way(self) -> None:
+        """Answer no more; who connects from now on waits for the server."""
+        self.shutdown()
+        self.server_close()
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve until asked to stop."""
     parser = argparse.ArgumentParser(prog="flows.server_child")
     parser.add_argument("home", type=Path)
     parser.add_argument("--listener", type=int, required=True)
+    parser.add_argument("--lock", type=int, required=True, help="kept open as long as the process lives")
     args = parser.parse_args(argv)
     os.umask(0o077)
     home: Path = args.home
 
     listener = socket.socket(fileno=args.listener)
+    secret = read_secret(home)
+    if secret is None:
+        sys.stderr.write(f"{home} holds no secret that only this user knows\n")
+        return 1
+    starting = Starting(listener, secret)
+    # Here, not in the environment that the process was started with: Prefect's own check behind the door.
+    os.environ["PREFECT_SERVER_API_AUTH_STRING"] = secret
 
     threading.Thread(target=watch, args=(home,), daemon=True).start()
 
@@ -101,12 +151,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     prefect.__ui_v2_static_path__ = home / "no-ui-v2"
 
     from prefect.server.api import collections
+    from prefect.server.api.server import create_app
 
     # Lists of kinds of workers and blocks: from the package, not from Prefect's repository on the internet.
     collections.KNOWN_VIEWS.update(dict.fromkeys(collections.KNOWN_VIEWS, "none:"))
+    door = Door(create_app(), port=listener.getsockname()[1], secret=secret, opened=starting.give_way)
     config = uvicorn.Config(
-        "prefect.server.api.server:create_app",
-        factory=True,
+        door,
+        lifespan="on",
         log_level="warning",
         timeout_graceful_shutdown=2,
         timeout_keep_alive=30,

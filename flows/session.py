@@ -11,9 +11,10 @@ from typing import Any
 
 from config import LoadedConfig
 from flows.api import PrefectApi
+from flows.api_address import ApiAddress, configured_api
 from flows.directory import JobDirectory
 from flows.record import JobRecord
-from flows.server import ApiAddress, EmbeddedServer, configured_api
+from flows.server import EmbeddedServer
 from tasks.shared.errors import InputError
 
 
@@ -74,10 +75,10 @@ class Session:
 @contextmanager
 def opened(loaded: LoadedConfig) -> Iterator[Session]:
     """Open the user's Prefect API, or the embedded one of the configuration's jobs directory."""
-    configured = configured_api()
-    if configured is not None:
-        with PrefectApi(configured) as api:
-            yield Session(loaded, configured, api)
+    chosen = configured_api()
+    if chosen is not None:
+        with PrefectApi(chosen) as api:
+            yield Session(loaded, chosen, api)
         return
     with EmbeddedServer(loaded.config.jobs_dir) as server:
         address = server.address()

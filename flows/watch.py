@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from flows.api import PrefectApi
+from flows.api_address import ApiAddress
 from flows.markdown import literal
 from flows.record import ProgressRecord, RecordWriter
-from flows.server import ApiAddress
 from flows.signals import exit_code_of
 from tasks.shared.errors import SluiceError
 from tasks.shared.log import logger

@@ -16,11 +16,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from flows.api_address import ApiAddress
 
 # A busy machine is no failure. Every run draws the same examples: one that fails now would have failed before, too.
 # Others are drawn with --hypothesis-profile=explore, which is for looking for them.
@@ -71,6 +74,8 @@ class Commands:
         self.environment |= {"PREFECT_HOME": str(cwd / "prefect-home"), "PYTHONPATH": str(ROOT)}
         if api:
             self.environment["PREFECT_API_URL"] = api
+        else:
+            self.environment.pop("PREFECT_API_AUTH_STRING", None)
         self._children: list[subprocess.Popen[str]] = []
 
     def start(self, *arguments: str | Path, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
@@ -138,13 +143,25 @@ def _checkpoint(database: Path) -> None:
 
 @pytest.fixture(scope="session")
 def prefect_api(tmp_path_factory: pytest.TempPathFactory, worker_id: str, migrated_database: Path) -> Iterator[str]:
-    """The address of a Prefect server that the tests of one worker share."""
+    """The address of a Prefect server that the tests of one worker share; its secret is in the environment."""
     from flows.server import EmbeddedServer
 
     jobs = tmp_path_factory.mktemp("prefect-shared")
     seed(jobs, migrated_database)
     with EmbeddedServer(jobs) as server:
-        yield server.address().url
+        address = server.address()
+        os.environ["PREFECT_API_AUTH_STRING"] = str(address.secret)
+        yield address.url
+        del os.environ["PREFECT_API_AUTH_STRING"]
+
+
+def address_of(url: str) -> ApiAddress:
+    """The shared server, or a bridge in front of it, as this process may use it."""
+    from flows.api_address import configured_api
+
+    found = configured_api({"PREFECT_API_URL": url, "PREFECT_API_AUTH_STRING": os.environ["PREFECT_API_AUTH_STRING"]})
+    assert found is not None
+    return found
 
 
 def seed(jobs_dir: Path, database: Path) -> None:
@@ -171,10 +188,16 @@ def sluice_alone(tmp_path: Path, migrated_database: Path) -> Iterator[Commands]:
     commands.close()
 
 
-def ask_prefect(method: str, url: str, body: object = None) -> Any:
-    """A call to Prefect's API as a person's browser makes it. 503 says that its database is busy: asked again."""
+def ask_prefect(method: str, url: str, body: object = None, *, secret: str | None = None) -> Any:
+    """A call to Prefect's API as a person's browser makes it. 503 says that its database is busy: asked again.
+
+    ``secret`` is that of the server's jobs directory: by default the shared server's.
+    """
+    auth = secret or os.environ["PREFECT_API_AUTH_STRING"]
     for _ in range(60):
-        answer = httpx.request(method, url, json=body, trust_env=False, timeout=30)
+        answer = httpx.request(
+            method, url, json=body, trust_env=False, timeout=30, auth=tuple(auth.split(":", 1))
+        )  # fmt: skip
         if answer.status_code != 503:
             break
         time.sleep(0.5)

@@ -28,7 +28,7 @@ def group() -> None:
     help="Port on 127.0.0.1; 0 takes a free one.",
 )
 def start(config: str | None, jobs_dir: str | None, port: int) -> int:
-    """Start the server and print the address of its UI. CONFIG names the jobs directory by its jobs_dir."""
+    """Start the server and print the link that opens its UI. CONFIG names the jobs directory by its jobs_dir."""
     from flows import background
 
     return background.start(background.home_of(config, jobs_dir), port)
@@ -48,7 +48,7 @@ def stop(config: str | None, jobs_dir: str | None) -> int:
 @click.argument("config", required=False)
 @_where
 def status(config: str | None, jobs_dir: str | None) -> int:
-    """Say whether the server answers, and where."""
+    """Say whether the server answers, and print the link that opens its UI."""
     from flows import background
 
     return background.status(background.home_of(config, jobs_dir))

@@ -19,7 +19,8 @@ import pytest
 from deployments.sandbox.fhir.app import FhirOptions, fhir_service
 from deployments.sandbox.pseudonymization.app import pseudonymization_service
 from deployments.sandbox.serve import serve_in_thread
-from flows.server import ApiAddress
+from flows.api_address import ApiAddress
+from flows.server_door import sign_in_link
 from tests.conftest import Commands, wait_until
 
 if TYPE_CHECKING:
@@ -169,6 +170,11 @@ def site(tmp_path_factory: pytest.TempPathFactory, prefect_api: str, browser: Br
             commands.close()
 
 
+def link(api: str) -> str:
+    """What ``server status`` prints."""
+    return sign_in_link(ApiAddress(api).ui, os.environ["PREFECT_API_AUTH_STRING"])
+
+
 @pytest.fixture
 def ui(browser: Browser, site: Site, tmp_path: Path) -> Iterator[Ui]:
     """A tab of the browser. No page may show a person's data, and none may need another host."""
@@ -178,6 +184,7 @@ def ui(browser: Browser, site: Site, tmp_path: Path) -> Iterator[Ui]:
         site.faults(service)
     with browser.new_context(viewport={"width": 1400, "height": 1000}) as context:
         tab = Ui(context.new_page(), ApiAddress(site.api).ui, tmp_path)
+        tab.sign_in(link(site.api))
         yield tab
         tab.read("last")
     shown = "\n".join(tab.texts)

@@ -10,8 +10,7 @@ import pytest
 
 from flows.api import PrefectApi
 from flows.markdown import literal
-from flows.server import ApiAddress
-from tests.conftest import wait_until
+from tests.conftest import address_of, wait_until
 
 pytest.importorskip("playwright.sync_api", reason="playwright is not installed: see the extra browser")
 
@@ -199,7 +198,7 @@ HOSTILE = (
 
 
 def test_names_from_outside_stand_in_tables_as_they_are_and_fetch_nothing(ui: Ui, site: Site) -> None:
-    with PrefectApi(ApiAddress(site.api)) as api:
+    with PrefectApi(address_of(site.api)) as api:
         flow = api.request("POST", "/flows/", {"name": "literal"})
         run = api.request("POST", "/flow_runs/", {"name": "literal", "flow_id": flow["id"]})["id"]
         rows = httpx.Response(200, json=[{"text": literal(text)} for text in HOSTILE]).text

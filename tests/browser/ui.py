@@ -59,6 +59,11 @@ class Ui:
         self.page.get_by_text(text).first.wait_for()
         return self.read(picture)
 
+    def sign_in(self, link: str) -> None:
+        """Open the link that ``server start`` prints; the UI's first page."""
+        self.page.goto(link)
+        self.page.wait_for_url(lambda url: not url.startswith((f"{self.root}/sluice", f"{self.root}/login")))
+
     def open_deployment(self, name: str) -> None:
         """From the list of deployments to the page of one."""
         self.page.goto(f"{self.root}/deployments")

@@ -8,14 +8,13 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from flows.api import PrefectApi
-from flows.server import ApiAddress
-from tests.conftest import wait_until
+from tests.conftest import address_of, wait_until
 from tests.flows.machines import deployment
 
 
 def test_a_deployment_with_a_schedule_gets_runs(prefect_api: str, tmp_path: Path) -> None:
     deployment(prefect_api, pool := f"pool-{tmp_path.name}", tmp_path)
-    with PrefectApi(ApiAddress(url=prefect_api)) as api:
+    with PrefectApi(address_of(prefect_api)) as api:
         (made,) = api.request("POST", "/deployments/filter", {"work_pools": {"name": {"any_": [pool]}}})
         schedule = {"schedule": {"cron": "30 1 * * *", "timezone": "Europe/Berlin"}, "active": True}
         api.request("POST", f"/deployments/{made['id']}/schedules", [schedule])

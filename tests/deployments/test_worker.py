@@ -12,8 +12,7 @@ import pytest
 
 from deployments.worker import children
 from flows.api import PrefectApi
-from flows.server import ApiAddress
-from tests.conftest import ROOT, Commands, wait_until
+from tests.conftest import ROOT, Commands, address_of, wait_until
 from tests.flows.conftest import Fhir, fhir, write_input
 from tests.flows.machines import deployment
 
@@ -125,7 +124,7 @@ jobs_dir: jobs
                 stdout=log, stderr=log,
             )  # fmt: skip
 
-    with PrefectApi(ApiAddress(url=prefect_api)) as api:
+    with PrefectApi(address_of(prefect_api)) as api:
         worker = work()
         try:
             job = api.run_deployment(deployed, {"config": str(tmp_path / "config.yaml")})

@@ -45,8 +45,10 @@ def approve(place: Place) -> None:
 
 def test_the_server_runs_in_the_background_until_it_is_stopped(place: Place) -> None:
     started, status, stopped = place.lines(example("docs/operating.md", "sluice server start first.yaml").text)
-    (address,) = re.findall(r"^Prefect UI: (http://127\.0\.0\.1:\d+)$", started, re.MULTILINE)
-    assert address in status
+    ((link, address),) = re.findall(
+        r"^Prefect UI: ((http://127\.0\.0\.1:\d+)/sluice/sign-in#[\w+/=]+)$", started, re.MULTILINE
+    )
+    assert link in status
     assert stopped == "the server is stopped\n"
     with pytest.raises(httpx.ConnectError):
         httpx.get(address, trust_env=False)
@@ -75,6 +77,7 @@ def test_a_worker_takes_runs_of_the_deployments_of_the_file(place: Place) -> Non
     place.save("deployments/prefect.yaml", read(ROOT / "deployments/prefect.yaml"))
     (api,) = re.findall(r"^API: (\S+)", place.run("sluice server start"), re.MULTILINE)
     place.environment["PREFECT_API_URL"] = api
+    place.environment["PREFECT_API_AUTH_STRING"] = (place.directory / "jobs/.prefect/api-secret").read_text()
     try:
         place.run(pool)
         deployed = place.run(deploy)

@@ -17,8 +17,7 @@ from pathlib import Path
 
 from flows.api import PrefectApi
 from flows.lease import LeaseTimes
-from flows.server import ApiAddress
-from tests.conftest import ROOT, Commands, wait_until
+from tests.conftest import ROOT, Commands, address_of, wait_until
 from tests.flows.test_prefect_yaml import Prefect
 
 _TIMES = """
@@ -149,7 +148,7 @@ def deployment(api: str, pool: str, working_dir: Path) -> str:
         },
         "variables": {"type": "object", "properties": {"command": {}, "env": {"default": {}}, "working_dir": {}}},
     }  # fmt: skip
-    with PrefectApi(ApiAddress(url=api)) as prefect:
+    with PrefectApi(address_of(api)) as prefect:
         prefect.request("POST", "/work_pools/", {"name": pool, "type": "process", "base_job_template": template})
         flow = prefect.request("POST", "/flows/", {"name": "pipeline"})
         body = {

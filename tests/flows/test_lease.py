@@ -19,11 +19,12 @@ from uuid import uuid4
 import pytest
 
 from flows.api import Json
+from flows.api_address import ApiAddress
 from flows.lease import Lease, LeaseTakenError, LeaseTimes, Limits, lease_api, limit_name
 from flows.lock import JobBusyError, JobLock, is_held
-from flows.server import ApiAddress, spawn, wait_until_up
+from flows.server import spawn, wait_until_up
 from tasks.shared.errors import NetworkError, SluiceError
-from tests.conftest import ROOT, Commands, seed, wait_until
+from tests.conftest import ROOT, Commands, address_of, seed, wait_until
 from tests.flows.machines import other_machine
 
 FROZEN = LeaseTimes(renew=3600.0)
@@ -69,7 +70,7 @@ class Holder:
 def api(prefect_api: str, monkeypatch: pytest.MonkeyPatch) -> ApiAddress:
     """The shared Prefect API, configured as a user would."""
     monkeypatch.setenv("PREFECT_API_URL", prefect_api)
-    return ApiAddress(url=prefect_api)
+    return address_of(prefect_api)
 
 
 @pytest.fixture
@@ -331,8 +332,8 @@ class TestLease:
         """A worker would set the run to Crashed, which another machine has by now."""
         code = (
             "import sys, time; from flows.lease import LeaseTimes, Lease;"
-            "from flows.server import ApiAddress;"
-            "lease = Lease(ApiAddress(url=sys.argv[1]), sys.argv[2], times=LeaseTimes(renew=0.1)).acquire();"
+            "from flows.api_address import configured_api;"
+            "lease = Lease(configured_api(), sys.argv[2], times=LeaseTimes(renew=0.1)).acquire();"
             "print(lease.limit, flush=True); time.sleep(60)"
         )
         child = subprocess.Popen(

@@ -83,7 +83,8 @@ def api(tmp_path_factory: pytest.TempPathFactory, migrated_database: Path) -> It
     """A server of this module's own: an automation speaks of every run there is."""
     jobs = tmp_path_factory.mktemp("notifications")
     seed(jobs, migrated_database)
-    with EmbeddedServer(jobs) as server:
+    with EmbeddedServer(jobs) as server, pytest.MonkeyPatch.context() as patched:
+        patched.setenv("PREFECT_API_AUTH_STRING", str(server.address().secret))
         yield server.address().url
 
 

@@ -26,10 +26,9 @@ from flows.api import PrefectApi
 from flows.lease import Lease
 from flows.lock import Holder, JobLock
 from flows.prune import delete, prune
-from flows.server import ApiAddress
 from tasks import CATALOGUE
 from tasks.shared.errors import SluiceError
-from tests.conftest import ROOT, Commands, ask_prefect, kill, wait_until
+from tests.conftest import ROOT, Commands, address_of, ask_prefect, kill, wait_until
 
 
 def jobs(sluice: Commands) -> dict[str, str]:
@@ -120,7 +119,7 @@ class Records:
             path.write_text("" if name == ".lock" else "x")
 
     def known(self, job: str) -> bool:
-        with PrefectApi(ApiAddress(url=self.api)) as api:
+        with PrefectApi(address_of(self.api)) as api:
             return api.read_run(job) is not None
 
     def prune(self, capsys: pytest.CaptureFixture[str], *, dry_run: bool = False, code: int = 0) -> set[str]:
@@ -173,7 +172,7 @@ def test_a_job_that_another_machine_runs_stays_also_where_its_directory_is_not_s
     records: Records, prefect_api: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     seen, unseen = records.make("RUNNING"), records.make("RUNNING")
-    leases = [Lease(ApiAddress(url=prefect_api), job).acquire() for job in (seen, unseen)]
+    leases = [Lease(address_of(prefect_api), job).acquire() for job in (seen, unseen)]
     try:
         holder = Holder(1, "other", "the other machine", leases[0].limit)
         (records.directory(seen) / ".lock").write_bytes(msgspec.json.encode(holder))

@@ -12,9 +12,9 @@ import httpx
 import pytest
 
 from flows.api import PrefectApi
+from flows.api_address import ApiAddress
 from flows.record import Approval, ErrorRecord, JobRecord, JobState, StepRecord, Waiting
 from flows.reporting import failure_table, job_page, step_table, wait_description
-from flows.server import ApiAddress
 from flows.summary import Compared
 from tasks.shared.errors import DataError
 

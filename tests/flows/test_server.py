@@ -12,7 +12,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from flows.server import EmbeddedServer, configured_api
+from flows.api_address import configured_api
+from flows.server import EmbeddedServer
 from tests.conftest import ROOT, kill, seed, wait_until
 from tests.tasks.shared.loopback import Reply, loopback
 
@@ -126,7 +127,8 @@ def test_it_asks_nobody_outside_for_its_lists(jobs_dir: Path, monkeypatch: pytes
         with EmbeddedServer(jobs_dir) as server:
             for view in ("aggregate-worker-metadata", "demo-flows"):
                 asked = f"{server.address().url}/collections/views/{view}"
-                answer = httpx.get(asked, trust_env=False, timeout=60)
+                key = dict(server.address().headers)
+                answer = httpx.get(asked, headers=key, trust_env=False, timeout=60)
                 if view == "aggregate-worker-metadata":  # the one that commands and workers need
                     assert "process" in answer.json()["prefect"]
         assert outside.connections == 0

@@ -6,8 +6,8 @@ import httpx
 import pytest
 
 from flows.api import PrefectApi
+from flows.api_address import ApiAddress
 from flows.record import RecordWriter
-from flows.server import ApiAddress
 from flows.signals import exit_code_of
 from flows.watch import Watcher, cancel_asked, describe, human_bytes, human_seconds, record_end
 from tasks.shared.progress import Progress, RequestStats, Snapshot

@@ -33,8 +33,7 @@ from deployments.sandbox.serve import serve_in_thread
 from flows.api import PrefectApi
 from flows.lease import LeaseTimes
 from flows.record import Approval, JobRecord, RecordWriter
-from flows.server import ApiAddress
-from tests.conftest import Commands, wait_until
+from tests.conftest import Commands, address_of, wait_until
 from tests.flows.bridge import Bridge, bridge
 from tests.flows.extraction_kill import FILES, QUERY, Extractor, write_hospital
 from tests.flows.machines import Worker, other_machine, this_machine, two_workers
@@ -192,7 +191,7 @@ def digests(job: Path) -> dict[str, str]:
 
 @pytest.fixture
 def prefect(prefect_api: str) -> Iterator[PrefectApi]:
-    with PrefectApi(ApiAddress(url=prefect_api)) as api:
+    with PrefectApi(address_of(prefect_api)) as api:
         yield api
 
 

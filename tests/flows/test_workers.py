@@ -18,8 +18,8 @@ import pytest
 
 from flows.api import PrefectApi
 from flows.lease import LeaseTimes
-from flows.server import ApiAddress, EmbeddedServer
-from tests.conftest import ROOT, Commands, wait_until
+from flows.server import EmbeddedServer
+from tests.conftest import ROOT, Commands, address_of, wait_until
 from tests.flows.bridge import Bridge, bridge
 from tests.flows.conftest import PATIENCE, Fhir, write_input
 from tests.flows.machines import Worker, other_machine, two_workers
@@ -73,7 +73,7 @@ def killed_in_the_middle_of_send(
     The next transaction is held until then: the middle of the step is sure.
     """
     between.hold("POST", after=5)
-    with PrefectApi(ApiAddress(url=api)) as prefect:
+    with PrefectApi(address_of(api)) as prefect:
         job = prefect.run_deployment(deployed, {"config": str(sluice.cwd / "config.yaml")})
     wait_until(lambda: between.held == 1, 90)
     first, second = (one, two) if one.runs else (two, one)
@@ -200,10 +200,9 @@ def test_twenty_jobs_at_once_on_a_server_with_postgresql_and_a_login(
     tmp_path: Path, postgres: str, project: Path, fhir: Fhir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PREFECT_API_DATABASE_CONNECTION_URL", postgres)
-    monkeypatch.setenv("PREFECT_SERVER_API_AUTH_STRING", "sluice:made-up")
     with EmbeddedServer(tmp_path / "server") as server:
         commands = Commands(tmp_path, server.address().url)
-        commands.environment["PREFECT_API_AUTH_STRING"] = "sluice:made-up"
+        commands.environment["PREFECT_API_AUTH_STRING"] = str(server.address().secret)
         try:
             assert (
                 httpx.post(f"{server.address().url}/flow_runs/filter", trust_env=False, timeout=60).status_code == 401

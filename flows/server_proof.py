@@ -1,0 +1,137 @@
+"""How a local Prefect server and its users know each other: a secret of the jobs directory, and a proof of it.
+
+``4-product.md`` §6. The secret lies in ``HOME/api-secret`` (0600), in the form ``user:password`` that Prefect's
+``PREFECT_API_AUTH_STRING`` has. Whoever finds the address of a server in a file believes it only after the server has
+answered a random challenge with a keyed hash over it: the secret itself is sent to nobody before. The address is part
+of what is hashed, so that another listener cannot pass the challenge on to the real server.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import hmac
+import json
+import os
+import re
+import secrets
+import socket
+import stat
+import time
+from pathlib import Path
+from typing import Literal
+
+SECRET_FILE = "api-secret"  # noqa: S105 - a name
+PROOF_PATH = "/sluice/proof"
+PROOF_SECONDS = 5.0
+"""How long a server may take to prove itself, from connecting to the last byte of its answer."""
+
+State = Literal["starting", "ready"]
+"""Of a server that has proved itself: Prefect is being imported, or answers."""
+
+_FORM = re.compile(r"sluice:[A-Za-z0-9_-]{43}")
+_NONCE = re.compile(r"[0-9a-f]{64}")
+_LARGEST = 4096
+
+
+class NotProvedError(Exception):
+    """Whoever listens there is not the server of this jobs directory, or does not answer; says what was seen."""
+
+
+def read_secret(home: Path) -> str | None:
+    """The secret of the jobs directory; ``None`` when there is none, or one that others could know."""
+    try:
+        handle = os.open(home / SECRET_FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return None
+    with os.fdopen(handle, "rb") as file:
+        facts = os.fstat(file.fileno())
+        if not stat.S_ISREG(facts.st_mode) or facts.st_uid != os.geteuid() or facts.st_mode & 0o077:
+            return None
+        text = file.read(_LARGEST).decode("ascii", "replace")
+    return text if _FORM.fullmatch(text) else None
+
+
+def make_secret(home: Path) -> str:
+    """A new secret for the jobs directory, in place of what was there. Whoever knew the old one knows nothing now."""
+    secret = f"sluice:{secrets.token_urlsafe(32)}"
+    part = home / f"{SECRET_FILE}.{os.getpid()}.part"
+    with contextlib.suppress(FileNotFoundError):
+        part.unlink()
+    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "w") as file:
+        file.write(secret)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(home / SECRET_FILE)
+    return secret
+
+
+def basic(secret: str) -> str:
+    """The secret as Prefect's UI keeps it and as ``Authorization: Basic`` carries it."""
+    return base64.b64encode(secret.encode()).decode()
+
+
+def proof_of(secret: str, port: int, nonce: str, state: State) -> str:
+    """What only a server that knows the secret and listens on ``port`` answers to ``nonce``; hex."""
+    text = f"sluice prefect server\n127.0.0.1:{port}\n{nonce}\n{state}"
+    return hmac.new(secret.encode(), text.encode(), hashlib.sha256).hexdigest()
+
+
+def answer(secret: str, port: int, query: str, state: State) -> bytes | None:
+    """The server's answer to ``GET /sluice/proof?<query>``; ``None`` when the query is no challenge."""
+    name, _, nonce = query.partition("=")
+    if name != "nonce" or not _NONCE.fullmatch(nonce):
+        return None
+    return json.dumps({"state": state, "proof": proof_of(secret, port, nonce, state)}).encode()
+
+
+def prove(secret: str, port: int, *, seconds: float = PROOF_SECONDS) -> State:
+    """Challenge whoever listens on ``port`` of 127.0.0.1; how far the server is when it has proved itself.
+
+    Raises:
+        NotProvedError: nobody listens, the answer is no proof, or it did not come within ``seconds``.
+    """
+    nonce = secrets.token_hex(32)
+    body = _ask(port, f"{PROOF_PATH}?nonce={nonce}", time.monotonic() + seconds)
+    try:
+        document = json.loads(body)
+        state, proof = document["state"], document["proof"]
+    except (ValueError, KeyError, TypeError):
+        raise NotProvedError("it answers as another server would") from None
+    if state not in {"starting", "ready"} or not isinstance(proof, str):
+        raise NotProvedError("it answers as another server would")
+    if not hmac.compare_digest(proof.encode(), proof_of(secret, port, nonce, state).encode()):
+        raise NotProvedError("it does not know the secret of this jobs directory")
+    found: State = state
+    return found
+
+
+def _ask(port: int, path: str, deadline: float) -> bytes:
+    """The body of one answer. The deadline is for all of it: a byte a second is a silence like any other."""
+
+    def left() -> float:
+        seconds = deadline - time.monotonic()
+        if seconds <= 0:
+            raise TimeoutError
+        return seconds
+
+    request = f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n\r\n"
+    received = b""
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=left()) as connection:
+            connection.sendall(request.encode())
+            while len(received) <= _LARGEST:
+                connection.settimeout(left())
+                data = connection.recv(_LARGEST)
+                if not data:
+                    break
+                received += data
+    except TimeoutError:
+        raise NotProvedError("it does not answer") from None
+    except OSError as error:
+        raise NotProvedError(error.strerror or type(error).__name__) from None
+    head, _, body = received.partition(b"\r\n\r\n")
+    if not re.match(rb"HTTP/1\.[01] 200[ \r]", head) or len(received) > _LARGEST:
+        raise NotProvedError("it answers as another server would")
+    return body
