@@ -12,7 +12,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from flows.api_address import configured_api, use
+from flows.api_address import use
+from flows.reached import chosen_api
 from flows.server import EmbeddedServer
 from tasks.shared.errors import InputError, SluiceError
 
@@ -28,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.umask(0o077)
     jobs_dir = Path(os.environ.get("APP_JOBS_DIR") or "./jobs")
     try:
-        address = configured_api() or EmbeddedServer(jobs_dir).running()
+        address = chosen_api(jobs_dir) or EmbeddedServer(jobs_dir).running()
         if address is None:
             raise InputError(
                 "no-prefect-api", "no Prefect API is named and no local server runs",

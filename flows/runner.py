@@ -11,6 +11,7 @@ from flows.directory import JobDirectory
 from flows.inputs import JobInputs
 from flows.lock import JobLock
 from flows.output import complain, say
+from flows.reached import chosen_api
 from flows.record import JobState
 from flows.session import Session, dump, opened
 from flows.signals import exit_code_of, signals
@@ -98,7 +99,7 @@ def opened_with_prefect(loaded: LoadedConfig) -> Iterator[Session]:
     jobs_dir = loaded.config.jobs_dir.absolute()
     with ExitStack() as stack:
         embedded = None
-        address = api_address.configured_api()
+        address = chosen_api(jobs_dir)
         if address is None:
             embedded = stack.enter_context(server.EmbeddedServer(jobs_dir))
             address = embedded.announced()

@@ -13,6 +13,7 @@ from config import LoadedConfig
 from flows.api import PrefectApi
 from flows.api_address import ApiAddress, configured_api
 from flows.directory import JobDirectory
+from flows.reached import chosen_api
 from flows.record import JobRecord
 from flows.server import EmbeddedServer
 from tasks.shared.errors import InputError
@@ -75,7 +76,7 @@ class Session:
 @contextmanager
 def opened(loaded: LoadedConfig) -> Iterator[Session]:
     """Open the user's Prefect API, or the embedded one of the configuration's jobs directory."""
-    chosen = configured_api()
+    chosen = chosen_api(loaded.config.jobs_dir)
     if chosen is not None:
         with PrefectApi(chosen) as api:
             yield Session(loaded, chosen, api)
