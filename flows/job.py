@@ -327,6 +327,12 @@ class Job:
         self.presenter.close()
         self.ended("cancelled" if reason == CANCEL else "stopped", reason=reason)
 
+    def lost(self, error: SluiceError) -> None:
+        """The last words of a process whose record has gone away: told in the files of the job, which are safe."""
+        self.presenter.close()
+        logger.error("%s", error.render())
+        self.ended("failed", error=ErrorRecord.of(error))
+
 
 def known_step(step: StepRecord, directory: JobDirectory) -> StepRecord:
     """A step as recorded; one whose stored result is gone is to be done again, whatever the record says."""

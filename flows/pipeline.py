@@ -24,6 +24,7 @@ from flows.job import Job, Source, config_error, job_name
 from flows.lock import JobBusyError
 from flows.preflight import preflight, worst
 from flows.record import Approval, ErrorRecord, RecordWriter, now
+from flows.server_watch import last_words
 from flows.signals import signals
 from flows.watch import CANCEL, cancel_asked, end_now
 from tasks import CATALOGUE, Step
@@ -89,6 +90,7 @@ def pipeline(
                 stack.enter_context(
                     signals.stopping(job.stop, lambda name: end_now(api.address, job_id, name, job.leave))
                 )
+                stack.enter_context(last_words(job.lost))
                 stack.enter_context(engine.results_in(str(job.config.jobs_dir.absolute())))
                 return guarded(job, deployed=deployed)
         except JobBusyError:

@@ -13,6 +13,7 @@ from flows.lock import JobLock
 from flows.output import complain, say
 from flows.reached import chosen_api
 from flows.record import JobState
+from flows.server_watch import watched
 from flows.session import Session, dump, opened
 from flows.signals import exit_code_of, signals
 from flows.status import continue_hint
@@ -108,6 +109,7 @@ def opened_with_prefect(loaded: LoadedConfig) -> Iterator[Session]:
 
         if embedded is not None:
             embedded.address()
+        stack.enter_context(watched(address))
         # Before the server may go: what Prefect's background threads still hold.
         stack.callback(engine.drain)
         api = stack.enter_context(PrefectApi(address))

@@ -86,6 +86,28 @@ def test_a_stop_ends_in_ten_seconds_although_the_prefect_server_hangs(sluice_alo
             os.kill(server, signal.SIGTERM)
 
 
+def test_the_death_of_the_embedded_server_under_a_job_ends_it_with_3_and_it_continues(sluice_alone, project, fhir):
+    """Issue 13, number 3: noticed within 30 s, said, nothing lost."""
+    job, child = started_and_sending(sluice_alone, project, fhir)
+    kill(json.loads((project / "jobs/.prefect/server.json").read_text())["pid"])
+    began = time.monotonic()
+    _, err = child.communicate(timeout=120)
+    assert time.monotonic() - began < allowed(30)
+    assert child.returncode == 3, err
+    assert "error[prefect-server-lost]: " in err
+    assert "internal" not in err
+    assert "Traceback" not in err
+    log = (project / "jobs" / job / "job.log").read_text()
+    assert "prefect-server-lost" in log
+    summary = json.loads((project / "jobs" / job / "summary.json").read_text())
+    assert (summary["state"], summary["error"]["reference"]) == ("failed", "prefect-server-lost")
+    fhir.faults()
+    assert json.loads(sluice_alone("pipeline", "status", "config.yaml", job, "--json").out)["state"] == "interrupted"
+    assert sluice_alone("pipeline", "continue", "config.yaml", job).code == 0
+    assert fhir.total() == 19
+    assert (project / "jobs" / job / "job.log").read_text().count("step 1 local_import begins") == 1
+
+
 def catches(child, number) -> bool:
     """Whether the process has a handler for a signal."""
     status = Path(f"/proc/{child.pid}/status").read_text()
