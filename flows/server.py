@@ -25,6 +25,7 @@ from urllib.parse import urlsplit
 
 from flows.api_address import QUIET, ApiAddress
 from flows.output import patience, say
+from flows.server_database import check_database
 from flows.server_proof import (
     PROOF_SECONDS,
     NotProvedError,
@@ -86,7 +87,7 @@ class EmbeddedServer:
         """Take a share, and start the server unless one runs already. After a second of waiting, it says so.
 
         Raises:
-            StorageError: the jobs directory cannot be written.
+            StorageError: the jobs directory cannot be written, or the database is not one that can be used.
             NetworkError: a server of this jobs directory lives and does not prove itself.
         """
         self._telling.enter_context(told())
@@ -223,7 +224,10 @@ def spawn(home: Path, *, stay: bool = False, port: int = 0) -> tuple[subprocess.
 
     Raises:
         InputError: the port is in use.
+        StorageError: the database is of a newer version, or damaged.
     """
+    if "PREFECT_API_DATABASE_CONNECTION_URL" not in os.environ:  # else it is another database that is used
+        check_database(home)
     state = home / "server.json"
     if state.exists():
         say(
@@ -301,6 +305,8 @@ def wait_until_up(address: ApiAddress, child: subprocess.Popen[bytes] | None) ->
         if (child is not None and child.poll() is not None) or not is_alive(home):
             break
         time.sleep(0.05)
+    if "PREFECT_API_DATABASE_CONNECTION_URL" not in os.environ:
+        check_database(home, thoroughly=True)
     raise NetworkError(
         "prefect-server", "the embedded Prefect server did not start",
         context=f"its log: {home / 'server.log'}",
