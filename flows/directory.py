@@ -10,8 +10,10 @@ from pathlib import Path
 from uuid import UUID
 
 from flows.record import StepRecord
+from flows.results import DamagedResultError, read_result
 from tasks import CATALOGUE
 from tasks.shared.errors import InputError, StorageError
+from tasks.shared.log import logger
 from tasks.validation.places import directory_name
 
 
@@ -62,8 +64,12 @@ class JobDirectory:
         return f"{self.path.name}/.results/{position}-{name}.json"
 
     def has_result(self, position: int, name: str) -> bool:
-        """Whether a step has left a result."""
-        return (self.path.parent / self.result_key(position, name)).exists()
+        """Whether a step has left a result. A damaged one is told, and is none."""
+        try:
+            return read_result(self.path.parent / self.result_key(position, name)) is not None
+        except DamagedResultError as problem:
+            logger.warning("the stored result of step %d %s is damaged: %s; it is done again", position, name, problem)
+            return False
 
     def adopt_crtdl(self, source: Path) -> Path:
         """Keep a byte-for-byte copy of the CRTDL, so that every later step uses one (document 1, procedure 1)."""

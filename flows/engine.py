@@ -27,6 +27,7 @@ from prefect.filesystems import LocalFileSystem
 from prefect.flow_engine import run_flow
 from prefect.input import RunInput
 from prefect.input.run_input import keyset_from_paused_state
+from prefect.results import get_result_store
 from prefect.settings import (
     PREFECT_FLOWS_HEARTBEAT_FREQUENCY,
     PREFECT_RESULTS_LOCAL_STORAGE_PATH,
@@ -38,6 +39,7 @@ from pydantic import Field
 
 from flows.api import PrefectApi
 from flows.api_address import ApiAddress
+from flows.results import DamagedResultError, read_result, write_result
 from tasks.shared.errors import InternalError, NetworkError, TerminalError
 from tasks.shared.step import StepContext
 
@@ -120,8 +122,43 @@ def results_in(directory: str) -> Iterator[None]:
         if context is not None:
             before = context.result_store
             stack.callback(setattr, context, "result_store", before)
-            context.result_store = before.model_copy(update={"result_storage": LocalFileSystem(basepath=directory)})
+            context.result_store = before.model_copy(update={"result_storage": StepResults(basepath=directory)})
         yield
+
+
+class StepResults(LocalFileSystem):
+    """Where Prefect finds and leaves the results of steps: what may be read there is decided in ``flows.results``."""
+
+    _block_type_name = "Sluice step results"
+
+    def read_path(self, path: str, **_: bool) -> bytes:  # type: ignore[override]
+        """The record of a finished step. What raises here is no result to Prefect: the step is done."""
+        record = read_result(self._resolve_path(path))
+        if record is None:
+            raise DamagedResultError("there is none")
+        return record
+
+    def write_path(self, path: str, content: bytes, **_: bool) -> str:  # type: ignore[override]
+        """Keep the record of a step."""
+        target = self._resolve_path(path)
+        write_result(target, content)
+        return str(target)
+
+    async def aread_path(self, path: str) -> bytes:
+        """As ``read_path``."""
+        return self.read_path(path)
+
+    async def awrite_path(self, path: str, content: bytes) -> str:
+        """As ``write_path``."""
+        return self.write_path(path, content)
+
+    def _resolve_path(self, path: str) -> Path:
+        """The path itself: a link in its place would lead elsewhere."""
+        base = Path(self.basepath or ".").absolute()
+        target = base / path
+        if not target.is_relative_to(base) or ".." in target.relative_to(base).parts:
+            raise ValueError("a result is kept below the jobs directory")
+        return target
 
 
 def api_address() -> ApiAddress:
@@ -149,8 +186,8 @@ def result_of(state: State[Any]) -> Any:
     data = state.data
     if isinstance(data, ResultRecord):
         data = data.result
-    elif isinstance(data, ResultRecordMetadata):
-        data = state.result(raise_on_failure=False)
+    elif isinstance(data, ResultRecordMetadata) and data.storage_key:
+        data = get_result_store().read(data.storage_key).result
     if isinstance(data, dict | Exception):
         return data
     return InternalError("no-result", f"a step ended in state {state.name} without a result")
