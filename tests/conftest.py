@@ -41,6 +41,8 @@ os.environ["PREFECT_HOME"] = str(_SCRATCH / "prefect")
 os.environ["PREFECT_SERVER_EPHEMERAL_ENABLED"] = "false"
 os.environ["DO_NOT_TRACK"] = "1"
 
+from tasks.shared.blanked import SECRETS  # noqa: E402 - after the environment is as it is to be
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -169,6 +171,13 @@ def seed(jobs_dir: Path, database: Path) -> None:
     home = jobs_dir / ".prefect"
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     shutil.copy(database, home / "prefect.db")
+
+
+@pytest.fixture(autouse=True)
+def no_secrets_of_another_test() -> Iterator[None]:
+    """A process remembers what it sent; a test's words must not be blanked in the answers of the next one."""
+    yield
+    SECRETS.clear()
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from tasks.extractor.results import ResultFiles, write_file
 from tasks.extractor.submission import DIRECTORY, Query, Submission
 from tasks.extractor.urls import is_result_url, job_id_of
 from tasks.shared.answer import Answer, place
+from tasks.shared.blanked import blanked
 from tasks.shared.crtdl import Crtdl, load_crtdl
 from tasks.shared.errors import InputError, ServiceError, SluiceError
 from tasks.shared.http import ServiceClient
@@ -83,7 +84,7 @@ class _Run:
         else:
             handle, answer = self._extract()
             status_url = handle.status_url
-        write_file(self._directory / MANIFEST, answer.body)
+        write_file(self._directory / MANIFEST, blanked(answer.body))
         result = parse_result(answer, status_url)
         if not result.urls:
             raise self._nothing(result, status_url)

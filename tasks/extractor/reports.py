@@ -6,7 +6,7 @@ them is ever an import file. A missing one is a warning, no failure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +15,7 @@ import tenacity
 from config import RetryConfig
 from tasks.extractor.availability import Availability
 from tasks.extractor.urls import resolve
+from tasks.shared.blanked import SECRETS
 from tasks.shared.download import Downloader
 from tasks.shared.errors import NetworkError, SluiceError, StorageError, TransientError
 from tasks.shared.http import ServiceClient
@@ -151,10 +152,18 @@ class Companions:
             ) as response,
             PartFile(target) as part,
         ):
-            for piece in response.iter_raw():
-                self._stop.check()
+            size = 0
+
+            def pieces() -> Iterator[bytes]:
+                nonlocal size
+                for piece in response.iter_raw():
+                    self._stop.check()
+                    size += len(piece)
+                    yield piece
+
+            for piece in SECRETS.pieces(pieces()):
                 part.write(piece)
             length = response.headers.get("content-length")
-            if length is not None and length != str(part.bytes):
+            if length is not None and length != str(size):
                 raise NetworkError("length-mismatch", "a report did not arrive whole", operation="download")
             part.commit()

@@ -26,6 +26,7 @@ from tasks.extractor.same_query import same_query
 from tasks.extractor.task import ExtractionTask
 from tasks.extractor.urls import job_id_of, service_url
 from tasks.shared.answer import Answer, answer_of
+from tasks.shared.blanked import blanked
 from tasks.shared.crtdl import read_content
 from tasks.shared.errors import NetworkError, ServiceBusyError, ServiceError, SluiceError
 from tasks.shared.log import logger
@@ -204,7 +205,7 @@ class Submission:
         """Keep what the server said about the CRTDL: it names the part that is wrong, and may quote data."""
         answer = answer_of(error)
         with PartFile(self._directory / REFUSAL) as part:
-            part.write(answer.body if answer is not None else b"")
+            part.write(blanked(answer.body) if answer is not None else b"")
             part.commit()
         return f"{self._directory.name}/{REFUSAL}"
 

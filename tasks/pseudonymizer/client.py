@@ -10,6 +10,7 @@ from typing import Final
 from tasks.pseudonymizer.rules import KEY, AnonymizationRules
 from tasks.pseudonymizer.slots import Slots
 from tasks.shared.answer import Answer
+from tasks.shared.blanked import SECRETS
 from tasks.shared.errors import ServiceError
 from tasks.shared.http import ServiceClient
 
@@ -40,6 +41,9 @@ class Deidentify:
         self._url = f"{url.rstrip('/')}/fhir/$de-identify"
         self._before, self._after = (b"", b"") if rules is None else _around(rules.content)
         self._sends_rules = rules is not None
+        if rules is not None:
+            for secret in (base64.b64encode(rules.content).decode(), *rules.keys):
+                SECRETS.text(secret)
 
     def probe(self) -> None:
         """Find out whether the service reads the rules that come with a request, before it gets any data.

@@ -28,13 +28,15 @@ _DERIVED: Final = "keyDerivationContext"
 class AnonymizationRules:
     """An anonymization file: its bytes, its SHA-256 (hex), and what was found in it.
 
-    ``removes`` says that entries may disappear, because there is a ``remove`` rule.
+    ``removes`` says that entries may disappear, because there is a ``remove`` rule. ``keys`` are the values of its
+    parameters that are secrets.
     """
 
     content: bytes = field(repr=False)
     digest: str = field(repr=False)
     removes: bool = False
     warnings: tuple[str, ...] = ()
+    keys: tuple[str, ...] = field(default=(), repr=False)
 
 
 def read_rules(path: Path) -> AnonymizationRules:
@@ -68,6 +70,7 @@ def read_rules(path: Path) -> AnonymizationRules:
         digest=hashlib.sha256(content).hexdigest(),
         removes="remove" in methods,
         warnings=tuple(_warnings(methods, document.get("parameters"))),
+        keys=tuple(_keys(document.get("parameters"))),
     )
 
 
@@ -95,6 +98,13 @@ def _methods(rules: Iterable[Any]) -> Iterator[str]:
     for rule in rules:
         if isinstance(rule, Mapping) and isinstance(rule.get("method"), str):
             yield rule["method"].strip().lower()
+
+
+def _keys(parameters: Any) -> Iterator[str]:
+    """``cryptoHashKey``, ``dateShiftKey``, ``encryptKey`` and whatever other key there is."""
+    for name, value in parameters.items() if isinstance(parameters, Mapping) else ():
+        if isinstance(value, str) and str(name).lower().endswith("key"):
+            yield value
 
 
 def _warnings(methods: set[str], parameters: Any) -> Iterator[str]:

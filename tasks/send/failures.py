@@ -16,6 +16,7 @@ from typing import Final
 import msgspec
 
 from tasks.send.verdict import Verdict
+from tasks.shared.blanked import blanked
 from tasks.shared.bundle import Rejected, Resource
 from tasks.shared.errors import TerminalError
 from tasks.shared.ndjson.files import storage_error
@@ -80,7 +81,7 @@ class Failures:
             verdict.status,
             reason,
             _json(bytes(resource.raw)),
-            _json(verdict.body[:MAX_ANSWER]),
+            _json(blanked(verdict.body)[:MAX_ANSWER]),
         )
         self._keep(record, f"{resource.file}:{resource.line} {resource.type}")
         return reason

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 
 from config import AuthConfig
+from tasks.shared.blanked import SECRETS
 from tasks.shared.errors import InputError
 from tasks.shared.oauth import TOKENS, ClientCredentials, Fetch, TokenCache
 
@@ -34,6 +35,7 @@ class Credentials:
         self._oauth: ClientCredentials | None = None
         if auth is None:
             return
+        SECRETS.auth(auth)
         block = f"services.{service}.auth"
         if auth.oauth_issuer_uri:
             secret = auth.oauth_client_secret.get_secret_value() if auth.oauth_client_secret else ""

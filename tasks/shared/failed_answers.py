@@ -11,6 +11,7 @@ import threading
 from pathlib import Path
 from typing import Final, Self
 
+from tasks.shared.blanked import blanked
 from tasks.shared.ndjson.files import storage_error
 
 FAILED: Final = "failed"
@@ -37,7 +38,8 @@ class FailedAnswers:
         return self
 
     def keep(self, body: bytes) -> str:
-        """Keep an answer; the name of its file, relative to the job directory."""
+        """Keep an answer, without credentials; the name of its file, relative to the job directory."""
+        kept = blanked(body)[:LARGEST]
         while True:
             with self._lock:
                 self._count += 1
@@ -45,7 +47,7 @@ class FailedAnswers:
             try:
                 handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
                 with os.fdopen(handle, "wb") as file:
-                    file.write(body[:LARGEST])
+                    file.write(kept)
             except FileExistsError:
                 continue  # another process has this number
             except OSError as error:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 from urllib.parse import quote_plus, urlencode, urlsplit
 
+from tasks.shared.blanked import SECRETS
 from tasks.shared.errors import ServiceBusyError, ServiceError, SluiceError
 
 REFRESH_BEFORE_EXPIRY = 30.0
@@ -177,6 +178,7 @@ class ClientCredentials:
         value = token.get("access_token")
         if not isinstance(value, str) or not value or not value.isascii() or not value.isprintable():
             raise self._unusable("answered without a usable access_token", status)
+        SECRETS.token(value)
         if str(token.get("token_type") or "bearer").lower() != "bearer":
             raise self._unusable("gave a token that is no bearer token", status)
         return value

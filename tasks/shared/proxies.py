@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import unquote, urlsplit
 
+from tasks.shared.blanked import SECRETS
 from tasks.shared.errors import InputError
 
 
@@ -47,6 +48,7 @@ def parse_proxy(value: str, variable: str) -> Proxy:
             user = None
             if parts.username is not None:
                 user = (unquote(parts.username), unquote(parts.password or ""))
+                SECRETS.pair(*user)
             port = parts.port or (443 if parts.scheme == "https" else 80)
             return Proxy(parts.scheme, parts.hostname, port, user)
     except ValueError:  # a bad port, or an unclosed bracket: the message would quote the text

@@ -17,6 +17,7 @@ from prefect.states import Crashed, Failed, Paused
 from prefect.tasks import Task
 from prefect.transactions import get_transaction
 
+from tasks.shared.blanked import SECRETS
 from tasks.shared.defects import translate_defect
 from tasks.shared.errors import SluiceError, Stopped
 from tasks.shared.progress import RequestStats
@@ -30,6 +31,7 @@ def step_task(name: str, run: Run) -> Task[[StepContext], Any]:
 
     def body(context: StepContext) -> dict[str, Any] | State[Any]:
         started = time.monotonic()
+        SECRETS.config(context.config)  # of all services: gateways quote more than what was theirs
         try:
             done = run(context)
             reconcile(context, done)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
+from tasks.shared.blanked import blanked
 from tasks.shared.errors import ReconciliationError, StorageError
 from tasks.shared.ledger import Ledger
 from tasks.shared.ndjson import PART, base_name, storage_error, sync_directory
@@ -146,6 +147,8 @@ class FileReport:
         self._written = self._clock()
         if pending.start == pending.stop:
             return
+        # Counted before, and kept without credentials.
+        pending.report, pending.rows = blanked(pending.report), blanked(pending.rows)
         report, fragment = self._files()
         report.write(pending.report)
         fragment.write(pending.rows)

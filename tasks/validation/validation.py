@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from tasks.shared.answer import answer_of
+from tasks.shared.blanked import blanked
 from tasks.shared.course import Course
 from tasks.shared.errors import DataError, InputError, SluiceError
 from tasks.shared.http import ServiceClient
@@ -207,7 +208,7 @@ class _Validation:
         try:
             handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             with os.fdopen(handle, "wb") as file:
-                file.write(answer.body[: self._bounds.refused])
+                file.write(blanked(answer.body)[: self._bounds.refused])
         except OSError as problem:
             log.warning("validation: the answer cannot be kept: %s", storage_error(problem, path).message)
             return

@@ -23,6 +23,7 @@ from botocore.awsrequest import AWSPreparedRequest, AWSResponse
 from config import AuthConfig, TlsConfig
 from tasks.send.s3.refusal import Refusal, proxy_authentication
 from tasks.shared.answer import Where
+from tasks.shared.blanked import SECRETS
 from tasks.shared.errors import ServiceError, SluiceError, Stopped
 from tasks.shared.no_answer import error_without_answer
 from tasks.shared.proxies import Proxies, Proxy
@@ -83,6 +84,7 @@ class Exchange:
         self._ssl_context = ssl_context(tls)
         self._proxies = Proxies(environ)
         self._credentials = _basic(auth)
+        SECRETS.auth(auth)
         self._patience = Patience(stop, grace=_GRACE)
         self._lock = Lock()
         self._transports: dict[tuple[Proxy | None, bool], httpx.BaseTransport] = {}

@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from tasks.shared.blanked import blanked
 from tasks.shared.ndjson import PartFile
 
 MANIFEST: Final = "upload_manifest.json"
@@ -38,5 +39,5 @@ def write_manifest(directory: Path, objects: Iterable[Uploaded]) -> Path:
     """Write the manifest into ``directory`` (the job's ``send/``); it appears whole. Raises ``StorageError``."""
     text = msgspec.json.format(msgspec.json.encode(sorted(objects)), indent=2)
     with PartFile(directory / MANIFEST) as file:
-        file.write(text + b"\n")
+        file.write(blanked(text) + b"\n")
         return file.commit()

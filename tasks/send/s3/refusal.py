@@ -14,6 +14,7 @@ from email.utils import parsedate_to_datetime
 from typing import Final
 
 from tasks.shared.answer import Where
+from tasks.shared.blanked import blanked
 from tasks.shared.errors import ServiceBusyError, ServiceError, SluiceError, TransientError
 from tasks.shared.retry import parse_retry_after
 
@@ -137,6 +138,7 @@ class Refusal:
         return self._terminal("s3-refused", "the store refuses", "see the log of the store")
 
     def _answered(self) -> str:
+        code = blanked(self.code.encode()).decode()
         code = f" {self.code}" if _CODE.match(self.code) and not self.code.isdigit() else ""
         return f"was answered {self.status}{code} by {self.where.host}"
 
