@@ -245,6 +245,15 @@ class HttpImportConfig(Block):
         repr=False,
         description="URLs to download, when none is given on the command line",
     )
+    stall_timeout: DurationOrZero = Field(
+        DEFAULT_STALL_TIMEOUT,
+        description="A download is given up when no byte arrives for this long. 0 selects the default",
+    )
+
+    @field_validator("stall_timeout")
+    @classmethod
+    def _zero_is_default(cls, value: timedelta) -> timedelta:
+        return value or DEFAULT_STALL_TIMEOUT
 
 
 class CreateGroup(Block):

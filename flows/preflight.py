@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from config import AuthConfig, LoadedConfig, PipelineConfig
@@ -43,8 +43,9 @@ def preflight(
     ]
     for check in (named_files.findings, _tls):
         findings.extend(check(config, inputs, open_steps))
-    findings.extend(_import(config, inputs, open_steps, job_dir))
-    findings.extend(_disk(config, inputs, open_steps, job_dir))
+    offered: dict[str, int] = {}  # what servers say about URLs, which are asked about once
+    findings.extend(_import(config, inputs, open_steps, job_dir, offered))
+    findings.extend(_disk(config, inputs, open_steps, job_dir, offered))
     findings.extend(_services(config, inputs, open_steps))
     return findings
 
@@ -119,7 +120,7 @@ def import_directory(config: PipelineConfig, inputs: JobInputs) -> Path | None:
 
 
 def _import(
-    config: PipelineConfig, inputs: JobInputs, steps: Sequence[str], job_dir: Path | None
+    config: PipelineConfig, inputs: JobInputs, steps: Sequence[str], job_dir: Path | None, offered: dict[str, int]
 ) -> Iterator[SluiceError]:
     if "extractor" in steps and inputs.input is not None:
         from tasks.extractor.extraction import result_url_unknown
@@ -162,11 +163,11 @@ def _import(
         elif not list(_tls(config, inputs, steps)):
             from tasks.http_import import importer as http_import
 
-            yield from http_import.findings(config, inputs.input, job_dir=job_dir)
+            yield from http_import.findings(config, inputs.input, job_dir=job_dir, sizes=offered)
 
 
 def _disk(
-    config: PipelineConfig, inputs: JobInputs, steps: Sequence[str], job_dir: Path | None
+    config: PipelineConfig, inputs: JobInputs, steps: Sequence[str], job_dir: Path | None, offered: Mapping[str, int]
 ) -> Iterator[SluiceError]:
     jobs_dir = config.jobs_dir.absolute()
     # os.path, not Path: a directory above that may not be entered is an answer here, no exception.
@@ -183,8 +184,7 @@ def _disk(
             hint="check jobs_dir and its permissions",
         )  # fmt: skip
         return
-    url = inputs.input if is_url(inputs.input or "") else None
-    space = needed(config, steps, directory=import_directory(config, inputs), url=url, job_dir=job_dir)
+    space = needed(config, steps, directory=import_directory(config, inputs), offered=offered, job_dir=job_dir)
     free = shutil.disk_usage(existing).free
     if free < space:
         yield StorageFindingError(

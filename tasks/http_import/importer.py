@@ -8,6 +8,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from config import PipelineConfig
+from tasks.http_import.offers import ask
 from tasks.shared.answer import place
 from tasks.shared.download import Downloader
 from tasks.shared.errors import InputError, SluiceError
@@ -25,20 +26,26 @@ SERVICE = "http_import"
 _THREADS = 4
 
 _REFUSED = frozenset({401, 403, 404, 410})
-"""Answers to a GET that no later GET without credentials makes better."""
+"""Answers that no later GET without credentials makes better."""
 
 ClientFactory = Callable[[PipelineConfig, StepContext | None], ServiceClient]
 
 
 def findings(
-    config: PipelineConfig, url: str | None = None, *, job_dir: Path | None = None, client: ClientFactory | None = None
+    config: PipelineConfig,
+    url: str | None = None,
+    *,
+    job_dir: Path | None = None,
+    sizes: dict[str, int] | None = None,
+    client: ClientFactory | None = None,
 ) -> list[SluiceError]:
     """Everything that would stop the import of ``url``, or of the configured URLs.
 
-    Nothing is asked about a file that a job in ``job_dir`` has already: its URL may have expired.
+    Nothing is asked about a file that a job in ``job_dir`` has already: its URL may have expired. Each other URL is
+    asked about once; ``sizes`` gets the bytes that servers say, by URL.
 
     References: ``url-invalid``, ``url-credentials``, ``url-duplicate``, ``name-clash``, ``url-refused`` (the server
-    says that there is nothing to have), and those of ``ServiceClient.probe`` for a host that cannot be reached, once
+    says that there is nothing to have), and those of ``ServiceClient.peek`` for a host that cannot be reached, once
     per host.
     """
     urls = _urls(config, url)
@@ -52,13 +59,15 @@ def findings(
             if host in silent or (job_dir is not None and existing_file(job_dir / IMPORT, named.base) is not None):
                 continue
             try:
-                status = probing.probe(named.url)
+                offer = ask(probing, named.url)
             except SluiceError as error:
                 silent.add(host)
                 problems.append(error)
                 continue
-            if status in _REFUSED:
-                problems.append(_refused(named.url, status))
+            if offer.status in _REFUSED:
+                problems.append(_refused(named.url, offer.status))
+            elif sizes is not None and offer.size is not None:
+                sizes[named.url] = offer.size
     return problems
 
 
@@ -88,6 +97,7 @@ def run(context: StepContext, *, client: ClientFactory | None = None) -> StepRes
             stop=context.stop,
             progress=context.progress,
             stats=context.stats,
+            stall_timeout=context.config.services.http_import.stall_timeout.total_seconds(),
         )
 
         def one(download: NamedUrl, stop: Stop) -> None:

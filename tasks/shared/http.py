@@ -239,27 +239,43 @@ class ServiceClient:
     def probe(self, url: str, *, operation: str = "reach", timeout: float | None = None) -> int:
         """The status with which ``url`` answers a GET without credentials: any answer means it is reachable.
 
-        One attempt; ``timeout`` in seconds, at most 10 when not given. Raises ``NetworkError`` when nobody
-        answers, ``ServiceError`` when a certificate or the proxy is in the way.
+        Raises what ``peek`` raises.
+        """
+        return self.peek("GET", url, operation=operation, timeout=timeout).status
+
+    def peek(
+        self,
+        method: str,
+        url: str,
+        *,
+        operation: str = "reach",
+        headers: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> Answer:
+        """The head of the answer to one request without credentials, whatever it says. No body is read.
+
+        One attempt, no redirect is followed; ``timeout`` in seconds, at most 10 when not given. Raises
+        ``NetworkError`` when nobody answers, ``ServiceError`` when a certificate or the proxy is in the way.
         """
         call = Call(
-            method="GET",
+            method=method,
             target=parse_target(url),
             operation=operation,
             timeout=min(self._timeout, 10.0) if timeout is None else timeout,
-            headers=self._base,
+            headers=merged(self._base, headers),
         )
         response, _ = self._open(call, call.target, [])
         response.close()
         status = response.status_code
+        head = Answer(status, response.headers, b"")
         proxy = self._proxy(call.target)
         if proxy is not None and status == 407:
-            raise self._unwelcome(call, call.target, Answer(status, response.headers, b""))
+            raise self._unwelcome(call, call.target, head)
         if proxy is not None and call.target.origin[0] == "http" and status in (502, 503, 504):
             # This is how a forwarding proxy says that it cannot reach the service.
             what = f"failed: the proxy {proxy.host} does not reach {call.target.origin[1]}"
             raise self._where(call, call.target).error(NetworkError, "proxy-unreachable", what, status=status)
-        return status
+        return head
 
     def authorize(self) -> None:
         """Obtain the OAuth 2.0 token now, so that a wrong client is found before a job begins.

@@ -13,8 +13,9 @@ from config import CompressionConfig, PipelineConfig
 from flows.inputs import JobInputs
 from flows.preflight import exit_code, preflight
 from flows.space import RESERVE, needed
+from tasks.http_import.importer import findings
 from tasks.shared.errors import SluiceError
-from tests.tasks.shared.loopback import Loopback, Raw, Reply, Seen, closed_port, loopback
+from tests.tasks.shared.loopback import Loopback, Raw, Reply, Seen, loopback
 
 CANARY = "Canaryperson"
 RESULT = "https://torch.invalid/fhir/__status/6f1c2b1e-0000-4000-8000-000000000000"
@@ -135,7 +136,7 @@ class TestDisk:
         (tmp_path / "jobs" / "old" / "import" / "a.ndjson.zst").write_bytes(b"x" * 5000)
         (tmp_path / "b.ndjson.zst").write_bytes(b"x" * 1000)
         config = configured(recursive=True, jobs_dir=tmp_path / "jobs")
-        assert needed(config, ["local_import"], directory=tmp_path, url=None, job_dir=None) == RESERVE + 1000
+        assert needed(config, ["local_import"], directory=tmp_path, offered={}, job_dir=None) == RESERVE + 1000
 
     @pytest.mark.parametrize(
         ("name", "enabled", "factor"),
@@ -144,20 +145,20 @@ class TestDisk:
     def test_a_file_takes_what_its_form_in_the_job_takes(self, tmp_path, name, enabled, factor):
         (tmp_path / name).write_bytes(b"x" * 3000)
         config = configured(enabled=enabled)
-        space = needed(config, ["local_import", "wait"], directory=tmp_path, url=None, job_dir=None)
+        space = needed(config, ["local_import", "wait"], directory=tmp_path, offered={}, job_dir=None)
         assert space == RESERVE + 3000 * factor
 
     def test_each_step_that_writes_data_needs_a_copy(self, tmp_path):
         (tmp_path / "a.ndjson.zst").write_bytes(b"x" * 1000)
         steps = ["local_import", "wait", "pseudonymizer", "validation", "flattening", "send"]
-        assert needed(configured(), steps, directory=tmp_path, url=None, job_dir=None) == RESERVE + 3000
+        assert needed(configured(), steps, directory=tmp_path, offered={}, job_dir=None) == RESERVE + 3000
 
     def test_what_a_continued_job_holds_is_not_needed_again(self, tmp_path):
         (tmp_path / "in").mkdir()
         (tmp_path / "in" / "a.ndjson.zst").write_bytes(b"x" * 1000)
         (tmp_path / "job" / "import").mkdir(parents=True)
         (tmp_path / "job" / "import" / "a.ndjson.zst.part").write_bytes(b"x" * 400)
-        where = {"directory": tmp_path / "in", "url": None, "job_dir": tmp_path / "job"}
+        where = {"directory": tmp_path / "in", "offered": {}, "job_dir": tmp_path / "job"}
         assert needed(configured(), ["local_import"], **where) == RESERVE + 600
         assert needed(configured(), ["local_import", "pseudonymizer"], **where) == RESERVE + 1600
 
@@ -165,7 +166,7 @@ class TestDisk:
         for folder, size in (("import", 1000), ("pseudonymized", 300)):
             (tmp_path / folder).mkdir()
             (tmp_path / folder / "a.ndjson.zst").write_bytes(b"x" * size)
-        where: dict[str, Any] = {"directory": None, "url": None, "job_dir": tmp_path}
+        where: dict[str, Any] = {"directory": None, "offered": {}, "job_dir": tmp_path}
         assert needed(configured(), ["pseudonymizer", "send"], **where) == RESERVE + 700
         assert needed(configured(), ["send"], **where) == RESERVE
 
@@ -194,42 +195,52 @@ class TestSizesOverHttp:
             assert remote(server, "/a.ndjson", "/b.ndjson.zst?sig=1") == 300 + 900
             assert {seen.method for seen in server.seen} == {"HEAD"}
 
-    def test_the_url_of_the_command_line_wins(self):
+    def test_the_url_of_the_command_line_wins(self, found):
         with loopback([Reply(200, b"x" * 900)]) as server:
-            config = configured(urls=[f"{server.url}/a.ndjson.zst"])
-            url = f"{server.url}/b.ndjson"
-            assert needed(config, ["http_import"], directory=None, url=url, job_dir=None) == RESERVE + 300
-            assert [seen.target for seen in server.seen] == ["/b.ndjson"]
+            assert found("http_import", input=f"{server.url}/b.ndjson") == {}
+            assert [(seen.method, seen.target) for seen in server.seen] == [("HEAD", "/b.ndjson")]
 
-    @pytest.mark.parametrize("status", [403, 404, 405, 501])
-    def test_a_server_that_refuses_head_is_asked_with_get(self, status):
+    @pytest.mark.parametrize("status", [400, 403, 404, 405, 406, 501])
+    def test_a_server_that_refuses_head_is_asked_for_the_first_byte(self, status):
         def answer(seen: Seen) -> Reply:
-            return Reply(status) if seen.method == "HEAD" else Reply(200, b"x" * 900)
+            if seen.method == "HEAD":
+                return Reply(status)
+            assert seen.headers["range"] == "bytes=0-0"
+            return Reply(206, b"x", {"Content-Range": "bytes 0-0/900"})
 
         with loopback(answer) as server:
             assert remote(server, "/a.zst") == 900
+            assert [seen.method for seen in server.seen] == ["HEAD", "GET"]
 
-    def test_a_head_without_a_length_is_followed_by_a_get(self):
-        def answer(seen: Seen) -> Reply | Raw:
-            return Raw(b"HTTP/1.1 200 OK\r\n\r\n") if seen.method == "HEAD" else Reply(200, b"x" * 900)
-
-        with loopback(answer) as server:
+    def test_a_server_that_knows_no_range_says_the_size_too(self):
+        with loopback(lambda seen: Reply(405) if seen.method == "HEAD" else Reply(200, b"x" * 900)) as server:
             assert remote(server, "/a.zst") == 900
 
     @pytest.mark.parametrize(
         "answer",
         [Reply(500), Reply(401), Reply(302, b"", {"Location": "http://localhost:1/"}), Raw(b"HTTP/1.1 200 OK\r\n\r\n")],
     )
-    def test_a_size_that_nobody_gives_counts_as_nothing(self, answer):
+    def test_a_size_that_nobody_gives_counts_as_nothing_and_is_not_asked_for_again(self, answer):
         with loopback([answer]) as server:
             assert remote(server, "/a.zst") == 0
+            assert [seen.method for seen in server.seen] == ["HEAD"]
 
     def test_a_host_that_does_not_answer_is_asked_once(self):
         with loopback([Raw(b"", then="close")]) as server:
             assert remote(server, "/a.zst", "/b.zst", "/c.zst") == 0
             assert server.connections <= 2
-        config = configured(urls=[f"http://127.0.0.1:{closed_port()}/a", "http://[::1"])
-        assert needed(config, ["http_import"], directory=None, url=None, job_dir=None) == RESERVE
+
+    def test_a_job_that_goes_on_needs_what_is_still_to_be_fetched(self, tmp_path):
+        (tmp_path / "job" / "import").mkdir(parents=True)
+        (tmp_path / "job" / "import" / "a.ndjson.zst").write_bytes(b"x" * 500)
+        with loopback([Reply(200, b"x" * 900)]) as server:
+            config = configured(urls=[f"{server.url}/a.ndjson.zst", f"{server.url}/b.ndjson.zst"])
+            sizes: dict[str, int] = {}
+            assert findings(config, job_dir=tmp_path / "job", sizes=sizes) == []
+            assert [seen.target for seen in server.seen] == ["/b.ndjson.zst"]
+        where = {"directory": None, "offered": sizes, "job_dir": tmp_path / "job"}
+        assert needed(config, ["http_import"], **where) == RESERVE + 900
+        assert needed(config, ["http_import", "pseudonymizer"], **where) == RESERVE + 900 + 1400
 
     def test_an_import_larger_than_the_disk_is_found_before_a_job_exists(self, found):
         with loopback([Reply(200, b"", length=1 << 60)]) as server:
@@ -240,7 +251,9 @@ class TestSizesOverHttp:
 def remote(server: Loopback, *paths: str) -> int:
     """Bytes that an import of these paths needs, besides the reserve."""
     config = configured(urls=[server.url + path for path in paths])
-    return needed(config, ["http_import"], directory=None, url=None, job_dir=None) - RESERVE
+    sizes: dict[str, int] = {}
+    findings(config, sizes=sizes)
+    return needed(config, ["http_import"], directory=None, offered=sizes, job_dir=None) - RESERVE
 
 
 def configured(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +13,7 @@ import zstandard
 
 from config import PipelineConfig
 from tasks.http_import.importer import findings, run
-from tasks.shared.errors import DataError, InputError, NetworkError, ServiceError, SluiceError
+from tasks.shared.errors import DataError, InputError, NetworkError, ServiceError, SluiceError, StalledError
 from tasks.shared.ndjson import data_files, read_lines
 from tasks.shared.step import StepContext
 from tests.tasks.shared.loopback import Loopback, Raw, Reply, Seen, closed_port, loopback
@@ -18,19 +21,21 @@ from tests.tasks.shared.loopback import Loopback, Raw, Reply, Seen, closed_port,
 PATIENT = b'{"resourceType":"Patient","id":"p1","value":1.50}\n'
 
 
-def config(*urls: str, enabled: bool = True) -> PipelineConfig:
+def config(*urls: str, enabled: bool = True, stall_timeout: str = "PT1M") -> PipelineConfig:
     return PipelineConfig.model_validate(
         {
             "compression": {"enabled": enabled},
-            "services": {"http_import": {"urls": list(urls)}},
+            "services": {"http_import": {"urls": list(urls), "stall_timeout": stall_timeout}},
             "retry": {"max_attempts": 3, "initial_backoff_ms": 0, "max_backoff_ms": 0},
         }
     )
 
 
-def context(tmp_path: Path, *urls: str, named: str | None = None, enabled: bool = True) -> StepContext:
+def context(
+    tmp_path: Path, *urls: str, named: str | None = None, enabled: bool = True, stall_timeout: str = "PT1M"
+) -> StepContext:
     return StepContext(
-        config=config(*urls, enabled=enabled),
+        config=config(*urls, enabled=enabled, stall_timeout=stall_timeout),
         job_id="job",
         job_dir=tmp_path / "job",
         position=0,
@@ -155,6 +160,64 @@ def test_a_file_that_the_job_has_is_not_asked_for_again_though_its_url_has_expir
 def test_any_other_answer_counts_as_reachable(status: int) -> None:
     with loopback([Reply(status)]) as server:
         assert findings(config(), f"{server.url}/x.ndjson") == []
+
+
+def test_a_url_that_is_good_for_one_use_survives_the_check(tmp_path: Path) -> None:
+    """Any GET whose body goes out uses it up; HEAD does not."""
+    uses: list[str] = []
+
+    def answer(seen: Seen) -> Reply:
+        if seen.method == "HEAD":
+            return Reply(200, PATIENT)
+        uses.append(seen.target)
+        return Reply(200, PATIENT) if len(uses) == 1 else Reply(410)
+
+    with loopback(answer) as server:
+        ctx = context(tmp_path, f"{server.url}/x.ndjson")
+        assert findings(ctx.config) == []
+        assert findings(ctx.config) == []
+        assert uses == []
+        assert run(ctx).files == 1
+
+
+def test_no_body_is_read_where_head_is_refused() -> None:
+    """The server ignores the range and sends 100 MB: it gets rid of what fits into the buffers of the connection."""
+    size, sent = 100_000_000, 0
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            nonlocal sent
+            while not sent:
+                connection, _ = listener.accept()
+                with connection, contextlib.suppress(OSError):
+                    while request := connection.recv(65536):
+                        if request.startswith(b"HEAD"):
+                            connection.sendall(b"HTTP/1.1 405 No\r\nContent-Length: 0\r\n\r\n")
+                            continue
+                        assert b"Range: bytes=0-0" in request
+                        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size)
+                        while sent < size:
+                            sent += connection.send(bytes(65536))
+
+        server = threading.Thread(target=serve, daemon=True)
+        server.start()
+        sizes: dict[str, int] = {}
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/x.ndjson"
+        assert findings(config(url), sizes=sizes) == []
+        server.join(timeout=30)
+        assert not server.is_alive()
+    assert sizes == {url: size}
+    assert sent < size / 2
+
+
+def test_a_download_stalls_after_the_configured_time(tmp_path: Path) -> None:
+    def answer(_: Seen) -> Raw:
+        return Raw(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n" + PATIENT, then="stall")
+
+    with loopback(answer) as server:
+        ctx = context(tmp_path, f"{server.url}/x.ndjson", stall_timeout="500ms")
+        assert fails(StalledError, ctx).reference == "transfer-stalled"
 
 
 @pytest.mark.parametrize(
