@@ -14,6 +14,7 @@ import httpx
 import tenacity
 
 from flows.api_address import ApiAddress, is_loopback
+from flows.output import patience as waiting
 from tasks.shared.errors import NetworkError, TerminalError
 
 Json = dict[str, Any]
@@ -38,11 +39,15 @@ def _kind(status: int) -> type[NetworkError | TerminalError]:
 
 
 class PrefectApi:
-    """A small client of one Prefect API. Thread-safe."""
+    """A small client of one Prefect API. Thread-safe. A command's (``told``) says when it waits, and for how long."""
 
-    def __init__(self, address: ApiAddress, *, timeout: float = 60.0, patience: float = 20.0) -> None:
+    def __init__(
+        self, address: ApiAddress, *, timeout: float = 60.0, patience: float = 20.0, told: bool = False
+    ) -> None:
         self.address = address
         self._patience = patience
+        self._longest = timeout + patience
+        self._told = told
         self._client = httpx.Client(
             base_url=address.url,
             headers=dict(address.headers),
@@ -78,7 +83,10 @@ class PrefectApi:
             wait=tenacity.wait_random_exponential(multiplier=0.1, max=2.0),
             reraise=True,
         )
-        return retrying(self._request, method, path, body)
+        if not self._told:
+            return retrying(self._request, method, path, body)
+        with waiting(f"waiting for the Prefect API at {self.address.shown}, {self._longest:.0f} s at most"):
+            return retrying(self._request, method, path, body)
 
     def _request(self, method: str, path: str, body: Any) -> Any:
         try:

@@ -12,7 +12,7 @@ from pathlib import Path
 from flows import server
 from flows.api import PrefectApi
 from flows.lock import is_held
-from flows.output import say
+from flows.output import patience, say
 from tasks.shared.errors import TerminalError
 
 
@@ -48,7 +48,7 @@ def stop(home: Path) -> int:
     if running is None:
         say("no server runs")
         return 0
-    with PrefectApi(running) as api:
+    with PrefectApi(running, told=True) as api:
         busy = [str(run["id"]) for run in api.runs() if run.get("state_type") in {"RUNNING", "CANCELLING"}]
         held = [run for run in busy if is_held(home.parent / run)]
     with (home / "clients.lock").open("a+b") as clients:
@@ -64,11 +64,12 @@ def stop(home: Path) -> int:
         pid = _pid(home)
         os.kill(pid, signal.SIGTERM)
         deadline = time.monotonic() + 15
-        while _alive(pid):
-            if time.monotonic() > deadline:
-                os.kill(pid, signal.SIGKILL)
-                break
-            time.sleep(0.05)
+        with patience("waiting for the local Prefect server to end, for 15 s at most"):
+            while _alive(pid):
+                if time.monotonic() > deadline:
+                    os.kill(pid, signal.SIGKILL)
+                    break
+                time.sleep(0.05)
     (home / "server.json").unlink(missing_ok=True)
     say("the server is stopped")
     return 0

@@ -112,7 +112,7 @@ def opened_with_prefect(loaded: LoadedConfig) -> Iterator[Session]:
         stack.enter_context(watched(address))
         # Before the server may go: what Prefect's background threads still hold.
         stack.callback(engine.drain)
-        api = stack.enter_context(PrefectApi(address))
+        api = stack.enter_context(PrefectApi(address, told=True))
         yield Session(loaded, address, api)
 
 

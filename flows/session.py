@@ -78,12 +78,12 @@ def opened(loaded: LoadedConfig) -> Iterator[Session]:
     """Open the user's Prefect API, or the embedded one of the configuration's jobs directory."""
     chosen = chosen_api(loaded.config.jobs_dir)
     if chosen is not None:
-        with PrefectApi(chosen) as api:
+        with PrefectApi(chosen, told=True) as api:
             yield Session(loaded, chosen, api)
         return
     with EmbeddedServer(loaded.config.jobs_dir) as server:
         address = server.address()
-        with PrefectApi(address) as api:
+        with PrefectApi(address, told=True) as api:
             yield Session(loaded, address, api)
 
 
