@@ -169,7 +169,7 @@ def is_alive(home: Path) -> bool:
     return False
 
 
-def find(home: Path) -> tuple[ApiAddress, State] | None:
+def find(home: Path, *, wait: bool = False) -> tuple[ApiAddress, State] | None:
     """The server of this jobs directory: where it is, proved by itself, and how far it is; ``None`` when none lives.
 
     Raises:
@@ -179,7 +179,8 @@ def find(home: Path) -> tuple[ApiAddress, State] | None:
     while is_alive(home):
         try:
             address = _announced(home)
-            return address, prove(address.secret or "", address.port, seconds=max(0.1, deadline - time.monotonic()))
+            left = max(0.1, deadline - time.monotonic())
+            return address, prove(address.secret or "", address.port, seconds=left, wait=wait)
         except NotProvedError as error:
             if time.monotonic() > deadline - 0.1:
                 raise _silent(home, str(error)) from None
@@ -297,7 +298,10 @@ def wait_until_up(address: ApiAddress, child: subprocess.Popen[bytes] | None) ->
     while time.monotonic() < deadline:
         try:
             # Our own child may take longer to its first word on a busy machine; there is nobody else at its socket.
-            found = find(home) if child is None else (address, prove(address.secret or "", address.port))
+            if child is None:
+                found = find(home, wait=True)
+            else:
+                found = address, prove(address.secret or "", address.port, wait=True)
         except NotProvedError:
             found = None
         if found == (address, "ready"):

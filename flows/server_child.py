@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import IO
 
 from flows.server_door import Door
-from flows.server_proof import PROOF_PATH, answer, read_secret
+from flows.server_proof import HELD_SECONDS, PROOF_PATH, State, answer, read_secret
 
 LOOK_EVERY = 0.5
 """Seconds before the watch begins, and between two looks of a server that stays."""
@@ -92,21 +92,22 @@ class Starting(ThreadingHTTPServer):
 
     def __init__(self, listener: socket.socket, secret: str) -> None:
         address = listener.getsockname()
+        self._opened = threading.Event()
 
         class Handler(BaseHTTPRequestHandler):
             timeout = 5
 
-            def do_GET(self) -> None:
-                path, _, query = self.path.partition("?")
-                proof = answer(secret, address[1], query, "starting") if path == PROOF_PATH else None
-                self.send_response(200 if proof else 503)
-                self.send_header("Content-Length", str(len(proof or b"")))
-                self.end_headers()
-                self.wfile.write(proof or b"")
+            def do_GET(handler) -> None:  # noqa: N805 - self is the server
+                path, _, query = handler.path.partition("?")
+                proof = answer(secret, address[1], query, self._state) if path == PROOF_PATH else None
+                handler.send_response(200 if proof else 503)
+                handler.send_header("Content-Length", str(len(proof or b"")))
+                handler.end_headers()
+                handler.wfile.write(proof or b"")
 
             do_POST = do_PATCH = do_PUT = do_DELETE = do_HEAD = do_GET  # noqa: N815 - the library's names
 
-            def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the library's name
+            def log_message(handler, format: str, *args: object) -> None:  # noqa: A002, N805 - the library's name
                 """Say nothing."""
 
         super().__init__(address, Handler, bind_and_activate=False)
@@ -114,8 +115,12 @@ class Starting(ThreadingHTTPServer):
         self.socket = listener.dup()
         threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
 
+    def _state(self, wait: bool) -> State:
+        return "ready" if self._opened.wait(HELD_SECONDS if wait else 0) else "starting"
+
     def give_way(self) -> None:
-        """Answer no more; who connects from now on waits for the server."""
+        """Answer no more; who connects from now on waits for the server, and who waited here hears that it is ready."""
+        self._opened.set()
         self.shutdown()
         self.server_close()
 

@@ -19,6 +19,7 @@ import secrets
 import socket
 import stat
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -27,11 +28,14 @@ PROOF_PATH = "/sluice/proof"
 PROOF_SECONDS = 5.0
 """How long a server may take to prove itself, from connecting to the last byte of its answer."""
 
+HELD_SECONDS = 3.0
+"""How long a server that starts may hold an answer back, for whoever only wants to know when it is ready."""
+
 State = Literal["starting", "ready"]
 """Of a server that has proved itself: Prefect is being imported, or answers."""
 
 _FORM = re.compile(r"sluice:[A-Za-z0-9_-]{43}")
-_NONCE = re.compile(r"[0-9a-f]{64}")
+_CHALLENGE = re.compile(r"nonce=([0-9a-f]{64})(&wait)?")
 _LARGEST = 4096
 
 
@@ -78,22 +82,28 @@ def proof_of(secret: str, port: int, nonce: str, state: State) -> str:
     return hmac.new(secret.encode(), text.encode(), hashlib.sha256).hexdigest()
 
 
-def answer(secret: str, port: int, query: str, state: State) -> bytes | None:
-    """The server's answer to ``GET /sluice/proof?<query>``; ``None`` when the query is no challenge."""
-    name, _, nonce = query.partition("=")
-    if name != "nonce" or not _NONCE.fullmatch(nonce):
+def answer(secret: str, port: int, query: str, state: Callable[[bool], State]) -> bytes | None:
+    """The server's answer to ``GET /sluice/proof?<query>``; ``None`` when the query is no challenge.
+
+    ``state`` is asked for with whether it may take its time.
+    """
+    challenge = _CHALLENGE.fullmatch(query)
+    if challenge is None:
         return None
-    return json.dumps({"state": state, "proof": proof_of(secret, port, nonce, state)}).encode()
+    said = state(challenge[2] is not None)
+    return json.dumps({"state": said, "proof": proof_of(secret, port, challenge[1], said)}).encode()
 
 
-def prove(secret: str, port: int, *, seconds: float = PROOF_SECONDS) -> State:
+def prove(secret: str, port: int, *, seconds: float = PROOF_SECONDS, wait: bool = False) -> State:
     """Challenge whoever listens on ``port`` of 127.0.0.1; how far the server is when it has proved itself.
+
+    With ``wait`` a server that starts answers when it is ready, or after ``HELD_SECONDS``.
 
     Raises:
         NotProvedError: nobody listens, the answer is no proof, or it did not come within ``seconds``.
     """
     nonce = secrets.token_hex(32)
-    body = _ask(port, f"{PROOF_PATH}?nonce={nonce}", time.monotonic() + seconds)
+    body = _ask(port, f"{PROOF_PATH}?nonce={nonce}{'&wait' if wait else ''}", time.monotonic() + seconds)
     try:
         document = json.loads(body)
         state, proof = document["state"], document["proof"]

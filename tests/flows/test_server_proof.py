@@ -207,7 +207,7 @@ def test_who_knows_the_secret_proves_it() -> None:
     holder: list[int] = []
 
     def reply(request: bytes) -> bytes:
-        return body_of(answer(SECRET, holder[0], f"nonce={nonce_in(request)}", "starting") or b"")
+        return body_of(answer(SECRET, holder[0], f"nonce={nonce_in(request)}", lambda _: "starting") or b"")
 
     with one_answer(reply) as port:
         holder.append(port)
@@ -216,7 +216,7 @@ def test_who_knows_the_secret_proves_it() -> None:
 
 def test_an_answer_that_was_fetched_from_the_real_server_at_another_port_is_no_proof() -> None:
     def relayed(request: bytes) -> bytes:
-        return body_of(answer(SECRET, 4200, f"nonce={nonce_in(request)}", "ready") or b"")
+        return body_of(answer(SECRET, 4200, f"nonce={nonce_in(request)}", lambda _: "ready") or b"")
 
     with one_answer(relayed) as port, pytest.raises(NotProvedError):
         prove(SECRET, port)
@@ -227,7 +227,7 @@ def test_an_answer_to_an_earlier_challenge_is_no_proof() -> None:
     holder: list[int] = []
 
     def replayed(_: bytes) -> bytes:
-        return body_of(answer(SECRET, holder[0], f"nonce={old}", "ready") or b"")
+        return body_of(answer(SECRET, holder[0], f"nonce={old}", lambda _: "ready") or b"")
 
     with one_answer(replayed) as port:
         holder.append(port)
@@ -268,4 +268,4 @@ def test_a_byte_now_and_then_is_a_silence() -> None:
 
 @pytest.mark.parametrize("query", ["", "nonce=", "nonce=xyz", "other=" + "0" * 64, "nonce=" + "0" * 64 + "&x=1"])
 def test_what_is_no_challenge_is_not_answered(query: str) -> None:
-    assert answer(SECRET, 1, query, "ready") is None
+    assert answer(SECRET, 1, query, lambda _: "ready") is None
