@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from config import load_config
-from flows.decisions import approve, ask, reject, settle
+from flows.decisions import ask, decision_of, keep, on_terminal, reject, settle, still_waiting
 from flows.directory import JobDirectory
 from flows.inputs import JobInputs
 from flows.lock import JobLock, is_held
@@ -30,8 +30,12 @@ class Asked:
     as_json: bool = False
 
 
-def go_on(asked: Asked, *, decision: str | None, comment: str) -> int:
-    """Continue a job: decide a wait, then run what is left."""
+def go_on(asked: Asked, *, decision: str | None = None, by: str | None = None, comment: str = "") -> int:
+    """Continue a job: decide a wait, then run what is left.
+
+    ``decision`` is ``approve``, ``reject``, or ``None``: then a person at a terminal is asked, and elsewhere a job that
+    waits goes on waiting. ``by`` and ``comment`` are kept with the decision.
+    """
     with adopted(asked) as (session, record, inputs):
         if record.done and decision != "reject":
             return report(session, record.id, as_json=asked.as_json)
@@ -39,37 +43,40 @@ def go_on(asked: Asked, *, decision: str | None, comment: str) -> int:
             raise TerminalError(
                 "job-cancelled", "the job was cancelled and cannot go on", context=record.id, hint="start a new job"
             )
-        decided = record.waiting is not None and record.waiting.position in record.approvals
-        undecided = record.state is JobState.WAITING and not decided
-        if decision and not undecided:
+        undecided = record.undecided
+        if decision and undecided is None:
+            decided = record.waiting is not None and record.waiting.position in record.approvals
             state = "decided already" if decided else record.state.value
             raise InputError(
                 "not-waiting", f"the job is {state}, there is nothing to {decision}", context=record.id,
                 hint="continue it without --approve or --reject",
             )  # fmt: skip
         if decision == "reject":
-            reject(session, record, comment)
+            reject(session, record, decision_of(False, by=by, comment=comment))
             report(session, record.id, as_json=asked.as_json)
             return 0
+        to_ask = undecided if decision is None else None
+        if to_ask and not on_terminal():
+            still_waiting(record.id, to_ask, err=asked.as_json)
+            return report(session, record.id, as_json=asked.as_json)
         code = check_open_steps(record, inputs)
         if code:
             return code
+        if to_ask and not ask(to_ask, inputs.load().config, err=asked.as_json):
+            still_waiting(record.id, to_ask, err=asked.as_json)
+            return report(session, record.id, as_json=asked.as_json)
         session.api.set_parameters(record.id, inputs.parameters())
         RecordWriter(session.api, record.id).set(until=None)
-        if undecided:
-            if decision is None and not ask(record, err=asked.as_json):
-                say("nothing is decided; the job goes on waiting", err=True)
-                return 0
-            approve(session, record, comment)
+        if undecided is not None:
+            keep(session, record, decision_of(True, by=by, comment=comment))
         if record.has_deployment:
-            return leave_to_worker(session, record, resumed=undecided, as_json=asked.as_json)
+            return leave_to_worker(session, record, as_json=asked.as_json)
         return run_here(session, record.id, progress=asked.progress, as_json=asked.as_json)
 
 
-def leave_to_worker(session: Session, record: JobRecord, *, resumed: bool, as_json: bool) -> int:
-    """A job of a deployment is run by its workers; a resumed one is scheduled by Prefect."""
-    if not resumed:
-        session.api.set_state(record.id, "SCHEDULED", name="Continuing", force=True)
+def leave_to_worker(session: Session, record: JobRecord, *, as_json: bool) -> int:
+    """A job of a deployment is run by its workers."""
+    session.api.set_state(record.id, "SCHEDULED", name="Continuing", force=True)
     say(f"job {record.id}: a worker of its deployment goes on with it", err=as_json)
     if as_json:
         say(dump(session.job(record.id).status()))

@@ -187,11 +187,6 @@ class PrefectApi:
         state = {"type": kind, "name": name or kind.capitalize(), "message": message}
         self.request("POST", f"/flow_runs/{run_id}/set_state", {"state": state, "force": force})
 
-    def resume(self, run_id: str, run_input: Mapping[str, Any]) -> Json:
-        """Resume a paused run with the answers to its form; the orchestration result."""
-        result: Json = self.request("POST", f"/flow_runs/{run_id}/resume", {"run_input": dict(run_input)})
-        return result
-
     def run_input(self, run_id: str, key: str) -> Json | None:
         """What somebody answered in a form; ``None`` when nobody did."""
         value = self.request("GET", f"/flow_runs/{run_id}/input/{key}")

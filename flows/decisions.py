@@ -1,25 +1,36 @@
-"""A person's decision at a ``wait``, made with ``pipeline continue``: shown, asked, kept in the record."""
+"""A person's decision at a ``wait``: shown, asked, taken from the form of the Prefect UI, kept in the record."""
 
 from __future__ import annotations
 
 import getpass
 import os
-import socket
 import sys
 from pathlib import Path
 
 import click
 
+from config import PipelineConfig
 from flows import afterwards
+from flows.api import PrefectApi
+from flows.destinations import destinations
 from flows.directory import JobDirectory
-from flows.output import say
-from flows.record import Approval, ErrorRecord, JobRecord, JobState, RecordWriter, now
+from flows.output import one_line, say
+from flows.record import Approval, ErrorRecord, JobRecord, JobState, RecordWriter, Waiting, now
 from flows.session import Session
+from flows.status import where_to_look
 from tasks.shared.errors import SluiceError, TerminalError
 from tasks.shared.log import logger
 
-IN_THE_UI = "Prefect UI or API"
-"""Who decided, when the form was answered there: Prefect does not say which person."""
+
+def answered(api: PrefectApi, job_id: str, form: str | None) -> Approval | None:
+    """The decision that somebody sent with the form whose answers are kept under ``form``."""
+    from flows import engine
+
+    answer = engine.form_answer(api, job_id, form)
+    if answer is None:
+        return None
+    released = answer.decision == "release"
+    return Approval(approved=released, by=answer.by.strip(), comment=answer.comment, when=now(), where="ui")
 
 
 def settle(session: Session, job_id: str) -> JobRecord:
@@ -27,8 +38,6 @@ def settle(session: Session, job_id: str) -> JobRecord:
 
     A rejection ends the job as cancelled here, and so does a cancel of a job that nobody runs.
     """
-    from flows import engine
-
     record = session.job(job_id)
     waiting = record.waiting
     writer = RecordWriter(session.api, job_id)
@@ -41,66 +50,75 @@ def settle(session: Session, job_id: str) -> JobRecord:
         return record
     decision = record.approvals.get(waiting.position)
     if decision is None and session.state_type(job_id) != "PAUSED":
-        answer = engine.form_answer(session.api, job_id, record.forms.get(waiting.position))
-        if answer is not None:
-            decision = Approval(approved=answer.approved, comment=answer.comment, who=IN_THE_UI, when=now())
+        decision = answered(session.api, job_id, record.forms.get(waiting.position))
+        if decision is not None:
             writer.approve(waiting.position, decision)
     if decision is not None and not decision.approved:
         end_rejected(session, job_id, decision)
     return session.job(job_id)
 
 
-def ask(record: JobRecord, *, err: bool) -> bool:
-    """On a terminal: show what the next step will read and ask. Elsewhere ``continue`` is the approval."""
-    if not (sys.stdin.isatty() and sys.stdout.isatty()) or record.waiting is None:
-        return True
+def on_terminal() -> bool:
+    """Whether somebody can be asked."""
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def ask(waiting: Waiting, config: PipelineConfig, *, err: bool) -> bool:
+    """Show what the next step will read and where it goes from there, and ask whether it may."""
     from tasks.shared.ndjson import data_files
 
-    waiting = record.waiting
     directory = Path(waiting.directory)
     corrected = data_files(directory) if directory.is_dir() else []
     source = directory if corrected else Path(waiting.looked_at)
     files = corrected or data_files(source)
     say(f"step {waiting.position} waits since {waiting.since}; the next step will read {source}:", err=err)
     for file in files[:20]:
-        say(f"  {file.name}  {file.stat().st_size:,} bytes", err=err)
+        say(f"  {one_line(file.name)}  {file.stat().st_size:,} bytes", err=err)
     if len(files) > 20:
         say(f"  … and {len(files) - 20} more", err=err)
-    return click.confirm("Go on?", default=False, err=err)
+    for step, where in destinations(config, waiting.position):
+        say(f"then {step}: to {where}", err=err)
+    return click.confirm("Release it?", default=False, err=err)
 
 
-def decision_of(person: bool, comment: str) -> Approval:
-    """A decision made on this machine now."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):
-        user = str(os.getuid())
-    return Approval(approved=person, comment=comment, who=f"{user}@{socket.gethostname()}", when=now())
+def still_waiting(job_id: str, waiting: Waiting, *, err: bool) -> None:
+    """Say that nothing is decided, and for what the job waits; ``report`` says which command decides."""
+    say(f"nothing is decided: job {job_id} waits at step {waiting.position} for a person's decision", err=err)
+    say("\n".join(where_to_look(waiting)), err=err)
 
 
-def approve(session: Session, record: JobRecord, comment: str) -> None:
-    """Keep the approval, then resume the run as the UI's button does."""
-    from flows import engine
+def decision_of(answer: bool, *, by: str | None, comment: str) -> Approval:
+    """A decision made with this command now, by the person that is named, else by the one who is logged in."""
+    if by is None:
+        try:
+            by = getpass.getuser()
+        except (KeyError, OSError):
+            by = str(os.getuid())
+    return Approval(approved=answer, by=_text(by), comment=_text(comment), when=now(), where="cli")
 
-    if record.waiting is None:
+
+def _text(words: str) -> str:
+    """Words of a command line, without what is no text in its encoding and could not be kept as JSON."""
+    return words.encode(errors="replace").decode()
+
+
+def keep(session: Session, record: JobRecord, decision: Approval) -> None:
+    """Keep a decision in the record. That is all it takes: the run looks for it there when it goes on."""
+    if record.undecided is None:
         raise TerminalError("no-wait", "the record does not say where the job waits", context=record.id)
-    RecordWriter(session.api, record.id).approve(record.waiting.position, decision_of(True, comment))
-    engine.resume(session.api, record.id, approved=True, comment=comment)
+    RecordWriter(session.api, record.id).approve(record.undecided.position, decision)
 
 
-def reject(session: Session, record: JobRecord, comment: str) -> None:
+def reject(session: Session, record: JobRecord, decision: Approval) -> None:
     """Keep the rejection and end the job as cancelled."""
-    if record.waiting is None:
-        raise TerminalError("no-wait", "the record does not say where the job waits", context=record.id)
-    decision = decision_of(False, comment)
-    RecordWriter(session.api, record.id).approve(record.waiting.position, decision)
+    keep(session, record, decision)
     end_rejected(session, record.id, decision)
 
 
 def end_rejected(session: Session, job_id: str, decision: Approval) -> None:
     """End a job as cancelled after a no."""
     RecordWriter(session.api, job_id).set(error=rejected(decision))
-    session.api.set_state(job_id, "CANCELLED", message=f"rejected by {decision.who}", force=True)
+    session.api.set_state(job_id, "CANCELLED", message=rejected(decision).message, force=True)
     directory = JobDirectory.of(session.jobs_dir, job_id).path
     afterwards.cancelled(directory, job_id, rejected(decision))
     _show_cancelled(session, job_id, directory)
@@ -122,8 +140,8 @@ def rejected(approval: Approval) -> ErrorRecord:
     """Why a job is cancelled after a no."""
     return ErrorRecord(
         reference="rejected",
-        message=f"rejected by {approval.who or 'a person'} at {approval.when}",
-        context=approval.comment or None,
+        message=approval.model_copy(update={"comment": ""}).told(one_line),
+        context=one_line(approval.comment) or None,
         hint="mend what was found and start a new job",
         step="wait",
     )

@@ -60,7 +60,7 @@ def run(*, keep: bool, review: bool, send: str) -> int:
                 return code
             record = only_job(config)
             if record.state is JobState.WAITING:
-                code = again.go_on(again.Asked(config, record.id), decision=None, comment="")
+                code = again.go_on(again.Asked(config, record.id))
                 record = only_job(config)
             show(record)
             for line in arrived():

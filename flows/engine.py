@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID, uuid4
 
 import httpx
@@ -35,7 +35,7 @@ from prefect.settings import (
 )
 from prefect.states import Paused, Pending, Suspended
 from prefect.utilities.annotations import quote
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from flows.api import PrefectApi
 from flows.api_address import ApiAddress
@@ -45,11 +45,17 @@ from tasks.shared.step import StepContext
 
 
 class WaitForm(RunInput):
-    """What the resume form of a ``wait`` asks."""
+    """What the resume form of a ``wait`` asks. Nothing is preset: who sends it has decided, and said who it was.
 
-    approved: bool = Field(
-        default=True, title="Approved", description="Switch off to reject: the job then ends as cancelled."
+    The Prefect server checks an answer against the schema of this form, and leaves the run parked when it does not fit.
+    """
+
+    # In Prefect 3.8 a click into the field of a list opens and closes it at once: only its arrow opens it, or a key.
+    decision: Literal["release", "reject"] = Field(
+        title="Decision",
+        description="release: the job goes on. reject: it ends as cancelled, for good. The arrow opens the list.",
     )
+    by: str = Field(title="Name", description="Who decides.", min_length=1, pattern=r"\S")
     comment: str = Field(default="", title="Comment", description="Kept in the job record with your decision.")
 
 
@@ -203,9 +209,14 @@ def leave_alone() -> None:
 
 
 def form_answer(api: PrefectApi, job_id: str, key: str | None) -> WaitForm | None:
-    """What somebody answered in the form saved under ``key``."""
-    answer = api.run_input(job_id, key) if key else None
-    return WaitForm.model_validate(answer) if answer is not None else None
+    """What somebody answered in the form saved under ``key``; ``None`` when that is no decision of a person.
+
+    A run may go on without one: set to another state by hand, or resumed through the form of an earlier version.
+    """
+    try:
+        return WaitForm.model_validate(api.run_input(job_id, key)) if key else None
+    except ValidationError:
+        return None
 
 
 def form_state(position: int, *, deployed: bool) -> tuple[str, State[Any]]:
@@ -234,17 +245,6 @@ def park(job_id: str, state: State[Any], description: str) -> None:
             hint="look at the run's state in the Prefect UI, then continue it",
         )  # fmt: skip
     raise Pause(state=result.state)
-
-
-def resume(api: PrefectApi, job_id: str, *, approved: bool, comment: str) -> None:
-    """Answer the form of a parked run, as the button in the UI does."""
-    result = api.resume(job_id, {"approved": approved, "comment": comment})
-    if result.get("status") != "ACCEPT":
-        raise TerminalError(
-            "resume-refused", "the Prefect server did not resume the run",
-            context=str((result.get("details") or {}).get("reason", "")) or None,
-            hint="somebody may have resumed it just now: see pipeline status",
-        )  # fmt: skip
 
 
 def raise_termination_if_asked() -> None:

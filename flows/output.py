@@ -52,6 +52,11 @@ def write(text: str, *, err: bool = False) -> None:
         return  # closed by the caller
 
 
+def one_line(text: str) -> str:
+    """What a person wrote, or the name of a file, as a terminal may show it: control characters become escapes."""
+    return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)
+
+
 def complain(findings: Iterable[Rendered]) -> None:
     """Print every finding to stderr."""
     for finding in findings:

@@ -18,12 +18,12 @@ from pydantic import WithJsonSchema
 from config import ConfigError
 from flows import engine, gate, presenter, reporting
 from flows.api import FLOW_NAME, PrefectApi
-from flows.decisions import IN_THE_UI, rejected
+from flows.decisions import answered, rejected
 from flows.inputs import JobInputs
 from flows.job import Job, Source, config_error, job_name
 from flows.lock import JobBusyError
 from flows.preflight import preflight, worst
-from flows.record import Approval, ErrorRecord, RecordWriter, now
+from flows.record import ErrorRecord, RecordWriter
 from flows.server_watch import last_words
 from flows.signals import signals
 from flows.watch import CANCEL, cancel_asked, end_now
@@ -48,7 +48,7 @@ Moves FHIR data through the steps that a configuration enables. A run is a job.
 - **Follow**: the run's page lists a task run for each step; its *Artifacts* tab has the page of the job, the progress
   of the step that runs, and a table for each finished step.
 - **Decide**: a run in state *Suspended* waits for a person. *Resume* says which files to look at and asks for the
-  decision.
+  decision and a name.
 - **Cancel** ends a job within seconds, between files. **Retry** of a failed one goes on with the step that failed.
 """
 """What the page of a deployment says, unless the deployment has a text of its own."""
@@ -214,12 +214,13 @@ def decide(job: Job, position: int) -> Outcome | None:
     A form answered in the UI becomes the record's approval here, once and for all.
     """
     if position not in job.approvals:
-        answer = engine.form_answer(job.api, job.id, job.forms.get(position))
-        if answer is not None:
-            approval = Approval(approved=answer.approved, comment=answer.comment, who=IN_THE_UI, when=now())
+        approval = answered(job.api, job.id, job.forms.get(position))
+        if approval is not None:
             job.writer.approve(position, approval)
             job.approvals[position] = approval
             logger.info("step %d wait was decided in the Prefect UI or through its API", position)
+        elif position in job.forms:
+            logger.warning("step %d wait: resumed without a decision and a name, so the job waits again", position)
     approval_now = job.approvals.get(position)
     if approval_now is not None:
         job.decided(position, approval_now)
@@ -228,16 +229,17 @@ def decide(job: Job, position: int) -> Outcome | None:
     job.unfinished(position, "stopped", error=rejected(approval_now))
     job.ended("cancelled", error=rejected(approval_now))
     show(job, "cancelled")
-    return Cancelled(message=f"rejected by {approval_now.who or 'a person'}")
+    return Cancelled(message=rejected(approval_now).message)
 
 
 def park(job: Job, position: int, directory: Path, looked_at: Path, *, deployed: bool) -> None:
     """Record where the job waits, save the form, park the run and leave the flow."""
+    again = "resumed without a decision; " if position in job.forms else ""
     form, state = engine.form_state(position, deployed=deployed)
     waiting = job.waits(position, directory, looked_at, form)
     show(job, "waiting")
     job.presenter.waits(waiting)
-    state.message = f"step {position} waits for a decision: Resume asks for it"
+    state.message = f"{again}step {position} waits for a decision: Resume asks for it"
     engine.park(job.id, state, reporting.wait_description(waiting, job.step_names))
 
 

@@ -7,12 +7,13 @@ are JSON text in one label, so that they change together. Nothing here is a payl
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from flows.api import Json, Label, PrefectApi
 from flows.lock import is_held, last_taken
@@ -21,6 +22,10 @@ from tasks.shared.step import Handle, HandleStore
 
 TAKEN_UP = timedelta(minutes=10)
 """How long a run may be Pending in Prefect: a worker has taken it up and starts it. After that its machine is gone."""
+
+
+IN_THE_UI = "Prefect UI or API"
+"""Who decided, in records of versions whose form did not ask for a name."""
 
 
 HANDOVER = timedelta(seconds=10)
@@ -69,12 +74,34 @@ class StepRecord(_Frozen):
 
 
 class Approval(_Frozen):
-    """A person's decision at a ``wait``: kept with who and when."""
+    """A person's decision at a ``wait``: kept with who, when and where, as ``pipeline status --json`` shows it.
+
+    Records of earlier versions have ``who`` for ``by``, and do not say where.
+    """
 
     approved: bool
-    comment: str = ""
-    who: str = ""
+    by: str = ""
     when: str = ""
+    comment: str = ""
+    where: Literal["cli", "ui"] = "cli"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_an_earlier_version(cls, kept: Any) -> Any:
+        if isinstance(kept, dict) and "who" in kept:
+            kept = kept | {"by": kept["who"], "where": "ui" if kept["who"] == IN_THE_UI else "cli"}
+        return kept
+
+    def told(self, shown: Callable[[str], str]) -> str:
+        """The decision in words; what a person wrote is put through ``shown``, the escaping of the outlet."""
+        verb = "approved" if self.approved else "rejected"
+        place = "in the Prefect UI or through its API" if self.where == "ui" else "on the command line"
+        comment = f": {shown(self.comment)}" if self.comment else ""
+        return f"{verb} by {shown(self.by) or 'a person'} {place} at {self.when}{comment}"
+
+
+APPROVAL_KEYS = ("approved", "by", "when", "comment", "where")
+"""What ``pipeline status --json`` shows of a decision, with its position (``4-product.md`` §2)."""
 
 
 class Waiting(_Frozen):
@@ -178,7 +205,8 @@ class JobRecord(_Frozen):
             and steps[waiting.position - 1 :][:1]
             and (steps[waiting.position - 1].state == "waiting")
         ):
-            # Its form was answered in the UI, and there is no worker that would go on: ``continue`` does.
+            # Not parked, or not any more: killed before it was, or resumed with or without an answer while no worker
+            # would go on. ``continue`` does.
             state = JobState.WAITING
         return cls(
             id=run["id"],
@@ -215,6 +243,12 @@ class JobRecord(_Frozen):
     def done(self) -> bool:
         """Whether the job is complete, and nobody has asked for a step again."""
         return self.state is JobState.COMPLETED and self.reset is None
+
+    @property
+    def undecided(self) -> Waiting | None:
+        """The wait that needs a decision now: the job stands there, and nobody has decided."""
+        waiting = self.waiting if self.state is JobState.WAITING else None
+        return waiting if waiting and waiting.position not in self.approvals else None
 
     @property
     def current_step(self) -> str | None:
@@ -259,6 +293,11 @@ class JobRecord(_Frozen):
             "progress": progress.model_dump(),
             "waiting": {"step": waiting.step, "directory": waiting.directory} if waiting else None,
             "error": error.model_dump(include={"reference", "message", "hint", "transient"}) if error else None,
+            "approvals": [
+                {"position": position}
+                | {key: None if (value := getattr(approval, key)) == "" else value for key in APPROVAL_KEYS}
+                for position, approval in sorted(self.approvals.items())
+            ],
         }
 
     def row(self) -> Json:

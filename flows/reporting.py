@@ -178,8 +178,7 @@ def job_page(
         lines += ["## Reconciliation", "", _reconciliation(compared), ""]
     lines += ["## Decisions", ""] if record.approvals else []
     for position, approval in sorted(record.approvals.items()):
-        verb = "approved" if approval.approved else "rejected"
-        lines += [f"Step {position} (wait) was {verb} by {literal(approval.who)} at {approval.when}.", ""]
+        lines += [f"Step {position} (wait) was {approval.told(literal)}", ""]
     lines += ["## Files", "", f"- job {code(job_id)}"]
     files = (("configuration", record.config), ("CRTDL", record.crtdl), ("directory", record.directory))
     lines += [f"- {what} {code(path)}" for what, path in files if path]
@@ -205,7 +204,7 @@ def wait_description(waiting: Waiting, step_names: Sequence[str]) -> str:
         f"- **Look at** the files in {code(waiting.looked_at)}\n"
         "- **To change something**, put corrected files where the next step reads them instead, "
         f"into {code(waiting.directory)}\n"
-        f"- **Decide**: approved, {further}; not approved, it ends as cancelled.\n"
+        f"- **Decide**: *release*, {further}; *reject*, it ends as cancelled.\n"
     )
 
 

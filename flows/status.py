@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from config import load_config
-from flows.output import say, write
-from flows.record import JobRecord, JobState
+from flows.output import one_line, say, write
+from flows.record import JobRecord, JobState, Waiting
 from flows.reporting import summary
 from flows.session import dump, has_any_job, opened
 from flows.watch import human_seconds
@@ -37,15 +37,10 @@ def text(record: JobRecord) -> str:
         lines.append(f"  {step.position} {step.name}: {step.state}" + (f": {detail}" if detail else ""))
     if record.progress and record.progress.message:
         lines.append(f"  {record.progress.message}")
-    if record.state is JobState.WAITING and record.waiting:
-        lines += [
-            f"waits at step {record.waiting.position} for approval",
-            f"  look at {record.waiting.looked_at}",
-        ]
-        lines.append(f"  corrected files go into {record.waiting.directory}")
+    if waiting := record.undecided:
+        lines += [f"waits at step {waiting.position} for approval", *where_to_look(waiting)]
     for position, approval in sorted(record.approvals.items()):
-        verb = "approved" if approval.approved else "rejected"
-        lines.append(f"  step {position} was {verb} by {approval.who} at {approval.when}")
+        lines.append(f"  step {position} was {approval.told(one_line)}")
     if record.error and record.state in {JobState.FAILED, JobState.CANCELLED}:
         error = record.error
         lines.append(f"error[{error.reference}]: {error.message}")
@@ -58,12 +53,18 @@ def text(record: JobRecord) -> str:
     return "\n".join(lines)
 
 
+def where_to_look(waiting: Waiting) -> list[str]:
+    """What somebody who decides looks at, and where corrections go."""
+    return [f"  look at {waiting.looked_at}", f"  corrected files go into {waiting.directory}"]
+
+
 def continue_hint(record: JobRecord) -> str:
-    """The command that goes on with a job."""
+    """The command that goes on with a job, and where it decides, how."""
     overrides = [str(one) for one in record.parameters.get("overrides") or ()]
     where = [part for one in overrides if one.startswith("jobs_dir=") for part in ("--set", one)]
     command = ["python", "-m", "flows.run", "pipeline", "continue", str(record.config), record.id, *where]
-    return f"continue with: {shlex.join(command)}"
+    how = "\n  it asks on a terminal; elsewhere add --approve or --reject" if record.undecided else ""
+    return f"continue with: {shlex.join(command)}{how}"
 
 
 def list_jobs(config: str, *, overrides: Sequence[str], as_json: bool) -> int:

@@ -11,6 +11,7 @@ from flows.output import say, write
 from flows.presenter import Presenter
 from flows.record import StepRecord, Waiting
 from flows.reporting import summary
+from flows.status import where_to_look
 from flows.watch import describe
 from tasks.shared.progress import Snapshot
 
@@ -61,9 +62,7 @@ class Terminal(Presenter):
         """Say where the job waits."""
         self.close()
         say(
-            f"{waiting.position} {waiting.step}: waiting for approval\n"
-            f"  look at {waiting.looked_at}\n"
-            f"  corrected files go into {waiting.directory}",
+            "\n".join([f"{waiting.position} {waiting.step}: waiting for approval", *where_to_look(waiting)]),
             err=self._to_stderr,
         )
 

@@ -19,7 +19,7 @@ def configuration(urls: Mapping[str, str], data: Path, jobs: Path, gate: Gate) -
         "",
         "# Start a job with a query, a CRTDL; this one fits the bundled data:",
         f"#   pipeline start <this file> {DEMO_CRTDL}",
-        "# At the wait, look at the files, then: pipeline continue <this file> <job>",
+        "# At the wait, look at the files, then: pipeline continue <this file> <job> --approve",
         "",
         "pipeline:",
         "  # With local_import instead of extractor no query is needed.",

@@ -105,8 +105,9 @@ def plan(
 @group.command("continue")
 @click.argument("config")
 @click.argument("job")
-@click.option("--approve", "decision", flag_value="approve", help="Approve a waiting job without asking.")
-@click.option("--reject", "decision", flag_value="reject", help="End a waiting job as cancelled.")
+@click.option("--approve", is_flag=True, help="Approve a waiting job without asking.")
+@click.option("--reject", is_flag=True, help="End a waiting job as cancelled.")
+@click.option("--by", metavar="NAME", help="Who decides, kept in the record. Without it: the login name.")
 @click.option("--comment", default="", metavar="TEXT", help="Kept in the record with the decision.")
 @set_option
 @click.option("--no-progress", is_flag=True, help="No progress, only results.")
@@ -114,7 +115,9 @@ def plan(
 def continue_(
     config: str,
     job: str,
-    decision: str | None,
+    approve: bool,
+    reject: bool,
+    by: str | None,
     comment: str,
     overrides: tuple[str, ...],
     no_progress: bool,
@@ -122,12 +125,19 @@ def continue_(
 ) -> int:
     """Go on with a waiting, failed, stopped or interrupted job.
 
-    On a waiting job this is the approval: on a terminal it shows what the next step will read and asks.
+    A waiting job needs a decision: on a terminal the command shows what the next step will read and where it goes, and
+    asks; elsewhere only --approve or --reject decides, and without either the job goes on waiting.
     """
     from flows import again
 
+    if approve and reject:
+        raise click.UsageError("--approve and --reject together: a job is either approved or rejected")
+    if by is not None and not by.strip():
+        raise click.UsageError("--by needs a name")
+
     asked = again.Asked(config, job, overrides, progress=not no_progress, as_json=as_json)
-    return again.go_on(asked, decision=decision, comment=comment)
+    decision = "approve" if approve else "reject" if reject else None
+    return again.go_on(asked, decision=decision, by=by, comment=comment)
 
 
 @group.command()

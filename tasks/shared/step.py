@@ -17,9 +17,10 @@ class Decision:
     """What a person decided at a ``wait``."""
 
     approved: bool
-    comment: str = ""
-    who: str = ""
+    by: str = ""
     when: str = ""
+    comment: str = ""
+    where: str = "cli"
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ def test_a_run_is_started_in_the_form_followed_approved_and_completed(ui: Ui, si
     assert re.search(r"heart-study \d{4}-\d\d-\d\d \d\d:\d\d", ui.read("suspended"))
     assert ui.task_runs(job) == {"local_import": "Completed", "pseudonymizer": "Completed", "wait": "Paused"}
     assert site.status(config, job)["state"] == "waiting"
-    said = ui.resume(approve=True, comment="looked at it")
+    said = ui.resume("release", by="Anna Data", comment="looked at it")
     directory = site.directory / "jobs" / job
     assert f"{directory}/pseudonymized" in said
     assert f"{directory}/pseudonymized_wait" in said
@@ -72,7 +72,7 @@ def test_a_run_is_started_in_the_form_followed_approved_and_completed(ui: Ui, si
     for step in ("1-local-import", "2-pseudonymizer", "3-wait", "4-send"):
         assert f"step-{step}-{job[:8]}" in titles
 
-    ui.open_artifact(job, f"job-{job}", until="approved by Prefect UI or API")
+    ui.open_artifact(job, f"job-{job}", until="approved by Anna Data in the Prefect UI")
     steps, times, reconciled = ui.tables()
     assert [row[1:3] for row in steps[1:]] == [
         [name, "completed"] for name in ("local_import", "pseudonymizer", "wait", "send")
@@ -142,17 +142,52 @@ def test_a_retry_in_the_ui_goes_on_with_the_step_that_failed(ui: Ui, site: Site)
     assert ui.artifacts(job)[f"job-{job}"] == "The page of the job: completed"
 
 
+def test_the_form_of_a_wait_has_no_preset_and_is_not_sent_without_a_choice_and_a_name(ui: Ui, site: Site) -> None:
+    config = site.configuration("undecided-study", "local_import", "wait", "send")
+    before = site.posts()
+    job = begun(ui, site, config)
+    ui.see_state("Suspended")
+    resumed: list[str] = []
+    ui.page.on("request", lambda request: resumed.append(request.url) if request.url.endswith("/resume") else None)
+
+    form = ui.resume_form()
+    assert form.locator(".p-select-button__value").inner_text().strip() == ""
+    assert [field.input_value() for field in form.locator("textarea").all()] == ["", ""]
+    submit = form.get_by_role("button", name="Submit")
+    submit.click()
+    said = ui.see("'decision' is a required property", "nothing-decided")
+    assert "'by' is a required property" in said
+    ui.choose("release")
+    submit.click()
+    form.get_by_text("'decision' is a required property").wait_for(state="detached")
+    assert "'by' is a required property" in form.inner_text()
+    assert resumed == [], "the form itself says what is missing"
+    ui.parameter("Name").locator("textarea").fill("  ")
+    submit.click()
+    ui.see("Validation failed for field 'by'", "nobody-decided")  # that it is blank is the server's to find
+    assert site.status(config, job)["state"] == "waiting"
+    assert site.posts() == before
+
+    ui.parameter("Name").locator("textarea").fill("Anna Data")
+    submit.click()
+    ui.see_state("Completed")
+    until(site, config, job, "completed")
+    (approval,) = site.status(config, job)["approvals"]
+    assert (approval["by"], approval["where"], approval["comment"]) == ("Anna Data", "ui", None)
+
+
 def test_a_rejection_in_the_form_ends_the_job_as_cancelled(ui: Ui, site: Site) -> None:
     config = site.configuration("rejected-study", "local_import", "wait", "send")
     before = site.posts()
     job = begun(ui, site, config)
     ui.see_state("Suspended")
-    ui.resume(approve=False, comment="the wrong cohort")
+    ui.resume("reject", by="Anna Data", comment="the wrong cohort")
     ui.see_state("Cancelled")
     until(site, config, job, "cancelled")
     assert site.listed(config)[job] == "cancelled"
     assert "the wrong cohort" in site.commands("pipeline", "status", config, job).out
-    assert "The job is cancelled." in ui.open_artifact(job, f"job-{job}", until="was rejected by Prefect UI or API")
+    page = ui.open_artifact(job, f"job-{job}", until="was rejected by Anna Data in the Prefect UI")
+    assert "The job is cancelled." in page
     assert site.posts() == before
 
 
@@ -160,11 +195,11 @@ def test_a_job_of_the_form_that_is_approved_on_the_command_line_completes_in_the
     config = site.configuration("approved-study", "local_import", "wait", "send")
     job = begun(ui, site, config)
     ui.see_state("Suspended")
-    approved = site.commands("pipeline", "continue", config, job, "--approve", "--comment", "fine")
+    approved = site.commands("pipeline", "continue", config, job, "--approve", "--by", "Bo", "--comment", "fine")
     assert approved.code == 0, approved.err
     ui.see_state("Completed")
     until(site, config, job, "completed")
-    ui.open_artifact(job, f"job-{job}", until="Step 2 (wait) was approved by")
+    ui.open_artifact(job, f"job-{job}", until="Step 2 (wait) was approved by Bo on the command line")
 
 
 def test_the_form_shows_few_named_parameters_with_descriptions_and_a_field_for_each(ui: Ui, site: Site) -> None:

@@ -154,17 +154,28 @@ class Ui:
             for table in self.page.locator("table").all()
         ]
 
-    def resume(self, *, approve: bool, comment: str) -> str:
+    def resume_form(self) -> Locator:
+        """Resume on the page of a run: the form of its wait."""
+        self.page.get_by_role("button", name="Resume").click()
+        form = self.page.locator(".p-modal")
+        form.get_by_text("Decision", exact=True).wait_for()
+        return form
+
+    def choose(self, decision: str) -> None:
+        """Choose in the form of a wait: the arrow opens the list."""
+        self.page.locator(".p-modal .p-select-button__icon").click()
+        self.page.locator(".p-select-option", has_text=decision).click()
+
+    def resume(self, decision: str, *, by: str, comment: str) -> str:
         """The form of a wait on the page of its run: decide and submit; what the form said."""
         said = ""
 
         def decide() -> None:
             nonlocal said
-            self.page.get_by_role("button", name="Resume").click()
-            form = self.page.locator(".p-modal")
-            form.locator("textarea").fill(comment)
-            if not approve:
-                form.get_by_role("switch").click()
+            form = self.resume_form()
+            self.choose(decision)
+            self.parameter("Name").locator("textarea").fill(by)
+            self.parameter("Comment").locator("textarea").fill(comment)
             said = form.inner_text()
             self.read("wait")
             form.get_by_role("button", name="Submit").click()

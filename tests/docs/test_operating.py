@@ -114,7 +114,8 @@ def test_the_commands_of_a_job_s_life(place: Place) -> None:
     assert "wait: waiting for approval" in place.run("sluice pipeline start CONFIG")
     assert "waiting" in place.run("sluice pipeline status CONFIG JOB")
     assert "waiting" in place.run("sluice pipeline status CONFIG JOB --watch")
-    assert "send: complete" in place.run("sluice pipeline continue CONFIG JOB")
+    assert "nothing is decided" in place.run("sluice pipeline continue CONFIG JOB")
+    assert "send: complete" in place.run("sluice pipeline continue CONFIG JOB --approve")
     assert json.loads(place.run("sluice job list CONFIG --json"))[0]["state"] == "completed"
     place.known["step"] = "send"
     refused = place.ran("sluice job run CONFIG JOB --step STEP")

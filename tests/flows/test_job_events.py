@@ -92,7 +92,7 @@ def test_the_gate_tells_what_it_did_and_closed_it_ends_the_job(job: RunningJob, 
 
 
 def test_a_no_at_the_wait_cancels_the_job_and_the_comment_stays_in_the_record(job: RunningJob) -> None:
-    job.approvals[3] = Approval(approved=False, comment=COMMENT, who="anna@host", when="now")
+    job.approvals[3] = Approval(approved=False, comment=COMMENT, by="anna", when="now")
     state = decide(job, 3)
     assert state is not None
     assert told(job) == [

@@ -129,6 +129,8 @@ class Trial:
     def launch(self) -> subprocess.Popen[bytes]:
         """The command that goes on from here, in a process group of its own: start, or continue."""
         words = ["start", "config.yaml"] if (name := self.known()) is None else ["continue", "config.yaml", name]
+        if "step 2 wait: waiting" in self.log and "step 2 wait is complete" not in self.log:
+            words += ["--approve"] if self.state() == "waiting" else []
         with (self.directory / "stdout.txt").open("wb") as out, (self.directory / "stderr.txt").open("ab") as err:
             return subprocess.Popen(
                 [sys.executable, "-m", "flows.run", "pipeline", *words, "--json"],

@@ -188,7 +188,7 @@ def test_a_run_of_a_deployment_calls_when_it_is_suspended_fails_and_when_its_pro
         job = start(api, project)
         wait_until(lambda: announced.of(job) == ["Suspended"], 120)
         refuse(fhir)
-        ask_prefect("POST", f"{api}/flow_runs/{job}/resume", {"run_input": {"approved": True}})
+        ask_prefect("POST", f"{api}/flow_runs/{job}/resume", {"run_input": {"decision": "release", "by": "Anna"}})
         wait_until(lambda: announced.of(job) == ["Suspended", "Failed"], 120)
         assert commands("pipeline", "continue", "config.yaml", job).code == 0
         wait_until(lambda: announced.of(job) == ["Suspended", "Failed", "Failed"], 120)

@@ -37,7 +37,7 @@ def test_status_json_never_leaves_a_key_out(sluice, project):
     status = json.loads(sluice("pipeline", "status", "config.yaml", job, "--json").out)
     assert set(status) == {
         "id", "state", "step", "created", "updated", "config", "crtdl", "extraction", "steps", "progress", "waiting",
-        "error",
+        "error", "approvals",
     }  # fmt: skip
     assert set(status["extraction"]) == {"status_url", "job_id"}
     assert set(status["progress"]) == {"fraction", "eta_seconds", "message"}
@@ -61,7 +61,7 @@ def test_corrected_files_in_the_wait_directory_are_what_the_next_step_reads(slui
     job = sluice("pipeline", "start", "config.yaml").job
     corrected = {"resourceType": "Patient", "id": "only-this"}
     (project / "jobs" / job / "import_wait" / "fixed.ndjson").write_text(json.dumps(corrected) + "\n")
-    assert sluice("pipeline", "continue", "config.yaml", job).code == 0
+    assert sluice("pipeline", "continue", "config.yaml", job, "--approve").code == 0
     assert fhir.total() == 1
 
 
@@ -93,7 +93,7 @@ def test_a_wait_does_not_ask_again_after_a_later_failure(sluice, project, fhir):
 def test_a_terminal_failure_of_a_step_is_exit_code_1_with_reference_and_hint(sluice, project, fhir):
     job = sluice("pipeline", "start", "config.yaml").job
     fhir.faults({"action": "status", "status": 403, "path": "/fhir*", "method": "POST", "times": 100})
-    failed = sluice("pipeline", "continue", "config.yaml", job)
+    failed = sluice("pipeline", "continue", "config.yaml", job, "--approve")
     assert failed.code == 1
     assert "error[" in failed.err
     assert f"pipeline continue {project / 'config.yaml'} {job}" in failed.err
@@ -114,7 +114,7 @@ def test_overrides_of_the_start_hold_for_continue(sluice, project, tmp_path):
         "pipeline", "start", "config.yaml", "--dir", "other", "--set", "pipeline.enabled_steps=[local_import, wait]"
     )
     assert started.code == 0, started.err
-    done = sluice("pipeline", "continue", "config.yaml", started.job)
+    done = sluice("pipeline", "continue", "config.yaml", started.job, "--approve")
     assert done.code == 0, done.err
 
 
@@ -138,7 +138,7 @@ def test_delete_removes_directory_and_record(sluice, project):
 
 def test_job_run_repeats_a_completed_step_only_with_force_and_resets_what_follows(sluice, project, fhir):
     job = sluice("pipeline", "start", "config.yaml").job
-    assert sluice("pipeline", "continue", "config.yaml", job).code == 0
+    assert sluice("pipeline", "continue", "config.yaml", job, "--approve").code == 0
     refused = sluice("job", "run", "config.yaml", job, "--step", "local_import")
     assert refused.code == 2
     assert "error[step-complete]" in refused.err
@@ -153,14 +153,14 @@ def test_job_run_repeats_a_completed_step_only_with_force_and_resets_what_follow
     assert not (project / "jobs" / job / "import_wait").exists()
     # The wait asks again, because it was reset; then the send loads what the new import brought.
     assert "waiting for approval" in sluice("pipeline", "continue", "config.yaml", job).out
-    assert sluice("pipeline", "continue", "config.yaml", job).code == 0
+    assert sluice("pipeline", "continue", "config.yaml", job, "--approve").code == 0
     assert fhir.count("Patient") == 7
 
 
 def test_a_second_process_on_a_running_job_is_refused_with_exit_code_4(sluice, project, fhir):
     job = sluice("pipeline", "start", "config.yaml").job
     fhir.faults({"action": "delay", "seconds": 600, "path": "/fhir*", "method": "POST", "times": 1})
-    running = sluice.start("pipeline", "continue", "config.yaml", job)
+    running = sluice.start("pipeline", "continue", "config.yaml", job, "--approve")
     wait_until(lambda: status_of(sluice, job)["state"] == "running", 90)
     second = sluice("pipeline", "continue", "config.yaml", job)
     assert second.code == 4
@@ -181,7 +181,7 @@ def test_a_line_lost_between_two_steps_fails_the_job_and_says_where(sluice, proj
     job = sluice("pipeline", "start", "config.yaml").job
     imported = project / "jobs" / job / "import" / "batch-0.ndjson"
     imported.write_text(imported.read_text().split("\n", 1)[1])
-    ran = sluice("pipeline", "continue", "config.yaml", job)
+    ran = sluice("pipeline", "continue", "config.yaml", job, "--approve")
     assert ran.code == 1
     assert "error[lines-differ]: send read 6 lines, the step before wrote 7" in ran.err
     assert json.loads(sluice("pipeline", "status", "config.yaml", job, "--json").out)["state"] == "failed"
@@ -208,7 +208,7 @@ def status_of(sluice, job):
 
 def test_job_run_removes_nothing_when_its_preflight_fails(sluice, project, fhir):
     job = sluice("pipeline", "start", "config.yaml").job
-    assert sluice("pipeline", "continue", "config.yaml", job).code == 0
+    assert sluice("pipeline", "continue", "config.yaml", job, "--approve").code == 0
     text = (project / "config.yaml").read_text()
     (project / "config.yaml").write_text(text.replace(fhir.url, "http://127.0.0.1:9"))
     assert sluice("job", "run", "config.yaml", job, "--step", "send", "--force").code == 3
@@ -220,7 +220,7 @@ def test_job_run_removes_nothing_when_its_preflight_fails(sluice, project, fhir)
 
 def test_continue_after_a_failed_job_run_goes_all_the_way(sluice, project, fhir):
     job = sluice("pipeline", "start", "config.yaml").job
-    assert sluice("pipeline", "continue", "config.yaml", job).code == 0
+    assert sluice("pipeline", "continue", "config.yaml", job, "--approve").code == 0
     fhir.faults({"action": "status", "status": 403, "path": "/fhir*", "method": "POST", "times": 1})
     assert sluice("job", "run", "config.yaml", job, "--step", "send", "--force").code == 1
     done = sluice("pipeline", "continue", "config.yaml", job)
@@ -236,8 +236,8 @@ def test_a_later_steps_reset_keeps_what_an_earlier_wait_was_given(sluice, projec
     job = sluice("pipeline", "start", "config.yaml").job
     corrected = project / "jobs" / job / "import_wait" / "fixed.ndjson"
     corrected.write_text(json.dumps({"resourceType": "Patient", "id": "only-this"}) + "\n")
-    assert sluice("pipeline", "continue", "config.yaml", job).code == 0  # on to the second wait
-    assert sluice("pipeline", "continue", "config.yaml", job).code == 0
+    assert sluice("pipeline", "continue", "config.yaml", job, "--approve").code == 0  # on to the second wait
+    assert sluice("pipeline", "continue", "config.yaml", job, "--approve").code == 0
     assert (project / "jobs" / job / "import_wait_wait").is_dir()
     assert sluice("job", "run", "config.yaml", job, "--step", "4", "--force").code == 0
     assert corrected.exists()
@@ -276,7 +276,7 @@ def test_a_jobs_directory_given_with_set_is_part_of_the_printed_command(sluice, 
     line = next(line for line in started.out.splitlines() if line.startswith("continue with: "))
     words = shlex.split(line.removeprefix("continue with: "))
     assert words[:3] == ["python", "-m", "flows.run"]
-    assert sluice(*words[3:]).code == 0
+    assert sluice(*words[3:], "--approve").code == 0
 
 
 def test_a_run_of_another_flow_is_no_job(sluice, project, prefect_api):
@@ -293,7 +293,7 @@ def test_a_form_answered_in_the_ui_of_a_local_run_is_the_decision_of_continue(
     sluice, project, fhir, prefect_api, approved
 ):
     job = sluice("pipeline", "start", "config.yaml").job
-    answer = {"run_input": {"approved": approved, "comment": "seen in the UI"}}
+    answer = {"run_input": {"decision": "release" if approved else "reject", "by": "Anna", "comment": "seen in the UI"}}
     ask_prefect("POST", f"{prefect_api}/flow_runs/{job}/resume", answer)
     assert status_of(sluice, job)["state"] == "waiting"
     ran = sluice("pipeline", "continue", "config.yaml", job)

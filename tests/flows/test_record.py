@@ -109,7 +109,7 @@ def test_a_workers_run_that_died_with_the_lock_is_interrupted_at_once(tmp_path, 
 def test_what_is_written_is_what_is_read_back():
     step = StepRecord(position=1, name="local_import", state="completed", files=3, resources_out=7, seconds=0.5)
     waiting = Waiting(position=2, step="wait", directory="/d", looked_at="/l", since="now")
-    approval = Approval(approved=True, comment="ok", who="me", when="now")
+    approval = Approval(approved=True, comment="ok", by="me", when="now")
     labels = {
         "job.steps": "local_import,wait,send",
         "job.step.1": step.model_dump_json(),

@@ -31,7 +31,7 @@ RECORD = JobRecord(
         StepRecord(position=2, name="wait", state="completed"),
         SEND,
     ),
-    approvals={2: Approval(approved=True, comment="fine", who="amy@host", when="2026-11-21T18:56:00+00:00")},
+    approvals={2: Approval(approved=True, comment="fine", by="amy@host", when="2026-11-21T18:56:00+00:00")},
 )  # fmt: skip
 WAITING = Waiting(position=2, step="wait", directory=f"/jobs/{JOB}/import_wait", looked_at=f"/jobs/{JOB}/import",
                   since="2026-11-21T18:56:00+00:00")  # fmt: skip
@@ -83,7 +83,7 @@ def test_the_page_says_what_happened_to_every_step_and_what_it_took(artifacts: A
     assert "| 3 | send | completed | 2 | 1,234 | 1,234 | 5.0 MB | 6.0 MB |" in text
     assert "| 3 | send | 2.0 s | 2.5 MB/s | 13 | 1 | 21 ms | 400 ms |" in text
     assert "| 1 | local_import | 1 min 30 s |" in text
-    assert f"Step 2 (wait) was approved by amy\\@host at {RECORD.approvals[2].when}." in text
+    assert f"Step 2 (wait) was approved by amy\\@host on the command line at {RECORD.approvals[2].when}: fine" in text
     assert f"- job `{JOB}`" in text
     assert "- configuration `/etc/sluice/heart.yaml`" in text
 
@@ -133,11 +133,11 @@ def test_the_form_of_a_wait_says_where_it_waits_what_to_look_at_and_what_is_next
     assert "waits at step 2 of 3" in text
     assert f"`{WAITING.looked_at}`" in text
     assert f"`{WAITING.directory}`" in text
-    assert "approved, the job goes on with `send`; not approved, it ends as cancelled" in text
+    assert "*release*, the job goes on with `send`; *reject*, it ends as cancelled" in text
 
 
 def test_the_form_of_a_wait_at_the_end_says_that_the_job_is_complete_then() -> None:
-    assert "approved, the job is complete" in wait_description(WAITING, RECORD.step_names[:2])
+    assert "*release*, the job is complete" in wait_description(WAITING, RECORD.step_names[:2])
 
 
 def test_the_table_of_a_step_is_named_after_it_and_has_its_counts_and_details_in_words(artifacts: Artifacts) -> None:

@@ -43,13 +43,28 @@ def test_a_wait_parks_the_deployed_run_and_the_api_resumes_it(sluice, served, pr
         return json.loads(sluice("pipeline", "status", "config.yaml", job, "--json").out)["state"]
 
     wait_until(lambda: state() == "waiting", 90)
-    ask_prefect(
-        "POST", f"{prefect_api}/flow_runs/{job}/resume", {"run_input": {"approved": True, "comment": "from the API"}}
-    )
+    url = f"{prefect_api}/flow_runs/{job}"
+    asked = ask_prefect("GET", url)["state"]
+    assert ask_prefect("POST", f"{url}/resume", {"run_input": {"approved": True}})["status"] == "REJECT"
+    # Somebody sets the run going without an answer: it waits again, and says so.
+    ask_prefect("POST", f"{url}/set_state", {"state": {"type": "SCHEDULED", "name": "Resuming"}, "force": True})
+
+    def again():
+        now = ask_prefect("GET", url)["state"]
+        return now if now["id"] != asked["id"] and now["name"] == "Suspended" else None
+
+    wait_until(again, 90)
+    assert again()["message"].startswith("resumed without a decision; step 2 waits for a decision")
+    assert "resumed without a decision" in (project / "jobs" / job / "job.log").read_text()
+    assert state() == "waiting"
+    assert fhir.total() == 0
+
+    answer = {"decision": "release", "by": "Anna", "comment": "from the API"}
+    assert ask_prefect("POST", f"{url}/resume", {"run_input": answer})["status"] == "ACCEPT"
     wait_until(lambda: state() == "completed", 90)
     assert fhir.total() == 19
     text = sluice("pipeline", "status", "config.yaml", job).out
-    assert "step 2 was approved by Prefect UI or API" in text
+    assert "step 2 was approved by Anna in the Prefect UI or through its API" in text
     run = ask_prefect("GET", f"{prefect_api}/flow_runs/{job}")
     assert run["name"].startswith("config ")
     rows = json.loads(sluice("job", "list", "config.yaml", "--json").out)

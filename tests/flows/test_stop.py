@@ -20,7 +20,7 @@ HANGS = {"action": "delay", "seconds": 600, "path": "/fhir*", "method": "POST", 
 def started_and_sending(sluice, project, fhir):
     job = sluice("pipeline", "start", "config.yaml").job
     fhir.faults(HANGS)
-    child = sluice.start("pipeline", "continue", "config.yaml", job)
+    child = sluice.start("pipeline", "continue", "config.yaml", job, "--approve")
     log = project / "jobs" / job / "job.log"
     wait_until(lambda: "step 3 send begins" in log.read_text(), 90)
     return job, child

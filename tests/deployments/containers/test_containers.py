@@ -153,7 +153,7 @@ def test_jobs_run_wait_and_survive_the_death_the_stop_and_the_removal_of_contain
 
     first = json.loads(site.sluice("pipeline", "start", CONFIG, "--json").out)
     assert first["state"] == "waiting"
-    continued = site.sluice("pipeline", "continue", CONFIG, first["id"])
+    continued = site.sluice("pipeline", "continue", CONFIG, first["id"], "--approve")
     assert continued.code == 0, continued.err
     assert site.state(CONFIG, first["id"]) == "completed"
     assert hospital.entries() == TRANSACTIONS
@@ -219,10 +219,10 @@ def holder(site: Site) -> str:
 
 
 def sends_until_held(site: Site, hospital: Hospital, job: str) -> None:
-    """Continue a waiting job until its send is surely in its middle."""
+    """Approve a waiting job until its send is surely in its middle."""
     before = hospital.between.held
     hospital.between.hold("POST", after=5)
-    ran = site.sluice("pipeline", "continue", CONFIG, job)
+    ran = site.sluice("pipeline", "continue", CONFIG, job, "--approve")
     assert ran.code == 0, ran.err
     assert "a worker of its deployment goes on with it" in ran.out
     wait_until(lambda: hospital.between.held > before, 120)
