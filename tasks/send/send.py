@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from config import SendMode
 from tasks.send import direct
 from tasks.send.transfer import transfer
+from tasks.shared.data_directory import left_alone, left_alone_warning
 from tasks.shared.errors import InputError
 from tasks.shared.step import StepContext, StepResult
 
 
 def run(context: StepContext) -> StepResult:
-    """Send the input the way the configuration says. Raises what the mode raises."""
+    """Send the input the way the configuration says; what in it is no data is named once and stays here.
+
+    Raises what the mode raises.
+    """
+    notes = left_alone_warning(context.input_dir, left_alone(context.input_dir))
+    result = _send(context)
+    return replace(result, warnings=(*notes, *result.warnings))
+
+
+def _send(context: StepContext) -> StepResult:
     mode = context.config.services.send.send_as
     if mode is None:
         raise InputError("send-mode", "send: no mode is configured", context="services.send.send_as")

@@ -10,17 +10,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from tasks.shared.data_directory import as_shown, is_no_data, left_alone_warning
 from tasks.shared.errors import DataError
 from tasks.shared.ndjson import LineCheck, base_name, data_files, storage_error
 from tasks.shared.ndjson.reader import open_content
 from tasks.shared.step import Parked, StepContext, StepResult
 from tasks.shared.stop import Stop
 
-LITTER = frozenset({"thumbs.db", "desktop.ini"})
-"""What file managers leave in a directory, beside hidden files; in lower case."""
-
 _PIECE = 1 << 18
-_SHOWN = 20
 
 
 def wait_directory(source: Path) -> Path:
@@ -49,9 +46,9 @@ def run(context: StepContext) -> StepResult:
     if context.decision is None:
         raise Parked(directory)
     corrected = data_files(directory)
-    _only_data(directory, corrected)
+    notes = left_alone_warning(directory, _only_data(directory, corrected))
     if not corrected:
-        return StepResult(details={"corrected": False})
+        return StepResult(warnings=notes, details={"corrected": False})
     size = sum(map(_size, corrected))
     context.progress.expect(files=len(corrected), bytes=size)
     lines = 0
@@ -75,20 +72,26 @@ def run(context: StepContext) -> StepResult:
         lines_out=lines,
         bytes_out=size,
         output=directory.name,
+        warnings=notes,
         details={"corrected": True},
     )
 
 
-def _only_data(directory: Path, data: Sequence[Path]) -> None:
-    """Refuse what would be passed over in silence: somebody meant it to be read, and the old data would go on."""
+def _only_data(directory: Path, data: Sequence[Path]) -> list[str]:
+    """Refuse what would be passed over in silence: somebody meant it to be read, and the old data would go on.
+
+    What is no data is left alone: its names.
+    """
     expected = {file.name for file in data}
+    no_data: list[str] = []
+    foreign: list[str] = []
     try:
-        names = sorted(path.name for path in directory.iterdir())
+        for path in sorted(directory.iterdir()):
+            if path.name not in expected:
+                hidden = path.name.startswith(".")
+                (no_data if hidden or (is_no_data(path.name) and not path.is_dir()) else foreign).append(path.name)
     except OSError as error:
         raise storage_error(error, directory) from None
-    foreign = [
-        name for name in names if name not in expected and not name.startswith(".") and name.lower() not in LITTER
-    ]
     if foreign:
         raise DataError(
             "wait-foreign-files",
@@ -108,6 +111,7 @@ def _only_data(directory: Path, data: Sequence[Path]) -> None:
             context=_listed(directory, clashing),
             hint="keep one of each, or rename them, then continue the job",
         )
+    return no_data
 
 
 def _checked(file: Path, stop: Stop) -> int:
@@ -139,7 +143,5 @@ def _size(file: Path) -> int:
 
 
 def _listed(directory: Path, names: Iterable[str]) -> str:
-    """The directory and the names in it, the first ones; names that would upset a terminal in their ASCII form."""
-    every = [name if name.isprintable() else ascii(name) for name in names]
-    more = [f"… and {len(every) - _SHOWN} more"] if len(every) > _SHOWN else []
-    return "\n  ".join([str(directory), *every[:_SHOWN], *more])
+    """The directory and the names in it, the first ones."""
+    return "\n  ".join([str(directory), *as_shown(names)])

@@ -12,11 +12,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from tasks.shared.data_directory import finished_files
 from tasks.shared.errors import DataError
-from tasks.shared.ndjson import CORE, PART, base_name, storage_error
+from tasks.shared.ndjson import CORE, base_name, storage_error
 
 _BUFFER: Final = 256 * 1024
-_UNFINISHED: Final = (PART, ".partial", ".tmp")
 
 Check = Callable[[], None]
 """Raises when the work is to end; called for every buffer."""
@@ -36,28 +36,12 @@ class Source:
 
 
 def sources(directory: Path) -> list[Source]:
-    """Every finished file below ``directory``: ``core`` first, then by name.
-
-    Hidden files and directories, unfinished files and links to directories are left out.
+    """Every finished file below ``directory`` (``finished_files``): ``core`` first, then by name.
 
     Raises ``StorageError``.
     """
-    found = [_source(path, path.relative_to(directory).as_posix()) for path in _files(directory)]
+    found = [_source(path, path.relative_to(directory).as_posix()) for path in finished_files(directory)]
     return sorted(found, key=lambda source: (base_name(source.name).lower() != CORE, source.name))
-
-
-def _files(directory: Path) -> Iterator[Path]:
-    try:
-        with os.scandir(directory) as entries:
-            for entry in entries:
-                if entry.name.startswith("."):
-                    continue
-                if entry.is_dir(follow_symlinks=False):
-                    yield from _files(Path(entry.path))
-                elif entry.is_file() and not entry.name.lower().endswith(_UNFINISHED):
-                    yield Path(entry.path)
-    except OSError as error:
-        raise storage_error(error, directory) from None
 
 
 def _source(path: Path, name: str) -> Source:

@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from tasks.send.inputs import finished_files
+from tasks.shared.data_directory import finished_files
 from tasks.shared.errors import DataError
 from tasks.shared.ndjson.check import LineCheck
 from tasks.shared.ndjson.files import ZST, is_ndjson_name

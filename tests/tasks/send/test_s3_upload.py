@@ -17,6 +17,7 @@ from tasks.send.send import run
 from tasks.shared.errors import DataError, InputError, SluiceError
 from tests.tasks.send.s3_support import SMALL, S3Job, configuration, sha256
 
+NO_DATA = ("NOTES.txt", "README.md", "Thumbs.db", ".DS_Store", "desktop.ini", "a.ndjson~", "#a.ndjson#", "csv/~$b.xlsx")
 LINE = b'{"resourceType":"Patient","id":"p"}\n'
 
 
@@ -156,8 +157,8 @@ def test_the_manifest_lists_key_size_sha256_etag_and_time(store: ObjectStoreChil
     assert stat.S_IMODE(job.manifest.parent.stat().st_mode) == 0o700
 
 
-def test_hidden_and_unfinished_files_stay_here(store: ObjectStoreChild, job: S3Job) -> None:
-    for name in (".facts.json", "a.ndjson.part", "csv/b.csv.partial", ".cache/x.ndjson", "a.ndjson"):
+def test_hidden_and_unfinished_files_and_what_is_no_data_stay_here(store: ObjectStoreChild, job: S3Job) -> None:
+    for name in (".facts.json", "a.ndjson.part", "csv/b.csv.partial", ".cache/x.ndjson", "a.ndjson", *NO_DATA):
         job.write(name, LINE)
     job.send(store.url)
     assert [*store.objects()] == ["job-1/a.ndjson"]

@@ -41,3 +41,12 @@ def test_a_missing_mode_or_url_is_an_error_of_the_configuration(
         run(context(tmp_path, send))
     assert caught.value.reference == reference
     assert caught.value.exit_code == 2
+
+
+def test_what_is_no_data_is_named_once_and_not_sent(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.write("a.ndjson", observation("o"))
+    (job.input / "NOTES.txt").write_text("call Mrs. Canaryperson")
+    with serving() as server:
+        result = run(context(tmp_path, {"send_as": "direct_resource_load", "url": server.url}))
+    assert result.warnings == ("left alone in import/, because it is no data: NOTES.txt",)

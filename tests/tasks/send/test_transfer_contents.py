@@ -22,9 +22,9 @@ def put(directory: Path, *names: str, data: bytes = LINE) -> Path:
     return directory
 
 
-def test_every_file_is_taken_but_hidden_and_unfinished_ones(tmp_path: Path) -> None:
+def test_every_file_is_taken_but_hidden_and_unfinished_ones_and_what_is_no_data(tmp_path: Path) -> None:
     put(tmp_path, "a.ndjson", "b.ndjson.zst", "sub/c.csv", "d.parquet", "E.NDJSON.ZST")
-    put(tmp_path, ".hidden", ".git/x", "b.ndjson.part", "d.csv.partial", "e.tmp", "Thumbs.db")
+    put(tmp_path, ".hidden", ".git/x", "b.ndjson.part", "d.csv.partial", "Thumbs.db", "NOTES.txt", "sub/c.csv.bak")
     names = [member.name for member in survey(tmp_path).members]
     assert names == ["E.NDJSON", "a.ndjson", "b.ndjson", "d.parquet", "sub/c.csv"]
 

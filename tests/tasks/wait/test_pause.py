@@ -103,7 +103,7 @@ def test_corrected_files_without_a_resource_are_listed(tmp_path: Path, corrected
 
 
 @pytest.mark.parametrize(
-    "name", ["fixed.json", "fixed.ndjson.gz", "fixed.ndjson.part", "fixed.ndjson~", "notes.txt", "Patient"]
+    "name", ["fixed.json", "fixed.ndjson.gz", "fixed.ndjson.part", "fixed.ndjson.txt", "fixed.xlsx", "Patient"]
 )
 @pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside a data file"])
 def test_a_foreign_file_is_an_error_that_names_it(tmp_path: Path, corrected: Path, name: str, beside: bool) -> None:
@@ -117,7 +117,8 @@ def test_a_foreign_file_is_an_error_that_names_it(tmp_path: Path, corrected: Pat
 def test_directories_and_links_that_lead_nowhere_are_foreign(tmp_path: Path, corrected: Path) -> None:
     (corrected / "below.ndjson").mkdir()
     (corrected / "gone.ndjson").symlink_to(tmp_path / "nowhere")
-    refused(tmp_path, "wait-foreign-files", "below.ndjson\n  gone.ndjson")
+    (corrected / "notes.txt").mkdir()
+    refused(tmp_path, "wait-foreign-files", "below.ndjson\n  gone.ndjson\n  notes.txt")
 
 
 def test_foreign_names_are_shown_as_a_terminal_bears_them_and_the_first_twenty(tmp_path: Path, corrected: Path) -> None:
@@ -128,12 +129,21 @@ def test_foreign_names_are_shown_as_a_terminal_bears_them_and_the_first_twenty(t
     assert "\x1b" not in error.render()
 
 
-@pytest.mark.parametrize("name", [".DS_Store", "._fixed.ndjson", ".fixed.ndjson.swp", "Thumbs.db", "desktop.ini"])
-def test_what_file_managers_and_editors_leave_does_not_count(tmp_path: Path, corrected: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    "name",
+    [
+        ".DS_Store", "._fixed.ndjson", ".fixed.ndjson.swp", "Thumbs.db", "desktop.ini", "NOTES.txt", "README",
+        "fixed.ndjson~", "fixed.ndjson.bak", "#fixed.ndjson#", ".#fixed.ndjson", "~$codebook.xlsx",
+    ],
+)  # fmt: skip
+def test_what_is_no_data_is_left_alone_and_named_once(tmp_path: Path, corrected: Path, name: str) -> None:
     (corrected / name).write_bytes(CANARY)
-    assert run(context(tmp_path)).output is None
+    alone = run(context(tmp_path))
+    assert (alone.output, len(alone.warnings)) == (None, 1)
     (corrected / "good.ndjson").write_bytes(LINE)
-    assert run(context(tmp_path)).lines_out == 1
+    beside = run(context(tmp_path))
+    assert beside.lines_out == 1
+    assert beside.warnings == (f"left alone in import_wait/, because it is no data: {name}",)
 
 
 def test_two_forms_of_one_file_are_an_error(tmp_path: Path, corrected: Path) -> None:
