@@ -98,7 +98,8 @@ class JobDirectory:
         for step in steps:
             if step.position >= first:
                 (self.path.parent / self.result_key(step.position, step.name)).unlink(missing_ok=True)
-                (self.path / ".results" / f"{step.position}-files.ndjson").unlink(missing_ok=True)
+                for list_of_files in (self.path / ".results").glob(f"{step.position}-*.ndjson"):
+                    list_of_files.unlink(missing_ok=True)
                 for folder in _folders(step, steps) - kept:
                     self._remove(folder)
 

@@ -29,21 +29,24 @@ from tasks import Step
 from tasks.extractor import preprocess
 from tasks.extractor.submission import begun
 from tasks.shared.errors import GateError, InputError, SluiceError
+from tasks.shared.inventory import Recorded, kept_at
 from tasks.shared.log import logger
 from tasks.shared.progress import Progress, RequestStats
 from tasks.shared.step import Decision, HandleStore, StepContext
 from tasks.shared.stop import Stop
 
-COUNTS = ("files", "resources_in", "resources_out", "bytes_in", "bytes_out", "output")
+COUNTS = ("files", "resources_in", "resources_out", "bytes_in", "bytes_out", "output", "inventory")
 
 
 @dataclass(frozen=True)
 class Source:
-    """Data a step reads: the directory, how many lines the step that wrote it counted, and what they are."""
+    """Data a step reads: the directory, what the step that wrote it counted and listed, and what the data are."""
 
     path: Path
     lines: int | None
     tables: bool = False
+    files: int | None = None
+    recorded: Recorded | None = None
 
 
 @dataclass
@@ -173,6 +176,8 @@ class Job:
             name=step.name,
             source=source.path if source else None,
             expected_lines=source.lines if source else None,
+            expected_files=source.files if source else None,
+            recorded=source.recorded if source else None,
             input=self.inputs.input,
             crtdl=self.crtdl,
             patients=Path(self.inputs.patients) if self.inputs.patients else None,
@@ -181,6 +186,18 @@ class Job:
             progress=Progress(collector=self.journal.tell),
             stats=RequestStats(),
             stop=self.stop,
+        )
+
+    def written(self, position: int, result: dict[str, Any], *, tables: bool) -> Source:
+        """The data that a finished step wrote, as the next one reads it."""
+        step = self.steps[position]
+        kept = kept_at(self.directory.path, position)
+        return Source(
+            path=self.directory.path / str(step.output),
+            lines=result.get("lines_out"),
+            tables=tables,
+            files=step.files,
+            recorded=Recorded(step.name, position, kept, step.inventory) if step.inventory else None,
         )
 
     @contextmanager
@@ -218,6 +235,8 @@ class Job:
             **{key: result.get(key) for key in COUNTS},
             **result.get("statistics", {}),
         )
+        if known.state == "completed" and known.inventory:
+            step = step.model_copy(update={"inventory": known.inventory})  # that of the record, not of a file
         if known.state != "completed":
             # Before the record: once that says complete, no later run tells it.
             self.journal.completed(

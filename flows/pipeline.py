@@ -162,7 +162,7 @@ def run(job: Job, *, deployed: bool) -> Outcome:
             return result
         if result.get("output"):
             tables = name == "flattening" or (name == "wait" and source is not None and source.tables)
-            source = Source(job.directory.path / str(result["output"]), result.get("lines_out"), tables)
+            source = job.written(position, result, tables=tables)
             resources = resources if tables else source
         if job.until == position and position < len(job.step_names):
             job.writer.set(until=None, stopped_by=None)

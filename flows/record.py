@@ -53,6 +53,7 @@ class StepRecord(_Frozen):
     """One step instance. Sizes in bytes, times in seconds; ``None`` where it does not apply or is not known yet.
 
     ``output`` is the directory with the step's data, ``directory`` a wait's place for corrected files; both relative.
+    ``inventory`` is the digest over the files in ``output`` as the step left them.
     """
 
     position: int
@@ -69,6 +70,7 @@ class StepRecord(_Frozen):
     p50: float | None = None
     p95: float | None = None
     output: str | None = None
+    inventory: str | None = None
     directory: str | None = None
     started: str | None = None
 

@@ -74,6 +74,14 @@ class Source:
         return self.read_to_end and self.account.complete is None and self.account.done.covers(0, self.facts.resources)
 
 
+def _sha256(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise storage_error(error, path) from None
+
+
 class Books:
     """Takes in what is read and what becomes of it."""
 
@@ -91,13 +99,12 @@ class Books:
         self.put_off_in_a_row = 0
         """Resources that were put off since the last one that got in."""
 
-    def open(self, path: Path) -> Source:
-        """The source for a file. What the ledger knows counts only for the same bytes and the same server."""
-        try:
-            with path.open("rb") as file:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
-        except OSError as error:
-            raise storage_error(error, path) from None
+    def open(self, path: Path, sha256: str | None = None) -> Source:
+        """The source for a file. What the ledger knows counts only for the same bytes and the same server.
+
+        ``sha256`` (hex) of its stored bytes, where that is known.
+        """
+        digest = sha256 or _sha256(path)
         account = self._ledger.account(path.name, f"sha256:{digest} {self._target}")
         source = self.sources[path.name] = Source(path, account)
         done = account.counts["sent"]

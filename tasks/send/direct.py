@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from tasks.send.books import Books, Source
+from tasks.send.comparison import Compared
 from tasks.send.courier import Courier, poster
 from tasks.send.crew import Crew
 from tasks.send.dependencies import dependency_order
@@ -61,12 +62,17 @@ class _GivenUpError(Exception):
 
 
 def run(
-    context: StepContext, *, bounds: Bounds | None = None, sleep: Callable[[float], None] | None = None
+    context: StepContext,
+    *,
+    compared: Compared | None = None,
+    bounds: Bounds | None = None,
+    sleep: Callable[[float], None] | None = None,
 ) -> StepResult:
     """Send everything in the input directory that the ledger does not know as sent.
 
-    ``sleep`` (seconds) is a seam for tests. Raises ``TransientError`` when the server stays away or busy, and
-    ``TerminalError`` ``send-refused`` when resources were refused: all of them are in ``send/failed/`` then.
+    ``compared`` is the input as it must still be, ``sleep`` (seconds) a seam for tests. Raises ``TransientError`` when
+    the server stays away or busy, ``DataError`` ``send-input-changed``, and ``TerminalError`` ``send-refused`` when
+    resources were refused: all of them are in ``send/failed/`` then.
     """
     url = context.config.services.send.url
     if url is None:
@@ -86,7 +92,7 @@ def run(
         max_connections=config.services.send.max_concurrent_requests,
         sleep=sleep,
     ) as client:
-        return _Load(context, str(url), client, files, bounds or Bounds(), sleep).run()
+        return _Load(context, str(url), client, files, compared, bounds or Bounds(), sleep).run()
 
 
 class _Load:
@@ -96,12 +102,14 @@ class _Load:
         url: str,
         client: ServiceClient,
         files: list[Path],
+        compared: Compared | None,
         bounds: Bounds,
         sleep: Callable[[float], None] | None,
     ) -> None:
         send = context.config.services.send
         self._context = context
         self._files = files
+        self._compared = compared
         self._bounds = bounds
         self._transactions = Transactions(url)
         self._limits = Limits(send.batch_size, bounds.max_body)
@@ -158,9 +166,11 @@ class _Load:
 
     def _units(self, files: Iterable[Path]) -> Iterator[Unit]:
         for path in files:
-            source = self._books.open(path)
+            source = self._books.open(path, self._compared.sha256(path) if self._compared else None)
             if not source.read_to_end:
                 yield from self._lines(source)
+                if self._compared:
+                    self._compared.verify(path)
                 self._books.end_of(source)
             else:
                 self._context.progress.add(files=1, bytes=source.facts.bytes)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from config import SendMode
 from tasks.send import direct
+from tasks.send.comparison import WITHOUT_RECORD, Compared, compare
 from tasks.send.transfer import transfer
 from tasks.shared.data_directory import left_alone, left_alone_warning
 from tasks.shared.errors import InputError
@@ -13,23 +14,33 @@ from tasks.shared.step import StepContext, StepResult
 
 
 def run(context: StepContext) -> StepResult:
-    """Send the input the way the configuration says; what in it is no data is named once and stays here.
+    """Compare the input with the record, then send it the way the configuration says.
+
+    What in it is no data is named once and stays here.
 
     Raises what the mode raises.
     """
-    notes = left_alone_warning(context.input_dir, left_alone(context.input_dir))
-    result = _send(context)
-    return replace(result, warnings=(*notes, *result.warnings))
-
-
-def _send(context: StepContext) -> StepResult:
     mode = context.config.services.send.send_as
     if mode is None:
         raise InputError("send-mode", "send: no mode is configured", context="services.send.send_as")
+    compared = compare(context)
+    result = _send(context, mode, compared)
+    notes = _left_alone(context) if compared else (*_left_alone(context), WITHOUT_RECORD)
+    return replace(result, warnings=(*notes, *result.warnings))
+
+
+def _left_alone(context: StepContext) -> tuple[str, ...]:
+    """A wait has named what is in its directory."""
+    if context.recorded is not None and context.recorded.step == "wait":
+        return ()
+    return left_alone_warning(context.input_dir, left_alone(context.input_dir))
+
+
+def _send(context: StepContext, mode: SendMode, compared: Compared | None) -> StepResult:
     if mode is SendMode.DIRECT_RESOURCE_LOAD:
-        return direct.run(context)
+        return direct.run(context, compared=compared)
     if mode is SendMode.TRANSFER_LOAD:
-        return transfer.run(context)
+        return transfer.run(context, compared=compared)
     from tasks.send.s3 import upload  # boto3 takes its time to import; the other modes need not wait for it
 
-    return upload.run(context)
+    return upload.run(context, compared=compared)

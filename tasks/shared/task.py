@@ -20,6 +20,8 @@ from prefect.transactions import get_transaction
 from tasks.shared.blanked import SECRETS
 from tasks.shared.defects import translate_defect
 from tasks.shared.errors import SluiceError, Stopped
+from tasks.shared.inventory import kept_at, take
+from tasks.shared.ndjson import FileLedger
 from tasks.shared.progress import RequestStats
 from tasks.shared.step import Parked, StepContext, StepResult, reconcile
 
@@ -35,7 +37,9 @@ def step_task(name: str, run: Run) -> Task[[StepContext], Any]:
         try:
             done = run(context)
             reconcile(context, done)
-            return done.as_dict() | {"statistics": _statistics(context.stats, time.monotonic() - started)}
+            inventory = leave_inventory(context, done)
+            statistics = _statistics(context.stats, time.monotonic() - started)
+            return done.as_dict() | {"inventory": inventory, "statistics": statistics}
         except Parked as parked:
             return _unfinished(Paused(message=f"waits for approval: {parked.directory.name}"), parked)
         except Stopped as stopped:
@@ -48,6 +52,24 @@ def step_task(name: str, run: Run) -> Task[[StepContext], Any]:
 
     body.__name__ = name
     return task(name=name, persist_result=True, result_serializer="json", task_run_name=name)(body)
+
+
+def leave_inventory(context: StepContext, done: StepResult) -> str | None:
+    """Leave the inventory of what the step wrote; its digest, for the result. Made before the result exists.
+
+    What an import hashed while it wrote is not read again.
+    """
+    if done.output is None:
+        return None
+    ledger = FileLedger(context.job_dir / ".results" / f"{context.position}-files.ndjson")
+
+    def known(name: str, _state: object) -> str | None:
+        facts = ledger.get(context.job_dir / name)
+        return facts.sha256 if facts is not None else None
+
+    inventory = take(context.job_dir, [context.job_dir / done.output], stop=context.stop, known=known)
+    inventory.save(kept_at(context.job_dir, context.position))
+    return inventory.digest
 
 
 def _statistics(stats: RequestStats, seconds: float) -> dict[str, Any]:

@@ -175,7 +175,7 @@ def test_a_second_process_on_a_running_job_is_refused_with_exit_code_4(sluice, p
     assert fhir.total() == 19
 
 
-def test_a_line_lost_between_two_steps_fails_the_job_and_says_where(sluice, project, fhir):
+def test_a_line_lost_between_two_steps_fails_the_job_before_anything_is_sent_and_says_where(sluice, project, fhir):
     text = (project / "config.yaml").read_text()
     (project / "config.yaml").write_text(text + "compression: {enabled: false}\n")
     job = sluice("pipeline", "start", "config.yaml").job
@@ -183,7 +183,9 @@ def test_a_line_lost_between_two_steps_fails_the_job_and_says_where(sluice, proj
     imported.write_text(imported.read_text().split("\n", 1)[1])
     ran = sluice("pipeline", "continue", "config.yaml", job, "--approve")
     assert ran.code == 1
-    assert "error[lines-differ]: send read 6 lines, the step before wrote 7" in ran.err
+    assert "error[send-input-differs]: send: import/ is not as step 1, local_import, left it" in ran.err
+    assert "changed: import/batch-0.ndjson" in ran.err
+    assert fhir.total() == 0
     assert json.loads(sluice("pipeline", "status", "config.yaml", job, "--json").out)["state"] == "failed"
 
 

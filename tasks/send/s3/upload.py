@@ -9,6 +9,7 @@ from typing import Final
 import httpx
 
 from config import PipelineConfig, RetryConfig
+from tasks.send.comparison import Compared
 from tasks.send.s3.keys import job_prefix, object_key
 from tasks.send.s3.manifest import MANIFEST, Uploaded, write_manifest
 from tasks.send.s3.objects import Sizes, Uploader, abort
@@ -44,6 +45,7 @@ def findings(config: PipelineConfig, *, environ: Mapping[str, str] | None = None
 def run(
     context: StepContext,
     *,
+    compared: Compared | None = None,
     sizes: Sizes | None = None,
     transport: httpx.BaseTransport | None = None,
     environ: Mapping[str, str] | None = None,
@@ -53,7 +55,8 @@ def run(
 
     Keys are ``[prefix/]<job id>/<path below the input directory>``. At the end ``send/upload_manifest.json`` says what
     is in the bucket; it is not uploaded. ``bytes_out`` is the size of the objects of the job, sent now or before.
-    ``sizes``, ``transport``, ``environ`` and ``sleep`` are seams for tests.
+    ``compared`` is the input as it must still be; ``sizes``, ``transport``, ``environ`` and ``sleep`` are seams for
+    tests.
 
     Raises ``DataError`` (``send-no-input``, ``send-input-changed``), ``InputError``, ``StorageError``,
     ``TransientError`` and ``ServiceError`` as ``Bucket`` does, and ``Stopped``. Unfinished uploads are aborted then.
@@ -61,6 +64,8 @@ def run(
     found = sources(context.input_dir)
     if not found:
         raise DataError("send-no-input", "send: there is nothing to send", context=str(context.input_dir))
+    if compared:
+        compared.verify_all(source.path for source in found)  # from here on ``OpenSource`` looks after each of them
     prefix = job_prefix(context.config.services.send.s3.prefix, context.job_id)
     keys = {source.name: object_key(prefix, source.name) for source in found}
     total = sum(source.size for source in found)

@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from tasks.send.comparison import Compared
 from tasks.send.transfer.archive import Archive, write_archive
 from tasks.send.transfer.contents import Contents, survey
 from tasks.send.transfer.documents import MAX_SIZE, Hit, Transfer
@@ -49,15 +50,17 @@ class Outcome:
 def run(
     context: StepContext,
     *,
+    compared: Compared | None = None,
     bounds: Bounds | None = None,
     sleep: Callable[[float], None] | None = None,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> StepResult:
     """Send everything in the input directory as one zip.
 
-    ``bounds``, ``sleep`` (seconds) and ``now`` (with a zone) are seams for tests. Raises ``InputError`` for
-    a missing URL or identifier, ``DataError`` for input that cannot be sent, ``TransientError`` when the server stays
-    away or busy, ``ServiceError`` when it refuses, ``StorageError``, ``Stopped``.
+    ``compared`` is the input as it must still be; ``bounds``, ``sleep`` (seconds) and ``now`` (with a zone) are seams
+    for tests. Raises ``InputError`` for a missing URL or identifier, ``DataError`` for input that cannot be sent or
+    changed, ``TransientError`` when the server stays away or busy, ``ServiceError`` when it refuses, ``StorageError``,
+    ``Stopped``.
     """
     bounds = bounds or Bounds()
     send = context.config.services.send
@@ -86,7 +89,7 @@ def run(
     ) as client:
         store = FhirStore(client, str(send.url), bounds)
         date = now().isoformat(timespec="seconds")
-        return _Sending(context, transfer, store, directory).run(date)
+        return _Sending(context, compared, transfer, store, directory).run(date)
 
 
 def _identifier(value: str | None, name: str) -> str:
@@ -99,8 +102,11 @@ def _identifier(value: str | None, name: str) -> str:
 class _Sending:
     """One run of the step."""
 
-    def __init__(self, context: StepContext, transfer: Transfer, store: FhirStore, directory: Path) -> None:
+    def __init__(
+        self, context: StepContext, compared: Compared | None, transfer: Transfer, store: FhirStore, directory: Path
+    ) -> None:
         self._context = context
+        self._compared = compared
         self._transfer = transfer
         self._store = store
         self._directory = directory
@@ -127,7 +133,10 @@ class _Sending:
             self._context.stop.check()
             progress.add(bytes=size)
 
-        return survey(self._context.input_dir, read=read)
+        contents = survey(self._context.input_dir, read=read)
+        if self._compared:
+            self._compared.verify_all(contents.paths)  # the zip is compared with what the survey read
+        return contents
 
     def _archive(self, contents: Contents) -> Archive:
         """The facts of the zip; it is made when they are not known."""

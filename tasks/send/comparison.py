@@ -1,0 +1,115 @@
+"""What is to be sent, compared with the record before the first request of any mode (document 3 §7, first paragraph).
+
+One pass over the stored bytes. What is read afterwards must be what was compared: ``Compared`` tells when it is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tasks.shared.data_directory import finished_files
+from tasks.shared.errors import DataError
+from tasks.shared.inventory import Entry, Inventory, differences, state_of, take
+from tasks.shared.ndjson import storage_error
+from tasks.shared.step import StepContext
+
+WITHOUT_RECORD = (
+    "the step before left no hashes of its files (it ran under an earlier version), so only their number was compared"
+)
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The input as it was when it was compared. ``base`` is the job's directory."""
+
+    base: Path
+    inventory: Inventory
+
+    def sha256(self, path: Path) -> str:
+        """The SHA-256 (hex) of a file's stored bytes. Raises as ``verify`` does."""
+        self.verify(path)
+        return self._entry(path).sha256
+
+    def verify(self, path: Path) -> None:
+        """Nobody has written to this file since, or put another in its place.
+
+        Raises ``DataError`` (``send-input-changed``) and ``StorageError``.
+        """
+        known = self._entry(path)
+        try:
+            state = state_of(path.stat())
+        except OSError as error:
+            raise storage_error(error, path) from None
+        # Not the time of the inode: a backup that makes a hard link changes nothing.
+        if known.state is None or state[:4] != known.state[:4]:
+            raise _changed(path)
+
+    def verify_all(self, paths: Iterable[Path]) -> None:
+        """These are the files that were compared, all of them, as they were. Raises as ``verify`` does."""
+        seen = 0
+        for path in paths:
+            self.verify(path)
+            seen += 1
+        if seen != len(self.inventory.entries):
+            raise _changed(self.base)
+
+    def _entry(self, path: Path) -> Entry:
+        entry = self.inventory.by_name.get(path.relative_to(self.base).as_posix())
+        if entry is None:
+            raise _changed(path)
+        return entry
+
+
+def _changed(path: Path) -> DataError:
+    return DataError(
+        "send-input-changed",
+        "send: a file changed while it was sent",
+        context=str(path),
+        hint="find out who writes there; then continue the job: what is to be sent is compared again",
+    )
+
+
+def compare(context: StepContext) -> Compared | None:
+    """Compare the input with what its step left; ``None`` when that step left no hashes.
+
+    Raises:
+        DataError: ``send-input-differs``, with the files that are not as the step left them. Nothing was requested.
+    """
+    directory = context.input_dir
+    if context.recorded is None:
+        count = sum(1 for _ in finished_files(directory))
+        if context.expected_files is not None and count != context.expected_files:
+            what = f"it holds {count:,} files, the step before wrote {context.expected_files:,}"
+            raise _differs(f"send: {directory.name}/ is not as it was left: {what}", [str(directory)], None)
+        return None
+    progress = context.progress
+    progress.begin("checking what is to be sent")
+    progress.expect(bytes=_size(directory))
+    now = take(context.job_dir, [directory], stop=context.stop, read=lambda size: progress.add(bytes=size))
+    if now.digest != context.recorded.digest:
+        step = f"step {context.recorded.position}, {context.recorded.step}"
+        before = context.recorded.load()
+        listed = differences(before, now) if before is not None else ["the list of its files is gone or was changed"]
+        raise _differs(f"send: {directory.name}/ is not as {step}, left it", listed, context.recorded.position)
+    progress.begin("sending")
+    return Compared(context.job_dir, now)
+
+
+def _size(directory: Path) -> int:
+    try:
+        return sum(path.stat().st_size for path in finished_files(directory))
+    except OSError as error:
+        raise storage_error(error, directory) from None
+
+
+def _differs(message: str, listed: Iterable[str], position: int | None) -> DataError:
+    again = f"--step {position}" if position is not None else "--step STEP"
+    return DataError(
+        "send-input-differs",
+        message,
+        context="\n  ".join(listed),
+        hint="nothing was sent by this run: put the files back as they were and continue the job, "
+        f"or run the step that wrote them again (job run CONFIG JOB {again} --force)",
+    )

@@ -1,0 +1,185 @@
+"""What is to be sent is compared with the record before the first request of any mode (document 3 §7)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from config import PipelineConfig
+from tasks.send.send import run
+from tasks.shared.errors import DataError, SluiceError, Stopped
+from tasks.shared.inventory import Recorded, kept_at, take
+from tasks.shared.step import StepContext
+from tasks.shared.stop import Stop
+from tests.tasks.send.support import Reply, serving
+from tests.tasks.shared.loopback import Loopback, loopback
+from tests.tasks.shared.loopback import Reply as Answer
+
+LINE = b'{"resourceType":"Patient","id":"Canaryperson"}\n'
+MODES: dict[str, dict[str, Any]] = {
+    "direct_resource_load": {"batch_size": 1, "max_concurrent_requests": 1},
+    "transfer_load": {"transfer": {"project_identifier": "p", "organization_identifier": "o"}},
+    "s3_upload": {"s3": {"bucket": "b", "region": "r", "access_key_id": "k", "secret_access_key": "s"}},
+}  # fmt: skip
+
+
+@pytest.fixture(params=list(MODES))
+def mode(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def server() -> Iterator[Loopback]:
+    with loopback([Answer(500)]) as running:
+        yield running
+
+
+class Job:
+    """A job whose import is complete."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.input = directory / "import"
+        self.input.mkdir(parents=True)
+        (self.input / "a.ndjson").write_bytes(LINE)
+        (self.input / "b.ndjson").write_bytes(LINE * 2)
+        self.recorded: Recorded | None = self.record("local_import")
+        self.files: int | None = 2
+
+    def record(self, step: str) -> Recorded:
+        inventory = take(self.directory, [self.input], stop=Stop())
+        inventory.save(kept_at(self.directory, 1))
+        return Recorded(step, 1, kept_at(self.directory, 1), inventory.digest)
+
+    def context(self, mode: str, url: str, stop: Stop | None = None) -> StepContext:
+        send: dict[str, Any] = {"send_as": mode, "url": url, **MODES[mode]}
+        if mode == "s3_upload":
+            send["s3"] = {**send["s3"], "endpoint": url, "use_path_style": True}
+        retry = {"max_attempts": 1, "initial_backoff_ms": 1, "max_backoff_ms": 1}
+        config = PipelineConfig.model_validate({"services": {"send": send}, "retry": retry})
+        return StepContext(
+            config=config, job_id="j", job_dir=self.directory, position=2, name="send", source=self.input,
+            recorded=self.recorded, expected_files=self.files, stop=stop or Stop(),
+        )  # fmt: skip
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    return Job(tmp_path / "job")
+
+
+def keeping_its_times(path: Path, content: bytes) -> None:
+    before = path.stat()
+    path.write_bytes(content)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+MEDDLING: dict[str, Callable[[Path], object]] = {
+    "removed: import/b.ndjson": lambda place: (place / "b.ndjson").unlink(),
+    "added: import/c.ndjson": lambda place: (place / "c.ndjson").write_bytes(LINE.replace(b"person", b"persoN")),
+    "added: import/c.csv": lambda place: (place / "c.csv").write_bytes(b"id\n1\n"),
+    "changed: import/a.ndjson": lambda place: keeping_its_times(place / "a.ndjson", LINE.replace(b"C", b"K")),
+    "renamed: import/b.ndjson to import/z.ndjson": lambda place: (place / "b.ndjson").rename(place / "z.ndjson"),
+}
+
+
+@pytest.mark.parametrize("what", list(MEDDLING))
+def test_a_file_that_is_not_as_its_step_left_it_is_found_before_any_request(
+    job: Job, server: Loopback, mode: str, what: str
+) -> None:
+    MEDDLING[what](job.input)
+    with pytest.raises(DataError) as caught:
+        run(job.context(mode, server.url))
+    error = caught.value
+    assert (error.reference, error.context) == ("send-input-differs", what)
+    assert "import/ is not as step 1, local_import, left it" in error.message
+    assert "--step 1 --force" in (error.hint or "")
+    assert "Canaryperson" not in error.render()
+    assert server.seen == []
+
+
+def test_what_is_as_it_was_left_goes_out(job: Job, server: Loopback, mode: str) -> None:
+    with pytest.raises(SluiceError) as caught:
+        run(job.context(mode, server.url))
+    assert caught.value.transient
+    assert server.seen
+
+
+def test_put_back_it_goes_out(job: Job, server: Loopback, mode: str) -> None:
+    (job.input / "b.ndjson").rename(job.directory / "elsewhere")
+    with pytest.raises(DataError):
+        run(job.context(mode, server.url))
+    (job.directory / "elsewhere").rename(job.input / "b.ndjson")
+    with pytest.raises(SluiceError) as caught:
+        run(job.context(mode, server.url))
+    assert caught.value.transient
+
+
+def test_a_list_of_files_that_was_changed_too_hides_nothing(job: Job, server: Loopback, mode: str) -> None:
+    (job.input / "a.ndjson").write_bytes(LINE * 3)
+    job.record("local_import")  # the file beside the data, but not the digest in the record
+    with pytest.raises(DataError) as caught:
+        run(job.context(mode, server.url))
+    assert caught.value.reference == "send-input-differs"
+    assert caught.value.context == "the list of its files is gone or was changed"
+    assert server.seen == []
+
+
+def test_a_send_that_goes_on_compares_before_its_first_request_again(job: Job) -> None:
+    with serving(lambda number, _: Reply(403, apply=False) if number else None) as server:
+        with pytest.raises(SluiceError):
+            run(job.context("direct_resource_load", server.url))
+        begun = len(server.bundles)
+        assert begun
+        (job.input / "b.ndjson").write_bytes(LINE * 5)
+        with pytest.raises(DataError) as caught:
+            run(job.context("direct_resource_load", server.url))
+        assert len(server.bundles) == begun
+    assert caught.value.reference == "send-input-differs"
+
+
+def test_a_file_that_changes_while_it_is_loaded_is_an_error(job: Job) -> None:
+    def meddle(number: int, _: dict[str, Any]) -> None:
+        if not number:
+            keeping_its_times(job.input / "b.ndjson", LINE * 4)
+
+    with serving(meddle) as server, pytest.raises(DataError) as caught:
+        run(job.context("direct_resource_load", server.url))
+    assert caught.value.reference == "send-input-changed"
+
+
+def test_without_a_record_the_number_of_files_is_compared_and_said_once(job: Job) -> None:
+    job.recorded = None
+    with serving() as server:
+        result = run(job.context("direct_resource_load", server.url))
+        assert [text for text in result.warnings if "left no hashes" in text] == list(result.warnings)
+        assert len(result.warnings) == 1
+        sent = len(server.bundles)
+        (job.input / "b.ndjson").unlink()
+        with pytest.raises(DataError) as caught:
+            run(job.context("direct_resource_load", server.url))
+        assert len(server.bundles) == sent
+    assert caught.value.reference == "send-input-differs"
+    assert "it holds 1 files, the step before wrote 2" in caught.value.message
+
+
+def test_what_a_wait_has_named_is_not_named_again(job: Job) -> None:
+    (job.input / "NOTES.txt").write_text("x")
+    with serving() as server:
+        assert run(job.context("direct_resource_load", server.url)).warnings == (
+            "left alone in import/, because it is no data: NOTES.txt",
+        )
+        job.recorded = job.record("wait")
+        assert run(job.context("direct_resource_load", server.url)).warnings == ()
+
+
+def test_a_stop_ends_the_comparison(job: Job, server: Loopback, mode: str) -> None:
+    stop = Stop()
+    stop.request("SIGTERM")
+    with pytest.raises(Stopped):
+        run(job.context(mode, server.url, stop))
+    assert server.seen == []

@@ -1,0 +1,49 @@
+"""What every finished step leaves beside its result: the inventory of what it wrote."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from config import PipelineConfig
+from tasks.shared.inventory import kept_at, load
+from tasks.shared.ndjson import FileFacts, FileLedger
+from tasks.shared.step import StepContext, StepResult
+from tasks.shared.task import leave_inventory
+
+DONE = StepResult(output="import")
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> StepContext:
+    (tmp_path / "import").mkdir()
+    (tmp_path / "import" / "a.ndjson").write_bytes(b"{}\n")
+    config = PipelineConfig.model_validate({})
+    return StepContext(config=config, job_id="j", job_dir=tmp_path, position=1, name="local_import")
+
+
+def test_it_is_kept_under_its_digest_and_the_same_when_made_again(context: StepContext) -> None:
+    digest = leave_inventory(context, DONE)
+    assert digest is not None
+    kept = load(kept_at(context.job_dir, 1), digest)
+    assert kept is not None
+    assert [(entry.name, entry.sha256) for entry in kept.entries] == [
+        ("import/a.ndjson", hashlib.sha256(b"{}\n").hexdigest())
+    ]
+    assert leave_inventory(context, DONE) == digest  # killed before the result: made once more
+
+
+def test_a_step_without_data_of_its_own_leaves_none(context: StepContext) -> None:
+    assert leave_inventory(context, StepResult()) is None
+    assert not kept_at(context.job_dir, 1).exists()
+
+
+def test_of_an_import_it_holds_the_hash_of_what_was_written_not_of_what_lies_there_now(context: StepContext) -> None:
+    facts = FileFacts("a.ndjson", lines=1, content_bytes=3, stored_bytes=3, sha256="of what was written")
+    FileLedger(context.job_dir / ".results" / "1-files.ndjson").add(facts)
+    digest = leave_inventory(context, DONE)
+    kept = load(kept_at(context.job_dir, 1), str(digest))
+    assert kept is not None
+    assert kept.entries[0].sha256 == "of what was written"
