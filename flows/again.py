@@ -15,6 +15,7 @@ from flows.lock import JobLock, is_held
 from flows.output import complain, say
 from flows.record import JobRecord, JobState, RecordWriter
 from flows.runner import opened_with_prefect, report, run_here, warn
+from flows.seen import at_decision
 from flows.session import Session, dump
 from tasks.shared.errors import InputError, TerminalError
 
@@ -62,13 +63,16 @@ def go_on(asked: Asked, *, decision: str | None = None, by: str | None = None, c
         code = check_open_steps(record, inputs)
         if code:
             return code
+        files = ""
+        if undecided is not None:
+            files = at_decision(JobDirectory.of(session.jobs_dir, record.id).path, record, undecided)
         if to_ask and not ask(to_ask, inputs.load().config, err=asked.as_json):
             still_waiting(record.id, to_ask, err=asked.as_json)
             return report(session, record.id, as_json=asked.as_json)
         session.api.set_parameters(record.id, inputs.parameters())
         RecordWriter(session.api, record.id).set(until=None)
         if undecided is not None:
-            keep(session, record, decision_of(True, by=by, comment=comment))
+            keep(session, record, decision_of(True, by=by, comment=comment, files=files))
         if record.has_deployment:
             return leave_to_worker(session, record, as_json=asked.as_json)
         return run_here(session, record.id, progress=asked.progress, as_json=asked.as_json)
@@ -115,7 +119,7 @@ def run_one(asked: Asked, *, step: str, force: bool) -> int:
             return code
         session.api.set_parameters(record.id, inputs.parameters())
         # In the record first, all at once; what is on the disk is removed when the flow begins (``Job.opened``).
-        gone = [f"{kind}__{n}" for n in range(position, len(record.steps) + 1) for kind in ("approval", "form")]
+        gone = [f"{kind}__{n}" for n in range(position, len(record.steps) + 1) for kind in ("approval", "form", "seen")]
         cleared = dict.fromkeys(gone) if complete else {}
         RecordWriter(session.api, record.id).set(
             **cleared, waiting=None, until=position, reset=position if complete else None

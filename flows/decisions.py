@@ -22,15 +22,18 @@ from tasks.shared.errors import SluiceError, TerminalError
 from tasks.shared.log import logger
 
 
-def answered(api: PrefectApi, job_id: str, form: str | None) -> Approval | None:
-    """The decision that somebody sent with the form whose answers are kept under ``form``."""
+def answered(api: PrefectApi, job_id: str, form: str | None, files: str) -> Approval | None:
+    """The decision that somebody sent with the form whose answers are kept under ``form``.
+
+    ``files`` is the digest of what the form was about.
+    """
     from flows import engine
 
     answer = engine.form_answer(api, job_id, form)
     if answer is None:
         return None
-    released = answer.decision == "release"
-    return Approval(approved=released, by=answer.by.strip(), comment=answer.comment, when=now(), where="ui")
+    yes, by = answer.decision == "release", answer.by.strip()
+    return Approval(approved=yes, by=by, comment=answer.comment, when=now(), where="ui", files=files)
 
 
 def settle(session: Session, job_id: str) -> JobRecord:
@@ -50,7 +53,8 @@ def settle(session: Session, job_id: str) -> JobRecord:
         return record
     decision = record.approvals.get(waiting.position)
     if decision is None and session.state_type(job_id) != "PAUSED":
-        decision = answered(session.api, job_id, record.forms.get(waiting.position))
+        seen = record.seen.get(waiting.position, "")
+        decision = answered(session.api, job_id, record.forms.get(waiting.position), seen)
         if decision is not None:
             writer.approve(waiting.position, decision)
     if decision is not None and not decision.approved:
@@ -87,14 +91,17 @@ def still_waiting(job_id: str, waiting: Waiting, *, err: bool) -> None:
     say("\n".join(where_to_look(waiting)), err=err)
 
 
-def decision_of(answer: bool, *, by: str | None, comment: str) -> Approval:
-    """A decision made with this command now, by the person that is named, else by the one who is logged in."""
+def decision_of(answer: bool, *, by: str | None, comment: str, files: str = "") -> Approval:
+    """A decision made with this command now, by the person that is named, else by the one who is logged in.
+
+    ``files`` is the digest of what it is made on.
+    """
     if by is None:
         try:
             by = getpass.getuser()
         except (KeyError, OSError):
             by = str(os.getuid())
-    return Approval(approved=answer, by=_text(by), comment=_text(comment), when=now(), where="cli")
+    return Approval(approved=answer, by=_text(by), comment=_text(comment), when=now(), where="cli", files=files)
 
 
 def _text(words: str) -> str:

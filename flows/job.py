@@ -24,16 +24,18 @@ from flows.journal import AnnouncedHandle, Journal
 from flows.lock import JobLock
 from flows.presenter import Presenter
 from flows.record import Approval, ErrorRecord, JobRecord, RecordedHandle, RecordWriter, StepRecord, Waiting, now
+from flows.seen import Sight, no_longer
 from flows.watch import CANCEL, Watcher
 from tasks import Step
 from tasks.extractor import preprocess
 from tasks.extractor.submission import begun
 from tasks.shared.errors import GateError, InputError, SluiceError
-from tasks.shared.inventory import Recorded, kept_at
+from tasks.shared.inventory import Inventory, Recorded, kept_at
 from tasks.shared.log import logger
 from tasks.shared.progress import Progress, RequestStats
 from tasks.shared.step import Decision, HandleStore, StepContext
 from tasks.shared.stop import Stop
+from tasks.wait.pause import wait_directory
 
 COUNTS = ("files", "resources_in", "resources_out", "bytes_in", "bytes_out", "output", "inventory")
 
@@ -65,6 +67,11 @@ class Job:
     approvals: dict[int, Approval] = field(default_factory=dict)
     forms: dict[int, str] = field(default_factory=dict)
     steps: dict[int, StepRecord] = field(default_factory=dict)
+    seen: dict[int, str] = field(default_factory=dict)
+    """The digest of what was there when a wait was parked."""
+    sight: Sight | None = None
+    there: Inventory = field(default_factory=lambda: Inventory(()))
+    again: tuple[str, ...] = ()
     until: int | None = None
     course: summary.Course = field(default_factory=summary.Course)
 
@@ -117,6 +124,7 @@ class Job:
                 journal=journal,
                 approvals=dict(record.approvals),
                 forms=dict(record.forms),
+                seen=dict(record.seen),
                 steps={step.position: known_step(step, directory) for step in record.steps},
                 until=record.until,
             )
@@ -182,7 +190,8 @@ class Job:
             crtdl=self.crtdl,
             patients=Path(self.inputs.patients) if self.inputs.patients else None,
             handle=handle or HandleStore(),
-            decision=Decision(**approval.model_dump()) if approval else None,
+            decision=Decision(**approval.model_dump(exclude={"files"})) if approval else None,
+            approved=self.there if approval and step.name == "wait" else None,
             progress=Progress(collector=self.journal.tell),
             stats=RequestStats(),
             stop=self.stop,
@@ -291,6 +300,29 @@ class Job:
         self.ended("failed", error=record)
         self.writer.set(error=record, progress=None, until=None)
 
+    def look(self, position: int, source: Source) -> None:
+        """Take in what there is to be seen at a wait that is not complete. Raises ``StorageError``, ``Stopped``."""
+        sight = Sight(self.directory.path, position, source.path, wait_directory(source.path))
+        approval = self.approvals.get(position)
+        before = sight.kept(approval.files if approval and approval.files else self.seen.get(position, ""))
+        if before is None and source.recorded is not None:
+            before = source.recorded.load()
+        self.there = sight.take(before.hash_of if before is not None else None, self.stop)
+        self.sight, self.again = sight, ()
+
+    def close_again(self, position: int) -> bool:
+        """Whether an approval does not cover what is there now. It counts no more then, and the wait asks again."""
+        approval = self.approvals[position]
+        if self.sight is None or not (why := no_longer(approval, self.sight, self.there)):
+            return False
+        logger.warning("step %d wait: the approval counts no more, the job waits again: %s", position, "; ".join(why))
+        # The answer of the form with it: it was for what that form was about.
+        self.writer.set(**{f"approval__{position}": None, f"form__{position}": None})
+        del self.approvals[position]
+        self.forms.pop(position, None)
+        self.again = why
+        return True
+
     def waits(self, position: int, directory: Path, looked_at: Path, form: str) -> Waiting:
         """Record where the job waits, before it is parked."""
         waiting = Waiting(
@@ -299,10 +331,13 @@ class Job:
             directory=str(directory),
             looked_at=str(looked_at),
             since=now(),
+            corrections=self.sight.corrections(self.there) if self.sight else (),
+            again=self.again,
         )
         # The key of the form is kept for each position: the answer is looked for there when the run goes on.
         self.steps[position] = self.steps[position].model_copy(update={"directory": directory.name})
         key: dict[str, Any] = {f"form__{position}": form}
+        key[f"seen__{position}"] = self.sight.keep(self.there) if self.sight else None
         self.unfinished(position, "waiting", waiting=waiting, **key)
         self.journal.tell(Wait(state="asked"))
         self.ended("waiting", waiting=waiting)

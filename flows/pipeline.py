@@ -179,8 +179,8 @@ def run_step(job: Job, position: int, step: Step, source: Source | None, *, depl
     """Run one step: its result, or the state in which the run ends here."""
     if job.stop.requested:
         return stopped(job, position, Stopped(job.stop.reason or "stopped"))
-    if step.name == "wait" and (rejection := decide(job, position)) is not None:
-        return rejection
+    if step.name == "wait" and (ended := decided(job, position, source)) is not None:
+        return ended
     context = job.context(position, step, source)
     with job.running(context):
         state: State[Any] = step.load().with_options(result_storage_key=job.directory.result_key(position, step.name))(
@@ -208,13 +208,23 @@ def run_step(job: Job, position: int, step: Step, source: Source | None, *, depl
     return result
 
 
+def decided(job: Job, position: int, source: Source | None) -> Outcome | None:
+    """Take in what there is to be seen at a wait, then look for the decision; the state in which the run ends here."""
+    if source is not None and job.steps[position].state != "completed":
+        try:
+            job.look(position, source)
+        except Stopped as reason:
+            return stopped(job, position, reason)
+    return decide(job, position)
+
+
 def decide(job: Job, position: int) -> Outcome | None:
     """Look for a person's decision at this wait; the state that ends the job when it was a no.
 
     A form answered in the UI becomes the record's approval here, once and for all.
     """
     if position not in job.approvals:
-        approval = answered(job.api, job.id, job.forms.get(position))
+        approval = answered(job.api, job.id, job.forms.get(position), job.seen.get(position, ""))
         if approval is not None:
             job.writer.approve(position, approval)
             job.approvals[position] = approval
@@ -222,6 +232,8 @@ def decide(job: Job, position: int) -> Outcome | None:
         elif position in job.forms:
             logger.warning("step %d wait: resumed without a decision and a name, so the job waits again", position)
     approval_now = job.approvals.get(position)
+    if approval_now is not None and approval_now.approved and job.close_again(position):
+        return None  # the wait parks the job
     if approval_now is not None:
         job.decided(position, approval_now)
     if approval_now is None or approval_now.approved:

@@ -78,10 +78,12 @@ class StepRecord(_Frozen):
 class Approval(_Frozen):
     """A person's decision at a ``wait``: kept with who, when and where, as ``pipeline status --json`` shows it.
 
-    Records of earlier versions have ``who`` for ``by``, and do not say where.
+    ``files`` is the digest of what it was made on. Records of earlier versions have ``who`` for ``by``, and do not say
+    where, nor on what.
     """
 
     approved: bool
+    files: str = ""
     by: str = ""
     when: str = ""
     comment: str = ""
@@ -107,13 +109,19 @@ APPROVAL_KEYS = ("approved", "by", "when", "comment", "where")
 
 
 class Waiting(_Frozen):
-    """Where a job waits and for what."""
+    """Where a job waits and for what.
+
+    ``corrections`` are the files that were in ``directory`` when it was parked, ``again`` is why an approval that was
+    given does not count any more; both a line each for a person.
+    """
 
     position: int
     step: str
     directory: str
     looked_at: str
     since: str
+    corrections: tuple[str, ...] = ()
+    again: tuple[str, ...] = ()
 
 
 class ErrorRecord(_Frozen):
@@ -171,6 +179,8 @@ class JobRecord(_Frozen):
     steps: tuple[StepRecord, ...] = ()
     approvals: dict[int, Approval] = Field(default_factory=dict)
     forms: dict[int, str] = Field(default_factory=dict)
+    seen: dict[int, str] = Field(default_factory=dict)
+    """The digest of what was there when a wait was parked."""
     waiting: Waiting | None = None
     error: ErrorRecord | None = None
     progress: ProgressRecord | None = None
@@ -197,6 +207,7 @@ class JobRecord(_Frozen):
             if (approval := _parse(Approval, labels.get(f"job.approval.{position}")))
         }
         forms = {p: str(form) for p in range(1, len(names) + 1) if (form := labels.get(f"job.form.{p}"))}
+        seen = {p: str(digest) for p in range(1, len(names) + 1) if (digest := labels.get(f"job.seen.{p}"))}
         directory = labels.get("job.directory") or None
         waiting = _parse(Waiting, labels.get("job.waiting"))
         state = job_state(run, directory)
@@ -223,6 +234,7 @@ class JobRecord(_Frozen):
             steps=steps,
             approvals=approvals,
             forms=forms,
+            seen=seen,
             waiting=waiting,
             error=_parse(ErrorRecord, labels.get("job.error")),
             progress=_parse(ProgressRecord, labels.get("job.progress")) if state is JobState.RUNNING else None,
@@ -406,7 +418,7 @@ class RecordWriter:
         self.set(**{f"step__{step.position}": step}, **also)
 
     def approve(self, position: int, approval: Approval) -> None:
-        """Keep a decision. It holds for this position for ever: the wait does not ask again."""
+        """Keep a decision. It holds for this position for as long as the files are those that it was made on."""
         self.set(**{f"approval__{position}": approval})
 
 

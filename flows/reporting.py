@@ -198,12 +198,19 @@ def _reconciliation(compared: Sequence[Compared]) -> str:
 def wait_description(waiting: Waiting, step_names: Sequence[str]) -> str:
     """What the resume form tells a person."""
     after = step_names[waiting.position : waiting.position + 1]
+    again = [f"  - {code(line)}" for line in waiting.again]
+    again = ["**It waits again**: what is there is not what was approved", "", *again, ""] if again else []
+    corrected = [f"  - {code(line)}" for line in waiting.corrections]
+    corrected = ["- **Corrected files** are there, and the next step reads only them:", *corrected] if corrected else []
     further = f"the job goes on with {code(after[0])}" if after else "the job is complete"
     return (
         f"The job waits at step {waiting.position} of {len(step_names)} for your decision.\n\n"
-        f"- **Look at** the files in {code(waiting.looked_at)}\n"
-        "- **To change something**, put corrected files where the next step reads them instead, "
-        f"into {code(waiting.directory)}\n"
+        + "".join(f"{line}\n" for line in again)
+        + f"- **Look at** the files in {code(waiting.looked_at)}\n"
+        + "".join(f"{line}\n" for line in corrected)
+        + "- **To change something**, put corrected files where the next step reads them instead, "
+        f"into {code(waiting.directory)}, and resume: the job waits once more, and lists them here\n"
+        "- **The decision is for the files that are there now**: if they change, the job waits once more\n"
         f"- **Decide**: *release*, {further}; *reject*, it ends as cancelled.\n"
     )
 

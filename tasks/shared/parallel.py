@@ -60,7 +60,11 @@ def for_each(items: Iterable[T], work: Callable[[T, Stop], None], *, threads: in
 
     with ThreadPoolExecutor(max_workers=max(1, threads), thread_name_prefix="sluice-file") as pool:
         futures = [pool.submit(one, item) for item in items]
-        wait(futures)
+        try:
+            wait(futures)
+        except BaseException:
+            together.request("interrupted")  # Ctrl-C: before the pool waits for its threads
+            raise
     failures = [error for error in map(Future.exception, futures) if error is not None]
     stop.check()
     for error in failures:

@@ -8,7 +8,7 @@ from typing import Any
 
 from config import PipelineConfig
 from tasks.shared.errors import ReconciliationError
-from tasks.shared.inventory import Recorded
+from tasks.shared.inventory import Inventory, Recorded
 from tasks.shared.progress import Progress, RequestStats
 from tasks.shared.stop import Stop
 
@@ -62,8 +62,9 @@ class StepContext:
     ``source`` is the directory the step reads (the output of the nearest earlier step that produces data,
     ``4-product.md`` §4); import steps have none. ``input`` is what the user named on the command line: a directory
     for ``local_import``, a URL for ``http_import``; ``None`` means the configuration decides. ``decision`` is for
-    ``wait`` only. ``expected_lines`` and ``expected_files`` are how many the step that wrote ``source`` says it wrote,
-    ``recorded`` is the inventory that it left; ``None`` from a version that left none.
+    ``wait`` only, and so is ``approved``, the files that it is about. ``expected_lines`` and ``expected_files`` are how
+    many the step that wrote ``source`` says it wrote, ``recorded`` is the inventory that it left; ``None`` from a
+    version that left none.
     """
 
     config: PipelineConfig
@@ -78,6 +79,7 @@ class StepContext:
     recorded: Recorded | None = None
     crtdl: Path | None = None
     decision: Decision | None = None
+    approved: Inventory | None = None
     patients: Path | None = None
     handle: HandleStore = field(default_factory=HandleStore)
     progress: Progress = field(default_factory=Progress)

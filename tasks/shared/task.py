@@ -19,8 +19,8 @@ from prefect.transactions import get_transaction
 
 from tasks.shared.blanked import SECRETS
 from tasks.shared.defects import translate_defect
-from tasks.shared.errors import SluiceError, Stopped
-from tasks.shared.inventory import kept_at, take
+from tasks.shared.errors import DataError, SluiceError, Stopped
+from tasks.shared.inventory import differences, kept_at, take
 from tasks.shared.ndjson import FileLedger
 from tasks.shared.progress import RequestStats
 from tasks.shared.step import Parked, StepContext, StepResult, reconcile
@@ -68,6 +68,12 @@ def leave_inventory(context: StepContext, done: StepResult) -> str | None:
         return facts.sha256 if facts is not None else None
 
     inventory = take(context.job_dir, [context.job_dir / done.output], stop=context.stop, known=known)
+    if context.approved is not None and context.approved.below(done.output) != inventory:
+        raise DataError(
+            "approval-outdated", "files changed between the approval and the check of them",
+            context="\n  ".join(differences(context.approved.below(done.output), inventory)),
+            hint="continue the job: it waits once more",
+        )  # fmt: skip
     inventory.save(kept_at(context.job_dir, context.position))
     return inventory.digest
 

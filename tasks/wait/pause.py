@@ -7,7 +7,7 @@ data files, else what the wait looked at. It fires once for each position.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from tasks.shared.data_directory import as_shown, is_no_data, left_alone_warning
@@ -28,7 +28,8 @@ def wait_directory(source: Path) -> Path:
 def run(context: StepContext) -> StepResult:
     """Prepare the directory and park; once approved, check what was put there and say what the next step reads.
 
-    An error loses nothing: the approval is in the record, and ``continue`` comes back here with it.
+    An error loses nothing: the run that goes on comes back here. With other files than the approval was for it is
+    without a decision then, and parks again.
 
     Raises:
         Parked: nobody has decided yet.
@@ -45,8 +46,8 @@ def run(context: StepContext) -> StepResult:
         raise storage_error(error, directory) from None
     if context.decision is None:
         raise Parked(directory)
-    corrected = data_files(directory)
-    notes = left_alone_warning(directory, _only_data(directory, corrected))
+    corrected, no_data = corrections(directory)
+    notes = left_alone_warning(directory, no_data)
     if not corrected:
         return StepResult(warnings=notes, details={"corrected": False})
     size = sum(map(_size, corrected))
@@ -77,11 +78,16 @@ def run(context: StepContext) -> StepResult:
     )
 
 
-def _only_data(directory: Path, data: Sequence[Path]) -> list[str]:
-    """Refuse what would be passed over in silence: somebody meant it to be read, and the old data would go on.
+def corrections(directory: Path) -> tuple[list[Path], list[str]]:
+    """The corrected files in a wait directory, and the names of what is no data there. Looks at names only.
 
-    What is no data is left alone: its names.
+    What would be passed over in silence is refused: somebody meant it to be read, and the old data would go on.
+
+    Raises:
+        DataError: ``wait-foreign-files``, ``name-clash``.
+        StorageError: the directory cannot be read.
     """
+    data = data_files(directory)
     expected = {file.name for file in data}
     no_data: list[str] = []
     foreign: list[str] = []
@@ -111,7 +117,7 @@ def _only_data(directory: Path, data: Sequence[Path]) -> list[str]:
             context=_listed(directory, clashing),
             hint="keep one of each, or rename them, then continue the job",
         )
-    return no_data
+    return data, no_data
 
 
 def _checked(file: Path, stop: Stop) -> int:

@@ -1,11 +1,11 @@
-"""Corrected files that cannot be used: the job fails, the approval stays, continue goes on (4-product.md §4, Wait)."""
+"""Corrected files that cannot be used: said before the decision, or in the step; mended, they are decided on anew."""
 
 import json
 
 LINE = json.dumps({"resourceType": "Patient", "id": "only-this"}) + "\n"
 
 
-def test_after_a_corrected_file_is_mended_continue_goes_on_without_asking_again(sluice, project, fhir):
+def test_after_a_corrected_file_is_mended_the_job_waits_for_a_decision_on_what_is_there_now(sluice, project, fhir):
     job = sluice("pipeline", "start", "config.yaml").job
     directory = project / "jobs" / job / "import_wait"
     (directory / "fixed.json").write_text(LINE)
@@ -13,14 +13,20 @@ def test_after_a_corrected_file_is_mended_continue_goes_on_without_asking_again(
     assert foreign.code == 1
     assert "error[wait-foreign-files]" in foreign.err
     assert "fixed.json" in foreign.err
+    assert json.loads(sluice("pipeline", "status", "config.yaml", job, "--json").out)["state"] == "waiting"
+
     (directory / "fixed.json").rename(directory / "fixed.ndjson")
     (directory / "fixed.ndjson").write_text(LINE + '{"family": Canaryperson}\n')
-    bad = sluice("pipeline", "continue", "config.yaml", job)
+    bad = sluice("pipeline", "continue", "config.yaml", job, "--approve")
     assert bad.code == 1
     assert "error[not-json]" in bad.err
     assert "fixed.ndjson:2" in bad.err
     assert "Canaryperson" not in bad.out + bad.err
-    assert fhir.total() == 0
+
     (directory / "fixed.ndjson").write_text(LINE)
-    assert sluice("pipeline", "continue", "config.yaml", job).code == 0
+    once_more = sluice("pipeline", "continue", "config.yaml", job)
+    assert once_more.code == 0, once_more.err
+    assert "changed: import_wait/fixed.ndjson" in once_more.out
+    assert fhir.total() == 0
+    assert sluice("pipeline", "continue", "config.yaml", job, "--approve").code == 0
     assert fhir.total() == 1

@@ -681,7 +681,8 @@ def test_a_command_that_dies_between_the_decision_and_the_resumption_has_decided
     """The record has the decision and the run is parked still, as such a command leaves it."""
     with parked(sluice, prefect, services, "decided, not resumed") as trial:
         trial.dies(parker(trial), idle=True)
-        RecordWriter(trial.prefect, trial.job).approve(2, Approval(approved=True, by="anna"))
+        decision = Approval(approved=True, by="anna", files=trial.record().seen[2])
+        RecordWriter(trial.prefect, trial.job).approve(2, decision)
         trial.go_on(lapses=False)
     assert trial.record().approvals[2].by == "anna"
 

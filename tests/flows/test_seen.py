@@ -1,0 +1,169 @@
+"""An approval is for what was seen (4-product.md §2): whatever changes afterwards closes the gate again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.job import Job, Source
+from flows.pipeline import decide, decided
+from flows.record import Approval, Waiting
+from flows.reporting import wait_description
+from flows.seen import OF_AN_EARLIER_VERSION, told
+from tests.conftest import ask_prefect
+from tests.flows.test_job_events import job  # noqa: F401 - a fixture
+
+LINE = b'{"resourceType":"Patient","id":"only-this"}\n'
+
+
+class Waits:
+    """A job that waits at step 3 over ``import/``, in one process; what a run does there is ``again()``."""
+
+    def __init__(self, job: Job) -> None:  # noqa: F811
+        self.job = job
+        self.labels: dict[str, Any] = {}
+        self.input = job.directory.path / "import"
+        self.input.mkdir()
+        (self.input / "a.ndjson").write_bytes(LINE)
+        self.corrections = job.directory.path / "import_wait"
+        self.corrections.mkdir()
+        job.writer.set = lambda **labels: self.labels.update(labels)  # type: ignore[method-assign]
+        self.look()
+        self.park()
+
+    def look(self) -> None:
+        self.job.look(3, Source(self.input, 1))
+
+    def park(self) -> Waiting:
+        waiting = self.job.waits(3, self.corrections, self.input, "form")
+        self.job.seen[3] = self.labels["seen__3"]
+        return waiting
+
+    def approve(self) -> None:
+        self.look()
+        assert self.job.sight is not None
+        self.job.approvals[3] = Approval(approved=True, files=self.job.sight.keep(self.job.there))
+
+    def again(self) -> bool:
+        """Whether the approval still counts when the run goes on."""
+        assert decided(self.job, 3, Source(self.input, 1)) is None
+        return 3 in self.job.approvals
+
+
+@pytest.fixture
+def waits(job: Job) -> Waits:  # noqa: F811
+    return Waits(job)
+
+
+def test_what_is_as_it_was_at_the_decision_goes_on(waits: Waits) -> None:
+    waits.approve()
+    assert waits.again()
+
+
+def test_corrections_that_were_there_at_the_decision_are_covered(waits: Waits) -> None:
+    (waits.corrections / "a.ndjson").write_bytes(LINE * 2)
+    waits.approve()
+    assert waits.again()
+    assert waits.job.context(3, _step(), Source(waits.input, 1)).approved == waits.job.there
+
+
+MEDDLING: dict[str, Callable[[Waits], object]] = {
+    "changed: import/a.ndjson": lambda w: (w.input / "a.ndjson").write_bytes(LINE.replace(b"only", b"0nly")),
+    "removed: import/a.ndjson": lambda w: (w.input / "a.ndjson").unlink(),
+    "added: import/b.ndjson": lambda w: (w.input / "b.ndjson").write_bytes(b"{}\n"),
+    "added: import_wait/a.ndjson": lambda w: (w.corrections / "a.ndjson").write_bytes(b"{}\n"),
+}
+
+
+@pytest.mark.parametrize("what", list(MEDDLING))
+def test_what_changed_after_the_decision_closes_the_gate_again_and_is_named(
+    waits: Waits, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    waits.approve()
+    MEDDLING[what](waits)
+    assert not waits.again()
+    assert (waits.labels["approval__3"], waits.labels["form__3"]) == (None, None)
+    assert f"the approval counts no more, the job waits again: {what}" in caplog.text
+    waiting = waits.park()
+    assert waiting.again == (what,)
+    assert f"    {what}" in told(waiting)
+    assert f"`{what}`" in wait_description(waiting, waits.job.step_names)
+    waits.approve()
+    assert waits.again()
+
+
+def test_what_is_no_data_may_come_and_go(waits: Waits) -> None:
+    waits.approve()
+    (waits.corrections / "NOTES.txt").write_text("x")
+    assert waits.again()
+
+
+def test_an_approval_of_a_version_without_hashes_covers_nothing(waits: Waits) -> None:
+    waits.job.approvals[3] = Approval(approved=True)
+    assert not waits.again()
+    assert waits.park().again == (OF_AN_EARLIER_VERSION,)
+
+
+def test_a_list_of_files_that_was_changed_too_hides_nothing(waits: Waits) -> None:
+    waits.approve()
+    (waits.input / "a.ndjson").write_bytes(LINE * 2)
+    assert waits.job.sight is not None
+    waits.look()
+    waits.job.sight.keep(waits.job.there)
+    assert not waits.again()
+
+
+def test_a_rejection_needs_no_files(waits: Waits) -> None:
+    waits.job.approvals[3] = Approval(approved=False)
+    assert decide(waits.job, 3) is not None
+
+
+def test_corrections_that_are_there_when_it_is_parked_are_listed(waits: Waits) -> None:
+    (waits.corrections / "fixed.ndjson").write_bytes(LINE)
+    waits.look()
+    waiting = waits.park()
+    assert waiting.corrections == ("fixed.ndjson, 44 B",)
+    assert "fixed.ndjson" in wait_description(waiting, waits.job.step_names)
+    assert "    fixed.ndjson, 44 B" in told(waiting)
+
+
+def _step() -> Any:
+    from tasks import CATALOGUE
+
+    return CATALOGUE["wait"]
+
+
+def status(sluice: Any, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(sluice("pipeline", "status", "config.yaml", name, "--json").out)
+    return found
+
+
+def test_a_form_answered_in_the_ui_covers_what_it_showed_and_not_what_was_put_there_afterwards(
+    sluice: Any, project: Path, fhir: Any, prefect_api: str
+) -> None:
+    name = sluice("pipeline", "start", "config.yaml").job
+    directory = project / "jobs" / name
+    (directory / "import_wait" / "fixed.ndjson").write_bytes(LINE)
+    ask_prefect("POST", f"{prefect_api}/flow_runs/{name}/resume", {"run_input": ANSWER})
+    once_more = sluice("pipeline", "continue", "config.yaml", name)
+    assert once_more.code == 0, once_more.err
+    assert "it waits again: what is there is not what was approved" in once_more.out
+    assert "added: import_wait/fixed.ndjson" in once_more.out
+    assert status(sluice, name)["state"] == "waiting"
+    assert "approved by" not in sluice("pipeline", "status", "config.yaml", name).out
+    assert "the approval counts no more" in (directory / "job.log").read_text()
+    assert fhir.total() == 0
+
+    ask_prefect("POST", f"{prefect_api}/flow_runs/{name}/resume", {"run_input": ANSWER})
+    done = sluice("pipeline", "continue", "config.yaml", name)
+    assert done.code == 0, done.err
+    assert fhir.total() == 1
+    for kept in ("1-inventory.ndjson", "2-inventory.ndjson", "2-seen.ndjson"):
+        assert (directory / ".results" / kept).stat().st_mode & 0o777 == 0o600
+
+
+ANSWER = {"decision": "release", "by": "Anna"}
