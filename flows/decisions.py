@@ -16,6 +16,7 @@ from flows.destinations import destinations
 from flows.directory import JobDirectory
 from flows.output import one_line, say
 from flows.record import Approval, ErrorRecord, JobRecord, JobState, RecordWriter, Waiting, now
+from flows.seen import reader, to_be_read
 from flows.session import Session
 from flows.status import where_to_look
 from tasks.shared.errors import SluiceError, TerminalError
@@ -69,13 +70,8 @@ def on_terminal() -> bool:
 
 def ask(waiting: Waiting, config: PipelineConfig, *, err: bool) -> bool:
     """Show what the next step will read and where it goes from there, and ask whether it may."""
-    from tasks.shared.ndjson import data_files
-
-    directory = Path(waiting.directory)
-    corrected = data_files(directory) if directory.is_dir() else []
-    source = directory if corrected else Path(waiting.looked_at)
-    files = corrected or data_files(source)
-    say(f"step {waiting.position} waits since {waiting.since}; the next step will read {source}:", err=err)
+    source, files = to_be_read(waiting)
+    say(f"step {waiting.position} waits since {waiting.since}; {reader(waiting)} will read {source}:", err=err)
     for file in files[:20]:
         say(f"  {one_line(file.name)}  {file.stat().st_size:,} bytes", err=err)
     if len(files) > 20:

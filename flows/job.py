@@ -25,6 +25,7 @@ from flows.lock import JobLock
 from flows.presenter import Presenter
 from flows.record import Approval, ErrorRecord, JobRecord, RecordedHandle, RecordWriter, StepRecord, Waiting, now
 from flows.seen import Sight, no_longer
+from flows.sources import Source, Sources
 from flows.watch import CANCEL, Watcher
 from tasks import Step
 from tasks.extractor import preprocess
@@ -33,22 +34,11 @@ from tasks.shared.errors import GateError, InputError, SluiceError
 from tasks.shared.inventory import Inventory, Recorded, kept_at
 from tasks.shared.log import logger
 from tasks.shared.progress import Progress, RequestStats
-from tasks.shared.step import Decision, HandleStore, StepContext
+from tasks.shared.step import Corrections, Decision, HandleStore, StepContext
 from tasks.shared.stop import Stop
 from tasks.wait.pause import wait_directory
 
 COUNTS = ("files", "resources_in", "resources_out", "bytes_in", "bytes_out", "output", "inventory")
-
-
-@dataclass(frozen=True)
-class Source:
-    """Data a step reads: the directory, what the step that wrote it counted and listed, and what the data are."""
-
-    path: Path
-    lines: int | None
-    tables: bool = False
-    files: int | None = None
-    recorded: Recorded | None = None
 
 
 @dataclass
@@ -192,6 +182,7 @@ class Job:
             handle=handle or HandleStore(),
             decision=Decision(**approval.model_dump(exclude={"files"})) if approval else None,
             approved=self.there if approval and step.name == "wait" else None,
+            corrections=self.sight.corrections if self.sight and step.name == "wait" else Corrections.NDJSON,
             progress=Progress(collector=self.journal.tell),
             stats=RequestStats(),
             stop=self.stop,
@@ -300,9 +291,18 @@ class Job:
         self.ended("failed", error=record)
         self.writer.set(error=record, progress=None, until=None)
 
-    def look(self, position: int, source: Source) -> None:
-        """Take in what there is to be seen at a wait that is not complete. Raises ``StorageError``, ``Stopped``."""
-        sight = Sight(self.directory.path, position, source.path, wait_directory(source.path))
+    def look(self, position: int, source: Source, sources: Sources) -> None:
+        """Take in what there is to be seen at a wait that is not complete.
+
+        Raises:
+            StorageError: something cannot be read.
+            Stopped: somebody asked.
+        """
+        leaving = sources.leaving(position)
+        sight = Sight(
+            self.directory.path, position, source.path, wait_directory(source.path),
+            leaving.path if leaving is not None else None, sources.corrections(position),
+        )  # fmt: skip
         approval = self.approvals.get(position)
         before = sight.kept(approval.files if approval and approval.files else self.seen.get(position, ""))
         if before is None and source.recorded is not None:
@@ -311,9 +311,15 @@ class Job:
         self.sight, self.again = sight, ()
 
     def close_again(self, position: int) -> bool:
-        """Whether an approval does not cover what is there now. It counts no more then, and the wait asks again."""
-        approval = self.approvals[position]
-        if self.sight is None or not (why := no_longer(approval, self.sight, self.there)):
+        """Whether an approval does not cover what is there now. It counts no more then, and the wait asks again.
+
+        Raises:
+            DataError: corrected files are there that could not be used, by their names alone.
+        """
+        if self.sight is None:
+            return False
+        self.sight.check()
+        if not (why := no_longer(self.approvals[position], self.sight, self.there)):
             return False
         logger.warning("step %d wait: the approval counts no more, the job waits again: %s", position, "; ".join(why))
         # The answer of the form with it: it was for what that form was about.
@@ -331,9 +337,10 @@ class Job:
             directory=str(directory),
             looked_at=str(looked_at),
             since=now(),
-            corrections=self.sight.corrections(self.there) if self.sight else (),
             again=self.again,
         )
+        if self.sight:
+            waiting = self.sight.shown(waiting, self.there)
         # The key of the form is kept for each position: the answer is looked for there when the run goes on.
         self.steps[position] = self.steps[position].model_copy(update={"directory": directory.name})
         key: dict[str, Any] = {f"form__{position}": form}

@@ -20,12 +20,13 @@ from flows import engine, gate, presenter, reporting
 from flows.api import FLOW_NAME, PrefectApi
 from flows.decisions import answered, rejected
 from flows.inputs import JobInputs
-from flows.job import Job, Source, config_error, job_name
+from flows.job import Job, config_error, job_name
 from flows.lock import JobBusyError
 from flows.preflight import preflight, worst
 from flows.record import ErrorRecord, RecordWriter
 from flows.server_watch import last_words
 from flows.signals import signals
+from flows.sources import Source, Sources
 from flows.watch import CANCEL, cancel_asked, end_now
 from tasks import CATALOGUE, Step
 from tasks.shared.defects import translate_defect
@@ -152,18 +153,17 @@ def run(job: Job, *, deployed: bool) -> Outcome:
             show(job, "failed")
             return Failed(message="\n".join(finding.render() for finding in findings))
     show(job, "running")
-    source: Source | None = None
-    resources: Source | None = None  # the same, or the NDJSON that flattening read
+    sources = Sources(job.step_names, job.config.services.send.send_as)
     for position, name in enumerate(job.step_names, start=1):
         step = CATALOGUE[name]
-        reads = resources if name == "send" and job.config.services.send.send_as == "direct_resource_load" else source
-        result = run_step(job, position, step, reads, deployed=deployed)
+        if step.name == "wait" and (ended := decided(job, position, sources)) is not None:
+            return ended
+        result = run_step(job, position, step, sources.read_by(name), deployed=deployed)
         if not isinstance(result, dict):
             return result
         if result.get("output"):
-            tables = name == "flattening" or (name == "wait" and source is not None and source.tables)
-            source = job.written(position, result, tables=tables)
-            resources = resources if tables else source
+            tables = name == "flattening" or (name == "wait" and sources.newest is not None and sources.newest.tables)
+            sources.wrote(job.written(position, result, tables=tables))
         if job.until == position and position < len(job.step_names):
             job.writer.set(until=None, stopped_by=None)
             job.ended("stopped", reason="alone")
@@ -179,8 +179,6 @@ def run_step(job: Job, position: int, step: Step, source: Source | None, *, depl
     """Run one step: its result, or the state in which the run ends here."""
     if job.stop.requested:
         return stopped(job, position, Stopped(job.stop.reason or "stopped"))
-    if step.name == "wait" and (ended := decided(job, position, source)) is not None:
-        return ended
     context = job.context(position, step, source)
     with job.running(context):
         state: State[Any] = step.load().with_options(result_storage_key=job.directory.result_key(position, step.name))(
@@ -192,10 +190,7 @@ def run_step(job: Job, position: int, step: Step, source: Source | None, *, depl
     if isinstance(outcome, Stopped):
         return stopped(job, position, outcome)
     if isinstance(outcome, SluiceError):
-        job.failed(position, outcome)
-        reporting.failure_table(job.api, job.id, position, step.name, outcome)
-        show(job, "failed")
-        return Failed(message=f"{step.name}: {outcome.render()}")
+        return failed(job, position, outcome)
     result: dict[str, Any] = outcome
     job.finished(position, result)
     if step.name == "validation":
@@ -208,14 +203,25 @@ def run_step(job: Job, position: int, step: Step, source: Source | None, *, depl
     return result
 
 
-def decided(job: Job, position: int, source: Source | None) -> Outcome | None:
+def failed(job: Job, position: int, error: SluiceError) -> Outcome:
+    """Record that a step failed; the state in which the run ends."""
+    name = job.step_names[position - 1]
+    job.failed(position, error)
+    reporting.failure_table(job.api, job.id, position, name, error)
+    show(job, "failed")
+    return Failed(message=f"{name}: {error.render()}")
+
+
+def decided(job: Job, position: int, sources: Sources) -> Outcome | None:
     """Take in what there is to be seen at a wait, then look for the decision; the state in which the run ends here."""
-    if source is not None and job.steps[position].state != "completed":
-        try:
-            job.look(position, source)
-        except Stopped as reason:
-            return stopped(job, position, reason)
-    return decide(job, position)
+    try:
+        if sources.newest is not None and job.steps[position].state != "completed":
+            job.look(position, sources.newest, sources)
+        return decide(job, position)
+    except Stopped as reason:
+        return stopped(job, position, reason)
+    except SluiceError as error:
+        return failed(job, position, error)
 
 
 def decide(job: Job, position: int) -> Outcome | None:

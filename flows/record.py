@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from flows.api import Json, Label, PrefectApi
 from flows.lock import is_held, last_taken
 from tasks.shared.errors import SluiceError
-from tasks.shared.step import Handle, HandleStore
+from tasks.shared.step import Corrections, Handle, HandleStore
 
 TAKEN_UP = timedelta(minutes=10)
 """How long a run may be Pending in Prefect: a worker has taken it up and starts it. After that its machine is gone."""
@@ -111,8 +111,10 @@ APPROVAL_KEYS = ("approved", "by", "when", "comment", "where")
 class Waiting(_Frozen):
     """Where a job waits and for what.
 
-    ``corrections`` are the files that were in ``directory`` when it was parked, ``again`` is why an approval that was
-    given does not count any more; both a line each for a person.
+    ``reads`` is the directory that the next step read if it went on as it was parked, ``files`` what is there, a line
+    each for a person. ``leaves`` is what ``send`` will read, unless corrections take its place; ``None`` when a step
+    before it makes other data. ``corrections`` says which corrected files can be taken, ``again`` why an approval that
+    was given does not count any more, a line each.
     """
 
     position: int
@@ -120,7 +122,10 @@ class Waiting(_Frozen):
     directory: str
     looked_at: str
     since: str
-    corrections: tuple[str, ...] = ()
+    reads: str | None = None
+    files: tuple[str, ...] = ()
+    leaves: str | None = None
+    corrections: Corrections = Corrections.NDJSON
     again: tuple[str, ...] = ()
 
 

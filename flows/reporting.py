@@ -16,6 +16,7 @@ from flows.record import JobRecord, StepRecord, Waiting
 from flows.summary import Compared
 from flows.watch import artifact_key, human_bytes, human_seconds
 from tasks.shared.errors import SluiceError
+from tasks.shared.step import Corrections
 
 COLUMNS = (
     "#",
@@ -198,20 +199,37 @@ def _reconciliation(compared: Sequence[Compared]) -> str:
 def wait_description(waiting: Waiting, step_names: Sequence[str]) -> str:
     """What the resume form tells a person."""
     after = step_names[waiting.position : waiting.position + 1]
-    again = [f"  - {code(line)}" for line in waiting.again]
-    again = ["**It waits again**: what is there is not what was approved", "", *again, ""] if again else []
-    corrected = [f"  - {code(line)}" for line in waiting.corrections]
-    corrected = ["- **Corrected files** are there, and the next step reads only them:", *corrected] if corrected else []
     further = f"the job goes on with {code(after[0])}" if after else "the job is complete"
+    lines = [f"The job waits at step {waiting.position} of {len(step_names)} for your decision.", ""]
+    if waiting.again:
+        lines += ["**It waits again**: what is there is not what was approved", "", *_items(waiting.again), ""]
+    lines += [f"- **Look at** the files in {code(waiting.looked_at)}"]
+    if waiting.reads:
+        which = "the corrected files" if waiting.reads == waiting.directory else "these files"
+        reader = "**What leaves**: `send`" if waiting.leaves else "**Goes on with**: the next step"
+        lines += [f"- {reader} reads {which} in {code(waiting.reads)}"]
+        lines += [f"  {line}" for line in _items(waiting.files)]
+    lines += [
+        f"- **To change something**, {_change(waiting)}",
+        "- **The decision is for the files that are there now**: if they change, the job waits once more",
+        f"- **Decide**: *release*, {further}; *reject*, it ends as cancelled.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _items(lines: Sequence[str]) -> list[str]:
+    return [f"- {code(line)}" for line in lines]
+
+
+def _change(waiting: Waiting) -> str:
+    """Where corrected files go, and which."""
+    place = code(waiting.directory)
+    if waiting.corrections is Corrections.NOT_SENT:
+        return f"use a wait in front of `flattening`: tables in {place} would not be sent"
+    kind = "tables" if waiting.corrections is Corrections.TABLES else "files"
     return (
-        f"The job waits at step {waiting.position} of {len(step_names)} for your decision.\n\n"
-        + "".join(f"{line}\n" for line in again)
-        + f"- **Look at** the files in {code(waiting.looked_at)}\n"
-        + "".join(f"{line}\n" for line in corrected)
-        + "- **To change something**, put corrected files where the next step reads them instead, "
-        f"into {code(waiting.directory)}, and resume: the job waits once more, and lists them here\n"
-        "- **The decision is for the files that are there now**: if they change, the job waits once more\n"
-        f"- **Decide**: *release*, {further}; *reject*, it ends as cancelled.\n"
+        f"put corrected {kind} where the next step reads them instead, into {place}, and resume: the job waits once "
+        "more, and lists them here"
     )
 
 

@@ -16,8 +16,9 @@ from flows.record import Approval, JobRecord, Waiting
 from flows.watch import human_bytes
 from tasks.shared.data_directory import as_shown, finished_files
 from tasks.shared.inventory import Inventory, Known, differences, load, take
+from tasks.shared.step import Corrections
 from tasks.shared.stop import Stop
-from tasks.wait.pause import corrections
+from tasks.wait.pause import corrected_files
 
 _WORTH_A_WORD = 256_000_000
 """Bytes that a person may have to wait for."""
@@ -27,17 +28,30 @@ OF_AN_EARLIER_VERSION = "the decision does not say for which files it was"
 
 @dataclass(frozen=True)
 class Sight:
-    """What there is to be seen at the wait at ``position``: what it looks at, and the directory for corrections."""
+    """What there is to be seen at the wait at ``position``.
+
+    What it looks at, the directory for corrections, what leaves (with a direct load behind flattening not what it looks
+    at), and which corrections it can take.
+    """
 
     job_dir: Path
     position: int
     looked_at: Path
     directory: Path
+    leaves: Path | None = None
+    corrections: Corrections = Corrections.NDJSON
 
     @classmethod
     def of(cls, job_dir: Path, waiting: Waiting) -> Sight:
         """Where the record says that a job waits."""
-        return cls(job_dir, waiting.position, Path(waiting.looked_at), Path(waiting.directory))
+        leaves = Path(waiting.leaves) if waiting.leaves else None
+        places = Path(waiting.looked_at), Path(waiting.directory), leaves
+        return cls(job_dir, waiting.position, *places, waiting.corrections)
+
+    def check(self) -> None:
+        """The corrected files can be used, by their names. Raises ``DataError`` and ``StorageError``."""
+        if self.directory.is_dir():
+            corrected_files(self.directory, self.corrections)
 
     def take(self, known: Known | None, stop: Stop) -> Inventory:
         """The files that are there now. Raises ``StorageError`` and ``Stopped``."""
@@ -52,10 +66,17 @@ class Sight:
         """What was seen under this digest, if it is still known."""
         return load(self._kept, digest)
 
-    def corrections(self, inventory: Inventory) -> tuple[str, ...]:
-        """The corrected files, for a person: the first twenty."""
-        found = inventory.below(self.directory.name).entries
-        return tuple(as_shown(f"{Path(entry.name).name}, {human_bytes(entry.size)}" for entry in found))
+    def shown(self, waiting: Waiting, there: Inventory) -> Waiting:
+        """The wait with what would be read if it went on now, for a person: the first twenty files."""
+        place = self.leaves or self.looked_at
+        if self.corrections is not Corrections.NOT_SENT and there.below(self.directory.name).entries:
+            place = self.directory
+        found = there.below(place.name).entries
+        files = tuple(as_shown(f"{entry.name.partition('/')[2]}, {human_bytes(entry.size)}" for entry in found))
+        leaves = str(self.leaves) if self.leaves else None
+        return waiting.model_copy(
+            update={"reads": str(place), "files": files, "leaves": leaves, "corrections": self.corrections}
+        )
 
     @property
     def bytes(self) -> int:
@@ -64,7 +85,7 @@ class Sight:
 
     @property
     def _folders(self) -> list[Path]:
-        return [self.looked_at, self.directory]
+        return [self.looked_at, self.directory, *([self.leaves] if self.leaves else [])]
 
     @property
     def _kept(self) -> Path:
@@ -85,21 +106,44 @@ def at_decision(job_dir: Path, record: JobRecord, waiting: Waiting) -> str:
     """The digest of what is there at this moment, for an approval that is about to be given.
 
     Raises:
-        DataError: corrected files could not be used, by their names alone (``pause.corrections``): nothing is decided.
+        DataError: corrected files could not be used, by their names alone: nothing is decided.
         StorageError: something cannot be read.
     """
     sight = Sight.of(job_dir, waiting)
-    if sight.directory.is_dir():
-        corrections(sight.directory)
+    sight.check()
     if (size := sight.bytes) > _WORTH_A_WORD:
         say(f"reading the files that the decision is for, {human_bytes(size)} at most", err=True)
     before = sight.kept(record.seen.get(waiting.position, ""))
     return sight.keep(sight.take(before.hash_of if before is not None else None, Stop()))
 
 
+def reader(waiting: Waiting) -> str:
+    """Who reads the files of a wait."""
+    return "send" if waiting.leaves else "the next step"
+
+
 def told(waiting: Waiting) -> list[str]:
-    """What a person must know beside where to look: why the job waits again, and what would be read instead."""
+    """What a person must know beside where to look: why the job waits again, and which files are read, or leave."""
     lines = ["  it waits again: what is there is not what was approved"] if waiting.again else []
     lines += [f"    {line}" for line in waiting.again]
-    lines += ["  corrected files are there, and the next step reads only them:"] if waiting.corrections else []
-    return lines + [f"    {line}" for line in waiting.corrections]
+    if waiting.reads:
+        which = "the corrected files" if waiting.reads == waiting.directory else "these files"
+        lines += [f"  {reader(waiting)} will read {which} in {waiting.reads}"]
+        lines += [f"    {file}" for file in waiting.files]
+    return lines
+
+
+def to_be_read(waiting: Waiting) -> tuple[Path, list[Path]]:
+    """The directory that would be read if the job went on now, and the files in it."""
+    directory = Path(waiting.directory)
+    corrected = [] if waiting.corrections is Corrections.NOT_SENT else list(finished_files(directory))
+    place = directory if corrected else Path(waiting.leaves or waiting.looked_at)
+    return place, corrected or list(finished_files(place))
+
+
+def correction_words(waiting: Waiting) -> str:
+    """Where corrected files go, and which."""
+    if waiting.corrections is Corrections.NOT_SENT:
+        return f"  tables in {waiting.directory} would not be sent: correct the NDJSON at a wait in front of flattening"
+    kind = "tables" if waiting.corrections is Corrections.TABLES else "files"
+    return f"  corrected {kind} go into {waiting.directory}"

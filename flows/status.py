@@ -12,7 +12,7 @@ from config import load_config
 from flows.output import one_line, say, write
 from flows.record import JobRecord, JobState, Waiting
 from flows.reporting import summary
-from flows.seen import told
+from flows.seen import correction_words, told
 from flows.session import dump, has_any_job, opened
 from flows.watch import human_seconds
 
@@ -56,7 +56,7 @@ def text(record: JobRecord) -> str:
 
 def where_to_look(waiting: Waiting) -> list[str]:
     """What somebody who decides looks at, and where corrections go."""
-    return [f"  look at {waiting.looked_at}", f"  corrected files go into {waiting.directory}", *told(waiting)]
+    return [f"  look at {waiting.looked_at}", correction_words(waiting), *told(waiting)]
 
 
 def continue_hint(record: JobRecord) -> str:

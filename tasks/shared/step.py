@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,14 @@ from tasks.shared.errors import ReconciliationError
 from tasks.shared.inventory import Inventory, Recorded
 from tasks.shared.progress import Progress, RequestStats
 from tasks.shared.stop import Stop
+
+
+class Corrections(StrEnum):
+    """Which corrected files a ``wait`` can take: those of the kind it looks at, or none that would be sent."""
+
+    NDJSON = "ndjson"
+    TABLES = "tables"
+    NOT_SENT = "not sent"
 
 
 @dataclass(frozen=True)
@@ -62,9 +71,9 @@ class StepContext:
     ``source`` is the directory the step reads (the output of the nearest earlier step that produces data,
     ``4-product.md`` §4); import steps have none. ``input`` is what the user named on the command line: a directory
     for ``local_import``, a URL for ``http_import``; ``None`` means the configuration decides. ``decision`` is for
-    ``wait`` only, and so is ``approved``, the files that it is about. ``expected_lines`` and ``expected_files`` are how
-    many the step that wrote ``source`` says it wrote, ``recorded`` is the inventory that it left; ``None`` from a
-    version that left none.
+    ``wait`` only, and so are ``approved``, the files that it is about, and ``corrections``. ``expected_lines`` and
+    ``expected_files`` are how many the step that wrote ``source`` says it wrote, ``recorded`` is the inventory that it
+    left; ``None`` from a version that left none.
     """
 
     config: PipelineConfig
@@ -80,6 +89,7 @@ class StepContext:
     crtdl: Path | None = None
     decision: Decision | None = None
     approved: Inventory | None = None
+    corrections: Corrections = Corrections.NDJSON
     patients: Path | None = None
     handle: HandleStore = field(default_factory=HandleStore)
     progress: Progress = field(default_factory=Progress)

@@ -1,23 +1,25 @@
 """``wait``: stop for a person who looks at the data, and go on with the data as that person left it.
 
 ``4-product.md`` §4: ``<source>_wait/`` is an empty directory for corrected files. The next step reads it if it holds
-data files, else what the wait looked at. It fires once for each position.
+data files, else what the wait looked at. Behind ``flattening`` these are tables. It fires once for each position.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Final
 
 from tasks.shared.data_directory import as_shown, is_no_data, left_alone_warning
 from tasks.shared.errors import DataError
 from tasks.shared.ndjson import LineCheck, base_name, data_files, storage_error
 from tasks.shared.ndjson.reader import open_content
-from tasks.shared.step import Parked, StepContext, StepResult
+from tasks.shared.step import Corrections, Parked, StepContext, StepResult
 from tasks.shared.stop import Stop
 
 _PIECE = 1 << 18
+_TABLES: Final = frozenset({".csv", ".parquet"})
 
 
 def wait_directory(source: Path) -> Path:
@@ -33,9 +35,10 @@ def run(context: StepContext) -> StepResult:
 
     Raises:
         Parked: nobody has decided yet.
-        DataError: the directory holds something that is no data file (``wait-foreign-files``), two forms of one file
-            (``name-clash``), a file without a resource (``empty-file``) or one that is no NDJSON (``not-json``,
-            ``not-object``, ``not-utf8`` with ``file:line``; ``zst-truncated``, ``zst-corrupt``).
+        DataError: the directory holds something that would not be read (``wait-foreign-files``) or not sent
+            (``corrections-not-sent``), two forms of one file (``name-clash``), a file without a resource
+            (``empty-file``) or one that is no NDJSON (``not-json``, ``not-object``, ``not-utf8`` with ``file:line``;
+            ``zst-truncated``, ``zst-corrupt``).
         StorageError: the directory cannot be made or read.
         Stopped: somebody asked.
     """
@@ -46,7 +49,8 @@ def run(context: StepContext) -> StepResult:
         raise storage_error(error, directory) from None
     if context.decision is None:
         raise Parked(directory)
-    corrected, no_data = corrections(directory)
+    corrected, no_data = corrected_files(directory, context.corrections)
+    tables = context.corrections is Corrections.TABLES
     notes = left_alone_warning(directory, no_data)
     if not corrected:
         return StepResult(warnings=notes, details={"corrected": False})
@@ -55,22 +59,22 @@ def run(context: StepContext) -> StepResult:
     lines = 0
     empty: list[str] = []
     for file in corrected:
-        count = _checked(file, context.stop)
-        if not count:
+        count = 0 if tables else _checked(file, context.stop)
+        if not (_size(file) if tables else count):
             empty.append(file.name)
         lines += count
         context.progress.add(files=1, bytes=_size(file), resources=count)
     if empty:
         raise DataError(
             "empty-file",
-            "there is not a single resource in a corrected file",
+            f"there is not a single {'line' if tables else 'resource'} in a corrected file",
             context=_listed(directory, empty),
             hint="complete it, or remove it if its data is to be left out, then continue the job",
         )
     return StepResult(
         files=len(corrected),
-        resources_out=lines,
-        lines_out=lines,
+        resources_out=None if tables else lines,
+        lines_out=None if tables else lines,
         bytes_out=size,
         output=directory.name,
         warnings=notes,
@@ -78,16 +82,16 @@ def run(context: StepContext) -> StepResult:
     )
 
 
-def corrections(directory: Path) -> tuple[list[Path], list[str]]:
+def corrected_files(directory: Path, kind: Corrections) -> tuple[list[Path], list[str]]:
     """The corrected files in a wait directory, and the names of what is no data there. Looks at names only.
 
     What would be passed over in silence is refused: somebody meant it to be read, and the old data would go on.
 
     Raises:
-        DataError: ``wait-foreign-files``, ``name-clash``.
+        DataError: ``corrections-not-sent``, ``wait-foreign-files``, ``name-clash``.
         StorageError: the directory cannot be read.
     """
-    data = data_files(directory)
+    data = _FILES_OF[kind](directory)
     expected = {file.name for file in data}
     no_data: list[str] = []
     foreign: list[str] = []
@@ -98,13 +102,22 @@ def corrections(directory: Path) -> tuple[list[Path], list[str]]:
                 (no_data if hidden or (is_no_data(path.name) and not path.is_dir()) else foreign).append(path.name)
     except OSError as error:
         raise storage_error(error, directory) from None
+    if foreign and kind is Corrections.NOT_SENT:
+        raise DataError(
+            "corrections-not-sent",
+            f"{len(foreign)} corrected would not be sent: direct_resource_load sends the NDJSON that flattening read",
+            context=_listed(directory, foreign),
+            hint="remove them and continue the job; what leaves is corrected at a wait in front of flattening, "
+            "tables are sent by s3_upload and transfer_load",
+        )
     if foreign:
+        tables = kind is Corrections.TABLES
+        named = "tables, named *.csv or *.parquet" if tables else "NDJSON, named *.ndjson or *.ndjson.zst"
         raise DataError(
             "wait-foreign-files",
             f"the directory for corrected files holds {len(foreign)} that would not be read",
             context=_listed(directory, foreign),
-            hint="corrected files are NDJSON, named *.ndjson or *.ndjson.zst, at the top level; "
-            "rename or remove the others, then continue the job",
+            hint=f"corrected files are {named}, at the top level; rename or remove the others, then continue the job",
         )
     forms: dict[str, list[str]] = defaultdict(list)
     for file in data:
@@ -118,6 +131,21 @@ def corrections(directory: Path) -> tuple[list[Path], list[str]]:
             hint="keep one of each, or rename them, then continue the job",
         )
     return data, no_data
+
+
+def _tables(directory: Path) -> list[Path]:
+    try:
+        found = sorted(path for path in directory.iterdir() if path.suffix.lower() in _TABLES and path.is_file())
+    except OSError as error:
+        raise storage_error(error, directory) from None
+    return [path for path in found if not is_no_data(path.name)]
+
+
+_FILES_OF: Final[dict[Corrections, Callable[[Path], list[Path]]]] = {
+    Corrections.NDJSON: data_files,
+    Corrections.TABLES: _tables,
+    Corrections.NOT_SENT: lambda _: [],
+}
 
 
 def _checked(file: Path, stop: Stop) -> int:

@@ -562,3 +562,30 @@ def test_kill_9_at_20_random_moments(sluice: Commands, project: Project) -> None
         assert project.leaks(job, out, err) == []
         print(f"trial {trial}: {kills} kills so far")
     assert kills >= 14
+
+
+def test_a_wait_in_front_of_a_direct_load_says_that_the_ndjson_leaves_and_takes_no_tables(
+    sluice: Commands, project: Project
+) -> None:
+    project.configure("local_import, flattening, wait, send")
+    fill(project)
+    ran = sluice("pipeline", "start", "config.yaml", "query.json")
+    assert ran.code == 0, ran.err
+    job = project.job(ran)
+    shown = sluice("pipeline", "status", "config.yaml", ran.job).out
+    for said in (ran.out, shown):
+        assert f"look at {job}/csv\n" in said
+        assert f"send will read these files in {job}/import\n" in said
+        assert all(f"    {path.name}, " in said for path in (job / "import").iterdir())
+    corrected = job / "csv_wait" / "Patienten.csv"
+    shutil.copy(job / "csv" / "Patienten.csv", corrected)
+    refused = sluice("pipeline", "continue", "config.yaml", ran.job, "--approve")
+    assert refused.code == 1
+    assert "error[corrections-not-sent]" in refused.err
+    assert "Patienten.csv" in refused.err
+    assert "waits at step 3" in sluice("pipeline", "status", "config.yaml", ran.job).out
+    loads = [one for one in project.ask("GET", "fhir", "requests").json()["requests"] if one["method"] == "POST"]
+    assert loads == []
+    corrected.unlink()
+    done = sluice("pipeline", "continue", "config.yaml", ran.job, "--approve")
+    assert done.code == 0, done.err

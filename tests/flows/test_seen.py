@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 
-from flows.job import Job, Source
+from config import SendMode
+from flows.job import Job
 from flows.pipeline import decide, decided
 from flows.record import Approval, Waiting
 from flows.reporting import wait_description
 from flows.seen import OF_AN_EARLIER_VERSION, told
+from flows.sources import Source, Sources
 from tests.conftest import ask_prefect
-from tests.flows.test_job_events import job  # noqa: F401 - a fixture
+from tests.flows.test_job_events import STEPS, job  # noqa: F401 - a fixture
 
 LINE = b'{"resourceType":"Patient","id":"only-this"}\n'
 
@@ -32,11 +34,13 @@ class Waits:
         self.corrections = job.directory.path / "import_wait"
         self.corrections.mkdir()
         job.writer.set = lambda **labels: self.labels.update(labels)  # type: ignore[method-assign]
+        self.sources = Sources(STEPS, SendMode.DIRECT_RESOURCE_LOAD)
+        self.sources.wrote(Source(self.input, 1))
         self.look()
         self.park()
 
     def look(self) -> None:
-        self.job.look(3, Source(self.input, 1))
+        self.job.look(3, Source(self.input, 1), self.sources)
 
     def park(self) -> Waiting:
         waiting = self.job.waits(3, self.corrections, self.input, "form")
@@ -50,7 +54,7 @@ class Waits:
 
     def again(self) -> bool:
         """Whether the approval still counts when the run goes on."""
-        assert decided(self.job, 3, Source(self.input, 1)) is None
+        assert decided(self.job, 3, self.sources) is None
         return 3 in self.job.approvals
 
 
@@ -126,7 +130,8 @@ def test_corrections_that_are_there_when_it_is_parked_are_listed(waits: Waits) -
     (waits.corrections / "fixed.ndjson").write_bytes(LINE)
     waits.look()
     waiting = waits.park()
-    assert waiting.corrections == ("fixed.ndjson, 44 B",)
+    assert waiting.files == ("fixed.ndjson, 44 B",)
+    assert f"  send will read the corrected files in {waits.corrections}" in told(waiting)
     assert "fixed.ndjson" in wait_description(waiting, waits.job.step_names)
     assert "    fixed.ndjson, 44 B" in told(waiting)
 

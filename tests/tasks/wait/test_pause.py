@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from config import PipelineConfig
 from tasks.shared.errors import DataError, SluiceError, Stopped, StorageError
-from tasks.shared.step import Decision, Parked, StepContext
+from tasks.shared.step import Corrections, Decision, Parked, StepContext
 from tasks.shared.stop import Stop
 from tasks.wait.pause import run, wait_directory
 
@@ -182,3 +183,52 @@ def test_every_line_that_is_not_blank_counts(tmp_path: Path, corrected: Path, li
     data = b"\n".join([*lines, b"{}"])
     (corrected / "x.ndjson").write_bytes(zstandard.compress(data) if packed else data)
     assert run(context(tmp_path)).lines_out == wanted + 1
+
+
+def behind_flattening(tmp_path: Path, corrections: Corrections) -> StepContext:
+    directory = tmp_path / "job" / "csv"
+    directory.mkdir(parents=True, exist_ok=True)
+    return replace(context(tmp_path), source=directory, corrections=corrections)
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> Path:
+    (tmp_path / "job" / "csv_wait").mkdir(parents=True)
+    return tmp_path / "job" / "csv_wait"
+
+
+def test_behind_flattening_corrected_tables_become_the_output(tmp_path: Path, tables: Path) -> None:
+    (tables / "Patient.csv").write_bytes(b"id\n1\n")
+    (tables / "Patient.parquet").write_bytes(b"PAR1")
+    (tables / "NOTES.txt").write_bytes(b"x")
+    result = run(behind_flattening(tmp_path, Corrections.TABLES))
+    assert (result.files, result.bytes_out, result.output, result.lines_out) == (2, 9, "csv_wait", None)
+    assert result.warnings == ("left alone in csv_wait/, because it is no data: NOTES.txt",)
+
+
+@pytest.mark.parametrize("name", ["Patient.ndjson", "Patient.xlsx", "Patient.csv.txt", "Patient.csv.gz"])
+def test_behind_flattening_what_is_no_table_is_foreign(tmp_path: Path, tables: Path, name: str) -> None:
+    (tables / name).write_bytes(b"x")
+    with pytest.raises(DataError) as caught:
+        run(behind_flattening(tmp_path, Corrections.TABLES))
+    assert caught.value.reference == "wait-foreign-files"
+    assert "*.csv" in (caught.value.hint or "")
+
+
+def test_an_empty_corrected_table_is_an_error(tmp_path: Path, tables: Path) -> None:
+    (tables / "Patient.csv").touch()
+    with pytest.raises(DataError) as caught:
+        run(behind_flattening(tmp_path, Corrections.TABLES))
+    assert caught.value.reference == "empty-file"
+
+
+@pytest.mark.parametrize("name", ["Patient.csv", "Patient.ndjson", "Patient.json"])
+def test_in_front_of_a_direct_load_corrections_that_would_not_be_sent_are_an_error(
+    tmp_path: Path, tables: Path, name: str
+) -> None:
+    assert run(behind_flattening(tmp_path, Corrections.NOT_SENT)).output is None
+    (tables / name).write_bytes(b"x")
+    with pytest.raises(DataError) as caught:
+        run(behind_flattening(tmp_path, Corrections.NOT_SENT))
+    assert (caught.value.reference, caught.value.context) == ("corrections-not-sent", f"{tables}\n  {name}")
+    assert "in front of flattening" in (caught.value.hint or "")

@@ -1,0 +1,121 @@
+"""What each step reads, and what a wait says will leave (4-product.md §4, "What a step reads")."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from config import SendMode
+from flows.record import Waiting
+from flows.reporting import wait_description
+from flows.seen import Sight, correction_words, to_be_read, told
+from flows.sources import Source, Sources
+from tasks.shared.errors import DataError
+from tasks.shared.step import Corrections
+from tasks.shared.stop import Stop
+
+DIRECT, TRANSFER, S3 = SendMode.DIRECT_RESOURCE_LOAD, SendMode.TRANSFER_LOAD, SendMode.S3_UPLOAD
+BEHIND = ("local_import", "pseudonymizer", "wait", "flattening", "wait", "send")
+
+
+def sources(job: Path, send_as: SendMode, steps: tuple[str, ...] = BEHIND, *, tables: bool = True) -> Sources:
+    """As they are behind flattening, or in front of it."""
+    found = Sources(steps, send_as)
+    found.wrote(Source(job / "import", 1))
+    found.wrote(Source(job / "pseudonymized", 1))
+    if tables:
+        found.wrote(Source(job / "csv", None, tables=True))
+    return found
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    for name in ("import/a.ndjson", "pseudonymized/core.ndjson", "pseudonymized/a.ndjson", "csv/Patient.csv"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"{}\n")
+    (tmp_path / "csv_wait").mkdir()
+    return tmp_path
+
+
+def wait(job: Path, send_as: SendMode, position: int = 5) -> Waiting:
+    """As it is recorded when a wait behind flattening is parked."""
+    found = sources(job, send_as)
+    leaving = found.leaving(position)
+    assert found.newest is not None
+    leaves = leaving.path if leaving else None
+    sight = Sight(job, position, found.newest.path, job / "csv_wait", leaves, found.corrections(position))
+    looked_at = Waiting(position=5, step="wait", directory=str(job / "csv_wait"), looked_at=str(job / "csv"), since="x")
+    return sight.shown(looked_at, sight.take(None, Stop()))
+
+
+@pytest.mark.parametrize(("send_as", "folder"), [(DIRECT, "pseudonymized"), (TRANSFER, "csv"), (S3, "csv")])
+def test_send_behind_flattening_reads_the_tables_or_what_flattening_read(
+    job: Path, send_as: SendMode, folder: str
+) -> None:
+    read = sources(job, send_as).read_by("send")
+    assert read is not None
+    assert read.path == job / folder
+
+
+def test_corrected_tables_are_what_the_other_modes_read_and_a_direct_load_does_not(job: Path) -> None:
+    for send_as, folder in ((DIRECT, "pseudonymized"), (S3, "csv_wait")):
+        found = sources(job, send_as)
+        found.wrote(Source(job / "csv_wait", None, tables=True))
+        read = found.read_by("send")
+        assert read is not None
+        assert read.path == job / folder
+
+
+def test_what_another_step_changes_before_it_is_sent_does_not_leave_as_it_is(job: Path) -> None:
+    in_front = sources(job, S3, tables=False)
+    assert in_front.leaving(3) is None
+    assert in_front.corrections(3) is Corrections.NDJSON
+    steps = ("local_import", "pseudonymizer", "wait", "validation", "wait", "send")
+    validated = sources(job, DIRECT, steps, tables=False)
+    assert validated.leaving(3) is validated.leaving(5) is validated.newest
+    assert sources(job, S3, (*BEHIND[:5], "validation")).leaving(5) is None
+
+
+@pytest.mark.parametrize(
+    ("send_as", "folder", "files"),
+    [
+        (DIRECT, "pseudonymized", ("a.ndjson, 3 B", "core.ndjson, 3 B")),
+        (TRANSFER, "csv", ("Patient.csv, 3 B",)),
+        (S3, "csv", ("Patient.csv, 3 B",)),
+    ],
+)
+def test_a_wait_behind_flattening_says_which_files_will_leave(
+    job: Path, send_as: SendMode, folder: str, files: tuple[str, ...]
+) -> None:
+    waiting = wait(job, send_as)
+    assert waiting.looked_at == str(job / "csv")
+    assert (waiting.reads, waiting.files) == (str(job / folder), files)
+    assert told(waiting) == [f"  send will read these files in {job / folder}", *(f"    {file}" for file in files)]
+    assert to_be_read(waiting) == (job / folder, [job / folder / file.split(",")[0] for file in files])
+    page = wait_description(waiting, BEHIND)
+    assert f"**What leaves**: `send` reads these files in `{job / folder}`" in page
+    assert f"`{files[0]}`" in page
+    assert f"**Look at** the files in `{job / 'csv'}`" in page
+
+
+def test_corrected_tables_are_what_will_leave(job: Path) -> None:
+    (job / "csv_wait" / "Patient.csv").write_bytes(b"id\n")
+    waiting = wait(job, S3)
+    assert (waiting.reads, waiting.files) == (str(job / "csv_wait"), ("Patient.csv, 3 B",))
+    assert to_be_read(waiting)[0] == job / "csv_wait"
+    assert correction_words(waiting) == f"  corrected tables go into {job / 'csv_wait'}"
+
+
+def test_before_a_decision_corrected_tables_that_would_not_be_sent_are_refused(job: Path) -> None:
+    waiting = wait(job, DIRECT)
+    assert "would not be sent" in correction_words(waiting)
+    assert "would not be sent" in wait_description(waiting, BEHIND)
+    (job / "csv_wait" / "NOTES.txt").touch()
+    Sight.of(job, waiting).check()
+    (job / "csv_wait" / "Patient.csv").write_bytes(b"id\n")
+    with pytest.raises(DataError) as caught:
+        Sight.of(job, waiting).check()
+    assert caught.value.reference == "corrections-not-sent"
+    assert caught.value.context == f"{job / 'csv_wait'}\n  Patient.csv"
+    assert wait(job, DIRECT).reads == str(job / "pseudonymized")
