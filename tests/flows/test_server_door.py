@@ -199,6 +199,9 @@ def test_the_secret_is_in_one_private_file_and_nowhere_else(tmp_path: Path, migr
             assert secret.partition(":")[2].encode() not in shown
             assert token.encode() not in shown
         assert secret.partition(":")[2] not in repr(address)
+        settings = asked("GET", f"{address.url}/admin/settings", headers=dict(address.headers)).text
+        assert "auth_string" in settings
+        assert secret.partition(":")[2] not in settings
     for path in home.rglob("*"):
         if path.is_file() and path.name != "api-secret":
             assert secret.partition(":")[2].encode() not in path.read_bytes(), path
