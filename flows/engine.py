@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 from uuid import UUID, uuid4
 
 import httpx
@@ -228,15 +228,18 @@ def form_state(position: int, *, deployed: bool) -> tuple[str, State[Any]]:
     return keyset["response"], state
 
 
-def park(job_id: str, state: State[Any], description: str) -> None:
-    """Save the form, park the run and leave the flow.
+def save_form(job_id: str, state: State[Any], description: str) -> None:
+    """Save the form of a run that is about to be parked in ``state``."""
+    form = WaitForm.with_initial_data(description=description)
+    form.save(keyset_from_paused_state(state), flow_run_id=UUID(job_id))
+
+
+def park(job_id: str, state: State[Any]) -> NoReturn:
+    """Park the run, whose form was saved, and leave the flow.
 
     Raises:
         prefect.exceptions.Pause: always, on success; the flow must let it through.
     """
-    keyset = keyset_from_paused_state(state)
-    form = WaitForm.with_initial_data(description=description)
-    form.save(keyset, flow_run_id=UUID(job_id))
     with get_client(sync_client=True) as client:
         result = client.set_flow_run_state(UUID(job_id), state)
     if result.state is None or not result.state.is_paused():

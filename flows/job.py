@@ -36,7 +36,7 @@ from tasks.shared.log import logger
 from tasks.shared.progress import Progress, RequestStats
 from tasks.shared.step import Corrections, Decision, HandleStore, StepContext
 from tasks.shared.stop import Stop
-from tasks.wait.pause import wait_directory
+from tasks.wait.pause import make_directory, wait_directory
 
 COUNTS = ("files", "resources_in", "resources_out", "bytes_in", "bytes_out", "output", "inventory")
 
@@ -329,8 +329,8 @@ class Job:
         self.again = why
         return True
 
-    def waits(self, position: int, directory: Path, looked_at: Path, form: str) -> Waiting:
-        """Record where the job waits, before it is parked."""
+    def wait_at(self, position: int, directory: Path, looked_at: Path) -> Waiting:
+        """Where the job is about to wait, and what there is to be seen."""
         waiting = Waiting(
             position=position,
             step="wait",
@@ -339,16 +339,25 @@ class Job:
             since=now(),
             again=self.again,
         )
-        if self.sight:
-            waiting = self.sight.shown(waiting, self.there)
+        return self.sight.shown(waiting, self.there) if self.sight else waiting
+
+    def waits(self, waiting: Waiting, form: str) -> None:
+        """Record where the job waits, before it is parked: from here on it can be decided, whatever becomes of the run.
+
+        The directory for corrected files appears after that, so that whoever sees it finds a job that waits.
+
+        Raises:
+            StorageError: the directory cannot be made.
+        """
+        position, directory = waiting.position, Path(waiting.directory)
         # The key of the form is kept for each position: the answer is looked for there when the run goes on.
         self.steps[position] = self.steps[position].model_copy(update={"directory": directory.name})
         key: dict[str, Any] = {f"form__{position}": form}
         key[f"seen__{position}"] = self.sight.keep(self.there) if self.sight else None
         self.unfinished(position, "waiting", waiting=waiting, **key)
+        make_directory(directory)
         self.journal.tell(Wait(state="asked"))
         self.ended("waiting", waiting=waiting)
-        return waiting
 
     def decided(self, position: int, approval: Approval) -> None:
         """Tell a person's decision, in the run that acts on it."""

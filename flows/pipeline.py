@@ -30,7 +30,7 @@ from flows.sources import Source, Sources
 from flows.watch import CANCEL, cancel_asked, end_now
 from tasks import CATALOGUE, Step
 from tasks.shared.defects import translate_defect
-from tasks.shared.errors import InputError, SluiceError, Stopped
+from tasks.shared.errors import InputError, SluiceError, Stopped, StorageError
 from tasks.shared.log import logger
 from tasks.shared.step import Parked
 
@@ -186,7 +186,7 @@ def run_step(job: Job, position: int, step: Step, source: Source | None, *, depl
         )
     outcome = engine.result_of(state)
     if isinstance(outcome, Parked):
-        park(job, position, outcome.directory, context.input_dir, deployed=deployed)
+        outcome = park(job, position, outcome.directory, context.input_dir, deployed=deployed)
     if isinstance(outcome, Stopped):
         return stopped(job, position, outcome)
     if isinstance(outcome, SluiceError):
@@ -250,15 +250,25 @@ def decide(job: Job, position: int) -> Outcome | None:
     return Cancelled(message=rejected(approval_now).message)
 
 
-def park(job: Job, position: int, directory: Path, looked_at: Path, *, deployed: bool) -> None:
-    """Record where the job waits, save the form, park the run and leave the flow."""
+def park(job: Job, position: int, directory: Path, looked_at: Path, *, deployed: bool) -> SluiceError:
+    """Save the form, record where the job waits, park the run and leave the flow.
+
+    In this order: a process that dies before the record leaves a job that is interrupted and comes back here; from the
+    record on the job waits and can be decided with ``pipeline continue``, parked in Prefect or not. Returns what went
+    wrong with the directory for corrected files.
+    """
+    waiting = job.wait_at(position, directory, looked_at)
     again = "resumed without a decision; " if position in job.forms else ""
     form, state = engine.form_state(position, deployed=deployed)
-    waiting = job.waits(position, directory, looked_at, form)
+    state.message = f"{again}step {position} waits for a decision: Resume asks for it"
+    engine.save_form(job.id, state, reporting.wait_description(waiting, job.step_names))
+    try:
+        job.waits(waiting, form)
+    except StorageError as error:
+        return error
     show(job, "waiting")
     job.presenter.waits(waiting)
-    state.message = f"{again}step {position} waits for a decision: Resume asks for it"
-    engine.park(job.id, state, reporting.wait_description(waiting, job.step_names))
+    return engine.park(job.id, state)
 
 
 def stopped(job: Job, position: int, reason: Stopped) -> Outcome:

@@ -57,7 +57,7 @@ class HandleStore:
 
 
 class Parked(Exception):  # noqa: N818 - not an error
-    """A ``wait`` has prepared its ``directory`` and nobody has decided yet: the run must be parked."""
+    """Nobody has decided yet at a ``wait``: the run must be parked, and ``directory`` made for corrected files."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory.name)

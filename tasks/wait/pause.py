@@ -27,8 +27,20 @@ def wait_directory(source: Path) -> Path:
     return source.with_name(f"{source.name}_wait")
 
 
+def make_directory(directory: Path) -> None:
+    """Make the directory for corrected files: once the wait is in the record, and again when somebody removed it.
+
+    Raises:
+        StorageError: it cannot be made.
+    """
+    try:
+        directory.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise storage_error(error, directory) from None
+
+
 def run(context: StepContext) -> StepResult:
-    """Prepare the directory and park; once approved, check what was put there and say what the next step reads.
+    """Park; once approved, check what was put into the directory and say what the next step reads.
 
     An error loses nothing: the run that goes on comes back here. With other files than the approval was for it is
     without a decision then, and parks again.
@@ -43,12 +55,9 @@ def run(context: StepContext) -> StepResult:
         Stopped: somebody asked.
     """
     directory = wait_directory(context.input_dir)
-    try:
-        directory.mkdir(mode=0o700, exist_ok=True)
-    except OSError as error:
-        raise storage_error(error, directory) from None
     if context.decision is None:
         raise Parked(directory)
+    make_directory(directory)
     corrected, no_data = corrected_files(directory, context.corrections)
     tables = context.corrections is Corrections.TABLES
     notes = left_alone_warning(directory, no_data)

@@ -19,8 +19,8 @@ from flows.job import Job as RunningJob
 from flows.journal import Journal
 from flows.pipeline import decide, stopped
 from flows.presenter import Presenter
-from flows.record import Approval, JobRecord, RecordWriter, StepRecord
-from tasks.shared.errors import GateError, NetworkError, ReconciliationError, Stopped
+from flows.record import Approval, JobRecord, RecordWriter, StepRecord, Waiting
+from tasks.shared.errors import GateError, NetworkError, ReconciliationError, Stopped, StorageError
 from tasks.shared.events import Event
 
 JOB = "368f91e2-dd1f-4d71-8c99-58332d55a824"
@@ -103,6 +103,35 @@ def test_a_no_at_the_wait_cancels_the_job_and_the_comment_stays_in_the_record(jo
     assert document(job).state == "cancelled"
     for name in ("events.ndjson", "summary.json"):
         assert COMMENT not in (job.directory.path / name).read_text()
+
+
+def a_wait(job: RunningJob) -> Waiting:
+    directory = job.directory.path
+    return Waiting(
+        position=3, step="wait", directory=str(directory / "import_wait"), looked_at=str(directory / "import"), since=""
+    )
+
+
+def test_the_wait_directory_appears_when_the_record_says_that_the_job_waits(job: RunningJob) -> None:
+    waiting, labels = a_wait(job), cast("Labels", job.writer)
+    labels.away = True
+    with pytest.raises(NetworkError):
+        job.waits(waiting, "form-key")
+    assert not Path(waiting.directory).exists()
+    labels.away = False
+    job.waits(waiting, "form-key")
+    assert Path(waiting.directory).stat().st_mode & 0o777 == 0o700
+    assert told(job)[-2:] == [Wait(state="asked"), Job(state="waiting")]
+
+
+def test_a_wait_directory_that_cannot_be_made_is_the_steps_error(job: RunningJob) -> None:
+    waiting = a_wait(job)
+    Path(waiting.directory).write_bytes(b"")
+    with pytest.raises(StorageError) as caught:
+        job.waits(waiting, "form-key")
+    assert caught.value.context is not None
+    assert "import_wait" in caught.value.context
+    assert Wait(state="asked") not in told(job)
 
 
 def test_a_decision_is_not_told_again_by_a_wait_that_is_complete(job: RunningJob) -> None:

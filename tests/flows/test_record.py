@@ -65,6 +65,21 @@ def test_a_form_answered_in_the_ui_of_a_local_run_still_waits_for_continue(tmp_p
     assert JobRecord.of(run("RUNNING", labels=labels)).state is JobState.INTERRUPTED
 
 
+@pytest.mark.parametrize("deployment", [None, "d"])
+@pytest.mark.parametrize("kind", ["RUNNING", "CRASHED"])
+def test_a_job_that_died_between_the_record_of_its_wait_and_its_parking_waits(tmp_path, kind, deployment):
+    (tmp_path / ".lock").write_text('{"process":1,"host":"h","machine":"m"}')  # of a process that died with it
+    waiting = Waiting(position=1, step="wait", directory="/d", looked_at="/l", since="now")
+    labels = {
+        "job.directory": str(tmp_path), "job.steps": "wait,send", "job.waiting": waiting.model_dump_json(),
+        "job.step.1": StepRecord(position=1, name="wait", state="waiting").model_dump_json(),
+    }  # fmt: skip
+    record = JobRecord.of(run(kind, labels=labels, deployment_id=deployment, state=ago(3)))
+    assert (record.state, record.undecided) == (JobState.WAITING, waiting)
+    assert record.status()["waiting"] == {"step": "wait", "directory": "/d"}
+    assert record.row()["state"] == "waiting"
+
+
 def test_running_is_only_what_another_process_holds_the_lock_of(tmp_path, monkeypatch):
     labels = {"job.directory": str(tmp_path)}
     with JobLock(tmp_path):

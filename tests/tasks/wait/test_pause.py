@@ -14,7 +14,7 @@ from config import PipelineConfig
 from tasks.shared.errors import DataError, SluiceError, Stopped, StorageError
 from tasks.shared.step import Corrections, Decision, Parked, StepContext
 from tasks.shared.stop import Stop
-from tasks.wait.pause import run, wait_directory
+from tasks.wait.pause import make_directory, run, wait_directory
 
 LINE = b'{"resourceType":"Patient","id":"1"}\n'
 CANARY = b"Canaryperson"
@@ -33,8 +33,9 @@ def context(tmp_path: Path, decision: Decision | None = APPROVED, *, stop: Stop 
 @pytest.fixture
 def corrected(tmp_path: Path) -> Path:
     """The wait directory after the wait has parked."""
-    with pytest.raises(Parked):
+    with pytest.raises(Parked) as parked:
         run(context(tmp_path, None))
+    make_directory(parked.value.directory)
     return tmp_path / "job" / "import_wait"
 
 
@@ -51,6 +52,12 @@ def test_without_a_decision_it_parks_beside_a_private_empty_directory(corrected:
     assert corrected == wait_directory(corrected.with_name("import"))
     assert list(corrected.iterdir()) == []
     assert corrected.stat().st_mode & 0o777 == 0o700
+
+
+def test_the_directory_does_not_appear_before_the_wait_is_in_the_record(tmp_path: Path) -> None:
+    with pytest.raises(Parked) as parked:
+        run(context(tmp_path, None))
+    assert not parked.value.directory.exists()
 
 
 def test_with_an_empty_directory_the_next_step_reads_what_the_wait_looked_at(tmp_path: Path, corrected: Path) -> None:
@@ -161,7 +168,7 @@ def test_after_mending_the_same_approval_goes_on(tmp_path: Path, corrected: Path
 
 
 def test_a_directory_that_cannot_be_made_is_a_storage_error(tmp_path: Path) -> None:
-    ctx = context(tmp_path, None)
+    ctx = context(tmp_path)
     (tmp_path / "job" / "import_wait").write_bytes(b"")
     with pytest.raises(StorageError) as caught:
         run(ctx)
