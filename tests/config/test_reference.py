@@ -9,6 +9,7 @@ from typing import Any
 
 import jsonschema
 import pytest
+import trustme
 import yaml
 
 import config
@@ -125,7 +126,7 @@ class TestExample:
     def test_every_key_of_it_loads_with_one_of_two_alternatives(
         self, load: Load, tmp_path: Path, other_auth: tuple[str, ...]
     ) -> None:
-        (tmp_path / "ca.pem").touch()
+        trustme.CA().cert_pem.write_to_path(str(tmp_path / "ca.pem"))
         loaded = load(
             example(without=(*other_auth, "enrichments_path")),
             env=VARIABLES | {"CA_BUNDLE": str(tmp_path / "ca.pem")},

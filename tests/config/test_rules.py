@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+import trustme
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -229,9 +230,35 @@ def test_credentials_over_plain_http_to_another_machine_give_a_warning(load: Loa
     assert [w.reference for w in warnings] == (["credentials-unencrypted"] if warned else [])
 
 
+GOOD = trustme.CA().cert_pem.bytes()
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "is empty"),
+        (b"hello\n", "holds no PEM certificate"),
+        (b"\x30\x82\x01\x0a\x02\x82garbage", "holds no PEM certificate"),
+        (b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n", "holds no PEM certificate"),
+        (GOOD.replace(b"\nMII", b"\nAAA"), "certificate 1 of 1 in the bundle is damaged"),
+        (GOOD + GOOD[: len(GOOD) // 2] + b"\n-----END CERTIFICATE-----\n", "certificate 2 of 2"),
+    ],
+)
+def test_a_ca_bundle_whose_certificates_do_not_load_is_an_error_whatever_step_is_enabled(
+    errors: Errors, loader: Loader, content: bytes, says: str
+) -> None:
+    (loader.directory / "ca.pem").write_bytes(content)
+    found = errors(MINIMAL + "tls: {ca_cert_path: '${DIR}/ca.pem'}", env={"DIR": str(loader.directory)})
+    assert set(found) == {("tls-ca-bundle", "tls.ca_cert_path")}
+    finding = found["tls-ca-bundle", "tls.ca_cert_path"]
+    assert says in finding.message
+    assert finding.hint
+    assert finding.line
+
+
 def test_a_ca_bundle_that_does_not_exist_is_an_error(errors: Errors, loader: Loader) -> None:
     text = MINIMAL + "tls: {ca_cert_path: '${DIR}/ca.pem'}"
     env = {"DIR": str(loader.directory)}
     assert set(errors(text, env=env)) == {("file-not-found", "tls.ca_cert_path")}
-    (loader.directory / "ca.pem").touch()
+    trustme.CA().cert_pem.write_to_path(str(loader.directory / "ca.pem"))
     assert loader.load(text, env=env).config.tls.ca_cert_path == loader.directory / "ca.pem"

@@ -16,6 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 import click
 import pytest
+import trustme
 
 from config import describe_keys, load_config
 from deployments.sandbox.options import API_KEY, API_KEY_HEADER, PASSWORD, SETTINGS, TOKEN, USERNAME
@@ -161,7 +162,7 @@ YAML = [block for page in PAGES for block in blocks(page, "yaml")]
 
 @pytest.mark.parametrize("block", YAML, ids=str)
 def test_an_example_configuration_loads_without_any_finding(block: Block, tmp_path: Path) -> None:
-    (tmp_path / "ca.pem").touch()
+    trustme.CA().cert_pem.write_to_path(str(tmp_path / "ca.pem"))
     file = tmp_path / "example.yaml"
     file.write_text(block.text, encoding="utf-8")
     names = set(re.findall(r"(?<!\$)\$\{(\w+)\}", block.text))

@@ -18,10 +18,11 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from config import TlsConfig
+from config.certificates import read_certificates
 from tasks.shared import tls as module
 from tasks.shared.errors import InputError, NetworkError, ServiceError
 from tasks.shared.http import ServiceClient
-from tasks.shared.tls import read_bundle, ssl_context
+from tasks.shared.tls import ssl_context
 from tests.tasks.shared.http_client import Sleeps, client
 from tests.tasks.shared.loopback import Reply, loopback
 
@@ -236,7 +237,7 @@ def test_a_broken_bundle_is_found_also_when_verification_is_off(tmp_path: Path) 
 def test_certificates_are_taken_in_order_and_the_same_one_twice(ca: trustme.CA, bundle: Callable[..., Path]) -> None:
     pem = ca.cert_pem.bytes()
     path = bundle(b"subject=/CN=x\n", pem, b"\r\n", pem.replace(b"\n", b"\r\n"))
-    assert len(read_bundle(path)) == 2
+    assert len(read_certificates(path)) == 2
     ssl_context(TlsConfig(ca_cert_path=path))
 
 
