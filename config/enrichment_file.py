@@ -12,7 +12,7 @@ from pydantic import Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 
 from config.enrichments import KEY
-from config.fields import Block, Boolean, Text, problem
+from config.fields import Block, Boolean, FilledText, Text, problem
 from config.findings import ConfigError, Finding
 from config.services import AttributeToAdd, CreateGroup, EnrichmentRule
 from config.translate import translate
@@ -31,14 +31,14 @@ class _FileGroup(_Camel):
 
 
 class _FileAttribute(_Camel):
-    attribute_ref: Text
+    attribute_ref: FilledText
     must_have: Boolean = False
     # Not in document 1's list of the file's names, but in that of the inline form, and harmless.
     linked_groups: tuple[Text, ...] = ()
 
 
 class _FileRule(_Camel):
-    group_reference: Text
+    group_reference: FilledText
     create_if_not_exists: _FileGroup | None = None
     add_group_if_not_exists: Boolean | None = None
     attributes_to_add: tuple[_FileAttribute, ...] = Field(())

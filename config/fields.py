@@ -88,6 +88,14 @@ def read_text(value: Any) -> str:
     return value
 
 
+def read_filled_text(value: Any) -> str:
+    """One line of text that is not blank."""
+    text = read_text(value)
+    if not text.strip():
+        raise problem("out-of-range", "must not be empty")
+    return text
+
+
 def read_secret(value: Any) -> SecretStr:
     """A secret: one line of text that is never shown."""
     return SecretStr(read_text(value.get_secret_value() if isinstance(value, SecretStr) else value))
@@ -217,6 +225,7 @@ def one_of(choices: type[_Choice]) -> Callable[[Any], _Choice]:
 
 
 Text = Annotated[str, Kind.TEXT, BeforeValidator(read_text)]
+FilledText = Annotated[str, Kind.TEXT, BeforeValidator(read_filled_text)]
 Secret = Annotated[SecretStr, Kind.SECRET, BeforeValidator(read_secret)]
 FilePath = Annotated[Path, Kind.PATH, BeforeValidator(read_path)]
 Integer = Annotated[int, Kind.INTEGER, BeforeValidator(read_integer)]

@@ -19,6 +19,7 @@ from config.fields import (
     Duration,
     DurationOrZero,
     FilePath,
+    FilledText,
     Integer,
     Kind,
     RootUrl,
@@ -265,7 +266,7 @@ class CreateGroup(Block):
 class AttributeToAdd(Block):
     """One attribute that a rule adds to its group."""
 
-    attribute_ref: Text = Field(description="FHIR attribute to add. Required")
+    attribute_ref: FilledText = Field(description="FHIR attribute to add. Required")
     must_have: Boolean = Field(False, description="Whether extraction requires the attribute")
     linked_groups: tuple[Text, ...] = Field((), description="Profile URLs, resolved to group ids, for cross-references")
 
@@ -273,7 +274,7 @@ class AttributeToAdd(Block):
 class EnrichmentRule(Block):
     """One rule that completes a CRTDL before it goes to the extraction server."""
 
-    group_reference: Text = Field(description="Profile URL of the attribute group. Required")
+    group_reference: FilledText = Field(description="Profile URL of the attribute group. Required")
     create_if_not_exists: CreateGroup | None = Field(None, description="Create the group when it is missing")
     attributes_to_add: tuple[AttributeToAdd, ...] = Field((), description="Attributes to add to the group")
 

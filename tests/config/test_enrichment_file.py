@@ -166,3 +166,25 @@ def test_loading_a_configuration_checks_the_file_of_an_enabled_step(loader: Load
 def test_no_rules_apply_when_preprocessing_is_off(load: Load) -> None:
     config = load(MINIMAL + INLINE.replace("enabled: true", "enabled: false"), env={"GROUP": "x"}).config
     assert enrichment_rules(config.services.crtdl_preprocessing) == ()
+
+
+@pytest.mark.parametrize("blank", ["", " ", "\u00a0"])
+def test_a_group_and_an_attribute_without_a_name_are_findings_with_their_place(
+    errors: Errors, tmp_path: Path, blank: str
+) -> None:
+    unnamed = f'{{group_reference: "{blank}"}}'
+    attribute = f'{{group_reference: x, attributes_to_add: [{{attribute_ref: "{blank}"}}]}}'
+    found = errors(MINIMAL + f"services: {{crtdl_preprocessing: {{enrichments: [{unnamed}, {attribute}]}}}}")
+    base = "services.crtdl_preprocessing.enrichments"
+    assert set(found) == {
+        ("out-of-range", f"{base}[0].group_reference"),
+        ("out-of-range", f"{base}[1].attributes_to_add[0].attribute_ref"),
+    }
+    assert all("must not be empty" in finding.message for finding in found.values())
+    rules = [{"groupReference": blank}, {"groupReference": "x", "attributesToAdd": [{"attributeRef": blank}]}]
+    with pytest.raises(ConfigError) as caught:
+        load_enrichment_file(write(tmp_path, rules))
+    assert [finding.reference for finding in caught.value.findings] == ["enrichment-out-of-range"] * 2
+    places = [finding.message for finding in caught.value.findings]
+    assert places[0].startswith("rule 1, groupReference")
+    assert places[1].startswith("rule 2, attributesToAdd[0].attributeRef")
