@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, get_args, get_origin
@@ -118,18 +119,35 @@ def blocks() -> dict[str, type[Block]]:
 
 
 def suggest(key: str, extra: tuple[str, ...] = ()) -> str:
-    """A hint for a path that is no key: the nearest known one, or what the block knows."""
+    """A hint for a path that is no key: the nearest one, or what the block knows.
+
+    Nearest is a key of the same block with a like name; then a key of that name elsewhere, those that share most blocks
+    with ``key`` first; then one of a like name elsewhere. Never a block that ``key`` is in: it is there already.
+    """
     block, _, name = key.rpartition(".")
     known = [*keys_by_name(), *(path for path in blocks() if path), *extra]
-    siblings = {path.rpartition(".")[2]: path for path in known if path.rpartition(".")[0] == block}
+    siblings = {_name(path): path for path in known if path.rpartition(".")[0] == block}
     if near := nearest(name, list(siblings)):
         return f"did you mean {siblings[near]}?"
-    if same := [path for path in known if path.rpartition(".")[2] == name]:
-        return f"did you mean {same[0]}?" if len(same) == 1 else f"{name} is a key of {_owners(same)}"
-    if near := nearest(key, known):
-        return f"did you mean {near}?"
+    elsewhere = [path for path in known if not f"{key}.".startswith(f"{path}.")]
+    names = [name] if any(_name(path) == name for path in elsewhere) else [nearest(name, [*map(_name, elsewhere)])]
+    like = [path for path in elsewhere if _name(path) in names]
+    closest = max((_shared(path, key) for path in like), default=0)
+    like = [path for path in like if _shared(path, key) == closest]
+    if like:
+        return f"did you mean {like[0]}?" if len(like) == 1 else f"{_name(like[0])} is a key of {_owners(like)}"
     top = dict.fromkeys(path.partition(".")[0] for path in known)
     return f"known here: {', '.join(siblings)}" if siblings else f"known at the top: {', '.join(top)}"
+
+
+def _name(path: str) -> str:
+    return path.rpartition(".")[2]
+
+
+def _shared(path: str, key: str) -> int:
+    """How many blocks two paths begin with together."""
+    pairs = zip(path.split(".")[:-1], key.split(".")[:-1], strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def suggest_variable(name: str, known: list[str]) -> str | None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -89,8 +90,24 @@ def test_duplicate_keys_are_errors_with_their_lines(errors: Errors) -> None:
         ("services: {extractor: {pasword: x}}", "services.extractor.pasword", None),
         ("zzz: 1", "zzz", "known here: jobs_dir, services, pipeline, retry, tls, compression"),
         ("1: x", "1", None),
+        # A typo below a block of a block.
+        ("services: {send: {s3: {bukket: x}}}", "services.send.s3.bukket", "did you mean services.send.s3.bucket?"),
+        ("services: {send: {auth: {user: x}}}", "services.send.auth.user", "did you mean services.send.auth.username?"),
+        # A key that exists below another block; of several, the one that shares most with where it stands.
+        ("services: {send: {bucket: x}}", "services.send.bucket", "did you mean services.send.s3.bucket?"),
+        ("services: {send: {max_attempts: 3}}", "services.send.max_attempts", "did you mean retry.max_attempts?"),
+        ("services: {send: {username: x}}", "services.send.username", "did you mean services.send.auth.username?"),
+        # One level too high, with a typo too.
+        ("services: {bukket: x}", "services.bukket", "did you mean services.send.s3.bucket?"),
+        ("max_atempts: 3", "max_atempts", "did you mean retry.max_attempts?"),
+        # Nothing like it: what stands there, never the block that it is in already.
+        (
+            "services: {send: {s3: {zzz: x}}}", "services.send.s3.zzz",
+            "known here: bucket, region, access_key_id, secret_access_key, endpoint, use_path_style, timeout, prefix",
+        ),
+        ("tls: {tls_ca: x}", "tls.tls_ca", "known here: ca_cert_path, insecure_skip_verify"),
     ],
-)
+)  # fmt: skip
 def test_unknown_keys_are_errors_with_the_nearest_known_key(errors: Errors, text: Any, key: Any, hint: Any) -> None:
     finding = errors(MINIMAL + text)["unknown-key", key]
     assert finding.hint
@@ -138,7 +155,7 @@ def test_every_key_can_be_set_by_its_variable(load: Load, tmp_path: Path, info: 
     if info.choices:
         sample = "local_import" if info.key == "pipeline.enabled_steps" else info.choices[0]
     elif info.key == "tls.ca_cert_path":
-        (tmp_path / "ca.pem").touch()
+        trustme.CA().cert_pem.write_to_path(str(tmp_path / "ca.pem"))
         sample = str(tmp_path / "ca.pem")
     else:
         sample = SAMPLES.get(info.kind, "https://a.example/x,https://b.example/y")
