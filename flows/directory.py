@@ -12,7 +12,7 @@ from uuid import UUID
 from flows.record import StepRecord
 from flows.results import DamagedResultError, read_result
 from tasks import CATALOGUE
-from tasks.shared.errors import InputError, StorageError
+from tasks.shared.errors import InputError, StorageError, shown
 from tasks.shared.log import logger
 from tasks.validation.places import directory_name
 
@@ -34,8 +34,9 @@ class JobDirectory:
             canonical = str(UUID(job_id))
         except ValueError:
             raise InputError(
-                "job-id", "a job id is a UUID, as printed by pipeline start", hint="see: job list CONFIG"
-            ) from None
+                "job-id", "a job id is a UUID, as printed by pipeline start", context=shown(job_id),
+                hint="see: job list CONFIG",
+            ) from None  # fmt: skip
         return cls(jobs_dir.absolute() / canonical)
 
     @property

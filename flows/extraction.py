@@ -19,7 +19,7 @@ from tasks.extractor.client import ExtractionClient
 from tasks.extractor.connection import extraction_client, service_client
 from tasks.extractor.task import ExtractionTask, Priority
 from tasks.shared.crtdl import parse_document, read_content
-from tasks.shared.errors import InputError, ServiceError, SluiceError
+from tasks.shared.errors import InputError, ServiceError, SluiceError, shown
 from tasks.shared.ndjson import PartFile
 
 _PAUSE = 0.2
@@ -155,7 +155,7 @@ def checked(ids: Sequence[str]) -> list[str]:
             found[str(UUID(job_id))] = None
         except ValueError:
             raise InputError(
-                "extraction-id", "the id of an extraction job is a UUID", context=job_id,
+                "extraction-id", "the id of an extraction job is a UUID", context=shown(job_id),
                 hint="see: extraction list CONFIG; pipeline status shows the one of a pipeline job",
             ) from None  # fmt: skip
     return list(found)

@@ -78,6 +78,11 @@ def _again(kind: type[SluiceError], message: str) -> SluiceError:
     return kind.__new__(kind, message)
 
 
+def shown(text: str, most: int = 60) -> str:
+    """What a person typed, as an error may repeat it: on one line, in visible letters, not longer than it must be."""
+    return text if text.isprintable() and len(text) <= most else f"{text[:most]!a}" + ("…" if len(text) > most else "")
+
+
 class TransientError(SluiceError):
     """The same call may succeed later."""
 

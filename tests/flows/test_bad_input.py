@@ -130,6 +130,7 @@ def nothing_in_it(place: Path) -> None:
 
 
 def empty_file(place: Path) -> None:
+    (place / "data" / "good.ndjson").rename(place / "data" / "empty.ndjson")
     (place / "data" / "empty.ndjson").write_bytes(b"")
 
 
@@ -148,6 +149,14 @@ def clash(place: Path) -> None:
     for ward in "ab":
         (place / "data" / ward).mkdir()
         (place / "data" / ward / "Patient.ndjson").write_bytes(GOOD)
+
+
+def test_one_empty_file_among_others_is_a_warning_before_a_job_exists(sluice, place):
+    (place / "data" / "void.ndjson").write_bytes(b"")
+    ran = sluice("pipeline", "plan", "config.yaml")
+    assert ran.code == 0, ran.err
+    assert "warning: empty" in ran.err
+    assert "void.ndjson" in ran.err
 
 
 @pytest.mark.parametrize(
@@ -404,7 +413,6 @@ CASES = {
     "a line that is no object": ("bad.ndjson", GOOD + b'"' + QUOTED + b'"\n', "not-object", "bad.ndjson:21"),
     "a UTF-8 error": ("bad.ndjson", GOOD + b'{"family": "' + QUOTED + b'\xff"}\n', "not-utf8", "bad.ndjson:21"),
     "a last line that breaks off": ("bad.ndjson", GOOD + HALF, "not-json", "bad.ndjson:22"),
-    "a file of blank lines": ("bad.ndjson", b"\n\n\n", "empty-file", "bad.ndjson"),
     "gzip under a wrong name": ("bad.ndjson", b"\x1f\x8b\x08" + GOOD, "not-json", "bad.ndjson:1"),
 }  # fmt: skip
 
@@ -518,8 +526,9 @@ def test_a_disk_that_fills_up_during_the_import_is_a_clear_error_and_leaves_no_f
     ids=lambda words: " ".join(words[:2]),
 )
 def test_an_unknown_job_and_an_id_that_is_none_are_usage_errors(sluice, place, command):
-    for job, reference in ((str(uuid4()), "job-unknown"), ("../data", "job-id"), (CANARY, "job-id")):
+    for job, reference in ((str(uuid4()), "job-unknown"), ("../data", "job-id"), ("a job\x1b[2J", "job-id")):
         ran = sluice(*[job if word == "JOB" else word for word in command])
-        refused(ran, reference, 2)
+        refused(ran, reference, 2, job.partition("\x1b")[0])
+        assert "\x1b" not in ran.out + ran.err
     assert (place / "data" / "good.ndjson").exists()
     no_job(sluice, place)
