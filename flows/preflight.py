@@ -229,10 +229,10 @@ def service_addresses(config: PipelineConfig) -> list[tuple[str, str | None, Aut
 
 
 def _reach(config: PipelineConfig, name: str, url: str, auth: AuthConfig | None) -> Iterator[SluiceError]:
-    once = config.retry.model_copy(update={"max_attempts": 1})
     try:
+        # The service is asked once, the issuer as the retry block says: a token is a call like those of the step.
         with ServiceClient(
-            f"services.{name}", tls=config.tls, retry=once, auth=auth, credentials_origin=url, timeout=15.0
+            f"services.{name}", tls=config.tls, retry=config.retry, auth=auth, credentials_origin=url, timeout=15.0
         ) as client:
             client.authorize()
             client.probe(url)

@@ -29,10 +29,17 @@ def found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "good.ndjson").write_bytes(LINE)
 
-    def find(steps: str, services: str = "", *, job: dict[str, Any] | None = None, **inputs: Any) -> dict[str, Any]:
+    def find(
+        steps: str,
+        services: str = "",
+        *,
+        job: dict[str, Any] | None = None,
+        retry: str = "{max_attempts: 1}",
+        **inputs: Any,
+    ) -> dict[str, Any]:
         (tmp_path / "config.yaml").write_text(
             f"services: {{local_import: {{dir: data}}{services}}}\npipeline: {{enabled_steps: [{steps}]}}\n"
-            "jobs_dir: jobs\nretry: {max_attempts: 1}\n"
+            f"jobs_dir: jobs\nretry: {retry}\n"
         )
         arguments = JobInputs(config=str(tmp_path / "config.yaml"), **inputs)
         findings = preflight(arguments.load(), arguments, **(job or {}))
@@ -178,6 +185,27 @@ class TestDisk:
         with (tmp_path / "jobs" / "job" / "import" / "huge.ndjson.zst").open("wb") as file:
             file.truncate(1 << 43)
         assert found("local_import", job={"job_dir": tmp_path / "jobs" / "job"}) == {}
+
+
+@pytest.mark.parametrize(("failures", "references"), [(2, []), (3, ["service-busy"])])
+def test_a_token_endpoint_is_asked_as_often_as_the_retry_block_says(found, failures, references):
+    asked: list[str] = []
+
+    def answer(seen: Seen) -> Reply:
+        if "openid-configuration" in seen.target:
+            return Reply(404)
+        if not seen.target.endswith("/token"):
+            return Reply(200, b"{}")
+        asked.append(seen.target)
+        token = b'{"access_token": "t", "token_type": "Bearer", "expires_in": 300}'
+        return Reply(503) if len(asked) <= failures else Reply(200, token, {"Content-Type": "application/json"})
+
+    with loopback(answer) as server:
+        auth = f'{{oauth_issuer_uri: "{server.url}", oauth_client_id: c, oauth_client_secret: s}}'
+        service = f', pseudonymizer: {{url: "{server.url}", auth: {auth}}}'
+        retry = "{max_attempts: 3, initial_backoff_ms: 1, max_backoff_ms: 1}"
+        assert list(found("local_import, pseudonymizer", service, retry=retry)) == references
+    assert len(asked) == 3
 
 
 def test_a_job_that_goes_on_asks_only_for_the_urls_it_has_no_file_of(found, tmp_path):
