@@ -12,8 +12,6 @@ from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from config.auth import BASIC, OAUTH2, AuthConfig
-from config.certificates import KEY as CERTIFICATES
-from config.certificates import CertificatesError, read_certificates
 from config.duration import format_duration
 from config.enrichments import KEY as ENRICHMENTS_PATH
 from config.enrichments import enrichment_rules
@@ -258,12 +256,14 @@ def _tls(facts: Facts) -> Iterator[Finding]:
     if tls.ca_cert_path is not None and not tls.ca_cert_path.is_file():
         message = "ca_cert_path names a file that does not exist"
         hint = "name a PEM bundle; a relative path starts at the working directory"
-        yield Finding("file-not-found", CERTIFICATES, message, hint)
+        yield Finding("file-not-found", "tls.ca_cert_path", message, hint)
     elif tls.ca_cert_path is not None:
+        from config.certificates import CertificatesError, read_certificates  # ssl takes its time to import
+
         try:  # whether a step uses it or not
             read_certificates(tls.ca_cert_path)
         except CertificatesError as error:
-            yield Finding("tls-ca-bundle", CERTIFICATES, error.message, error.hint)
+            yield Finding("tls-ca-bundle", "tls.ca_cert_path", error.message, error.hint)
     if tls.insecure_skip_verify:
         yield Finding(
             "tls-not-verified",

@@ -41,8 +41,15 @@ def findings(config: PipelineConfig, inputs: JobInputs, steps: Sequence[str]) ->
         yield from format_findings(config.services.flattening)
 
 
-def warnings(config: PipelineConfig) -> Iterator[str]:
-    """What is doubtful about the named files, found at start (document 3 §4 and §5); errors are among the findings."""
+def warnings(config: PipelineConfig, directory: Path | None = None) -> Iterator[str]:
+    """What is doubtful about the named files, found at start (document 3 §4 and §5); errors are among the findings.
+
+    ``directory`` is the one of a ``local_import`` that is still to be done.
+    """
+    if directory is not None and "local_import" in config.pipeline.enabled_steps:
+        from tasks.local_import import importer as local_import
+
+        yield from local_import.warnings(config, directory)
     rules = config.services.pseudonymizer.anonymization_config
     lookup = config.services.flattening.lookup_path
     if "pseudonymizer" in config.pipeline.enabled_steps and rules is not None and not list(_file("", rules)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 from config import LoadedConfig
 from flows import api_address, presenter, server
@@ -26,10 +27,10 @@ DEPLOYMENT = "sluice"
 
 def plan(inputs: JobInputs) -> int:
     """Preflight only: print every finding."""
-    from flows.preflight import exit_code, preflight
+    from flows.preflight import exit_code, import_directory, preflight
 
     loaded = inputs.load()
-    warn(loaded)
+    warn(loaded, import_directory(loaded.config, inputs))
     findings = preflight(loaded, inputs)
     complain(findings)
     if not findings:
@@ -39,10 +40,10 @@ def plan(inputs: JobInputs) -> int:
 
 def start(inputs: JobInputs, *, progress: bool, as_json: bool, detach: bool) -> int:
     """Preflight, create the job, run it here or hand it to a deployment."""
-    from flows.preflight import exit_code, preflight
+    from flows.preflight import exit_code, import_directory, preflight
 
     loaded = inputs.load()
-    warn(loaded)
+    warn(loaded, import_directory(loaded.config, inputs))
     findings = preflight(loaded, inputs)
     if findings:
         complain(findings)
@@ -170,10 +171,10 @@ def report(session: Session, job_id: str, *, as_json: bool) -> int:
     return error.exit_code
 
 
-def warn(loaded: LoadedConfig) -> None:
-    """Print the warnings of the configuration and of the files that it names."""
+def warn(loaded: LoadedConfig, directory: Path | None = None) -> None:
+    """Print the warnings of the configuration, of the files that it names and of the import's ``directory``."""
     from flows import named_files
 
     complain(loaded.warnings)
-    for text in named_files.warnings(loaded.config):
+    for text in named_files.warnings(loaded.config, directory):
         say(f"warning: {text}", err=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from config import PipelineConfig
-from tasks.local_import.scan import Scan, SourceFile, listed, open_source, scan
+from tasks.local_import.scan import EMPTY, Scan, SourceFile, listed, open_source, scan
 from tasks.shared.errors import DataError, InputError, SluiceError, StorageError
 from tasks.shared.imports import ImportDirectory
 from tasks.shared.ndjson import FileFacts, Intake, storage_error
@@ -32,6 +32,11 @@ def findings(config: PipelineConfig, directory: Path) -> list[SluiceError]:
     ``empty-file``, ``name-clash``; each lists all the files it is about.
     """
     return list(_scan(config, directory).problems)
+
+
+def warnings(config: PipelineConfig, directory: Path) -> tuple[str, ...]:
+    """What an import of ``directory`` leaves out, one sentence each."""
+    return _scan(config, directory).warnings
 
 
 def run(context: StepContext) -> StepResult:
@@ -74,15 +79,21 @@ def run(context: StepContext) -> StepResult:
             if error.reference != "empty-file":
                 raise
             empty.append(file.name)
+            context.progress.add(files=1)
 
+    # What an earlier run imported of a file that is empty now is part of the job.
+    kept = [file for file in found.empty if target.finished(file.base) is not None]
+    changed += [file.name for file in kept]
     for_each(found.files, one, threads=_THREADS, stop=context.stop)
-    if empty:
+    if empty and len(empty) == len(found.files) and not kept:
         raise DataError(
             "empty-file",
-            f"{len(empty)} files hold not a single resource",
+            f"{len(empty)} files hold not a single resource" if len(empty) > 1 else "the file holds not one resource",
             context=f"{found.directory}\n  {listed(sorted(empty))}",
-            hint="an export that broke off looks like this; move them away if they are meant to be empty",
+            hint="an export that broke off looks like this; export again, or import another directory",
         )
+    if empty:
+        warnings.append(f"{EMPTY}: {listed(sorted(empty), shown=5, separator=', ')}")
     if changed:
         warnings.append(
             "changed since they were imported, the job keeps what it has: "

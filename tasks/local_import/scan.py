@@ -15,6 +15,8 @@ from tasks.shared.ndjson import base_name, is_consent_name, is_ndjson_name
 _SHOWN = 20
 """Names listed in one error; the rest is counted."""
 
+EMPTY = "empty, nothing to import (an export that broke off looks like this)"
+
 _OPEN = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
@@ -30,10 +32,14 @@ class SourceFile:
 
 @dataclass(frozen=True)
 class Scan:
-    """What a directory holds. ``problems`` stop an import; what was ``skipped`` is said and left out."""
+    """What a directory holds. ``problems`` stop an import; what was ``skipped`` is said and left out.
+
+    ``empty`` files are left out too: nothing of them can be counted. One may have had content in an earlier run.
+    """
 
     directory: Path
     files: tuple[SourceFile, ...] = ()
+    empty: tuple[SourceFile, ...] = ()
     skipped_consent: tuple[str, ...] = ()
     skipped_links: tuple[str, ...] = ()
     skipped_other: tuple[str, ...] = ()
@@ -50,6 +56,7 @@ class Scan:
         return tuple(
             f"{what}: {listed(names, shown=5, separator=', ')}"
             for what, names in (
+                (EMPTY, [file.name for file in self.empty]),
                 ("consent audit files are never imported", self.skipped_consent),
                 ("symbolic links not followed", self.skipped_links),
                 ("not regular files", self.skipped_other),
@@ -113,7 +120,8 @@ def scan(directory: Path, *, recursive: bool = False, exclude: Path | None = Non
     walk.look()
     return Scan(
         directory,
-        files=tuple(sorted(walk.files, key=lambda file: file.name)),
+        files=tuple(sorted((file for file in walk.files if file.size), key=lambda file: file.name)),
+        empty=tuple(sorted((file for file in walk.files if not file.size), key=lambda file: file.name)),
         skipped_consent=tuple(sorted(walk.consent)),
         skipped_links=tuple(sorted(walk.links)),
         skipped_other=tuple(sorted(walk.other)),
@@ -242,12 +250,12 @@ def _problems(directory: Path, recursive: bool, walk: _Walk) -> Iterator[SluiceE
             hint="rename them",
         )
     empty = sorted(file.name for file in walk.files if file.size == 0)
-    if empty:
+    if empty and len(empty) == len(walk.files):
         yield InputError(
             "empty-file",
-            f"{len(empty)} files are empty",
+            f"all {len(empty)} files are empty" if len(empty) > 1 else "the only file is empty",
             context=f"{where}\n  {listed(empty)}",
-            hint="an export that broke off looks like this; move them away if they are meant to be empty",
+            hint="an export that broke off looks like this; a single empty file among others would be left out",
         )
     by_base: defaultdict[str, list[str]] = defaultdict(list)
     for file in walk.files:

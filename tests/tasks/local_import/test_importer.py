@@ -146,7 +146,7 @@ def test_findings_are_the_problems_of_the_directory(tmp_path: Path) -> None:
     put(tmp_path, x=PATIENT, y=b"")
     (tmp_path / "data" / "x.ndjson.zst").write_bytes(b"")
     found = findings(config(tmp_path), tmp_path / "data")
-    assert sorted(finding.reference for finding in found) == ["empty-file", "name-clash"]
+    assert sorted(finding.reference for finding in found) == ["name-clash"]
     assert findings(config(tmp_path), tmp_path / "none")[0].reference == "input-not-found"
     assert not (tmp_path / "jobs").exists()
 
@@ -175,19 +175,38 @@ def test_bad_data_is_an_error_with_file_and_line(
     assert not [name for name in imported(tmp_path) if name.startswith("bad")]
 
 
-def test_files_without_a_resource_are_named_all_at_once(tmp_path: Path) -> None:
-    put(tmp_path, blank=b"\n\n", zst=zstandard.compress(b""), good=PATIENT)
+def test_files_without_a_resource_are_left_out_with_one_warning_for_each_kind(tmp_path: Path) -> None:
+    put(tmp_path, blank=b"\n\n", zst=zstandard.compress(b""), none=b"", good=PATIENT)
+    assert findings(config(tmp_path), tmp_path / "data") == []
+    result = run(context(tmp_path))
+    assert set(imported(tmp_path)) == {"good.ndjson.zst"}
+    assert (result.files, result.lines_out, result.resources_out) == (1, 1, 1)
+    assert [warning.rpartition(": ")[2] for warning in result.warnings] == ["none.ndjson", "blank.ndjson, zst.ndjson"]
+    assert all(warning.startswith("empty") for warning in result.warnings)
+
+
+def test_nothing_but_files_without_a_resource_is_an_error_that_names_them(tmp_path: Path) -> None:
+    put(tmp_path, blank=b"\n\n", zst=zstandard.compress(b""))
     error = fails(DataError, context(tmp_path))
     assert error.reference == "empty-file"
     assert "blank.ndjson" in (error.context or "")
     assert "zst.ndjson" in (error.context or "")
-    assert "good.ndjson" not in (error.context or "")
 
 
-def test_an_empty_file_is_found_before_anything_is_imported(tmp_path: Path) -> None:
-    put(tmp_path, a=PATIENT, b=b"")
+def test_a_directory_of_empty_files_is_found_before_anything_is_imported(tmp_path: Path) -> None:
+    put(tmp_path, a=b"", b=b"")
     assert fails(InputError, context(tmp_path)).reference == "empty-file"
     assert not (tmp_path / "jobs").exists()
+
+
+def test_a_file_that_became_empty_after_its_import_stays_in_the_job(tmp_path: Path) -> None:
+    put(tmp_path, a=PATIENT, b=PATIENT * 2)
+    ctx = context(tmp_path)
+    run(ctx)
+    (tmp_path / "data" / "b.ndjson").write_bytes(b"")
+    again = run(ctx)
+    assert (again.files, again.lines_out) == (2, 3)
+    assert "changed since they were imported" in again.warnings[-1]
 
 
 class Doing(Stop):

@@ -99,8 +99,18 @@ def test_two_forms_or_two_spellings_of_one_name_clash(tmp_path: Path, other: str
     assert references(scan(tmp_path)) == ["name-clash"]
 
 
-def test_empty_files_are_an_error_that_lists_them_all(tmp_path: Path) -> None:
+def test_an_empty_file_among_others_is_left_out_with_a_warning(tmp_path: Path) -> None:
     put(tmp_path, "a.ndjson")
+    put(tmp_path, "b.ndjson", content=b"")
+    found = scan(tmp_path)
+    assert references(found) == []
+    assert [file.name for file in found.files] == ["a.ndjson"]
+    (warning,) = found.warnings
+    assert warning.endswith(": b.ndjson")
+    assert "empty" in warning
+
+
+def test_nothing_but_empty_files_is_an_error_that_lists_them_all(tmp_path: Path) -> None:
     put(tmp_path, "b.ndjson", "c.ndjson.zst", content=b"")
     found = scan(tmp_path)
     assert references(found) == ["empty-file"]
@@ -112,7 +122,7 @@ def test_all_problems_are_found_at_once(tmp_path: Path) -> None:
     put(tmp_path, "a.ndjson", "sub/a.ndjson")
     put(tmp_path, "b.ndjson", content=b"")
     put(tmp_path, "line\nbreak.ndjson")
-    assert sorted(references(scan(tmp_path, recursive=True))) == ["empty-file", "file-name", "name-clash"]
+    assert sorted(references(scan(tmp_path, recursive=True))) == ["file-name", "name-clash"]
 
 
 def test_many_names_are_listed_in_part_and_counted(tmp_path: Path) -> None:
