@@ -11,6 +11,7 @@ import httpx
 import pytest
 import zstandard
 
+from tasks.shared.blanked import SECRETS
 from tasks.shared.errors import (
     DataError,
     InputError,
@@ -387,6 +388,18 @@ class TestCompanions:
         assert (done.files, done.lines_out, done.warnings) == (1, 1, ())
         for path in extraction.rglob("*"):
             assert path.stat().st_mode & 0o077 == 0
+
+    def test_neither_the_manifest_nor_a_report_keeps_a_credential(self, tmp_path: Path) -> None:
+        SECRETS.text("secret-of-the-job")
+        csv = b'"Batch-ID","secret-of-the-job"\r\n' * 3
+        files = {BATCH: BUNDLE, f"{OUT}/reports/resource-exclusions.csv": csv}
+        result = manifest(BATCH, extension=self.reports("resource-exclusions.csv"), echo="Bearer secret-of-the-job")
+        run = job(tmp_path, result, files)
+        assert run.run().warnings == ()
+        extraction = run.path / "extraction"
+        kept = (extraction / "reports" / "resource-exclusions.csv").read_bytes()
+        assert kept == csv.replace(b"secret-of-the-job", b"[blanked]")
+        assert json.loads((extraction / "manifest.json").read_bytes())["echo"] == "Bearer [blanked]"
 
     def test_a_missing_report_is_a_warning_and_no_failure(self, tmp_path: Path) -> None:
         run = job(tmp_path, manifest(BATCH, extension=self.reports("patient-exclusions.csv")), {BATCH: BUNDLE})

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
+from tasks.shared.blanked import SECRETS
 from tasks.shared.errors import DataError, InputError
 from tasks.validation.client import endpoint
 from tests.tasks.validation.support import (
@@ -48,6 +49,22 @@ def test_the_body_is_a_collection_bundle_posted_to_validate_resource(job: Job) -
         "http://own.example/fhir/Observation/o1",
     ]
     assert not any("request" in entry for entry in body["entry"])
+
+
+def test_reports_and_summary_keep_no_credential_and_count_what_the_service_said(job: Job) -> None:
+    SECRETS.text("structure-secret")
+
+    def echo(_number: int, _body: bytes) -> Reply:
+        said = issue(entry=0, details={"text": "Authorization: Bearer structure-secret"})
+        return Reply(200, outcome(said, issue("warning", entry=0, diagnostics="structure-secret")))
+
+    job.write("a.ndjson", patient("p1"))
+    with serving(echo) as server:
+        result = job.validate(server.url)
+    assert result.details["severities"] == {"error": 1, "warning": 1}
+    kept = b"".join(path.read_bytes() for path in job.directory.rglob("*") if path.is_file())
+    assert b"Authorization: Bearer [blanked]" in kept
+    assert b"structure-secret" not in kept
 
 
 @pytest.mark.parametrize(
