@@ -8,13 +8,13 @@ step left is a damaged result, which counts as none: the step is done again, and
 from __future__ import annotations
 
 import os
-import stat
 from pathlib import Path, PurePath
 from typing import Any, Final
 
 import msgspec
 
 from tasks.shared.ndjson import storage_error
+from tasks.shared.private_file import NotPrivateError, read_private
 from tasks.shared.step import StepResult
 
 LARGEST: Final = 16 * 1024 * 1024
@@ -53,7 +53,10 @@ def read_result(path: Path) -> bytes | None:
     Raises:
         DamagedResultError: it is no regular file of this user's directory, or something else than a step's result.
     """
-    content = _content(path)
+    try:
+        content = read_private(path, most=LARGEST)
+    except NotPrivateError as problem:
+        raise DamagedResultError(str(problem)) from None
     if content is None:
         return None
     try:
@@ -91,33 +94,6 @@ def write_result(path: Path, content: bytes) -> None:
     except OSError as error:
         part.unlink(missing_ok=True)
         raise storage_error(error, path) from None
-
-
-def _content(path: Path) -> bytes | None:
-    """All bytes of a regular file that belongs to whom its directory belongs. No link is followed, none waited for."""
-    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
-    try:
-        directory = os.open(path.parent, flags | os.O_DIRECTORY)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise DamagedResultError(f"its directory cannot be opened ({error.strerror})") from None
-    try:
-        with os.fdopen(os.open(path.name, flags | os.O_NONBLOCK, dir_fd=directory), "rb") as file:
-            found, home = os.fstat(file.fileno()), os.fstat(directory)
-            if not stat.S_ISREG(found.st_mode):
-                raise DamagedResultError("it is no regular file")
-            if found.st_uid != home.st_uid or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-                raise DamagedResultError("others may have written it")
-            if found.st_size > LARGEST:
-                raise DamagedResultError(f"it has more than {LARGEST:,} bytes")
-            return file.read(LARGEST + 1)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise DamagedResultError(f"it cannot be read ({error.strerror})") from None
-    finally:
-        os.close(directory)
 
 
 def _lives(value: Any) -> bool:

@@ -25,6 +25,7 @@ from typing import Any, Final
 from tasks.shared.data_directory import as_shown, finished_files
 from tasks.shared.ndjson.files import PartFile, storage_error
 from tasks.shared.parallel import for_each
+from tasks.shared.private_file import read_private
 from tasks.shared.stop import Stop
 
 THREADS: Final = 2
@@ -152,8 +153,10 @@ def _entry(path: Path, name: str, known: Known | None, stop: Stop, read: Callabl
 def load(path: Path, digest: str) -> Inventory | None:
     """A kept inventory; ``None`` when it is not the one with this digest any more."""
     try:
-        with path.open("rb") as file:
-            found = Inventory(tuple(_parsed(file)))
+        content = read_private(path)
+        if content is None:
+            return None
+        found = Inventory(tuple(_parsed(content.splitlines())))
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     return found if found.digest == digest else None

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from pathlib import Path
 
 import msgspec
 
+from tasks.shared.log import logger
 from tasks.shared.ndjson.check import LineCheck
 from tasks.shared.ndjson.files import storage_error
+from tasks.shared.private_file import NotPrivateError, read_private
 
 _READ = 1 << 18
 
@@ -95,13 +98,23 @@ class FileLedger:
             self._torn = False
             self._known[facts.name] = facts
 
-    def _load(self) -> None:
+    def _remove(self) -> None:
         try:
-            data = self._path.read_bytes()
-        except FileNotFoundError:
-            return
+            self._path.unlink()  # also a link or a pipe, which would be written into
         except OSError as error:
             raise storage_error(error, self._path) from None
+
+    def _load(self) -> None:
+        try:
+            data = read_private(self._path)
+        except NotPrivateError as problem:
+            if self._path.parent.is_symlink():  # what is behind it is not ours to remove
+                raise storage_error(OSError(errno.ELOOP, os.strerror(errno.ELOOP)), self._path.parent) from None
+            logger.warning("%s is not believed: %s; the files are read once more", self._path.name, problem)
+            self._remove()
+            return
+        if data is None:
+            return
         self._torn = bool(data) and not data.endswith(b"\n")
         for line in data.splitlines():
             try:

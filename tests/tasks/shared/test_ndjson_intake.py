@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import tempfile
 import traceback
 import tracemalloc
@@ -321,6 +322,27 @@ def test_a_ledger_remembers_finished_files_over_a_restart(tmp_path: Path) -> Non
     (tmp_path / "x.ndjson").write_bytes(b'{"a":1}\n{"b":2}\n')
     FileLedger(tmp_path / "state" / "files.ndjson").add(FACTS)
     assert FileLedger(tmp_path / "state" / "files.ndjson").get(tmp_path / "x.ndjson") == FACTS
+
+
+@pytest.mark.parametrize("plant", ["link", "pipe"])
+def test_a_ledger_that_is_a_link_or_a_pipe_is_neither_read_nor_written_into(tmp_path: Path, plant: str) -> None:
+    elsewhere, path = tmp_path / "elsewhere", tmp_path / "state" / "files.ndjson"
+    (tmp_path / "x.ndjson").write_bytes(b"x" * FACTS.stored_bytes)
+    FileLedger(path).add(FACTS)
+    before = path.read_bytes()
+    path.unlink()
+    elsewhere.write_bytes(before)
+    if plant == "link":
+        path.symlink_to(elsewhere)
+    else:
+        os.mkfifo(path)
+    ledger = FileLedger(path)
+    assert ledger.get(tmp_path / "x.ndjson") is None
+    ledger.add(FACTS)
+    assert elsewhere.read_bytes() == before
+    assert path.is_file()
+    assert not path.is_symlink()
+    assert FileLedger(path).get(tmp_path / "x.ndjson") == FACTS
 
 
 def test_a_torn_last_line_of_a_ledger_is_ignored_and_written_after(tmp_path: Path) -> None:
