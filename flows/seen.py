@@ -16,6 +16,7 @@ from flows.record import Approval, JobRecord, Waiting
 from flows.watch import human_bytes
 from tasks.shared.data_directory import as_shown, finished_files
 from tasks.shared.inventory import Inventory, Known, differences, load, take
+from tasks.shared.ndjson import storage_error
 from tasks.shared.step import Corrections
 from tasks.shared.stop import Stop
 from tasks.wait.pause import corrected_files
@@ -44,9 +45,9 @@ class Sight:
     @classmethod
     def of(cls, job_dir: Path, waiting: Waiting) -> Sight:
         """Where the record says that a job waits."""
-        leaves = Path(waiting.leaves) if waiting.leaves else None
-        places = Path(waiting.looked_at), Path(waiting.directory), leaves
-        return cls(job_dir, waiting.position, *places, waiting.corrections)
+        looked_at, directory = job_dir / Path(waiting.looked_at).name, job_dir / Path(waiting.directory).name
+        leaves = job_dir / Path(waiting.leaves).name if waiting.leaves else None
+        return cls(job_dir, waiting.position, looked_at, directory, leaves, waiting.corrections)
 
     def check(self) -> None:
         """The corrected files can be used, by their names. Raises ``DataError`` and ``StorageError``."""
@@ -80,8 +81,11 @@ class Sight:
 
     @property
     def bytes(self) -> int:
-        """How much there is to read at most."""
-        return sum(path.stat().st_size for folder in self._folders for path in finished_files(folder))
+        """How much there is to read at most. Raises ``StorageError``."""
+        try:
+            return sum(path.stat().st_size for folder in self._folders for path in finished_files(folder))
+        except OSError as error:
+            raise storage_error(error, self.looked_at) from None
 
     @property
     def _folders(self) -> list[Path]:

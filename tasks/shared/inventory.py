@@ -32,6 +32,7 @@ THREADS: Final = 2
 """One SHA-256 is slower than a disk, two are not."""
 
 _PIECE: Final = 1 << 20
+_LEAST: Final = 1 << 12
 _SETTLED: Final = 2_000_000_000
 """Nanoseconds. A file younger than this may be written to again without another time stamp."""
 
@@ -137,7 +138,7 @@ def _entry(path: Path, name: str, known: Known | None, stop: Stop, read: Callabl
             if sha256 is not None:
                 return Entry(name, state[2], sha256, state)
             digest = hashlib.sha256()
-            buffer = bytearray(_PIECE)
+            buffer = bytearray(min(_PIECE, max(state[2], _LEAST)))
             view = memoryview(buffer)
             size = 0
             while count := file.readinto(buffer):
@@ -198,17 +199,13 @@ def kept_at(job_dir: Path, position: int) -> Path:
 
 def differences(before: Inventory, now: Inventory) -> list[str]:
     """What is not as it was, a line each for a person: removed, added, changed, renamed; the first twenty."""
-    gone = [entry for entry in before.entries if entry.name not in now.by_name]
-    new = [entry for entry in now.entries if entry.name not in before.by_name]
-    changed = [entry.name for entry in now.entries if before.by_name.get(entry.name, entry) != entry]
-    moved: list[tuple[str, str]] = []
-    contents = {(entry.size, entry.sha256): entry for entry in new}
-    for entry in list(gone):
-        other = contents.pop((entry.size, entry.sha256), None)
-        if other is not None:
-            gone.remove(entry)
-            new.remove(other)
-            moved.append((entry.name, other.name))
-    told = [("removed", entry.name) for entry in gone] + [("added", entry.name) for entry in new]
-    told += [("changed", name) for name in changed] + [("renamed", f"{old} to {other}") for old, other in moved]
-    return as_shown([f"{what}: {name}" for what, name in sorted(told)])
+    new = {entry.name: entry for entry in now.entries if entry.name not in before.by_name}
+    by_content = {(entry.size, entry.sha256): name for name, entry in new.items()}
+    told = [f"changed: {entry.name}" for entry in now.entries if before.by_name.get(entry.name, entry) != entry]
+    for entry in before.entries:
+        if entry.name not in now.by_name:
+            name = by_content.pop((entry.size, entry.sha256), None)
+            told.append(f"removed: {entry.name}" if name is None else f"renamed: {entry.name} to {name}")
+            new.pop(name or "", None)
+    told += [f"added: {name}" for name in new]
+    return as_shown(sorted(told))

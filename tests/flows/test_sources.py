@@ -119,3 +119,13 @@ def test_before_a_decision_corrected_tables_that_would_not_be_sent_are_refused(j
     assert caught.value.reference == "corrections-not-sent"
     assert caught.value.context == f"{job / 'csv_wait'}\n  Patient.csv"
     assert wait(job, DIRECT).reads == str(job / "pseudonymized")
+
+
+def test_a_decision_is_about_the_jobs_directory_as_this_machine_sees_it(job: Path) -> None:
+    waiting = wait(job, DIRECT)
+    places = ("directory", "looked_at", "leaves")
+    elsewhere = waiting.model_copy(update={name: f"/mnt/x/{Path(getattr(waiting, name)).name}" for name in places})
+    here, there = Sight.of(job, waiting), Sight.of(job, elsewhere)
+    assert here == there
+    assert there.bytes == 9
+    assert there.take(None, Stop()).digest == here.take(None, Stop()).digest
