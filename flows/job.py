@@ -329,16 +329,9 @@ class Job:
         self.again = why
         return True
 
-    def wait_at(self, position: int, directory: Path, looked_at: Path) -> Waiting:
-        """Where the job is about to wait, and what there is to be seen."""
-        waiting = Waiting(
-            position=position,
-            step="wait",
-            directory=str(directory),
-            looked_at=str(looked_at),
-            since=now(),
-            again=self.again,
-        )
+    def as_seen(self, waiting: Waiting) -> Waiting:
+        """The wait with what there is to be seen, and why it waits again; for the form, the page and the record."""
+        waiting = waiting.model_copy(update={"again": self.again})
         return self.sight.shown(waiting, self.there) if self.sight else waiting
 
     def waits(self, waiting: Waiting, form: str) -> None:

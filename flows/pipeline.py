@@ -23,7 +23,7 @@ from flows.inputs import JobInputs
 from flows.job import Job, config_error, job_name
 from flows.lock import JobBusyError
 from flows.preflight import preflight, worst
-from flows.record import ErrorRecord, RecordWriter
+from flows.record import ErrorRecord, RecordWriter, Waiting, now
 from flows.server_watch import last_words
 from flows.signals import signals
 from flows.sources import Source, Sources
@@ -257,7 +257,9 @@ def park(job: Job, position: int, directory: Path, looked_at: Path, *, deployed:
     record on the job waits and can be decided with ``pipeline continue``, parked in Prefect or not. Returns what went
     wrong with the directory for corrected files.
     """
-    waiting = job.wait_at(position, directory, looked_at)
+    waiting = job.as_seen(
+        Waiting(position=position, step="wait", directory=str(directory), looked_at=str(looked_at), since=now())
+    )
     again = "resumed without a decision; " if position in job.forms else ""
     form, state = engine.form_state(position, deployed=deployed)
     state.message = f"{again}step {position} waits for a decision: Resume asks for it"
