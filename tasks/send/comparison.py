@@ -82,7 +82,7 @@ def compare(context: StepContext) -> Compared | None:
         count = sum(1 for _ in finished_files(directory))
         if context.expected_files is not None and count != context.expected_files:
             what = f"it holds {count:,} files, the step before wrote {context.expected_files:,}"
-            raise _differs(f"send: {directory.name}/ is not as it was left: {what}", [str(directory)], None)
+            raise _differs(f"send: {directory.name}/ is not as it was left: {what}", [str(directory)], "STEP")
         return None
     progress = context.progress
     progress.begin("checking what is to be sent")
@@ -92,7 +92,10 @@ def compare(context: StepContext) -> Compared | None:
         step = f"step {context.recorded.position}, {context.recorded.step}"
         before = context.recorded.load()
         listed = differences(before, now) if before is not None else ["the list of its files is gone or was changed"]
-        raise _differs(f"send: {directory.name}/ is not as {step}, left it", listed, context.recorded.position)
+        removes = ", which removes the corrected files" if context.recorded.step == "wait" else ""
+        raise _differs(
+            f"send: {directory.name}/ is not as {step}, left it", listed, str(context.recorded.position), removes
+        )
     progress.begin("sending")
     return Compared(context.job_dir, now)
 
@@ -104,12 +107,11 @@ def _size(directory: Path) -> int:
         raise storage_error(error, directory) from None
 
 
-def _differs(message: str, listed: Iterable[str], position: int | None) -> DataError:
-    again = f"--step {position}" if position is not None else "--step STEP"
+def _differs(message: str, listed: Iterable[str], step: str, removes: str = "") -> DataError:
     return DataError(
         "send-input-differs",
         message,
         context="\n  ".join(listed),
         hint="nothing was sent by this run: put the files back as they were and continue the job, "
-        f"or run the step that wrote them again (job run CONFIG JOB {again} --force)",
+        f"or run the step that wrote them again: job run CONFIG JOB --step {step} --force{removes}",
     )

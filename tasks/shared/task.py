@@ -27,6 +27,9 @@ from tasks.shared.step import Parked, StepContext, StepResult, reconcile
 
 Run = Callable[[StepContext], StepResult]
 
+_WORTH_A_WORD = 256_000_000
+"""Bytes of which the hashes may take longer than a second."""
+
 
 def step_task(name: str, run: Run) -> Task[[StepContext], Any]:
     """A Prefect task named ``name`` around ``run``."""
@@ -67,6 +70,8 @@ def leave_inventory(context: StepContext, done: StepResult) -> str | None:
         facts = ledger.get(context.job_dir / name)
         return facts.sha256 if facts is not None else None
 
+    if (done.bytes_out or 0) > _WORTH_A_WORD:
+        context.progress.say("takes the hashes of what was written")
     inventory = take(context.job_dir, [context.job_dir / done.output], stop=context.stop, known=known)
     if context.approved is not None and context.approved.below(done.output) != inventory:
         raise DataError(

@@ -16,7 +16,7 @@ from flows.record import Approval, Waiting
 from flows.reporting import wait_description
 from flows.seen import OF_AN_EARLIER_VERSION, told
 from flows.sources import Source, Sources
-from tests.conftest import ask_prefect
+from tests.conftest import ask_prefect, wait_until
 from tests.flows.test_job_events import STEPS, job  # noqa: F401 - a fixture
 
 LINE = b'{"resourceType":"Patient","id":"only-this"}\n'
@@ -169,6 +169,37 @@ def test_a_form_answered_in_the_ui_covers_what_it_showed_and_not_what_was_put_th
     assert fhir.total() == 1
     for kept in ("1-inventory.ndjson", "2-inventory.ndjson", "2-seen.ndjson"):
         assert (directory / ".results" / kept).stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.campaign
+def test_after_kill_9_of_a_send_its_input_is_compared_before_the_next_request(
+    sluice: Any, project: Path, fhir: Any
+) -> None:
+    name = sluice("pipeline", "start", "config.yaml", "--set", "services.send.batch_size=3").job
+    directory = project / "jobs" / name
+    fhir.faults({"action": "delay", "seconds": 600, "path": "/fhir*", "method": "POST", "skip": 2, "times": 9})
+    child = sluice.start("pipeline", "continue", "config.yaml", name, "--approve")
+    wait_until(lambda: posts(fhir) > 2, 90)
+    child.kill()
+    child.communicate()
+    fhir.faults()
+    (removed,) = (directory / "import").glob("batch-1*")
+    content = removed.read_bytes()
+    removed.unlink()
+    asked = posts(fhir)
+    found = sluice("pipeline", "continue", "config.yaml", name)
+    assert found.code == 1
+    assert "error[send-input-differs]" in found.err
+    assert f"removed: import/{removed.name}" in found.err
+    assert posts(fhir) == asked
+    removed.write_bytes(content)
+    done = sluice("pipeline", "continue", "config.yaml", name)
+    assert done.code == 0, done.err
+    assert fhir.total() == 19
+
+
+def posts(fhir: Any) -> int:
+    return sum(one["method"] == "POST" for one in fhir.requests()["requests"])
 
 
 ANSWER = {"decision": "release", "by": "Anna"}

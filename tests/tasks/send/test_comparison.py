@@ -183,3 +183,15 @@ def test_a_stop_ends_the_comparison(job: Job, server: Loopback, mode: str) -> No
     with pytest.raises(Stopped):
         run(job.context(mode, server.url, stop))
     assert server.seen == []
+
+
+def test_corrected_files_that_changed_after_their_check_are_found_too_and_the_hint_warns_of_the_reset(
+    job: Job, server: Loopback, mode: str
+) -> None:
+    job.recorded = job.record("wait")
+    (job.input / "a.ndjson").write_bytes(LINE * 3)
+    with pytest.raises(DataError) as caught:
+        run(job.context(mode, server.url))
+    assert caught.value.context == "changed: import/a.ndjson"
+    assert "which removes the corrected files" in (caught.value.hint or "")
+    assert server.seen == []

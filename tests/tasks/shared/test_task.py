@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from config import PipelineConfig
-from tasks.shared.inventory import kept_at, load
+from tasks.shared.errors import DataError
+from tasks.shared.inventory import kept_at, load, take
 from tasks.shared.ndjson import FileFacts, FileLedger
 from tasks.shared.step import StepContext, StepResult
+from tasks.shared.stop import Stop
 from tasks.shared.task import leave_inventory
 
 DONE = StepResult(output="import")
@@ -47,3 +50,14 @@ def test_of_an_import_it_holds_the_hash_of_what_was_written_not_of_what_lies_the
     kept = load(kept_at(context.job_dir, 1), str(digest))
     assert kept is not None
     assert kept.entries[0].sha256 == "of what was written"
+
+
+def test_corrected_files_that_are_not_those_of_the_approval_become_no_output(context: StepContext) -> None:
+    approved = take(context.job_dir, [context.job_dir / "import"], stop=Stop())
+    assert leave_inventory(replace(context, approved=approved), DONE) is not None
+    (context.job_dir / "import" / "a.ndjson").write_bytes(b"[]\n")
+    kept_at(context.job_dir, 1).unlink()
+    with pytest.raises(DataError) as caught:
+        leave_inventory(replace(context, approved=approved), DONE)
+    assert (caught.value.reference, caught.value.context) == ("approval-outdated", "changed: import/a.ndjson")
+    assert not kept_at(context.job_dir, 1).exists()
