@@ -20,7 +20,7 @@ from tasks.send.s3.objects import MIB, Sizes
 from tasks.send.s3.refusal import BUSY_CODES, DAMAGED_CODES, FULL_CODES, REGION_CODES, Refusal
 from tasks.send.s3.source import Digests, OpenSource, sources
 from tasks.shared.answer import Where
-from tasks.shared.errors import DataError, InputError, Stopped, StorageError
+from tasks.shared.errors import DataError, InputError, Stopped
 
 WHERE = Where("send", "upload", "PUT", "https://store.example/bucket/key?partNumber=1&uploadId=canary")
 
@@ -89,9 +89,8 @@ def test_links_to_directories_and_special_files_are_left_out(tmp_path: Path) -> 
     assert [source.name for source in sources(tmp_path / "data")] == ["a.csv", "link.csv"]
 
 
-def test_a_directory_that_is_not_there_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(StorageError):
-        sources(tmp_path / "gone")
+def test_a_directory_that_is_not_there_has_nothing_to_send_as_in_the_other_modes(tmp_path: Path) -> None:
+    assert sources(tmp_path / "nowhere") == []
 
 
 @pytest.fixture(scope="module")
