@@ -67,12 +67,17 @@ class Bridge:
                 self._threads.append(thread)
                 thread.start()
 
+    def _renamed(self, data: bytes) -> bytes:
+        """A request with the name of whom it goes to: some answer to no other (the local Prefect server)."""
+        host, port = self._upstream
+        return data.replace(f"Host: {urlsplit(self.url).netloc}".encode(), f"Host: {host}:{port}".encode(), 1)
+
     def _carry(self, source: socket.socket, sink: socket.socket, requests: bool) -> None:
         with suppress(OSError):
             while data := source.recv(1 << 16):
                 if requests and not self._passes(data):
                     return  # the client is left waiting
-                sink.sendall(data)
+                sink.sendall(self._renamed(data) if requests else data)
         with suppress(OSError):
             sink.shutdown(socket.SHUT_WR)
 

@@ -14,8 +14,7 @@ import pytest
 
 from flows.api import PrefectApi
 from flows.results import LARGEST, DamagedResultError, read_result, write_result
-from flows.server import ApiAddress
-from tests.conftest import Commands, wait_until
+from tests.conftest import Commands, address_of, wait_until
 from tests.flows.conftest import Fhir
 from tests.flows.machines import Worker, deployment
 
@@ -228,7 +227,7 @@ def test_a_workers_run_reads_no_pickle_either(sluice: Commands, prefect_api: str
     fhir.faults()
     pool = f"pool-{sluice.cwd.name}"
     deployed = deployment(prefect_api, pool, sluice.cwd)
-    with PrefectApi(ApiAddress(url=prefect_api)) as prefect:
+    with PrefectApi(address_of(prefect_api)) as prefect:
         job = prefect.run_deployment(deployed, {"config": str(project / "config.yaml")})
     marker = project / "marker"
     results = project / "jobs" / job / ".results"

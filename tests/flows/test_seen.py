@@ -12,7 +12,7 @@ import pytest
 from config import SendMode
 from flows.job import Job
 from flows.pipeline import decide, decided
-from flows.record import Approval, Waiting
+from flows.record import Approval, Waiting, now
 from flows.reporting import wait_description
 from flows.seen import OF_AN_EARLIER_VERSION, told
 from flows.sources import Source, Sources
@@ -43,7 +43,10 @@ class Waits:
         self.job.look(3, Source(self.input, 1), self.sources)
 
     def park(self) -> Waiting:
-        waiting = self.job.waits(3, self.corrections, self.input, "form")
+        waiting = self.job.as_seen(
+            Waiting(position=3, step="wait", directory=str(self.corrections), looked_at=str(self.input), since=now())
+        )
+        self.job.waits(waiting, "form")
         self.job.seen[3] = self.labels["seen__3"]
         return waiting
 

@@ -20,8 +20,7 @@ import pytest
 
 from flows.api import PrefectApi
 from flows.record import JobRecord
-from flows.server import ApiAddress
-from tests.conftest import Commands, kill, wait_until
+from tests.conftest import Commands, address_of, kill, wait_until
 from tests.flows.bridge import Bridge
 from tests.flows.conftest import Fhir
 
@@ -56,7 +55,7 @@ class Doorkeeper(Bridge):
                 elif source in self._muted:
                     self.stopped.set()  # what the API answered comes to nobody
                     return
-                sink.sendall(data)
+                sink.sendall(self._renamed(data) if requests else data)
         with suppress(OSError):
             sink.shutdown(socket.SHUT_WR)
 
@@ -105,7 +104,7 @@ def killed_at(stop: int | str, sluice: Commands, prefect_api: str, *, taken: boo
         child.wait()
     finally:
         door.close()
-    with PrefectApi(ApiAddress(prefect_api)) as api:
+    with PrefectApi(address_of(prefect_api)) as api:
         yield Scene(sluice, api, job, door.asked)
 
 
@@ -164,7 +163,7 @@ def test_a_job_killed_at_random_moments_after_its_wait_directory_appeared_waits(
     sluice: Commands, project: Path, fhir: Fhir, prefect_api: str
 ) -> None:
     draw = random.Random(SEED)
-    with PrefectApi(ApiAddress(prefect_api)) as api:
+    with PrefectApi(address_of(prefect_api)) as api:
         for number in range(20):
             child = sluice.start("pipeline", "start", "config.yaml")
             assert child.stdout
