@@ -139,8 +139,8 @@ class Refusal:
 
     def _answered(self) -> str:
         code = blanked(self.code.encode()).decode()
-        code = f" {self.code}" if _CODE.match(self.code) and not self.code.isdigit() else ""
-        return f"was answered {self.status}{code} by {self.where.host}"
+        said = f" {code}" if _CODE.match(code) and not code.isdigit() else ""
+        return f"was answered {self.status}{said} by {self.where.host}"
 
     def _terminal(self, reference: str, what: str, hint: str) -> ServiceError:
         return self.where.error(ServiceError, reference, f"{self._answered()}: {what}", hint=hint, status=self.status)

@@ -17,6 +17,7 @@ import pytest
 from deployments.sandbox.proxy import ForwardProxy
 from tasks.send.s3.objects import MIB
 from tasks.send.s3.upload import findings, run
+from tasks.shared.blanked import SECRETS
 from tasks.shared.errors import DataError, NetworkError, ServiceBusyError, ServiceError, SluiceError, Stopped
 from tests.tasks.send.s3_support import (
     KEY_ID,
@@ -227,6 +228,16 @@ def test_a_terminal_refusal_says_what_to_change_and_is_not_repeated(
     assert said in error.render()
     assert job.slept == []
     assert not job.manifest.exists()
+
+
+def test_a_code_in_which_a_store_echoes_a_secret_is_blanked(job: S3Job) -> None:
+    secret = "CanarySecretKeyOfTheStore"
+    config = configuration(None, attempts=1, secret_access_key=secret)
+    SECRETS.config(config)  # as the step's task does
+    with scripted(lambda _: refusal(403, secret)) as store, pytest.raises(SluiceError) as caught:
+        job.send(configuration(store.url, attempts=1, secret_access_key=secret))
+    assert "403" in caught.value.render()
+    assert secret not in caught.value.render()
 
 
 def test_wrong_keys_end_the_step_at_its_first_request(job: S3Job) -> None:
