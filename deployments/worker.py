@@ -19,7 +19,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 
-from flows.api_address import configured_api, is_loopback, not_proxied
+from flows.api_address import configured_api, not_proxied
+from flows.reached import own_server
+from flows.server import is_alive
 
 PATIENCE = 15.0
 """Seconds that the runs have; those that still run then are killed with the worker, and can be continued."""
@@ -31,13 +33,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Work until a signal; the exit code of the worker."""
     options = sys.argv[1:] if argv is None else argv
     address = configured_api()
-    if address is not None and is_loopback(address):
-        not_proxied(os.environ)
-    return supervise([sys.executable, "-m", "prefect", "worker", "start", "--type", "process", *options])
+    home = None
+    if address is not None:
+        not_proxied(address, os.environ)
+        home = own_server(Path(os.environ.get("APP_JOBS_DIR") or "./jobs"), address.url)
+    command = [sys.executable, "-m", "prefect", "worker", "start", "--type", "process", *options]
+    return supervise(command, lost=lambda: home is not None and not is_alive(home))
 
 
-def supervise(command: Sequence[str], *, patience: float = PATIENCE) -> int:
-    """Run a worker until it ends; at the first SIGTERM or SIGINT let its children end first."""
+def supervise(command: Sequence[str], *, patience: float = PATIENCE, lost: Callable[[], bool] = lambda: False) -> int:
+    """Run a worker until it ends; at the first SIGTERM or SIGINT let its children end first.
+
+    When its local server is ``lost``, it ends with 3: whoever takes that server's place is sent nothing.
+    """
     asked: list[int] = []
 
     def remember(number: int, _frame: FrameType | None) -> None:
@@ -48,6 +56,11 @@ def supervise(command: Sequence[str], *, patience: float = PATIENCE) -> int:
     # A session of its own: Ctrl-C on a terminal reaches this process alone.
     worker = subprocess.Popen(command, start_new_session=True)  # noqa: S603 - Prefect's command line
     while worker.poll() is None and not asked:
+        if lost():
+            worker.kill()
+            worker.wait()
+            sys.stderr.write("error[prefect-server-lost]: the local Prefect server ended; the worker ends, too\n")
+            return 3
         time.sleep(LOOK_EVERY)
     if worker.poll() is None:
         stop(worker, patience, again=lambda: len(asked) > 1)

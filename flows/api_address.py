@@ -9,7 +9,6 @@ Nothing here imports Prefect.
 from __future__ import annotations
 
 import base64
-import ipaddress
 import os
 import ssl
 import tomllib
@@ -21,6 +20,7 @@ from urllib.parse import urlsplit
 
 from flows.server_door import sign_in_link
 from flows.server_proof import basic
+from tasks.shared import proxies
 from tasks.shared.errors import TerminalError
 
 QUIET = {
@@ -145,22 +145,26 @@ def use(address: ApiAddress, jobs_dir: Path) -> None:
         os.environ.pop("PREFECT_API_KEY", None)
         settings["PREFECT_API_AUTH_STRING"] = address.secret
     os.environ.update({key: str(value) for key, value in settings.items()})
-    if is_loopback(address):
-        not_proxied(os.environ)
+    not_proxied(address, os.environ)
 
 
 def is_loopback(address: ApiAddress) -> bool:
     """Whether the API is on this machine."""
     try:
-        host = urlsplit(address.url).hostname or ""
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+        return proxies.is_loopback(urlsplit(address.url).hostname or "")
     except ValueError:
         return False
 
 
-def not_proxied(environ: MutableMapping[str, str]) -> None:
-    """Let Prefect's own client reach loopback directly (document 3 §1), whatever proxy the environment names."""
-    for name in ("NO_PROXY", "no_proxy"):
-        known = [host.strip() for host in environ.get(name, "").split(",") if host.strip()]
-        if "*" not in known:
-            environ[name] = ",".join(dict.fromkeys([*known, "127.0.0.1", "localhost", "::1"]))
+def not_proxied(address: ApiAddress, environ: MutableMapping[str, str]) -> None:
+    """Let Prefect's own client reach an API on this machine directly (document 3 §1), whatever proxy is named.
+
+    What is excepted already stays so. Readers look at the name in lower case first and then at no other: both say the
+    same from now on.
+    """
+    if not is_loopback(address):
+        return
+    known = [host.strip() for host in environ.get("no_proxy", environ.get("NO_PROXY", "")).split(",") if host.strip()]
+    if "*" not in known:
+        known += ["127.0.0.1", "localhost", "::1", str(urlsplit(address.url).hostname)]
+    environ["NO_PROXY"] = environ["no_proxy"] = ",".join(dict.fromkeys(known))
