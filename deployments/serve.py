@@ -15,6 +15,7 @@ from pathlib import Path
 from flows.api_address import use
 from flows.reached import chosen_api
 from flows.server import EmbeddedServer
+from flows.server_watch import watched
 from tasks.shared.errors import InputError, SluiceError
 
 
@@ -45,13 +46,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     sys.stdout.write(f"serving pipeline/{args.name} to {address.ui}\n")
     sys.stdout.flush()
-    pipeline.serve(
-        name=args.name,
-        tags=["sluice"],
-        limit=args.limit,
-        entrypoint_type=EntrypointType.MODULE_PATH,
-        print_starting_message=False,
-    )
+    with watched(address):  # whoever takes the place of a dead server is asked for nothing, and sent no secret
+        pipeline.serve(
+            name=args.name,
+            tags=["sluice"],
+            limit=args.limit,
+            entrypoint_type=EntrypointType.MODULE_PATH,
+            print_starting_message=False,
+        )
     return 0
 
 

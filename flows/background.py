@@ -29,7 +29,7 @@ def start(home: Path, port: int) -> int:
     """Start a server that stays; one that runs already, for a command, stays from now on."""
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     with (home / "start.lock").open("a+b") as starting, server.told():
-        fcntl.flock(starting, fcntl.LOCK_EX)
+        server.locked(starting, fcntl.LOCK_EX, f"a command that is starting one: {starting.name}")
         running = server.EmbeddedServer(home.parent).running()
         if running is not None:
             server.announce(home, running.url, _pid(home), stay=True)

@@ -7,6 +7,7 @@ again goes on where it stopped.
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,8 +24,9 @@ from flows.inputs import JobInputs
 from flows.job import Job, config_error, job_name
 from flows.lock import JobBusyError
 from flows.preflight import preflight, worst
+from flows.reached import own_server
 from flows.record import ErrorRecord, RecordWriter, Waiting, now
-from flows.server_watch import last_words
+from flows.server_watch import last_words, watched
 from flows.signals import signals
 from flows.sources import Source, Sources
 from flows.watch import CANCEL, cancel_asked, end_now
@@ -92,6 +94,9 @@ def pipeline(
                     signals.stopping(job.stop, lambda name: end_now(api.address, job_id, name, job.leave))
                 )
                 stack.enter_context(last_words(job.lost))
+                if deployed:  # a command is watched from its beginning
+                    home = own_server(job.config.jobs_dir, api.address.url)
+                    stack.enter_context(watched(replace(api.address, home=home)))
                 stack.enter_context(engine.results_in(str(job.config.jobs_dir.absolute())))
                 return guarded(job, deployed=deployed)
         except JobBusyError:

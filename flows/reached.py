@@ -33,13 +33,19 @@ def chosen_api(jobs_dir: Path) -> ApiAddress | None:
     configured = configured_api()
     if configured is None:
         return None
-    home = jobs_dir.absolute() / ".prefect"
-    if is_loopback(configured) and _announced_url(home) == configured.url and is_alive(home):
+    home = own_server(jobs_dir, configured.url)
+    if home is not None and is_alive(home):
         running = EmbeddedServer(jobs_dir).running()
         if running is not None:
             return running
     reach(configured)
     return configured
+
+
+def own_server(jobs_dir: Path, url: str) -> Path | None:
+    """The ``.prefect`` directory, when ``url`` is where the jobs directory's own server is; nothing is asked."""
+    home = jobs_dir.absolute() / ".prefect"
+    return home if _announced_url(home) == url.rstrip("/") else None
 
 
 def _announced_url(home: Path) -> str | None:

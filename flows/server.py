@@ -35,6 +35,7 @@ from flows.server_proof import (
     read_secret,
 )
 from tasks.shared.errors import InputError, NetworkError, StorageError
+from tasks.shared.ndjson import storage_error
 
 START_TIMEOUT = 120.0
 """Seconds to wait for the server: a cold disk and a fresh database together take up to half a minute."""
@@ -107,9 +108,8 @@ class EmbeddedServer:
         self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._share = _open_private(self.home / "clients.lock")
         with _open_private(self.home / "start.lock") as starting:
-            # Waits for a server that is just ending; then for whoever is just starting one.
-            fcntl.flock(self._share, fcntl.LOCK_SH)
-            fcntl.flock(starting, fcntl.LOCK_EX)
+            locked(self._share, fcntl.LOCK_SH, f"a server that is ending: {self.home / 'clients.lock'}")
+            locked(starting, fcntl.LOCK_EX, f"a command that is starting one: {self.home / 'start.lock'}")
             found = find(self.home)
             if found is not None:
                 self._address = found[0]
@@ -157,15 +157,41 @@ def told() -> AbstractContextManager[None]:
     return patience(f"waiting for the local Prefect server, {START_TIMEOUT:.0f} s at most")
 
 
+def locked(handle: IO[bytes], how: int, holder: str) -> None:
+    """Take a lock that others have for moments; ``holder`` says who, and where the lock is.
+
+    Raises:
+        NetworkError: somebody has it for longer than ``START_TIMEOUT``.
+    """
+    deadline = time.monotonic() + START_TIMEOUT
+    while True:
+        try:
+            return fcntl.flock(handle, how | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise NetworkError(
+                    "prefect-server-silent", "the local Prefect server is held up by another process",
+                    context=holder,
+                    hint="is a process of yours stopped (Ctrl-Z)? Let it go on or end it, then run the command again",
+                ) from None  # fmt: skip
+        time.sleep(0.05)
+
+
 def is_alive(home: Path) -> bool:
-    """Whether a server process of this jobs directory lives; the kernel knows, whatever any file says."""
+    """Whether a server process of this jobs directory lives; the kernel knows, whatever any file says.
+
+    Raises:
+        StorageError: the kernel does not say, for want of file descriptors for example.
+    """
     try:
         with (home / "server.lock").open("rb") as handle:
             fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
+    except OSError as error:
+        raise storage_error(error, home / "server.lock") from None
     return False
 
 
@@ -227,8 +253,7 @@ def spawn(home: Path, *, stay: bool = False, port: int = 0) -> tuple[subprocess.
         InputError: the port is in use.
         StorageError: the database is of a newer version, or damaged.
     """
-    if "PREFECT_API_DATABASE_CONNECTION_URL" not in os.environ:  # else it is another database that is used
-        check_database(home)
+    check_database(home)
     state = home / "server.json"
     if state.exists():
         say(
@@ -260,7 +285,7 @@ def spawn(home: Path, *, stay: bool = False, port: int = 0) -> tuple[subprocess.
         stack.callback(os.close, log)
         # Locked before the server is born: there is no moment in which it lives and looks dead.
         lock = stack.enter_context(_open_private(home / "server.lock"))
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        locked(lock, fcntl.LOCK_EX, f"another server: {home / 'server.lock'}")
         child = subprocess.Popen(  # noqa: S603 - our own module
             [*command, "--listener", str(listener.fileno()), "--lock", str(lock.fileno())],
             env=environment,
@@ -275,8 +300,12 @@ def spawn(home: Path, *, stay: bool = False, port: int = 0) -> tuple[subprocess.
     return child, address
 
 
-_OURS_ALONE = frozenset({"PREFECT_API_URL", "PREFECT_API_KEY", "PREFECT_API_AUTH_STRING"})
-"""Of the environment: what says which API is used and with which credentials. No business of a server."""
+_OURS_ALONE = frozenset(
+    {"PREFECT_API_URL", "PREFECT_API_KEY", "PREFECT_API_AUTH_STRING"}
+    | {"PREFECT_SERVER_API_BASE_PATH", "PREFECT_UI_SERVE_BASE", "PREFECT_SERVER_UI_SERVE_BASE"}
+)
+"""Of the environment: what says which API is used and with which credentials, which is no business of a server, and
+what would move its API away from where the door expects it."""
 
 
 def announce(home: Path, url: str, pid: int, *, stay: bool) -> None:
@@ -309,8 +338,7 @@ def wait_until_up(address: ApiAddress, child: subprocess.Popen[bytes] | None) ->
         if (child is not None and child.poll() is not None) or not is_alive(home):
             break
         time.sleep(0.05)
-    if "PREFECT_API_DATABASE_CONNECTION_URL" not in os.environ:
-        check_database(home, thoroughly=True)
+    check_database(home, thoroughly=True)
     raise NetworkError(
         "prefect-server", "the embedded Prefect server did not start",
         context=f"its log: {home / 'server.log'}",

@@ -6,29 +6,38 @@ start, and one on a damaged file only when it comes to the bad page. The file is
 
 from __future__ import annotations
 
+import os
 import re
 import sqlite3
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
-from tasks.shared.errors import StorageError
+from tasks.shared.errors import NetworkError, StorageError
 
 DATABASE = "prefect.db"
+ELSEWHERE = ("PREFECT_API_DATABASE_CONNECTION_URL", "PREFECT_SERVER_DATABASE_CONNECTION_URL")
+"""Settings that name another database: then nobody uses the one in ``HOME``."""
+SMALL = 16_000_000
+"""Bytes of a database of which every page is looked at before a server starts: some milliseconds."""
+
 MIGRATIONS = "server/database/_migrations/versions/sqlite"
 
 _HEADER = b"SQLite format 3\x00"
 
 
 def check_database(home: Path, *, thoroughly: bool = False) -> None:
-    """Look at the database in ``home``; none is fine. ``thoroughly`` reads every page (about 1 ms a megabyte).
+    """Look at the database in ``home``; none is fine. ``thoroughly``, or when it is ``SMALL``, every page is read.
 
     Raises:
         StorageError: it is of a newer version (``prefect-database-newer``), or damaged (``prefect-database-damaged``).
     """
     path = home / DATABASE
+    if any(name in os.environ for name in ELSEWHERE):
+        return
     try:
-        versions = _versions(path, thoroughly=thoroughly)
+        versions = _versions(path, thoroughly=thoroughly or path.stat().st_size <= SMALL)
     except FileNotFoundError:
         return
     except sqlite3.OperationalError as error:
@@ -49,6 +58,21 @@ def check_database(home: Path, *, thoroughly: bool = False) -> None:
             context=f"{path}: version {', '.join(unknown)}",
             hint="run the newer Sluice again, or set jobs_dir to another directory; the file is left as it is",
         )  # fmt: skip
+
+
+@contextmanager
+def diagnosed(home: Path | None) -> Iterator[None]:
+    """When a local server fails for good, look whether its database is why: one bad page is met only when it is read.
+
+    Raises:
+        StorageError: in place of the ``NetworkError``, when the database is damaged.
+    """
+    try:
+        yield
+    except NetworkError:
+        if home is not None:
+            check_database(home, thoroughly=True)
+        raise
 
 
 def _versions(path: Path, *, thoroughly: bool) -> list[str]:

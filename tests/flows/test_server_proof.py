@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -17,8 +19,9 @@ from threading import Thread
 import pytest
 
 from flows.api_address import ApiAddress
-from flows.server import EmbeddedServer, spawn
+from flows.server import EmbeddedServer, is_alive, spawn, wait_until_up
 from flows.server_proof import NotProvedError, answer, prove
+from tasks.shared.errors import NetworkError, StorageError
 from tests.conftest import Commands, seed
 from tests.flows.conftest import allowed
 
@@ -176,6 +179,56 @@ def test_a_listener_on_the_port_of_a_dead_server_is_sent_nothing_and_another_ser
         assert told(other) == ""
     assert (home / "api-secret").read_text() != secret
     assert secret not in ran.err + ran.out
+
+
+def test_a_served_deployment_ends_with_its_server(tmp_path: Path, migrated_database: Path) -> None:
+    seed(tmp_path / "jobs", migrated_database)
+    home = tmp_path / "jobs/.prefect"
+    server, address = spawn(home, stay=True)
+    wait_until_up(address, server)
+    environment = Commands(tmp_path, None).environment
+    serving = subprocess.Popen(
+        [sys.executable, "-m", "deployments.serve", "--name", "left"], cwd=tmp_path, env=environment,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert serving.stdout is not None
+        assert serving.stdout.readline().startswith("serving ")
+        server.kill()
+        server.wait()
+        _, err = serving.communicate(timeout=60)
+        assert serving.returncode == 3, err
+        assert "error[prefect-server-lost]" in err
+    finally:
+        serving.kill()
+        serving.wait()
+
+
+def test_a_lock_that_somebody_keeps_is_not_waited_for_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flows.server.START_TIMEOUT", 0.2)
+    home = tmp_path / ".prefect"
+    home.mkdir(mode=0o700)
+    for name in ("start.lock", "clients.lock"):
+        with (home / name).open("w") as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            with pytest.raises(NetworkError) as caught:
+                EmbeddedServer(tmp_path).begin()
+        assert caught.value.reference == "prefect-server-silent"
+        assert name in str(caught.value.context)
+
+
+def test_whether_a_server_lives_is_not_guessed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process without file descriptors would else end its job for nothing, or start a second server."""
+    assert not is_alive(tmp_path / "never-made")
+    (tmp_path / "server.lock").touch()
+    assert not is_alive(tmp_path)
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, limit[1]))
+    try:
+        with pytest.raises(StorageError):
+            is_alive(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limit)
 
 
 def served(reply: Callable[[bytes], bytes]) -> Iterator[int]:
