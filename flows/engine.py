@@ -60,13 +60,30 @@ class WaitForm(RunInput):
 
 
 def create_run(flow: Flow[..., Any], *, name: str, parameters: dict[str, Any], labels: dict[str, Any]) -> str:
-    """Create a run in state Pending and return its id: the job id. Nothing runs yet."""
-    with get_client(sync_client=True) as client:
+    """Create a run in state Pending and return its id: the job id. Nothing runs yet.
+
+    Raises:
+        NetworkError: the Prefect API does not answer, or fails.
+    """
+    with translated(), get_client(sync_client=True) as client:
         run = client.create_flow_run(
             flow, name=name, parameters=parameters, state=Pending(), tags=["sluice"],
         )  # fmt: skip
         client.update_flow_run_labels(run.id, labels)
     return str(run.id)
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """What Prefect's client says of an API that fails, as an error of ours."""
+    try:
+        yield
+    except (httpx.HTTPError, PrefectHTTPStatusError) as error:
+        status = f", status {error.response.status_code}" if isinstance(error, PrefectHTTPStatusError) else ""
+        raise NetworkError(
+            "prefect-unreachable", f"the Prefect API failed in the middle of a run ({type(error).__name__}{status})",
+            hint="check the Prefect server, then continue the job",
+        ) from None  # fmt: skip
 
 
 def execute(flow: Flow[..., Any], job_id: str) -> None:
@@ -78,6 +95,7 @@ def execute(flow: Flow[..., Any], job_id: str) -> None:
     # A sync flow would join a heartbeat thread for more than a second at its end.
     with (
         temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}),
+        translated(),
         get_client(sync_client=True) as client,
     ):
         run = client.read_flow_run(UUID(job_id))
@@ -85,11 +103,6 @@ def execute(flow: Flow[..., Any], job_id: str) -> None:
             run_flow(flow, flow_run=run, return_type="state")
         except Pause:
             return
-        except (httpx.HTTPError, PrefectHTTPStatusError) as error:
-            raise NetworkError(
-                "prefect-unreachable", f"the Prefect API failed in the middle of the run ({type(error).__name__})",
-                hint="check the Prefect server, then continue the job",
-            ) from None  # fmt: skip
         except Abort as refusal:
             raise TerminalError(
                 "prefect-abort", f"Prefect does not let this run go on: {refusal}",
@@ -231,7 +244,8 @@ def form_state(position: int, *, deployed: bool) -> tuple[str, State[Any]]:
 def save_form(job_id: str, state: State[Any], description: str) -> None:
     """Save the form of a run that is about to be parked in ``state``."""
     form = WaitForm.with_initial_data(description=description)
-    form.save(keyset_from_paused_state(state), flow_run_id=UUID(job_id))
+    with translated():
+        form.save(keyset_from_paused_state(state), flow_run_id=UUID(job_id))
 
 
 def park(job_id: str, state: State[Any]) -> NoReturn:
@@ -240,7 +254,7 @@ def park(job_id: str, state: State[Any]) -> NoReturn:
     Raises:
         prefect.exceptions.Pause: always, on success; the flow must let it through.
     """
-    with get_client(sync_client=True) as client:
+    with translated(), get_client(sync_client=True) as client:
         result = client.set_flow_run_state(UUID(job_id), state)
     if result.state is None or not result.state.is_paused():
         raise TerminalError(

@@ -14,6 +14,7 @@ from flows.lock import JobLock
 from flows.output import complain, say
 from flows.reached import chosen_api
 from flows.record import JobState
+from flows.server_database import diagnosed
 from flows.server_watch import watched
 from flows.session import Session, dump, opened
 from flows.signals import exit_code_of, signals
@@ -111,6 +112,7 @@ def opened_with_prefect(loaded: LoadedConfig) -> Iterator[Session]:
         if embedded is not None:
             embedded.address()
         stack.enter_context(watched(address))
+        stack.enter_context(diagnosed(address.home))
         # Before the server may go: what Prefect's background threads still hold.
         stack.callback(engine.drain)
         api = stack.enter_context(PrefectApi(address, told=True))

@@ -16,6 +16,7 @@ from flows.directory import JobDirectory
 from flows.reached import chosen_api
 from flows.record import JobRecord
 from flows.server import EmbeddedServer
+from flows.server_database import diagnosed
 from tasks.shared.errors import InputError
 
 
@@ -78,12 +79,12 @@ def opened(loaded: LoadedConfig) -> Iterator[Session]:
     """Open the user's Prefect API, or the embedded one of the configuration's jobs directory."""
     chosen = chosen_api(loaded.config.jobs_dir)
     if chosen is not None:
-        with PrefectApi(chosen, told=True) as api:
+        with diagnosed(chosen.home), PrefectApi(chosen, told=True) as api:
             yield Session(loaded, chosen, api)
         return
     with EmbeddedServer(loaded.config.jobs_dir) as server:
         address = server.address()
-        with PrefectApi(address, told=True) as api:
+        with diagnosed(address.home), PrefectApi(address, told=True) as api:
             yield Session(loaded, address, api)
 
 

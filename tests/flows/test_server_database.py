@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from flows.server_database import check_database, is_known
-from tasks.shared.errors import StorageError
+from flows.server_database import check_database, diagnosed, is_known
+from tasks.shared.errors import NetworkError, StorageError
 from tests.conftest import Commands
 
 
@@ -36,6 +37,16 @@ def scribbled(path: Path) -> None:
         file.write(b"\x5a" * (path.stat().st_size - 4096))
 
 
+def one_page(path: Path) -> None:
+    """The root page of one table, which a start and ``job list`` come to late."""
+    with closing(sqlite3.connect(path)) as connection:
+        (page,) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'flow_run_state'").fetchone()
+        (size,) = connection.execute("PRAGMA page_size").fetchone()
+    with path.open("r+b") as file:
+        file.seek((page - 1) * size)
+        file.write(b"\x5a" * size)
+
+
 @pytest.mark.parametrize(
     ("spoil", "reference"),
     [
@@ -43,6 +54,7 @@ def scribbled(path: Path) -> None:
         (no_database, "prefect-database-damaged"),
         (cut, "prefect-database-damaged"),
         (scribbled, "prefect-database-damaged"),
+        (one_page, "prefect-database-damaged"),
     ],
 )
 def test_it_is_said_by_commands_and_the_file_is_left_as_it_is(
@@ -61,6 +73,34 @@ def test_it_is_said_by_commands_and_the_file_is_left_as_it_is(
         assert "hint: " in ran.err
         assert "internal" not in ran.err
     assert hashlib.sha256(database.read_bytes()).hexdigest() == before
+
+
+def test_a_large_one_that_turns_out_to_be_damaged_is_said_as_that_when_the_server_fails(
+    tmp_path: Path, migrated_database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copy(migrated_database, tmp_path / "prefect.db")
+    one_page(tmp_path / "prefect.db")
+    monkeypatch.setattr("flows.server_database.SMALL", 0)
+    check_database(tmp_path)
+    with pytest.raises(StorageError) as caught, diagnosed(tmp_path):
+        raise NetworkError("prefect-refused", "the Prefect API answered 503", status=503)
+    assert caught.value.reference == "prefect-database-damaged"
+
+
+def test_a_server_that_fails_over_a_good_database_is_what_it_is(tmp_path: Path, migrated_database: Path) -> None:
+    shutil.copy(migrated_database, tmp_path / "prefect.db")
+    for home in (tmp_path, None):
+        with pytest.raises(NetworkError), diagnosed(home):
+            raise NetworkError("prefect-refused", "the Prefect API answered 503", status=503)
+
+
+@pytest.mark.parametrize("name", ["PREFECT_API_DATABASE_CONNECTION_URL", "PREFECT_SERVER_DATABASE_CONNECTION_URL"])
+def test_where_another_database_is_named_this_one_is_not_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    no_database(tmp_path / "prefect.db")
+    monkeypatch.setenv(name, "postgresql+asyncpg://somewhere/prefect")
+    check_database(tmp_path)
 
 
 def test_every_version_that_prefect_has_scripts_for_is_known(migrated_database: Path) -> None:
