@@ -67,6 +67,11 @@ class Ran:
         raise AssertionError(f"no job id in:\n{self.out}\n{self.err}")
 
 
+def without_waiting(err: str) -> str:
+    """What a command said on stderr, but for that it had to wait, which it says on a busy machine."""
+    return "".join(line for line in err.splitlines(keepends=True) if not line.startswith("waiting for the "))
+
+
 class Commands:
     """Runs ``python -m flows.run`` as a user would: a process of its own."""
 

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from tests.conftest import ask_prefect, wait_until
+from tests.conftest import ask_prefect, wait_until, without_waiting
 from tests.flows.conftest import write_input
 
 
@@ -52,7 +52,7 @@ def test_status_json_never_leaves_a_key_out(sluice, project):
 
 def test_with_json_the_job_line_goes_to_stderr_and_stdout_is_one_object(sluice, project):
     ran = sluice("pipeline", "start", "config.yaml", "--json")
-    assert ran.err.splitlines()[0].startswith("job ")
+    assert without_waiting(ran.err).splitlines()[0].startswith("job ")
     document = json.loads(ran.out)
     assert document == json.loads(sluice("pipeline", "status", "config.yaml", document["id"], "--json").out)
 
