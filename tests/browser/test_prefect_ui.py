@@ -57,7 +57,7 @@ def test_a_run_is_started_in_the_form_followed_approved_and_completed(ui: Ui, si
 
     progress = f"progress-4-send-{job[:8]}"
     wait_until(lambda: progress in ui.artifacts(job), 60)
-    pattern = r"send: (\d/3 files, )?\d+ resources, [\d.]+ k?B at [\d.]+ k?B/s, (\d+ min )?\d+ s left"
+    pattern = r"send: sending, (\d/3 files, )?\d+ resources, [\d.]+ k?B at [\d.]+ k?B/s, (\d+ min )?\d+ s left"
     wait_until(lambda: re.search(pattern, ui.artifacts(job)[progress]) is not None, 60)
     assert re.search(r"Progress: [1-9]\d?(\.\d)?%", ui.open_artifact(job, progress, until="Progress: "))
     assert site.status(config, job)["state"] == "running"
