@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tasks.shared.data_directory import as_shown, finished_files
+from tasks.shared.errors import DataError
 from tasks.shared.ndjson.files import PartFile, storage_error
 from tasks.shared.parallel import for_each
 from tasks.shared.private_file import read_private
@@ -209,3 +210,12 @@ def differences(before: Inventory, now: Inventory) -> list[str]:
             new.pop(name or "", None)
     told += [f"added: {name}" for name in new]
     return as_shown(sorted(told))
+
+
+def still_approved(before: Inventory, now: Inventory) -> None:
+    """What is there is what was approved. Raises ``DataError`` (``approval-outdated``), which names the difference."""
+    if before != now:
+        raise DataError(
+            "approval-outdated", "files changed between the approval and the check of them",
+            context="\n  ".join(differences(before, now)), hint="continue the job: it waits once more",
+        )  # fmt: skip

@@ -19,8 +19,8 @@ from prefect.transactions import get_transaction
 
 from tasks.shared.blanked import SECRETS
 from tasks.shared.defects import translate_defect
-from tasks.shared.errors import DataError, SluiceError, Stopped
-from tasks.shared.inventory import differences, kept_at, take
+from tasks.shared.errors import SluiceError, Stopped
+from tasks.shared.inventory import kept_at, still_approved, take
 from tasks.shared.ndjson import FileLedger
 from tasks.shared.progress import RequestStats
 from tasks.shared.step import Parked, StepContext, StepResult, reconcile
@@ -73,12 +73,8 @@ def leave_inventory(context: StepContext, done: StepResult) -> str | None:
     if (done.bytes_out or 0) > _WORTH_A_WORD:
         context.progress.say("takes the hashes of what was written")
     inventory = take(context.job_dir, [context.job_dir / done.output], stop=context.stop, known=known)
-    if context.approved is not None and context.approved.below(done.output) != inventory:
-        raise DataError(
-            "approval-outdated", "files changed between the approval and the check of them",
-            context="\n  ".join(differences(context.approved.below(done.output), inventory)),
-            hint="continue the job: it waits once more",
-        )  # fmt: skip
+    if context.approved is not None:
+        still_approved(context.approved.below(done.output), inventory)
     inventory.save(kept_at(context.job_dir, context.position))
     return inventory.digest
 

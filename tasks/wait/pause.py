@@ -13,6 +13,7 @@ from typing import Final
 
 from tasks.shared.data_directory import as_shown, is_no_data, left_alone_warning
 from tasks.shared.errors import DataError
+from tasks.shared.inventory import Inventory, still_approved
 from tasks.shared.ndjson import LineCheck, base_name, data_files, storage_error
 from tasks.shared.ndjson.reader import open_content
 from tasks.shared.step import Corrections, Parked, StepContext, StepResult
@@ -50,7 +51,7 @@ def run(context: StepContext) -> StepResult:
         DataError: the directory holds something that would not be read (``wait-foreign-files``) or not sent
             (``corrections-not-sent``), two forms of one file (``name-clash``), a file without a resource
             (``empty-file``) or one that is no NDJSON (``not-json``, ``not-object``, ``not-utf8`` with ``file:line``;
-            ``zst-truncated``, ``zst-corrupt``).
+            ``zst-truncated``, ``zst-corrupt``). Approved corrections are gone (``approval-outdated``).
         StorageError: the directory cannot be made or read.
         Stopped: somebody asked.
     """
@@ -62,6 +63,8 @@ def run(context: StepContext) -> StepResult:
     tables = context.corrections is Corrections.TABLES
     notes = left_alone_warning(directory, no_data)
     if not corrected:
+        if context.approved is not None:  # nobody approved the data that would be read without them
+            still_approved(context.approved.below(directory.name), Inventory(()))
         return StepResult(warnings=notes, details={"corrected": False})
     size = sum(map(_size, corrected))
     context.progress.expect(files=len(corrected), bytes=size)

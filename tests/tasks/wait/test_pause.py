@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from config import PipelineConfig
 from tasks.shared.errors import DataError, SluiceError, Stopped, StorageError
+from tasks.shared.inventory import take
 from tasks.shared.step import Corrections, Decision, Parked, StepContext
 from tasks.shared.stop import Stop
 from tasks.wait.pause import make_directory, run, wait_directory
@@ -190,6 +191,20 @@ def test_every_line_that_is_not_blank_counts(tmp_path: Path, corrected: Path, li
     data = b"\n".join([*lines, b"{}"])
     (corrected / "x.ndjson").write_bytes(zstandard.compress(data) if packed else data)
     assert run(context(tmp_path)).lines_out == wanted + 1
+
+
+def test_corrections_that_vanish_after_the_approval_do_not_release_the_uncorrected_data(
+    tmp_path: Path, corrected: Path
+) -> None:
+    (corrected / "a.ndjson").write_bytes(LINE)
+    given = context(tmp_path)
+    approved = take(given.job_dir, [given.input_dir, corrected], stop=Stop())
+    assert run(replace(given, approved=approved)).output == "import_wait"
+    (corrected / "a.ndjson").unlink()
+    with pytest.raises(DataError) as caught:
+        run(replace(given, approved=approved))
+    assert (caught.value.reference, caught.value.context) == ("approval-outdated", "removed: import_wait/a.ndjson")
+    assert run(replace(given, approved=approved.below("import"))).output is None
 
 
 def behind_flattening(tmp_path: Path, corrections: Corrections) -> StepContext:
