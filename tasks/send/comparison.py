@@ -27,6 +27,11 @@ class Compared:
     base: Path
     inventory: Inventory
 
+    @property
+    def paths(self) -> list[Path]:
+        """The files that were compared."""
+        return [self.base / entry.name for entry in self.inventory.entries]
+
     def sha256(self, path: Path) -> str:
         """The SHA-256 (hex) of a file's stored bytes. Raises as ``verify`` does."""
         self.verify(path)
@@ -40,6 +45,8 @@ class Compared:
         known = self._entry(path)
         try:
             state = state_of(path.stat())
+        except FileNotFoundError:
+            raise _changed(path) from None
         except OSError as error:
             raise storage_error(error, path) from None
         # Not the time of the inode: a backup that makes a hard link changes nothing.

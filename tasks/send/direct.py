@@ -80,6 +80,8 @@ def run(
     files = data_files(context.input_dir)
     if not files:
         raise DataError("send-no-input", "send: there is nothing to send", context=str(context.input_dir))
+    if compared:
+        compared.verify_all(compared.paths)  # one that vanished since is in no list
     config = context.config
     with ServiceClient(
         "send",

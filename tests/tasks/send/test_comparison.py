@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from config import PipelineConfig
+from tasks.send import direct
+from tasks.send.comparison import compare
 from tasks.send.send import run
 from tasks.shared.errors import DataError, SluiceError, Stopped
 from tasks.shared.inventory import Recorded, kept_at, take
@@ -150,6 +152,16 @@ def test_a_file_that_changes_while_it_is_loaded_is_an_error(job: Job) -> None:
     with serving(meddle) as server, pytest.raises(DataError) as caught:
         run(job.context("direct_resource_load", server.url))
     assert caught.value.reference == "send-input-changed"
+
+
+def test_a_file_that_vanishes_after_the_comparison_is_found_before_any_request(job: Job, server: Loopback) -> None:
+    context = job.context("direct_resource_load", server.url)
+    compared = compare(context)
+    (job.input / "b.ndjson").unlink()
+    with pytest.raises(DataError) as caught:
+        direct.run(context, compared=compared)
+    assert (caught.value.reference, caught.value.context) == ("send-input-changed", str(job.input / "b.ndjson"))
+    assert server.seen == []
 
 
 def test_without_a_record_the_number_of_files_is_compared_and_said_once(job: Job) -> None:
