@@ -69,10 +69,10 @@ def go_on(asked: Asked, *, decision: str | None = None, by: str | None = None, c
         if to_ask and not ask(to_ask, inputs.load().config, err=asked.as_json):
             still_waiting(record.id, to_ask, err=asked.as_json)
             return report(session, record.id, as_json=asked.as_json)
-        session.api.set_parameters(record.id, inputs.parameters())
-        RecordWriter(session.api, record.id).set(until=None)
         if undecided is not None:
             keep(session, record, decision_of(True, by=by, comment=comment, files=files))
+        session.api.set_parameters(record.id, inputs.parameters())
+        RecordWriter(session.api, record.id).set(until=None)
         if record.has_deployment:
             return leave_to_worker(session, record, as_json=asked.as_json)
         return run_here(session, record.id, progress=asked.progress, as_json=asked.as_json)

@@ -19,7 +19,7 @@ from flows.record import Approval, ErrorRecord, JobRecord, JobState, RecordWrite
 from flows.seen import reader, to_be_read
 from flows.session import Session
 from flows.status import where_to_look
-from tasks.shared.errors import SluiceError, TerminalError
+from tasks.shared.errors import InputError, SluiceError, TerminalError
 from tasks.shared.log import logger
 
 
@@ -106,10 +106,37 @@ def _text(words: str) -> str:
 
 
 def keep(session: Session, record: JobRecord, decision: Approval) -> None:
-    """Keep a decision in the record. That is all it takes: the run looks for it there when it goes on."""
+    """Keep a decision in the record. That is all it takes: the run looks for it there when it goes on.
+
+    Somebody may have decided since the record was read; the first decision counts.
+
+    Raises:
+        InputError: the job does not wait any more.
+        TerminalError: it was cancelled, or rejected.
+    """
     if record.undecided is None:
         raise TerminalError("no-wait", "the record does not say where the job waits", context=record.id)
-    RecordWriter(session.api, record.id).approve(record.undecided.position, decision)
+    position = record.undecided.position
+    now_there = settle(session, record.id)
+    if now_there.undecided is None or now_there.undecided.position != position:
+        raise decided_meanwhile(now_there, position)
+    RecordWriter(session.api, record.id).approve(position, decision)
+
+
+def decided_meanwhile(record: JobRecord, position: int) -> SluiceError:
+    """What to say when a job stopped to wait while somebody was about to decide."""
+    other = record.approvals.get(position)
+    if record.state is JobState.CANCELLED:
+        why = other.told(one_line) if other else "it was cancelled in the Prefect UI"
+        return TerminalError(
+            "job-cancelled", "the job was cancelled in the meantime, and this decision is not kept",
+            context=f"{record.id}: {why}", hint="start a new job",
+        )  # fmt: skip
+    why = other.told(one_line) if other else f"it is {record.state.value}"
+    return InputError(
+        "not-waiting", "the job was decided in the meantime, and this decision is not kept",
+        context=f"{record.id}: {why}", hint="continue it without --approve or --reject",
+    )  # fmt: skip
 
 
 def reject(session: Session, record: JobRecord, decision: Approval) -> None:

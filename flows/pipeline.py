@@ -232,15 +232,17 @@ def decided(job: Job, position: int, sources: Sources) -> Outcome | None:
 def decide(job: Job, position: int) -> Outcome | None:
     """Look for a person's decision at this wait; the state that ends the job when it was a no.
 
-    A form answered in the UI becomes the record's approval here, once and for all.
+    A form answered in the UI becomes the record's approval here, once and for all. Where somebody approved with a
+    command while another person rejected in the form, the no counts: labels have no compare-and-set.
     """
-    if position not in job.approvals:
+    known = job.approvals.get(position)
+    if known is None or (known.approved and known.where == "cli" and job.steps[position].state != "completed"):
         approval = answered(job.api, job.id, job.forms.get(position), job.seen.get(position, ""))
-        if approval is not None:
+        if approval is not None and (known is None or not approval.approved):
             job.writer.approve(position, approval)
             job.approvals[position] = approval
             logger.info("step %d wait was decided in the Prefect UI or through its API", position)
-        elif position in job.forms:
+        elif known is None and position in job.forms:
             logger.warning("step %d wait: resumed without a decision and a name, so the job waits again", position)
     approval_now = job.approvals.get(position)
     if approval_now is not None and approval_now.approved and job.close_again(position):

@@ -8,6 +8,7 @@ import os
 import pty
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,9 @@ import pytest
 
 from config import PipelineConfig
 from flows import engine, run
-from flows.decisions import decision_of, rejected
+from flows.decisions import decided_meanwhile, decision_of, rejected
 from flows.destinations import destinations
-from flows.record import Approval
+from flows.record import Approval, JobRecord, JobState
 from tests.conftest import Commands, ask_prefect
 from tests.flows.conftest import Fhir
 
@@ -82,8 +83,13 @@ def test_without_a_terminal_only_a_decision_decides_and_who_and_why_are_shown_wh
     assert "looked" in artifacts[0]["data"]
 
 
-def on_a_terminal(sluice: Commands, answer: str, *words: str) -> tuple[int, str]:
-    """A command of somebody at a terminal who types ``answer`` when asked; exit code and what is shown."""
+def on_a_terminal(
+    sluice: Commands, answer: str, *words: str, asked: Callable[[], object] = lambda: None
+) -> tuple[int, str]:
+    """A command of somebody at a terminal who types ``answer`` when asked; exit code and what is shown.
+
+    ``asked`` is what happens elsewhere between the question and the answer.
+    """
     controller, terminal = pty.openpty()
     child = subprocess.Popen(
         [sys.executable, "-m", "flows.run", "pipeline", "continue", "config.yaml", *words], cwd=sluice.cwd,
@@ -95,6 +101,7 @@ def on_a_terminal(sluice: Commands, answer: str, *words: str) -> tuple[int, str]
         while True:
             shown += os.read(controller, 4096)
             if answer and b"[y/N]" in shown:
+                asked()
                 os.write(controller, answer.encode() + b"\n")
                 answer = ""
     except OSError:  # the terminal's last user is gone
@@ -124,6 +131,32 @@ def test_on_a_terminal_continue_shows_what_leaves_and_for_where_and_asks_but_not
     (approval,) = status_of(sluice, job)["approvals"]
     assert (approval["by"], approval["comment"], approval["where"]) == (getpass.getuser(), None, "cli")
     assert fhir.total() == 19
+
+
+def test_a_no_in_the_ui_while_a_terminal_asks_counts_and_the_yes_typed_afterwards_does_not(
+    sluice: Commands, project: Path, fhir: Fhir, prefect_api: str
+) -> None:
+    job = sluice("pipeline", "start", "config.yaml").job
+    no = {"decision": "reject", "by": "Bo", "comment": "two ids"}
+    resume = f"{prefect_api}/flow_runs/{job}/resume"
+    code, shown = on_a_terminal(sluice, "y", job, asked=lambda: ask_prefect("POST", resume, {"run_input": no}))
+    assert code == 1, shown
+    assert "error[job-cancelled]: the job was cancelled in the meantime, and this decision is not kept" in shown
+    assert "rejected by Bo in the Prefect UI" in shown
+    assert fhir.total() == 0
+    status = status_of(sluice, job)
+    assert (status["state"], status["error"]["reference"]) == ("cancelled", "rejected")
+    assert [(one["approved"], one["by"], one["where"]) for one in status["approvals"]] == [(False, "Bo", "ui")]
+
+
+def test_a_decision_that_came_first_is_named_to_whom_comes_second() -> None:
+    waits = JobRecord(id="j", name="", state=JobState.WAITING, step_names=("wait",))
+    yes = Approval(approved=True, by="Bo", when="now", where="ui")
+    second = decided_meanwhile(waits.model_copy(update={"approvals": {1: yes}}), 1)
+    assert (second.reference, second.exit_code) == ("not-waiting", 2)
+    assert "approved by Bo in the Prefect UI" in str(second.context)
+    second = decided_meanwhile(waits.model_copy(update={"state": JobState.CANCELLED}), 1)
+    assert (second.reference, second.exit_code) == ("job-cancelled", 1)
 
 
 def test_the_destinations_behind_a_wait_are_named_without_credentials() -> None:

@@ -129,6 +129,19 @@ def test_a_rejection_needs_no_files(waits: Waits) -> None:
     assert decide(waits.job, 3) is not None
 
 
+@pytest.mark.parametrize("answer", ["reject", "release", None])
+def test_a_no_in_the_form_counts_where_a_command_said_yes_at_the_same_moment(waits: Waits, answer: str | None) -> None:
+    waits.approve()
+    waits.job.forms[3] = "form"
+    given = {"decision": answer, "by": "Bo"} if answer else None
+    waits.job.api.run_input = lambda _job, _form: given  # type: ignore[method-assign]
+    ended = decided(waits.job, 3, waits.sources)
+    assert (ended is not None) == (answer == "reject")
+    kept = waits.labels.get("approval__3")
+    assert (kept and (kept.approved, kept.by)) == ((False, "Bo") if answer == "reject" else None)
+    assert waits.job.approvals[3].where == ("ui" if answer == "reject" else "cli")
+
+
 def test_corrections_that_are_there_when_it_is_parked_are_listed(waits: Waits) -> None:
     (waits.corrections / "fixed.ndjson").write_bytes(LINE)
     waits.look()
