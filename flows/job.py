@@ -291,6 +291,10 @@ class Job:
         self.ended("failed", error=record)
         self.writer.set(error=record, progress=None, until=None)
 
+    def look_away(self) -> None:
+        """Forget what was to be seen at the wait before: it says nothing about the next one."""
+        self.sight, self.there, self.again = None, Inventory(()), ()
+
     def look(self, position: int, source: Source, sources: Sources) -> None:
         """Take in what there is to be seen at a wait that is not complete.
 
@@ -308,7 +312,7 @@ class Job:
         if before is None and source.recorded is not None:
             before = source.recorded.load()
         self.there = sight.take(before.hash_of if before is not None else None, self.stop)
-        self.sight, self.again = sight, ()
+        self.sight = sight
 
     def close_again(self, position: int) -> bool:
         """Whether an approval does not cover what is there now. It counts no more then, and the wait asks again.

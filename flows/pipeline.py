@@ -219,6 +219,7 @@ def failed(job: Job, position: int, error: SluiceError) -> Outcome:
 
 def decided(job: Job, position: int, sources: Sources) -> Outcome | None:
     """Take in what there is to be seen at a wait, then look for the decision; the state in which the run ends here."""
+    job.look_away()
     try:
         if sources.newest is not None and job.steps[position].state != "completed":
             job.look(position, sources.newest, sources)

@@ -129,6 +129,16 @@ def test_a_rejection_needs_no_files(waits: Waits) -> None:
     assert decide(waits.job, 3) is not None
 
 
+def test_what_was_seen_at_one_wait_says_nothing_about_a_later_one_that_is_complete(waits: Waits) -> None:
+    waits.approve()
+    (waits.corrections / "a.ndjson").write_bytes(LINE)
+    waits.look()  # as at a wait before
+    for position in (3, 4):
+        waits.job.steps[position] = waits.job.steps[position].model_copy(update={"state": "completed"})
+    assert waits.again()
+    assert waits.job.sight is None
+
+
 @pytest.mark.parametrize("answer", ["reject", "release", None])
 def test_a_no_in_the_form_counts_where_a_command_said_yes_at_the_same_moment(waits: Waits, answer: str | None) -> None:
     waits.approve()
