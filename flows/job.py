@@ -296,7 +296,7 @@ class Job:
         self.sight, self.there, self.again = None, Inventory(()), ()
 
     def look(self, position: int, source: Source, sources: Sources) -> None:
-        """Take in what there is to be seen at a wait that is not complete.
+        """Take in what there is to be seen at a wait.
 
         Raises:
             StorageError: something cannot be read.
@@ -325,13 +325,24 @@ class Job:
         self.sight.check()
         if not (why := no_longer(self.approvals[position], self.sight, self.there)):
             return False
+        self._void(position, why)
+        return True
+
+    def reopen(self, position: int, why: tuple[str, ...]) -> None:
+        """Void the approval of a wait that is complete, and let it ask again. Corrected files stay where they are."""
+        step = self.steps[position]
+        # The result first: with it the wait would let pass whoever comes, and without it, it is not complete.
+        (self.directory.path.parent / self.directory.result_key(position, step.name)).unlink(missing_ok=True)
+        self.steps[position] = StepRecord(position=position, name=step.name, directory=step.directory)
+        self._void(position, why, **{f"step__{position}": self.steps[position]})
+
+    def _void(self, position: int, why: tuple[str, ...], **labels: StepRecord) -> None:
         logger.warning("step %d wait: the approval counts no more, the job waits again: %s", position, "; ".join(why))
         # The answer of the form with it: it was for what that form was about.
-        self.writer.set(**{f"approval__{position}": None, f"form__{position}": None})
+        self.writer.set(**{f"approval__{position}": None, f"form__{position}": None}, **labels)
         del self.approvals[position]
         self.forms.pop(position, None)
         self.again = why
-        return True
 
     def as_seen(self, waiting: Waiting) -> Waiting:
         """The wait with what there is to be seen, and why it waits again; for the form, the page and the record."""

@@ -26,6 +26,7 @@ from flows.lock import JobBusyError
 from flows.preflight import preflight, worst
 from flows.reached import own_server
 from flows.record import ErrorRecord, RecordWriter, Waiting, now
+from flows.released import waits_again
 from flows.server_watch import last_words, watched
 from flows.signals import signals
 from flows.sources import Source, Sources
@@ -220,14 +221,22 @@ def failed(job: Job, position: int, error: SluiceError) -> Outcome:
 def decided(job: Job, position: int, sources: Sources) -> Outcome | None:
     """Take in what there is to be seen at a wait, then look for the decision; the state in which the run ends here."""
     job.look_away()
+    at = position
     try:
-        if sources.newest is not None and job.steps[position].state != "completed":
+        if job.steps[position].state == "completed":
+            to_read = [at for at in sources.readers(position) if job.steps[at].state != "completed"]
+            if not to_read:
+                return None
+            at = to_read[0]  # what goes wrong keeps this step from its data; the wait stays complete
+            if not waits_again(job, position, sources):
+                return None
+        elif sources.newest is not None:
             job.look(position, sources.newest, sources)
         return decide(job, position)
     except Stopped as reason:
-        return stopped(job, position, reason)
+        return stopped(job, at, reason)
     except SluiceError as error:
-        return failed(job, position, error)
+        return failed(job, at, error)
 
 
 def decide(job: Job, position: int) -> Outcome | None:
@@ -237,7 +246,7 @@ def decide(job: Job, position: int) -> Outcome | None:
     command while another person rejected in the form, the no counts: labels have no compare-and-set.
     """
     known = job.approvals.get(position)
-    if known is None or (known.approved and known.where == "cli" and job.steps[position].state != "completed"):
+    if known is None or (known.approved and known.where == "cli"):
         approval = answered(job.api, job.id, job.forms.get(position), job.seen.get(position, ""))
         if approval is not None and (known is None or not approval.approved):
             job.writer.approve(position, approval)

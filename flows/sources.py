@@ -53,6 +53,19 @@ class Sources:
                 return None
         return None
 
+    def readers(self, position: int) -> list[int]:
+        """The steps that read what a wait at ``position`` releases, until another wait releases the same data anew."""
+        found: list[int] = []
+        made: set[str] = set()  # by steps before, of that data
+        for at, name in enumerate(self._steps[position:], start=position + 1):
+            if name == "wait" and not made:
+                break
+            if name != "wait" and (not made or (name == "send" and self._direct and made == {"flattening"})):
+                found.append(at)
+            if CATALOGUE[name].output is not None:
+                made.add(name)
+        return found
+
     def corrections(self, position: int) -> Corrections:
         """Which corrected files a wait at ``position`` can take."""
         if self.newest is None or not self.newest.tables:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,9 @@ from typing import Any
 import pytest
 
 from config import SendMode
-from flows.job import Job
+from flows.job import Job, known_step
 from flows.pipeline import decide, decided
-from flows.record import Approval, Waiting, now
+from flows.record import Approval, StepRecord, Waiting, now
 from flows.reporting import wait_description
 from flows.seen import OF_AN_EARLIER_VERSION, told
 from flows.sources import Source, Sources
@@ -139,6 +140,78 @@ def test_what_was_seen_at_one_wait_says_nothing_about_a_later_one_that_is_comple
     assert waits.job.sight is None
 
 
+class Released(Waits):
+    """The same job, approved and released; ``begun`` says whether ``send`` has started."""
+
+    def __init__(self, job: Job) -> None:  # noqa: F811
+        super().__init__(job)
+        self.approve()
+        self.result = job.directory.path.parent / job.directory.result_key(3, "wait")
+        self.result.write_text("{}")
+        self.is_("completed", 3)
+
+    def is_(self, state: str, position: int = 4, started: str | None = None) -> None:
+        known = self.job.steps[position]
+        self.job.steps[position] = known.model_copy(update={"state": state, "started": started, "resources_out": 19})
+
+
+@pytest.fixture
+def released(job: Job) -> Released:  # noqa: F811
+    return Released(job)
+
+
+@pytest.mark.parametrize("what", list(MEDDLING))
+def test_what_changes_behind_a_complete_wait_lets_it_ask_again_while_nothing_was_read(
+    released: Released, what: str
+) -> None:
+    assert released.again()
+    MEDDLING[what](released)
+    assert not released.again()
+    assert not released.result.exists()
+    assert (released.labels["approval__3"], released.labels["form__3"]) == (None, None)
+    assert (released.labels["step__3"].state, released.labels["step__3"].resources_out) == ("pending", None)
+    assert released.park().again == (what,)
+    assert (released.corrections / "a.ndjson").exists() == ("import_wait" in what)
+
+
+@pytest.mark.parametrize("what", list(MEDDLING))
+def test_what_changes_behind_a_complete_wait_is_an_error_when_a_step_has_begun_to_read(
+    released: Released, what: str
+) -> None:
+    released.is_("failed", started=now())
+    aside = released.job.directory.path / "aside"
+    shutil.copytree(released.job.directory.path, aside)
+    MEDDLING[what](released)
+    ended = decided(released.job, 3, released.sources)
+    assert ended is not None
+    assert ended.is_failed()
+    error = released.labels["error"]
+    assert (error.reference, error.step, error.context) == ("approved-files-changed", "send", what)
+    assert "--step 3 --force" in error.hint
+    assert "removes import_wait/" in error.hint
+    assert 3 in released.job.approvals
+    assert released.job.steps[3].state == "completed"
+    assert released.result.exists()
+    for folder in ("import", "import_wait"):  # put back
+        shutil.rmtree(released.job.directory.path / folder)
+        (aside / folder).rename(released.job.directory.path / folder)
+    assert released.again()
+
+
+def test_data_that_every_step_has_read_may_be_tidied_away(released: Released) -> None:
+    released.is_("completed")
+    (released.input / "a.ndjson").unlink()
+    assert released.again()
+
+
+def test_killed_while_a_wait_is_opened_again_it_asks_when_the_job_goes_on(released: Released) -> None:
+    (released.corrections / "a.ndjson").write_bytes(LINE)
+    released.result.unlink()
+    record = StepRecord(position=3, name="wait", state="completed", directory="import_wait")
+    released.job.steps[3] = known_step(record, released.job.directory)
+    assert not released.again()
+
+
 @pytest.mark.parametrize("answer", ["reject", "release", None])
 def test_a_no_in_the_form_counts_where_a_command_said_yes_at_the_same_moment(waits: Waits, answer: str | None) -> None:
     waits.approve()
@@ -197,6 +270,41 @@ def test_a_form_answered_in_the_ui_covers_what_it_showed_and_not_what_was_put_th
         assert (directory / ".results" / kept).stat().st_mode & 0o777 == 0o600
 
 
+def corrected_too_late(sluice: Any, project: Path, fhir: Any) -> Path:
+    """A correction that somebody puts there after ``send`` was approved and failed; ``continue`` names it."""
+    name = sluice("pipeline", "start", "config.yaml").job
+    correction = project / "jobs" / name / "import_wait" / "fixed.ndjson"
+    fhir.faults({"action": "status", "status": 503, "path": "/fhir*", "method": "POST", "times": 99})
+    assert sluice("pipeline", "continue", "config.yaml", name, "--approve").code == 3
+    fhir.faults()
+    correction.write_bytes(LINE)
+    refused = sluice("pipeline", "continue", "config.yaml", name)
+    assert refused.code == 1
+    assert "error[approved-files-changed]" in refused.err
+    assert "added: import_wait/fixed.ndjson" in refused.err
+    assert fhir.total() == 0
+    return correction
+
+
+def test_a_correction_that_comes_after_send_has_begun_is_not_passed_over(sluice: Any, project: Path, fhir: Any) -> None:
+    corrected_too_late(sluice, project, fhir)
+
+
+@pytest.mark.campaign
+def test_what_the_error_about_a_late_correction_says_to_do_sends_the_correction(
+    sluice: Any, project: Path, fhir: Any
+) -> None:
+    correction = corrected_too_late(sluice, project, fhir)
+    name = correction.parent.parent.name
+    correction.rename(project / "fixed.ndjson")
+    assert sluice("job", "run", "config.yaml", name, "--step", "2", "--force").code == 0
+    assert status(sluice, name)["state"] == "waiting"
+    (project / "fixed.ndjson").rename(correction)
+    done = sluice("pipeline", "continue", "config.yaml", name, "--approve")
+    assert done.code == 0, done.err
+    assert fhir.total() == 1
+
+
 @pytest.mark.campaign
 def test_after_kill_9_of_a_send_its_input_is_compared_before_the_next_request(
     sluice: Any, project: Path, fhir: Any
@@ -215,7 +323,7 @@ def test_after_kill_9_of_a_send_its_input_is_compared_before_the_next_request(
     asked = posts(fhir)
     found = sluice("pipeline", "continue", "config.yaml", name)
     assert found.code == 1
-    assert "error[send-input-differs]" in found.err
+    assert "error[approved-files-changed]" in found.err
     assert f"removed: import/{removed.name}" in found.err
     assert posts(fhir) == asked
     removed.write_bytes(content)

@@ -129,3 +129,23 @@ def test_a_decision_is_about_the_jobs_directory_as_this_machine_sees_it(job: Pat
     assert here == there
     assert there.bytes == 9
     assert there.take(None, Stop()).digest == here.take(None, Stop()).digest
+
+
+@pytest.mark.parametrize(
+    ("steps", "send_as", "position", "readers"),
+    [
+        (("local_import", "wait", "send"), DIRECT, 2, [3]),
+        (("local_import", "wait", "validation", "pseudonymizer", "send"), DIRECT, 2, [3, 4]),
+        (("local_import", "wait", "validation", "wait", "send"), DIRECT, 2, [3]),
+        (("local_import", "wait", "flattening", "send"), DIRECT, 2, [3, 4]),
+        (("local_import", "wait", "flattening", "send"), S3, 2, [3]),
+        (BEHIND, DIRECT, 3, [4, 6]),
+        (BEHIND, TRANSFER, 3, [4]),
+        (BEHIND, DIRECT, 5, [6]),
+        (("local_import", "wait"), DIRECT, 2, []),
+    ],
+)
+def test_who_reads_what_a_wait_released(
+    steps: tuple[str, ...], send_as: SendMode, position: int, readers: list[int]
+) -> None:
+    assert Sources(steps, send_as).readers(position) == readers
