@@ -64,6 +64,12 @@ def go_on(asked: Asked, *, decision: str | None = None, by: str | None = None, c
         if code:
             return code
         files = ""
+        if undecided is not None and undecided.position not in record.seen:
+            say(
+                f"nothing is decided: step {undecided.position} began to wait under an earlier version, which did not "
+                "keep what there was to see; it waits again, and shows it", err=asked.as_json,
+            )  # fmt: skip
+            undecided = to_ask = None
         if undecided is not None:
             files = at_decision(JobDirectory.of(session.jobs_dir, record.id).path, record, undecided)
         if to_ask and not ask(to_ask, inputs.load().config, err=asked.as_json):

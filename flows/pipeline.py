@@ -252,7 +252,7 @@ def decide(job: Job, position: int) -> Outcome | None:
             job.writer.approve(position, approval)
             job.approvals[position] = approval
             logger.info("step %d wait was decided in the Prefect UI or through its API", position)
-        elif known is None and position in job.forms:
+        elif known is None and position in job.forms and position in job.seen:
             logger.warning("step %d wait: resumed without a decision and a name, so the job waits again", position)
     approval_now = job.approvals.get(position)
     if approval_now is not None and approval_now.approved and job.close_again(position):
@@ -277,7 +277,7 @@ def park(job: Job, position: int, directory: Path, looked_at: Path, *, deployed:
     waiting = job.as_seen(
         Waiting(position=position, step="wait", directory=str(directory), looked_at=str(looked_at), since=now())
     )
-    again = "resumed without a decision; " if position in job.forms else ""
+    again = "resumed without a decision; " if position in job.forms and position in job.seen else ""
     form, state = engine.form_state(position, deployed=deployed)
     state.message = f"{again}step {position} waits for a decision: Resume asks for it"
     engine.save_form(job.id, state, reporting.wait_description(waiting, job.step_names))

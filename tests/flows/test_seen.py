@@ -286,6 +286,33 @@ def corrected_too_late(sluice: Any, project: Path, fhir: Any) -> Path:
     return correction
 
 
+def test_a_wait_of_an_earlier_version_is_shown_anew_before_it_is_approved_and_is_rejected_at_once(
+    sluice: Any, project: Path, fhir: Any, prefect_api: str
+) -> None:
+    name = sluice("pipeline", "start", "config.yaml").job
+    url = f"{prefect_api}/flow_runs/{name}"
+
+    def of_an_earlier_version() -> None:
+        waiting = json.loads(ask_prefect("GET", url)["labels"]["job.waiting"])
+        for key in ("reads", "files", "leaves", "corrections", "again"):
+            del waiting[key]
+        ask_prefect("PATCH", f"{url}/labels", {"job.waiting": json.dumps(waiting), "job.seen.2": ""})
+
+    of_an_earlier_version()
+    shown = sluice("pipeline", "continue", "config.yaml", name, "--approve")
+    assert shown.code == 0, shown.err
+    assert "nothing is decided: step 2 began to wait under an earlier version" in shown.out
+    assert "  send will read these files in" in shown.out
+    assert "without a decision" not in (project / "jobs" / name / "job.log").read_text()
+    assert (status(sluice, name)["state"], status(sluice, name)["approvals"]) == ("waiting", [])
+    assert ask_prefect("GET", url)["labels"]["job.seen.2"]
+
+    of_an_earlier_version()
+    assert sluice("pipeline", "continue", "config.yaml", name, "--reject").code == 0
+    assert status(sluice, name)["state"] == "cancelled"
+    assert fhir.total() == 0
+
+
 def test_a_correction_that_comes_after_send_has_begun_is_not_passed_over(sluice: Any, project: Path, fhir: Any) -> None:
     corrected_too_late(sluice, project, fhir)
 
