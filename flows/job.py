@@ -318,12 +318,14 @@ class Job:
         """Whether an approval does not cover what is there now. It counts no more then, and the wait asks again.
 
         Raises:
-            DataError: corrected files are there that could not be used, by their names alone.
+            DataError: corrected files are there that could not be used, by their names alone; files that the approval
+                covers were edited in place.
         """
         if self.sight is None:
             return False
         self.sight.check()
         if not (why := no_longer(self.approvals[position], self.sight, self.there)):
+            self.sight.as_left(self.there, self.steps.values())
             return False
         self._void(position, why)
         return True

@@ -229,7 +229,7 @@ def _change(waiting: Waiting) -> str:
     kind = "tables" if waiting.corrections is Corrections.TABLES else "files"
     return (
         f"put corrected {kind} where the next step reads them instead, into {place}, and resume: the job waits once "
-        "more, and lists them here"
+        "more, and lists them here; a file that is changed where it lies cannot be released"
     )
 
 

@@ -8,14 +8,16 @@ vanished in between closes the gate again.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from flows.output import say
-from flows.record import Approval, JobRecord, Waiting
+from flows.record import Approval, JobRecord, StepRecord, Waiting
 from flows.watch import human_bytes
 from tasks.shared.data_directory import as_shown, finished_files
-from tasks.shared.inventory import Inventory, Known, differences, load, take
+from tasks.shared.errors import DataError
+from tasks.shared.inventory import Inventory, Known, differences, kept_at, load, take
 from tasks.shared.ndjson import storage_error
 from tasks.shared.step import Corrections
 from tasks.shared.stop import Stop
@@ -54,6 +56,35 @@ class Sight:
         if self.directory.is_dir():
             corrected_files(self.directory, self.corrections)
 
+    def read(self, there: Inventory) -> Path:
+        """The directory that would be read if the job went on with what is there."""
+        if self.corrections is not Corrections.NOT_SENT and there.below(self.directory.name).entries:
+            return self.directory
+        return self.leaves or self.looked_at
+
+    def as_left(self, there: Inventory, steps: Iterable[StepRecord]) -> None:
+        """What would be read is as the step that wrote it left it, or lies in the directory for corrections.
+
+        Raises:
+            DataError: ``edited-in-place``: ``send`` would refuse it after the decision.
+        """
+        place = self.read(there)
+        wrote = [step for step in steps if step.position < self.position and step.output == place.name]
+        if place == self.directory or not wrote or not (digest := wrote[-1].inventory):
+            return
+        now = there.below(place.name)
+        if now.digest == digest:
+            return
+        before = load(kept_at(self.job_dir, wrote[-1].position), digest)
+        listed = differences(before, now) if before is not None else [str(place)]
+        raise DataError(
+            "edited-in-place",
+            f"{place.name}/ is not as step {wrote[-1].position}, {wrote[-1].name}, left it, so it cannot be approved",
+            context="\n  ".join(listed),
+            hint="put the files back as they were, then continue the job: corrected files, all of them, go into the "
+            "wait directory",
+        )
+
     def take(self, known: Known | None, stop: Stop) -> Inventory:
         """The files that are there now. Raises ``StorageError`` and ``Stopped``."""
         return take(self.job_dir, self._folders, stop=stop, known=known)
@@ -69,9 +100,7 @@ class Sight:
 
     def shown(self, waiting: Waiting, there: Inventory) -> Waiting:
         """The wait with what would be read if it went on now, for a person: the first twenty files."""
-        place = self.leaves or self.looked_at
-        if self.corrections is not Corrections.NOT_SENT and there.below(self.directory.name).entries:
-            place = self.directory
+        place = self.read(there)
         found = there.below(place.name).entries
         files = tuple(as_shown(f"{entry.name.partition('/')[2]}, {human_bytes(entry.size)}" for entry in found))
         leaves = str(self.leaves) if self.leaves else None
@@ -110,7 +139,8 @@ def at_decision(job_dir: Path, record: JobRecord, waiting: Waiting) -> str:
     """The digest of what is there at this moment, for an approval that is about to be given.
 
     Raises:
-        DataError: corrected files could not be used, by their names alone: nothing is decided.
+        DataError: corrected files could not be used, by their names alone, or files were edited in place: nothing is
+            decided.
         StorageError: something cannot be read.
     """
     sight = Sight.of(job_dir, waiting)
@@ -118,7 +148,9 @@ def at_decision(job_dir: Path, record: JobRecord, waiting: Waiting) -> str:
     if (size := sight.bytes) > _WORTH_A_WORD:
         say(f"reading the files that the decision is for, {human_bytes(size)} at most", err=True)
     before = sight.kept(record.seen.get(waiting.position, ""))
-    return sight.keep(sight.take(before.hash_of if before is not None else None, Stop()))
+    there = sight.take(before.hash_of if before is not None else None, Stop())
+    sight.as_left(there, record.steps)
+    return sight.keep(there)
 
 
 def reader(waiting: Waiting) -> str:

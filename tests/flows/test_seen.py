@@ -13,10 +13,13 @@ import pytest
 from config import SendMode
 from flows.job import Job, known_step
 from flows.pipeline import decide, decided
-from flows.record import Approval, StepRecord, Waiting, now
+from flows.record import Approval, JobRecord, JobState, StepRecord, Waiting, now
 from flows.reporting import wait_description
-from flows.seen import OF_AN_EARLIER_VERSION, told
+from flows.seen import OF_AN_EARLIER_VERSION, at_decision, told
 from flows.sources import Source, Sources
+from tasks.shared.errors import DataError
+from tasks.shared.inventory import kept_at, take
+from tasks.shared.stop import Stop
 from tests.conftest import ask_prefect, wait_until
 from tests.flows.test_job_events import STEPS, job  # noqa: F401 - a fixture
 
@@ -138,6 +141,37 @@ def test_what_was_seen_at_one_wait_says_nothing_about_a_later_one_that_is_comple
         waits.job.steps[position] = waits.job.steps[position].model_copy(update={"state": "completed"})
     assert waits.again()
     assert waits.job.sight is None
+
+
+IN_PLACE = [what for what in MEDDLING if "import/" in what]
+
+
+@pytest.mark.parametrize("what", IN_PLACE)
+def test_what_was_edited_where_its_step_left_it_cannot_be_approved(waits: Waits, what: str) -> None:
+    left = take(waits.job.directory.path, [waits.input], stop=Stop())
+    left.save(kept_at(waits.job.directory.path, 1))
+    done = waits.job.steps[1].model_copy(update={"state": "completed", "output": "import", "inventory": left.digest})
+    waits.job.steps[1] = done
+    waiting = waits.park()
+    record = JobRecord(
+        id="j", name="", state=JobState.WAITING, steps=tuple(waits.job.steps.values()), seen=waits.job.seen
+    )  # fmt: skip
+    assert at_decision(waits.job.directory.path, record, waiting) == waits.job.seen[3]
+    MEDDLING[what](waits)
+    with pytest.raises(DataError) as caught:
+        at_decision(waits.job.directory.path, record, waiting)
+    assert (caught.value.reference, caught.value.context) == ("edited-in-place", what)
+
+    waits.approve()  # in the form, which showed it
+    ended = decided(waits.job, 3, waits.sources)
+    assert ended is not None
+    assert ended.is_failed()
+    assert waits.labels["error"].reference == "edited-in-place"
+
+    (waits.corrections / "all.ndjson").write_bytes(LINE)  # nobody reads the other then
+    waits.approve()
+    assert waits.again()
+    assert at_decision(waits.job.directory.path, record, waiting)
 
 
 class Released(Waits):
