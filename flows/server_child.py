@@ -116,10 +116,13 @@ class Starting(ThreadingHTTPServer):
         threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
 
     def _state(self, wait: bool) -> State:
-        return "ready" if self._opened.wait(HELD_SECONDS if wait else 0) else "starting"
+        # Also when it has just started: only the server itself says that it is ready, when it has begun to work. Prefect
+        # takes seconds to stop again when it is asked to in the moment before.
+        self._opened.wait(HELD_SECONDS if wait else 0)
+        return "starting"
 
     def give_way(self) -> None:
-        """Answer no more; who connects from now on waits for the server, and who waited here hears that it is ready."""
+        """Answer no more; who connects from now on waits for the server, and who waited here may ask it now."""
         self._opened.set()
         self.shutdown()
         self.server_close()

@@ -97,7 +97,7 @@ def answer(secret: str, port: int, query: str, state: Callable[[bool], State]) -
 def prove(secret: str, port: int, *, seconds: float = PROOF_SECONDS, wait: bool = False) -> State:
     """Challenge whoever listens on ``port`` of 127.0.0.1; how far the server is when it has proved itself.
 
-    With ``wait`` a server that starts answers when it is ready, or after ``HELD_SECONDS``.
+    With ``wait`` a server that starts answers when it is about to be ready, or after ``HELD_SECONDS``.
 
     Raises:
         NotProvedError: nobody listens, the answer is no proof, or it did not come within ``seconds``.
