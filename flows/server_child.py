@@ -116,8 +116,8 @@ class Starting(ThreadingHTTPServer):
         threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
 
     def _state(self, wait: bool) -> State:
-        # Also when it has just started: only the server itself says that it is ready, when it has begun to work. Prefect
-        # takes seconds to stop again when it is asked to in the moment before.
+        # Also when it has just started: only the server itself says that it is ready, when it has begun to work.
+        # Prefect takes seconds to stop again when it is asked to in the moment before.
         self._opened.wait(HELD_SECONDS if wait else 0)
         return "starting"
 
