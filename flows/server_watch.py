@@ -81,8 +81,10 @@ def end(home: Path) -> None:
     )  # fmt: skip
     try:
         if _farewell is not None:
-            with suppress(Exception):
+            try:
                 _farewell(error)
+            except Exception as failed:  # noqa: BLE001 - the process ends in any case
+                say(f"warning: the end could not be told in the job's files ({type(failed).__name__})", err=True)
         say(error.render(), err=True)
     finally:
         os._exit(error.exit_code)
