@@ -12,10 +12,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from flows.api_address import use
-from flows.reached import chosen_api
-from flows.server import EmbeddedServer
-from flows.server_watch import watched
+from flows.engine.api_address import use
+from flows.engine.reached import chosen_api
+from flows.engine.server import EmbeddedServer
+from flows.engine.server_watch import watched
 from tasks.shared.errors import InputError, SluiceError
 
 

@@ -19,9 +19,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 
-from flows.api_address import configured_api, not_proxied
-from flows.reached import own_server
-from flows.server import is_alive
+from flows.engine.api_address import configured_api, not_proxied
+from flows.engine.reached import own_server
+from flows.engine.server import is_alive
 
 PATIENCE = 15.0
 """Seconds that the runs have; those that still run then are killed with the worker, and can be continued."""

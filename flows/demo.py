@@ -16,15 +16,15 @@ from config import load_config
 from deployments.sandbox.data import DEMO_CRTDL
 from deployments.sandbox.host import SandboxChild, SandboxOptions, start_child
 from deployments.sandbox.serve import SandboxStartError
-from flows import again, runner
-from flows.api_address import use
-from flows.inputs import gather
+from flows.commands import continue_job, start
+from flows.demo_destinations import destination
+from flows.engine.api_address import use
+from flows.engine.server import EmbeddedServer
+from flows.job.inputs import gather
+from flows.job.record import JobRecord, JobState
+from flows.job.session import opened
 from flows.output import say
-from flows.record import JobRecord, JobState
-from flows.reporting import COLUMNS, row
-from flows.server import EmbeddedServer
-from flows.session import opened
-from flows.showcase import destination
+from flows.reports.pages import COLUMNS, row
 from tasks.shared.errors import InputError, StorageError, TerminalError
 
 STEPS = ("extractor", "validation", "pseudonymizer", "flattening", "wait", "send")
@@ -55,12 +55,12 @@ def run(*, keep: bool, review: bool, send: str) -> int:
             config = str(sandbox.config_path)
             os.environ["APP_JOBS_DIR"] = str(jobs_dir)
             inputs = gather(config, [str(DEMO_CRTDL)], overrides=[f"pipeline.enabled_steps=[{', '.join(steps)}]"])
-            code = runner.start(inputs, progress=True, as_json=False, detach=False)
+            code = start.start(inputs, progress=True, as_json=False, detach=False)
             if code != 0:
                 return code
             record = only_job(config)
             if record.state is JobState.WAITING:
-                code = again.go_on(again.Asked(config, record.id))
+                code = continue_job.go_on(continue_job.Asked(config, record.id))
                 record = only_job(config)
             show(record)
             for line in arrived():

@@ -17,20 +17,22 @@ from prefect.states import Cancelled, Completed, Crashed, Failed
 from pydantic import WithJsonSchema
 
 from config import ConfigError
-from flows import engine, gate, presenter, reporting
-from flows.api import FLOW_NAME, PrefectApi
-from flows.decisions import answered, rejected
-from flows.inputs import JobInputs
-from flows.job import Job, config_error, job_name
-from flows.lock import JobBusyError
-from flows.preflight import preflight, worst
-from flows.reached import own_server
-from flows.record import ErrorRecord, RecordWriter, Waiting, now
-from flows.released import waits_again
-from flows.server_watch import last_words, watched
+from flows.engine import runs
+from flows.engine.api import FLOW_NAME, PrefectApi
+from flows.engine.reached import own_server
+from flows.engine.server_watch import last_words, watched
+from flows.job import gate
+from flows.job.decisions import answered, rejected
+from flows.job.inputs import JobInputs
+from flows.job.job import Job, config_error, job_name
+from flows.job.lock import JobBusyError
+from flows.job.preflight import preflight, worst
+from flows.job.record import ErrorRecord, RecordWriter, Waiting, now
+from flows.job.released import waits_again
+from flows.job.sources import Source, Sources
+from flows.job.watch import CANCEL, cancel_asked, end_now
+from flows.reports import pages, presenter
 from flows.signals import signals
-from flows.sources import Source, Sources
-from flows.watch import CANCEL, cancel_asked, end_now
 from tasks import CATALOGUE, Step
 from tasks.shared.defects import translate_defect
 from tasks.shared.errors import InputError, SluiceError, Stopped, StorageError
@@ -81,9 +83,9 @@ def pipeline(
         config=config, crtdl=crtdl, input=input, anonymization_config=anonymization_config, patients=patients,
         overrides=tuple(overrides or ()),
     )  # fmt: skip
-    job_id, deployed = engine.current_run()
+    job_id, deployed = runs.current_run()
     os.umask(0o077)  # a worker's own may be wider
-    with PrefectApi(engine.api_address()) as api:
+    with PrefectApi(runs.api_address()) as api:
         try:
             if "" in (crtdl, input, anonymization_config, patients):
                 api.set_parameters(job_id, inputs.parameters())  # pipeline continue takes them from the run
@@ -98,10 +100,10 @@ def pipeline(
                 if deployed:  # a command is watched from its beginning
                     home = own_server(job.config.jobs_dir, api.address.url)
                     stack.enter_context(watched(replace(api.address, home=home)))
-                stack.enter_context(engine.results_in(str(job.config.jobs_dir.absolute())))
+                stack.enter_context(runs.results_in(str(job.config.jobs_dir.absolute())))
                 return guarded(job, deployed=deployed)
         except JobBusyError:
-            engine.leave_alone()
+            runs.leave_alone()
             raise
         except (ConfigError, SluiceError) as problem:
             error = config_error(problem) if isinstance(problem, ConfigError) else problem
@@ -116,7 +118,7 @@ def refuse_scratch(inputs: JobInputs) -> None:
         InputError: ``jobs_dir`` is relative, and the worker gave the run a directory for the time being.
     """
     jobs_dir = inputs.load().config.jobs_dir
-    if not jobs_dir.is_absolute() and engine.in_scratch_directory():
+    if not jobs_dir.is_absolute() and runs.in_scratch_directory():
         raise InputError(
             "jobs-dir-scratch", "jobs_dir is relative, and this worker removes its directory when the run ends",
             context=f"jobs_dir: {jobs_dir}",
@@ -137,11 +139,11 @@ def guarded(job: Job, *, deployed: bool) -> Outcome:
     return Failed(message=error.render())
 
 
-def show(job: Job, state: reporting.PageState) -> None:
+def show(job: Job, state: pages.PageState) -> None:
     """Publish the job's page with the ``state`` it is about to have. What cannot be written fails no run."""
     compared = job.course.reconciliation(job.steps[position] for position in sorted(job.steps))
     try:
-        reporting.job_page(job.api, job.id, job.writer.read(), compared, state=state)
+        pages.job_page(job.api, job.id, job.writer.read(), compared, state=state)
     except SluiceError as error:
         logger.warning("the page of the job is not written: %s", error.message)
 
@@ -188,9 +190,9 @@ def run_step(job: Job, position: int, step: Step, source: Source | None, *, depl
     context = job.context(position, step, source)
     with job.running(context):
         state: State[Any] = step.load().with_options(result_storage_key=job.directory.result_key(position, step.name))(
-            engine.sealed(context), return_state=True
+            runs.sealed(context), return_state=True
         )
-    outcome = engine.result_of(state)
+    outcome = runs.result_of(state)
     if isinstance(outcome, Parked):
         outcome = park(job, position, outcome.directory, context.input_dir, deployed=deployed)
     if isinstance(outcome, Stopped):
@@ -213,7 +215,7 @@ def failed(job: Job, position: int, error: SluiceError) -> Outcome:
     """Record that a step failed; the state in which the run ends."""
     name = job.step_names[position - 1]
     job.failed(position, error)
-    reporting.failure_table(job.api, job.id, position, name, error)
+    pages.failure_table(job.api, job.id, position, name, error)
     show(job, "failed")
     return Failed(message=f"{name}: {error.render()}")
 
@@ -278,16 +280,16 @@ def park(job: Job, position: int, directory: Path, looked_at: Path, *, deployed:
         Waiting(position=position, step="wait", directory=str(directory), looked_at=str(looked_at), since=now())
     )
     again = "resumed without a decision; " if position in job.forms and position in job.seen else ""
-    form, state = engine.form_state(position, deployed=deployed)
+    form, state = runs.form_state(position, deployed=deployed)
     state.message = f"{again}step {position} waits for a decision: Resume asks for it"
-    engine.save_form(job.id, state, reporting.wait_description(waiting, job.step_names))
+    runs.save_form(job.id, state, pages.wait_description(waiting, job.step_names))
     try:
         job.waits(waiting, form)
     except StorageError as error:
         return error
     show(job, "waiting")
     job.presenter.waits(waiting)
-    return engine.park(job.id, state)
+    return runs.park(job.id, state)
 
 
 def stopped(job: Job, position: int, reason: Stopped) -> Outcome:
@@ -314,5 +316,5 @@ def leave_to_prefect() -> None:
     Raises:
         prefect.exceptions.TerminationSignal: a runner asked.
     """
-    engine.drain()
-    engine.raise_termination_if_asked()
+    runs.drain()
+    runs.raise_termination_if_asked()

@@ -23,7 +23,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
-    from flows.api_address import ApiAddress
+    from flows.engine.api_address import ApiAddress
 
 # A busy machine is no failure. Every run draws the same examples: one that fails now would have failed before, too.
 # Others are drawn with --hypothesis-profile=explore, which is for looking for them.
@@ -122,7 +122,7 @@ def _shared(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
 @pytest.fixture(scope="session")
 def migrated_database(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
     """A Prefect database with all migrations applied, made once a session: a fresh one costs ten seconds."""
-    from flows.server import EmbeddedServer
+    from flows.engine.server import EmbeddedServer
 
     shared = _shared(tmp_path_factory, worker_id)
     template = shared / "prefect-template.db"
@@ -151,7 +151,7 @@ def _checkpoint(database: Path) -> None:
 @pytest.fixture(scope="session")
 def prefect_api(tmp_path_factory: pytest.TempPathFactory, worker_id: str, migrated_database: Path) -> Iterator[str]:
     """The address of a Prefect server that the tests of one worker share; its secret is in the environment."""
-    from flows.server import EmbeddedServer
+    from flows.engine.server import EmbeddedServer
 
     jobs = tmp_path_factory.mktemp("prefect-shared")
     seed(jobs, migrated_database)
@@ -164,7 +164,7 @@ def prefect_api(tmp_path_factory: pytest.TempPathFactory, worker_id: str, migrat
 
 def address_of(url: str) -> ApiAddress:
     """The shared server, or a bridge in front of it, as this process may use it."""
-    from flows.api_address import configured_api
+    from flows.engine.api_address import configured_api
 
     found = configured_api({"PREFECT_API_URL": url, "PREFECT_API_AUTH_STRING": os.environ["PREFECT_API_AUTH_STRING"]})
     assert found is not None

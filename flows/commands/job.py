@@ -21,7 +21,7 @@ def group() -> None:
 @set_option
 def list_(config: str, as_json: bool, overrides: tuple[str, ...]) -> int:
     """List the jobs of a configuration's jobs directory, newest first."""
-    from flows import status
+    from flows.commands import status
 
     return status.list_jobs(config, overrides=overrides, as_json=as_json)
 
@@ -48,10 +48,10 @@ def run(
     as_json: bool,
 ) -> int:
     """Run one step of a job again, and stop after it."""
-    from flows import again
+    from flows.commands import continue_job
 
-    asked = again.Asked(config, job, overrides, progress=not no_progress, as_json=as_json)
-    return again.run_one(asked, step=step, force=force)
+    asked = continue_job.Asked(config, job, overrides, progress=not no_progress, as_json=as_json)
+    return continue_job.run_one(asked, step=step, force=force)
 
 
 @group.command()
@@ -60,7 +60,7 @@ def run(
 @set_option
 def delete(config: str, job: str, overrides: tuple[str, ...]) -> int:
     """Remove a job's directory and record. Refused while it runs."""
-    from flows import prune
+    from flows.job import prune
 
     return prune.delete(config, job, overrides)
 
@@ -91,6 +91,6 @@ def prune(config: str, older_than: timedelta, dry_run: bool, as_json: bool, over
 
     Complete, failed, stopped, interrupted and cancelled ones; never a job that runs, waits, or is scheduled.
     """
-    from flows import prune
+    from flows.job import prune
 
     return prune.prune(config, older_than, overrides, dry_run=dry_run, as_json=as_json)

@@ -61,8 +61,8 @@ def start(
 
     CRTDL is a JSON file, INPUT a directory, an HTTP(S) URL or the URL of an extraction result; either may be left out.
     """
-    from flows import runner
-    from flows.inputs import gather
+    from flows.commands import start
+    from flows.job.inputs import gather
 
     job = gather(
         config,
@@ -72,7 +72,7 @@ def start(
         patients=patients,
         overrides=overrides,
     )
-    return runner.start(job, progress=not no_progress, as_json=as_json, detach=detach)
+    return start.start(job, progress=not no_progress, as_json=as_json, detach=detach)
 
 
 @group.command()
@@ -88,8 +88,8 @@ def plan(
     overrides: tuple[str, ...],
 ) -> int:
     """Check everything that start checks, and start nothing."""
-    from flows import runner
-    from flows.inputs import gather
+    from flows.commands import start
+    from flows.job.inputs import gather
 
     job = gather(
         config,
@@ -99,7 +99,7 @@ def plan(
         patients=patients,
         overrides=overrides,
     )
-    return runner.plan(job)
+    return start.plan(job)
 
 
 @group.command("continue")
@@ -128,16 +128,16 @@ def continue_(
     A waiting job needs a decision: on a terminal the command shows what the next step will read and where it goes, and
     asks; elsewhere only --approve or --reject decides, and without either the job goes on waiting.
     """
-    from flows import again
+    from flows.commands import continue_job
 
     if approve and reject:
         raise click.UsageError("--approve and --reject together: a job is either approved or rejected")
     if by is not None and not by.strip():
         raise click.UsageError("--by needs a name")
 
-    asked = again.Asked(config, job, overrides, progress=not no_progress, as_json=as_json)
+    asked = continue_job.Asked(config, job, overrides, progress=not no_progress, as_json=as_json)
     decision = "approve" if approve else "reject" if reject else None
-    return again.go_on(asked, decision=decision, by=by, comment=comment)
+    return continue_job.go_on(asked, decision=decision, by=by, comment=comment)
 
 
 @group.command()
@@ -150,6 +150,6 @@ def continue_(
 @set_option
 def status(config: str, job: str, as_json: bool, watch: bool, overrides: tuple[str, ...]) -> int:
     """Show the state of a job, its steps, counts, progress, last error, and what it waits for."""
-    from flows import status as view
+    from flows.commands import status as view
 
     return view.show(config, job, overrides=overrides, as_json=as_json, watch=watch)

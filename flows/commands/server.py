@@ -29,9 +29,9 @@ def group() -> None:
 )
 def start(config: str | None, jobs_dir: str | None, port: int) -> int:
     """Start the server and print the link that opens its UI. CONFIG names the jobs directory by its jobs_dir."""
-    from flows import background
+    from flows.engine import background_server
 
-    return background.start(background.home_of(config, jobs_dir), port)
+    return background_server.start(background_server.home_of(config, jobs_dir), port)
 
 
 @group.command()
@@ -39,9 +39,9 @@ def start(config: str | None, jobs_dir: str | None, port: int) -> int:
 @_where
 def stop(config: str | None, jobs_dir: str | None) -> int:
     """Stop the server. Refused while a job runs on it."""
-    from flows import background
+    from flows.engine import background_server
 
-    return background.stop(background.home_of(config, jobs_dir))
+    return background_server.stop(background_server.home_of(config, jobs_dir))
 
 
 @group.command()
@@ -49,6 +49,6 @@ def stop(config: str | None, jobs_dir: str | None) -> int:
 @_where
 def status(config: str | None, jobs_dir: str | None) -> int:
     """Say whether the server answers, and print the link that opens its UI."""
-    from flows import background
+    from flows.engine import background_server
 
-    return background.status(background.home_of(config, jobs_dir))
+    return background_server.status(background_server.home_of(config, jobs_dir))

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tasks.extractor.client import TRANSIENT
-from tasks.shared.answer import place
 from tasks.shared.errors import ServiceBusyError, TransientError
-from tasks.shared.http import ServiceClient
+from tasks.shared.http.answer import place
+from tasks.shared.http.client import ServiceClient
 
 _FALLBACK = frozenset({403, 404, 405})
 _NOT_YET = frozenset({204, *range(400, 500), *range(500, 600)}) - {401, 407}

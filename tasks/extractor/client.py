@@ -1,7 +1,7 @@
 """The calls to the extraction server (document 2): submission, status, cohort preview, Task API.
 
 Nothing here waits or decides: the poll loop is in ``polling.py``, the one submission of a job in ``submission.py``.
-Errors are those of ``tasks.shared.http`` with the operations ``submit``, ``poll``, ``preview`` and ``task``; a failure
+Errors are those of ``http/client.py`` with the operations ``submit``, ``poll``, ``preview`` and ``task``; a failure
 is worth another attempt only when it is a ``TransientError`` (document 1, "Errors"). 500 never is: the server means it.
 """
 
@@ -17,10 +17,10 @@ import msgspec
 
 from tasks.extractor.task import ExtractionTask, Priority, parse_json, parse_task, parse_tasks
 from tasks.extractor.urls import resolve, service_url
-from tasks.shared.answer import Answer, place
-from tasks.shared.crtdl import read_content
 from tasks.shared.errors import InputError, ServiceError, SluiceError
-from tasks.shared.http import ServiceClient
+from tasks.shared.fhir.crtdl import read_content
+from tasks.shared.http.answer import Answer, place
+from tasks.shared.http.client import ServiceClient
 
 SERVICE = "extractor"
 FHIR_JSON = "application/fhir+json"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from config import PipelineConfig
 from tasks.extractor.client import SERVICE, ExtractionClient
 from tasks.shared.errors import InputError
-from tasks.shared.http import ServiceClient
+from tasks.shared.http.client import ServiceClient
 from tasks.shared.step import StepContext
 
 

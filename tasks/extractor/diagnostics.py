@@ -11,7 +11,7 @@ import re
 from typing import Any
 
 from tasks.extractor.task import JobStatus, parse_json
-from tasks.shared.answer import Answer
+from tasks.shared.http.answer import Answer
 
 _PERCENT = re.compile(r"(\d{1,3})(?:[.,]\d+)?\s?%", re.ASCII)
 _STATUS = re.compile(rf"\b({'|'.join(JobStatus)})\b")

@@ -19,11 +19,11 @@ from tasks.extractor.reports import Companions
 from tasks.extractor.results import ResultFiles, write_file
 from tasks.extractor.submission import DIRECTORY, Query, Submission
 from tasks.extractor.urls import is_result_url, job_id_of
-from tasks.shared.answer import Answer, place
 from tasks.shared.blanked import blanked
-from tasks.shared.crtdl import Crtdl, load_crtdl
 from tasks.shared.errors import InputError, ServiceError, SluiceError
-from tasks.shared.http import ServiceClient
+from tasks.shared.fhir.crtdl import Crtdl, load_crtdl
+from tasks.shared.http.answer import Answer, place
+from tasks.shared.http.client import ServiceClient
 from tasks.shared.log import logger
 from tasks.shared.progress import Progress
 from tasks.shared.step import Handle, StepContext, StepResult

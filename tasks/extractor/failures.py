@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tasks.extractor.client import SERVICE, TRANSIENT
-from tasks.shared.answer import Answer, Where, error_for, place
 from tasks.shared.errors import NetworkError, ServiceBusyError, ServiceError, SluiceError, TerminalError
+from tasks.shared.http.answer import Answer, Where, error_for, place
 
 _SHOWN = 10
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from tasks.extractor.failures import result_unreadable
 from tasks.extractor.task import STAGES, extension_name, parse_json
-from tasks.shared.answer import Answer
-from tasks.shared.crtdl import Crtdl
+from tasks.shared.fhir.crtdl import Crtdl
+from tasks.shared.http.answer import Answer
 
 SEVERITIES = ("FATAL", "ERROR", "WARNING", "INFO", "SUCCESS")
 REPORTS = frozenset({"job-diagnostics-summary", "resource-exclusions", "patient-exclusions"})

@@ -14,11 +14,11 @@ from config import ExtractorConfig
 from tasks.extractor import failures
 from tasks.extractor.client import TRANSIENT, ExtractionClient
 from tasks.extractor.diagnostics import progress_text
-from tasks.shared.answer import Answer
 from tasks.shared.errors import ServiceError, SluiceError, TransientError
+from tasks.shared.http.answer import Answer
+from tasks.shared.http.retry import MAX_RETRY_AFTER, parse_retry_after
 from tasks.shared.log import logger
 from tasks.shared.progress import Progress
-from tasks.shared.retry import MAX_RETRY_AFTER, parse_retry_after
 from tasks.shared.step import Handle
 
 RUNNING = frozenset({102, 202})

@@ -16,9 +16,9 @@ from typing import Any
 import msgspec
 
 from config import EnrichmentRule
-from tasks.shared.crtdl import Crtdl, document_findings, parse_document, read_content
 from tasks.shared.errors import InputError
-from tasks.shared.ndjson import PartFile
+from tasks.shared.fhir.crtdl import Crtdl, document_findings, parse_document, read_content
+from tasks.shared.files.part_file import PartFile
 
 COPY = "crtdl.json"
 ENRICHED = "enriched-crtdl.json"

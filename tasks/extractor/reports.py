@@ -16,13 +16,14 @@ from config import RetryConfig
 from tasks.extractor.availability import Availability
 from tasks.extractor.urls import resolve
 from tasks.shared.blanked import SECRETS
-from tasks.shared.download import Downloader
 from tasks.shared.errors import NetworkError, SluiceError, StorageError, TransientError
-from tasks.shared.http import ServiceClient
-from tasks.shared.ndjson import PartFile, base_name, existing_file
-from tasks.shared.retry import announce, retrying
+from tasks.shared.files.names import base_name, existing_file
+from tasks.shared.files.part_file import PartFile
+from tasks.shared.http.client import ServiceClient
+from tasks.shared.http.download import Downloader
+from tasks.shared.http.retry import announce, retrying
+from tasks.shared.http.url_names import file_name
 from tasks.shared.stop import Stop
-from tasks.shared.url_names import file_name
 
 REPORTS = "reports"
 CONSENT = "consent"

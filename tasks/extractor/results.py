@@ -14,15 +14,17 @@ from tasks.extractor.manifest import ExtractionResult
 from tasks.extractor.reports import CONSENT, REPORTS
 from tasks.extractor.submission import DIRECTORY
 from tasks.extractor.urls import resolve, same_host
-from tasks.shared.download import Downloader
-from tasks.shared.http import ServiceClient
-from tasks.shared.imports import IMPORT, ImportDirectory
-from tasks.shared.ndjson import CORE, FileFacts, PartFile, base_name, data_files, is_consent_name, storage_error
+from tasks.shared.files.facts import FileFacts
+from tasks.shared.files.names import CORE, base_name, data_files, is_consent_name
+from tasks.shared.files.part_file import PartFile, storage_error
+from tasks.shared.http.client import ServiceClient
+from tasks.shared.http.download import Downloader
+from tasks.shared.http.url_names import NamedUrl, named_urls
+from tasks.shared.import_directory import IMPORT, ImportDirectory
 from tasks.shared.parallel import for_each
 from tasks.shared.progress import Progress
 from tasks.shared.step import StepContext, StepResult
 from tasks.shared.stop import Stop
-from tasks.shared.url_names import NamedUrl, named_urls
 
 SOURCE = "source.json"
 """Says in ``extraction/`` which job the files in ``import/`` belong to."""

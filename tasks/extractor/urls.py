@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from urllib.parse import quote, unquote, urlsplit
 
-from tasks.shared.answer import place
 from tasks.shared.errors import ServiceError
+from tasks.shared.http.answer import place
 
 _SCHEME = re.compile(r"https?://", re.IGNORECASE)
 _OTHER_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)

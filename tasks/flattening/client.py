@@ -3,10 +3,10 @@
 =========================  ===========================================================================================
 ``StalledError``           ``flattening-timeout``: longer than ``services.flattening.timeout``; not retried
 ``NetworkError``           ``flattening-silent``: no sign of life while the request ran; retried like the others of
-                           ``tasks/shared/http.py``
+                           ``tasks/shared/http/client.py``
 ``ServiceError``           ``flattening-failed``: 500, twice (the service answers everything with it, a bad view as much
                            as an exhausted heap); ``flattening-row``: a row that is no JSON object;
-                           ``flattening-answer``: 2xx, but no rows; those of ``tasks/shared/http.py``
+                           ``flattening-answer``: 2xx, but no rows; those of ``tasks/shared/http/client.py``
 =========================  ===========================================================================================
 """
 
@@ -27,13 +27,13 @@ from tasks.flattening.batches import Batch
 from tasks.flattening.csv_writer import AnswerWriter
 from tasks.flattening.rows import NoRowError
 from tasks.flattening.watchdog import INTERVAL, Watchdog, Watched
-from tasks.shared.answer import answer_of, place
 from tasks.shared.errors import NetworkError, ServiceError, SluiceError, StalledError, Stopped, TransientError
-from tasks.shared.failed_answers import FailedAnswers
-from tasks.shared.http import ServiceClient
+from tasks.shared.files.kept_answers import FailedAnswers
+from tasks.shared.http.answer import answer_of, place
+from tasks.shared.http.client import ServiceClient
+from tasks.shared.http.retry import announce, retrying
 from tasks.shared.parallel import SharedStop
 from tasks.shared.progress import RequestStats
-from tasks.shared.retry import announce, retrying
 
 SERVICE: Final = "flattening"
 OPERATION: Final = "$run"

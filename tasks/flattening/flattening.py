@@ -29,11 +29,12 @@ from tasks.flattening.routing import Facts, Groups, Router
 from tasks.flattening.views import View, views
 from tasks.flattening.watchdog import INTERVAL
 from tasks.shared.course import Course
-from tasks.shared.crtdl import Crtdl, load_crtdl
 from tasks.shared.errors import DataError, InputError
-from tasks.shared.failed_answers import FailedAnswers
-from tasks.shared.ledger import Ledger
-from tasks.shared.ndjson import data_files, storage_error
+from tasks.shared.fhir.crtdl import Crtdl, load_crtdl
+from tasks.shared.files.kept_answers import FailedAnswers
+from tasks.shared.files.ledger import Ledger
+from tasks.shared.files.names import data_files
+from tasks.shared.files.part_file import storage_error
 from tasks.shared.parallel import SharedStop
 from tasks.shared.step import StepContext, StepResult
 

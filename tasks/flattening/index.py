@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from tasks.shared.errors import StorageError
-from tasks.shared.ndjson import storage_error
+from tasks.shared.files.part_file import storage_error
 
 _CACHE_KIB: Final = 8192
 _DIGEST: Final = 16

@@ -22,9 +22,10 @@ import msgspec
 from tasks.flattening.index import Index, Scope
 from tasks.flattening.provenance import MARK, PROVENANCE, Grouping, grouping
 from tasks.flattening.views import View
-from tasks.shared.bundle import UNWRAPPED, Resource, cut
-from tasks.shared.crtdl import AttributeGroup
-from tasks.shared.ndjson import CORE, LongLine, base_name, lines_with_long
+from tasks.shared.fhir.bundle import UNWRAPPED, Resource, cut
+from tasks.shared.fhir.crtdl import AttributeGroup
+from tasks.shared.fhir.long_line import LongLine, lines_with_long
+from tasks.shared.files.names import CORE, base_name
 from tasks.shared.stop import Stop
 
 LEFT_OUT: Final = -1

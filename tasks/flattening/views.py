@@ -15,7 +15,7 @@ from tasks.flattening.clause import ColumnDefinition
 from tasks.flattening.compartment import PATIENT_PATH
 from tasks.flattening.draft import Draft
 from tasks.flattening.lookup import Element, Lookup, Table
-from tasks.shared.crtdl import AttributeGroup, Crtdl
+from tasks.shared.fhir.crtdl import AttributeGroup, Crtdl
 
 RESOURCE_TYPE: Final = "https://sql-on-fhir.org/ig/StructureDefinition/ViewDefinition"
 

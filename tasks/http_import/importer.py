@@ -9,16 +9,16 @@ from urllib.parse import urlsplit
 
 from config import PipelineConfig
 from tasks.http_import.offers import ask
-from tasks.shared.answer import place
-from tasks.shared.download import Downloader
 from tasks.shared.errors import InputError, SluiceError
-from tasks.shared.http import ServiceClient
-from tasks.shared.imports import IMPORT, ImportDirectory
-from tasks.shared.ndjson import CORE, existing_file, is_consent_name
+from tasks.shared.files.names import CORE, existing_file, is_consent_name
+from tasks.shared.http.answer import place
+from tasks.shared.http.client import ServiceClient
+from tasks.shared.http.download import Downloader
+from tasks.shared.http.url_names import NamedUrl, base_of, named_urls
+from tasks.shared.import_directory import IMPORT, ImportDirectory
 from tasks.shared.parallel import for_each
 from tasks.shared.step import StepContext, StepResult
 from tasks.shared.stop import Stop
-from tasks.shared.url_names import NamedUrl, base_of, named_urls
 
 SERVICE = "http_import"
 

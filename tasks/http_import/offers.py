@@ -10,8 +10,8 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from tasks.shared.answer import Answer
-from tasks.shared.http import ServiceClient
+from tasks.shared.http.answer import Answer
+from tasks.shared.http.client import ServiceClient
 
 _HEAD_REFUSED: Final = frozenset({400, 403, 404, 405, 406, 501})
 """Answers to HEAD that say nothing about GET. A 401 or 410 is one to both, and what is busy is not asked twice."""

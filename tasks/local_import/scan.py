@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tasks.shared.errors import InputError, SluiceError
-from tasks.shared.ndjson import base_name, is_consent_name, is_ndjson_name
+from tasks.shared.files.names import base_name, is_consent_name, is_ndjson_name
 
 _SHOWN = 20
 """Names listed in one error; the rest is counted."""

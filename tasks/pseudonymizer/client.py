@@ -9,10 +9,10 @@ from typing import Final
 
 from tasks.pseudonymizer.rules import KEY, AnonymizationRules
 from tasks.pseudonymizer.slots import Slots
-from tasks.shared.answer import Answer
 from tasks.shared.blanked import SECRETS
 from tasks.shared.errors import ServiceError
-from tasks.shared.http import ServiceClient
+from tasks.shared.http.answer import Answer
+from tasks.shared.http.client import ServiceClient
 
 OPERATION: Final = "$de-identify"
 OLDEST: Final = "2.34.0"

@@ -17,10 +17,10 @@ from tasks.pseudonymizer.client import OPERATION
 from tasks.pseudonymizer.outline import Outline, OutlineError, outline_of
 from tasks.pseudonymizer.splitting import Chunk, halves
 from tasks.pseudonymizer.survivors import survivors
-from tasks.shared.answer import Answer, answer_of
-from tasks.shared.envelope import open_bundle
 from tasks.shared.errors import DataError, ReconciliationError, ServiceError, SluiceError
-from tasks.shared.failed_answers import FailedAnswers
+from tasks.shared.fhir.envelope import open_bundle
+from tasks.shared.files.kept_answers import FailedAnswers
+from tasks.shared.http.answer import Answer, answer_of
 
 _TOO_LARGE: Final = 413
 _REFUSED: Final = 400

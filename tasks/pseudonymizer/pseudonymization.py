@@ -23,10 +23,11 @@ from tasks.pseudonymizer.splitting import Chunk, chunks
 from tasks.pseudonymizer.survivors import PLACES
 from tasks.pseudonymizer.work import Pseudonymizing
 from tasks.shared.errors import DataError, InputError
-from tasks.shared.failed_answers import FailedAnswers
-from tasks.shared.ledger import Ledger
-from tasks.shared.ndjson import CORE, data_files, storage_error
-from tasks.shared.ndjson.resumable import CUT_EVERY
+from tasks.shared.files.kept_answers import FailedAnswers
+from tasks.shared.files.ledger import Ledger
+from tasks.shared.files.names import CORE, data_files
+from tasks.shared.files.part_file import storage_error
+from tasks.shared.files.resumable import CUT_EVERY
 from tasks.shared.parallel import SharedStop
 from tasks.shared.processes import Calls, in_processes
 from tasks.shared.step import StepContext, StepResult

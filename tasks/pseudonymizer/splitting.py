@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tasks.shared.envelope import Envelope, open_bundle
-from tasks.shared.ndjson.long import LongLine, lines_with_long
+from tasks.shared.fhir.envelope import Envelope, open_bundle
+from tasks.shared.fhir.long_line import LongLine, lines_with_long
 
 
 @dataclass(frozen=True, slots=True)

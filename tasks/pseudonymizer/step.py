@@ -1,6 +1,6 @@
 """``pseudonymizer`` as a Prefect task."""
 
 from tasks.pseudonymizer.pseudonymization import run
-from tasks.shared.task import step_task
+from tasks.shared.prefect_task import step_task
 
 pseudonymizer = step_task("pseudonymizer", run)

@@ -13,8 +13,8 @@ from tasks.pseudonymizer.client import Deidentify
 from tasks.pseudonymizer.deidentification import Deidentification, Deidentified
 from tasks.pseudonymizer.rules import AnonymizationRules
 from tasks.pseudonymizer.splitting import Chunk
-from tasks.shared.failed_answers import FailedAnswers
-from tasks.shared.http import ServiceClient
+from tasks.shared.files.kept_answers import FailedAnswers
+from tasks.shared.http.client import ServiceClient
 from tasks.shared.progress import RequestStats
 from tasks.shared.stop import Stop
 

@@ -16,11 +16,11 @@ from config import RetryConfig
 from tasks.send.parcels import Parcel, Part, Resolve
 from tasks.send.transaction import HEADERS, Limits, Transactions
 from tasks.send.verdict import REFUSALS, Fate, Verdict, judge, judge_entries
-from tasks.shared.answer import Answer
-from tasks.shared.bundle import Resource
 from tasks.shared.errors import ServiceBusyError
-from tasks.shared.http import ServiceClient
-from tasks.shared.retry import announce, parse_retry_after, wait_seconds
+from tasks.shared.fhir.bundle import Resource
+from tasks.shared.http.answer import Answer
+from tasks.shared.http.client import ServiceClient
+from tasks.shared.http.retry import announce, parse_retry_after, wait_seconds
 
 OPERATION = "send transaction"
 

@@ -26,13 +26,14 @@ from tasks.send.order import stages
 from tasks.send.parcels import Parcel, Part, Resolve, Unit, pack, pack_groups
 from tasks.send.transaction import MAX_BODY, Limits, Transactions
 from tasks.send.waiting import WaitingRoom
-from tasks.shared.bundle import cut
 from tasks.shared.course import Course
 from tasks.shared.errors import DataError, InputError
-from tasks.shared.http import ServiceClient
-from tasks.shared.ledger import Ledger
-from tasks.shared.ndjson.files import data_files, storage_error
-from tasks.shared.ndjson.reader import numbered_lines
+from tasks.shared.fhir.bundle import cut
+from tasks.shared.files.ledger import Ledger
+from tasks.shared.files.lines import numbered_lines
+from tasks.shared.files.names import data_files
+from tasks.shared.files.part_file import storage_error
+from tasks.shared.http.client import ServiceClient
 from tasks.shared.step import StepContext, StepResult
 
 LEDGER: Final = "ledger.ndjson"

@@ -17,9 +17,9 @@ import msgspec
 
 from tasks.send.verdict import Verdict
 from tasks.shared.blanked import blanked
-from tasks.shared.bundle import Rejected, Resource
 from tasks.shared.errors import TerminalError
-from tasks.shared.ndjson.files import storage_error
+from tasks.shared.fhir.bundle import Rejected, Resource
+from tasks.shared.files.part_file import storage_error
 
 SUMMARY: Final = "summary.csv"
 MAX_ANSWER: Final = 1024 * 1024

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from tasks.shared.bundle import type_of
-from tasks.shared.ndjson.files import CORE, base_name
-from tasks.shared.ndjson.reader import read_lines
+from tasks.shared.fhir.bundle import type_of
+from tasks.shared.files.lines import read_lines
+from tasks.shared.files.names import CORE, base_name
 
 _EARLY: Final = (
     "Organization Location Practitioner HealthcareService PractitionerRole Endpoint Substance Medication "

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from tasks.send.transaction import Limits, Transactions
-from tasks.shared.bundle import Resource
+from tasks.shared.fhir.bundle import Resource
 
 
 class Resolve(Enum):

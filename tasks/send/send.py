@@ -8,8 +8,8 @@ from config import SendMode
 from tasks.send import direct
 from tasks.send.comparison import WITHOUT_RECORD, Compared, compare
 from tasks.send.transfer import transfer
-from tasks.shared.data_directory import left_alone, left_alone_warning
 from tasks.shared.errors import InputError
+from tasks.shared.files.data_directory import left_alone, left_alone_warning
 from tasks.shared.step import StepContext, StepResult
 
 

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from tasks.shared.bundle import Resource
+from tasks.shared.fhir.bundle import Resource
 
 MAX_BODY: Final = 5 * 1024 * 1024
 """Bytes of one transaction, unless it holds a single larger resource."""

@@ -15,8 +15,8 @@ from typing import Any, Final
 
 import msgspec
 
-from tasks.shared.answer import Answer, issue_codes
 from tasks.shared.errors import ServiceError
+from tasks.shared.http.answer import Answer, issue_codes
 
 REFUSALS: Final = frozenset({400, 409, 412, 413, 422})
 """Statuses that say something about the content of a transaction. All others are about the endpoint."""

@@ -1,8 +1,8 @@
 """What a step tells while it works, for whoever keeps it: small typed facts, never data.
 
 A step calls ``context.progress.tell(event)`` and knows neither file nor Prefect; in a run the collector behind it is
-the job's journal (``flows/journal.py``), elsewhere nobody listens. The vocabulary as a whole, with the events of the
-job itself, is in ``flows/events.py`` and in ``docs/observability.md``.
+the job's journal (``flows/reports/``), elsewhere nobody listens. The vocabulary as a whole, with the events of the
+job itself, is in ``flows/reports/events.py`` and in ``docs/observability.md``.
 
 An event holds counts, sizes in bytes, seconds, names of files and types, statuses and ids of jobs: no payload, no
 identifier of a person, no URL, no secret (``architecture.md``, rule 7).

@@ -9,7 +9,7 @@ from typing import Any
 
 from config import PipelineConfig
 from tasks.shared.errors import ReconciliationError
-from tasks.shared.inventory import Inventory, Recorded
+from tasks.shared.files.inventory import Inventory, Recorded
 from tasks.shared.progress import Progress, RequestStats
 from tasks.shared.stop import Stop
 
@@ -42,7 +42,7 @@ class Handle:
 
 
 class HandleStore:
-    """Where the extraction handle is kept: in memory here, in the job record in a run (``flows/record.py``)."""
+    """Where the extraction handle is kept: in memory here, in the job record in a run (``flows/job/record.py``)."""
 
     def __init__(self, handle: Handle | None = None) -> None:
         self._handle = handle

@@ -15,9 +15,9 @@ from typing import Final
 
 import msgspec
 
-from tasks.shared.answer import Answer, RefusedError
 from tasks.shared.errors import SluiceError
-from tasks.shared.http import ServiceClient
+from tasks.shared.http.answer import Answer, RefusedError
+from tasks.shared.http.client import ServiceClient
 from tasks.validation.chunks import Chunk, Place
 from tasks.validation.entries import Unusable
 from tasks.validation.findings import Issue, NotAnOutcomeError, read_outcome

@@ -20,10 +20,11 @@ from typing import Final
 
 import msgspec
 
-from tasks.shared.bundle import UNWRAPPED
-from tasks.shared.envelope import open_bundle
 from tasks.shared.errors import DataError
-from tasks.shared.ndjson import LongLine, base_name
+from tasks.shared.fhir.bundle import UNWRAPPED
+from tasks.shared.fhir.envelope import open_bundle
+from tasks.shared.fhir.long_line import LongLine
+from tasks.shared.files.names import base_name
 
 BASE: Final = "https://sluice.invalid/fhir"
 """Where a resource without a ``fullUrl`` of its own seems to be. Nothing is there, nor ever will be (RFC 2606)."""

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from tasks.shared.answer import ISSUE_CODES
+from tasks.shared.http.answer import ISSUE_CODES
 from tasks.validation.chunks import Place
 
 FINDINGS: Final = frozenset({"fatal", "error"})

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from tasks.shared.ndjson import PartFile, storage_error
+from tasks.shared.files.part_file import PartFile, storage_error
 from tasks.validation.client import Outcome
 from tasks.validation.findings import Issue
 

@@ -15,13 +15,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tasks.shared.answer import answer_of
 from tasks.shared.blanked import blanked
 from tasks.shared.course import Course
 from tasks.shared.errors import DataError, InputError, SluiceError
-from tasks.shared.http import ServiceClient
-from tasks.shared.ledger import Ledger
-from tasks.shared.ndjson import data_files, lines_with_long, storage_error
+from tasks.shared.fhir.long_line import lines_with_long
+from tasks.shared.files.ledger import Ledger
+from tasks.shared.files.names import data_files
+from tasks.shared.files.part_file import storage_error
+from tasks.shared.http.answer import answer_of
+from tasks.shared.http.client import ServiceClient
 from tasks.shared.step import StepContext, StepResult
 from tasks.shared.window import in_order
 from tasks.validation.chunks import Chunk, pack

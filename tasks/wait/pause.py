@@ -11,11 +11,13 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
-from tasks.shared.data_directory import as_shown, is_no_data, left_alone_warning
 from tasks.shared.errors import DataError
-from tasks.shared.inventory import Inventory, still_approved
-from tasks.shared.ndjson import LineCheck, base_name, data_files, storage_error
-from tasks.shared.ndjson.reader import open_content
+from tasks.shared.files.check import LineCheck
+from tasks.shared.files.data_directory import as_shown, is_no_data, left_alone_warning
+from tasks.shared.files.inventory import Inventory, still_approved
+from tasks.shared.files.lines import open_content
+from tasks.shared.files.names import base_name, data_files
+from tasks.shared.files.part_file import storage_error
 from tasks.shared.step import Corrections, Parked, StepContext, StepResult
 from tasks.shared.stop import Stop
 

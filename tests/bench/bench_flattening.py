@@ -27,7 +27,7 @@ import zstandard
 from config import PipelineConfig
 from tasks.flattening.flattening import flatten
 from tasks.flattening.views import RESOURCE_TYPE, Column, View
-from tasks.shared.crtdl import Attribute, AttributeGroup, Crtdl
+from tasks.shared.fhir.crtdl import Attribute, AttributeGroup, Crtdl
 from tasks.shared.step import StepContext, StepResult
 from tests.bench.data import bundles
 from tests.bench.memory import peak as peak_bytes

@@ -33,7 +33,10 @@ from config import PipelineConfig
 from tasks.extractor import extraction
 from tasks.http_import import importer as http_import
 from tasks.local_import import importer as local_import
-from tasks.shared.ndjson import NdjsonWriter, data_files, facts_of, read_lines
+from tasks.shared.files.facts import facts_of
+from tasks.shared.files.lines import read_lines
+from tasks.shared.files.names import data_files
+from tasks.shared.files.writer import NdjsonWriter
 from tasks.shared.step import StepContext
 from tests.bench.data import bundles, write_files
 from tests.bench.memory import peak as peak_bytes

@@ -31,7 +31,7 @@ import httpx
 
 from deployments.sandbox.fhir.app import FhirOptions, fhir_service
 from deployments.sandbox.serve import serve_in_thread
-from flows.server import EmbeddedServer
+from flows.engine.server import EmbeddedServer
 from tests.flows.conftest import Fhir, write_input
 
 ROOT = Path(__file__).parents[2]

@@ -36,7 +36,7 @@ import zstandard
 from config import PipelineConfig
 from tasks.pseudonymizer.client import Deidentify
 from tasks.pseudonymizer.pseudonymization import run
-from tasks.shared.http import ServiceClient
+from tasks.shared.http.client import ServiceClient
 from tasks.shared.step import StepContext
 from tests.bench.data import bundles
 from tests.bench.echo import KILOBYTES, MB, in_threads, in_turn, limit, ratio, requests_a_second, serve_slowly, serving

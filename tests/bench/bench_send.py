@@ -30,10 +30,10 @@ from config import PipelineConfig
 from tasks.send.courier import poster
 from tasks.send.direct import run
 from tasks.send.transaction import Transactions
-from tasks.shared.bundle import cut
-from tasks.shared.http import ServiceClient
-from tasks.shared.ndjson.files import data_files
-from tasks.shared.ndjson.reader import numbered_lines
+from tasks.shared.fhir.bundle import cut
+from tasks.shared.files.lines import numbered_lines
+from tasks.shared.files.names import data_files
+from tasks.shared.http.client import ServiceClient
 from tasks.shared.step import StepContext
 from tests.bench.echo import MB, in_threads, in_turn, limit, ratio, serving
 from tests.bench.memory import peak as peak_bytes

@@ -23,7 +23,7 @@ from pathlib import Path
 import zstandard
 
 from config import PipelineConfig
-from tasks.shared.ndjson import lines_with_long
+from tasks.shared.fhir.long_line import lines_with_long
 from tasks.shared.step import StepContext, StepResult
 from tasks.validation.chunks import pack
 from tasks.validation.entries import Reader

@@ -19,8 +19,8 @@ import pytest
 from deployments.sandbox.fhir.app import FhirOptions, fhir_service
 from deployments.sandbox.pseudonymization.app import pseudonymization_service
 from deployments.sandbox.serve import serve_in_thread
-from flows.api_address import ApiAddress
-from flows.server_door import sign_in_link
+from flows.engine.api_address import ApiAddress
+from flows.engine.server_door import sign_in_link
 from tests.conftest import Commands, wait_until
 
 if TYPE_CHECKING:

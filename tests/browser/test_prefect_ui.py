@@ -8,8 +8,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from flows.api import PrefectApi
-from flows.markdown import literal
+from flows.engine.api import PrefectApi
+from flows.reports.markdown import literal
 from tests.conftest import address_of, wait_until
 
 pytest.importorskip("playwright.sync_api", reason="playwright is not installed: see the extra browser")

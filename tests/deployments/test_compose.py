@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
-from flows.lease import LeaseTimes
-from flows.server import QUIET, SERVER
+from flows.engine.server import QUIET, SERVER
+from flows.job.lease import LeaseTimes
 from tests.bench.bench_jobs import FIGURES
 from tests.conftest import ROOT
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from flows.api import PrefectApi
+from flows.engine.api import PrefectApi
 from tests.conftest import address_of, wait_until
 from tests.flows.machines import deployment
 

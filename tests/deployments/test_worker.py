@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from deployments.worker import children
-from flows.api import PrefectApi
+from flows.engine.api import PrefectApi
 from tests.conftest import ROOT, Commands, address_of, wait_until
 from tests.flows.conftest import Fhir, fhir, write_input
 from tests.flows.machines import deployment

@@ -143,9 +143,9 @@ def test_every_section_says_where_it_is_configured_and_what_a_crash_repeats() ->
 
 
 STATUSES = (
-    "tasks/shared/answer.py",
-    "tasks/shared/http.py",
-    "tasks/shared/download.py",
+    "tasks/shared/http/answer.py",
+    "tasks/shared/http/client.py",
+    "tasks/shared/http/download.py",
     "tasks/extractor/availability.py",
     "tasks/extractor/client.py",
     "tasks/extractor/polling.py",

@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from flows import summary
-from flows.journal import timestamp
+from flows.reports import summary
+from flows.reports.journal import timestamp
 from tests.docs.pages import example
 from tests.flows.test_summary import ERROR, document
 

@@ -21,7 +21,7 @@ import trustme
 from config import describe_keys, load_config
 from deployments.sandbox.options import API_KEY, API_KEY_HEADER, PASSWORD, SETTINGS, TOKEN, USERNAME
 from flows.commands import reference
-from flows.record import ErrorRecord, JobRecord, JobState, StepRecord, Waiting
+from flows.job.record import ErrorRecord, JobRecord, JobState, StepRecord, Waiting
 from flows.run import cli
 from tasks import CATALOGUE
 from tests.docs.pages import DOCS, PAGES, README, Block, blocks, command_lines, prose, read

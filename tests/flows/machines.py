@@ -15,23 +15,23 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from flows.api import PrefectApi
-from flows.lease import LeaseTimes
+from flows.engine.api import PrefectApi
+from flows.job.lease import LeaseTimes
 from tests.conftest import ROOT, Commands, address_of, wait_until
 from tests.flows.test_prefect_yaml import Prefect
 
 _TIMES = """
-import flows.lease
-flows.lease.TIMES = flows.lease.LeaseTimes(**{times})
+import flows.job.lease
+flows.job.lease.TIMES = flows.job.lease.LeaseTimes(**{times})
 """
 _OTHER = """
 import fcntl
-import flows.lock
-flows.lock.this_machine = lambda: "the other machine"
+import flows.job.lock
+flows.job.lock.this_machine = lambda: "the other machine"
 class LocksOfItsOwn:
     LOCK_EX, LOCK_NB, LOCK_SH = fcntl.LOCK_EX, fcntl.LOCK_NB, fcntl.LOCK_SH
     flock = staticmethod(fcntl.lockf)  # the kernel keeps the two kinds apart
-flows.lock.fcntl = LocksOfItsOwn
+flows.job.lock.fcntl = LocksOfItsOwn
 """
 
 

@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 
 from config import PipelineConfig
-from flows import engine, run
-from flows.decisions import decided_meanwhile, decision_of, rejected
-from flows.destinations import destinations
-from flows.record import Approval, JobRecord, JobState
+from flows import run
+from flows.engine import runs
+from flows.job.decisions import decided_meanwhile, decision_of, rejected
+from flows.job.destinations import destinations
+from flows.job.record import Approval, JobRecord, JobState
 from tests.conftest import Commands, ask_prefect
 from tests.flows.conftest import Fhir
 
@@ -193,7 +194,7 @@ def test_what_is_no_full_answer_decides_nothing(answer: Any) -> None:
         def run_input(self, job: str, key: str) -> Any:
             return answer
 
-    assert engine.form_answer(Answers(), "job", "key") is None  # type: ignore[arg-type]
+    assert runs.form_answer(Answers(), "job", "key") is None  # type: ignore[arg-type]
 
 
 def test_a_resume_without_the_forms_answer_leaves_a_local_job_waiting_and_continue_decides(

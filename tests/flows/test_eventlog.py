@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.eventlog import NAME, EventLog, read_events
-from flows.events import Entry, Head, Job, Step
+from flows.reports.event_file import NAME, EventLog, read_events
+from flows.reports.events import Entry, Head, Job, Step
 from tasks.shared.errors import StorageError
 from tasks.shared.events import Status
 from tests.conftest import ROOT, wait_until
@@ -80,8 +80,8 @@ def test_threads_write_whole_lines(tmp_path: Path) -> None:
 WRITER = """
 import sys
 from pathlib import Path
-from flows.eventlog import EventLog
-from flows.events import Entry, Head
+from flows.reports.event_file import EventLog
+from flows.reports.events import Entry, Head
 from tasks.shared.events import Status
 with EventLog(Path(sys.argv[1])) as log:
     number = 0

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 from jsonschema import Draft202012Validator, ValidationError
 
-from flows import schemas
-from flows.events import (
+from flows.reports import schemas
+from flows.reports.events import (
     KINDS,
     Entry,
     Export,
@@ -24,7 +24,7 @@ from flows.events import (
     kind_of,
     schema,
 )
-from flows.summary import Summary
+from flows.reports.summary import Summary
 from tasks.shared.events import Download, Event, RequestRetry, Status
 from tests.docs.references import ROOT
 
@@ -178,7 +178,7 @@ def test_what_another_version_wrote_is_read_though_the_schema_of_this_one_refuse
 def test_the_kept_schemas_are_current() -> None:
     for name, text in schemas.texts().items():
         kept = (ROOT / "docs/schemas" / name).read_text(encoding="utf-8")
-        assert kept == text, "python -m flows.schemas docs/schemas"
+        assert kept == text, "python -m flows.reports.schemas docs/schemas"
         Draft202012Validator.check_schema(json.loads(text))
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from config import load_config
-from flows.inputs import gather
-from flows.preflight import exit_code, preflight
+from flows.job.inputs import gather
+from flows.job.preflight import exit_code, preflight
 from tasks.shared.errors import SluiceError
 from tests.flows.extraction_server import ExtractionServer, extraction_server, project
 from tests.tasks.extractor.support import JOB, crtdl

@@ -31,7 +31,8 @@ from deployments.sandbox.fhir.app import FhirOptions, fhir_service
 from deployments.sandbox.flattening.app import FlatteningOptions, flattening_service
 from deployments.sandbox.pseudonymization.app import PseudonymizationOptions, pseudonymization_service
 from deployments.sandbox.serve import serve_in_thread
-from tasks.shared.ndjson import data_files, read_lines
+from tasks.shared.files.lines import read_lines
+from tasks.shared.files.names import data_files
 from tests.conftest import Commands, Ran, wait_until
 from tests.flows.conftest import PATIENCE
 from tests.tasks.flattening.service import bundle, of_patient, patient_line, provenance, resource

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from config import ConfigError
-from flows.inputs import gather
+from flows.job.inputs import gather
 from tasks.shared.errors import InputError
 
 CRTDL = {"version": "1", "cohortDefinition": {}, "dataExtraction": {}}

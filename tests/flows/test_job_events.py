@@ -9,17 +9,17 @@ from typing import Any, cast
 import pytest
 from pydantic import BaseModel
 
-from flows import summary
-from flows.api import Label, PrefectApi
-from flows.directory import JobDirectory
-from flows.eventlog import read_events
-from flows.events import Export, Gate, Job, Step, Wait
-from flows.inputs import JobInputs
-from flows.job import Job as RunningJob
-from flows.journal import Journal
+from flows.engine.api import Label, PrefectApi
+from flows.job.directory import JobDirectory
+from flows.job.inputs import JobInputs
+from flows.job.job import Job as RunningJob
+from flows.job.record import Approval, JobRecord, RecordWriter, StepRecord, Waiting
 from flows.pipeline import decide, stopped
-from flows.presenter import Presenter
-from flows.record import Approval, JobRecord, RecordWriter, StepRecord, Waiting
+from flows.reports import summary
+from flows.reports.event_file import read_events
+from flows.reports.events import Export, Gate, Job, Step, Wait
+from flows.reports.journal import Journal
+from flows.reports.presenter import Presenter
 from tasks.shared.errors import GateError, NetworkError, ReconciliationError, Stopped, StorageError
 from tasks.shared.events import Event
 

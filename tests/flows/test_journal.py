@@ -11,15 +11,15 @@ import httpx
 import pytest
 
 from config import RetryConfig, TlsConfig
-from flows.afterwards import cancelled
-from flows.eventlog import EventLog, read_events
-from flows.events import Entry, Export, Job, KickOff, Step, Wait
-from flows.journal import AnnouncedHandle, Journal, timestamp
-from flows.record import ErrorRecord, StepRecord
-from flows.telemetry import Trace
+from flows.job.afterwards import cancelled
+from flows.job.record import ErrorRecord, StepRecord
+from flows.reports.event_file import EventLog, read_events
+from flows.reports.events import Entry, Export, Job, KickOff, Step, Wait
+from flows.reports.journal import AnnouncedHandle, Journal, timestamp
+from flows.reports.trace import Trace
 from tasks.shared.errors import InputError, NetworkError, ServiceBusyError
 from tasks.shared.events import Event, RequestRetry, Status
-from tasks.shared.http import ServiceClient
+from tasks.shared.http.client import ServiceClient
 from tasks.shared.progress import Progress
 from tasks.shared.step import Handle, HandleStore
 

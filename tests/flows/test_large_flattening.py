@@ -18,7 +18,8 @@ from deployments.sandbox.data import DEMO_CRTDL
 from deployments.sandbox.extraction.app import ExtractionOptions, extraction_service
 from deployments.sandbox.flattening.app import FlatteningOptions, flattening_service
 from deployments.sandbox.serve import serve_in_thread
-from tasks.shared.ndjson import data_files, read_lines
+from tasks.shared.files.lines import read_lines
+from tasks.shared.files.names import data_files
 from tests.bench.data import bundles
 from tests.conftest import Commands
 from tests.flows.test_large_data import LIMIT, MB, measured

@@ -18,11 +18,11 @@ from uuid import uuid4
 
 import pytest
 
-from flows.api import Json
-from flows.api_address import ApiAddress
-from flows.lease import Lease, LeaseTakenError, LeaseTimes, Limits, lease_api, limit_name
-from flows.lock import JobBusyError, JobLock, is_held
-from flows.server import spawn, wait_until_up
+from flows.engine.api import Json
+from flows.engine.api_address import ApiAddress
+from flows.engine.server import spawn, wait_until_up
+from flows.job.lease import Lease, LeaseTakenError, LeaseTimes, Limits, lease_api, limit_name
+from flows.job.lock import JobBusyError, JobLock, is_held
 from tasks.shared.errors import NetworkError, SluiceError
 from tests.conftest import ROOT, Commands, address_of, seed, wait_until
 from tests.flows.machines import other_machine
@@ -36,7 +36,7 @@ HOLDS = FROZEN.lease + FROZEN.margin
 HOLDER = """
 import sys, time
 from pathlib import Path
-from flows.lock import JobLock
+from flows.job.lock import JobLock
 with JobLock(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.readline()
@@ -331,8 +331,8 @@ class TestLease:
     ) -> None:
         """A worker would set the run to Crashed, which another machine has by now."""
         code = (
-            "import sys, time; from flows.lease import LeaseTimes, Lease;"
-            "from flows.api_address import configured_api;"
+            "import sys, time; from flows.job.lease import LeaseTimes, Lease;"
+            "from flows.engine.api_address import configured_api;"
             "lease = Lease(configured_api(), sys.argv[2], times=LeaseTimes(renew=0.1)).acquire();"
             "print(lease.limit, flush=True); time.sleep(60)"
         )

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from flows.lock import JobBusyError, JobLock, is_held
+from flows.job.lock import JobBusyError, JobLock, is_held
 from tasks.shared.errors import StorageError
 from tests.conftest import ROOT
 
 HOLDER = """
 import sys, time
 from pathlib import Path
-from flows.lock import JobLock
+from flows.job.lock import JobLock
 with JobLock(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)
@@ -71,7 +71,7 @@ def test_a_lock_that_cannot_be_written_is_not_held(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as on_a_full_disk:
-        on_a_full_disk.setattr("flows.lock._write", full)
+        on_a_full_disk.setattr("flows.job.lock._write", full)
         on_a_full_disk.setattr(JobLock, "_leased", lambda self, before: Leased())
         with pytest.raises(StorageError) as caught, JobLock(tmp_path):
             pass

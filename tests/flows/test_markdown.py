@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flows.markdown import code, literal, table
+from flows.reports.markdown import code, literal, table
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from flows.server import EmbeddedServer
+from flows.engine.server import EmbeddedServer
 from tests.conftest import ROOT, Commands, ask_prefect, kill, seed, wait_until
 from tests.flows.conftest import Fhir
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from flows import events, summary
+from flows.reports import events, summary
 from tests.conftest import Commands, wait_until
 from tests.flows.conftest import Fhir
 from tests.flows.extraction_server import ExtractionServer, extraction_server

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from config import CompressionConfig, PipelineConfig
-from flows.inputs import JobInputs
-from flows.preflight import exit_code, preflight
-from flows.space import RESERVE, needed
+from flows.job.inputs import JobInputs
+from flows.job.preflight import exit_code, preflight
+from flows.job.space import RESERVE, needed
 from tasks.http_import.importer import findings
 from tasks.shared.errors import SluiceError
 from tests.tasks.shared.loopback import Loopback, Raw, Reply, Seen, loopback

@@ -22,10 +22,10 @@ from uuid import uuid4
 import msgspec
 import pytest
 
-from flows.api import PrefectApi
-from flows.lease import Lease
-from flows.lock import Holder, JobLock
-from flows.prune import delete, prune
+from flows.engine.api import PrefectApi
+from flows.job.lease import Lease
+from flows.job.lock import Holder, JobLock
+from flows.job.prune import delete, prune
 from tasks import CATALOGUE
 from tasks.shared.errors import SluiceError
 from tests.conftest import ROOT, Commands, address_of, ask_prefect, kill, wait_until, without_waiting

@@ -27,7 +27,8 @@ from deployments.sandbox.fhir.app import FhirOptions, fhir_service
 from deployments.sandbox.pseudonymization.app import PseudonymizationOptions, pseudonymization_service
 from deployments.sandbox.serve import serve_in_thread
 from deployments.sandbox.validation.app import validation_service
-from tasks.shared.ndjson import data_files, read_lines
+from tasks.shared.files.lines import read_lines
+from tasks.shared.files.names import data_files
 from tests.conftest import Commands, Ran, ask_prefect, wait_until
 from tests.flows.conftest import PATIENCE, allowed, write_input
 

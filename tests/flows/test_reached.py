@@ -12,8 +12,8 @@ from threading import Thread
 
 import pytest
 
-from flows.api_address import ApiAddress, not_proxied
-from tasks.shared.proxies import Proxies
+from flows.engine.api_address import ApiAddress, not_proxied
+from tasks.shared.http.proxies import Proxies
 from tests.conftest import Commands
 from tests.flows.conftest import allowed
 from tests.tasks.shared.loopback import Reply, loopback

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from flows.lock import JobLock
-from flows.record import Approval, ErrorRecord, JobRecord, JobState, StepRecord, Waiting
+from flows.job.lock import JobLock
+from flows.job.record import Approval, ErrorRecord, JobRecord, JobState, StepRecord, Waiting
 from tasks.shared.errors import NetworkError
 
 

@@ -11,11 +11,11 @@ from typing import Any
 import httpx
 import pytest
 
-from flows.api import PrefectApi
-from flows.api_address import ApiAddress
-from flows.record import Approval, ErrorRecord, JobRecord, JobState, StepRecord, Waiting
-from flows.reporting import failure_table, job_page, step_table, wait_description
-from flows.summary import Compared
+from flows.engine.api import PrefectApi
+from flows.engine.api_address import ApiAddress
+from flows.job.record import Approval, ErrorRecord, JobRecord, JobState, StepRecord, Waiting
+from flows.reports.pages import failure_table, job_page, step_table, wait_description
+from flows.reports.summary import Compared
 from tasks.shared.errors import DataError
 
 JOB = "0b2c4a5e-1111-4222-8333-444455556666"

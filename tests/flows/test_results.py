@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from flows.api import PrefectApi
-from flows.results import LARGEST, DamagedResultError, read_result, write_result
+from flows.engine.api import PrefectApi
+from flows.engine.results import LARGEST, DamagedResultError, read_result, write_result
 from tests.conftest import Commands, address_of, wait_until
 from tests.flows.conftest import Fhir
 from tests.flows.machines import Worker, deployment

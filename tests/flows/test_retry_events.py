@@ -20,9 +20,9 @@ from deployments.sandbox.flattening.app import flattening_service
 from deployments.sandbox.pseudonymization.app import pseudonymization_service
 from deployments.sandbox.serve import serve_in_thread
 from deployments.sandbox.validation.app import validation_service
-from flows import events
-from flows.eventlog import read_events
-from flows.journal import Journal
+from flows.reports import events
+from flows.reports.event_file import read_events
+from flows.reports.journal import Journal
 from tasks.shared.events import RequestRetry
 from tests.conftest import Commands
 from tests.tasks.send.s3_support import S3Job

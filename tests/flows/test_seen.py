@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from config import SendMode
-from flows.job import Job, known_step
+from flows.job.job import Job, known_step
+from flows.job.record import Approval, JobRecord, JobState, StepRecord, Waiting, now
+from flows.job.seen import OF_AN_EARLIER_VERSION, at_decision, told
+from flows.job.sources import Source, Sources
 from flows.pipeline import decide, decided
-from flows.record import Approval, JobRecord, JobState, StepRecord, Waiting, now
-from flows.reporting import wait_description
-from flows.seen import OF_AN_EARLIER_VERSION, at_decision, told
-from flows.sources import Source, Sources
+from flows.reports.pages import wait_description
 from tasks.shared.errors import DataError
-from tasks.shared.inventory import kept_at, take
+from tasks.shared.files.inventory import kept_at, take
 from tasks.shared.stop import Stop
 from tests.conftest import ask_prefect, wait_until
 from tests.flows.test_job_events import STEPS, job  # noqa: F401 - a fixture

@@ -12,15 +12,15 @@ from pathlib import Path
 import httpx
 import pytest
 
-from flows.api_address import configured_api
-from flows.server import EmbeddedServer
+from flows.engine.api_address import configured_api
+from flows.engine.server import EmbeddedServer
 from tests.conftest import ROOT, kill, seed, wait_until
 from tests.tasks.shared.loopback import Reply, loopback
 
 USER = """
 import sys, time
 from pathlib import Path
-from flows.server import EmbeddedServer
+from flows.engine.server import EmbeddedServer
 with EmbeddedServer(Path(sys.argv[1])) as server:
     print(server.address().url, flush=True)
     sys.stdin.read()

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from config import SendMode
-from flows.record import Waiting
-from flows.reporting import wait_description
-from flows.seen import Sight, correction_words, to_be_read, told
-from flows.sources import Source, Sources
+from flows.job.record import Waiting
+from flows.job.seen import Sight, correction_words, to_be_read, told
+from flows.job.sources import Source, Sources
+from flows.reports.pages import wait_description
 from tasks.shared.errors import DataError
 from tasks.shared.step import Corrections
 from tasks.shared.stop import Stop

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from jsonschema import Draft202012Validator
 
-from flows import summary
-from flows.afterwards import cancelled
-from flows.inputs import JobInputs
-from flows.record import ErrorRecord, StepRecord, Waiting
-from flows.summary import Compared, Course, Summary
+from flows.job.afterwards import cancelled
+from flows.job.inputs import JobInputs
+from flows.job.record import ErrorRecord, StepRecord, Waiting
+from flows.reports import summary
+from flows.reports.summary import Compared, Course, Summary
 
 STEPS = [
     StepRecord(position=1, name="local_import", state="completed", files=2, seconds=0.5, requests=4, retries=1),

@@ -20,8 +20,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import Span, SpanContext, Status, StatusCode, Tracer, TracerProvider
 
-from flows.events import Entry, Gate, Head, Job, Step
-from flows.telemetry import PATIENCE, Trace, hand_over
+from flows.reports.events import Entry, Gate, Head, Job, Step
+from flows.reports.trace import PATIENCE, Trace, hand_over
 from tasks.shared.events import Download, Event, RequestRetry
 
 

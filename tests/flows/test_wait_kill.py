@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from flows.api import PrefectApi
-from flows.record import JobRecord
+from flows.engine.api import PrefectApi
+from flows.job.record import JobRecord
 from tests.conftest import Commands, address_of, kill, wait_until
 from tests.flows.bridge import Bridge
 from tests.flows.conftest import Fhir

@@ -5,11 +5,11 @@ import json
 import httpx
 import pytest
 
-from flows.api import PrefectApi
-from flows.api_address import ApiAddress
-from flows.record import RecordWriter
+from flows.engine.api import PrefectApi
+from flows.engine.api_address import ApiAddress
+from flows.job.record import RecordWriter
+from flows.job.watch import Watcher, cancel_asked, describe, human_bytes, human_seconds, record_end
 from flows.signals import exit_code_of
-from flows.watch import Watcher, cancel_asked, describe, human_bytes, human_seconds, record_end
 from tasks.shared.progress import Progress, RequestStats, Snapshot
 from tasks.shared.stop import Stop
 

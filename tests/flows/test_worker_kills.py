@@ -30,9 +30,9 @@ from deployments.sandbox.fhir.app import FhirOptions, fhir_service
 from deployments.sandbox.objectstore import ACCESS_KEY_ID, BUCKET, REGION, SECRET_ACCESS_KEY, start_object_store
 from deployments.sandbox.options import SandboxOptions
 from deployments.sandbox.serve import serve_in_thread
-from flows.api import PrefectApi
-from flows.lease import LeaseTimes
-from flows.record import Approval, JobRecord, RecordWriter
+from flows.engine.api import PrefectApi
+from flows.job.lease import LeaseTimes
+from flows.job.record import Approval, JobRecord, RecordWriter
 from tests.conftest import Commands, address_of, wait_until
 from tests.flows.bridge import Bridge, bridge
 from tests.flows.extraction_kill import FILES, QUERY, Extractor, write_hospital

@@ -16,9 +16,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from flows.api import PrefectApi
-from flows.lease import LeaseTimes
-from flows.server import EmbeddedServer
+from flows.engine.api import PrefectApi
+from flows.engine.server import EmbeddedServer
+from flows.job.lease import LeaseTimes
 from tests.conftest import ROOT, Commands, address_of, wait_until
 from tests.flows.bridge import Bridge, bridge
 from tests.flows.conftest import PATIENCE, Fhir, write_input

@@ -16,7 +16,7 @@ import pytest
 
 from config import AuthConfig
 from tasks.shared.errors import ServiceError
-from tasks.shared.http import ServiceClient
+from tasks.shared.http.client import ServiceClient
 from tests.conftest import free_ports
 from tests.real.programs import HOST, directory, program, running, scratch
 from tests.real.shared import for_all_workers

@@ -18,7 +18,8 @@ from deployments.sandbox.serve import Served, serve_in_thread
 from tasks.http_import import importer
 from tasks.send import direct
 from tasks.shared.errors import ServiceBusyError, ServiceError, SluiceError, TerminalError
-from tasks.shared.ndjson import data_files, read_lines
+from tasks.shared.files.lines import read_lines
+from tasks.shared.files.names import data_files
 from tests.conftest import free_ports, wait_until
 from tests.real.job import job, observation, write
 from tests.real.nginx_server import nginx

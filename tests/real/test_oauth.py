@@ -17,7 +17,7 @@ from deployments.sandbox.fhir.app import fhir_service
 from deployments.sandbox.serve import serve_in_thread
 from tasks.send import direct
 from tasks.shared.errors import NetworkError, ServiceError
-from tasks.shared.http import ServiceClient
+from tasks.shared.http.client import ServiceClient
 from tests.conftest import free_ports
 from tests.real.job import job, observation, write
 from tests.real.programs import directory, program, running, scratch

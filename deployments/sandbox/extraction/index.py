@@ -20,8 +20,8 @@ from deployments.sandbox.extraction.reader import Reader
 from deployments.sandbox.extraction.scan import Found, scan
 from deployments.sandbox.serve import SandboxStartError
 from tasks.shared.errors import SluiceError
-from tasks.shared.ndjson.files import data_files, is_consent_name
-from tasks.shared.ndjson.reader import numbered_lines
+from tasks.shared.files.lines import numbered_lines
+from tasks.shared.files.names import data_files, is_consent_name
 
 logger = logging.getLogger("sandbox.extraction")
 _VERSION = 2

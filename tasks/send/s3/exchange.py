@@ -22,14 +22,14 @@ from botocore.awsrequest import AWSPreparedRequest, AWSResponse
 
 from config import AuthConfig, TlsConfig
 from tasks.send.s3.refusal import Refusal, proxy_authentication
-from tasks.shared.answer import Where
 from tasks.shared.blanked import SECRETS
 from tasks.shared.errors import ServiceError, SluiceError, Stopped
-from tasks.shared.no_answer import error_without_answer
-from tasks.shared.proxies import Proxies, Proxy
+from tasks.shared.http.answer import Where
+from tasks.shared.http.failures import error_without_answer
+from tasks.shared.http.proxies import Proxies, Proxy
+from tasks.shared.http.tls import ssl_context
+from tasks.shared.http.wire import Patience, PoolTransport
 from tasks.shared.stop import Stop
-from tasks.shared.tls import ssl_context
-from tasks.shared.wire import Patience, PoolTransport
 
 _CONNECT_SECONDS: Final = 30.0
 _SLICE: Final = 256 * 1024  # bytes of a body between two looks at the deadline

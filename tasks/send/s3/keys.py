@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tasks.shared.errors import InputError
-from tasks.shared.ndjson import is_ndjson_name
+from tasks.shared.files.names import is_ndjson_name
 
 LONGEST_KEY: Final = 1024
 """Bytes of UTF-8 that S3 allows a key."""

@@ -13,10 +13,10 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Final
 
-from tasks.shared.answer import Where
 from tasks.shared.blanked import blanked
 from tasks.shared.errors import ServiceBusyError, ServiceError, SluiceError, TransientError
-from tasks.shared.retry import parse_retry_after
+from tasks.shared.http.answer import Where
+from tasks.shared.http.retry import parse_retry_after
 
 BUSY_CODES: Final = frozenset(
     {

@@ -32,10 +32,10 @@ from config import PipelineConfig, RetryConfig
 from tasks.send.s3.exchange import Exchange
 from tasks.send.s3.refusal import UploadGoneError
 from tasks.send.s3.source import Digests, OpenSource
-from tasks.shared.answer import place
 from tasks.shared.errors import InputError, ServiceError, TransientError
+from tasks.shared.http.answer import place
+from tasks.shared.http.retry import announce, retrying
 from tasks.shared.progress import RequestStats
-from tasks.shared.retry import announce, retrying
 from tasks.shared.stop import Stop
 
 log = logging.getLogger("sluice.send")

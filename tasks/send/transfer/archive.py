@@ -20,7 +20,7 @@ import msgspec
 
 from tasks.send.transfer.contents import MANIFEST, Contents, Member, pieces
 from tasks.shared.errors import DataError
-from tasks.shared.ndjson.files import PART, storage_error, sync_directory
+from tasks.shared.files.part_file import PART, storage_error, sync_directory
 
 _EARLIEST: Final = (1980, 1, 1, 0, 0, 0)  # zip knows no earlier time
 _UNIX: Final = 3

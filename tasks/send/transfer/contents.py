@@ -16,11 +16,11 @@ from typing import Final
 
 import msgspec
 
-from tasks.shared.data_directory import finished_files
 from tasks.shared.errors import DataError
-from tasks.shared.ndjson.check import LineCheck
-from tasks.shared.ndjson.files import ZST, is_ndjson_name
-from tasks.shared.ndjson.reader import open_content
+from tasks.shared.files.check import LineCheck
+from tasks.shared.files.data_directory import finished_files
+from tasks.shared.files.lines import open_content
+from tasks.shared.files.names import ZST, is_ndjson_name
 
 MANIFEST: Final = "manifest.json"
 _PIECE: Final = 1 << 18

@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from tasks.send.transfer.archive import Archive
-from tasks.shared.body import FileBody
+from tasks.shared.http.body import FileBody
 
 PROJECT: Final = "http://medizininformatik-initiative.de/sid/project-identifier"
 ORGANIZATION: Final = "http://dsf.dev/sid/organization-identifier"

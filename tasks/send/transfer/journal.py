@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from tasks.send.transfer.archive import Archive
-from tasks.shared.ndjson.files import PartFile, storage_error
+from tasks.shared.files.part_file import PartFile, storage_error
 
 JOURNAL: Final = "transfer.json"
 

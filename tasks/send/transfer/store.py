@@ -9,9 +9,9 @@ from typing import Final, NoReturn
 
 from tasks.send.transfer.archive import Archive
 from tasks.send.transfer.documents import ZIP, BinaryJson, Hit, Transfer, read_hits
-from tasks.shared.body import Body, FileBody
 from tasks.shared.errors import NetworkError, ServiceError
-from tasks.shared.http import DEFAULT_TRANSIENT, ServiceClient
+from tasks.shared.http.body import Body, FileBody
+from tasks.shared.http.client import DEFAULT_TRANSIENT, ServiceClient
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,8 @@ from tasks.send.transfer.documents import MAX_SIZE, Hit, Transfer
 from tasks.send.transfer.journal import Journal, load_journal, save_journal
 from tasks.send.transfer.store import Bounds, FhirStore
 from tasks.shared.errors import InputError, SluiceError
-from tasks.shared.http import ServiceClient
-from tasks.shared.ndjson.files import storage_error
+from tasks.shared.files.part_file import storage_error
+from tasks.shared.http.client import ServiceClient
 from tasks.shared.step import StepContext, StepResult
 
 ARCHIVE: Final = "transfer.zip"

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.lease import LeaseTimes
-from flows.server import QUIET, SERVER
+from flows.engine.server import QUIET, SERVER
+from flows.job.lease import LeaseTimes
 from tests.conftest import ROOT
 from tests.docs.pages import example
 

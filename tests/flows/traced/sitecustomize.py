@@ -30,6 +30,6 @@ _provider.add_span_processor(BatchSpanProcessor(Poster(), schedule_delay_millis=
 trace.set_tracer_provider(_provider)
 
 if "TRACES_PATIENCE" in os.environ:
-    from flows import telemetry
+    from flows.reports import trace
 
-    telemetry.hand_over = partial(telemetry.hand_over, patience=float(os.environ["TRACES_PATIENCE"]))
+    trace.hand_over = partial(trace.hand_over, patience=float(os.environ["TRACES_PATIENCE"]))

@@ -13,8 +13,8 @@ import httpx
 
 from config import PipelineConfig, RetryConfig, TlsConfig
 from tasks.extractor.client import ExtractionClient
-from tasks.shared.http import ServiceClient
-from tasks.shared.oauth import TokenCache
+from tasks.shared.http.client import ServiceClient
+from tasks.shared.http.oauth import TokenCache
 from tasks.shared.step import Handle, HandleStore, StepContext
 
 BASE = "https://torch.example"

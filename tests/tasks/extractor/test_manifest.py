@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.extractor.manifest import ExtractionResult, details, parse_result
-from tasks.shared.answer import Answer
-from tasks.shared.crtdl import Attribute, AttributeGroup, Crtdl
 from tasks.shared.errors import ServiceError
+from tasks.shared.fhir.crtdl import Attribute, AttributeGroup, Crtdl
+from tasks.shared.http.answer import Answer
 
 STATUS = "https://torch.example/fhir/__status/x"
 

@@ -322,6 +322,6 @@ def test_a_transient_class_is_what_makes_an_error_retryable() -> None:
 
 
 def httpx_answer(status: int):  # type: ignore[no-untyped-def]
-    from tasks.shared.answer import Answer as Whole
+    from tasks.shared.http.answer import Answer as Whole
 
     return Whole(status, httpx.Headers(), b"")

@@ -20,7 +20,7 @@ from tasks.extractor.preprocess import (
     idle_rules,
     write_effective,
 )
-from tasks.shared.crtdl import load_crtdl
+from tasks.shared.fhir.crtdl import load_crtdl
 from tests.tasks.extractor.support import crtdl
 
 HERE = Path("query.json")

@@ -19,7 +19,8 @@ from tasks.extractor.connection import extraction_client, service_client
 from tasks.extractor.extraction import run
 from tasks.extractor.task import Priority
 from tasks.shared.errors import ServiceError, SluiceError, TerminalError
-from tasks.shared.ndjson import data_files, read_lines
+from tasks.shared.files.lines import read_lines
+from tasks.shared.files.names import data_files
 from tasks.shared.step import StepContext, StepResult
 from tests.deployments.sandbox.extraction.pace import Pace
 from tests.tasks.extractor.support import Store, configuration, crtdl

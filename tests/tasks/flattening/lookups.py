@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.flattening.lookup import Lookup, read_lookup
-from tasks.shared.crtdl import Attribute, AttributeGroup, Crtdl
+from tasks.shared.fhir.crtdl import Attribute, AttributeGroup, Crtdl
 
 URL = "https://example.org/StructureDefinition/diagnosis"
 

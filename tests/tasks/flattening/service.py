@@ -19,7 +19,7 @@ import msgspec
 from config import PipelineConfig
 from tasks.flattening.flattening import Bounds, flatten
 from tasks.flattening.views import RESOURCE_TYPE, Column, View
-from tasks.shared.crtdl import Attribute, AttributeGroup, Crtdl
+from tasks.shared.fhir.crtdl import Attribute, AttributeGroup, Crtdl
 from tasks.shared.step import StepContext, StepResult
 
 SYSTEM = "https://www.medizininformatik-initiative.de/fhir/fdpg/NamingSystem/attribute_group"

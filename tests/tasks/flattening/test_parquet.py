@@ -19,8 +19,8 @@ from config import FlatteningConfig, OutputFormat
 from tasks.flattening.parquet import format_findings, parquet_type, row_blocks, write_parquet
 from tasks.flattening.rows import RowReader, Shape, header
 from tasks.flattening.views import Column, View
-from tasks.shared.data_directory import finished_files
 from tasks.shared.errors import InputError, InternalError, Stopped, StorageError
+from tasks.shared.files.data_directory import finished_files
 from tests.tasks.flattening.service import OBSERVATIONS, FakeService, Job, Reply, Request, patient_line, serving
 
 BOTH = {"formats": ["csv", "parquet"]}

@@ -14,7 +14,8 @@ import zstandard
 from config import PipelineConfig
 from tasks.http_import.importer import findings, run
 from tasks.shared.errors import DataError, InputError, NetworkError, ServiceError, SluiceError, StalledError
-from tasks.shared.ndjson import data_files, read_lines
+from tasks.shared.files.lines import read_lines
+from tasks.shared.files.names import data_files
 from tasks.shared.step import StepContext
 from tests.tasks.shared.loopback import Loopback, Raw, Reply, Seen, closed_port, loopback
 

@@ -13,7 +13,8 @@ import zstandard
 from config import PipelineConfig
 from tasks.local_import.importer import findings, run
 from tasks.shared.errors import DataError, InputError, SluiceError, Stopped, StorageError
-from tasks.shared.ndjson import data_files, read_lines
+from tasks.shared.files.lines import read_lines
+from tasks.shared.files.names import data_files
 from tasks.shared.step import StepContext, StepResult
 from tasks.shared.stop import Stop
 

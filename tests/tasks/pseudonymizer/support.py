@@ -22,7 +22,7 @@ import yaml
 
 from config import PipelineConfig
 from tasks.pseudonymizer.pseudonymization import Bounds, run
-from tasks.shared.ndjson import read_lines
+from tasks.shared.files.lines import read_lines
 from tasks.shared.step import StepContext, StepResult
 
 RULES = b"fhirPathRules:\n  - {path: Patient.id, method: cryptoHash}\nparameters: {cryptoHashKey: k}\n"

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from tasks.pseudonymizer.deidentification import Deidentification
 from tasks.pseudonymizer.reassembly import Reassembly
 from tasks.pseudonymizer.splitting import Chunk, chunks
-from tasks.shared.answer import Answer, BusyError, RefusedError
 from tasks.shared.errors import DataError, ServiceError
-from tasks.shared.failed_answers import FailedAnswers
+from tasks.shared.files.kept_answers import FailedAnswers
+from tasks.shared.http.answer import Answer, BusyError, RefusedError
 from tests.tasks.pseudonymizer.support import identity, pseudonyms
 
 _SPACE = st.sampled_from(["", " ", "\t", "  "])
@@ -164,7 +164,7 @@ def test_chunks_are_greedy_keep_id_type_and_timestamp_and_exceed_the_threshold_o
 
 
 def _around(text: bytes) -> bytes:
-    from tasks.shared.envelope import open_bundle
+    from tasks.shared.fhir.envelope import open_bundle
 
     envelope, _ = open_bundle(text)
     return envelope.before + envelope.after

@@ -14,7 +14,7 @@ from tasks.send import direct
 from tasks.send.comparison import compare
 from tasks.send.send import run
 from tasks.shared.errors import DataError, SluiceError, Stopped
-from tasks.shared.inventory import Recorded, kept_at, take
+from tasks.shared.files.inventory import Recorded, kept_at, take
 from tasks.shared.step import StepContext
 from tasks.shared.stop import Stop
 from tests.tasks.send.support import Reply, serving

@@ -7,7 +7,7 @@ from pathlib import Path
 import zstandard
 
 from tasks.send.order import stages
-from tasks.shared.ndjson import data_files
+from tasks.shared.files.names import data_files
 
 
 def put(directory: Path, name: str, kind: str) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tasks.send.parcels import Parcel, Part, Resolve, Unit, pack, pack_groups
 from tasks.send.transaction import Limits, Transactions
-from tasks.shared.bundle import Resource
+from tasks.shared.fhir.bundle import Resource
 
 TRANSACTIONS = Transactions("http://h")
 ENVELOPE = TRANSACTIONS.envelope

@@ -19,8 +19,8 @@ from tasks.send.s3.manifest import Uploaded, timestamp, write_manifest
 from tasks.send.s3.objects import MIB, Sizes
 from tasks.send.s3.refusal import BUSY_CODES, DAMAGED_CODES, FULL_CODES, REGION_CODES, Refusal
 from tasks.send.s3.source import Digests, OpenSource, sources
-from tasks.shared.answer import Where
 from tasks.shared.errors import DataError, InputError, Stopped
+from tasks.shared.http.answer import Where
 
 WHERE = Where("send", "upload", "PUT", "https://store.example/bucket/key?partNumber=1&uploadId=canary")
 

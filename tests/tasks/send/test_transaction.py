@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.send.transaction import MAX_BODY, MIN_BODY, Limits, Transactions
-from tasks.shared.bundle import Resource
+from tasks.shared.fhir.bundle import Resource
 
 TRANSACTIONS = Transactions("https://fhir.example/base/")
 

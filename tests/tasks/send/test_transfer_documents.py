@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tasks.send.transfer.archive import Archive
 from tasks.send.transfer.documents import BinaryJson, Hit, Transfer, read_hits
-from tasks.shared.body import FileBody
+from tasks.shared.http.body import FileBody
 
 ARCHIVE = Archive(1000, "aa" * 32, "bb" * 20)
 OTHER = Archive(1000, "cc" * 32, "bb" * 20)

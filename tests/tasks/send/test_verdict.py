@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.send.verdict import Fate, judge, judge_entries
-from tasks.shared.answer import Answer
 from tasks.shared.errors import ServiceError
+from tasks.shared.http.answer import Answer
 from tests.tasks.send.support import outcome, response
 
 VERSION = "HAPI-0550: HAPI-0823: The operation has failed with a version constraint failure. This generally means that"

@@ -6,7 +6,7 @@ import stat
 from pathlib import Path
 
 from tasks.send.waiting import WaitingRoom
-from tasks.shared.bundle import Resource
+from tasks.shared.fhir.bundle import Resource
 
 
 def made(identifier: str, ordinal: int = 0, raw: bytes = b"{}") -> Resource:

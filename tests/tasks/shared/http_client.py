@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from config import RetryConfig, TlsConfig
-from tasks.shared.http import ServiceClient
-from tasks.shared.oauth import TokenCache
+from tasks.shared.http.client import ServiceClient
+from tasks.shared.http.oauth import TokenCache
 
 
 class Sleeps(list[float]):

@@ -29,7 +29,7 @@ log = logging.getLogger("sluice.script")
 def refused(_: int) -> NoReturn:
     import httpx
 
-    from tasks.shared.answer import Answer, RefusedError
+    from tasks.shared.http.answer import Answer, RefusedError
 
     error = RefusedError("service-refused", "no", context="a.ndjson:7", hint="mend it", status=422)
     error.answer = Answer(422, httpx.Headers({"retry-after": "7"}), CANARY.encode())

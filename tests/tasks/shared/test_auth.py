@@ -18,8 +18,8 @@ from config import AuthConfig
 from deployments.sandbox.oauth import Fault, IssuerSettings, OAuthIssuer
 from deployments.sandbox.serve import serve_in_thread
 from tasks.shared.errors import InputError, NetworkError, ServiceBusyError, ServiceError
-from tasks.shared.http import ServiceClient
-from tasks.shared.oauth import TokenCache
+from tasks.shared.http.client import ServiceClient
+from tasks.shared.http.oauth import TokenCache
 from tests.conftest import wait_until
 from tests.tasks.shared.http_client import Sleeps, client
 from tests.tasks.shared.loopback import Loopback, Raw, Reply, Seen, closed_port, loopback

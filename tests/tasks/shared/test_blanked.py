@@ -12,7 +12,7 @@ from pydantic import SecretStr
 
 from config import AuthConfig
 from tasks.shared.blanked import LEAST, MARK, TOKENS_KEPT, Secrets
-from tasks.shared.failed_answers import LARGEST, FailedAnswers
+from tasks.shared.files.kept_answers import LARGEST, FailedAnswers
 from tests.tasks.shared.http_client import client
 from tests.tasks.shared.loopback import Reply, Seen, loopback
 
@@ -133,7 +133,7 @@ def test_an_answer_is_blanked_before_it_is_cut(tmp_path) -> None:  # type: ignor
 
 def test_credentials_of_a_proxy_are_known() -> None:
     from tasks.shared.blanked import SECRETS
-    from tasks.shared.proxies import Proxies
+    from tasks.shared.http.proxies import Proxies
 
     Proxies({"HTTPS_PROXY": "http://jo:p%40ssword@proxy.example:3128"})
     assert SECRETS.blanked(base64.b64encode(b"jo:p@ssword")) == MARK

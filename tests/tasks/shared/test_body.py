@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from config import AuthConfig
-from tasks.shared.body import SILENCE, SLICE, FileBody
 from tasks.shared.errors import NetworkError, ServiceError, Stopped, StorageError
+from tasks.shared.http.body import SILENCE, SLICE, FileBody
 from tasks.shared.stop import Stop
 from tests.tasks.shared.http_client import Sleeps, client
 from tests.tasks.shared.loopback import Raw, Reply, loopback

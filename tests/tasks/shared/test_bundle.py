@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.shared.bundle import Cut, cut, type_of
+from tasks.shared.fhir.bundle import Cut, cut, type_of
 
 PATIENT = b'{"resourceType":"Patient","id":"p1","multipleBirthInteger":1E2,"x":[1.50,-0.0,12345678901234567890.10]}'
 OBSERVATION = b'{ "id" : "o-1.A", "valueQuantity":{"value":1.50},\t"resourceType":"Observation" }'

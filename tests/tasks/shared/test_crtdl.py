@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.shared.crtdl import crtdl_findings, document_findings, load_crtdl, type_of
 from tasks.shared.errors import InputError
+from tasks.shared.fhir.crtdl import crtdl_findings, document_findings, load_crtdl, type_of
 
 HERE = Path("query.json")
 CODE = {"system": "http://snomed.info/sct", "code": "1", "display": "One"}

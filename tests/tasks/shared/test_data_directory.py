@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.shared.data_directory import as_shown, finished_files, is_no_data, left_alone, left_alone_warning
+from tasks.shared.files.data_directory import as_shown, finished_files, is_no_data, left_alone, left_alone_warning
 
 NO_DATA = (
     "NOTES.txt", "README.md", "readme", "Befund.docx", "codebook.pdf", "Thumbs.db", "desktop.ini", ".DS_Store",

@@ -13,7 +13,6 @@ import pytest
 import zstandard
 
 from config import CompressionConfig, RetryConfig
-from tasks.shared.download import Downloader
 from tasks.shared.errors import (
     DataError,
     NetworkError,
@@ -25,7 +24,8 @@ from tasks.shared.errors import (
     StorageError,
 )
 from tasks.shared.events import Download, Event, RequestRetry
-from tasks.shared.ndjson import FileFacts
+from tasks.shared.files.facts import FileFacts
+from tasks.shared.http.download import Downloader
 from tasks.shared.progress import Progress, RequestStats
 from tasks.shared.stop import Stop
 from tests.tasks.shared.http_client import Sleeps, client

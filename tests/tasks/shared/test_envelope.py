@@ -1,4 +1,4 @@
-"""A Bundle taken apart at the commas between its entries: ``tasks/shared/envelope.py``."""
+"""A Bundle taken apart at the commas between its entries: ``tasks/shared/fhir/envelope.py``."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.shared.envelope import Envelope, check_entry, envelope_around, open_bundle
 from tasks.shared.errors import DataError
+from tasks.shared.fhir.envelope import Envelope, check_entry, envelope_around, open_bundle
 from tests.tasks.shared.json_text import OBJECTS, BundleText, bundles, damaged
 
 CANARY = "canary-4711"

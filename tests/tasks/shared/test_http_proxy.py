@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from config import AuthConfig, TlsConfig
 from deployments.sandbox.proxy import ForwardProxy
 from tasks.shared.errors import InputError, NetworkError, ServiceError
-from tasks.shared.proxies import Proxies, Proxy, is_loopback, parse_proxy
+from tasks.shared.http.proxies import Proxies, Proxy, is_loopback, parse_proxy
 from tests.tasks.shared.http_client import Sleeps, client
 from tests.tasks.shared.loopback import Reply, closed_port, loopback
 

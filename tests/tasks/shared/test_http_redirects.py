@@ -9,7 +9,7 @@ import pytest
 
 from config import AuthConfig
 from tasks.shared.errors import ServiceError
-from tasks.shared.http import ServiceClient
+from tasks.shared.http.client import ServiceClient
 from tests.tasks.shared.http_client import client
 from tests.tasks.shared.loopback import Raw, Reply, Seen, loopback
 

@@ -19,7 +19,7 @@ from tasks.shared.errors import (
     ServiceError,
     Stopped,
 )
-from tasks.shared.http import DEFAULT_TRANSIENT, answer_of
+from tasks.shared.http.client import DEFAULT_TRANSIENT, answer_of
 from tasks.shared.progress import RequestStats
 from tasks.shared.stop import Stop
 from tests.tasks.shared.http_client import Sleeps, client

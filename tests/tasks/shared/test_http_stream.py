@@ -8,7 +8,7 @@ import pytest
 
 from config import AuthConfig
 from tasks.shared.errors import NetworkError, ServiceBusyError, ServiceError, StalledError, Stopped
-from tasks.shared.http import answer_of
+from tasks.shared.http.client import answer_of
 from tasks.shared.progress import RequestStats
 from tasks.shared.stop import Stop
 from tests.tasks.shared.http_client import Sleeps, client

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from config import RetryConfig, TlsConfig
-from tasks.shared.http import ServiceClient
+from tasks.shared.http.client import ServiceClient
 from tasks.shared.progress import RequestStats
 from tests.tasks.shared.loopback import Reply, loopback
 

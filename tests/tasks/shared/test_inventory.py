@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tasks.shared.errors import Stopped
-from tasks.shared.inventory import Inventory, differences, load, take
+from tasks.shared.files.inventory import Inventory, differences, load, take
 from tasks.shared.stop import Stop
 
 

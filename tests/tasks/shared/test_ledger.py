@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.shared.errors import StorageError
-from tasks.shared.ledger import SYNC_SECONDS, Ledger, Ranges, ranges_of
+from tasks.shared.files.ledger import SYNC_SECONDS, Ledger, Ranges, ranges_of
 
 spans = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 8)).map(lambda pair: (pair[0], pair[0] + pair[1])))
 

@@ -18,7 +18,10 @@ from hypothesis import strategies as st
 
 from config import CompressionConfig
 from tasks.shared.errors import DataError
-from tasks.shared.ndjson import FileFacts, FileLedger, Intake, LineCheck, facts_of, read_lines
+from tasks.shared.files.check import LineCheck
+from tasks.shared.files.facts import FileFacts, FileLedger, facts_of
+from tasks.shared.files.intake import Intake
+from tasks.shared.files.lines import read_lines
 
 PLAIN = CompressionConfig(enabled=False)
 ZST = CompressionConfig(enabled=True)

@@ -1,4 +1,4 @@
-"""Lines too long to hold: ``tasks/shared/ndjson/long.py``."""
+"""Lines too long to hold: ``tasks/shared/fhir/long_line.py``."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.shared.envelope import Envelope, open_bundle
 from tasks.shared.errors import DataError, StorageError
-from tasks.shared.ndjson import LongLine, lines_with_long, numbered_lines
-from tasks.shared.ndjson.spool import Spool
+from tasks.shared.fhir.envelope import Envelope, open_bundle
+from tasks.shared.fhir.long_line import LongLine, lines_with_long
+from tasks.shared.files.lines import numbered_lines
+from tasks.shared.files.spool import Spool
 from tests.tasks.shared.json_text import BundleText, bundles, damaged
 
 CANARY = "canary-4711"

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from config import CompressionConfig
 from tasks.shared.errors import StorageError
-from tasks.shared.ndjson import read_lines
-from tasks.shared.ndjson.resumable import BEGIN, Position, ResumableWriter
+from tasks.shared.files.lines import read_lines
+from tasks.shared.files.resumable import BEGIN, Position, ResumableWriter
 
 FORMS = [
     CompressionConfig(enabled=False),

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from tasks.shared.answer import RefusedError, answer_of
 from tasks.shared.errors import DataError, InternalError, ServiceBusyError, SluiceError, Stopped, TransientError
+from tasks.shared.http.answer import RefusedError, answer_of
 from tasks.shared.parallel import SharedStop
 from tasks.shared.processes import in_processes
 from tasks.shared.processes.work import Begin, Done, Logged

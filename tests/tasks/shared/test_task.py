@@ -10,11 +10,11 @@ import pytest
 
 from config import PipelineConfig
 from tasks.shared.errors import DataError
-from tasks.shared.inventory import kept_at, load, take
-from tasks.shared.ndjson import FileFacts, FileLedger
+from tasks.shared.files.facts import FileFacts, FileLedger
+from tasks.shared.files.inventory import kept_at, load, take
+from tasks.shared.prefect_task import leave_inventory
 from tasks.shared.step import StepContext, StepResult
 from tasks.shared.stop import Stop
-from tasks.shared.task import leave_inventory
 
 DONE = StepResult(output="import")
 

@@ -19,10 +19,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from config import TlsConfig
 from config.certificates import read_certificates
-from tasks.shared import tls as module
 from tasks.shared.errors import InputError, NetworkError, ServiceError
-from tasks.shared.http import ServiceClient
-from tasks.shared.tls import ssl_context
+from tasks.shared.http import tls as module
+from tasks.shared.http.client import ServiceClient
+from tasks.shared.http.tls import ssl_context
 from tests.tasks.shared.http_client import Sleeps, client
 from tests.tasks.shared.loopback import Reply, loopback
 

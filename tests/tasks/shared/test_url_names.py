@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.shared.url_names import file_name, named_urls
+from tasks.shared.http.url_names import file_name, named_urls
 
 
 def bases(*urls: str) -> list[str]:

@@ -11,8 +11,8 @@ import pytest
 
 from config import TlsConfig
 from tasks.shared.errors import InputError, Stopped
+from tasks.shared.http.wire import Patience, _Stream
 from tasks.shared.stop import Stop
-from tasks.shared.wire import Patience, _Stream
 from tests.tasks.shared.http_client import client
 from tests.tasks.shared.loopback import Raw, Reply, Seen, loopback
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tasks.shared.ndjson import lines_with_long
+from tasks.shared.fhir.long_line import lines_with_long
 from tasks.validation.entries import Entry, Item, Reader, Unusable, key_of
 from tests.tasks.validation.support import bundle, patient, resource
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from config import PipelineConfig
 from tasks.shared.errors import DataError, SluiceError, Stopped, StorageError
-from tasks.shared.inventory import take
+from tasks.shared.files.inventory import take
 from tasks.shared.step import Corrections, Decision, Parked, StepContext
 from tasks.shared.stop import Stop
 from tasks.wait.pause import make_directory, run, wait_directory

@@ -1,0 +1,201 @@
+"""``pipeline continue`` and ``job run``: what is done with a job that exists; removing one is in ``prune.py``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from config import load_config
+from flows.commands.start import opened_with_prefect, report, run_here, warn
+from flows.job.decisions import ask, decision_of, keep, on_terminal, reject, settle, still_waiting
+from flows.job.directory import JobDirectory
+from flows.job.inputs import JobInputs
+from flows.job.lock import JobLock, is_held
+from flows.job.record import JobRecord, JobState, RecordWriter
+from flows.job.seen import at_decision
+from flows.job.session import Session, dump
+from flows.output import complain, say
+from tasks.shared.errors import InputError, TerminalError
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a command says about an existing job."""
+
+    config: str
+    job_id: str
+    overrides: tuple[str, ...] = ()
+    progress: bool = True
+    as_json: bool = False
+
+
+def go_on(asked: Asked, *, decision: str | None = None, by: str | None = None, comment: str = "") -> int:
+    """Continue a job: decide a wait, then run what is left.
+
+    ``decision`` is ``approve``, ``reject``, or ``None``: then a person at a terminal is asked, and elsewhere a job that
+    waits goes on waiting. ``by`` and ``comment`` are kept with the decision.
+    """
+    with adopted(asked) as (session, record, inputs):
+        if record.done and decision != "reject":
+            return report(session, record.id, as_json=asked.as_json)
+        if record.state is JobState.CANCELLED:
+            raise TerminalError(
+                "job-cancelled", "the job was cancelled and cannot go on", context=record.id, hint="start a new job"
+            )
+        undecided = record.undecided
+        if decision and undecided is None:
+            decided = record.waiting is not None and record.waiting.position in record.approvals
+            state = "decided already" if decided else record.state.value
+            raise InputError(
+                "not-waiting", f"the job is {state}, there is nothing to {decision}", context=record.id,
+                hint="continue it without --approve or --reject",
+            )  # fmt: skip
+        if decision == "reject":
+            reject(session, record, decision_of(False, by=by, comment=comment))
+            report(session, record.id, as_json=asked.as_json)
+            return 0
+        to_ask = undecided if decision is None else None
+        if to_ask and not on_terminal():
+            still_waiting(record.id, to_ask, err=asked.as_json)
+            return report(session, record.id, as_json=asked.as_json)
+        code = check_open_steps(record, inputs)
+        if code:
+            return code
+        files = ""
+        if undecided is not None and undecided.position not in record.seen:
+            say(
+                f"nothing is decided: step {undecided.position} began to wait under an earlier version, which did not "
+                "keep what there was to see; it waits again, and shows it", err=asked.as_json,
+            )  # fmt: skip
+            undecided = to_ask = None
+        if undecided is not None:
+            files = at_decision(JobDirectory.of(session.jobs_dir, record.id).path, record, undecided)
+        if to_ask and not ask(to_ask, inputs.load().config, err=asked.as_json):
+            still_waiting(record.id, to_ask, err=asked.as_json)
+            return report(session, record.id, as_json=asked.as_json)
+        if undecided is not None:
+            keep(session, record, decision_of(True, by=by, comment=comment, files=files))
+        session.api.set_parameters(record.id, inputs.parameters())
+        RecordWriter(session.api, record.id).set(until=None)
+        if record.has_deployment:
+            return leave_to_worker(session, record, as_json=asked.as_json)
+        return run_here(session, record.id, progress=asked.progress, as_json=asked.as_json)
+
+
+def leave_to_worker(session: Session, record: JobRecord, *, as_json: bool) -> int:
+    """A job of a deployment is run by its workers."""
+    session.api.set_state(record.id, "SCHEDULED", name="Continuing", force=True)
+    say(f"job {record.id}: a worker of its deployment goes on with it", err=as_json)
+    if as_json:
+        say(dump(session.job(record.id).status()))
+    return 0
+
+
+def run_one(asked: Asked, *, step: str, force: bool) -> int:
+    """Run one step again and stop after it; ``force`` resets it and the steps after it."""
+    with adopted(asked) as (session, record, inputs):
+        if record.state in {JobState.CANCELLED, JobState.WAITING}:
+            cancelled = record.state is JobState.CANCELLED
+            raise InputError(
+                "job-state", f"the job is {record.state.value}", context=record.id,
+                hint="start a new job" if cancelled else "decide its wait with pipeline continue",
+            )  # fmt: skip
+        if record.has_deployment:
+            raise InputError(
+                "job-deployed", "the job belongs to a deployment, whose workers run it", context=record.id,
+                hint="pipeline continue hands it to them",
+            )  # fmt: skip
+        position = find_step(record, step)
+        before = [earlier.name for earlier in record.steps[: position - 1] if earlier.state != "completed"]
+        if before:
+            raise InputError(
+                "step-order", f"steps before {step} are not complete: {', '.join(before)}", context=record.id,
+                hint="pipeline continue runs them in order",
+            )  # fmt: skip
+        complete = record.step(position).state == "completed"
+        if complete and not force:
+            raise InputError(
+                "step-complete", f"step {position}, {record.step(position).name}, is complete", context=record.id,
+                hint="--force runs it again, resets the steps after it and removes their outputs",
+            )  # fmt: skip
+        code = check_open_steps(record, inputs, only=position)
+        if code:
+            return code
+        session.api.set_parameters(record.id, inputs.parameters())
+        # In the record first, all at once; what is on the disk is removed when the flow begins (``Job.opened``).
+        gone = [f"{kind}__{n}" for n in range(position, len(record.steps) + 1) for kind in ("approval", "form", "seen")]
+        cleared = dict.fromkeys(gone) if complete else {}
+        RecordWriter(session.api, record.id).set(
+            **cleared, waiting=None, until=position, reset=position if complete else None
+        )
+        return run_here(session, record.id, progress=asked.progress, as_json=asked.as_json)
+
+
+def find_step(record: JobRecord, step: str) -> int:
+    """The position of a step given by name or position.
+
+    Raises:
+        InputError: there is no such step, or its name occurs more than once.
+    """
+    if step.isdigit() and 1 <= int(step) <= len(record.steps):
+        return int(step)
+    found = [candidate.position for candidate in record.steps if candidate.name == step]
+    known = ", ".join(f"{candidate.position} {candidate.name}" for candidate in record.steps)
+    if not found:
+        raise InputError("step-unknown", f"the job has no step {step!r}", context=known)
+    if len(found) > 1:
+        raise InputError(
+            "step-ambiguous", f"the job has {step} more than once", context=known, hint="give the position"
+        )
+    return found[0]
+
+
+@contextmanager
+def adopted(asked: Asked) -> Iterator[tuple[Session, JobRecord, JobInputs]]:
+    """An existing job with its lock held: its record, and its inputs with the configuration file as it is now.
+
+    What somebody answered in the UI has become the record's decision.
+
+    Raises:
+        JobBusyError: another process runs it.
+        InputError: there is no such job, or ``enabled_steps`` differ from the job's.
+    """
+    from flows.job.job import refuse_changed_steps
+
+    known_by_file = load_config(Path(asked.config), overrides=asked.overrides)
+    place = JobDirectory.of(known_by_file.config.jobs_dir, asked.job_id).path
+    if is_held(place):
+        JobLock(place).acquire().release()  # refused at once, without starting anything
+    with opened_with_prefect(known_by_file) as session:
+        record = session.job(asked.job_id)
+        known = [str(one) for one in record.parameters.get("overrides") or ()]
+        inputs = JobInputs.model_validate(
+            record.parameters
+            | {
+                "config": str(Path(asked.config).absolute()),
+                "overrides": [*(one for one in known if one not in asked.overrides), *asked.overrides],
+            }
+        )
+        loaded = inputs.load()
+        warn(loaded)
+        refuse_changed_steps(record, tuple(str(name) for name in loaded.config.pipeline.enabled_steps))
+        directory = JobDirectory.of(session.jobs_dir, record.id)
+        directory.create()
+        with JobLock(directory.path):
+            yield session, settle(session, record.id), inputs
+
+
+def check_open_steps(record: JobRecord, inputs: JobInputs, *, only: int | None = None) -> int:
+    """The preflight of the steps still to do (or of one); prints its findings and returns the exit code."""
+    from flows.job.preflight import exit_code, preflight
+
+    done = [step.position for step in record.steps if step.state == "completed" and step.position != only]
+    if only is not None:
+        done += [step.position for step in record.steps if step.position != only]
+    loaded = inputs.load()
+    directory = JobDirectory.of(loaded.config.jobs_dir, record.id)
+    findings = preflight(loaded, inputs, done=done, job_dir=directory.path)
+    complain(findings)
+    return exit_code(findings)

@@ -1,0 +1,184 @@
+"""``pipeline start`` and ``plan``: what the commands do around the flow; going on with a job is in ``again.py``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from config import LoadedConfig
+from flows.commands.status import continue_hint
+from flows.engine import api_address, server
+from flows.engine.reached import chosen_api
+from flows.engine.server_database import diagnosed
+from flows.engine.server_watch import watched
+from flows.job.directory import JobDirectory
+from flows.job.inputs import JobInputs
+from flows.job.lock import JobLock
+from flows.job.record import JobState
+from flows.job.session import Session, dump, opened
+from flows.output import complain, say
+from flows.reports import presenter
+from flows.reports.terminal import Terminal
+from flows.signals import exit_code_of, signals
+from tasks.shared.errors import InputError, SluiceError, TerminalError
+
+DEPLOYMENT = "sluice"
+"""The deployment that ``--detach`` hands runs to, when there are several."""
+
+
+def plan(inputs: JobInputs) -> int:
+    """Preflight only: print every finding."""
+    from flows.job.preflight import exit_code, import_directory, preflight
+
+    loaded = inputs.load()
+    warn(loaded, import_directory(loaded.config, inputs))
+    findings = preflight(loaded, inputs)
+    complain(findings)
+    if not findings:
+        say("nothing found: the job can start")
+    return exit_code(findings)
+
+
+def start(inputs: JobInputs, *, progress: bool, as_json: bool, detach: bool) -> int:
+    """Preflight, create the job, run it here or hand it to a deployment."""
+    from flows.job.preflight import exit_code, import_directory, preflight
+
+    loaded = inputs.load()
+    warn(loaded, import_directory(loaded.config, inputs))
+    findings = preflight(loaded, inputs)
+    if findings:
+        complain(findings)
+        return exit_code(findings)
+    if detach:
+        return hand_over(loaded, inputs, as_json=as_json)
+    with opened_with_prefect(loaded) as session:
+        from flows.engine import runs
+        from flows.job.job import job_name
+        from flows.pipeline import pipeline
+
+        names = ",".join(str(name) for name in loaded.config.pipeline.enabled_steps)
+        job_id = runs.create_run(
+            pipeline,
+            name=job_name(loaded),
+            parameters=inputs.parameters(),
+            labels={"job.config": inputs.config, "job.steps": names},
+        )
+        directory = JobDirectory.of(session.jobs_dir, job_id)
+        directory.create()
+        with JobLock(directory.path):
+            session.api.set_labels(job_id, {"job.directory": str(directory.path)})
+            say(f"job {job_id}", err=as_json)
+            return run_here(session, job_id, progress=progress, as_json=as_json)
+
+
+def hand_over(loaded: LoadedConfig, inputs: JobInputs, *, as_json: bool) -> int:
+    """Start the job through a deployment of the flow, and print its id."""
+    with opened(loaded) as session:
+        found = session.api.deployments()
+        chosen = [one for one in found if one["name"] == DEPLOYMENT] or found
+        if not chosen:
+            raise InputError(
+                "no-deployment", "there is no deployment of the flow to hand the run to", context=session.address.ui,
+                hint="serve one (deployments/serve.py) against the same Prefect API, or leave out --detach",
+            )  # fmt: skip
+        if len(chosen) > 1:
+            raise InputError(
+                "deployment-ambiguous", "more than one deployment of the flow could take the run",
+                context=", ".join(str(one["name"]) for one in chosen),
+                hint=f"name one of them {DEPLOYMENT}, or start the run from the Prefect UI",
+            )  # fmt: skip
+        job_id = session.api.run_deployment(str(chosen[0]["id"]), inputs.parameters())
+        say(f"job {job_id}", err=as_json)
+        if as_json:
+            say(dump(session.job(job_id).status()))
+    return 0
+
+
+@contextmanager
+def opened_with_prefect(loaded: LoadedConfig) -> Iterator[Session]:
+    """As ``session.opened``, for commands that run a flow: Prefect is imported while the server starts."""
+    from flows.engine.api import PrefectApi
+
+    jobs_dir = loaded.config.jobs_dir.absolute()
+    with ExitStack() as stack:
+        embedded = None
+        address = chosen_api(jobs_dir)
+        if address is None:
+            embedded = stack.enter_context(server.EmbeddedServer(jobs_dir))
+            address = embedded.announced()
+        api_address.use(address, jobs_dir)
+        from flows import pipeline  # noqa: F401 - imported here so that both overlap
+        from flows.engine import runs
+
+        if embedded is not None:
+            embedded.address()
+        stack.enter_context(watched(address))
+        stack.enter_context(diagnosed(address.home))
+        # Before the server may go: what Prefect's background threads still hold.
+        stack.callback(runs.drain)
+        api = stack.enter_context(PrefectApi(address, told=True))
+        yield Session(loaded, address, api)
+
+
+def run_here(session: Session, job_id: str, *, progress: bool, as_json: bool) -> int:
+    """Run the job's flow run in this process; the exit code."""
+    from flows.engine import runs
+    from flows.pipeline import pipeline
+
+    terminal = Terminal(progress=progress, summary_to_stderr=as_json)
+    presenter.use(terminal)
+    if session.state_type(job_id) in {"COMPLETED", "PAUSED"}:
+        session.api.set_state(job_id, "PENDING", force=True)
+    try:
+        runs.execute(pipeline, job_id)
+    except BaseException:
+        # A signal between two steps of Prefect's own surfaces as anything; without one it is an error to tell.
+        if signals.seen is None:
+            raise
+        session.api.set_labels(job_id, {"job.stopped_by": signals.seen})
+        session.api.set_state(job_id, "CRASHED", name="Stopped", message=f"stopped by {signals.seen}", force=True)
+    finally:
+        terminal.close()
+    return report(session, job_id, as_json=as_json)
+
+
+def report(session: Session, job_id: str, *, as_json: bool) -> int:
+    """Print how the job stands, and return the exit code for it."""
+    record = session.job(job_id)
+    if as_json:
+        say(dump(record.status()))
+    error = record.error
+    match record.state:
+        case JobState.COMPLETED:
+            say(f"job {job_id} is complete; its files are in {record.directory}", err=as_json)
+            return 0
+        case JobState.WAITING:
+            say(continue_hint(record), err=as_json)
+            return 0
+        case JobState.STOPPED if record.stopped_by is None:
+            say(f"the step was run alone\n{continue_hint(record)}", err=as_json)
+            return 0
+        case JobState.STOPPED:
+            say(f"job {job_id} is stopped\n{continue_hint(record)}", err=True)
+            return exit_code_of(record.stopped_by)
+        case JobState.CANCELLED:
+            say(f"job {job_id} is cancelled", err=True)
+            return 1
+    if error is None:
+        raise TerminalError(
+            "job-unfinished", f"the job ended as {record.state.value} without an error in its record", context=job_id,
+            hint=f"see {record.directory}/job.log, then continue it",
+        )  # fmt: skip
+    say(SluiceError(error.reference, error.message, context=error.context, hint=error.hint).render(), err=True)
+    say(continue_hint(record), err=True)
+    return error.exit_code
+
+
+def warn(loaded: LoadedConfig, directory: Path | None = None) -> None:
+    """Print the warnings of the configuration, of the files that it names and of the import's ``directory``."""
+    from flows.job import named_files
+
+    complain(loaded.warnings)
+    for text in named_files.warnings(loaded.config, directory):
+        say(f"warning: {text}", err=True)

@@ -1,0 +1,1 @@
+"""Prefect's insides: its API, runs, servers. Nothing of them is known elsewhere."""

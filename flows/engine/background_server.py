@@ -1,0 +1,101 @@
+"""``server start | stop | status``: the embedded server, kept in the background until it is stopped."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+from flows.engine import server
+from flows.engine.api import PrefectApi
+from flows.job.lock import is_held
+from flows.output import patience, say
+from tasks.shared.errors import TerminalError
+
+
+def home_of(config: str | None, jobs_dir: str | None) -> Path:
+    """The ``.prefect`` directory of a configuration's jobs directory, of ``jobs_dir``, or of the default one."""
+    if config is not None:
+        from config import load_config
+
+        return load_config(Path(config)).config.jobs_dir.absolute() / ".prefect"
+    return Path(jobs_dir or os.environ.get("APP_JOBS_DIR") or "./jobs").absolute() / ".prefect"
+
+
+def start(home: Path, port: int) -> int:
+    """Start a server that stays; one that runs already, for a command, stays from now on."""
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with (home / "start.lock").open("a+b") as starting, server.told():
+        server.locked(starting, fcntl.LOCK_EX, f"a command that is starting one: {starting.name}")
+        running = server.EmbeddedServer(home.parent).running()
+        if running is not None:
+            server.announce(home, running.url, _pid(home), stay=True)
+            say(f"the server runs already: {running.link}")
+            return 0
+        child, address = server.spawn(home, stay=True, port=port)
+        server.wait_until_up(address, child)
+    say(f"Prefect UI: {address.link}\nAPI: {address.url} (jobs directory {home.parent})")
+    return 0
+
+
+def stop(home: Path) -> int:
+    """Stop the server, unless a command or a run uses it."""
+    with server.told():
+        running = server.EmbeddedServer(home.parent).running()
+    if running is None:
+        say("no server runs")
+        return 0
+    with PrefectApi(running, told=True) as api:
+        busy = [str(run["id"]) for run in api.runs() if run.get("state_type") in {"RUNNING", "CANCELLING"}]
+        held = [run for run in busy if is_held(home.parent / run)]
+    with (home / "clients.lock").open("a+b") as clients:
+        try:
+            fcntl.flock(clients, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            held = held or ["a command"]
+        if held:
+            raise TerminalError(
+                "server-in-use", f"the server is in use by {', '.join(held)}", context=running.ui,
+                hint="wait for the running job, or stop it first",
+            )  # fmt: skip
+        pid = _pid(home)
+        os.kill(pid, signal.SIGTERM)
+        deadline = time.monotonic() + 15
+        with patience("waiting for the local Prefect server to end, for 15 s at most"):
+            while _alive(pid):
+                if time.monotonic() > deadline:
+                    os.kill(pid, signal.SIGKILL)
+                    break
+                time.sleep(0.05)
+    (home / "server.json").unlink(missing_ok=True)
+    say("the server is stopped")
+    return 0
+
+
+def _pid(home: Path) -> int:
+    return int(json.loads((home / "server.json").read_text())["pid"])
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return not Path("/proc").exists()
+
+
+def status(home: Path) -> int:
+    """Say where the server answers, by the link that opens its UI; exit code 1 when none does."""
+    with server.told():
+        running = server.EmbeddedServer(home.parent).running()
+    if running is None:
+        say(f"no server runs for {home.parent}")
+        return 1
+    say(f"Prefect UI: {running.link}\nAPI: {running.url}")
+    return 0

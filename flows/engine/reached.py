@@ -1,0 +1,120 @@
+"""Whether the Prefect API that the user has set up is one, and lets us in: asked once, before anything rests on it.
+
+``4-product.md`` §6: an address that does not answer, or is no Prefect API, is a clear error within 15 s (exit code 3)
+in every command, never "no jobs".
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from pathlib import Path
+
+import httpx
+
+from flows.engine.api_address import ApiAddress, configured_api, is_loopback
+from flows.engine.server import EmbeddedServer, is_alive
+from flows.output import patience
+from tasks.shared.errors import NetworkError
+
+REACH_SECONDS = 12.0
+"""For the whole of it: connecting, a busy server, the last byte of its answer."""
+
+
+def chosen_api(jobs_dir: Path) -> ApiAddress | None:
+    """The Prefect API that the user has set up, which has answered; ``None``: the jobs directory's own is meant.
+
+    Where the address is that of the jobs directory's own server, its secret is added: no need to say it again.
+
+    Raises:
+        NetworkError: it does not answer, is no Prefect API, or refuses the credentials.
+    """
+    configured = configured_api()
+    if configured is None:
+        return None
+    home = own_server(jobs_dir, configured.url)
+    if home is not None and is_alive(home):
+        running = EmbeddedServer(jobs_dir).running()
+        if running is not None:
+            return running
+    reach(configured)
+    return configured
+
+
+def own_server(jobs_dir: Path, url: str) -> Path | None:
+    """The ``.prefect`` directory, when ``url`` is where the jobs directory's own server is; nothing is asked."""
+    home = jobs_dir.absolute() / ".prefect"
+    return home if _announced_url(home) == url.rstrip("/") else None
+
+
+def _announced_url(home: Path) -> str | None:
+    try:
+        return str(json.loads((home / "server.json").read_text())["url"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def reach(address: ApiAddress, *, seconds: float = REACH_SECONDS) -> None:
+    """Ask a Prefect API something small. The time limit covers everything, a byte a second too.
+
+    Raises:
+        NetworkError: names the address, without credentials.
+    """
+    outcome: list[NetworkError | None] = []
+    deadline = time.monotonic() + seconds
+    # A thread, which is left behind at the limit: the time limits of a client are for single reads.
+    asking = threading.Thread(target=lambda: outcome.append(_asked(address, deadline)), daemon=True)
+    with patience(f"waiting for the Prefect API at {address.shown}, {seconds:.0f} s at most"):
+        asking.start()
+        asking.join(seconds)
+    found = outcome[0] if outcome else _unreachable(address, "no answer in time")
+    if found is not None:
+        raise found
+
+
+def _asked(address: ApiAddress, deadline: float) -> NetworkError | None:
+    try:
+        with httpx.Client(
+            headers=dict(address.headers), trust_env=not is_loopback(address), verify=address.trust(),
+            timeout=max(1.0, deadline - time.monotonic()),
+        ) as client:  # fmt: skip
+            while True:
+                answer = client.post(f"{address.url}/flows/count", json={})
+                if answer.status_code not in {429, 500, 502, 503, 504} or time.monotonic() > deadline - 2:
+                    return _judged(address, answer)
+                time.sleep(0.5)
+    except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
+        return _unreachable(address, type(error).__name__)
+
+
+def _judged(address: ApiAddress, answer: httpx.Response) -> NetworkError | None:
+    """What an answer says of the one who gave it."""
+    status = answer.status_code
+    if status in {401, 403}:
+        return NetworkError(
+            "prefect-credentials", f"the Prefect API does not accept the credentials (status {status})",
+            context=address.shown, status=status,
+            hint="set PREFECT_API_AUTH_STRING or PREFECT_API_KEY; for the server of a jobs directory it is the text in "
+            "its .prefect/api-secret",
+        )  # fmt: skip
+    try:
+        if status == 200 and isinstance(answer.json(), int):
+            return None
+    except ValueError:
+        pass
+    if status >= 500 or status == 429:
+        return _unreachable(address, f"status {status}")
+    return NetworkError(
+        "prefect-not-an-api", f"what answers there is no Prefect API (status {status})",
+        context=address.shown, status=status,
+        hint="check PREFECT_API_URL or the Prefect profile: the address ends in /api",
+    )  # fmt: skip
+
+
+def _unreachable(address: ApiAddress, why: str) -> NetworkError:
+    return NetworkError(
+        "prefect-unreachable", f"the Prefect API does not answer ({why})",
+        context=address.shown,
+        hint="check that the server runs, and PREFECT_API_URL or the Prefect profile that names it",
+    )  # fmt: skip

@@ -1,0 +1,107 @@
+"""``.results/``: what finished steps counted, read as JSON and as nothing else (``4-product.md`` §4).
+
+Prefect reads a stored result with the serializer that the *file* names, and a pickle runs what it holds. So a file is
+read here, and Prefect is handed a record of ours around the result that was found in it. Whatever is not exactly what a
+step left is a damaged result, which counts as none: the step is done again, and what it leaves takes the file's place.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path, PurePath
+from typing import Any, Final
+
+import msgspec
+
+from tasks.shared.files.part_file import storage_error
+from tasks.shared.files.private_file import NotPrivateError, read_private
+from tasks.shared.step import StepResult
+
+LARGEST: Final = 16 * 1024 * 1024
+"""Bytes. A result is counts and names: some kilobytes, whatever the size of the data."""
+
+_JSON: Final = "prefect.serializers.prefect_json_object_"
+_SERIALIZER: Final = {
+    "type": "json", "jsonlib": "json", "object_encoder": f"{_JSON}encoder", "object_decoder": f"{_JSON}decoder",
+    "dumps_kwargs": {}, "loads_kwargs": {},
+}  # fmt: skip
+"""What ``result_serializer="json"`` writes about itself. Another library or decoder named here would be imported."""
+
+_LIVE: Final = ("__class__", "__exc_type__")
+"""Keys from which that decoder makes objects of any class. A result of ours has none."""
+
+
+class DamagedResultError(ValueError):
+    """The file is not what a step left. Its text says why, and quotes nothing of it."""
+
+
+class _Metadata(msgspec.Struct):
+    serializer: dict[str, Any]
+    storage_key: str
+    storage_block_id: None = None
+    expiration: None = None
+
+
+class _Record(msgspec.Struct):
+    metadata: _Metadata
+    result: str
+
+
+def read_result(path: Path) -> bytes | None:
+    """The record of a finished step, as Prefect may read it; ``None`` when there is no file.
+
+    Raises:
+        DamagedResultError: it is no regular file of this user's directory, or something else than a step's result.
+    """
+    try:
+        content = read_private(path, most=LARGEST)
+    except NotPrivateError as problem:
+        raise DamagedResultError(str(problem)) from None
+    if content is None:
+        return None
+    try:
+        record = msgspec.json.decode(content, type=_Record)
+        result = msgspec.json.decode(record.result)
+        counted = msgspec.convert(result, StepResult)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        raise DamagedResultError("it is not the JSON that a step leaves") from None
+    if record.metadata.serializer != _SERIALIZER or _lives(result):
+        raise DamagedResultError("it is to be read as something else than JSON")
+    if PurePath(record.metadata.storage_key).parts[-3:] != path.parts[-3:]:
+        raise DamagedResultError("it is the result of another step or job")
+    if counted.output is not None and not _inside(counted.output):
+        raise DamagedResultError("it names an output outside of the job")
+    metadata = {"serializer": _SERIALIZER | {"object_decoder": None}, "storage_key": str(path)}
+    return msgspec.json.encode({"metadata": metadata, "result": record.result})
+
+
+def write_result(path: Path, content: bytes) -> None:
+    """Keep a record, whole or not at all (0600); it takes the place of whatever has the name.
+
+    Raises:
+        StorageError: it cannot be written.
+    """
+    part = path.with_name(f"{path.name}.part")
+    try:
+        part.unlink(missing_ok=True)  # never written through a link
+        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        if path.is_dir() and not path.is_symlink():
+            path.rmdir()
+        part.replace(path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise storage_error(error, path) from None
+
+
+def _lives(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(key in value for key in _LIVE) or any(map(_lives, value.values()))
+    return isinstance(value, list) and any(map(_lives, value))
+
+
+def _inside(output: str) -> bool:
+    path = PurePath(output)
+    return bool(path.parts) and not path.is_absolute() and ".." not in path.parts

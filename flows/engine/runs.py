@@ -1,0 +1,282 @@
+"""The few Prefect internals we lean on, in one place with tests: create a run, run it (again), park it, resume it.
+
+Facts measured on 3.8.8 (``architecture.md``): ``run_flow(flow, flow_run=…)`` executes a run that was created before,
+and again after Crashed, Failed or ``kill -9``; a custom wait saves its form first, then sets Paused (no deployment) or
+Suspended, then raises ``Pause`` in the flow body; pause keys are reset when a failed run is retried, so ours are new
+each time and the decision is kept in a label.
+"""
+
+from __future__ import annotations
+
+import signal
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Literal, NoReturn
+from uuid import UUID, uuid4
+
+import httpx
+from prefect import Flow
+from prefect._internal.result_records import ResultRecord, ResultRecordMetadata
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import State
+from prefect.context import FlowRunContext
+from prefect.exceptions import Abort, Pause, PrefectHTTPStatusError, TerminationSignal
+from prefect.filesystems import LocalFileSystem
+from prefect.flow_engine import run_flow
+from prefect.input import RunInput
+from prefect.input.run_input import keyset_from_paused_state
+from prefect.results import get_result_store
+from prefect.settings import (
+    PREFECT_FLOWS_HEARTBEAT_FREQUENCY,
+    PREFECT_RESULTS_LOCAL_STORAGE_PATH,
+    temporary_settings,
+)
+from prefect.states import Paused, Pending, Suspended
+from prefect.utilities.annotations import quote
+from pydantic import Field, ValidationError
+
+from flows.engine.api import PrefectApi
+from flows.engine.api_address import ApiAddress
+from flows.engine.results import DamagedResultError, read_result, write_result
+from tasks.shared.errors import InternalError, NetworkError, TerminalError
+from tasks.shared.step import StepContext
+
+
+class WaitForm(RunInput):
+    """What the resume form of a ``wait`` asks. Nothing is preset: who sends it has decided, and said who it was.
+
+    The Prefect server checks an answer against the schema of this form, and leaves the run parked when it does not fit.
+    """
+
+    # In Prefect 3.8 a click into the field of a list opens and closes it at once: only its arrow opens it, or a key.
+    decision: Literal["release", "reject"] = Field(
+        title="Decision",
+        description="release: the job goes on. reject: it ends as cancelled, for good. The arrow opens the list.",
+    )
+    by: str = Field(title="Name", description="Who decides.", min_length=1, pattern=r"\S")
+    comment: str = Field(default="", title="Comment", description="Kept in the job record with your decision.")
+
+
+def create_run(flow: Flow[..., Any], *, name: str, parameters: dict[str, Any], labels: dict[str, Any]) -> str:
+    """Create a run in state Pending and return its id: the job id. Nothing runs yet.
+
+    Raises:
+        NetworkError: the Prefect API does not answer, or fails.
+    """
+    with translated(), get_client(sync_client=True) as client:
+        run = client.create_flow_run(
+            flow, name=name, parameters=parameters, state=Pending(), tags=["sluice"],
+        )  # fmt: skip
+        client.update_flow_run_labels(run.id, labels)
+    return str(run.id)
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """What Prefect's client says of an API that fails, as an error of ours."""
+    try:
+        yield
+    except (httpx.HTTPError, PrefectHTTPStatusError) as error:
+        status = f", status {error.response.status_code}" if isinstance(error, PrefectHTTPStatusError) else ""
+        raise NetworkError(
+            "prefect-unreachable", f"the Prefect API failed in the middle of a run ({type(error).__name__}{status})",
+            hint="check the Prefect server, then continue the job",
+        ) from None  # fmt: skip
+
+
+def execute(flow: Flow[..., Any], job_id: str) -> None:
+    """Run the flow run ``job_id`` here and now, in this thread. How it ended is in the record.
+
+    Raises:
+        NetworkError: the Prefect API went away.
+    """
+    # A sync flow would join a heartbeat thread for more than a second at its end.
+    with (
+        temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}),
+        translated(),
+        get_client(sync_client=True) as client,
+    ):
+        run = client.read_flow_run(UUID(job_id))
+        try:
+            run_flow(flow, flow_run=run, return_type="state")
+        except Pause:
+            return
+        except Abort as refusal:
+            raise TerminalError(
+                "prefect-abort", f"Prefect does not let this run go on: {refusal}",
+                hint="look at the run in the Prefect UI",
+            ) from None  # fmt: skip
+
+
+def drain() -> None:
+    """Send what Prefect's background threads still hold: events (task runs) and logs."""
+    from prefect.events.worker import EventsWorker
+    from prefect.logging.handlers import APILogHandler
+
+    try:
+        EventsWorker.drain_all(timeout=5)
+    finally:
+        APILogHandler().flush()
+
+
+def current_run() -> tuple[str, bool]:
+    """The id of the flow run this code runs in, and whether it belongs to a deployment."""
+    context = FlowRunContext.get()
+    if context is None or context.flow_run is None:
+        raise TerminalError("no-flow-run", "the pipeline runs only as a Prefect flow run")
+    return str(context.flow_run.id), context.flow_run.deployment_id is not None
+
+
+@contextmanager
+def results_in(directory: str) -> Iterator[None]:
+    """Let step results be kept under ``directory``.
+
+    The setting alone comes too late for a run that a worker started: its flow has its storage by now, in the home
+    of that worker, where another machine would not find what is done.
+    """
+    with temporary_settings({PREFECT_RESULTS_LOCAL_STORAGE_PATH: directory}), ExitStack() as stack:
+        context = FlowRunContext.get()
+        if context is not None:
+            before = context.result_store
+            stack.callback(setattr, context, "result_store", before)
+            context.result_store = before.model_copy(update={"result_storage": StepResults(basepath=directory)})
+        yield
+
+
+class StepResults(LocalFileSystem):
+    """Where Prefect finds and leaves the results of steps: what may be read there is decided in ``results.py``."""
+
+    _block_type_name = "Sluice step results"
+
+    def read_path(self, path: str, **_: bool) -> bytes:  # type: ignore[override]
+        """The record of a finished step. What raises here is no result to Prefect: the step is done."""
+        record = read_result(self._resolve_path(path))
+        if record is None:
+            raise DamagedResultError("there is none")
+        return record
+
+    def write_path(self, path: str, content: bytes, **_: bool) -> str:  # type: ignore[override]
+        """Keep the record of a step."""
+        target = self._resolve_path(path)
+        write_result(target, content)
+        return str(target)
+
+    async def aread_path(self, path: str) -> bytes:
+        """As ``read_path``."""
+        return self.read_path(path)
+
+    async def awrite_path(self, path: str, content: bytes) -> str:
+        """As ``write_path``."""
+        return self.write_path(path, content)
+
+    def _resolve_path(self, path: str) -> Path:
+        """The path itself: a link in its place would lead elsewhere."""
+        base = Path(self.basepath or ".").absolute()
+        target = base / path
+        if not target.is_relative_to(base) or ".." in target.relative_to(base).parts:
+            raise ValueError("a result is kept below the jobs directory")
+        return target
+
+
+def api_address() -> ApiAddress:
+    """The Prefect API this process uses, for the record.
+
+    Raises:
+        TerminalError: Prefect has no API address, so nothing would be durable.
+    """
+    with get_client(sync_client=True) as client:
+        headers = {
+            name: value
+            for name, value in client._client.headers.items()  # noqa: SLF001 - the one place that looks
+            if name.lower() == "authorization"
+        }
+        return ApiAddress(url=str(client.api_url).rstrip("/"), headers=headers)
+
+
+def sealed(context: StepContext) -> Any:
+    """A task argument that Prefect passes through without looking into it."""
+    return quote(context)
+
+
+def result_of(state: State[Any]) -> Any:
+    """What a step's task left: its result as a dict, or the exception it did not finish with."""
+    data = state.data
+    if isinstance(data, ResultRecord):
+        data = data.result
+    elif isinstance(data, ResultRecordMetadata) and data.storage_key:
+        data = get_result_store().read(data.storage_key).result
+    if isinstance(data, dict | Exception):
+        return data
+    return InternalError("no-result", f"a step ended in state {state.name} without a result")
+
+
+def leave_alone() -> None:
+    """Leave the flow without touching the run's state: another process has it.
+
+    Raises:
+        prefect.exceptions.Abort: always.
+    """
+    raise Abort("another process runs this job")
+
+
+def form_answer(api: PrefectApi, job_id: str, key: str | None) -> WaitForm | None:
+    """What somebody answered in the form saved under ``key``; ``None`` when that is no decision of a person.
+
+    A run may go on without one: set to another state by hand, or resumed through the form of an earlier version.
+    """
+    try:
+        return WaitForm.model_validate(api.run_input(job_id, key)) if key else None
+    except ValidationError:
+        return None
+
+
+def form_state(position: int, *, deployed: bool) -> tuple[str, State[Any]]:
+    """The key under which the answers to the form will be found, and the state that parks this run."""
+    pause_key = f"{position}-{uuid4().hex[:8]}"
+    state: State[Any] = Suspended(pause_key=pause_key) if deployed else Paused(pause_key=pause_key)
+    keyset = keyset_from_paused_state(state)
+    state.state_details.run_input_keyset = {str(key): value for key, value in keyset.items()}
+    return keyset["response"], state
+
+
+def save_form(job_id: str, state: State[Any], description: str) -> None:
+    """Save the form of a run that is about to be parked in ``state``."""
+    form = WaitForm.with_initial_data(description=description)
+    with translated():
+        form.save(keyset_from_paused_state(state), flow_run_id=UUID(job_id))
+
+
+def park(job_id: str, state: State[Any]) -> NoReturn:
+    """Park the run, whose form was saved, and leave the flow.
+
+    Raises:
+        prefect.exceptions.Pause: always, on success; the flow must let it through.
+    """
+    with translated(), get_client(sync_client=True) as client:
+        result = client.set_flow_run_state(UUID(job_id), state)
+    if result.state is None or not result.state.is_paused():
+        raise TerminalError(
+            "park-refused", "the Prefect server did not park the run",
+            hint="look at the run's state in the Prefect UI, then continue it",
+        )  # fmt: skip
+    raise Pause(state=result.state)
+
+
+def raise_termination_if_asked() -> None:
+    """Hand a SIGTERM that a Prefect runner sent on purpose (a cancel) back to Prefect.
+
+    Raises:
+        prefect.exceptions.TerminationSignal: a runner asked; the flow must let it through.
+    """
+    from prefect._internal.control_listener import get_intent
+
+    if get_intent() is not None:
+        raise TerminationSignal(signal.SIGTERM)
+
+
+def in_scratch_directory() -> bool:
+    """Whether this process works in a directory that a process worker made for one run, and removes after it."""
+    here = Path.cwd()
+    return here.parent == Path(tempfile.gettempdir()).resolve() and here.name.endswith("prefect")

@@ -1,0 +1,346 @@
+"""The embedded Prefect server of a jobs directory, for users who have set up no Prefect API of their own.
+
+``4-product.md`` §6: one server process a jobs directory, on a free loopback port, with SQLite under
+``jobs_dir/.prefect``: started by the first command that needs it, shared by those that come while it runs, gone with
+the last of them (``server_child.py``). ``server start`` keeps one until ``server stop``. It answers only to those
+who know the secret of the jobs directory, and is believed only when it has proved that it knows it, too
+(``flows/engine/server_proof.py``).
+
+Nothing here imports Prefect: the server starts while the command imports it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+from typing import IO, Self
+from urllib.parse import urlsplit
+
+from flows.engine.api_address import QUIET, ApiAddress
+from flows.engine.server_database import check_database
+from flows.engine.server_proof import (
+    PROOF_SECONDS,
+    NotProvedError,
+    State,
+    make_secret,
+    prove,
+    read_secret,
+)
+from flows.output import patience, say
+from tasks.shared.errors import InputError, NetworkError, StorageError
+from tasks.shared.files.part_file import storage_error
+
+START_TIMEOUT = 120.0
+"""Seconds to wait for the server: a cold disk and a fresh database together take up to half a minute."""
+
+SERVER = QUIET | {
+    # A relative address: else a server on another port shows a UI that calls port 4200.
+    "PREFECT_SERVER_UI_API_URL": "/api",
+    # UI v2 calls an analytics host from the browser.
+    "PREFECT_SERVER_UI_V2_ENABLED": "false",
+    "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "100",
+    "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_READ_BATCH_SIZE": "100",
+    "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "1",
+    # A job that waits for a person, or whose machine died, is ours to judge (4-product.md §4).
+    "PREFECT_SERVER_SERVICES_PAUSE_EXPIRATIONS_ENABLED": "false",
+    "PREFECT_SERVER_SERVICES_LATE_RUNS_ENABLED": "false",
+    # Web pages of other origins have no business with this API.
+    "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": "http://127.0.0.1",
+    "PREFECT_LOGGING_LEVEL": "WARNING",
+    "PREFECT_SERVER_LOGGING_LEVEL": "WARNING",
+}
+
+
+class EmbeddedServer:
+    """This process's share in the server of one jobs directory.
+
+    ``begin()`` starts the server if none runs and returns at once; ``address()`` waits until it answers;
+    ``release()`` gives the share back and, if it was the last one, waits until the server is gone.
+    """
+
+    def __init__(self, jobs_dir: Path) -> None:
+        self.home = jobs_dir.absolute() / ".prefect"
+        self._share: IO[bytes] | None = None
+        self._child: subprocess.Popen[bytes] | None = None
+        self._address: ApiAddress | None = None
+        self._telling = ExitStack()
+
+    def running(self) -> ApiAddress | None:
+        """The server's address if one answers that proves itself; takes no share.
+
+        Raises:
+            NetworkError: a server of this jobs directory lives and does not answer.
+        """
+        found = find(self.home)
+        if found is None:
+            return None
+        wait_until_up(found[0], None)
+        return found[0]
+
+    def begin(self) -> Self:
+        """Take a share, and start the server unless one runs already. After a second of waiting, it says so.
+
+        Raises:
+            StorageError: the jobs directory cannot be written, or the database is not one that can be used.
+            NetworkError: a server of this jobs directory lives and does not prove itself.
+        """
+        self._telling.enter_context(told())
+        try:
+            with ExitStack() as unless_begun:
+                unless_begun.callback(self.release)
+                self._begin()
+                unless_begun.pop_all()
+        except OSError as error:
+            raise StorageError(
+                "jobs-dir", f"cannot write the jobs directory: {error.strerror}",
+                context=str(self.home), hint="check jobs_dir and its permissions",
+            ) from None  # fmt: skip
+        return self
+
+    def _begin(self) -> None:
+        self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._share = _open_private(self.home / "clients.lock")
+        with _open_private(self.home / "start.lock") as starting:
+            locked(self._share, fcntl.LOCK_SH, f"a server that is ending: {self.home / 'clients.lock'}")
+            locked(starting, fcntl.LOCK_EX, f"a command that is starting one: {self.home / 'start.lock'}")
+            found = find(self.home)
+            if found is not None:
+                self._address = found[0]
+            else:
+                self._child, self._address = spawn(self.home)
+
+    def announced(self) -> ApiAddress:
+        """Where the server is or will be; it may not answer yet."""
+        if self._address is None:
+            raise ValueError("begin() comes first")
+        return self._address
+
+    def address(self) -> ApiAddress:
+        """Wait until the server answers, and say where."""
+        try:
+            wait_until_up(self.announced(), self._child)
+        finally:
+            self._telling.close()
+        return self.announced()
+
+    def release(self) -> None:
+        """Give the share back; when nobody else has one, wait for the server's end."""
+        self._telling.close()
+        if self._share is not None:
+            self._share.close()
+            self._share = None
+        if self._child is None:
+            return
+        deadline = time.monotonic() + 10
+        with patience("waiting for the local Prefect server to end, for 10 s at most"):
+            while time.monotonic() < deadline and self._child.poll() is None:
+                if time.monotonic() > deadline - 8 and (self.home / "server.json").exists():
+                    return  # somebody else still uses it
+                time.sleep(0.02)
+
+    def __enter__(self) -> Self:
+        return self.begin()
+
+    def __exit__(self, *exc: object) -> None:
+        self.release()
+
+
+def told() -> AbstractContextManager[None]:
+    """Say that the server is waited for, and for how long, when that takes more than a moment."""
+    return patience(f"waiting for the local Prefect server, {START_TIMEOUT:.0f} s at most")
+
+
+def locked(handle: IO[bytes], how: int, holder: str) -> None:
+    """Take a lock that others have for moments; ``holder`` says who, and where the lock is.
+
+    Raises:
+        NetworkError: somebody has it for longer than ``START_TIMEOUT``.
+    """
+    deadline = time.monotonic() + START_TIMEOUT
+    while True:
+        try:
+            return fcntl.flock(handle, how | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise NetworkError(
+                    "prefect-server-silent", "the local Prefect server is held up by another process",
+                    context=holder,
+                    hint="is a process of yours stopped (Ctrl-Z)? Let it go on or end it, then run the command again",
+                ) from None  # fmt: skip
+        time.sleep(0.05)
+
+
+def is_alive(home: Path) -> bool:
+    """Whether a server process of this jobs directory lives; the kernel knows, whatever any file says.
+
+    Raises:
+        StorageError: the kernel does not say, for want of file descriptors for example.
+    """
+    try:
+        with (home / "server.lock").open("rb") as handle:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise storage_error(error, home / "server.lock") from None
+    return False
+
+
+def find(home: Path, *, wait: bool = False) -> tuple[ApiAddress, State] | None:
+    """The server of this jobs directory: where it is, proved by itself, and how far it is; ``None`` when none lives.
+
+    Raises:
+        NetworkError: one lives, and what its files name has not proved itself in ``PROOF_SECONDS``.
+    """
+    deadline = time.monotonic() + PROOF_SECONDS
+    while is_alive(home):
+        try:
+            address = _announced(home)
+            left = max(0.1, deadline - time.monotonic())
+            return address, prove(address.secret or "", address.port, seconds=left, wait=wait)
+        except NotProvedError as error:
+            if time.monotonic() > deadline - 0.1:
+                raise _silent(home, str(error)) from None
+        time.sleep(0.05)
+    return None
+
+
+def _announced(home: Path) -> ApiAddress:
+    """The address in ``server.json``; nobody has asked it anything yet."""
+    secret = read_secret(home)
+    try:
+        state = json.loads((home / "server.json").read_text())
+        port = int(urlsplit(str(state["url"])).port or 0)
+    except (OSError, ValueError, KeyError, TypeError):
+        port = 0
+    if secret is None or not 0 < port < 65536:
+        raise NotProvedError("its address or its secret is gone from that directory")
+    return ApiAddress.local(home, port, secret)
+
+
+def _silent(home: Path, why: str) -> NetworkError:
+    try:
+        process = f"process {int(json.loads((home / 'server.json').read_text())['pid'])}"
+    except (OSError, ValueError, KeyError, TypeError):
+        process = "a process"
+    return NetworkError(
+        "prefect-server-silent", f"the Prefect server of this jobs directory does not answer: {why}",
+        context=f"{process} holds {home / 'server.lock'}",
+        hint="wait, or end that process (kill), then run the command again: it starts another server",
+    )  # fmt: skip
+
+
+def _open_private(path: Path) -> IO[bytes]:
+    return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b")
+
+
+def spawn(home: Path, *, stay: bool = False, port: int = 0) -> tuple[subprocess.Popen[bytes], ApiAddress]:
+    """Start a server process in a session of its own, so that a terminal's Ctrl-C does not reach it.
+
+    The caller holds ``start.lock`` and knows that no server lives. One that ended without a word leaves its address
+    behind: somebody else may listen there by now and have been sent the secret, so there is a new one.
+
+    Raises:
+        InputError: the port is in use.
+        StorageError: the database is of a newer version, or damaged.
+    """
+    check_database(home)
+    state = home / "server.json"
+    if state.exists():
+        say(
+            "the local Prefect server had ended without a word; whoever answers in its place is not asked: "
+            "another one is started",
+            err=True,
+        )
+        secret = make_secret(home)
+        state.unlink()
+    else:
+        secret = read_secret(home) or make_secret(home)
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(("127.0.0.1", port))
+        listener.listen(128)
+    except OSError:
+        listener.close()
+        raise InputError(
+            "port-in-use", f"port {port} on 127.0.0.1 is in use", hint="name another with --port, or --port 0"
+        ) from None
+    address = ApiAddress.local(home, listener.getsockname()[1], secret)
+    environment = {key: value for key, value in os.environ.items() if key not in _OURS_ALONE}
+    environment |= SERVER | {"PREFECT_HOME": str(home), "PREFECT_PROFILES_PATH": str(home / "profiles.toml")}
+    command = [sys.executable, "-m", "flows.engine.server_child", str(home)]
+    with ExitStack() as stack:
+        stack.enter_context(listener)
+        log = os.open(home / "server.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        stack.callback(os.close, log)
+        # Locked before the server is born: there is no moment in which it lives and looks dead.
+        lock = stack.enter_context(_open_private(home / "server.lock"))
+        locked(lock, fcntl.LOCK_EX, f"another server: {home / 'server.lock'}")
+        child = subprocess.Popen(  # noqa: S603 - our own module
+            [*command, "--listener", str(listener.fileno()), "--lock", str(lock.fileno())],
+            env=environment,
+            cwd=str(Path(__file__).parent.parent),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            pass_fds=[listener.fileno(), lock.fileno()],
+        )
+    announce(home, address.url, child.pid, stay=stay)
+    return child, address
+
+
+_OURS_ALONE = frozenset(
+    {"PREFECT_API_URL", "PREFECT_API_KEY", "PREFECT_API_AUTH_STRING"}
+    | {"PREFECT_SERVER_API_BASE_PATH", "PREFECT_UI_SERVE_BASE", "PREFECT_SERVER_UI_SERVE_BASE"}
+)
+"""Of the environment: what says which API is used and with which credentials, which is no business of a server, and
+what would move its API away from where the door expects it."""
+
+
+def announce(home: Path, url: str, pid: int, *, stay: bool) -> None:
+    """Write ``server.json`` by rename, readable by this user only. The server removes it when it ends."""
+    part = home / f"server.json.{os.getpid()}.part"
+    with _open_private(part) as file:
+        file.write(json.dumps({"url": url, "pid": pid, "stay": stay}).encode())
+    part.replace(home / "server.json")
+
+
+def wait_until_up(address: ApiAddress, child: subprocess.Popen[bytes] | None) -> None:
+    """Wait until a local server has started; ``child`` when this process started it.
+
+    Raises:
+        NetworkError: it ended, or did not prove itself in time, or had not started within ``START_TIMEOUT``.
+    """
+    home = address.home or Path()
+    deadline = time.monotonic() + START_TIMEOUT
+    while time.monotonic() < deadline:
+        try:
+            # Our own child may take longer to its first word on a busy machine; there is nobody else at its socket.
+            if child is None:
+                found = find(home, wait=True)
+            else:
+                found = address, prove(address.secret or "", address.port, wait=True)
+        except NotProvedError:
+            found = None
+        if found == (address, "ready"):
+            return
+        if (child is not None and child.poll() is not None) or not is_alive(home):
+            break
+        time.sleep(0.05)
+    check_database(home, thoroughly=True)
+    raise NetworkError(
+        "prefect-server", "the embedded Prefect server did not start",
+        context=f"its log: {home / 'server.log'}",
+        hint="free some memory or disk, or name a server of your own with PREFECT_API_URL",
+    )  # fmt: skip

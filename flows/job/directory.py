@@ -1,0 +1,132 @@
+"""A job's directory: ``jobs_dir/<job id>/`` (``4-product.md`` §4). Directories are 0700, files 0600."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import UUID
+
+from flows.engine.results import DamagedResultError, read_result
+from flows.job.record import StepRecord
+from tasks import CATALOGUE
+from tasks.shared.errors import InputError, StorageError, shown
+from tasks.shared.log import logger
+from tasks.validation.places import directory_name
+
+
+@dataclass(frozen=True)
+class JobDirectory:
+    """Paths inside one job's directory."""
+
+    path: Path
+
+    @classmethod
+    def of(cls, jobs_dir: Path, job_id: str) -> JobDirectory:
+        """The directory of a job; ``job_id`` must be a UUID, so it cannot lead elsewhere.
+
+        Raises:
+            InputError: it is no UUID.
+        """
+        try:
+            canonical = str(UUID(job_id))
+        except ValueError:
+            raise InputError(
+                "job-id", "a job id is a UUID, as printed by pipeline start", context=shown(job_id),
+                hint="see: job list CONFIG",
+            ) from None  # fmt: skip
+        return cls(jobs_dir.absolute() / canonical)
+
+    @property
+    def log(self) -> Path:
+        """The full log of all attempts, without payloads."""
+        return self.path / "job.log"
+
+    def create(self) -> None:
+        """Make the directory, private to this user.
+
+        Raises:
+            StorageError: the jobs directory cannot be written.
+        """
+        try:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.path.mkdir(mode=0o700, exist_ok=True)
+            (self.path / ".results").mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise StorageError(
+                "jobs-dir", f"cannot write the jobs directory: {error.strerror}",
+                context=str(self.path.parent), hint="check jobs_dir and its permissions",
+            ) from None  # fmt: skip
+
+    def result_key(self, position: int, name: str) -> str:
+        """Where a step's result is kept, relative to ``jobs_dir``."""
+        return f"{self.path.name}/.results/{position}-{name}.json"
+
+    def has_result(self, position: int, name: str) -> bool:
+        """Whether a step has left a result. A damaged one is told, and is none."""
+        try:
+            return read_result(self.path.parent / self.result_key(position, name)) is not None
+        except DamagedResultError as problem:
+            logger.warning("the stored result of step %d %s is damaged: %s; it is done again", position, name, problem)
+            return False
+
+    def adopt_crtdl(self, source: Path) -> Path:
+        """Keep a byte-for-byte copy of the CRTDL, so that every later step uses one (document 1, procedure 1)."""
+        target = self.path / "crtdl.json"
+        if not target.exists():
+            part = target.with_name("crtdl.json.part")
+            try:
+                content = source.read_bytes()
+                with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+                    file.write(content)
+                    file.flush()
+                    os.fsync(file.fileno())
+                part.replace(target)
+            except OSError as error:
+                raise StorageError(
+                    "crtdl-copy", f"cannot copy the CRTDL: {error.strerror}", context=str(source)
+                ) from None
+        return target
+
+    def reset(self, steps: Sequence[StepRecord], first: int) -> None:
+        """Forget the steps from position ``first`` on: their results and outputs. May be repeated.
+
+        What a kept step names, such as an earlier wait's corrected files, stays.
+        """
+        kept = {folder for step in steps if step.position < first for folder in _folders(step, steps)}
+        for step in steps:
+            if step.position >= first:
+                (self.path.parent / self.result_key(step.position, step.name)).unlink(missing_ok=True)
+                for list_of_files in (self.path / ".results").glob(f"{step.position}-*.ndjson"):
+                    list_of_files.unlink(missing_ok=True)
+                for folder in _folders(step, steps) - kept:
+                    self._remove(folder)
+
+    def _remove(self, folder: str) -> None:
+        target = self.path / folder
+        if target.exists():
+            shutil.rmtree(target)
+
+    def delete(self) -> None:
+        """Remove everything. The lock file goes last, so that a second command keeps seeing the lock."""
+        if not self.path.exists():
+            return
+        for entry in self.path.iterdir():
+            if entry.name == ".lock":
+                continue
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry)
+            else:
+                entry.unlink()
+        shutil.rmtree(self.path)
+
+
+def _folders(step: StepRecord, steps: Sequence[StepRecord]) -> set[str]:
+    """Every directory a step writes, relative to the job's."""
+    kind = CATALOGUE[step.name]
+    writes = kind.writes
+    if step.name == "validation":
+        writes = (directory_name([one.name for one in steps], step.position),)
+    return {folder for folder in (kind.output, *writes, step.directory) if folder}

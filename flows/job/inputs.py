@@ -1,0 +1,183 @@
+"""What a job is started with: the configuration, the CRTDL, the input. Told apart by what they are."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, field_validator
+
+from config import LoadedConfig, load_config
+from config.url_secrets import secret_parameters
+from tasks.shared.errors import InputError
+from tasks.shared.fhir.crtdl import KEYS, LARGEST_FILE
+
+
+class JobInputs(BaseModel):
+    """The parameters of the flow run: paths and plain values, never a secret.
+
+    ``input`` is an absolute directory or a URL. ``overrides`` are ``KEY=VALUE`` as given with ``--set``; literal
+    secrets are refused there, so they may be kept for ``pipeline continue``.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    config: str
+    crtdl: str | None = None
+    input: str | None = None
+    anonymization_config: str | None = None
+    patients: str | None = None
+    overrides: tuple[str, ...] = ()
+
+    @field_validator("crtdl", "input", "anonymization_config", "patients")
+    @classmethod
+    def _empty_is_not_given(cls, value: str | None) -> str | None:
+        """What is left empty in the form of a deployment arrives as an empty text."""
+        return value or None
+
+    @field_validator("overrides")
+    @classmethod
+    def _without_empty_ones(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(filter(None, value))
+
+    def load(self) -> LoadedConfig:
+        """Read the configuration as it is now, with this job's overrides.
+
+        Raises:
+            config.ConfigError: with all findings.
+        """
+        overrides = list(self.overrides)
+        if self.anonymization_config is not None:
+            overrides.append(f"services.pseudonymizer.anonymization_config={json.dumps(self.anonymization_config)}")
+        return load_config(Path(self.config), overrides=overrides)
+
+    def parameters(self) -> dict[str, Any]:
+        """As flow-run parameters."""
+        return self.model_dump(mode="json")
+
+
+def gather(
+    config: str,
+    positional: Sequence[str] = (),
+    *,
+    directory: str | None = None,
+    anonymization_config: str | None = None,
+    patients: str | None = None,
+    overrides: Sequence[str] = (),
+) -> JobInputs:
+    """Make ``JobInputs`` from a command line; relative paths are relative to the working directory.
+
+    Raises:
+        InputError: an argument is neither a CRTDL nor a directory nor a URL, or one kind is given twice.
+    """
+    crtdl: str | None = None
+    if "" in (directory, *positional):
+        # What an unset variable of a shell leaves. As a path it would be the working directory, whatever that holds.
+        raise InputError(
+            "argument-empty", "an empty text is given where a path or a URL is expected",
+            context="--dir" if directory == "" else "INPUT", hint="is a variable of the shell not set?",
+        )  # fmt: skip
+    source = str(Path(directory).absolute()) if directory is not None else None
+    if directory is not None and is_url(directory):
+        raise InputError("dir-is-url", "--dir takes a directory, not a URL", hint="give the URL as INPUT")
+    for argument in positional:
+        kind, value = classify(argument)
+        if kind == "crtdl":
+            if crtdl is not None:
+                raise InputError("two-crtdls", "two CRTDL files are given", hint="give one")
+            crtdl = value
+        else:
+            if source is not None and source != value:
+                raise InputError("two-inputs", "two inputs are given", hint="give one directory or URL, or --dir")
+            source = value
+    return JobInputs(
+        config=str(Path(config).absolute()),
+        crtdl=crtdl,
+        input=source,
+        anonymization_config=_absolute(anonymization_config),
+        patients=_absolute(patients),
+        overrides=tuple(overrides),
+    )
+
+
+def _absolute(path: str | None) -> str | None:
+    return None if path is None else str(Path(path).absolute())
+
+
+def is_url(text: str) -> bool:
+    """Whether the argument is meant as an HTTP URL."""
+    return text.lower().startswith(("http://", "https://"))
+
+
+def classify(argument: str) -> tuple[str, str]:
+    """``("crtdl", path)`` or ``("input", directory or URL)``.
+
+    Raises:
+        InputError: says what was expected and what was found.
+    """
+    if is_url(argument):
+        try:
+            parts = urlsplit(argument)
+        except ValueError:
+            raise InputError(
+                "url-invalid", "INPUT begins like a URL and is none", hint="write it like https://host.example/path"
+            ) from None
+        if parts.username is not None or parts.password is not None:
+            raise InputError(
+                "url-credentials", "a URL with user name or password is not accepted as INPUT",
+                hint="put the URL into services.http_import.urls and its secret part into ${VAR}",
+            )  # fmt: skip
+        secret = [name for name, _ in secret_parameters(argument)]
+        if secret:
+            raise InputError(
+                "url-secret", f"INPUT is a URL with a secret in its query ({', '.join(secret)}); it would be recorded",
+                hint="put the URL into services.http_import.urls, with the secret as ${VAR}",
+            )  # fmt: skip
+        if not parts.hostname:
+            raise InputError(
+                "url-without-host", "INPUT is a URL without a host name",
+                hint="write it like https://host.example/path/Patient.ndjson",
+            )  # fmt: skip
+        return "input", argument
+    path = Path(argument)
+    # os.path, not Path: a directory above that may not be entered is an answer here, no exception.
+    if os.path.isdir(path):  # noqa: PTH112
+        return "input", str(path.absolute())
+    if not os.path.exists(path):  # noqa: PTH110
+        raise InputError(
+            "argument-not-found", "neither a file, a directory nor a URL that can be reached", context=argument,
+            hint="give a CRTDL file (JSON), a directory of NDJSON files, or an http(s) URL",
+        )  # fmt: skip
+    found = _why_no_crtdl(path)
+    if found is None:
+        return "crtdl", str(path.absolute())
+    raise InputError(
+        "not-a-crtdl", f"expected a CRTDL (a JSON object with {' and '.join(KEYS)}), found {found}",
+        context=argument, hint="the input of a run is a directory or a URL; a single data file goes into a directory",
+    )  # fmt: skip
+
+
+def _why_no_crtdl(path: Path) -> str | None:
+    try:
+        found = path.stat()
+        # Before it is opened: the other end of a FIFO may never come, and a device has no end.
+        if not stat.S_ISREG(found.st_mode):
+            return "something that is neither a regular file nor a directory"
+        if found.st_size > LARGEST_FILE:
+            return f"a file of {found.st_size / 1e6:.0f} MB"
+        document = json.loads(path.read_bytes())
+    except OSError as error:
+        return f"a file that cannot be read ({error.strerror})"
+    except (ValueError, RecursionError):
+        return "a file that is no JSON"
+    if not isinstance(document, dict):
+        return f"a JSON {type(document).__name__}"
+    if document.get("resourceType") == "Parameters":
+        return "a FHIR Parameters resource; give the CRTDL itself, not its wrapping"
+    missing = [key for key in KEYS if key not in document]
+    return f"a JSON object without {' and '.join(missing)}" if missing else None

@@ -1,0 +1,488 @@
+"""One job while this process runs it: its lock, directory, logs and record, and how each step is run in it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from config import ConfigError, LoadedConfig, PipelineConfig
+from config.enrichments import enrichment_rules
+from flows.engine.api import Label, PrefectApi
+from flows.job.directory import JobDirectory
+from flows.job.inputs import JobInputs
+from flows.job.lock import JobLock
+from flows.job.record import Approval, ErrorRecord, JobRecord, RecordedHandle, RecordWriter, StepRecord, Waiting, now
+from flows.job.seen import Sight, no_longer
+from flows.job.sources import Source, Sources
+from flows.job.watch import CANCEL, Watcher
+from flows.reports import pages, summary
+from flows.reports.events import Gate, JobEnd, StepEnd, Wait
+from flows.reports.events import Step as StepEvent
+from flows.reports.journal import AnnouncedHandle, Journal
+from flows.reports.presenter import Presenter
+from tasks import Step
+from tasks.extractor import preprocess
+from tasks.extractor.submission import begun
+from tasks.shared.errors import GateError, InputError, SluiceError
+from tasks.shared.files.inventory import Inventory, Recorded, kept_at
+from tasks.shared.log import logger
+from tasks.shared.progress import Progress, RequestStats
+from tasks.shared.step import Corrections, Decision, HandleStore, StepContext
+from tasks.shared.stop import Stop
+from tasks.wait.pause import make_directory, wait_directory
+
+COUNTS = ("files", "resources_in", "resources_out", "bytes_in", "bytes_out", "output", "inventory")
+
+
+@dataclass
+class Job:
+    """A job this process holds the lock of."""
+
+    id: str
+    inputs: JobInputs
+    loaded: LoadedConfig
+    directory: JobDirectory
+    writer: RecordWriter
+    presenter: Presenter
+    journal: Journal
+    stop: Stop = field(default_factory=Stop)
+    crtdl: Path | None = None
+    approvals: dict[int, Approval] = field(default_factory=dict)
+    forms: dict[int, str] = field(default_factory=dict)
+    steps: dict[int, StepRecord] = field(default_factory=dict)
+    seen: dict[int, str] = field(default_factory=dict)
+    """The digest of what was there when a wait was parked."""
+    sight: Sight | None = None
+    there: Inventory = field(default_factory=lambda: Inventory(()))
+    again: tuple[str, ...] = ()
+    until: int | None = None
+    course: summary.Course = field(default_factory=summary.Course)
+
+    @property
+    def config(self) -> PipelineConfig:
+        """The configuration as it is now."""
+        return self.loaded.config
+
+    @property
+    def step_names(self) -> tuple[str, ...]:
+        """The steps of this job, in order."""
+        return tuple(str(name) for name in self.config.pipeline.enabled_steps)
+
+    @property
+    def api(self) -> PrefectApi:
+        """The Prefect API that keeps the record."""
+        return self.writer.api
+
+    @classmethod
+    @contextmanager
+    def opened(cls, job_id: str, inputs: JobInputs, api: PrefectApi, presenter: Presenter) -> Iterator[Job]:
+        """Take the job's lock and open its logs.
+
+        Raises:
+            ConfigError: the configuration is not valid now.
+            JobBusyError: another process runs the job.
+            InputError: ``enabled_steps`` are not what the job was started with.
+        """
+        loaded = inputs.load()
+        config = loaded.config
+        directory = JobDirectory.of(config.jobs_dir, job_id)
+        directory.create()
+        with ExitStack() as stack:
+            stack.enter_context(JobLock(directory.path))
+            stack.enter_context(job_log(directory.log))
+            writer = RecordWriter(api, job_id)
+            record = writer.read()
+            if finish_reset(record, directory, writer):
+                record = writer.read()
+            names = tuple(str(name) for name in config.pipeline.enabled_steps)
+            journal = stack.enter_context(Journal.opened(directory.path, job_id, names))
+            refuse_changed_steps(record, names)
+            job = cls(
+                id=job_id,
+                inputs=inputs,
+                loaded=loaded,
+                directory=directory,
+                writer=writer,
+                presenter=presenter,
+                journal=journal,
+                approvals=dict(record.approvals),
+                forms=dict(record.forms),
+                seen=dict(record.seen),
+                steps={step.position: known_step(step, directory) for step in record.steps},
+                until=record.until,
+            )
+            yield job
+
+    def prepare(self) -> None:
+        """Write what every step may rely on: the record's head and the effective CRTDL."""
+        if self.inputs.crtdl is not None:
+            self.crtdl = self._effective_crtdl(Path(self.inputs.crtdl))
+        for position, name in enumerate(self.step_names, start=1):
+            self.steps.setdefault(position, StepRecord(position=position, name=name))
+        for warning in self.loaded.warnings:
+            logger.warning("%s", warning.render())
+        logger.info("job %s runs in process %d: %s", self.id, os.getpid(), ", ".join(self.step_names))
+        self.writer.set(
+            config=self.inputs.config,
+            directory=str(self.directory.path),
+            steps=",".join(self.step_names),
+            crtdl=str(self.crtdl) if self.crtdl else None,
+            error=None,
+            stopped_by=None,
+            waiting=None,
+            progress=None,
+        )
+
+    def _effective_crtdl(self, source: Path) -> Path:
+        """The CRTDL of every step (document 1, procedure 1): written anew until something of the job rests on it."""
+        if not self.config.pipeline.requires_crtdl:
+            return self.directory.adopt_crtdl(source)
+        kept = preprocess.effective_file(self.directory.path)
+        if kept is not None and (self._rests_on_crtdl() or not os.path.exists(source)):  # noqa: PTH110
+            return kept
+        try:
+            rules = enrichment_rules(self.config.services.crtdl_preprocessing)
+        except ConfigError as error:
+            raise config_error(error) from None
+        path, warnings = preprocess.write_effective(source, self.directory.path, rules)
+        for warning in warnings:
+            logger.warning("%s", warning)
+        return path
+
+    def _rests_on_crtdl(self) -> bool:
+        """Whether a step is complete, or an extraction was submitted or may have been."""
+        complete = any(step.state == "completed" for step in self.steps.values())
+        return complete or begun(self.directory.path) or self.writer.read().extraction.job_id is not None
+
+    def context(self, position: int, step: Step, source: Source | None) -> StepContext:
+        """What the step at ``position`` gets."""
+        approval = self.approvals.get(position)
+        self.course.written[position] = source.lines if source else None
+        handle = AnnouncedHandle(RecordedHandle(self.writer), self.journal.tell) if step.name == "extractor" else None
+        return StepContext(
+            config=self.config,
+            job_id=self.id,
+            job_dir=self.directory.path,
+            position=position,
+            name=step.name,
+            source=source.path if source else None,
+            expected_lines=source.lines if source else None,
+            expected_files=source.files if source else None,
+            recorded=source.recorded if source else None,
+            input=self.inputs.input,
+            crtdl=self.crtdl,
+            patients=Path(self.inputs.patients) if self.inputs.patients else None,
+            handle=handle or HandleStore(),
+            decision=Decision(**approval.model_dump(exclude={"files"})) if approval else None,
+            approved=self.there if approval and step.name == "wait" else None,
+            corrections=self.sight.corrections if self.sight and step.name == "wait" else Corrections.NDJSON,
+            progress=Progress(collector=self.journal.tell),
+            stats=RequestStats(),
+            stop=self.stop,
+        )
+
+    def written(self, position: int, result: dict[str, Any], *, tables: bool) -> Source:
+        """The data that a finished step wrote, as the next one reads it."""
+        step = self.steps[position]
+        kept = kept_at(self.directory.path, position)
+        return Source(
+            path=self.directory.path / str(step.output),
+            lines=result.get("lines_out"),
+            tables=tables,
+            files=step.files,
+            recorded=Recorded(step.name, position, kept, step.inventory) if step.inventory else None,
+        )
+
+    @contextmanager
+    def running(self, context: StepContext) -> Iterator[None]:
+        """Record that the step runs, and watch it."""
+        position = context.position
+        before = self.steps[position]
+        self.journal.at(context.name, position)
+        if before.state != "completed":
+            self.steps[position] = StepRecord(
+                position=position,
+                name=context.name,
+                state="running",
+                started=before.started or now(),
+                directory=before.directory,
+            )
+            self.writer.step(self.steps[position])
+            logger.info("step %d %s begins", position, context.name)
+            self.journal.tell(StepEvent(state="running"))
+        self.presenter.step_started(position, context.name)
+        watcher = Watcher(self.writer, self.stop, self.presenter.progress)
+        with watcher.watching(context.name, position, context.progress):
+            yield
+
+    def finished(self, position: int, result: dict[str, Any]) -> None:
+        """Record a step's result; says it once, also when the step answered from its stored result."""
+        name = self.step_names[position - 1]
+        known = self.steps[position]
+        step = StepRecord(
+            position=position,
+            name=name,
+            state="completed",
+            started=known.started,
+            directory=known.directory,
+            **{key: result.get(key) for key in COUNTS},
+            **result.get("statistics", {}),
+        )
+        if known.state == "completed" and known.inventory:
+            step = step.model_copy(update={"inventory": known.inventory})  # that of the record, not of a file
+        if known.state != "completed":
+            # Before the record: once that says complete, no later run tells it.
+            self.journal.completed(
+                step, warnings=len(result.get("warnings", ())), mode=str(self.config.services.send.send_as)
+            )
+            self.writer.step(step, progress=None)
+            pages.step_table(self.api, self.id, step, result)
+            logger.info("step %d %s is complete: %s", position, name, pages.summary(step))
+            for warning in result.get("warnings", ()):
+                logger.warning("step %d %s: %s", position, name, warning)
+        self.steps[position] = step
+        self.course.results[position] = result
+        self.presenter.step_finished(step, tuple(result.get("warnings", ())), again=known.state == "completed")
+
+    def unfinished(
+        self, position: int, state: StepEnd, *, error: ErrorRecord | None = None, **labels: Label | Waiting | None
+    ) -> None:
+        """Record that a step did not finish, together with other labels."""
+        self._not_complete(position, state, error)
+        also: dict[str, Any] = labels | ({"error": error} if error else {})
+        self.writer.step(self.steps[position], progress=None, **also)
+
+    def _not_complete(self, position: int, state: StepEnd, error: ErrorRecord | None) -> None:
+        step = self.steps[position] = self.steps[position].model_copy(update={"state": state})
+        self.journal.at(step.name, position)
+        self.journal.tell(StepEvent(state=state, error=error.reference if error else None))
+        logger.info("step %d %s: %s", position, step.name, state)
+
+    def failed(self, position: int | None, error: SluiceError) -> None:
+        """Record the error that ends this run of the job."""
+        name = self.step_names[position - 1] if position else None
+        logger.error("%s", error.render())
+        record = ErrorRecord.of(error, step=name)
+        if position:
+            self._not_complete(position, "failed", record)
+        # Told first: it may be the Prefect API that has failed.
+        self.ended("failed", error=record)
+        if position:
+            self.writer.step(self.steps[position], progress=None, error=record)
+        else:
+            self.writer.set(error=record, progress=None)
+
+    def passed_gate(self, position: int, error: GateError | None) -> None:
+        """Tell what the gate behind a validation step did; closed, it ends the job although the step is complete."""
+        details = self.course.results[position]["details"]
+        findings, resources = int(details["findings"]), int(details["resources_with_findings"])
+        self.journal.tell(Gate(state="closed" if error else "open", findings=findings, resources=resources))
+        if error is None:
+            return
+        logger.error("%s", error.render())
+        record = ErrorRecord.of(error, step=self.step_names[position - 1])
+        self.ended("failed", error=record)
+        self.writer.set(error=record, progress=None, until=None)
+
+    def look_away(self) -> None:
+        """Forget what was to be seen at the wait before: it says nothing about the next one."""
+        self.sight, self.there, self.again = None, Inventory(()), ()
+
+    def look(self, position: int, source: Source, sources: Sources) -> None:
+        """Take in what there is to be seen at a wait.
+
+        Raises:
+            StorageError: something cannot be read.
+            Stopped: somebody asked.
+        """
+        leaving = sources.leaving(position)
+        sight = Sight(
+            self.directory.path, position, source.path, wait_directory(source.path),
+            leaving.path if leaving is not None else None, sources.corrections(position),
+        )  # fmt: skip
+        approval = self.approvals.get(position)
+        before = sight.kept(approval.files if approval and approval.files else self.seen.get(position, ""))
+        if before is None and source.recorded is not None:
+            before = source.recorded.load()
+        self.there = sight.take(before.hash_of if before is not None else None, self.stop)
+        self.sight = sight
+
+    def close_again(self, position: int) -> bool:
+        """Whether an approval does not cover what is there now. It counts no more then, and the wait asks again.
+
+        Raises:
+            DataError: corrected files are there that could not be used, by their names alone; files that the approval
+                covers were edited in place.
+        """
+        if self.sight is None:
+            return False
+        self.sight.check()
+        if not (why := no_longer(self.approvals[position], self.sight, self.there)):
+            self.sight.as_left(self.there, self.steps.values())
+            return False
+        self._void(position, why)
+        return True
+
+    def reopen(self, position: int, why: tuple[str, ...]) -> None:
+        """Void the approval of a wait that is complete, and let it ask again. Corrected files stay where they are."""
+        step = self.steps[position]
+        # The result first: with it the wait would let pass whoever comes, and without it, it is not complete.
+        (self.directory.path.parent / self.directory.result_key(position, step.name)).unlink(missing_ok=True)
+        self.steps[position] = StepRecord(position=position, name=step.name, directory=step.directory)
+        self._void(position, why, **{f"step__{position}": self.steps[position]})
+
+    def _void(self, position: int, why: tuple[str, ...], **labels: StepRecord) -> None:
+        logger.warning("step %d wait: the approval counts no more, the job waits again: %s", position, "; ".join(why))
+        # The answer of the form with it: it was for what that form was about.
+        self.writer.set(**{f"approval__{position}": None, f"form__{position}": None}, **labels)
+        del self.approvals[position]
+        self.forms.pop(position, None)
+        self.again = why
+
+    def as_seen(self, waiting: Waiting) -> Waiting:
+        """The wait with what there is to be seen, and why it waits again; for the form, the page and the record."""
+        waiting = waiting.model_copy(update={"again": self.again})
+        return self.sight.shown(waiting, self.there) if self.sight else waiting
+
+    def waits(self, waiting: Waiting, form: str) -> None:
+        """Record where the job waits, before it is parked: from here on it can be decided, whatever becomes of the run.
+
+        The directory for corrected files appears after that, so that whoever sees it finds a job that waits.
+
+        Raises:
+            StorageError: the directory cannot be made.
+        """
+        position, directory = waiting.position, Path(waiting.directory)
+        # The key of the form is kept for each position: the answer is looked for there when the run goes on.
+        self.steps[position] = self.steps[position].model_copy(update={"directory": directory.name})
+        key: dict[str, Any] = {f"form__{position}": form}
+        key[f"seen__{position}"] = self.sight.keep(self.there) if self.sight else None
+        self.unfinished(position, "waiting", waiting=waiting, **key)
+        make_directory(directory)
+        self.journal.tell(Wait(state="asked"))
+        self.ended("waiting", waiting=waiting)
+
+    def decided(self, position: int, approval: Approval) -> None:
+        """Tell a person's decision, in the run that acts on it."""
+        if self.steps[position].state != "completed":
+            self.journal.at("wait", position)
+            self.journal.tell(Wait(state="decided", approved=approval.approved))
+
+    def ended(
+        self,
+        state: JobEnd,
+        *,
+        error: ErrorRecord | None = None,
+        waiting: Waiting | None = None,
+        reason: str | None = None,
+    ) -> None:
+        """Tell how this run ends, and leave the summary. What cannot be written fails no run."""
+        ended = self.journal.ends(state, error=error.reference if error else None, reason=reason)
+        steps = [self.steps[position] for position in sorted(self.steps)]
+        document = summary.Summary(
+            id=self.id,
+            state=state,
+            run=self.journal.run,
+            created=self.journal.created,
+            started=self.journal.began,
+            ended=ended,
+            steps=self.course.steps(steps),
+            reconciliation=self.course.reconciliation(steps),
+            waiting=summary.where(waiting),
+            error=summary.problem(error),
+            inputs=summary.inputs_of(self.inputs),
+            versions=summary.versions(),
+        )
+        summary.write(self.directory.path, document)
+
+    def leave(self, reason: str) -> None:
+        """The last words of a process that ends without waiting for its threads: after a cancel, or by a signal."""
+        self.presenter.close()
+        self.ended("cancelled" if reason == CANCEL else "stopped", reason=reason)
+
+    def lost(self, error: SluiceError) -> None:
+        """The last words of a process whose record has gone away: told in the files of the job, which are safe."""
+        self.presenter.close()
+        logger.error("%s", error.render())
+        self.ended("failed", error=ErrorRecord.of(error))
+
+
+def known_step(step: StepRecord, directory: JobDirectory) -> StepRecord:
+    """A step as recorded; one whose stored result is gone is to be done again, whatever the record says."""
+    if step.state == "completed" and not directory.has_result(step.position, step.name):
+        return StepRecord(position=step.position, name=step.name, directory=step.directory)
+    return step
+
+
+def finish_reset(record: JobRecord, directory: JobDirectory, writer: RecordWriter) -> bool:
+    """Carry out a reset that is in the record: asked for before anything was removed, done however often it takes."""
+    if record.reset is None:
+        return False
+    directory.reset(record.steps, record.reset)
+    cleared = [f"step__{step.position}" for step in record.steps if step.position >= record.reset]
+    writer.set(**dict.fromkeys(cleared), reset=None)
+    return True
+
+
+def job_name(loaded: LoadedConfig) -> str:
+    """The name of a run: project or configuration, and date (``4-product.md`` §5)."""
+    project = loaded.config.services.send.transfer.project_identifier or loaded.path.stem
+    return f"{project} {datetime.now().astimezone():%Y-%m-%d %H:%M}"
+
+
+def refuse_changed_steps(record: JobRecord, names: tuple[str, ...]) -> None:
+    """A job goes on only with the steps it was started with.
+
+    Raises:
+        InputError: names both lists.
+    """
+    if record.step_names and record.step_names != names:
+        raise InputError(
+            "steps-changed", "pipeline.enabled_steps differ from the job's",
+            context=f"job: {', '.join(record.step_names)}; configuration: {', '.join(names)}",
+            hint="restore enabled_steps, or start a new job",
+        )  # fmt: skip
+
+
+def config_error(error: ConfigError) -> InputError:
+    """A configuration's findings as one error, for the record."""
+    first = error.findings[0]
+    more = f" (and {len(error.findings) - 1} more)" if len(error.findings) > 1 else ""
+    return InputError(first.reference, f"{first.message}{more}", context=first.key, hint=first.hint)
+
+
+class _JobLogFormatter(logging.Formatter):
+    """Time in UTC, level, message; one line a record, so that a log cannot be made to lie."""
+
+    converter = staticmethod(time.gmtime)
+
+    def format(self, record: logging.LogRecord) -> str:
+        record.exc_info = None  # a traceback may quote data
+        record.exc_text = None
+        text = super().format(record)
+        return text.replace("\r", "\\r").replace("\n", "\n    ")
+
+
+@contextmanager
+def job_log(path: Path) -> Iterator[None]:
+    """Append everything the pipeline's logger says to ``job.log`` (0600)."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    stream = os.fdopen(descriptor, "a", encoding="utf-8")
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(_JobLogFormatter("%(asctime)sZ %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S"))
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+        stream.close()

@@ -1,0 +1,237 @@
+"""``job delete`` and ``job prune``: removing jobs, what lies in their directory first, their record last.
+
+What lies in a job's directory is data of patients (``docs/operating.md``): it should not stay for ever because nobody
+thought of it. A job that runs, waits, or is still to be taken up by a worker is never pruned. Whatever ends a removal
+in the middle, the next one goes on with it: the record stays until there is nothing left of the data.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from uuid import UUID
+
+from config import load_config
+from flows.job.directory import JobDirectory
+from flows.job.lease import Lease, LeaseTakenError, lease_api
+from flows.job.lock import JobBusyError, JobLock
+from flows.job.record import JobRecord, JobState
+from flows.job.session import Session, dump, has_any_job, opened
+from flows.job.watch import human_bytes
+from flows.output import say
+from tasks.shared.errors import StorageError
+
+PRUNED = frozenset({JobState.COMPLETED, JobState.CANCELLED, JobState.FAILED, JobState.STOPPED, JobState.INTERRUPTED})
+"""States in which a job may be old. Waiting, running and pending jobs are somebody's work in progress."""
+
+LOCK = ".lock"
+
+
+def delete(config: str, job_id: str, overrides: Sequence[str]) -> int:
+    """Remove a job's directory and record; also a directory that lost its record. Refused while the job runs.
+
+    Raises:
+        InputError: there is no such job.
+        JobBusyError: it runs, here or on another machine.
+        StorageError: something in its directory cannot be removed; the record stays.
+    """
+    with opened(load_config(Path(config), overrides=overrides)) as session:
+        directory = JobDirectory.of(session.jobs_dir, job_id)
+        job_id = directory.path.name
+        recorded = session.api.read_run(job_id) is not None or not directory.path.is_dir()
+        if recorded:
+            session.job(job_id)
+        with held(session, directory):
+            _remove(session, directory)
+        directory.delete()
+        say(
+            f"job {job_id} is deleted"
+            if recorded
+            else f"the directory of job {job_id}, which has no record, is deleted"
+        )
+    return 0
+
+
+def prune(config: str, older_than: timedelta, overrides: Sequence[str], *, dry_run: bool, as_json: bool) -> int:
+    """Remove every job that nothing happened to for longer than ``older_than``; says which and how large they are.
+
+    Directories without a record are told of and left alone: their record may be at another Prefect API. 1 when
+    something could not be removed, which the next call tries again.
+    """
+    loaded = load_config(Path(config), overrides=overrides)
+    gone: list[dict[str, object]] = []
+    failed = False
+    if has_any_job(loaded):
+        before = datetime.now(UTC) - older_than
+        with opened(loaded) as session:
+            records = session.jobs()
+            old = [record for record in records if _old(record, before)]
+            _refuse_empty(session, old)
+            for record in old:
+                directory = JobDirectory.of(session.jobs_dir, record.id)
+                size = _size(directory.path)
+                try:
+                    if not (dry_run or _pruned(session, directory, before)):
+                        continue
+                except StorageError as error:
+                    failed = True
+                    say(error.render(), err=True)
+                    continue
+                gone.append({"id": record.id, "state": record.state.value, "updated": record.updated, "bytes": size})
+                if not as_json:
+                    say(f"job {record.id}  {record.state}  {human_bytes(size)}")
+            _tell_of_unrecorded(session, (record.id for record in records), before, dry_run=dry_run)
+    total = sum(int(str(job["bytes"])) for job in gone)
+    if as_json:
+        say(dump(gone))
+    else:
+        say(f"{len(gone)} jobs, {human_bytes(total)} {'would be' if dry_run else 'are'} deleted")
+    return 1 if failed else 0
+
+
+def _old(record: JobRecord, before: datetime) -> bool:
+    updated = record.updated or record.created
+    return record.state in PRUNED and updated is not None and datetime.fromisoformat(updated) < before
+
+
+def _refuse_empty(session: Session, old: Iterable[JobRecord]) -> None:
+    """A file system that is not mounted looks like jobs without directories: their records must outlive that.
+
+    Raises:
+        StorageError: records name directories, and there is not one directory of a job.
+    """
+    if any(record.directory for record in old) and not any(_job_directories(session.jobs_dir)):
+        raise StorageError(
+            "jobs-dir-empty", "the jobs directory has no directory of a job, but there are records of jobs in it",
+            context=str(session.jobs_dir),
+            hint="is its file system mounted? If the directories are gone for good, remove each job with job delete",
+        )  # fmt: skip
+
+
+def _pruned(session: Session, directory: JobDirectory, before: datetime) -> bool:
+    """Remove one job; False when somebody has taken it up, or removed it, since it was listed."""
+    try:
+        with held(session, directory):
+            # As it is now that nobody else can change it; the lock this process holds does not make it running.
+            run = session.api.read_run(directory.path.name)
+            if run is None or not _old(JobRecord.of(run), before):
+                return False
+            _remove(session, directory)
+    except JobBusyError:
+        return False
+    directory.delete()
+    return True
+
+
+@contextmanager
+def held(session: Session, directory: JobDirectory) -> Iterator[None]:
+    """Keep everybody else from a job: by its lock, and where it has no directory by the lease alone.
+
+    Raises:
+        JobBusyError: somebody else has it.
+    """
+    job = directory.path.name
+    if directory.path.is_dir():
+        try:
+            lock = JobLock(directory.path).acquire()
+        except FileNotFoundError:
+            raise JobBusyError("job-busy", "the job is being deleted by another process", context=job) from None
+        try:
+            yield
+        finally:
+            lock.release()
+        return
+    address = lease_api(session.jobs_dir)
+    if address is None:
+        yield  # the API is this machine's alone, and here the job has nothing that could be locked
+        return
+    lease = Lease(address, job)
+    try:
+        lease.acquire()
+    except LeaseTakenError:
+        raise JobBusyError(
+            "job-busy", "the job is being run by another process (on another machine)", context=job,
+            hint="wait for it; after a crash of its machine try again in a minute",
+        ) from None  # fmt: skip
+    try:
+        yield
+    finally:
+        lease.release()
+
+
+def _remove(session: Session, directory: JobDirectory) -> None:
+    """Remove what lies in the directory, then the record. The lock file is still in use: it goes when it is not.
+
+    NFS keeps a file that is open under another name, in the same directory, which then cannot be removed.
+
+    Raises:
+        StorageError: something cannot be removed.
+    """
+    try:
+        for entry in list(directory.path.iterdir()) if directory.path.is_dir() else ():
+            if entry.name == LOCK:
+                continue
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry)
+            else:
+                entry.unlink()
+    except OSError as error:
+        raise StorageError(
+            "job-delete", f"the job's directory cannot be removed: {error.strerror}",
+            context=str(error.filename or directory.path),
+            hint="let the user who runs the jobs delete them; what is left is removed by the next job prune or delete",
+        ) from None  # fmt: skip
+    session.api.delete_run(directory.path.name)
+
+
+def _tell_of_unrecorded(session: Session, known: Iterable[str], before: datetime, *, dry_run: bool) -> None:
+    """Directories of jobs that this Prefect API does not know: told of, since they hold data that nobody sees.
+
+    One with nothing but its lock is the rest of a removal that was killed, and goes.
+    """
+    ids = set(known)
+    for path in _job_directories(session.jobs_dir):
+        if path.name in ids or session.api.read_run(path.name) is not None:
+            continue
+        try:
+            rest = {entry.name for entry in path.iterdir()} <= {LOCK}
+            if rest and not dry_run:
+                with held(session, JobDirectory(path)):
+                    pass
+                JobDirectory(path).delete()
+            elif not rest and datetime.fromtimestamp(path.stat().st_mtime, UTC) < before:
+                size = human_bytes(_size(path))
+                say(f"warning: {path} has no record at this Prefect API and is left alone, {size}", err=True)
+                say(f"hint: job delete CONFIG {path.name}", err=True)
+        except (FileNotFoundError, JobBusyError):
+            continue  # somebody else is at it
+
+
+def _job_directories(jobs_dir: Path) -> Iterator[Path]:
+    """The directories in ``jobs_dir`` whose name is a job id."""
+    try:
+        entries = sorted(jobs_dir.iterdir())
+    except FileNotFoundError:
+        return
+    for path in entries:
+        try:
+            if str(UUID(path.name)) == path.name and path.is_dir():
+                yield path
+        except ValueError:
+            continue
+
+
+def _size(directory: Path) -> int:
+    """Bytes of a job's files; one that vanishes meanwhile counts as nothing."""
+    size = 0
+    for place, _, names in os.walk(directory):
+        for name in names:
+            try:
+                size += os.lstat(os.path.join(place, name)).st_size  # noqa: PTH118 - os.walk gives text
+            except FileNotFoundError:
+                continue
+    return size

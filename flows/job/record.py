@@ -1,0 +1,451 @@
+"""The job record: what the program writes into the labels of the flow run and reads back.
+
+``4-product.md`` §4: a flow run is a job; labels ``job.*`` are what the program reads back, artifacts are what a person
+reads. A label is durable when the call that sets it returns, and is set before the thing it guards. Structured values
+are JSON text in one label, so that they change together. Nothing here is a payload, a secret or a person's identifier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from flows.engine.api import Json, Label, PrefectApi
+from flows.job.lock import is_held, last_taken
+from tasks.shared.errors import SluiceError
+from tasks.shared.step import Corrections, Handle, HandleStore
+
+TAKEN_UP = timedelta(minutes=10)
+"""How long a run may be Pending in Prefect: a worker has taken it up and starts it. After that its machine is gone."""
+
+
+IN_THE_UI = "Prefect UI or API"
+"""Who decided, in records of versions whose form did not ask for a name."""
+
+
+HANDOVER = timedelta(seconds=10)
+"""How long a worker's run may be Running without the lock: until it takes it, and from giving it back to its end."""
+
+
+class JobState(StrEnum):
+    """The states a job is shown in (``4-product.md`` §4)."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    WAITING = "waiting"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    STOPPED = "stopped"
+    INTERRUPTED = "interrupted"
+    CANCELLED = "cancelled"
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class StepRecord(_Frozen):
+    """One step instance. Sizes in bytes, times in seconds; ``None`` where it does not apply or is not known yet.
+
+    ``output`` is the directory with the step's data, ``directory`` a wait's place for corrected files; both relative.
+    ``inventory`` is the digest over the files in ``output`` as the step left them.
+    """
+
+    position: int
+    name: str
+    state: Literal["pending", "running", "waiting", "completed", "failed", "stopped"] = "pending"
+    files: int | None = None
+    resources_in: int | None = None
+    resources_out: int | None = None
+    bytes_in: int | None = None
+    bytes_out: int | None = None
+    seconds: float | None = None
+    requests: int | None = None
+    retries: int | None = None
+    p50: float | None = None
+    p95: float | None = None
+    output: str | None = None
+    inventory: str | None = None
+    directory: str | None = None
+    started: str | None = None
+
+
+class Approval(_Frozen):
+    """A person's decision at a ``wait``: kept with who, when and where, as ``pipeline status --json`` shows it.
+
+    ``files`` is the digest of what it was made on. Records of earlier versions have ``who`` for ``by``, and do not say
+    where, nor on what.
+    """
+
+    approved: bool
+    files: str = ""
+    by: str = ""
+    when: str = ""
+    comment: str = ""
+    where: Literal["cli", "ui"] = "cli"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_an_earlier_version(cls, kept: Any) -> Any:
+        if isinstance(kept, dict) and "who" in kept:
+            kept = kept | {"by": kept["who"], "where": "ui" if kept["who"] == IN_THE_UI else "cli"}
+        return kept
+
+    def told(self, shown: Callable[[str], str]) -> str:
+        """The decision in words; what a person wrote is put through ``shown``, the escaping of the outlet."""
+        verb = "approved" if self.approved else "rejected"
+        place = "in the Prefect UI or through its API" if self.where == "ui" else "on the command line"
+        comment = f": {shown(self.comment)}" if self.comment else ""
+        return f"{verb} by {shown(self.by) or 'a person'} {place} at {self.when}{comment}"
+
+
+APPROVAL_KEYS = ("approved", "by", "when", "comment", "where")
+"""What ``pipeline status --json`` shows of a decision, with its position (``4-product.md`` §2)."""
+
+
+class Waiting(_Frozen):
+    """Where a job waits and for what.
+
+    ``reads`` is the directory that the next step read if it went on as it was parked, ``files`` what is there, a line
+    each for a person. ``leaves`` is what ``send`` will read, unless corrections take its place; ``None`` when a step
+    before it makes other data. ``corrections`` says which corrected files can be taken, ``again`` why an approval that
+    was given does not count any more, a line each.
+    """
+
+    position: int
+    step: str
+    directory: str
+    looked_at: str
+    since: str
+    reads: str | None = None
+    files: tuple[str, ...] = ()
+    leaves: str | None = None
+    corrections: Corrections = Corrections.NDJSON
+    again: tuple[str, ...] = ()
+
+
+class ErrorRecord(_Frozen):
+    """The last error, as ``pipeline status`` shows it."""
+
+    reference: str
+    message: str
+    context: str | None = None
+    hint: str | None = None
+    transient: bool = False
+    exit_code: int = 1
+    step: str | None = None
+
+    @classmethod
+    def of(cls, error: SluiceError, step: str | None = None) -> ErrorRecord:
+        """The record of one error."""
+        return cls(
+            reference=error.reference,
+            message=error.message,
+            context=error.context,
+            hint=error.hint,
+            transient=error.transient,
+            exit_code=error.exit_code,
+            step=step,
+        )
+
+
+class ProgressRecord(_Frozen):
+    """Progress of the running step; ``fraction`` is 0…1."""
+
+    fraction: float | None = None
+    eta_seconds: float | None = None
+    message: str | None = None
+
+
+class Extraction(_Frozen):
+    """The handle of the extraction job (document 1, "Job data")."""
+
+    status_url: str | None = None
+    job_id: str | None = None
+
+
+class JobRecord(_Frozen):
+    """A job as its record tells it."""
+
+    id: str
+    name: str
+    state: JobState
+    created: str | None = None
+    updated: str | None = None
+    config: str | None = None
+    directory: str | None = None
+    crtdl: str | None = None
+    step_names: tuple[str, ...] = ()
+    steps: tuple[StepRecord, ...] = ()
+    approvals: dict[int, Approval] = Field(default_factory=dict)
+    forms: dict[int, str] = Field(default_factory=dict)
+    seen: dict[int, str] = Field(default_factory=dict)
+    """The digest of what was there when a wait was parked."""
+    waiting: Waiting | None = None
+    error: ErrorRecord | None = None
+    progress: ProgressRecord | None = None
+    extraction: Extraction = Extraction()
+    stopped_by: str | None = None
+    until: int | None = None
+    reset: int | None = None
+    parameters: dict[str, Any] = Field(default_factory=dict)
+    has_deployment: bool = False
+
+    @classmethod
+    def of(cls, run: Json) -> JobRecord:
+        """Read the record out of a flow run as the API returns it."""
+        labels: dict[str, Any] = run.get("labels") or {}
+        parameters: dict[str, Any] = run.get("parameters") or {}
+        names = tuple(str(labels["job.steps"]).split(",")) if labels.get("job.steps") else ()
+        steps = tuple(
+            _parse(StepRecord, labels.get(f"job.step.{position}")) or StepRecord(position=position, name=name)
+            for position, name in enumerate(names, start=1)
+        )
+        approvals = {
+            position: approval
+            for position in range(1, len(names) + 1)
+            if (approval := _parse(Approval, labels.get(f"job.approval.{position}")))
+        }
+        forms = {p: str(form) for p in range(1, len(names) + 1) if (form := labels.get(f"job.form.{p}"))}
+        seen = {p: str(digest) for p in range(1, len(names) + 1) if (digest := labels.get(f"job.seen.{p}"))}
+        directory = labels.get("job.directory") or None
+        waiting = _parse(Waiting, labels.get("job.waiting"))
+        state = job_state(run, directory)
+        if (
+            state is JobState.INTERRUPTED
+            and waiting
+            and waiting.position not in approvals
+            and steps[waiting.position - 1 :][:1]
+            and (steps[waiting.position - 1].state == "waiting")
+        ):
+            # Not parked, or not any more: killed before it was, or resumed with or without an answer while no worker
+            # would go on. ``continue`` does.
+            state = JobState.WAITING
+        return cls(
+            id=run["id"],
+            name=run.get("name") or "",
+            state=state,
+            created=run.get("created"),
+            updated=run.get("updated"),
+            config=labels.get("job.config") or parameters.get("config"),
+            directory=directory,
+            crtdl=labels.get("job.crtdl") or None,
+            step_names=names,
+            steps=steps,
+            approvals=approvals,
+            forms=forms,
+            seen=seen,
+            waiting=waiting,
+            error=_parse(ErrorRecord, labels.get("job.error")),
+            progress=_parse(ProgressRecord, labels.get("job.progress")) if state is JobState.RUNNING else None,
+            extraction=Extraction(
+                status_url=labels.get("job.extraction.status_url") or None,
+                job_id=labels.get("job.extraction.job_id") or None,
+            ),
+            stopped_by=labels.get("job.stopped_by") or None,
+            until=labels.get("job.until") or None,
+            reset=labels.get("job.reset") or None,
+            parameters=parameters,
+            has_deployment=bool(run.get("deployment_id")),
+        )
+
+    def step(self, position: int) -> StepRecord:
+        """The record of the step at ``position`` (from 1)."""
+        return self.steps[position - 1]
+
+    @property
+    def done(self) -> bool:
+        """Whether the job is complete, and nobody has asked for a step again."""
+        return self.state is JobState.COMPLETED and self.reset is None
+
+    @property
+    def undecided(self) -> Waiting | None:
+        """The wait that needs a decision now: the job stands there, and nobody has decided."""
+        waiting = self.waiting if self.state is JobState.WAITING else None
+        return waiting if waiting and waiting.position not in self.approvals else None
+
+    @property
+    def current_step(self) -> str | None:
+        """The step that runs, waits or failed; after that the next one to do."""
+        for step in self.steps:
+            if step.state != "completed":
+                return step.name
+        return None
+
+    @property
+    def files(self) -> int | None:
+        """Data files of the last step that finished."""
+        done = [step.files for step in self.steps if step.state == "completed" and step.files is not None]
+        return done[-1] if done else None
+
+    def status(self) -> Json:
+        """What ``pipeline status --json`` prints. Keys are never left out (``4-product.md`` §2)."""
+        step_keys = (
+            "position",
+            "name",
+            "state",
+            "files",
+            "resources_in",
+            "resources_out",
+            "bytes_in",
+            "bytes_out",
+            "seconds",
+        )
+        waiting = self.waiting if self.state is JobState.WAITING else None
+        error = self.error if self.state in {JobState.FAILED, JobState.CANCELLED} else None
+        progress = self.progress or ProgressRecord()
+        return {
+            "id": self.id,
+            "state": self.state.value,
+            "step": None if self.state is JobState.COMPLETED else self.current_step,
+            "created": self.created,
+            "updated": self.updated,
+            "config": self.config,
+            "crtdl": self.crtdl,
+            "extraction": self.extraction.model_dump(),
+            "steps": [step.model_dump(include=set(step_keys)) for step in self.steps],
+            "progress": progress.model_dump(),
+            "waiting": {"step": waiting.step, "directory": waiting.directory} if waiting else None,
+            "error": error.model_dump(include={"reference", "message", "hint", "transient"}) if error else None,
+            "approvals": [
+                {"position": position}
+                | {key: None if (value := getattr(approval, key)) == "" else value for key in APPROVAL_KEYS}
+                for position, approval in sorted(self.approvals.items())
+            ],
+        }
+
+    def row(self) -> Json:
+        """What ``job list --json`` prints for this job."""
+        return {
+            "id": self.id,
+            "state": self.state.value,
+            "step": None if self.state is JobState.COMPLETED else self.current_step,
+            "files": self.files,
+            "created": self.created,
+        }
+
+
+_M = TypeVar("_M", bound=BaseModel)
+
+
+def _parse(model: type[_M], text: Any) -> _M | None:
+    if not isinstance(text, str) or not text:
+        return None
+    try:
+        return model.model_validate_json(text)
+    except ValidationError:
+        return None
+
+
+def job_state(run: Json, directory: str | None) -> JobState:
+    """The state a job is shown in. A run recorded as running that nobody holds the lock of is ``interrupted``."""
+    kind, name = run.get("state_type"), run.get("state_name")
+    held = directory is not None and is_held(Path(directory))
+    match kind:
+        case "COMPLETED":
+            return JobState.COMPLETED
+        case "FAILED":
+            return JobState.FAILED
+        case "CANCELLED":
+            return JobState.CANCELLED
+        case "PAUSED":
+            return JobState.WAITING
+        case "CRASHED" if name == "Stopped":
+            return JobState.STOPPED
+        case "CRASHED" | "RUNNING":  # a worker may report the end of a run that another machine goes on with
+            return JobState.RUNNING if held or _handing_over(run, directory) else JobState.INTERRUPTED
+        case "CANCELLING":
+            return JobState.RUNNING if held else JobState.CANCELLED
+    if held:
+        return JobState.RUNNING
+    # Only a deployment's worker would take a run up; a command that created one and is gone left it interrupted.
+    if not run.get("deployment_id") or (kind == "PENDING" and _since(run) > TAKEN_UP):
+        return JobState.INTERRUPTED
+    return JobState.PENDING
+
+
+def _handing_over(run: Json, directory: str | None) -> bool:
+    """Whether a worker's run is about to take its job's lock, or has just given it back; one that died had it."""
+    if run.get("state_type") != "RUNNING" or not run.get("deployment_id"):
+        return False  # a command takes the lock first, and gives it back last
+    for_so_long = _since(run)
+    given_back, when = last_taken(Path(directory)) if directory is not None else (True, None)
+    ago = for_so_long if when is None else datetime.now(UTC) - when
+    if not given_back and ago <= for_so_long:
+        return False
+    return min(ago, for_so_long) < HANDOVER
+
+
+def _since(run: Json) -> timedelta:
+    """For how long a run has been in its state; clocks may differ by seconds."""
+    state: Json = run.get("state") or {}
+    stamp = state.get("timestamp")
+    return datetime.now(UTC) - datetime.fromisoformat(str(stamp)) if stamp else timedelta(0)
+
+
+def now() -> str:
+    """This moment in UTC, as the record writes times."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+class RecordWriter:
+    """Writes one job's labels. Every method is durable when it returns."""
+
+    def __init__(self, api: PrefectApi, job_id: str) -> None:
+        self.api = api
+        self.job_id = job_id
+
+    def read(self) -> JobRecord:
+        """The record as it is now.
+
+        Raises:
+            LookupError: the run is gone.
+        """
+        run = self.api.read_run(self.job_id)
+        if run is None:
+            raise LookupError(self.job_id)
+        return JobRecord.of(run)
+
+    def set(self, **labels: Label | BaseModel | None) -> None:
+        """Set labels ``job.<name>``; ``__`` in a name stands for a dot; ``None`` clears."""
+        self.api.set_labels(
+            self.job_id,
+            {f"job.{name.replace('__', '.')}": _label(value) for name, value in labels.items()},
+        )
+
+    def step(self, step: StepRecord, **also: Label | BaseModel | None) -> None:
+        """Record a step's state and counts, together with other labels."""
+        self.set(**{f"step__{step.position}": step}, **also)
+
+    def approve(self, position: int, approval: Approval) -> None:
+        """Keep a decision. It holds for this position for as long as the files are those that it was made on."""
+        self.set(**{f"approval__{position}": approval})
+
+
+class RecordedHandle(HandleStore):
+    """The extraction handle in the job record: durable when ``save`` returns."""
+
+    def __init__(self, writer: RecordWriter) -> None:
+        extraction = writer.read().extraction
+        known = extraction.status_url and extraction.job_id
+        super().__init__(Handle(extraction.status_url or "", extraction.job_id or "") if known else None)
+        self._writer = writer
+
+    def save(self, handle: Handle | None) -> None:
+        """Write the handle into the labels ``job.extraction.*``, or clear them."""
+        self._writer.set(
+            extraction__status_url=handle.status_url if handle else None,
+            extraction__job_id=handle.job_id if handle else None,
+        )
+        super().save(handle)
+
+
+def _label(value: Label | BaseModel | None) -> Label:
+    if value is None:
+        return ""
+    return value.model_dump_json() if isinstance(value, BaseModel) else value

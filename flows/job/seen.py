@@ -1,0 +1,185 @@
+"""What a person who decides at a ``wait`` has before her, and whether it is still what she decided on.
+
+``4-product.md`` §2: "An approval is for what was seen: it names the hashes of the files." The label ``job.seen.<n>``
+holds the digest of what was there when the job was parked, which is what the form in the Prefect UI is about; an
+approval holds that of what was there when it was given. The run that goes on compares: what changed, appeared or
+vanished in between closes the gate again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from flows.job.record import Approval, JobRecord, StepRecord, Waiting
+from flows.job.watch import human_bytes
+from flows.output import say
+from tasks.shared.errors import DataError
+from tasks.shared.files.data_directory import as_shown, finished_files
+from tasks.shared.files.inventory import Inventory, Known, differences, kept_at, load, take
+from tasks.shared.files.part_file import storage_error
+from tasks.shared.step import Corrections
+from tasks.shared.stop import Stop
+from tasks.wait.pause import corrected_files
+
+_WORTH_A_WORD = 256_000_000
+"""Bytes that a person may have to wait for."""
+
+OF_AN_EARLIER_VERSION = "the decision does not say for which files it was"
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What there is to be seen at the wait at ``position``.
+
+    What it looks at, the directory for corrections, what leaves (with a direct load behind flattening not what it looks
+    at), and which corrections it can take.
+    """
+
+    job_dir: Path
+    position: int
+    looked_at: Path
+    directory: Path
+    leaves: Path | None = None
+    corrections: Corrections = Corrections.NDJSON
+
+    @classmethod
+    def of(cls, job_dir: Path, waiting: Waiting) -> Sight:
+        """Where the record says that a job waits."""
+        looked_at, directory = job_dir / Path(waiting.looked_at).name, job_dir / Path(waiting.directory).name
+        leaves = job_dir / Path(waiting.leaves).name if waiting.leaves else None
+        return cls(job_dir, waiting.position, looked_at, directory, leaves, waiting.corrections)
+
+    def check(self) -> None:
+        """The corrected files can be used, by their names. Raises ``DataError`` and ``StorageError``."""
+        if self.directory.is_dir():
+            corrected_files(self.directory, self.corrections)
+
+    def read(self, there: Inventory) -> Path:
+        """The directory that would be read if the job went on with what is there."""
+        if self.corrections is not Corrections.NOT_SENT and there.below(self.directory.name).entries:
+            return self.directory
+        return self.leaves or self.looked_at
+
+    def as_left(self, there: Inventory, steps: Iterable[StepRecord]) -> None:
+        """What would be read is as the step that wrote it left it, or lies in the directory for corrections.
+
+        Raises:
+            DataError: ``edited-in-place``: ``send`` would refuse it after the decision.
+        """
+        place = self.read(there)
+        wrote = [step for step in steps if step.position < self.position and step.output == place.name]
+        if place == self.directory or not wrote or not (digest := wrote[-1].inventory):
+            return
+        now = there.below(place.name)
+        if now.digest == digest:
+            return
+        before = load(kept_at(self.job_dir, wrote[-1].position), digest)
+        listed = differences(before, now) if before is not None else [str(place)]
+        raise DataError(
+            "edited-in-place",
+            f"{place.name}/ is not as step {wrote[-1].position}, {wrote[-1].name}, left it, so it cannot be approved",
+            context="\n  ".join(listed),
+            hint="put the files back as they were, then continue the job: corrected files, all of them, go into the "
+            "wait directory",
+        )
+
+    def take(self, known: Known | None, stop: Stop) -> Inventory:
+        """The files that are there now. Raises ``StorageError`` and ``Stopped``."""
+        return take(self.job_dir, self._folders, stop=stop, known=known)
+
+    def keep(self, inventory: Inventory) -> str:
+        """Keep what was seen, for the words about what changed since; its digest. Raises ``StorageError``."""
+        inventory.save(self._kept)
+        return inventory.digest
+
+    def kept(self, digest: str) -> Inventory | None:
+        """What was seen under this digest, if it is still known."""
+        return load(self._kept, digest)
+
+    def shown(self, waiting: Waiting, there: Inventory) -> Waiting:
+        """The wait with what would be read if it went on now, for a person: the first twenty files."""
+        place = self.read(there)
+        found = there.below(place.name).entries
+        files = tuple(as_shown(f"{entry.name.partition('/')[2]}, {human_bytes(entry.size)}" for entry in found))
+        leaves = str(self.leaves) if self.leaves else None
+        return waiting.model_copy(
+            update={"reads": str(place), "files": files, "leaves": leaves, "corrections": self.corrections}
+        )
+
+    @property
+    def bytes(self) -> int:
+        """How much there is to read at most. Raises ``StorageError``."""
+        try:
+            return sum(path.stat().st_size for folder in self._folders for path in finished_files(folder))
+        except OSError as error:
+            raise storage_error(error, self.looked_at) from None
+
+    @property
+    def _folders(self) -> list[Path]:
+        return [self.looked_at, self.directory, *([self.leaves] if self.leaves else [])]
+
+    @property
+    def _kept(self) -> Path:
+        return self.job_dir / ".results" / f"{self.position}-seen.ndjson"
+
+
+def no_longer(approval: Approval, sight: Sight, now: Inventory) -> tuple[str, ...]:
+    """Why an approval does not cover what is there now, a line each for a person; nothing when it does."""
+    if approval.files == now.digest:
+        return ()
+    if not approval.files:
+        return (OF_AN_EARLIER_VERSION,)
+    before = sight.kept(approval.files)
+    return tuple(differences(before, now)) if before is not None else ("the files are not those that it was for",)
+
+
+def at_decision(job_dir: Path, record: JobRecord, waiting: Waiting) -> str:
+    """The digest of what is there at this moment, for an approval that is about to be given.
+
+    Raises:
+        DataError: corrected files could not be used, by their names alone, or files were edited in place: nothing is
+            decided.
+        StorageError: something cannot be read.
+    """
+    sight = Sight.of(job_dir, waiting)
+    sight.check()
+    if (size := sight.bytes) > _WORTH_A_WORD:
+        say(f"reading the files that the decision is for, {human_bytes(size)} at most", err=True)
+    before = sight.kept(record.seen.get(waiting.position, ""))
+    there = sight.take(before.hash_of if before is not None else None, Stop())
+    sight.as_left(there, record.steps)
+    return sight.keep(there)
+
+
+def reader(waiting: Waiting) -> str:
+    """Who reads the files of a wait."""
+    return "send" if waiting.leaves else "the next step"
+
+
+def told(waiting: Waiting) -> list[str]:
+    """What a person must know beside where to look: why the job waits again, and which files are read, or leave."""
+    lines = ["  it waits again: what is there is not what was approved"] if waiting.again else []
+    lines += [f"    {line}" for line in waiting.again]
+    if waiting.reads:
+        which = "the corrected files" if waiting.reads == waiting.directory else "these files"
+        lines += [f"  {reader(waiting)} will read {which} in {waiting.reads}"]
+        lines += [f"    {file}" for file in waiting.files]
+    return lines
+
+
+def to_be_read(waiting: Waiting) -> tuple[Path, list[Path]]:
+    """The directory that would be read if the job went on now, and the files in it."""
+    directory = Path(waiting.directory)
+    corrected = [] if waiting.corrections is Corrections.NOT_SENT else list(finished_files(directory))
+    place = directory if corrected else Path(waiting.leaves or waiting.looked_at)
+    return place, corrected or list(finished_files(place))
+
+
+def correction_words(waiting: Waiting) -> str:
+    """Where corrected files go, and which."""
+    if waiting.corrections is Corrections.NOT_SENT:
+        return f"  tables in {waiting.directory} would not be sent: correct the NDJSON at a wait in front of flattening"
+    kind = "tables" if waiting.corrections is Corrections.TABLES else "files"
+    return f"  corrected {kind} go into {waiting.directory}"

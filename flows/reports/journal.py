@@ -1,0 +1,181 @@
+"""The journal of one run of a job: what its flow and its steps tell goes into ``events.ndjson`` and the trace.
+
+Steps tell through their ``Progress``; retries are taken from the lines of the logger ``sluice.http``, so that the
+client of every service needs to know of nothing else.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+from config import ConfigError
+from flows.job.record import StepRecord
+from flows.reports.event_file import EventLog
+from flows.reports.events import Entry, Export, Head, Job, JobEnd, KickOff, Step
+from flows.reports.trace import Trace
+from tasks.shared.errors import SluiceError
+from tasks.shared.events import Event, RequestRetry, Status
+from tasks.shared.step import Handle, HandleStore
+
+RETRIES = "sluice.http"
+"""The logger whose lines about retries become events."""
+
+
+def utc_now() -> datetime:
+    """This moment."""
+    return datetime.now(UTC)
+
+
+def timestamp(moment: datetime) -> str:
+    """A moment in UTC as events and summaries write it: ISO 8601, milliseconds."""
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+class Journal:
+    """Takes the events of one run, in any thread, and says which run and which step they belong to.
+
+    ``run`` counts from 1; ``created`` and ``began`` are when the job and this run of it began. With ``goes_on`` what is
+    told belongs to the run and the step that the log ends with.
+    """
+
+    def __init__(
+        self, job: str, log: EventLog, trace: Trace, *, clock: Callable[[], datetime] = utc_now, goes_on: bool = False
+    ) -> None:
+        self._job = job
+        self._log = log
+        self._trace = trace
+        self._clock = clock
+        self._lock = threading.Lock()
+        last = log.last.head if log.last else None
+        self._step = (last.step, last.position) if last and goes_on else (None, None)
+        self._ended = False
+        self._latest = last.time if last and goes_on else ""
+        self.run = (last.run if last else 0) + (not goes_on)
+        self.began = self.now()
+        self.created = log.first.head.time if log.first else self.began
+
+    @classmethod
+    @contextmanager
+    def opened(cls, directory: Path, job: str, steps: tuple[str, ...]) -> Iterator[Journal]:
+        """Keep the journal of a run of ``steps`` from here on; when the context is left without an end, it tells one.
+
+        Raises:
+            StorageError: the log cannot be opened.
+        """
+        with EventLog(directory) as log:
+            journal = cls(job, log, Trace())
+            journal.begins(steps, first=log.last is None)
+            retries = _Retries(journal.tell)
+            logging.getLogger(RETRIES).addHandler(retries)
+            try:
+                yield journal
+            except BaseException as left:
+                journal.left(left)
+                raise
+            finally:
+                logging.getLogger(RETRIES).removeHandler(retries)
+
+    def begins(self, steps: tuple[str, ...], *, first: bool) -> None:
+        """Tell that the run began; in the first one also that there is a job, whose ``created`` is of that event."""
+        if first:
+            self._tell(Job(state="created", steps=list(steps)), self.began)
+        self._tell(Job(state="started" if first else "resumed"), self.began)
+
+    def tell(self, event: Event) -> None:
+        """Take an event: ``tasks.shared.events.Collector``."""
+        self._tell(event)
+
+    def _tell(self, event: Event, time: str | None = None) -> str:
+        with self._lock:  # the order of the lines is that of their times
+            name, position = self._step
+            head = Head(time=time or self.now(), job=self._job, run=self.run, step=name, position=position)
+            entry = Entry(head, event)
+            self._log.append(entry)
+            self._trace.tell(entry)
+            return head.time
+
+    def now(self) -> str:
+        """This moment, as events have it; never before the one told last, whatever becomes of the machine's clock."""
+        self._latest = max(self._latest, timestamp(self._clock()))
+        return self._latest
+
+    def at(self, name: str, position: int) -> None:
+        """What is told from now on belongs to this step."""
+        self._step = (name, position)
+
+    def completed(self, step: StepRecord, *, warnings: int, mode: str) -> None:
+        """Tell that a step is complete, and of ``send`` what left the house, in which ``mode``."""
+        counts = step.model_dump(include=set(Step.__struct_fields__) - {"state"})
+        self.tell(Step(state="completed", warnings=warnings, **counts))
+        if step.name == "send":
+            self.tell(Export(mode=mode, files=step.files, resources=step.resources_out, bytes=step.bytes_out))
+
+    def ends(self, state: JobEnd, *, error: str | None = None, reason: str | None = None) -> str:
+        """Tell how the run ends; ``error`` is a reference. Returns when."""
+        self._ended = True
+        if state == "completed":
+            self._step = (None, None)
+        return self._tell(Job(state=state, error=error, reason=reason))
+
+    def left(self, exception: BaseException) -> None:
+        """Tell the end of a run that an exception ends, unless its end was told."""
+        if self._ended:
+            return
+        if isinstance(exception, SluiceError | ConfigError):
+            reference = exception.reference if isinstance(exception, SluiceError) else exception.findings[0].reference
+            self.ends("failed", error=reference)
+        elif isinstance(exception, Exception):
+            self.ends("failed", error="internal")
+        else:
+            self.ends("stopped", reason=type(exception).__name__)
+
+
+class AnnouncedHandle(HandleStore):
+    """The handle of an extraction where ``store`` keeps it, announced when it is to be kept."""
+
+    def __init__(self, store: HandleStore, tell: Callable[[Event], None]) -> None:
+        super().__init__()
+        self._store = store
+        self._tell = tell
+
+    def load(self) -> Handle | None:
+        """The handle that is stored."""
+        return self._store.load()
+
+    def save(self, handle: Handle | None) -> None:
+        """Store a handle, or clear it. Told first: a handle that is in the record is not told by a later run."""
+        if handle is not None:
+            self._tell(KickOff(extraction=handle.job_id))
+        else:
+            self._tell(Status(message="the extraction job is gone"))
+        self._store.save(handle)
+
+
+class _Retries(logging.Handler):
+    """Makes events of the lines in which ``ServiceClient`` announces that it asks again."""
+
+    def __init__(self, tell: Callable[[Event], None]) -> None:
+        super().__init__(logging.WARNING)
+        self._tell = tell
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Told by the shape of the arguments: service, operation, reason, attempt, attempts, wait."""
+        match record.args:
+            case (str(service), str(operation), str(why), int(attempt), int(attempts), float(wait)):
+                status = why.removeprefix("status ")
+                self._tell(
+                    RequestRetry(
+                        service=service,
+                        operation=operation,
+                        attempt=attempt,
+                        attempts=attempts,
+                        wait=round(wait, 3),
+                        status=int(status) if status.isdecimal() else None,
+                        error=None if status.isdecimal() else why,
+                    )
+                )

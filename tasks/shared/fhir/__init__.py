@@ -1,0 +1,1 @@
+"""FHIR as the steps read it: lines, Bundles, CRTDL."""

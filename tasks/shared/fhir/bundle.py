@@ -1,0 +1,342 @@
+"""Lines of NDJSON cut into resources, every resource with the bytes it came in.
+
+Only ``resourceType`` and ``id`` are read (and ``type``, ``entry`` of a Bundle): numbers are never touched, so
+``1.50``, ``1E2`` and ``-0.0`` keep their spelling (document 3 §1, "Numbers keep their spelling").
+
+What a line means (document 3 §7): collection, searchset, transaction and batch Bundles are unwrapped;
+document and message Bundles are resources themselves. A history Bundle holds versions, and a response Bundle
+holds answers: neither is data to be loaded, so both are rejected, as is a Bundle without a type. A Bundle
+inside a Bundle is a resource.
+
+An ``id`` or ``resourceType`` that stands twice makes a resource ambiguous, and it is rejected; not so in a Bundle
+entry that begins in the usual way (type, id): there the first one counts, and the server compares it with the URL.
+
+Two changes to a resource's bytes are possible, both by splicing, never by parsing and dumping:
+
+* one without an ``id`` gets ``"id":"…",`` after its opening brace, a UUIDv5 of its position (base name of the
+  file, line, entry) and its bytes without white space, so the same input gives the same id;
+* a ``reference`` that equals the ``urn:`` fullUrl of another entry of the same Bundle becomes ``Type/id``.
+  This is what a server does with a transaction's placeholders; as fullUrls of the input are never sent on, it
+  would dangle otherwise.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import uuid
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from tasks.shared.errors import DataError
+from tasks.shared.files.names import base_name
+
+UNWRAPPED: Final = frozenset({"collection", "searchset", "transaction", "batch"})
+"""Bundle types that are envelopes."""
+
+RESOURCES: Final = frozenset({"document", "message"})
+"""Bundle types that are resources of their own."""
+
+REFERENCE: Final = re.compile(rb'("reference"\s*:\s*")([^"\\]+)"')
+"""A literal reference in JSON text. It cannot match inside a string: quotes are escaped there."""
+
+_NAMESPACE: Final = uuid.uuid5(uuid.NAMESPACE_URL, "urn:sluice:resource-without-id")
+_ID: Final = re.compile(r"[A-Za-z0-9\-.]{1,64}")
+_TYPE: Final = re.compile(r"[A-Z][A-Za-z]{1,63}")
+
+
+class Resource(msgspec.Struct, frozen=True, gc=False):
+    """One resource of a line: what it is, where it stood, and its bytes.
+
+    ``ordinal`` counts the resources of a file from 0, rejected ones included; it is what a ledger remembers.
+    ``entry`` is the index in the Bundle, ``None`` for a plain line. ``raw`` may be a view that keeps its line
+    alive.
+    """
+
+    type: str
+    id: str
+    key: str
+    """``Type/id``. It may identify a person: for requests and private files, never for logs."""
+    raw: bytes | msgspec.Raw
+    file: str
+    line: int
+    entry: int | None
+    ordinal: int
+
+
+class Rejected(msgspec.Struct, frozen=True, gc=False):
+    """A resource, or a whole line, that cannot be sent. ``reference`` and ``message`` quote nothing of it."""
+
+    reference: str
+    message: str
+    raw: bytes | msgspec.Raw
+    file: str
+    line: int
+    entry: int | None
+    ordinal: int
+    type: str | None = None
+
+    def error(self) -> DataError:
+        """The rejection as the error that names ``file:line``."""
+        where = f"{self.file}:{self.line}" + (f" entry {self.entry}" if self.entry is not None else "")
+        return DataError(self.reference, self.message, context=f"{where} {self.type or ''}".rstrip())
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What one line holds. Counts are resources or entries."""
+
+    resources: tuple[Resource, ...] = ()
+    rejected: tuple[Rejected, ...] = ()
+    skipped: int = 0
+    """Entries that carry nothing to load: no ``resource``, a DELETE, a searchset's outcome."""
+    patients: frozenset[str] = frozenset()
+    """Ids of the Patient entries of an unwrapped Bundle: one patient's resources belong into one sequence."""
+    unwrapped: bool = False
+    derived_ids: int = 0
+    resolved_references: int = 0
+
+    @property
+    def count(self) -> int:
+        """How many ordinals the line used."""
+        return len(self.resources) + len(self.rejected)
+
+
+class _Head(msgspec.Struct, rename="camel"):
+    resource_type: str
+    id: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class _Search(msgspec.Struct, gc=False):
+    mode: str | None = None
+
+
+class _Request(msgspec.Struct, gc=False):
+    method: str | None = None
+
+
+class _Entry(msgspec.Struct, rename="camel", gc=False):
+    resource: msgspec.Raw = msgspec.Raw()
+    full_url: str | None = None
+    search: _Search | None = None
+    request: _Request | None = None
+
+
+class _Bundle(msgspec.Struct, rename="camel"):
+    resource_type: str
+    type: str | msgspec.UnsetType = msgspec.UNSET
+    entry: list[_Entry] = []
+
+
+_head = msgspec.json.Decoder(_Head)
+_bundle = msgspec.json.Decoder(_Bundle)
+
+# How nearly every resource begins. Where it does, nothing more of it needs to be read.
+_USUAL = re.compile(rb'\s*\{\s*"resourceType"\s*:\s*"([A-Z][A-Za-z]{1,63})"\s*,\s*"id"\s*:\s*"([A-Za-z0-9\-.]{1,64})"')
+
+
+class _UnusableError(Exception):
+    """A resource that must be rejected; private to this module."""
+
+    def __init__(self, reference: str, message: str, type: str | None = None) -> None:  # noqa: A002
+        super().__init__(reference)
+        self.reference = reference
+        self.message = message
+        self.type = type
+
+
+def cut(line: bytes, *, file: str, number: int, first: int = 0) -> Cut:
+    """Cut one line into its resources.
+
+    ``file`` is the file's name (its base, ``core`` for ``core.ndjson.zst``, is part of derived ids), ``number``
+    the line number from 1, ``first`` the ordinal of the line's first resource. Raises nothing: what cannot be
+    sent is in ``Cut.rejected``.
+    """
+    try:
+        if b'"Bundle"' in line[:512]:
+            bundle = _maybe_bundle(line)
+            if bundle is not None and bundle.resource_type == "Bundle" and bundle.type not in RESOURCES:
+                return _cut_bundle(line, bundle, file, number, first)
+        return _cut_plain(line, file, number, first)
+    except _UnusableError as problem:
+        return Cut(rejected=(_rejected(problem, line, file, number, None, first),))
+
+
+def type_of(line: bytes) -> str | None:
+    """The ``resourceType`` of a line, ``None`` when it is not readable. Cheap enough to look into every file."""
+    try:
+        return _head.decode(line).resource_type
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _maybe_bundle(line: bytes | msgspec.Raw) -> _Bundle | None:
+    try:
+        return _bundle.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None  # _cut_plain finds out what it is
+
+
+def _cut_plain(line: bytes, file: str, number: int, first: int) -> Cut:
+    head = _read_head(line)
+    if head.resource_type == "Bundle":
+        bundle = _maybe_bundle(line)
+        if bundle is None:
+            raise _UnusableError("not-a-bundle", "the Bundle's type or entries are not what FHIR says", "Bundle")
+        if bundle.type not in RESOURCES:
+            return _cut_bundle(line, bundle, file, number, first)
+    raw, identifier, derived = _identified(line, head, file, number, None)
+    kind = head.resource_type
+    resource = Resource(kind, identifier, f"{kind}/{identifier}", raw, file, number, None, first)
+    return Cut(resources=(resource,), derived_ids=derived)
+
+
+def _cut_bundle(line: bytes, bundle: _Bundle, file: str, number: int, first: int) -> Cut:
+    if bundle.type not in UNWRAPPED:
+        raise _UnusableError(
+            "bundle-type",
+            "only collection, searchset, transaction, batch, document and message Bundles can be sent",
+            "Bundle",
+        )
+    # JSON readers drop what stands under a repeated key. So that no resource is lost with it, they are counted; where
+    # the count does not agree (contained resources have a type too), the resources are looked at one by one.
+    exact = line.count(b'"resourceType"') == 1 + sum(1 for entry in bundle.entry if entry.resource)
+    if not exact and not _nothing_lost(line, bundle):
+        raise _UnusableError("repeated-key", "the Bundle has a key twice, so what it holds is ambiguous", "Bundle")
+    resources: list[Resource] = []
+    rejected: list[Rejected] = []
+    patients: list[str] = []
+    placeholders: dict[bytes, bytes] = {}
+    skipped = derived = 0
+    ordinal = first
+    for index, entry in enumerate(bundle.entry):
+        raw: bytes | msgspec.Raw = entry.resource
+        if (entry.request or entry.search or len(raw) <= len(b"null")) and _carries_nothing(entry):
+            skipped += 1
+            continue
+        if exact and (usual := _USUAL.match(raw)) is not None:
+            kind, identifier = usual[1].decode(), usual[2].decode()
+        else:
+            try:
+                head = _read_head(raw)
+            except _UnusableError as problem:
+                rejected.append(_rejected(problem, raw, file, number, index, ordinal))
+                ordinal += 1
+                continue
+            kind = head.resource_type
+            raw, identifier, new = _identified(raw, head, file, number, index)
+            derived += new
+        key = f"{kind}/{identifier}"
+        resources.append(Resource(kind, identifier, key, raw, file, number, index, ordinal))
+        ordinal += 1
+        if kind == "Patient":
+            patients.append(identifier)
+        if entry.full_url is not None and entry.full_url[:4] == "urn:":
+            placeholders[entry.full_url.encode()] = key.encode()
+    resolved = 0
+    if placeholders:
+        resources, resolved = _resolve(resources, placeholders)
+    return Cut(tuple(resources), tuple(rejected), skipped, frozenset(patients), True, derived, resolved)
+
+
+def _carries_nothing(entry: _Entry) -> bool:
+    return (
+        (entry.request is not None and entry.request.method == "DELETE")
+        or (entry.search is not None and entry.search.mode == "outcome")
+        or (len(entry.resource) <= len(b"null") and bytes(entry.resource) in {b"", b"null"})
+    )
+
+
+def _nothing_lost(line: bytes, bundle: _Bundle) -> bool:
+    inside = sum(bytes(entry.resource).count(b'"resourceType"') for entry in bundle.entry)
+    return line.count(b'"resourceType"') == inside + 1
+
+
+def _read_head(raw: bytes | msgspec.Raw) -> _Head:
+    try:
+        head = _head.decode(raw)
+    except msgspec.ValidationError:
+        raise _diagnosed(raw) from None
+    except UnicodeDecodeError:
+        raise _UnusableError("not-utf8", "the text is not valid UTF-8") from None
+    except RecursionError:
+        raise _UnusableError("json-too-deep", "the JSON is nested too deeply to be read") from None
+    except msgspec.DecodeError:
+        raise _UnusableError("not-json", "the text is not valid JSON") from None
+    if not _TYPE.fullmatch(head.resource_type):
+        raise _UnusableError("invalid-resource-type", "resourceType is not the name of a FHIR type")
+    if head.id is not msgspec.UNSET and not _ID.fullmatch(head.id):
+        raise _UnusableError("invalid-id", "the id is not 1 to 64 letters, digits, - or .", head.resource_type)
+    if _ambiguous(bytes(raw)):
+        raise _UnusableError("repeated-key", "resourceType or id stands twice in the resource", head.resource_type)
+    return head
+
+
+def _diagnosed(raw: bytes | msgspec.Raw) -> _UnusableError:
+    """Which of the two keys that are read has the wrong shape."""
+    try:
+        keys = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
+        kind = msgspec.json.decode(keys["resourceType"], type=str)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError):
+        return _UnusableError("not-a-resource", "this is no FHIR resource: no object with a resourceType")
+    return _UnusableError("invalid-id", "the id is not a string", kind if _TYPE.fullmatch(kind) else None)
+
+
+def _ambiguous(raw: bytes) -> bool:
+    """Whether ``id`` or ``resourceType`` stands twice at the top level. Slow, and rarely needed."""
+    if raw.count(b'"id"') < 2 and raw.count(b'"resourceType"') < 2:
+        return False
+    names: list[str] = []
+
+    def keep(pairs: list[tuple[str, object]]) -> None:
+        names[:] = [name for name, _ in pairs]  # objects end inside out: the last one is the resource
+
+    try:
+        json.loads(raw, object_pairs_hook=keep, parse_int=str, parse_float=str)
+    except (ValueError, RecursionError):
+        return True  # readable for one parser and not for the other: as ambiguous as it gets
+    return names.count("id") > 1 or names.count("resourceType") > 1
+
+
+def _identified(
+    raw: bytes | msgspec.Raw, head: _Head, file: str, number: int, entry: int | None
+) -> tuple[bytes | msgspec.Raw, str, int]:
+    """The resource's bytes with an id, that id, and 1 when it had to be derived."""
+    if head.id is not msgspec.UNSET:
+        return raw, head.id, 0
+    text = bytes(raw)
+    canonical = hashlib.sha256(msgspec.json.format(text, indent=-1)).hexdigest()
+    position = f"{base_name(file)}\n{number}\n{'' if entry is None else entry}"
+    identifier = str(uuid.uuid5(_NAMESPACE, f"{position}\n{canonical}"))
+    brace = text.index(b"{") + 1
+    return b"".join((text[:brace], b'"id":"', identifier.encode(), b'",', text[brace:])), identifier, 1
+
+
+def _resolve(resources: list[Resource], placeholders: dict[bytes, bytes]) -> tuple[list[Resource], int]:
+    resolved = 0
+
+    def replace(match: re.Match[bytes]) -> bytes:
+        nonlocal resolved
+        target = placeholders.get(match[2])
+        if target is None:
+            return match[0]
+        resolved += 1
+        return match[1] + target + b'"'
+
+    result: list[Resource] = []
+    for resource in resources:
+        text = bytes(resource.raw)
+        if b'"urn:' in text:
+            text = REFERENCE.sub(replace, text)
+            resource = msgspec.structs.replace(resource, raw=text)
+        result.append(resource)
+    return result, resolved
+
+
+def _rejected(
+    problem: _UnusableError, raw: bytes | msgspec.Raw, file: str, number: int, entry: int | None, ordinal: int
+) -> Rejected:
+    return Rejected(problem.reference, problem.message, raw, file, number, entry, ordinal, problem.type)

@@ -1,0 +1,190 @@
+"""Lines too long to hold: put on disk, and read from there entry by entry.
+
+A patient with a long stay is one Bundle on one line, hundreds of megabytes at times, and memory must not grow with it
+(``architecture.md`` rule 5). Such a line goes into a nameless temporary file, and one walk over its text finds its
+entries: strings are passed over, brackets counted. msgspec checks every entry that was found, so what comes out is as
+good as what ``open_bundle`` gives for a line that fits.
+"""
+
+from __future__ import annotations
+
+import codecs
+from array import array
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from tasks.shared.errors import DataError
+from tasks.shared.fhir.envelope import Envelope, check_entry, envelope_around, open_bundle
+from tasks.shared.fhir.walk import ARRAY, ARRAY_END, NOTHING, QUOTE, Walk
+from tasks.shared.files.lines import Content, open_content
+from tasks.shared.files.spool import Rest, Spool, spooled
+
+_PIECE: Final = 1 << 18
+"""Bytes per piece, of the data file and of a line on disk."""
+_BATCH: Final = 1 << 13
+"""Ends of entries kept in memory at once."""
+_WIDTH: Final = array("Q").itemsize
+
+
+def lines_with_long(path: Path, *, limit: int, spool: Path) -> Generator[tuple[int, bytes | LongLine], None, None]:
+    """Like ``numbered_lines``, but a line of more than ``limit`` bytes comes as a ``LongLine``.
+
+    That one is kept in a nameless temporary file in the directory ``spool``, which is made if need be, and is valid
+    until the next line is asked for. Memory: one piece, and a line of ``limit`` bytes.
+
+    Raises what ``numbered_lines`` raises, and ``StorageError`` (``disk-full`` …) when a line cannot be put there.
+    """
+    most = limit + len(codecs.BOM_UTF8) + len(b"\r")  # one longer than this is too long whatever is taken off
+    with open_content(path) as content:
+        for number, text in enumerate(_texts(content, most, spool), 1):
+            if isinstance(text, bytes):
+                line = text.removeprefix(codecs.BOM_UTF8) if number == 1 else text
+                if line.endswith(b"\r"):
+                    line = line[:-1]
+                if len(line) <= limit:
+                    if line and not line.isspace():
+                        yield number, line
+                    continue
+            with spooled(text, spool) as kept:
+                long = LongLine(kept, path.name, number)
+                if not long.blank:
+                    yield number, long
+
+
+class LongLine:
+    """A line that is on disk instead of in memory. Leaving its context removes it.
+
+    ``file`` and ``number``, from 1, are what errors name; ``piece`` is how many bytes are looked at at once.
+    """
+
+    def __init__(self, spool: Spool, file: str, number: int, *, piece: int = _PIECE) -> None:
+        self.number = number
+        self._spool = spool
+        self._piece = piece
+        self._start = len(codecs.BOM_UTF8) if number == 1 and spool.read(0, 3) == codecs.BOM_UTF8 else 0
+        self._end = spool.size - (spool.read(spool.size - 1, spool.size) == b"\r")
+        self.size = self._end - self._start
+        """Bytes of the line, without its line end."""
+        self._where = f"{file}:{number}"
+
+    @property
+    def blank(self) -> bool:
+        """Whether there is nothing but white space."""
+        return self._walk().peek() == NOTHING
+
+    @cached_property
+    def resource_type(self) -> str | None:
+        """Its ``resourceType``; ``None`` when it has none, or when the text breaks off or is no JSON before it."""
+        walk = self._walk()
+        try:
+            for key in walk.members():
+                if key == "resourceType":
+                    return (walk.name() or None) if walk.peek() == QUOTE else None
+                walk.value()
+        except DataError:
+            return None
+        return None
+
+    def envelope(self) -> Envelope:
+        """The Bundle without its entries.
+
+        The whole line is looked at: afterwards ``entries`` finds nothing wrong. Raises the errors of ``open_bundle``,
+        with ``file:line``.
+        """
+        return self._cut.envelope
+
+    def entries(self) -> Iterator[bytes]:
+        """The Bundle's entries, one at a time, cut as ``open_bundle`` cuts them. Raises its errors, at the start."""
+        cut = self._cut
+        start = cut.start
+        for first in range(0, cut.count, _BATCH):
+            at = cut.ends_at + first * _WIDTH
+            ends = array("Q", self._spool.read(at, at + min(_BATCH, cut.count - first) * _WIDTH))
+            for end in ends:
+                yield self._spool.read(start, end)
+                start = end + 1
+
+    def whole(self) -> bytes:
+        """The line as it is, in memory: for what is no Bundle and must be taken as a whole."""
+        return self._spool.read(self._start, self._end)
+
+    def close(self) -> None:
+        """Remove it. Safe to call twice."""
+        self._spool.close()
+
+    @cached_property
+    def _cut(self) -> _Cut:
+        walk = self._walk()
+        for key in walk.members():
+            if key == "entry" and walk.peek() == ARRAY:
+                return self._cut_here(walk)
+            walk.value()
+        envelope, _ = open_bundle(self.whole(), where=self._where)  # a rare thing: long, and not for its entries
+        return _Cut(envelope, 0, 0, 0)
+
+    def _cut_here(self, walk: Walk) -> _Cut:
+        walk.take(b"[")
+        start = end = walk.position
+        ends_at = self._spool.size
+        ends = array("Q")
+        count = 0
+        more = walk.peek() != ARRAY_END
+        while more:
+            walk.expect_object()
+            begin = walk.position
+            walk.brackets()
+            check_entry(self._spool.read(begin, walk.position), where=f"{self._where} entry {count}")
+            more = walk.take(b",]") != ARRAY_END
+            end = walk.position - 1
+            ends.append(end)
+            count += 1
+            if len(ends) == _BATCH or not more:
+                self._spool.write(memoryview(ends).cast("B"))
+                ends = array("Q")
+        before, after = self._spool.read(self._start, start), self._spool.read(end, self._end)
+        return _Cut(envelope_around(before, after, where=self._where), start, ends_at, count)
+
+    def _walk(self) -> Walk:
+        return Walk(self._spool, self._start, self._end, self._where, self._piece)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """Where the entries are: the first begins at ``start``; where each ends stands in the spool, at ``ends_at``."""
+
+    envelope: Envelope
+    start: int
+    ends_at: int
+    count: int
+
+
+def _texts(content: Content, most: int, spool: Path) -> Iterator[bytes | Spool]:
+    """What stands between the line feeds; in a spool if it is more than ``most`` bytes and not within one piece."""
+    buffer = bytearray(_PIECE)
+    view = memoryview(buffer)
+    with Rest(most, spool) as rest:
+        while count := content.readinto(buffer):
+            start, end = 0, buffer.find(b"\n", 0, count)
+            if end >= 0 and rest.begun:
+                rest.add(view[:end])
+                yield rest.take()
+                start, end = end + 1, buffer.find(b"\n", end + 1, count)
+            while end >= 0:
+                yield bytes(view[start:end])
+                start, end = end + 1, buffer.find(b"\n", end + 1, count)
+            if start < count:
+                rest.add(view[start:count])
+        if rest.begun:
+            yield rest.take()

@@ -1,0 +1,1 @@
+"""Files of a job: names, how they are written, checked, compressed and counted."""

@@ -1,0 +1,91 @@
+"""What lies in a directory that a step reads whole: finished data files, and what is no data.
+
+The one walk of everybody who sends, lists or checks a directory. ``4-product.md`` §4: "Files that are no data (notes,
+``Thumbs.db``, ``.DS_Store``, editor backups) are left alone and named once". What is no data is known by its name, and
+everything else counts as meant to be read: a file under a name nobody knows is an error somewhere, not silence.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path, PurePath
+from typing import Final
+
+from tasks.shared.files.names import is_ndjson_name
+from tasks.shared.files.part_file import PART, storage_error
+
+_UNFINISHED: Final = (PART, ".partial", ".tmp")
+_FILE_MANAGERS: Final = frozenset({"thumbs.db", "ehthumbs.db", "desktop.ini"})  # beside hidden files
+_BACKUPS: Final = frozenset({".bak", ".swp", ".swo"})
+_NOTES: Final = frozenset({".txt", ".md", ".rst", ".rtf", ".doc", ".docx", ".odt", ".pdf"})
+_NOTES_WITHOUT_SUFFIX: Final = frozenset({"readme", "notes"})
+_DATA: Final = frozenset({".ndjson", ".jsonl", ".json", ".xml", ".csv", ".tsv", ".parquet", ".zst", ".gz"})
+_SHOWN: Final = 20
+
+
+def is_no_data(name: str) -> bool:
+    """Whether a file of this name is surely not meant to be read.
+
+    Hidden files, what file managers and office programs leave, backups of editors, and texts for people. A text whose
+    name says data (``Patient.ndjson.txt``, as Windows' editor calls it) is none of them.
+    """
+    if is_ndjson_name(name):
+        return False
+    lower = name.lower()
+    path = PurePath(lower)
+    if lower.startswith((".", "~$")) or lower.endswith("~") or (lower.startswith("#") and lower.endswith("#")):
+        return True
+    if lower in _FILE_MANAGERS or lower in _NOTES_WITHOUT_SUFFIX or path.suffix in _BACKUPS:
+        return True
+    return path.suffix in _NOTES and _DATA.isdisjoint(path.suffixes)
+
+
+def finished_files(directory: Path) -> Iterator[Path]:
+    """Every finished file below ``directory``, each directory in the order of names; none when it does not exist.
+
+    What is no data, hidden directories, unfinished files and links to directories are left out.
+    Raises ``StorageError``.
+    """
+    return (path for path, data in _walk(directory) if data)
+
+
+def left_alone(directory: Path) -> list[str]:
+    """What below ``directory`` is no data, hidden directories as a whole; paths relative to it.
+
+    Raises ``StorageError``.
+    """
+    return [path.relative_to(directory).as_posix() for path, data in _walk(directory) if not data]
+
+
+def left_alone_warning(directory: Path, names: Iterable[str]) -> tuple[str, ...]:
+    """The warning of a step that names once what it leaves alone in ``directory``; none when there is nothing."""
+    shown = list(names)
+    if not shown:
+        return ()
+    return (f"left alone in {directory.name}/, because it is no data: {', '.join(as_shown(shown))}",)
+
+
+def as_shown(names: Iterable[str]) -> list[str]:
+    """The first names, and how many more; one that would upset a terminal in its ASCII form."""
+    every = [name if name.isprintable() else ascii(name) for name in names]
+    more = [f"… and {len(every) - _SHOWN} more"] if len(every) > _SHOWN else []
+    return [*every[:_SHOWN], *more]
+
+
+def _walk(directory: Path) -> Iterator[tuple[Path, bool]]:
+    """Every finished file and whether it is data; hidden directories count as one file that is none."""
+    try:
+        with os.scandir(directory) as entries:
+            found = sorted(entries, key=lambda entry: entry.name)
+        for entry in found:
+            if entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
+                yield from _walk(Path(entry.path))
+            elif is_no_data(entry.name):
+                yield Path(entry.path), False
+            elif entry.is_file() and not entry.name.lower().endswith(_UNFINISHED):
+                yield Path(entry.path), True
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise storage_error(error, directory) from None

@@ -1,0 +1,124 @@
+"""What is known of a finished data file, and the ledger that keeps it over a restart."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from pathlib import Path
+
+import msgspec
+
+from tasks.shared.files.check import LineCheck
+from tasks.shared.files.part_file import storage_error
+from tasks.shared.files.private_file import NotPrivateError, read_private
+from tasks.shared.log import logger
+
+_READ = 1 << 18
+
+
+class FileFacts(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A finished data file: its name, lines that are resources or Bundles, and sizes in bytes.
+
+    ``content_bytes`` is the size uncompressed, ``stored_bytes`` and ``sha256`` (hex) are those of the file on disk.
+    ``bytes_in`` is what came in (from a disk or a network). ``source`` names where it came from, for a person, and
+    ``source_state`` lets an importer see that the source changed since.
+    """
+
+    name: str
+    lines: int
+    content_bytes: int
+    stored_bytes: int
+    sha256: str
+    bytes_in: int = 0
+    source: str = ""
+    source_state: str = ""
+
+
+def facts_of(path: Path) -> FileFacts:
+    """The facts of a data file that is already there, by reading (and checking) it once."""
+    import hashlib
+
+    from tasks.shared.files.lines import open_content
+
+    check = LineCheck(path.name)
+    with open_content(path) as content:
+        buffer = bytearray(_READ)
+        while count := content.readinto(buffer):
+            check.feed(bytes(memoryview(buffer)[:count]))
+    check.finish()
+    try:
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+            size = os.fstat(file.fileno()).st_size
+    except OSError as error:
+        raise storage_error(error, path) from None
+    return FileFacts(
+        name=path.name, lines=check.lines, content_bytes=check.bytes, stored_bytes=size, sha256=digest, bytes_in=size
+    )
+
+
+class FileLedger:
+    """Append-only NDJSON with the facts of every finished file of one step instance.
+
+    A file is entered just before its rename: whatever has a final name has an entry, and an entry without the file, or
+    for another size than the file has, says nothing. The last entry of a name counts; a torn line is ignored.
+    Thread-safe.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._known: dict[str, FileFacts] = {}
+        self._torn = False
+        self._load()
+
+    def get(self, path: Path) -> FileFacts | None:
+        """The facts of this file, if they were recorded and its size still agrees."""
+        facts = self._known.get(path.name)
+        try:
+            return facts if facts is not None and path.stat().st_size == facts.stored_bytes else None
+        except OSError as error:
+            raise storage_error(error, path) from None
+
+    def add(self, facts: FileFacts) -> None:
+        """Record a finished file."""
+        line = msgspec.json.encode(facts) + b"\n"
+        with self._lock:
+            try:
+                self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                handle = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+                try:
+                    # One write per entry: a killed process leaves whole lines, or one torn line at the end.
+                    os.write(handle, b"\n" + line if self._torn else line)
+                finally:
+                    os.close(handle)
+            except OSError as error:
+                raise storage_error(error, self._path) from None
+            self._torn = False
+            self._known[facts.name] = facts
+
+    def _remove(self) -> None:
+        try:
+            self._path.unlink()  # also a link or a pipe, which would be written into
+        except OSError as error:
+            raise storage_error(error, self._path) from None
+
+    def _load(self) -> None:
+        try:
+            data = read_private(self._path)
+        except NotPrivateError as problem:
+            if self._path.parent.is_symlink():  # what is behind it is not ours to remove
+                raise storage_error(OSError(errno.ELOOP, os.strerror(errno.ELOOP)), self._path.parent) from None
+            logger.warning("%s is not believed: %s; the files are read once more", self._path.name, problem)
+            self._remove()
+            return
+        if data is None:
+            return
+        self._torn = bool(data) and not data.endswith(b"\n")
+        for line in data.splitlines():
+            try:
+                facts = msgspec.json.decode(line, type=FileFacts)
+            except msgspec.DecodeError:
+                continue  # torn by a kill, before the rename that it was to announce
+            self._known[facts.name] = facts

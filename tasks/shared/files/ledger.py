@@ -1,0 +1,213 @@
+"""What of a file has been done, remembered over a crash.
+
+A ledger is append-only NDJSON (mode 0600). It says nothing about the data but positions and counts::
+
+    {"file":"core.ndjson.zst","identity":"…"}            what follows is about this content
+    {"file":"core.ndjson.zst","done":[[0,100]],"counts":{"sent":100}}
+    {"file":"core.ndjson.zst","complete":{"resources":100}}
+
+Positions are ordinals, counted from 0 in the order of the file, so a resumed step may cut its work
+differently: the batch size may have changed. They belong to an ``identity`` of the file and of where its
+content goes; with another identity the file is begun anew.
+
+What a ledger is for must be idempotent: after a crash the last entries may be missing, and their work is done
+again. So a killed process loses nothing (every entry is one write), a power cut at most what came in the last
+``SYNC_SECONDS``. A torn or unreadable entry ends the ledger: what stands behind it is forgotten, not guessed.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import msgspec
+
+from tasks.shared.files.part_file import storage_error
+
+SYNC_SECONDS: Final = 1.0
+"""Entries are forced to the disk at most this often, in seconds."""
+
+
+class Ranges:
+    """A set of integers that are mostly neighbours: sorted, disjoint half-open ranges."""
+
+    def __init__(self, ranges: Iterable[tuple[int, int]] = ()) -> None:
+        self._starts: list[int] = []
+        self._stops: list[int] = []
+        for start, stop in ranges:
+            self.add(start, stop)
+
+    def add(self, start: int, stop: int) -> None:
+        """Put ``start`` … ``stop - 1`` in; an empty range changes nothing."""
+        if start >= stop:
+            return
+        low = bisect_left(self._stops, start)  # the first range that touches or follows
+        high = bisect_right(self._starts, stop)  # behind the last one that touches
+        if low < high:
+            start = min(start, self._starts[low])
+            stop = max(stop, self._stops[high - 1])
+        self._starts[low:high] = [start]
+        self._stops[low:high] = [stop]
+
+    def __contains__(self, value: int) -> bool:
+        at = bisect_right(self._starts, value) - 1
+        return at >= 0 and value < self._stops[at]
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return iter(zip(self._starts, self._stops, strict=True))
+
+    def __len__(self) -> int:
+        """How many integers, not how many ranges."""
+        return sum(self._stops) - sum(self._starts)
+
+    def covers(self, start: int, stop: int) -> bool:
+        """Whether every one of ``start`` … ``stop - 1`` is in."""
+        at = bisect_right(self._starts, start) - 1
+        return start >= stop or (at >= 0 and stop <= self._stops[at])
+
+
+def ranges_of(values: Iterable[int]) -> list[tuple[int, int]]:
+    """The ranges that hold exactly these integers, in order."""
+    distinct = sorted(set(values))
+    if distinct and distinct[-1] - distinct[0] + 1 == len(distinct):  # as a rule: no gaps
+        return [(distinct[0], distinct[-1] + 1)]
+    return list(Ranges((value, value + 1) for value in distinct))
+
+
+class Account:
+    """What the ledger knows of one file: ``done`` ordinals, summed ``counts``, and closing facts.
+
+    ``complete`` is ``None`` until the file is finished.
+    """
+
+    def __init__(self, identity: str) -> None:
+        self.identity = identity
+        self.done = Ranges()
+        self.counts: Counter[str] = Counter()
+        self.complete: dict[str, Any] | None = None
+
+
+class _Entry(msgspec.Struct, omit_defaults=True):
+    file: str
+    identity: str | None = None
+    done: list[tuple[int, int]] = []
+    counts: dict[str, int] = {}
+    complete: dict[str, Any] | None = None
+
+
+class Ledger:
+    """The ledger of one step instance, open for appending. For one thread: the one that takes in results.
+
+    Raises ``StorageError`` when the file cannot be read or written.
+    """
+
+    def __init__(self, path: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._path = path
+        self._clock = clock
+        self._accounts: dict[str, Account] = {}
+        self._decoder = msgspec.json.Decoder(_Entry)
+        self._handle = -1
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            os.ftruncate(self._handle, self._read())
+            os.lseek(self._handle, 0, os.SEEK_END)
+        except OSError as error:
+            self._shut()
+            raise storage_error(error, path) from None
+        self._synced = clock()
+
+    def account(self, file: str, identity: str) -> Account:
+        """The account of a file. One with another identity is closed for good, and an empty one begun."""
+        account = self._accounts.get(file)
+        if account is None or account.identity != identity:
+            account = self._accounts[file] = Account(identity)
+            self._append(_Entry(file, identity=identity))
+        return account
+
+    def done(self, file: str, ordinals: Iterable[int], **counts: int) -> None:
+        """Record that these ordinals are done, and add to the counts."""
+        entry = _Entry(file, done=ranges_of(ordinals), counts={k: n for k, n in counts.items() if n})
+        self._append(entry)
+        self._apply(entry)
+
+    def complete(self, file: str, facts: Mapping[str, Any]) -> None:
+        """Record that a file is finished. ``facts`` is small JSON; it is what a resumed step knows of the
+        file."""
+        entry = _Entry(file, complete=dict(facts))
+        self._append(entry)
+        self._apply(entry)
+
+    def flush(self) -> None:
+        """Force what was recorded to the disk."""
+        try:
+            os.fsync(self._handle)
+        except OSError as error:
+            raise storage_error(error, self._path) from None
+        self._synced = self._clock()
+
+    def close(self) -> None:
+        """Flush and close; a second call does nothing."""
+        if self._handle >= 0:
+            try:
+                self.flush()
+            finally:
+                self._shut()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _shut(self) -> None:
+        if self._handle >= 0:
+            os.close(self._handle)
+            self._handle = -1
+
+    def _read(self) -> int:
+        """Take in what is there; returns the size of the readable part in bytes."""
+        readable = 0
+        with os.fdopen(os.dup(self._handle), "rb") as file:
+            for line in file:
+                try:
+                    entry = self._decoder.decode(line)
+                except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                    break
+                if not line.endswith(b"\n") or not self._apply(entry):
+                    break
+                readable += len(line)
+        return readable
+
+    def _apply(self, entry: _Entry) -> bool:
+        """Enter one entry into its account; False when it makes no sense."""
+        if entry.identity is not None:
+            self._accounts[entry.file] = Account(entry.identity)
+            return True
+        account = self._accounts.get(entry.file)
+        if account is None or any(not 0 <= start < stop for start, stop in entry.done):
+            return False
+        for start, stop in entry.done:
+            account.done.add(start, stop)
+        account.counts.update(entry.counts)
+        if entry.complete is not None:
+            account.complete = entry.complete
+        return True
+
+    def _append(self, entry: _Entry) -> None:
+        line = msgspec.json.encode(entry) + b"\n"
+        try:
+            while line:  # a disk that fills up takes a part first, then says no
+                line = line[os.write(self._handle, line) :]
+        except OSError as error:
+            raise storage_error(error, self._path) from None
+        if self._clock() - self._synced >= SYNC_SECONDS:
+            self.flush()

@@ -1,0 +1,479 @@
+"""The client of every outgoing HTTP call (document 3 §1).
+
+``ServiceClient.send`` makes a call and hands back the whole answer, again and again while the failure is
+transient; ``stream`` opens a download, once; ``probe`` asks whether anybody is there. Errors carry
+references:
+
+=========================  ===========================================================================
+``NetworkError``           ``connect-failed``, ``connect-timeout``, ``host-unknown``, ``tls-handshake``,
+                           ``timeout``, ``connection-broken``, ``proxy-unreachable``
+``ServiceBusyError``       ``service-busy``, ``oauth-busy``
+``ServiceError``           ``service-*`` (see ``answer.py``), ``redirect-refused``, ``redirect-cross-origin``,
+                           ``redirect-downgrade``, ``redirect-invalid``, ``redirect-loop``,
+                           ``answer-too-large``, ``answer-encoding``, ``proxy-authentication``,
+                           ``proxy-refused``, ``tls-untrusted``, ``tls-expired``, ``tls-not-yet-valid``,
+                           ``tls-hostname``, ``tls-protocol``, ``oauth-client``, ``oauth-refused``,
+                           ``oauth-issuer``, ``oauth-downgrade``
+``StalledError``           ``transfer-stalled``: the body of a ``stream`` stopped coming
+``InputError``             ``url-invalid``, ``tls-ca-bundle``, ``proxy-invalid``, ``auth-value``,
+                           ``header-invalid``
+``StorageError``           ``file-changed`` and others: the file of a ``FileBody`` cannot be read
+``InternalError``          ``request-invalid``, ``internal``
+=========================  ===========================================================================
+
+httpx is driven below its ``Client``: that halves the cost of a small request (``performance.md``), and
+there are no cookies, no redirects and no environment that we do not mean.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from importlib import metadata
+from typing import NoReturn, Self
+from urllib.parse import urljoin
+
+import httpx
+import tenacity
+
+from config import AuthConfig, RetryConfig, TlsConfig
+from tasks.shared.errors import InputError, NetworkError, ServiceError, SluiceError, Stopped, TransientError
+from tasks.shared.http.answer import DEFAULT_TRANSIENT, Answer, Where, answer_of, error_for
+from tasks.shared.http.auth import Credentials
+from tasks.shared.http.body import SILENCE, Body
+from tasks.shared.http.call import (
+    Call,
+    Pairs,
+    Target,
+    merged,
+    named,
+    parse_target,
+    plain_parts,
+    renewed,
+    request_for,
+    without_secrets,
+)
+from tasks.shared.http.failures import error_without_answer
+from tasks.shared.http.oauth import TOKEN_OPERATION, TOKENS, TokenCache
+from tasks.shared.http.proxies import Proxies, Proxy
+from tasks.shared.http.retry import announce, retrying
+from tasks.shared.http.tls import ssl_context
+from tasks.shared.http.wire import Patience, PoolTransport
+from tasks.shared.progress import RequestStats
+from tasks.shared.stop import Stop
+
+__all__ = ["DEFAULT_TRANSIENT", "Answer", "ServiceClient", "answer_of"]
+
+# These log URLs with their query, httpcore also headers; that must not depend on the root logger's level.
+for _name in ("httpx", "httpcore", "authlib"):
+    logging.getLogger(_name).setLevel(logging.WARNING)
+
+MAX_REDIRECTS = 5
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_READING = frozenset({"GET", "HEAD"})
+_MIB = 1024 * 1024
+_PLAIN = frozenset({"", "identity"})
+_PACKED = frozenset({"gzip", "x-gzip", "deflate"})
+
+
+class ServiceClient:
+    """The calls of one step to one service; thread-safe, with its own connections.
+
+    ``service`` is the key under ``services`` in the configuration (``send`` or ``services.send``); errors and
+    log lines name it.
+    ``credentials_origin`` is a URL of the service: what ``auth`` holds goes to its origin (scheme, host,
+    port) and to no other; without it, it goes nowhere. ``timeout`` (seconds) is for one whole request of
+    ``send``, and for one silence of the service in ``stream``. A ``stop`` ends the wait between attempts
+    at once, and a request that is under way after a few seconds of grace. ``transport``, ``environ``,
+    ``tokens``, ``clock`` and ``sleep`` are seams for tests.
+
+    Raises ``InputError`` for a certificate bundle, proxy variable, URL or credential that cannot be used.
+    """
+
+    def __init__(
+        self,
+        service: str,
+        *,
+        tls: TlsConfig,
+        retry: RetryConfig,
+        auth: AuthConfig | None = None,
+        credentials_origin: str | None = None,
+        timeout: float = 60.0,
+        stop: Stop | None = None,
+        stats: RequestStats | None = None,
+        max_connections: int = 8,
+        transport: httpx.BaseTransport | None = None,
+        environ: Mapping[str, str] | None = None,
+        tokens: TokenCache = TOKENS,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] | None = None,
+    ) -> None:
+        self.service = service = service.removeprefix("services.")
+        self._timeout = timeout
+        self._stop = stop
+        self._stats = stats
+        self._clock = clock
+        self._max_connections = max_connections
+        self._proxies = Proxies(environ)
+        self._tls = tls
+        # The system's trust store takes 30 ms to read: not for plain HTTP, unless there is something to find wrong.
+        eager = tls.ca_cert_path is not None or tls.insecure_skip_verify
+        self._ssl_context = ssl_context(tls) if eager else None
+        self._patience = Patience(stop)
+        self._given = transport
+        self._transports: dict[tuple[Proxy | None, bool], httpx.BaseTransport] = {}
+        self._lock = threading.Lock()
+        self._credentials = Credentials(auth, service=service, fetch=self._fetch, tokens=tokens, clock=clock)
+        self._origin = parse_target(credentials_origin).origin if credentials_origin is not None else None
+        self._base: Pairs = [(b"User-Agent", _user_agent()), (b"Accept-Encoding", b"gzip, deflate")]
+        self._max_attempts = retry.max_attempts
+        wait = sleep if sleep is not None else stop.sleep if stop is not None else time.sleep
+        self._retrying = retrying(retry, sleep=wait, retryable=_not_a_token, before_wait=self._log_retry)
+        # A token is obtained inside an attempt and has a retry budget of its own.
+        self._token_retrying = retrying(retry, sleep=wait, before_wait=self._log_retry)
+
+    def send(
+        self,
+        method: str,
+        url: str,
+        *,
+        operation: str,
+        content: bytes | Body | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        retry: bool = True,
+        accept: Collection[int] = (),
+        transient: Collection[int] = DEFAULT_TRANSIENT,
+        max_answer_bytes: int = 64 * _MIB,
+        wants_body: bool = True,
+        silence: float = SILENCE,
+    ) -> Answer:
+        """Make a call; the whole answer, when its status is 2xx or in ``accept``.
+
+        Every attempt sends the same bytes; ``retry=False`` makes one attempt. ``timeout`` is in seconds, for
+        one attempt; ``silence`` (seconds) is how long the service may take no byte of a ``Body``. A redirect
+        is followed for GET and HEAD, within the origin; after any other method it is an error.
+        ``wants_body=False`` leaves the body of a 2xx answer unread: a server may send a large upload back.
+
+        Raises ``ServiceBusyError`` for a status in ``transient`` and ``NetworkError`` when no answer
+        came, both after the last attempt; ``ServiceError`` for any other answer; ``Stopped``.
+        ``answer_of(error)`` is the answer behind an error.
+        """
+        call = Call(
+            method=method.upper(),
+            target=parse_target(url),
+            operation=operation,
+            timeout=self._timeout if timeout is None else timeout,
+            headers=merged(self._base, headers),
+            content=content,
+            accept=accept,
+            transient=transient,
+            max_answer_bytes=max_answer_bytes,
+            wants_body=wants_body,
+            silence=silence,
+        )
+        return self._retrying(self._attempt, call) if retry else self._attempt(call)
+
+    @contextmanager
+    def stream(
+        self,
+        method: str,
+        url: str,
+        *,
+        operation: str,
+        content: bytes | Body | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        accept: Collection[int] = (),
+        transient: Collection[int] = DEFAULT_TRANSIENT,
+        allow_cross_origin: bool = False,
+        credentials: bool | None = None,
+        attempt: int = 1,
+    ) -> Iterator[httpx.Response]:
+        """Open a download, in one attempt; read it with ``response.iter_raw()``.
+
+        Whoever repeats it counts: ``attempt`` begins with 1. ``content`` is a body to ask with.
+
+        The bytes are the file's: no encoding is asked for. Redirects of GET and HEAD are followed within the
+        origin, and with ``allow_cross_origin`` to others, then without any credential; never from https to
+        http. ``credentials``: ``None`` sends them to their origin, ``True`` also to the origin of this URL
+        (document 2, requiresAccessToken) unless that means leaving TLS, ``False`` nowhere. ``timeout`` is the
+        longest silence, in seconds.
+
+        Raises what ``send`` raises, while it opens and while the body is read, and ``StalledError`` when the
+        body stops coming.
+        """
+        call = Call(
+            method=method.upper(),
+            target=parse_target(url),
+            operation=operation,
+            timeout=self._timeout if timeout is None else timeout,
+            headers=merged([self._base[0], (b"Accept-Encoding", b"identity")], headers),
+            content=content,
+            accept=accept,
+            transient=transient,
+            credentials=credentials,
+            allow_cross_origin=allow_cross_origin,
+            attempt=attempt,
+        )
+        target = call.target
+        for _ in range(MAX_REDIRECTS + 1):
+            response, started = self._open_authorized(call, target)
+            try:
+                following = self._redirect(call, target, response.status_code, response.headers)
+                if following is None:
+                    if not call.welcomes(response.status_code):
+                        raise self._unwelcome(call, target, self._read(call, target, response, started))
+                    broken = functools.partial(self._broken, call=call, target=target, in_body=True)
+                    yield renewed(response, broken)
+                    return
+            finally:
+                response.close()
+            target = following
+        raise self._too_many_redirects(call)
+
+    def probe(self, url: str, *, operation: str = "reach", timeout: float | None = None) -> int:
+        """The status with which ``url`` answers a GET without credentials: any answer means it is reachable.
+
+        Raises what ``peek`` raises.
+        """
+        return self.peek("GET", url, operation=operation, timeout=timeout).status
+
+    def peek(
+        self,
+        method: str,
+        url: str,
+        *,
+        operation: str = "reach",
+        headers: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> Answer:
+        """The head of the answer to one request without credentials, whatever it says. No body is read.
+
+        One attempt, no redirect is followed; ``timeout`` in seconds, at most 10 when not given. Raises
+        ``NetworkError`` when nobody answers, ``ServiceError`` when a certificate or the proxy is in the way.
+        """
+        call = Call(
+            method=method,
+            target=parse_target(url),
+            operation=operation,
+            timeout=min(self._timeout, 10.0) if timeout is None else timeout,
+            headers=merged(self._base, headers),
+        )
+        response, _ = self._open(call, call.target, [])
+        response.close()
+        status = response.status_code
+        head = Answer(status, response.headers, b"")
+        proxy = self._proxy(call.target)
+        if proxy is not None and status == 407:
+            raise self._unwelcome(call, call.target, head)
+        if proxy is not None and call.target.origin[0] == "http" and status in (502, 503, 504):
+            # This is how a forwarding proxy says that it cannot reach the service.
+            what = f"failed: the proxy {proxy.host} does not reach {call.target.origin[1]}"
+            raise self._where(call, call.target).error(NetworkError, "proxy-unreachable", what, status=status)
+        return head
+
+    def authorize(self) -> None:
+        """Obtain the OAuth 2.0 token now, so that a wrong client is found before a job begins.
+
+        Does nothing for other schemes. Raises ``ServiceError`` when the issuer refuses, ``NetworkError`` or
+        ``ServiceBusyError`` when it does not answer.
+        """
+        self._credentials.headers()
+
+    def close(self) -> None:
+        """Close every connection."""
+        with self._lock:
+            transports = [*self._transports.values()]
+            self._transports.clear()
+        for transport in transports:
+            transport.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"ServiceClient({self.service!r})"
+
+    def _attempt(self, call: Call) -> Answer:
+        call.attempt += 1
+        target = call.target
+        for _ in range(MAX_REDIRECTS + 1):
+            response, started = self._open_authorized(call, target)
+            answer = self._read(call, target, response, started)
+            following = self._redirect(call, target, answer.status, answer.headers)
+            if following is None:
+                if call.welcomes(answer.status):
+                    return answer
+                raise self._unwelcome(call, target, answer)
+            target = following
+        raise self._too_many_redirects(call)
+
+    def _open_authorized(self, call: Call, target: Target) -> tuple[httpx.Response, float]:
+        """The response to one request; repeated once with a fresh token after a 401 (document 3 §1)."""
+        if not self._trusts(call, target):
+            return self._open(call, target, [])
+        secrets = self._credentials.headers()
+        response, started = self._open(call, target, secrets)
+        if response.status_code == 401 and self._credentials.renewable:
+            response.close()
+            self._credentials.drop(secrets)
+            response, started = self._open(call, target, self._credentials.headers())
+        return response, started
+
+    def _trusts(self, call: Call, target: Target) -> bool:
+        """Whether the credentials go to ``target``."""
+        if call.credentials is None or not call.credentials or self._origin is None:
+            return call.credentials is None and target.origin == self._origin
+        leaves_tls = self._origin[0] == "https" and target.origin[0] != "https"
+        return target.origin in (self._origin, call.target.origin) and not leaves_tls
+
+    def _open(self, call: Call, target: Target, secrets: Pairs) -> tuple[httpx.Response, float]:
+        """The response to one request, its body not read yet, and when the request began."""
+        if self._stop is not None:
+            self._stop.check()
+        headers = call.headers
+        if target.origin != call.target.origin:
+            headers = without_secrets(headers)
+        started = self._clock()
+        check = functools.partial(self._check, call, target, started)
+        request = request_for(call, target, headers + secrets, check)
+        try:
+            return self._transport(target).handle_request(request), started
+        except Exception as error:  # noqa: BLE001 - the seam where foreign errors become ours
+            raise self._broken(error, call, target) from None
+        finally:
+            if self._stats is not None:
+                self._stats.record(self._clock() - started, retry=call.attempt > 1)
+
+    def _read(self, call: Call, target: Target, response: httpx.Response, started: float) -> Answer:
+        """The whole answer to a request that began at ``started``."""
+        if not call.wants_body and response.is_success:
+            response.close()
+            return Answer(response.status_code, response.headers, b"")
+        parts: list[bytes] = []
+        size = 0
+        encoding = response.headers.get("content-encoding", "").strip().lower()
+        if encoding not in _PLAIN | _PACKED:
+            response.close()
+            raise self._broken(httpx.DecodingError(""), call, target)
+        try:
+            for part in plain_parts(response) if encoding in _PLAIN else renewed(response).iter_bytes():
+                parts.append(part)
+                size += len(part)
+                if size > call.max_answer_bytes:
+                    self._too_large(call, target, response.status_code)
+                self._check(call, target, started)
+        except Exception as error:  # noqa: BLE001 - the seam where foreign errors become ours
+            raise self._broken(error, call, target) from None
+        finally:
+            response.close()
+        return Answer(response.status_code, response.headers, b"".join(parts))
+
+    def _too_large(self, call: Call, target: Target, status: int) -> NoReturn:
+        what = f"was answered with more than {call.max_answer_bytes} bytes"
+        raise self._where(call, target).error(ServiceError, "answer-too-large", what, status=status)
+
+    def _check(self, call: Call, target: Target, started: float) -> None:
+        # While bytes flow no socket waits, so nobody else looks at the stop.
+        self._patience.check()
+        if self._clock() - started > call.timeout:
+            raise self._broken(httpx.ReadTimeout(""), call, target)
+
+    def _redirect(self, call: Call, target: Target, status: int, headers: httpx.Headers) -> Target | None:
+        """Where an answer sends us, if it does and we may go there."""
+        if status not in _REDIRECTS or status in call.accept or (location := headers.get("location")) is None:
+            return None
+
+        def refuse(reference: str, what: str, hint: str) -> NoReturn:
+            where = self._where(call, target)
+            raise where.error(ServiceError, reference, what, hint=hint, status=status) from None
+
+        if call.method not in _READING:
+            refuse("redirect-refused", "was redirected, not accepted", "configure the URL that the service is at")
+        try:
+            following = parse_target(urljoin(target.text, location.strip()))
+        except (InputError, ValueError):
+            refuse("redirect-invalid", "was redirected to no HTTP URL", "see the log of the service")
+        what = f"was redirected from {named(target)} to {named(following)}"
+        if target.origin[0] == "https" and following.origin[0] != "https":
+            refuse("redirect-downgrade", f"{what}, out of TLS", "configure an https URL that does not redirect")
+        if following.origin != target.origin and not call.allow_cross_origin:
+            refuse("redirect-cross-origin", what, "configure that URL if it is the one that is meant")
+        return following
+
+    def _too_many_redirects(self, call: Call) -> ServiceError:
+        what = f"was redirected more than {MAX_REDIRECTS} times"
+        return self._where(call, call.target).error(ServiceError, "redirect-loop", what)
+
+    def _where(self, call: Call, target: Target) -> Where:
+        return Where(self.service, call.operation, call.method, target.text)
+
+    def _unwelcome(self, call: Call, target: Target, answer: Answer) -> SluiceError:
+        return error_for(answer, self._where(call, target), transient=call.transient)
+
+    def _broken(self, error: Exception, call: Call, target: Target, *, in_body: bool = False) -> SluiceError | Stopped:
+        proxy = self._proxy(target)
+        return error_without_answer(error, self._where(call, target), proxy=proxy, in_body=in_body)
+
+    def _proxy(self, target: Target) -> Proxy | None:
+        return None if self._given is not None else self._proxies.select(*target.origin)
+
+    def _transport(self, target: Target) -> httpx.BaseTransport:
+        if self._given is not None:
+            return self._given
+        proxy = self._proxies.select(*target.origin)
+        secure = target.origin[0] == "https" or (proxy is not None and proxy.scheme == "https")
+        with self._lock:
+            transport = self._transports.get((proxy, secure))
+            if transport is None:
+                if secure and self._ssl_context is None:
+                    self._ssl_context = ssl_context(self._tls)
+                transport = self._transports[proxy, secure] = PoolTransport(
+                    self._ssl_context, self._patience, max_connections=self._max_connections, proxy=proxy
+                )
+        return transport
+
+    def _fetch(self, method: str, url: str, *, headers: Mapping[str, str], content: bytes | None) -> Answer:
+        """A request to the OAuth issuer: ``auth.Fetch``."""
+        call = Call(
+            method=method,
+            target=parse_target(url),
+            operation=TOKEN_OPERATION,
+            timeout=min(self._timeout, 60.0),
+            headers=merged(self._base, headers),
+            content=content,
+            accept=_ISSUER_ANSWERS,
+            credentials=False,
+        )
+        return self._token_retrying(self._attempt, call)
+
+    def _log_retry(self, state: tenacity.RetryCallState, seconds: float) -> None:
+        call: Call = state.args[0]
+        error = state.outcome.exception() if state.outcome else None
+        announce(
+            self.service, call.operation, error, attempt=call.attempt, attempts=self._max_attempts, seconds=seconds
+        )
+
+
+# What the issuer says about the client and its own configuration is for auth.py to read.
+_ISSUER_ANSWERS = frozenset(range(400, 500)) - DEFAULT_TRANSIENT - {407}
+
+
+def _not_a_token(error: TransientError) -> bool:
+    return error.operation != TOKEN_OPERATION
+
+
+@functools.cache
+def _user_agent() -> bytes:
+    try:
+        return f"sluice/{metadata.version('sluice')}".encode("ascii")
+    except metadata.PackageNotFoundError:
+        return b"sluice"

@@ -1,0 +1,298 @@
+"""Downloading NDJSON: streamed, checked on the way, resumed where that is safe, retried while it helps.
+
+The rules are those of document 1 ("Errors", "Extraction step procedure" 7) and document 3 §2 and §8:
+
+* No deadline for the whole request; no byte for the stall timeout ends it with a ``StalledError``, not retried.
+* Only a ``TransientError`` is retried, ``retry.max_attempts`` attempts in all. The budget is full again whenever an
+  attempt got further into the file than any before it.
+* A broken transfer goes on with ``Range`` and ``If-Range`` when the server gave a strong ETag or a Last-Modified and
+  the file on disk is stored uncompressed as it arrives; else it starts over.
+* What arrived is compared with ``Content-Length`` and ``Content-Range``.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from config import CompressionConfig, RetryConfig
+from tasks.shared.errors import NetworkError, ServiceBusyError, ServiceError, TransientError
+from tasks.shared.events import Download, RequestRetry
+from tasks.shared.files.facts import FileFacts
+from tasks.shared.files.intake import Intake
+from tasks.shared.http.answer import place
+from tasks.shared.http.client import ServiceClient
+from tasks.shared.http.retry import wait_seconds
+from tasks.shared.log import logger
+from tasks.shared.progress import Progress, RequestStats
+from tasks.shared.stop import Stop
+
+STALL_TIMEOUT = 60.0
+"""Seconds; document 1, services.extractor.download_stall_timeout."""
+
+_CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)\Z")
+_PARTIAL, _RANGE_NOT_SATISFIABLE = 206, 416
+
+
+class Downloader:
+    """Downloads files for one step; thread-safe.
+
+    ``stall_timeout`` in seconds, 0 selects the default. ``operation`` and ``accept`` are what errors and the
+    ``Accept`` header say. ``sleep`` is a seam for tests; it takes seconds.
+    """
+
+    def __init__(
+        self,
+        client: ServiceClient,
+        *,
+        retry: RetryConfig,
+        compression: CompressionConfig,
+        stop: Stop,
+        progress: Progress,
+        stats: RequestStats | None = None,
+        stall_timeout: float = STALL_TIMEOUT,
+        operation: str = "download",
+        accept: str = "application/fhir+ndjson",
+        sleep: Callable[[float], None] | None = None,
+    ) -> None:
+        self._client = client
+        self._retry = retry
+        self._compression = compression
+        self._stop = stop
+        self._progress = progress
+        self._stats = stats
+        self._stall_timeout = stall_timeout or STALL_TIMEOUT
+        self._operation = operation
+        self._accept = accept
+        self._sleep = sleep
+
+    def fetch(
+        self,
+        url: str,
+        directory: Path,
+        base: str,
+        *,
+        stop: Stop | None = None,
+        credentials: bool | None = None,
+        allow_cross_origin: bool = False,
+        allow_empty: bool = True,
+        on_size: Callable[[int], None] | None = None,
+        record: Callable[[FileFacts], None] | None = None,
+    ) -> FileFacts:
+        """Download ``url`` to ``<directory>/<base>.ndjson``, ``.ndjson.zst`` with compression enabled.
+
+        A zstd answer is told by its first bytes: stored as it came with compression enabled, decompressed without.
+        ``stop`` overrides the step's; ``credentials`` and ``allow_cross_origin`` as in ``ServiceClient.stream``;
+        ``on_size`` learns the size in bytes when the server tells it; ``record`` gets the facts just before the file
+        gets its final name. Nothing is left behind after an error.
+
+        Raises ``DataError`` when the body is not NDJSON of JSON objects, found on the first line (``not-json``,
+        ``not-object``, ``not-utf8``, ``zst-truncated``, ``zst-corrupt``; ``empty-file`` without ``allow_empty``);
+        ``StalledError``; ``StorageError`` (``disk-full`` …); ``ServiceError`` (``download-status``,
+        ``download-encoding``, and what the client raises); ``NetworkError`` (``length-mismatch``,
+        ``range-mismatch``, …) and ``ServiceBusyError`` after the last attempt; ``Stopped``.
+        """
+        stop = stop or self._stop
+        transfer = _Transfer(url, lambda: Intake(directory, base, self._compression, name=place(url)))
+        failures = reached = 0
+        started = time.monotonic()
+        try:
+            while True:
+                try:
+                    self._attempt(transfer, stop, credentials, allow_cross_origin, on_size)
+                    break
+                except TransientError as error:
+                    failures = 1 if transfer.furthest > reached else failures + 1
+                    reached = transfer.furthest
+                    if failures >= self._retry.max_attempts:
+                        raise
+                    self._wait(transfer, stop, error, failures)
+            facts = transfer.commit(allow_empty, record)
+        finally:
+            transfer.intake.abort()
+        self._progress.add(files=1, resources=facts.lines)
+        self._progress.tell(
+            Download(
+                file=facts.name,
+                bytes=facts.bytes_in,
+                lines=facts.lines,
+                seconds=round(time.monotonic() - started, 3),
+                sha256=facts.sha256,
+            )
+        )
+        return facts
+
+    def _wait(self, transfer: _Transfer, stop: Stop, error: TransientError, failures: int) -> None:
+        asked = error.retry_after if isinstance(error, ServiceBusyError) else None
+        seconds = wait_seconds(self._retry, failures - 1, asked)
+        logger.warning(
+            "%s: %s after %d bytes, attempt %d of %d, next in %.1f s",
+            self._operation, error.reference, transfer.offset, failures, self._retry.max_attempts, seconds,
+        )  # fmt: skip
+        self._progress.tell(
+            RequestRetry(
+                service=self._client.service,
+                operation=self._operation,
+                attempt=failures,
+                attempts=self._retry.max_attempts,
+                wait=round(seconds, 3),
+                status=error.status,
+                error=None if error.status else error.reference,
+            )
+        )
+        if self._stats is not None:
+            self._stats.again()
+        sleep = stop.sleep if self._sleep is None else self._sleep
+        sleep(seconds)
+
+    def _attempt(
+        self,
+        transfer: _Transfer,
+        stop: Stop,
+        credentials: bool | None,
+        allow_cross_origin: bool,
+        on_size: Callable[[int], None] | None,
+    ) -> None:
+        stop.check()
+        headers = {"Accept": self._accept} | transfer.range_headers()
+        resuming = "Range" in headers
+        with self._client.stream(
+            "GET",
+            transfer.url,
+            operation=self._operation,
+            headers=headers,
+            timeout=self._stall_timeout,
+            accept={_RANGE_NOT_SATISFIABLE} if resuming else (),
+            credentials=credentials,
+            allow_cross_origin=allow_cross_origin,
+        ) as response:
+            status = response.status_code
+            if resuming and status in {_PARTIAL, _RANGE_NOT_SATISFIABLE}:
+                self._check_range(transfer, status, response.headers.get("Content-Range", ""))
+            elif status == 200:
+                self._start_over(transfer)
+                transfer.begin(
+                    length=_length(response.headers.get("Content-Length")),
+                    etag=response.headers.get("ETag"),
+                    last_modified=response.headers.get("Last-Modified"),
+                )
+            else:
+                raise self._refused(transfer, "download-status", f"was answered {status}", status)
+            encoding = response.headers.get("Content-Encoding", "").strip().lower()
+            if encoding not in {"", "identity", "zstd"}:
+                raise self._refused(
+                    transfer, "download-encoding", "was answered with a Content-Encoding nobody asked for", status
+                )
+            if transfer.length is not None and on_size is not None:
+                on_size(transfer.length)
+            transfer.intake.run(_Body(response.iter_raw(), transfer, stop, self._progress))
+            if transfer.length is not None and transfer.offset != transfer.length:
+                raise self._broken(transfer, "length-mismatch", f"{transfer.offset} of {transfer.length} bytes arrived")
+
+    def _start_over(self, transfer: _Transfer) -> None:
+        self._progress.add(bytes=-transfer.offset)
+        transfer.restart()
+
+    def _check_range(self, transfer: _Transfer, status: int, header: str) -> None:
+        """Is this the part that was asked for? If not, the next attempt takes the whole file."""
+        match = _CONTENT_RANGE.match(header)
+        whole = str(transfer.length) if transfer.length is not None else "*"
+        fits = (
+            status == _PARTIAL
+            and match is not None
+            and int(match[1]) == transfer.offset
+            and ("*" in (match[3], whole) or match[3] == whole)
+        )
+        if not fits:
+            transfer.no_ranges()
+            raise self._broken(transfer, "range-mismatch", "the server did not send the part that was missing")
+
+    def _broken(self, transfer: _Transfer, reference: str, message: str) -> NetworkError:
+        return NetworkError(reference, message, context=place(transfer.url), operation=self._operation)
+
+    def _refused(self, transfer: _Transfer, reference: str, what: str, status: int) -> ServiceError:
+        return ServiceError(
+            reference,
+            f"{self._operation} {what}",
+            context=place(transfer.url),
+            operation=self._operation,
+            status=status,
+        )
+
+
+class _Transfer:
+    """How far one file has come, over all attempts."""
+
+    def __init__(self, url: str, new_intake: Callable[[], Intake]) -> None:
+        self.url = url
+        self.offset = 0
+        self.furthest = 0
+        self.length: int | None = None
+        self._new_intake = new_intake
+        self.intake = new_intake()
+        self._validator: str | None = None
+
+    def restart(self) -> None:
+        """Forget what arrived."""
+        self.intake.abort()
+        self.intake = self._new_intake()
+        self.offset = 0
+
+    def commit(self, allow_empty: bool, record: Callable[[FileFacts], None] | None) -> FileFacts:
+        """Finish the file; the facts with what is known of the transfer."""
+
+        def described(facts: FileFacts) -> FileFacts:
+            return msgspec.structs.replace(facts, bytes_in=self.offset, source=place(self.url))
+
+        def announce(facts: FileFacts) -> None:
+            if record is not None:
+                record(described(facts))
+
+        return described(self.intake.commit(allow_empty=allow_empty, record=announce))
+
+    def begin(self, *, length: int | None, etag: str | None, last_modified: str | None) -> None:
+        """Note what the headers of a whole answer say. A weak ETag does not vouch for bytes (RFC 9110 §13.1.5)."""
+        self.length = length
+        strong = etag if etag and not etag.startswith("W/") else None
+        self._validator = strong or last_modified
+
+    def no_ranges(self) -> None:
+        """Do not ask for a part again until the next whole answer."""
+        self._validator = None
+
+    def range_headers(self) -> dict[str, str]:
+        """The headers that ask for the missing part; none when it must be the whole."""
+        if not self._validator or not self.offset or not self.intake.resumable:
+            return {}
+        return {"Range": f"bytes={self.offset}-", "If-Range": self._validator}
+
+    def arrived(self, count: int) -> None:
+        """Count bytes."""
+        self.offset += count
+        self.furthest = max(self.furthest, self.offset)
+
+
+class _Body:
+    """The bytes of an answer as they arrive, counted; the end of a run is noticed here."""
+
+    def __init__(self, chunks: Iterator[bytes], transfer: _Transfer, stop: Stop, progress: Progress) -> None:
+        self._chunks = chunks
+        self._transfer = transfer
+        self._stop = stop
+        self._progress = progress
+
+    def read(self, size: int, /) -> bytes:
+        """The next bytes as the network gave them, whatever ``size`` says: cutting or gathering costs a copy."""
+        self._stop.check()
+        data = next(self._chunks, b"")
+        self._transfer.arrived(len(data))
+        self._progress.add(bytes=len(data))
+        return data
+
+
+def _length(value: str | None) -> int | None:
+    return int(value) if value is not None and value.isascii() and value.isdigit() else None

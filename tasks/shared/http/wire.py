@@ -1,0 +1,381 @@
+"""The connections under the HTTP client: sockets that a stop can interrupt, pooled by httpcore.
+
+httpx's own transport blocks in ``recv`` for as long as the request's timeout, half an hour for a
+flattening request, while a run has to end within ten seconds of a signal (``4-product.md`` §4). These
+sockets wait in short slices and look at the ``Stop`` in between, which costs nothing while bytes arrive.
+They also read up to 256 KiB at once while a large body streams, which is a third faster on plain HTTP
+(``performance.md``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import select
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
+
+import httpcore
+import httpx
+
+from tasks.shared.errors import Stopped
+from tasks.shared.http.proxies import Proxy
+from tasks.shared.stop import Stop
+
+T = TypeVar("T")
+
+_SLICE = 0.25  # seconds between two looks at the stop
+# Seconds an idle connection is used again. Many servers close theirs after 5, and a request that meets the
+# closing half-way is lost, which hurts when it must not be repeated.
+_KEEP_ALIVE = 4.0
+_SMALL, _LARGE = 128 * 1024, 256 * 1024
+_MANY = 64 * 1024  # what httpcore asks for, and as much as tells that more follows
+_HELD = 16 * 1024  # bytes that wait for what is written next
+_NEEDS: dict[type[OSError], int] = {ssl.SSLWantReadError: select.POLLIN, ssl.SSLWantWriteError: select.POLLOUT}
+
+
+class Patience:
+    """How long a request that is under way may go on after somebody asked the run to stop.
+
+    ``grace`` seconds let an answer that is about to come be used, so that what the service did is also
+    recorded (the handle of an extraction, the lines of a ledger). One instance serves all connections of
+    a client.
+    """
+
+    def __init__(self, stop: Stop | None, *, grace: float = 5.0, clock: Callable[[], float] = time.monotonic) -> None:
+        self._stop = stop
+        self._grace = grace
+        self._clock = clock
+        self._seen: float | None = None
+
+    def check(self) -> None:
+        """Raise ``Stopped`` when the grace is over."""
+        if self._stop is None or not self._stop.requested:
+            return
+        if self._seen is None:
+            self._seen = self._clock()
+        if self._clock() - self._seen >= self._grace:
+            raise Stopped(self._stop.reason or "stopped")
+
+    def wait(
+        self, step: Callable[[float | None], T], timeout: float | None, late: type[httpcore.TimeoutException]
+    ) -> T:
+        """The result of ``step``, which raises ``TimeoutError`` when the seconds it is given are not
+        enough."""
+        left = timeout
+        while True:
+            seconds = left if self._stop is None else _SLICE if left is None else min(left, _SLICE)
+            try:
+                return step(seconds)
+            except TimeoutError:
+                self.check()
+                if left is not None and seconds is not None:
+                    left -= seconds
+                    if left <= 0:
+                        raise late from None
+
+
+class _Stream(httpcore.NetworkStream):
+    """One connected socket, plain or TLS, that never blocks: it is tried first and waited for when it must be.
+
+    A socket with a timeout would ask the kernel three times for every read and write, and in a program of several
+    threads every such call may cost the thread its turn.
+    """
+
+    def __init__(self, sock: socket.socket, patience: Patience) -> None:
+        sock.setblocking(False)
+        self._sock = sock
+        self._patience = patience
+        self._tls = isinstance(sock, ssl.SSLSocket)
+        self._want = _SMALL
+        self._held = b""
+        self._asked = False
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        """Bytes as they come. More than ``max_bytes`` while a large body streams: httpcore does not mind."""
+        if self._held:
+            # A server that takes no more of a request may have answered it: httpcore wants to know that, too.
+            with contextlib.suppress(httpcore.WriteError):
+                self._flush(timeout)
+        want = max(max_bytes, self._want) if max_bytes >= _MANY else max_bytes
+        try:
+            if self._asked:  # the answer to what was just sent cannot be there yet
+                self._asked = False
+                self._wait(select.POLLIN, timeout, httpcore.ReadTimeout)
+            data = self._now(lambda: self._sock.recv(want), select.POLLIN, timeout, httpcore.ReadTimeout)
+        except OSError as error:
+            raise httpcore.ReadError from error
+        self._want = _LARGE if len(data) >= _MANY else _SMALL
+        return data
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        """Send all of ``buffer``, a little one together with what follows it; the timeout is for the progress of
+        every part of it.
+
+        httpcore writes the head of a request by itself: sent alone, it wakes a server that cannot do anything yet.
+        """
+        self._held = b"".join((self._held, buffer)) if self._held else bytes(buffer)
+        if len(self._held) > _HELD:
+            self._flush(timeout)
+
+    def _flush(self, timeout: float | None) -> None:
+        held, self._held = self._held, b""
+        view = memoryview(held)
+        self._asked = not self._tls  # of TLS, something may be decrypted already, where no poll sees it
+        try:
+            while view:
+                sent = self._now(lambda: self._sock.send(view), select.POLLOUT, timeout, httpcore.WriteTimeout)  # noqa: B023
+                view = view[sent:]
+        except OSError as error:
+            raise httpcore.WriteError from error
+
+    def _now(self, act: Callable[[], T], event: int, timeout: float | None, late: type[httpcore.TimeoutException]) -> T:
+        """What ``act`` gives, as soon as the socket is ready for it."""
+        while True:
+            try:
+                return act()
+            except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
+                needs = _NEEDS.get(type(error), event)  # TLS may have to read in order to write
+            self._wait(needs, timeout, late)
+
+    def _wait(self, event: int, timeout: float | None, late: type[httpcore.TimeoutException]) -> None:
+        def step(seconds: float | None) -> None:
+            if not _ready(self._sock, event, seconds):
+                raise TimeoutError
+
+        self._patience.wait(step, timeout, late)
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._sock.close()
+
+    def start_tls(
+        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
+    ) -> httpcore.NetworkStream:
+        """The same connection under TLS, after the handshake."""
+        try:
+            sock = ssl_context.wrap_socket(self._sock, server_hostname=server_hostname, do_handshake_on_connect=False)
+        except (OSError, ValueError) as error:
+            self.close()
+            raise httpcore.ConnectError from error
+
+        secure = _Stream(sock, self._patience)
+        try:
+            secure._now(sock.do_handshake, select.POLLIN, timeout, httpcore.ConnectTimeout)
+        except OSError as error:
+            sock.close()
+            raise httpcore.ConnectError from error
+        except BaseException:
+            sock.close()
+            raise
+        return secure
+
+    def get_extra_info(self, info: str) -> Any:
+        """What httpcore asks: whether an idle connection has something to read, that is, was closed."""
+        if info == "is_readable":
+            return _ready(self._sock, select.POLLIN, 0)
+        if info == "ssl_object":
+            return self._sock if isinstance(self._sock, ssl.SSLSocket) else None
+        return None
+
+
+class _Backend(httpcore.NetworkBackend):
+    """Makes the connections."""
+
+    def __init__(self, patience: Patience) -> None:
+        self._patience = patience
+
+    def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore.NetworkStream:
+        """A connection to the first address of ``host`` that answers."""
+        problem: OSError = OSError(errno.EADDRNOTAVAIL, "the name has no address")
+        try:
+            addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as error:
+            raise httpcore.ConnectError from error
+        for family, kind, protocol, _, address in addresses:
+            sock = socket.socket(family, kind, protocol)
+            try:
+                self._connect(sock, address, timeout)
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            except OSError as error:
+                sock.close()
+                problem = error
+            except BaseException:
+                sock.close()
+                raise
+            else:
+                return _Stream(sock, self._patience)
+        raise httpcore.ConnectError from problem
+
+    def _connect(self, sock: socket.socket, address: Any, timeout: float | None) -> None:
+        sock.setblocking(False)
+        code = sock.connect_ex(address)
+        if code == errno.EINPROGRESS:
+
+            def step(seconds: float | None) -> None:
+                if not _ready(sock, select.POLLOUT, seconds):
+                    raise TimeoutError
+
+            self._patience.wait(step, timeout, httpcore.ConnectTimeout)
+            code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            raise OSError(code, errno.errorcode.get(code, "connect"))
+
+
+def _ready(sock: socket.socket, event: int, seconds: float | None) -> bool:
+    if sock.fileno() < 0:
+        return True
+    poll = select.poll()
+    poll.register(sock, event)
+    return bool(poll.poll(None if seconds is None else seconds * 1000))
+
+
+class _Parts(httpx.SyncByteStream):
+    """A body on its way in; closing it, which is done once or more, gives the connection back."""
+
+    def __init__(self, parts: Any, give_back: Callable[[], None]) -> None:
+        self._parts = parts
+        self._give_back: Callable[[], None] | None = give_back
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield from self._parts
+
+    def close(self) -> None:
+        give_back, self._give_back = self._give_back, None
+        if give_back is not None:
+            try:
+                self._parts.close()
+            finally:
+                give_back()
+
+
+class _Direct:
+    """One connection without a proxy, opened again when it has to be.
+
+    What ``httpcore.ConnectionPool`` does for a connection that nobody shares, at a quarter of the cost of a request.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        self._options = options
+        self._connection: httpcore.HTTPConnection | None = None
+
+    def handle_request(self, request: httpcore.Request) -> httpcore.Response:
+        """One exchange; the body of the response is not read yet."""
+        origin = request.url.origin
+        known = self._connection
+        if known is None or not (known.is_available() and known.can_handle_request(origin)) or known.has_expired():
+            self.close()
+            known = self._connection = httpcore.HTTPConnection(origin, **self._options)
+        return known.handle_request(request)
+
+    def close(self) -> None:
+        """Close it."""
+        known, self._connection = self._connection, None
+        if known is not None:
+            known.close()
+
+
+class PoolTransport(httpx.BaseTransport):
+    """An httpx transport over at most ``max_connections`` of these connections, direct or through one proxy.
+
+    A connection belongs to one thread from the beginning of a request to the end of its answer. In a pool
+    that threads share, httpcore 1.0 looks at the idle connections of others while they begin a request,
+    can take the first bytes of their answer for a disconnect, and closes the connection under them (seen
+    as one broken request in some thousands); so there is no such pool here. Whoever comes when all are in
+    use waits, up to the request's timeout.
+
+    Without an ``ssl_context`` it is for plain HTTP. Raises httpcore's exceptions as they are, and ``Stopped``.
+    """
+
+    def __init__(
+        self,
+        ssl_context: ssl.SSLContext | None,
+        patience: Patience,
+        *,
+        max_connections: int,
+        proxy: Proxy | None = None,
+    ) -> None:
+        self._ssl_context = ssl_context
+        self._patience = patience
+        self._proxy = proxy
+        self._free = threading.Semaphore(max_connections)
+        self._lock = threading.Lock()
+        self._closed = False
+        self._idle: list[_Direct | httpcore.HTTPProxy] = []  # the last one used is the first one used again
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """One exchange; the body of the response is not read yet."""
+        url = request.url
+        connection = self._take(request.extensions["timeout"]["pool"])
+        try:
+            answer = connection.handle_request(
+                httpcore.Request(
+                    request.method,
+                    httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path),
+                    headers=request.headers.raw,
+                    content=request.stream,
+                    extensions=request.extensions,
+                )
+            )
+        except BaseException:
+            self._give_back(connection)
+            raise
+        parts = _Parts(answer.stream, functools.partial(self._give_back, connection))
+        return httpx.Response(answer.status, headers=answer.headers, stream=parts, extensions=answer.extensions)
+
+    def close(self) -> None:
+        """Close every idle connection; one that is in use closes when it is given back."""
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+    def _take(self, timeout: float | None) -> _Direct | httpcore.HTTPProxy:
+        def step(seconds: float | None) -> None:
+            if not self._free.acquire(timeout=seconds):
+                raise TimeoutError
+
+        if not self._free.acquire(blocking=False):
+            self._patience.wait(step, timeout, httpcore.PoolTimeout)
+        with self._lock:
+            return self._idle.pop() if self._idle else self._make()
+
+    def _give_back(self, connection: _Direct | httpcore.HTTPProxy) -> None:
+        with self._lock:
+            closed = self._closed
+            if not closed:
+                self._idle.append(connection)
+        if closed:
+            connection.close()
+        self._free.release()
+
+    def _make(self) -> _Direct | httpcore.HTTPProxy:
+        backend = _Backend(self._patience)
+        proxy = self._proxy
+        if proxy is None:
+            return _Direct(ssl_context=self._ssl_context, keepalive_expiry=_KEEP_ALIVE, network_backend=backend)
+        # TLS inside TLS needs httpcore's own backend.
+        in_tls = proxy.scheme == "https"
+        auth = proxy.credentials
+        return httpcore.HTTPProxy(
+            proxy.url,
+            proxy_auth=auth and (auth[0].encode(), auth[1].encode()),
+            ssl_context=self._ssl_context,
+            proxy_ssl_context=self._ssl_context if in_tls else None,
+            max_connections=1,
+            keepalive_expiry=_KEEP_ALIVE,
+            network_backend=None if in_tls else backend,
+        )

@@ -1,0 +1,81 @@
+"""The ``import/`` directory of a job, and what an import step knows of the files in it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+
+import msgspec
+
+from tasks.shared.errors import StorageError
+from tasks.shared.files.facts import FileFacts, FileLedger, facts_of
+from tasks.shared.files.names import existing_file
+from tasks.shared.files.part_file import PART, storage_error
+from tasks.shared.step import StepContext, StepResult
+
+IMPORT = "import"
+"""Name of the directory (document 1, "Job data")."""
+
+
+class ImportDirectory:
+    """``<job>/import`` while an import step fills it. Thread-safe.
+
+    An existing final file is complete (``4-product.md`` §4): what a run before this one finished is kept, unfinished
+    parts of it are removed. The facts of finished files are kept in ``.results/<position>-files.ndjson``, so that
+    counts survive a restart. Raises ``StorageError``.
+    """
+
+    def __init__(self, context: StepContext) -> None:
+        self.path = context.job_dir / IMPORT
+        self._lock = threading.Lock()
+        self._files: dict[str, FileFacts] = {}
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for part in self.path.glob(f"*{PART}"):
+                part.unlink()
+        except OSError as error:
+            raise storage_error(error, self.path) from None
+        self._ledger = FileLedger(context.job_dir / ".results" / f"{context.position}-files.ndjson")
+
+    def finished(self, base: str, *, bytes_in: int | None = None) -> FileFacts | None:
+        """The facts of the complete file of that base name, if an earlier run finished it.
+
+        Should its record be lost, the file is read once more; ``bytes_in`` is then what came in, as far as it is known.
+        """
+        path = existing_file(self.path, base)
+        if path is None:
+            return None
+        facts = self._ledger.get(path)
+        if facts is None:
+            facts = facts_of(path)
+            facts = facts if bytes_in is None else msgspec.structs.replace(facts, bytes_in=bytes_in)
+            self._ledger.add(facts)
+        self.add(facts)
+        return facts
+
+    def record(self, facts: FileFacts) -> None:
+        """Record a file that is about to get its final name."""
+        self._ledger.add(facts)
+
+    def add(self, facts: FileFacts) -> None:
+        """Count a recorded file that has its final name."""
+        with self._lock:
+            self._files[facts.name] = facts
+
+    def result(self, warnings: Iterable[str] = ()) -> StepResult:
+        """The step's result: lines are its resources, sizes are those received and those stored."""
+        files = list(self._files.values())
+        if not files:
+            raise StorageError("import-empty", "no file was imported", context=str(self.path))
+        lines = sum(facts.lines for facts in files)
+        return StepResult(
+            files=len(files),
+            resources_in=lines,
+            resources_out=lines,
+            lines_out=lines,
+            bytes_in=sum(facts.bytes_in for facts in files),
+            bytes_out=sum(facts.stored_bytes for facts in files),
+            output=IMPORT,
+            warnings=tuple(warnings),
+            details={"content_bytes": sum(facts.content_bytes for facts in files)},
+        )

@@ -1,0 +1,100 @@
+"""How a step becomes a Prefect task: one place for the rules that all of them share.
+
+A task returns a small JSON object, which Prefect keeps under the job's ``.results/`` and answers from when the flow
+runs again. A step that does not finish must leave nothing there, so its task returns a Prefect state instead of
+raising: an exception would be pickled beside the results and its traceback logged, and neither is for us to publish.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from prefect import task
+from prefect.client.schemas.objects import State
+from prefect.states import Crashed, Failed, Paused
+from prefect.tasks import Task
+from prefect.transactions import get_transaction
+
+from tasks.shared.blanked import SECRETS
+from tasks.shared.defects import translate_defect
+from tasks.shared.errors import SluiceError, Stopped
+from tasks.shared.files.facts import FileLedger
+from tasks.shared.files.inventory import kept_at, still_approved, take
+from tasks.shared.progress import RequestStats
+from tasks.shared.step import Parked, StepContext, StepResult, reconcile
+
+Run = Callable[[StepContext], StepResult]
+
+_WORTH_A_WORD = 256_000_000
+"""Bytes of which the hashes may take longer than a second."""
+
+
+def step_task(name: str, run: Run) -> Task[[StepContext], Any]:
+    """A Prefect task named ``name`` around ``run``."""
+
+    def body(context: StepContext) -> dict[str, Any] | State[Any]:
+        started = time.monotonic()
+        SECRETS.config(context.config)  # of all services: gateways quote more than what was theirs
+        try:
+            done = run(context)
+            reconcile(context, done)
+            inventory = leave_inventory(context, done)
+            statistics = _statistics(context.stats, time.monotonic() - started)
+            return done.as_dict() | {"inventory": inventory, "statistics": statistics}
+        except Parked as parked:
+            return _unfinished(Paused(message=f"waits for approval: {parked.directory.name}"), parked)
+        except Stopped as stopped:
+            return _unfinished(Crashed(name="Stopped", message=f"stopped by {stopped}"), stopped)
+        except SluiceError as error:
+            return _unfinished(Failed(message=error.render()), error)
+        except Exception as error:  # noqa: BLE001 - the seam where defects become reports
+            defect = translate_defect(error)
+            return _unfinished(Failed(message=defect.render()), defect)
+
+    body.__name__ = name
+    return task(name=name, persist_result=True, result_serializer="json", task_run_name=name)(body)
+
+
+def leave_inventory(context: StepContext, done: StepResult) -> str | None:
+    """Leave the inventory of what the step wrote; its digest, for the result. Made before the result exists.
+
+    What an import hashed while it wrote is not read again.
+    """
+    if done.output is None:
+        return None
+    ledger = FileLedger(context.job_dir / ".results" / f"{context.position}-files.ndjson")
+
+    def known(name: str, _state: object) -> str | None:
+        facts = ledger.get(context.job_dir / name)
+        return facts.sha256 if facts is not None else None
+
+    if (done.bytes_out or 0) > _WORTH_A_WORD:
+        context.progress.say("takes the hashes of what was written")
+    inventory = take(context.job_dir, [context.job_dir / done.output], stop=context.stop, known=known)
+    if context.approved is not None:
+        still_approved(context.approved.below(done.output), inventory)
+    inventory.save(kept_at(context.job_dir, context.position))
+    return inventory.digest
+
+
+def _statistics(stats: RequestStats, seconds: float) -> dict[str, Any]:
+    """What ``4-product.md`` §5 shows of a step; times in seconds."""
+    if not stats.requests:
+        return {"seconds": round(seconds, 3)}
+    return {
+        "seconds": round(seconds, 3),
+        "requests": stats.requests,
+        "retries": stats.retries,
+        "p50": stats.percentile(0.5),
+        "p95": stats.percentile(0.95),
+    }
+
+
+def _unfinished(state: State[Any], outcome: Exception) -> State[Any]:
+    transaction = get_transaction()
+    if transaction is not None:
+        transaction.write_on_commit = False
+    state.data = outcome
+    return state
