@@ -12,7 +12,8 @@ from tests.docs.references import ROOT
 
 README = ROOT / "README.md"
 DOCS = sorted((ROOT / "docs").glob("*.md"))
-PAGES = [README, ROOT / "CHANGELOG.md", *DOCS]
+DECISIONS = sorted((ROOT / "docs/decisions").glob("*.md"))
+PAGES = [README, ROOT / "CHANGELOG.md", *DOCS, *DECISIONS]
 
 _FENCE = re.compile(r"^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 
