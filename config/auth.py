@@ -1,4 +1,7 @@
-"""The common auth block of document 1: Basic, OAuth 2.0 client credentials, and an API key beside either."""
+"""The common auth block of document 1: Basic, OAuth 2.0 client credentials, and an API key beside either.
+
+"Exactly one" of Basic and OAuth is read as "not both": FHIR servers behind a network border often ask for neither.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The external JSON file of enrichment rules, with its camelCase names (document 1, services.crtdl_preprocessing)."""
+"""The external JSON file of enrichment rules, with its camelCase names (document 1, services.crtdl_preprocessing).
+
+``linkedGroups`` is read here too, though document 1 lists it for the inline form only: both describe the same rule.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""From what a source gives to what a model reads: ``${VAR}`` replaced, text kept as written, lists split."""
+"""From what a source gives to what a model reads: ``${VAR}`` replaced, text kept as written, lists split.
+
+A value that a higher source overrides is not expanded: its variable may not be set on this machine. Null is the default
+and empty text is not set: a template that leaves a value out must not turn into an empty password.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,9 @@
 ``4-product.md`` §4: a flow run is a job; labels ``job.*`` are what the program reads back, artifacts are what a person
 reads. A label is durable when the call that sets it returns, and is set before the thing it guards. Structured values
 are JSON text in one label, so that they change together. Nothing here is a payload, a secret or a person's identifier.
+
+A job whose machine died between a decision and going on is ``interrupted``, not ``waiting``: nothing is left to decide,
+and scripts continue what is interrupted.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""A command's view of the jobs of one configuration: the configuration, the Prefect API, the jobs in it."""
+"""A command's view of the jobs of one configuration: the configuration, the Prefect API, the jobs in it.
+
+A job of another jobs directory is refused: its lock lies there, and two processes could run it.
+"""
 
 from __future__ import annotations
 

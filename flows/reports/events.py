@@ -2,6 +2,8 @@
 
 One line of ``jobs_dir/<job>/events.ndjson`` is one JSON object: a ``Head`` that all have, and the fields of one kind
 of event. ``docs/observability.md`` describes every field; a test compares it with these classes.
+
+The schema is strict, so that tools notice a wrong line; reading is not, so that one of another version stays readable.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 First ``id`` and the patient, then the group's attributes in their order. An element brings what is below it; an
 attribute that comes with another one is not repeated; what iterates becomes a select clause of its own.
+Attributes below one that iterates share its clause: two would multiply rows, and put one coding's code beside the
+display of another.
 """
 
 from __future__ import annotations

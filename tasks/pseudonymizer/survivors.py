@@ -5,6 +5,7 @@ catches rules that treat ids and references differently, and a service that runs
 
 An id is original when a resource of the request has it or a reference of the request ends in it. ``fullUrl``,
 ``request.url`` and references of the answer are compared by their last segment, whatever stands before it.
+Within one request that is exact and takes no memory for the job.
 """
 
 from __future__ import annotations

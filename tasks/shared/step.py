@@ -1,4 +1,7 @@
-"""What a step gets and what it gives back: plain values, no Prefect."""
+"""What a step gets and what it gives back: plain values, no Prefect.
+
+Two steps compare lines, not resources: an import counts a Bundle's line as one, a load what is in it.
+"""
 
 from __future__ import annotations
 

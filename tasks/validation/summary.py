@@ -2,6 +2,8 @@
 
 It is put together from one fragment for each file, written while the file is validated, so a million findings are
 never in memory and a resumed run need not ask again.
+
+It quotes the service's messages, for the person who mends the data; results, artifacts and logs have their codes only.
 """
 
 from __future__ import annotations

@@ -14,7 +14,8 @@ from deployments.sandbox.flattening.resource import Focus, Resource, bare
 from deployments.sandbox.flattening.shortcut import Route, compile_route
 
 _COMPANIONS = frozenset({"extension", "children", "descendants"})
-"""Names that ask for the extensions of primitives, which other expressions do not see."""
+"""Names that ask for the extensions of primitives, which other expressions do not see: the library has ``_gender`` as a
+second item beside ``gender``, and ``gender = 'other'`` would be false."""
 
 
 class Expression:

@@ -3,6 +3,8 @@
 ``fhirVersion`` (R4), ``fhirPathRules`` (a list of ``path``, ``method`` and the method's settings) and ``parameters``.
 Method names are case-insensitive. A rule's unknown settings are left alone, as the deployed service does; unknown keys
 elsewhere are errors, as they are there.
+
+Rules that cannot be carried out to the letter are errors, too: one that is silently ignored lets data through.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Validates one body: structure, then invariants, then what to say about the rest."""
+"""Validates one body: structure, then invariants, then what to say about the rest.
+
+Recommendations are left out and named in every answer: a warning on nearly every resource would hide the others.
+"""
 
 from __future__ import annotations
 

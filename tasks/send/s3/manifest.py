@@ -2,7 +2,7 @@
 
 A JSON list of ``{"key", "size", "sha256", "etag", "time"}`` in the order of the keys; ``size`` in bytes, ``etag``
 without quotes, ``time`` in UTC: when the object was uploaded, as far as the store or this program knows. It appears
-when all files are there, and stays on this machine.
+when all files are there, and stays on this machine: its times would change the bucket with every repeated send.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 What is there is told by HEAD: same size and same ``sha256`` in the metadata (document 3 §7). An upload in parts that
 fails or is stopped is aborted; what a killed process left is aborted by the next run, and the file is begun anew.
+Parts are small, so that a repeat loses little and one large file uses all connections.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The two resources of a transfer, Binary and DocumentReference, and the ids that make a repeated send replace.
 
 Document 3 §7: the receiving process searches the DocumentReference by the project identifier, takes the first hit and
-its first attachment.
+its first attachment. So a first hit of somebody else's is replaced, with a warning, and its Binary stays: it is not
+ours to delete. One that differs in its time only is left alone: sending twice leaves what sending once did.
 """
 
 from __future__ import annotations

@@ -8,6 +8,9 @@ The rules are those of document 1 ("Errors", "Extraction step procedure" 7) and 
 * A broken transfer goes on with ``Range`` and ``If-Range`` when the server gave a strong ETag or a Last-Modified and
   the file on disk is stored uncompressed as it arrives; else it starts over.
 * What arrived is compared with ``Content-Length`` and ``Content-Range``.
+
+On an error or a stop the part is removed: another process begins the file anew, so that no validator is kept and
+trusted for days.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 ``HTTP_PROXY`` and ``HTTPS_PROXY`` name the proxy for a scheme, ``NO_PROXY`` the hosts that are reached
 directly; each also in lower case, which wins. Loopback is never proxied: a sandbox service or a local
 server is not something a proxy can reach.
+
+No ``ALL_PROXY`` and no SOCKS, which needs another package.
 """
 
 from __future__ import annotations
