@@ -1,4 +1,4 @@
-"""Checking NDJSON and taking foreign files in: ``tasks/shared/ndjson``."""
+"""Checking NDJSON and taking foreign files in: ``tasks/shared/files``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading and writing data files: ``tasks/shared/ndjson``."""
+"""Reading and writing data files: ``tasks/shared/files``."""
 
 from __future__ import annotations
 

@@ -309,7 +309,7 @@ def test_a_truncated_zst_is_named_also_within_a_long_line(tmp_path: Path) -> Non
 MEASURE = """
 import sys
 from pathlib import Path
-from tasks.shared.ndjson import lines_with_long
+from tasks.shared.fhir.long_line import lines_with_long
 from tests.bench.memory import peak
 before, entries = peak(), 0
 for _, line in lines_with_long(Path(sys.argv[1]), limit=1 << 20, spool=Path(sys.argv[2])):
