@@ -24,8 +24,8 @@ from flows.job.inputs import gather
 from flows.job.record import JobRecord, JobState
 from flows.job.session import opened
 from flows.output import say
-from flows.reports.pages import COLUMNS, row
 from tasks.shared.errors import InputError, StorageError, TerminalError
+from tasks.shared.report import COLUMNS
 
 STEPS = ("extractor", "validation", "pseudonymizer", "flattening", "wait", "send")
 """The demo's steps; the wait only with ``--review``."""
@@ -88,7 +88,7 @@ def only_job(config: str) -> JobRecord:
 
 def show(record: JobRecord) -> None:
     """The table of steps and the paths of the files."""
-    rows = [row(step) for step in record.steps]
+    rows = [list(step.cells().values()) for step in record.steps]
     keep = [n for n in range(len(COLUMNS)) if any(cells[n] for cells in rows)]
     widths = {n: max(len(COLUMNS[n]), *(len(cells[n]) for cells in rows)) for n in keep}
     say("\n" + "  ".join(f"{COLUMNS[n]:{widths[n]}}" for n in keep).rstrip())

@@ -14,13 +14,13 @@ from uuid import UUID
 import click
 
 from config import load_config
-from flows.job.watch import human_seconds
 from tasks.extractor.client import ExtractionClient
 from tasks.extractor.connection import extraction_client, service_client
 from tasks.extractor.task import ExtractionTask, Priority
 from tasks.shared.errors import InputError, ServiceError, SluiceError, shown
 from tasks.shared.fhir.crtdl import parse_document, read_content
 from tasks.shared.files.part_file import PartFile
+from tasks.shared.units import human_seconds
 
 _PAUSE = 0.2
 """Seconds before the version is read again after a 409, times the number of the attempt."""

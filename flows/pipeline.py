@@ -27,16 +27,18 @@ from flows.job.inputs import JobInputs
 from flows.job.job import Job, config_error, job_name
 from flows.job.lock import JobBusyError
 from flows.job.preflight import preflight, worst
-from flows.job.record import ErrorRecord, RecordWriter, Waiting, now
+from flows.job.record import RecordWriter, now
 from flows.job.released import waits_again
 from flows.job.sources import Source, Sources
 from flows.job.watch import CANCEL, cancel_asked, end_now
 from flows.reports import pages, presenter
+from flows.reports.summary import reconciliation
 from flows.signals import signals
 from tasks import CATALOGUE, Step
 from tasks.shared.defects import translate_defect
 from tasks.shared.errors import InputError, SluiceError, Stopped, StorageError
 from tasks.shared.log import logger
+from tasks.shared.report import Problem, StepReport, Waiting
 from tasks.shared.step import Parked
 
 Outcome = State[Any]
@@ -107,7 +109,7 @@ def pipeline(
             raise
         except (ConfigError, SluiceError) as problem:
             error = config_error(problem) if isinstance(problem, ConfigError) else problem
-            RecordWriter(api, job_id).set(error=ErrorRecord.of(error))
+            RecordWriter(api, job_id).set(error=Problem.of(error))
             return Failed(message=error.render())
 
 
@@ -141,7 +143,7 @@ def guarded(job: Job, *, deployed: bool) -> Outcome:
 
 def show(job: Job, state: pages.PageState) -> None:
     """Publish the job's page with the ``state`` it is about to have. What cannot be written fails no run."""
-    compared = job.course.reconciliation(job.steps[position] for position in sorted(job.steps))
+    compared = reconciliation(job.steps[position] for position in sorted(job.steps))
     try:
         pages.job_page(job.api, job.id, job.writer.read(), compared, state=state)
     except SluiceError as error:
@@ -167,11 +169,11 @@ def run(job: Job, *, deployed: bool) -> Outcome:
         if step.name == "wait" and (ended := decided(job, position, sources)) is not None:
             return ended
         result = run_step(job, position, step, sources.read_by(name), deployed=deployed)
-        if not isinstance(result, dict):
+        if not isinstance(result, StepReport):
             return result
-        if result.get("output"):
+        if result.output:
             tables = name == "flattening" or (name == "wait" and sources.newest is not None and sources.newest.tables)
-            sources.wrote(job.written(position, result, tables=tables))
+            sources.wrote(job.written(position, tables=tables))
         if job.until == position and position < len(job.step_names):
             job.writer.set(until=None, stopped_by=None)
             job.ended("stopped", reason="alone")
@@ -183,7 +185,7 @@ def run(job: Job, *, deployed: bool) -> Outcome:
     return Completed(message="all steps are complete")
 
 
-def run_step(job: Job, position: int, step: Step, source: Source | None, *, deployed: bool) -> dict[str, Any] | Outcome:
+def run_step(job: Job, position: int, step: Step, source: Source | None, *, deployed: bool) -> StepReport | Outcome:
     """Run one step: its result, or the state in which the run ends here."""
     if job.stop.requested:
         return stopped(job, position, Stopped(job.stop.reason or "stopped"))
@@ -199,16 +201,17 @@ def run_step(job: Job, position: int, step: Step, source: Source | None, *, depl
         return stopped(job, position, outcome)
     if isinstance(outcome, SluiceError):
         return failed(job, position, outcome)
-    result: dict[str, Any] = outcome
-    job.finished(position, result)
+    if not isinstance(outcome, StepReport):
+        raise outcome
+    job.finished(position, outcome, expected=context.expected_lines)
     if step.name == "validation":
-        found = gate.closed(job.config.services.validation, result, job.directory.path, position)
+        found = gate.closed(job.config.services.validation, outcome, job.directory.path, position)
         job.passed_gate(position, found)
         if found is not None:
             show(job, "failed")
             return Failed(message=found.render())
     show(job, "running")
-    return result
+    return outcome
 
 
 def failed(job: Job, position: int, error: SluiceError) -> Outcome:

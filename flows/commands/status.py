@@ -9,12 +9,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from config import load_config
-from flows.job.record import JobRecord, JobState, Waiting
+from flows.job.record import JobRecord, JobState
 from flows.job.seen import correction_words, told
 from flows.job.session import dump, has_any_job, opened
-from flows.job.watch import human_seconds
 from flows.output import one_line, say, write
-from flows.reports.pages import summary
+from tasks.shared.report import Waiting
+from tasks.shared.units import human_seconds
 
 
 def show(config: str, job_id: str, *, overrides: Sequence[str], as_json: bool, watch: bool) -> int:
@@ -34,7 +34,7 @@ def text(record: JobRecord) -> str:
     """A job's status for a person."""
     lines = [f"job {record.id}: {record.state.value}"]
     for step in record.steps:
-        detail = summary(step) if step.state == "completed" else ""
+        detail = step.summary() if step.state == "completed" else ""
         lines.append(f"  {step.position} {step.name}: {step.state}" + (f": {detail}" if detail else ""))
     if record.progress and record.progress.message:
         lines.append(f"  {record.progress.message}")

@@ -12,10 +12,11 @@ from pathlib import Path, PurePath
 from typing import Any, Final
 
 import msgspec
+from pydantic import ValidationError
 
 from tasks.shared.files.part_file import storage_error
 from tasks.shared.files.private_file import NotPrivateError, read_private
-from tasks.shared.step import StepResult
+from tasks.shared.report import StepReport
 
 LARGEST: Final = 16 * 1024 * 1024
 """Bytes. A result is counts and names: some kilobytes, whatever the size of the data."""
@@ -62,8 +63,8 @@ def read_result(path: Path) -> bytes | None:
     try:
         record = msgspec.json.decode(content, type=_Record)
         result = msgspec.json.decode(record.result)
-        counted = msgspec.convert(result, StepResult)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        counted = StepReport.model_validate_json(record.result, strict=True)
+    except (msgspec.MsgspecError, ValidationError, UnicodeDecodeError, RecursionError):
         raise DamagedResultError("it is not the JSON that a step leaves") from None
     if record.metadata.serializer != _SERIALIZER or _lives(result):
         raise DamagedResultError("it is to be read as something else than JSON")

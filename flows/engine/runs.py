@@ -41,6 +41,7 @@ from flows.engine.api import PrefectApi
 from flows.engine.api_address import ApiAddress
 from flows.engine.results import DamagedResultError, read_result, write_result
 from tasks.shared.errors import InternalError, NetworkError, TerminalError
+from tasks.shared.report import StepReport
 from tasks.shared.step import StepContext
 
 
@@ -200,14 +201,16 @@ def sealed(context: StepContext) -> Any:
     return quote(context)
 
 
-def result_of(state: State[Any]) -> Any:
-    """What a step's task left: its result as a dict, or the exception it did not finish with."""
+def result_of(state: State[Any]) -> StepReport | Exception:
+    """What a step's task left: its report, or the exception it did not finish with."""
     data = state.data
     if isinstance(data, ResultRecord):
         data = data.result
     elif isinstance(data, ResultRecordMetadata) and data.storage_key:
         data = get_result_store().read(data.storage_key).result
-    if isinstance(data, dict | Exception):
+    if isinstance(data, dict):
+        return StepReport.model_validate(data)
+    if isinstance(data, Exception):
         return data
     return InternalError("no-result", f"a step ended in state {state.name} without a result")
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from flows.job.record import ErrorRecord
 from flows.reports import summary
 from flows.reports.event_file import EventLog
 from flows.reports.events import Wait
@@ -15,9 +14,10 @@ from flows.reports.journal import Journal
 from flows.reports.trace import Trace
 from tasks.shared.errors import StorageError
 from tasks.shared.log import logger
+from tasks.shared.report import Problem
 
 
-def cancelled(directory: Path, job: str, rejection: ErrorRecord | None = None) -> None:
+def cancelled(directory: Path, job: str, rejection: Problem | None = None) -> None:
     """Tell that a parked job is cancelled: by a person's ``rejection``, else in the Prefect UI.
 
     The caller holds the job's lock. Never raises: the record says so anyway.

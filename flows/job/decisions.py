@@ -15,12 +15,13 @@ from flows.engine.api import PrefectApi
 from flows.job import afterwards
 from flows.job.destinations import destinations
 from flows.job.directory import JobDirectory
-from flows.job.record import Approval, ErrorRecord, JobRecord, JobState, RecordWriter, Waiting, now
+from flows.job.record import JobRecord, JobState, RecordWriter, now
 from flows.job.seen import reader, to_be_read
 from flows.job.session import Session
 from flows.output import one_line, say
 from tasks.shared.errors import InputError, SluiceError, TerminalError
 from tasks.shared.log import logger
+from tasks.shared.report import Approval, Problem, Waiting
 
 
 def answered(api: PrefectApi, job_id: str, form: str | None, files: str) -> Approval | None:
@@ -166,9 +167,9 @@ def _show_cancelled(session: Session, job_id: str, directory: Path) -> None:
         logger.warning("the page of the job is not written: %s", error.message)
 
 
-def rejected(approval: Approval) -> ErrorRecord:
+def rejected(approval: Approval) -> Problem:
     """Why a job is cancelled after a no."""
-    return ErrorRecord(
+    return Problem(
         reference="rejected",
         message=approval.model_copy(update={"comment": ""}).told(one_line),
         context=one_line(approval.comment) or None,

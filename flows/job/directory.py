@@ -10,10 +10,10 @@ from pathlib import Path
 from uuid import UUID
 
 from flows.engine.results import DamagedResultError, read_result
-from flows.job.record import StepRecord
 from tasks import CATALOGUE
 from tasks.shared.errors import InputError, StorageError, shown
 from tasks.shared.log import logger
+from tasks.shared.report import StepReport
 from tasks.validation.places import directory_name
 
 
@@ -90,7 +90,7 @@ class JobDirectory:
                 ) from None
         return target
 
-    def reset(self, steps: Sequence[StepRecord], first: int) -> None:
+    def reset(self, steps: Sequence[StepReport], first: int) -> None:
         """Forget the steps from position ``first`` on: their results and outputs. May be repeated.
 
         What a kept step names, such as an earlier wait's corrected files, stays.
@@ -123,7 +123,7 @@ class JobDirectory:
         shutil.rmtree(self.path)
 
 
-def _folders(step: StepRecord, steps: Sequence[StepRecord]) -> set[str]:
+def _folders(step: StepReport, steps: Sequence[StepReport]) -> set[str]:
     """Every directory a step writes, relative to the job's."""
     kind = CATALOGUE[step.name]
     writes = kind.writes

@@ -8,18 +8,18 @@ result, so that continuing does not pass it: only ``fail_on_error: false`` or co
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from config import ValidationConfig
 from tasks.shared.errors import GateError
+from tasks.shared.report import StepReport
 
 
-def closed(config: ValidationConfig, result: dict[str, Any], directory: Path, position: int) -> GateError | None:
+def closed(config: ValidationConfig, report: StepReport, directory: Path, position: int) -> GateError | None:
     """Why the pipeline stops behind this validation step; ``None`` when it goes on.
 
-    ``result`` is the step's, ``directory`` the job's.
+    ``report`` is the step's, ``directory`` the job's.
     """
-    details: dict[str, Any] = result["details"]
+    details = report.details
     findings: int = details["findings"]
     if not findings or not config.fail_on_error:
         return None

@@ -18,7 +18,7 @@ from flows.engine.api import Label, PrefectApi
 from flows.job.directory import JobDirectory
 from flows.job.inputs import JobInputs
 from flows.job.lock import JobLock
-from flows.job.record import Approval, ErrorRecord, JobRecord, RecordedHandle, RecordWriter, StepRecord, Waiting, now
+from flows.job.record import JobRecord, RecordedHandle, RecordWriter, now
 from flows.job.seen import Sight, no_longer
 from flows.job.sources import Source, Sources
 from flows.job.watch import CANCEL, Watcher
@@ -34,11 +34,10 @@ from tasks.shared.errors import GateError, InputError, SluiceError
 from tasks.shared.files.inventory import Inventory, Recorded, kept_at
 from tasks.shared.log import logger
 from tasks.shared.progress import Progress, RequestStats
-from tasks.shared.step import Corrections, Decision, HandleStore, StepContext
+from tasks.shared.report import Approval, Corrections, Problem, StepReport, Waiting
+from tasks.shared.step import HandleStore, StepContext
 from tasks.shared.stop import Stop
 from tasks.wait.pause import make_directory, wait_directory
-
-COUNTS = ("files", "resources_in", "resources_out", "bytes_in", "bytes_out", "output", "inventory")
 
 
 @dataclass
@@ -56,14 +55,13 @@ class Job:
     crtdl: Path | None = None
     approvals: dict[int, Approval] = field(default_factory=dict)
     forms: dict[int, str] = field(default_factory=dict)
-    steps: dict[int, StepRecord] = field(default_factory=dict)
+    steps: dict[int, StepReport] = field(default_factory=dict)
     seen: dict[int, str] = field(default_factory=dict)
     """The digest of what was there when a wait was parked."""
     sight: Sight | None = None
     there: Inventory = field(default_factory=lambda: Inventory(()))
     again: tuple[str, ...] = ()
     until: int | None = None
-    course: summary.Course = field(default_factory=summary.Course)
 
     @property
     def config(self) -> PipelineConfig:
@@ -125,7 +123,7 @@ class Job:
         if self.inputs.crtdl is not None:
             self.crtdl = self._effective_crtdl(Path(self.inputs.crtdl))
         for position, name in enumerate(self.step_names, start=1):
-            self.steps.setdefault(position, StepRecord(position=position, name=name))
+            self.steps.setdefault(position, StepReport(position=position, name=name))
         for warning in self.loaded.warnings:
             logger.warning("%s", warning.render())
         logger.info("job %s runs in process %d: %s", self.id, os.getpid(), ", ".join(self.step_names))
@@ -164,7 +162,6 @@ class Job:
     def context(self, position: int, step: Step, source: Source | None) -> StepContext:
         """What the step at ``position`` gets."""
         approval = self.approvals.get(position)
-        self.course.written[position] = source.lines if source else None
         handle = AnnouncedHandle(RecordedHandle(self.writer), self.journal.tell) if step.name == "extractor" else None
         return StepContext(
             config=self.config,
@@ -180,7 +177,7 @@ class Job:
             crtdl=self.crtdl,
             patients=Path(self.inputs.patients) if self.inputs.patients else None,
             handle=handle or HandleStore(),
-            decision=Decision(**approval.model_dump(exclude={"files"})) if approval else None,
+            decision=approval,
             approved=self.there if approval and step.name == "wait" else None,
             corrections=self.sight.corrections if self.sight and step.name == "wait" else Corrections.NDJSON,
             progress=Progress(collector=self.journal.tell),
@@ -188,13 +185,13 @@ class Job:
             stop=self.stop,
         )
 
-    def written(self, position: int, result: dict[str, Any], *, tables: bool) -> Source:
+    def written(self, position: int, *, tables: bool) -> Source:
         """The data that a finished step wrote, as the next one reads it."""
         step = self.steps[position]
         kept = kept_at(self.directory.path, position)
         return Source(
             path=self.directory.path / str(step.output),
-            lines=result.get("lines_out"),
+            lines=step.lines_out,
             tables=tables,
             files=step.files,
             recorded=Recorded(step.name, position, kept, step.inventory) if step.inventory else None,
@@ -207,7 +204,7 @@ class Job:
         before = self.steps[position]
         self.journal.at(context.name, position)
         if before.state != "completed":
-            self.steps[position] = StepRecord(
+            self.steps[position] = StepReport(
                 position=position,
                 name=context.name,
                 state="running",
@@ -222,44 +219,44 @@ class Job:
         with watcher.watching(context.name, position, context.progress):
             yield
 
-    def finished(self, position: int, result: dict[str, Any]) -> None:
-        """Record a step's result; says it once, also when the step answered from its stored result."""
+    def finished(self, position: int, report: StepReport, *, expected: int | None) -> None:
+        """Record a step's report; says it once, also when the step answered from its stored result.
+
+        ``expected`` is how many lines the step before says it wrote.
+        """
         name = self.step_names[position - 1]
         known = self.steps[position]
-        step = StepRecord(
-            position=position,
-            name=name,
-            state="completed",
-            started=known.started,
-            directory=known.directory,
-            **{key: result.get(key) for key in COUNTS},
-            **result.get("statistics", {}),
-        )
-        if known.state == "completed" and known.inventory:
-            step = step.model_copy(update={"inventory": known.inventory})  # that of the record, not of a file
-        if known.state != "completed":
+        before = known.state == "completed"
+        of_this_instance = {
+            "position": position,
+            "name": name,
+            "state": "completed",
+            "started": known.started,
+            "directory": known.directory,
+            "lines_expected": expected,
+        }
+        if before and known.inventory:
+            of_this_instance["inventory"] = known.inventory  # that of the record, not of a file
+        step = self.steps[position] = report.model_copy(update=of_this_instance)
+        if not before:
             # Before the record: once that says complete, no later run tells it.
-            self.journal.completed(
-                step, warnings=len(result.get("warnings", ())), mode=str(self.config.services.send.send_as)
-            )
+            self.journal.completed(step, mode=str(self.config.services.send.send_as))
             self.writer.step(step, progress=None)
-            pages.step_table(self.api, self.id, step, result)
-            logger.info("step %d %s is complete: %s", position, name, pages.summary(step))
-            for warning in result.get("warnings", ()):
+            pages.step_table(self.api, self.id, step)
+            logger.info("step %d %s is complete: %s", position, name, step.summary())
+            for warning in step.warnings:
                 logger.warning("step %d %s: %s", position, name, warning)
-        self.steps[position] = step
-        self.course.results[position] = result
-        self.presenter.step_finished(step, tuple(result.get("warnings", ())), again=known.state == "completed")
+        self.presenter.step_finished(step, again=before)
 
     def unfinished(
-        self, position: int, state: StepEnd, *, error: ErrorRecord | None = None, **labels: Label | Waiting | None
+        self, position: int, state: StepEnd, *, error: Problem | None = None, **labels: Label | Waiting | None
     ) -> None:
         """Record that a step did not finish, together with other labels."""
         self._not_complete(position, state, error)
         also: dict[str, Any] = labels | ({"error": error} if error else {})
         self.writer.step(self.steps[position], progress=None, **also)
 
-    def _not_complete(self, position: int, state: StepEnd, error: ErrorRecord | None) -> None:
+    def _not_complete(self, position: int, state: StepEnd, error: Problem | None) -> None:
         step = self.steps[position] = self.steps[position].model_copy(update={"state": state})
         self.journal.at(step.name, position)
         self.journal.tell(StepEvent(state=state, error=error.reference if error else None))
@@ -269,7 +266,7 @@ class Job:
         """Record the error that ends this run of the job."""
         name = self.step_names[position - 1] if position else None
         logger.error("%s", error.render())
-        record = ErrorRecord.of(error, step=name)
+        record = Problem.of(error, step=name)
         if position:
             self._not_complete(position, "failed", record)
         # Told first: it may be the Prefect API that has failed.
@@ -281,13 +278,13 @@ class Job:
 
     def passed_gate(self, position: int, error: GateError | None) -> None:
         """Tell what the gate behind a validation step did; closed, it ends the job although the step is complete."""
-        details = self.course.results[position]["details"]
+        details = self.steps[position].details
         findings, resources = int(details["findings"]), int(details["resources_with_findings"])
         self.journal.tell(Gate(state="closed" if error else "open", findings=findings, resources=resources))
         if error is None:
             return
         logger.error("%s", error.render())
-        record = ErrorRecord.of(error, step=self.step_names[position - 1])
+        record = Problem.of(error, step=self.step_names[position - 1])
         self.ended("failed", error=record)
         self.writer.set(error=record, progress=None, until=None)
 
@@ -335,10 +332,10 @@ class Job:
         step = self.steps[position]
         # The result first: with it the wait would let pass whoever comes, and without it, it is not complete.
         (self.directory.path.parent / self.directory.result_key(position, step.name)).unlink(missing_ok=True)
-        self.steps[position] = StepRecord(position=position, name=step.name, directory=step.directory)
+        self.steps[position] = StepReport(position=position, name=step.name, directory=step.directory)
         self._void(position, why, **{f"step__{position}": self.steps[position]})
 
-    def _void(self, position: int, why: tuple[str, ...], **labels: StepRecord) -> None:
+    def _void(self, position: int, why: tuple[str, ...], **labels: StepReport) -> None:
         logger.warning("step %d wait: the approval counts no more, the job waits again: %s", position, "; ".join(why))
         # The answer of the form with it: it was for what that form was about.
         self.writer.set(**{f"approval__{position}": None, f"form__{position}": None}, **labels)
@@ -379,7 +376,7 @@ class Job:
         self,
         state: JobEnd,
         *,
-        error: ErrorRecord | None = None,
+        error: Problem | None = None,
         waiting: Waiting | None = None,
         reason: str | None = None,
     ) -> None:
@@ -393,8 +390,8 @@ class Job:
             created=self.journal.created,
             started=self.journal.began,
             ended=ended,
-            steps=self.course.steps(steps),
-            reconciliation=self.course.reconciliation(steps),
+            steps=[summary.of_step(step) for step in steps],
+            reconciliation=summary.reconciliation(steps),
             waiting=summary.where(waiting),
             error=summary.problem(error),
             inputs=summary.inputs_of(self.inputs),
@@ -411,13 +408,13 @@ class Job:
         """The last words of a process whose record has gone away: told in the files of the job, which are safe."""
         self.presenter.close()
         logger.error("%s", error.render())
-        self.ended("failed", error=ErrorRecord.of(error))
+        self.ended("failed", error=Problem.of(error))
 
 
-def known_step(step: StepRecord, directory: JobDirectory) -> StepRecord:
+def known_step(step: StepReport, directory: JobDirectory) -> StepReport:
     """A step as recorded; one whose stored result is gone is to be done again, whatever the record says."""
     if step.state == "completed" and not directory.has_result(step.position, step.name):
-        return StepRecord(position=step.position, name=step.name, directory=step.directory)
+        return StepReport(position=step.position, name=step.name, directory=step.directory)
     return step
 
 

@@ -21,9 +21,9 @@ from flows.job.lease import Lease, LeaseTakenError, lease_api
 from flows.job.lock import JobBusyError, JobLock
 from flows.job.record import JobRecord, JobState
 from flows.job.session import Session, dump, has_any_job, opened
-from flows.job.watch import human_bytes
 from flows.output import say
 from tasks.shared.errors import StorageError
+from tasks.shared.units import human_bytes
 
 PRUNED = frozenset({JobState.COMPLETED, JobState.CANCELLED, JobState.FAILED, JobState.STOPPED, JobState.INTERRUPTED})
 """States in which a job may be old. Waiting, running and pending jobs are somebody's work in progress."""

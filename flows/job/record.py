@@ -10,25 +10,20 @@ and scripts continue what is interrupted.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from flows.engine.api import Json, Label, PrefectApi
 from flows.job.lock import is_held, last_taken
-from tasks.shared.errors import SluiceError
-from tasks.shared.step import Corrections, Handle, HandleStore
+from tasks.shared.report import Approval, Problem, StepReport, Waiting
+from tasks.shared.step import Handle, HandleStore
 
 TAKEN_UP = timedelta(minutes=10)
 """How long a run may be Pending in Prefect: a worker has taken it up and starts it. After that its machine is gone."""
-
-
-IN_THE_UI = "Prefect UI or API"
-"""Who decided, in records of versions whose form did not ask for a name."""
 
 
 HANDOVER = timedelta(seconds=10)
@@ -52,109 +47,8 @@ class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
-class StepRecord(_Frozen):
-    """One step instance. Sizes in bytes, times in seconds; ``None`` where it does not apply or is not known yet.
-
-    ``output`` is the directory with the step's data, ``directory`` a wait's place for corrected files; both relative.
-    ``inventory`` is the digest over the files in ``output`` as the step left them.
-    """
-
-    position: int
-    name: str
-    state: Literal["pending", "running", "waiting", "completed", "failed", "stopped"] = "pending"
-    files: int | None = None
-    resources_in: int | None = None
-    resources_out: int | None = None
-    bytes_in: int | None = None
-    bytes_out: int | None = None
-    seconds: float | None = None
-    requests: int | None = None
-    retries: int | None = None
-    p50: float | None = None
-    p95: float | None = None
-    output: str | None = None
-    inventory: str | None = None
-    directory: str | None = None
-    started: str | None = None
-
-
-class Approval(_Frozen):
-    """A person's decision at a ``wait``: kept with who, when and where, as ``pipeline status --json`` shows it.
-
-    ``files`` is the digest of what it was made on. Records of earlier versions have ``who`` for ``by``, and do not say
-    where, nor on what.
-    """
-
-    approved: bool
-    files: str = ""
-    by: str = ""
-    when: str = ""
-    comment: str = ""
-    where: Literal["cli", "ui"] = "cli"
-
-    @model_validator(mode="before")
-    @classmethod
-    def _of_an_earlier_version(cls, kept: Any) -> Any:
-        if isinstance(kept, dict) and "who" in kept:
-            kept = kept | {"by": kept["who"], "where": "ui" if kept["who"] == IN_THE_UI else "cli"}
-        return kept
-
-    def told(self, shown: Callable[[str], str]) -> str:
-        """The decision in words; what a person wrote is put through ``shown``, the escaping of the outlet."""
-        verb = "approved" if self.approved else "rejected"
-        place = "in the Prefect UI or through its API" if self.where == "ui" else "on the command line"
-        comment = f": {shown(self.comment)}" if self.comment else ""
-        return f"{verb} by {shown(self.by) or 'a person'} {place} at {self.when}{comment}"
-
-
 APPROVAL_KEYS = ("approved", "by", "when", "comment", "where")
 """What ``pipeline status --json`` shows of a decision, with its position (``4-product.md`` §2)."""
-
-
-class Waiting(_Frozen):
-    """Where a job waits and for what.
-
-    ``reads`` is the directory that the next step read if it went on as it was parked, ``files`` what is there, a line
-    each for a person. ``leaves`` is what ``send`` will read, unless corrections take its place; ``None`` when a step
-    before it makes other data. ``corrections`` says which corrected files can be taken, ``again`` why an approval that
-    was given does not count any more, a line each.
-    """
-
-    position: int
-    step: str
-    directory: str
-    looked_at: str
-    since: str
-    reads: str | None = None
-    files: tuple[str, ...] = ()
-    leaves: str | None = None
-    corrections: Corrections = Corrections.NDJSON
-    again: tuple[str, ...] = ()
-
-
-class ErrorRecord(_Frozen):
-    """The last error, as ``pipeline status`` shows it."""
-
-    reference: str
-    message: str
-    context: str | None = None
-    hint: str | None = None
-    transient: bool = False
-    exit_code: int = 1
-    step: str | None = None
-
-    @classmethod
-    def of(cls, error: SluiceError, step: str | None = None) -> ErrorRecord:
-        """The record of one error."""
-        return cls(
-            reference=error.reference,
-            message=error.message,
-            context=error.context,
-            hint=error.hint,
-            transient=error.transient,
-            exit_code=error.exit_code,
-            step=step,
-        )
 
 
 class ProgressRecord(_Frozen):
@@ -184,13 +78,13 @@ class JobRecord(_Frozen):
     directory: str | None = None
     crtdl: str | None = None
     step_names: tuple[str, ...] = ()
-    steps: tuple[StepRecord, ...] = ()
+    steps: tuple[StepReport, ...] = ()
     approvals: dict[int, Approval] = Field(default_factory=dict)
     forms: dict[int, str] = Field(default_factory=dict)
     seen: dict[int, str] = Field(default_factory=dict)
     """The digest of what was there when a wait was parked."""
     waiting: Waiting | None = None
-    error: ErrorRecord | None = None
+    error: Problem | None = None
     progress: ProgressRecord | None = None
     extraction: Extraction = Extraction()
     stopped_by: str | None = None
@@ -206,7 +100,7 @@ class JobRecord(_Frozen):
         parameters: dict[str, Any] = run.get("parameters") or {}
         names = tuple(str(labels["job.steps"]).split(",")) if labels.get("job.steps") else ()
         steps = tuple(
-            _parse(StepRecord, labels.get(f"job.step.{position}")) or StepRecord(position=position, name=name)
+            _parse(StepReport, labels.get(f"job.step.{position}")) or StepReport(position=position, name=name)
             for position, name in enumerate(names, start=1)
         )
         approvals = {
@@ -244,7 +138,7 @@ class JobRecord(_Frozen):
             forms=forms,
             seen=seen,
             waiting=waiting,
-            error=_parse(ErrorRecord, labels.get("job.error")),
+            error=_parse(Problem, labels.get("job.error")),
             progress=_parse(ProgressRecord, labels.get("job.progress")) if state is JobState.RUNNING else None,
             extraction=Extraction(
                 status_url=labels.get("job.extraction.status_url") or None,
@@ -257,7 +151,7 @@ class JobRecord(_Frozen):
             has_deployment=bool(run.get("deployment_id")),
         )
 
-    def step(self, position: int) -> StepRecord:
+    def step(self, position: int) -> StepReport:
         """The record of the step at ``position`` (from 1)."""
         return self.steps[position - 1]
 
@@ -421,7 +315,7 @@ class RecordWriter:
             {f"job.{name.replace('__', '.')}": _label(value) for name, value in labels.items()},
         )
 
-    def step(self, step: StepRecord, **also: Label | BaseModel | None) -> None:
+    def step(self, step: StepReport, **also: Label | BaseModel | None) -> None:
         """Record a step's state and counts, together with other labels."""
         self.set(**{f"step__{step.position}": step}, **also)
 
@@ -451,4 +345,6 @@ class RecordedHandle(HandleStore):
 def _label(value: Label | BaseModel | None) -> Label:
     if value is None:
         return ""
+    if isinstance(value, StepReport):
+        return value.label()
     return value.model_dump_json() if isinstance(value, BaseModel) else value

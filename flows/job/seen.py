@@ -12,15 +12,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from flows.job.record import Approval, JobRecord, StepRecord, Waiting
-from flows.job.watch import human_bytes
+from flows.job.record import JobRecord
 from flows.output import say
 from tasks.shared.errors import DataError
 from tasks.shared.files.data_directory import as_shown, finished_files
 from tasks.shared.files.inventory import Inventory, Known, differences, kept_at, load, take
 from tasks.shared.files.part_file import storage_error
-from tasks.shared.step import Corrections
+from tasks.shared.report import Approval, Corrections, StepReport, Waiting
 from tasks.shared.stop import Stop
+from tasks.shared.units import human_bytes
 from tasks.wait.pause import corrected_files
 
 _WORTH_A_WORD = 256_000_000
@@ -62,7 +62,7 @@ class Sight:
             return self.directory
         return self.leaves or self.looked_at
 
-    def as_left(self, there: Inventory, steps: Iterable[StepRecord]) -> None:
+    def as_left(self, there: Inventory, steps: Iterable[StepReport]) -> None:
         """What would be read is as the step that wrote it left it, or lies in the directory for corrections.
 
         Raises:

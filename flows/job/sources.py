@@ -9,7 +9,7 @@ from pathlib import Path
 from config import SendMode
 from tasks import CATALOGUE
 from tasks.shared.files.inventory import Recorded
-from tasks.shared.step import Corrections
+from tasks.shared.report import Corrections
 
 
 @dataclass(frozen=True)

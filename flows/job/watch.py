@@ -18,6 +18,7 @@ from tasks.shared.errors import SluiceError
 from tasks.shared.log import logger
 from tasks.shared.progress import Progress, Snapshot
 from tasks.shared.stop import Stop
+from tasks.shared.units import human_bytes, human_seconds
 
 RECORD_EVERY = 2.0
 """Seconds between two writings of the progress into the record."""
@@ -144,24 +145,6 @@ def describe(snapshot: Snapshot, *, over: bool = False) -> str:
     if not over and (eta := snapshot.eta_seconds) is not None:
         parts.append(f"{human_seconds(eta)} left")
     return ", ".join(parts) or "started"
-
-
-def human_bytes(size: float) -> str:
-    """Bytes in the unit a person reads (powers of 1000)."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if abs(size) < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} TB"
-
-
-def human_seconds(seconds: float) -> str:
-    """Seconds as a person says them."""
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    if seconds < 3600:
-        return f"{seconds // 60:.0f} min {seconds % 60:.0f} s"
-    return f"{seconds // 3600:.0f} h {seconds % 3600 // 60:.0f} min"
 
 
 def record_end(api: PrefectApi, job_id: str, signal_name: str) -> str:

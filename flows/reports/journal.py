@@ -14,12 +14,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from config import ConfigError
-from flows.job.record import StepRecord
 from flows.reports.event_file import EventLog
 from flows.reports.events import Entry, Export, Head, Job, JobEnd, KickOff, Step
 from flows.reports.trace import Trace
 from tasks.shared.errors import SluiceError
 from tasks.shared.events import Event, RequestRetry, Status
+from tasks.shared.report import StepReport
 from tasks.shared.step import Handle, HandleStore
 
 RETRIES = "sluice.http"
@@ -108,10 +108,10 @@ class Journal:
         """What is told from now on belongs to this step."""
         self._step = (name, position)
 
-    def completed(self, step: StepRecord, *, warnings: int, mode: str) -> None:
+    def completed(self, step: StepReport, *, mode: str) -> None:
         """Tell that a step is complete, and of ``send`` what left the house, in which ``mode``."""
-        counts = step.model_dump(include=set(Step.__struct_fields__) - {"state"})
-        self.tell(Step(state="completed", warnings=warnings, **counts))
+        counts = step.model_dump(include=set(Step.__struct_fields__) - {"state", "warnings"})
+        self.tell(Step(state="completed", warnings=len(step.warnings), **counts))
         if step.name == "send":
             self.tell(Export(mode=mode, files=step.files, resources=step.resources_out, bytes=step.bytes_out))
 

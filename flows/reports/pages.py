@@ -11,29 +11,13 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from flows.engine.api import PrefectApi
-from flows.job.record import JobRecord, StepRecord, Waiting
-from flows.job.watch import artifact_key, human_bytes, human_seconds
+from flows.job.record import JobRecord
+from flows.job.watch import artifact_key
 from flows.reports.markdown import code, literal, table
 from flows.reports.summary import Compared
 from tasks.shared.errors import SluiceError
-from tasks.shared.step import Corrections
-
-COLUMNS = (
-    "#",
-    "step",
-    "state",
-    "files",
-    "resources in",
-    "resources out",
-    "in",
-    "out",
-    "time",
-    "rate",
-    "requests",
-    "retries",
-    "p50",
-    "p95",
-)
+from tasks.shared.report import Corrections, StepReport, Waiting
+from tasks.shared.units import human_bytes
 
 DATA = ("#", "step", "state", "files", "resources in", "resources out", "in", "out")
 TIMES = ("#", "step", "time", "rate", "requests", "retries", "p50", "p95")
@@ -42,64 +26,13 @@ TIMES = ("#", "step", "time", "rate", "requests", "retries", "p50", "p95")
 PageState = Literal["running", "waiting", "completed", "failed", "stopped", "cancelled"]
 
 
-def row(step: StepRecord) -> list[str]:
-    """One step as the cells of ``COLUMNS``."""
-    moved = step.bytes_in if step.bytes_in is not None else step.bytes_out
-    rate = _rate(moved / step.seconds) if moved and step.seconds else ""
-    return [
-        str(step.position),
-        step.name,
-        step.state,
-        _count(step.files),
-        _count(step.resources_in),
-        _count(step.resources_out),
-        "" if step.bytes_in is None else human_bytes(step.bytes_in),
-        "" if step.bytes_out is None else human_bytes(step.bytes_out),
-        "" if step.seconds is None else (f"{step.seconds:.1f} s" if step.seconds < 60 else human_seconds(step.seconds)),
-        rate,
-        _count(step.requests),
-        _count(step.retries),
-        _millis(step.p50),
-        _millis(step.p95),
-    ]
-
-
-def _rate(per_second: float) -> str:
-    return f"{per_second / 1e6:.1f} MB/s" if per_second >= 1e5 else f"{human_bytes(per_second)}/s"
-
-
-def _count(value: int | None) -> str:
-    return "" if value is None else f"{value:,}"
-
-
-def _millis(seconds: float | None) -> str:
-    return "" if seconds is None else f"{seconds * 1000:.0f} ms"
-
-
-def summary(step: StepRecord) -> str:
-    """One line for a finished step (``4-product.md`` §5)."""
-    cells = dict(zip(COLUMNS, row(step), strict=True))
-    parts = [f"{cells['files']} files" if cells["files"] else ""]
-    if cells["resources in"] or cells["resources out"]:
-        parts.append(f"{cells['resources in'] or '–'} → {cells['resources out'] or '–'} resources")
-    if cells["in"] or cells["out"]:
-        parts.append(f"{cells['in'] or '–'} → {cells['out'] or '–'}")
-    parts += [cells["time"], cells["rate"]]
-    if cells["requests"]:
-        parts.append(
-            f"{cells['requests']} requests, {cells['retries']} retries, p50 {cells['p50']}, p95 {cells['p95']}"
-        )
-    return ", ".join(part for part in parts if part)
-
-
-def step_table(api: PrefectApi, job_id: str, step: StepRecord, result: dict[str, Any]) -> None:
+def step_table(api: PrefectApi, job_id: str, step: StepReport) -> None:
     """Publish the table of one finished step, and those among its details."""
     # Position and name are in the title.
-    facts = [_fact(name, value) for name, value in zip(COLUMNS[2:], row(step)[2:], strict=True) if value]
-    details: dict[str, Any] = result.get("details") or {}
-    tables = {key: value for key, value in details.items() if _is_table(value)}
-    facts += [fact for key, value in details.items() if key not in tables for fact in _facts(key, value)]
-    facts += [_fact("warning", text) for text in result.get("warnings", ())]
+    facts = [_fact(title, value) for title, value in step.cells().items() if value and title not in ("#", "step")]
+    tables = {key: value for key, value in step.details.items() if _is_table(value)}
+    facts += [fact for key, value in step.details.items() if key not in tables for fact in _facts(key, value)]
+    facts += [_fact("warning", text) for text in step.warnings]
     key, title = artifact_key("step", step.position, step.name, job_id), f"Step {step.position}, {step.name}"
     _publish(api, job_id, key, "table", json.dumps(facts), title)
     for name, rows in tables.items():
@@ -162,7 +95,7 @@ def job_page(
     ``compared`` are the comparisons of lines between steps that were made so far; ``state`` is the one the run is about
     to have, which the record does not show yet.
     """
-    rows = [dict(zip(COLUMNS, row(step), strict=True)) for step in record.steps]
+    rows = [step.cells() for step in record.steps]
     lines = [f"# {literal(record.name)}", "", f"The job is **{state}**.", ""]
     if state == "waiting" and record.waiting:
         lines += ["## Waiting", "", wait_description(record.waiting, record.step_names), ""]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from flows.job.record import StepRecord, Waiting
 from tasks.shared.progress import Snapshot
+from tasks.shared.report import StepReport, Waiting
 
 
 class Presenter:
@@ -15,7 +15,7 @@ class Presenter:
     def progress(self, name: str, snapshot: Snapshot) -> None:
         """Called about five times a second from a thread beside the step."""
 
-    def step_finished(self, step: StepRecord, warnings: tuple[str, ...], *, again: bool) -> None:
+    def step_finished(self, step: StepReport, *, again: bool) -> None:
         """A step is complete; ``again`` when it had been complete before this run."""
 
     def waits(self, waiting: Waiting) -> None:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import platform
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
@@ -18,12 +17,12 @@ from typing import Any, Final
 import msgspec
 
 from flows.job.inputs import JobInputs
-from flows.job.record import ErrorRecord, StepRecord, Waiting
 from flows.reports.events import JobEnd
 from tasks.shared.errors import StorageError
 from tasks.shared.files.part_file import PartFile
 from tasks.shared.http.answer import place
 from tasks.shared.log import logger
+from tasks.shared.report import Problem, StepReport, Waiting
 
 NAME: Final = "summary.json"
 
@@ -74,7 +73,7 @@ class Where(msgspec.Struct, frozen=True, kw_only=True):
     directory: str
 
 
-class Problem(msgspec.Struct, frozen=True, kw_only=True):
+class Ended(msgspec.Struct, frozen=True, kw_only=True):
     """The error that ended the run; ``step`` is null when it was none of a step."""
 
     reference: str
@@ -114,53 +113,32 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     steps: list[StepSummary]
     reconciliation: list[Compared]
     waiting: Where | None
-    error: Problem | None
+    error: Ended | None
     inputs: Inputs
     versions: Versions
 
 
-@dataclass
-class Course:
-    """What a run has seen of the steps beyond their records: results of the complete ones, and how many lines the step
-    before each says it wrote; by position.
-    """
-
-    results: dict[int, Mapping[str, Any]] = field(default_factory=dict)
-    written: dict[int, int | None] = field(default_factory=dict)
-
-    def steps(self, records: Iterable[StepRecord]) -> list[StepSummary]:
-        """The steps, in the order of their records."""
-        return [_step(record, self.results.get(record.position, {})) for record in records]
-
-    def reconciliation(self, records: Iterable[StepRecord]) -> list[Compared]:
-        """Every comparison of lines that was made."""
-        return [
-            Compared(position=record.position, name=record.name, written=written, read=read, agrees=written == read)
-            for record in records
-            if (written := self.written.get(record.position)) is not None
-            and (read := self.results.get(record.position, {}).get("lines_in")) is not None
-        ]
+def reconciliation(steps: Iterable[StepReport]) -> list[Compared]:
+    """Every comparison of lines that was made."""
+    return [
+        Compared(
+            position=step.position,
+            name=step.name,
+            written=step.lines_expected,
+            read=step.lines_in,
+            agrees=step.lines_expected == step.lines_in,
+        )
+        for step in steps
+        if step.lines_expected is not None and step.lines_in is not None
+    ]
 
 
-def _step(step: StepRecord, result: Mapping[str, Any]) -> StepSummary:
-    """A step as recorded, with what its ``result`` says more; empty for a step that is not complete."""
+def of_step(step: StepReport) -> StepSummary:
+    """A step as the summary shows it."""
     return StepSummary(
-        position=step.position,
-        name=step.name,
-        state=step.state,
-        files=step.files,
-        resources_in=step.resources_in,
-        resources_out=step.resources_out,
-        lines_in=result.get("lines_in"),
-        lines_out=result.get("lines_out"),
-        bytes_in=step.bytes_in,
-        bytes_out=step.bytes_out,
-        output=step.output,
-        statistics=Statistics(
-            seconds=step.seconds, requests=step.requests, retries=step.retries, p50=step.p50, p95=step.p95
-        ),
-        warnings=list(result.get("warnings") or ()),
-        details=dict(result.get("details") or {}),
+        statistics=Statistics(**step.model_dump(include=set(Statistics.__struct_fields__))),
+        warnings=list(step.warnings),
+        **step.model_dump(include=set(StepSummary.__struct_fields__) - {"statistics", "warnings"}),
     )
 
 
@@ -169,11 +147,11 @@ def where(waiting: Waiting | None) -> Where | None:
     return Where(position=waiting.position, directory=waiting.directory) if waiting else None
 
 
-def problem(error: ErrorRecord | None) -> Problem | None:
+def problem(error: Problem | None) -> Ended | None:
     """The error of the record, without its context: that may be a person's comment."""
     if error is None:
         return None
-    return Problem(
+    return Ended(
         reference=error.reference,
         message=error.message,
         hint=error.hint,
@@ -233,7 +211,7 @@ def read(directory: Path) -> Summary | None:
         return None
 
 
-def amend(directory: Path, state: JobEnd, ended: str, error: ErrorRecord | None) -> None:
+def amend(directory: Path, state: JobEnd, ended: str, error: Problem | None) -> None:
     """Let the summary say that a job which waited has ended since; one that cannot be read stays as it is."""
     before = read(directory)
     if before is not None:

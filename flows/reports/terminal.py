@@ -8,12 +8,11 @@ import threading
 import time
 
 from flows.commands.status import where_to_look
-from flows.job.record import StepRecord, Waiting
 from flows.job.watch import describe
 from flows.output import say, write
-from flows.reports.pages import summary
 from flows.reports.presenter import Presenter
 from tasks.shared.progress import Snapshot
+from tasks.shared.report import StepReport, Waiting
 
 LINE_EVERY = 60.0
 """Seconds between two plain lines of one step."""
@@ -49,13 +48,13 @@ class Terminal(Presenter):
                 self._next_line += LINE_EVERY
                 say(f"{name}: {describe(snapshot)}", err=True)
 
-    def step_finished(self, step: StepRecord, warnings: tuple[str, ...], *, again: bool) -> None:
+    def step_finished(self, step: StepReport, *, again: bool) -> None:
         """Print the step's line."""
         self.close()
         state = "was complete" if again else "complete"
-        say(f"{step.position} {step.name}: {state}: {summary(step)}", err=self._to_stderr)
+        say(f"{step.position} {step.name}: {state}: {step.summary()}", err=self._to_stderr)
         if not again:
-            for warning in warnings:
+            for warning in step.warnings:
                 say(f"warning: {step.name}: {warning}", err=True)
 
     def waits(self, waiting: Waiting) -> None:

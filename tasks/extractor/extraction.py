@@ -26,7 +26,8 @@ from tasks.shared.http.answer import Answer, place
 from tasks.shared.http.client import ServiceClient
 from tasks.shared.log import logger
 from tasks.shared.progress import Progress
-from tasks.shared.step import Handle, StepContext, StepResult
+from tasks.shared.report import StepReport
+from tasks.shared.step import Handle, StepContext
 
 MANIFEST = "manifest.json"
 
@@ -39,7 +40,7 @@ def run(
     client: ClientFactory = service_client,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] | None = None,
-) -> StepResult:
+) -> StepReport:
     """Extract and download; goes on with the job whose handle is stored.
 
     ``context.input`` may be the URL of a complete result: then nothing is submitted. ``client``, ``clock`` (seconds)
@@ -75,7 +76,7 @@ class _Run:
         )
         self._warnings: list[str] = []
 
-    def run(self) -> StepResult:
+    def run(self) -> StepReport:
         """All eight points of the procedure."""
         handle: Handle | None = None
         if self._context.input is not None:
@@ -197,7 +198,7 @@ class _Run:
         # Their lines and bytes are not what this step moves.
         return companions.consent(task.consent_urls, files.downloader(Progress()))
 
-    def _result(self, imported: StepResult, result: ExtractionResult, reports: list[str], consent: int) -> StepResult:
+    def _result(self, imported: StepReport, result: ExtractionResult, reports: list[str], consent: int) -> StepReport:
         crtdl = self._crtdl()
         facts = details(result, crtdl)
         if crtdl is not None:
@@ -215,7 +216,7 @@ class _Run:
         if serious:
             shown = ", ".join(f"{count} {severity}" for severity, count in serious.items())
             self._warnings.append(f"the extraction server reports issues: {shown}; see {DIRECTORY}/{MANIFEST}")
-        return StepResult(
+        return StepReport(
             files=imported.files,
             resources_in=imported.resources_in,
             resources_out=imported.resources_out,

@@ -23,7 +23,8 @@ from tasks.shared.http.url_names import NamedUrl, named_urls
 from tasks.shared.import_directory import IMPORT, ImportDirectory
 from tasks.shared.parallel import for_each
 from tasks.shared.progress import Progress
-from tasks.shared.step import StepContext, StepResult
+from tasks.shared.report import StepReport
+from tasks.shared.step import StepContext
 from tasks.shared.stop import Stop
 
 SOURCE = "source.json"
@@ -81,7 +82,7 @@ class ResultFiles:
             sleep=self._sleep,
         )
 
-    def import_all(self, status_url: str) -> StepResult:
+    def import_all(self, status_url: str) -> StepReport:
         """Download what is not there yet, several at once; the counts of all files.
 
         Raises ``ServiceBusyError`` (``file-not-available``), what ``Downloader.fetch`` raises, ``Stopped``.

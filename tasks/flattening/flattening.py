@@ -36,7 +36,8 @@ from tasks.shared.files.ledger import Ledger
 from tasks.shared.files.names import data_files
 from tasks.shared.files.part_file import storage_error
 from tasks.shared.parallel import SharedStop
-from tasks.shared.step import StepContext, StepResult
+from tasks.shared.report import StepReport
+from tasks.shared.step import StepContext
 
 STATE: Final = "flattening"
 """Directory of the step's own files, below the job directory: ledger, index, answers that were no rows."""
@@ -60,7 +61,7 @@ class Bounds:
 
 def run(
     context: StepContext, *, bounds: Bounds | None = None, sleep: Callable[[float], None] | None = None
-) -> StepResult:
+) -> StepReport:
     """Flatten the input directory into ``csv/``.
 
     ``sleep`` (seconds) is a seam for tests. Raises ``InputError`` for a CRTDL or lookup file that cannot be used,
@@ -93,7 +94,7 @@ def flatten(
     *,
     bounds: Bounds | None = None,
     sleep: Callable[[float], None] | None = None,
-) -> StepResult:
+) -> StepReport:
     """The same with the views of the groups."""
     url = context.config.services.flattening.service_url
     if url is None:
@@ -157,7 +158,7 @@ class _Run:
         self._share = share(self._budget, len(made))
         self._course = Course(files)
 
-    def run(self) -> StepResult:
+    def run(self) -> StepReport:
         try:
             self._state.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:

@@ -8,13 +8,13 @@ from typing import Any
 from tasks.flattening.resume import OUTPUT, Tables
 from tasks.flattening.routing import Facts
 from tasks.flattening.views import View
-from tasks.shared.step import StepResult
+from tasks.shared.report import StepReport
 
 
-def result(views: Sequence[View], tables: Tables, facts: Facts, warnings: Sequence[str], requests: int) -> StepResult:
+def result(views: Sequence[View], tables: Tables, facts: Facts, warnings: Sequence[str], requests: int) -> StepReport:
     """The result of a finished step. ``details["groups"]`` is a table: a flat object for each group."""
     groups = [_row(view, tables, place) for place, view in enumerate(views)]
-    return StepResult(
+    return StepReport(
         files=sum(1 + ("parquet_bytes" in row) for row in groups),
         resources_in=facts.resources,
         lines_in=facts.lines,

@@ -17,7 +17,8 @@ from tasks.shared.http.download import Downloader
 from tasks.shared.http.url_names import NamedUrl, base_of, named_urls
 from tasks.shared.import_directory import IMPORT, ImportDirectory
 from tasks.shared.parallel import for_each
-from tasks.shared.step import StepContext, StepResult
+from tasks.shared.report import StepReport
+from tasks.shared.step import StepContext
 from tasks.shared.stop import Stop
 
 SERVICE = "http_import"
@@ -71,7 +72,7 @@ def findings(
     return problems
 
 
-def run(context: StepContext, *, client: ClientFactory | None = None) -> StepResult:
+def run(context: StepContext, *, client: ClientFactory | None = None) -> StepReport:
     """Download the URLs into ``import/``, compressed or plain as the configuration says, at most four at once.
 
     No credentials are sent; a redirect to another host is an error. Files that a run before this one finished are not

@@ -17,7 +17,8 @@ from tasks.shared.files.part_file import storage_error
 from tasks.shared.import_directory import ImportDirectory
 from tasks.shared.parallel import for_each
 from tasks.shared.progress import Progress
-from tasks.shared.step import StepContext, StepResult
+from tasks.shared.report import StepReport
+from tasks.shared.step import StepContext
 from tasks.shared.stop import Stop
 
 __all__ = ["Scan", "SourceFile", "findings", "run", "scan"]
@@ -41,7 +42,7 @@ def warnings(config: PipelineConfig, directory: Path) -> tuple[str, ...]:
     return _scan(config, directory).warnings
 
 
-def run(context: StepContext) -> StepResult:
+def run(context: StepContext) -> StepReport:
     """Import the files of the directory into ``import/``, compressed or plain as the configuration says.
 
     Every line is checked to be a JSON object in UTF-8; contents stay as they are. Files that a run before this one

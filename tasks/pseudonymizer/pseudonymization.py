@@ -30,7 +30,8 @@ from tasks.shared.files.part_file import storage_error
 from tasks.shared.files.resumable import CUT_EVERY
 from tasks.shared.parallel import SharedStop
 from tasks.shared.processes import Calls, in_processes
-from tasks.shared.step import StepContext, StepResult
+from tasks.shared.report import StepReport
+from tasks.shared.step import StepContext
 from tasks.shared.window import in_order
 
 STATE: Final = "pseudonymizer"
@@ -59,7 +60,7 @@ class Bounds:
 
 def run(
     context: StepContext, *, bounds: Bounds | None = None, sleep: Callable[[float], None] | None = None
-) -> StepResult:
+) -> StepReport:
     """Pseudonymize the input directory into ``pseudonymized/``.
 
     ``sleep`` (seconds) is a seam for tests. Raises ``InputError`` for an anonymization file that cannot be used,
@@ -104,7 +105,7 @@ class _Run:
         self._bundle: Reassembly | None = None
         self._logged = 0
 
-    def run(self) -> StepResult:
+    def run(self) -> StepReport:
         try:
             self._state.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
@@ -222,9 +223,9 @@ class _Run:
                 self._settings.bundle_split_threshold_mb,
             )
 
-    def _result(self) -> StepResult:
+    def _result(self) -> StepReport:
         total = self._outputs.total()
-        return StepResult(
+        return StepReport(
             files=len(self._files),
             resources_in=total["resources_in"],
             resources_out=total["resources_out"],

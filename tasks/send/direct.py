@@ -34,7 +34,8 @@ from tasks.shared.files.lines import numbered_lines
 from tasks.shared.files.names import data_files
 from tasks.shared.files.part_file import storage_error
 from tasks.shared.http.client import ServiceClient
-from tasks.shared.step import StepContext, StepResult
+from tasks.shared.report import StepReport
+from tasks.shared.step import StepContext
 
 LEDGER: Final = "ledger.ndjson"
 _WAITING: Final = "waiting.tmp"
@@ -68,7 +69,7 @@ def run(
     compared: Compared | None = None,
     bounds: Bounds | None = None,
     sleep: Callable[[float], None] | None = None,
-) -> StepResult:
+) -> StepReport:
     """Send everything in the input directory that the ledger does not know as sent.
 
     ``compared`` is the input as it must still be, ``sleep`` (seconds) a seam for tests. Raises ``TransientError`` when
@@ -121,7 +122,7 @@ class _Load:
         self._sleep = sleep
         self._course = Course(files)
 
-    def run(self) -> StepResult:
+    def run(self) -> StepReport:
         directory = self._context.job_dir / "send"
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -261,7 +262,7 @@ class _Load:
 
     # Reporting
 
-    def _result(self, *, complete: bool) -> StepResult:
+    def _result(self, *, complete: bool) -> StepReport:
         books = self._books
         facts = books.facts()
         if complete:
@@ -278,7 +279,7 @@ class _Load:
             )
             if count
         ]
-        return StepResult(
+        return StepReport(
             files=len(self._files),
             resources_in=facts.resources,
             lines_in=facts.lines,

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from config import SendMode
 from tasks.send import direct
 from tasks.send.comparison import WITHOUT_RECORD, Compared, compare
 from tasks.send.transfer import transfer
 from tasks.shared.errors import InputError
 from tasks.shared.files.data_directory import left_alone, left_alone_warning
-from tasks.shared.step import StepContext, StepResult
+from tasks.shared.report import StepReport
+from tasks.shared.step import StepContext
 
 
-def run(context: StepContext) -> StepResult:
+def run(context: StepContext) -> StepReport:
     """Compare the input with the record, then send it the way the configuration says.
 
     What in it is no data is named once and stays here.
@@ -26,7 +25,7 @@ def run(context: StepContext) -> StepResult:
     compared = compare(context)
     result = _send(context, mode, compared)
     notes = _left_alone(context) if compared else (*_left_alone(context), WITHOUT_RECORD)
-    return replace(result, warnings=(*notes, *result.warnings))
+    return result.model_copy(update={"warnings": (*notes, *result.warnings)})
 
 
 def _left_alone(context: StepContext) -> tuple[str, ...]:
@@ -36,7 +35,7 @@ def _left_alone(context: StepContext) -> tuple[str, ...]:
     return left_alone_warning(context.input_dir, left_alone(context.input_dir))
 
 
-def _send(context: StepContext, mode: SendMode, compared: Compared | None) -> StepResult:
+def _send(context: StepContext, mode: SendMode, compared: Compared | None) -> StepReport:
     if mode is SendMode.DIRECT_RESOURCE_LOAD:
         return direct.run(context, compared=compared)
     if mode is SendMode.TRANSFER_LOAD:

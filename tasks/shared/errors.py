@@ -40,7 +40,7 @@ class SluiceError(Exception):
     transient: ClassVar[bool] = False
     exit_code: ClassVar[int] = 1
     details: Mapping[str, Any] = MappingProxyType({})
-    """Counts beside the message, for the table of the step that failed; as in ``StepResult.details``."""
+    """Counts beside the message, for the table of the step that failed; as in ``StepReport.details``."""
 
     def __init__(
         self,

@@ -11,7 +11,8 @@ from tasks.shared.errors import StorageError
 from tasks.shared.files.facts import FileFacts, FileLedger, facts_of
 from tasks.shared.files.names import existing_file
 from tasks.shared.files.part_file import PART, storage_error
-from tasks.shared.step import StepContext, StepResult
+from tasks.shared.report import StepReport
+from tasks.shared.step import StepContext
 
 IMPORT = "import"
 """Name of the directory (document 1, "Job data")."""
@@ -62,13 +63,13 @@ class ImportDirectory:
         with self._lock:
             self._files[facts.name] = facts
 
-    def result(self, warnings: Iterable[str] = ()) -> StepResult:
+    def result(self, warnings: Iterable[str] = ()) -> StepReport:
         """The step's result: lines are its resources, sizes are those received and those stored."""
         files = list(self._files.values())
         if not files:
             raise StorageError("import-empty", "no file was imported", context=str(self.path))
         lines = sum(facts.lines for facts in files)
-        return StepResult(
+        return StepReport(
             files=len(files),
             resources_in=lines,
             resources_out=lines,

@@ -23,9 +23,10 @@ from tasks.shared.errors import SluiceError, Stopped
 from tasks.shared.files.facts import FileLedger
 from tasks.shared.files.inventory import kept_at, still_approved, take
 from tasks.shared.progress import RequestStats
-from tasks.shared.step import Parked, StepContext, StepResult, reconcile
+from tasks.shared.report import StepReport
+from tasks.shared.step import Parked, StepContext, reconcile
 
-Run = Callable[[StepContext], StepResult]
+Run = Callable[[StepContext], StepReport]
 
 _WORTH_A_WORD = 256_000_000
 """Bytes of which the hashes may take longer than a second."""
@@ -42,7 +43,7 @@ def step_task(name: str, run: Run) -> Task[[StepContext], Any]:
             reconcile(context, done)
             inventory = leave_inventory(context, done)
             statistics = _statistics(context.stats, time.monotonic() - started)
-            return done.as_dict() | {"inventory": inventory, "statistics": statistics}
+            return done.model_copy(update=statistics | {"inventory": inventory}).result()
         except Parked as parked:
             return _unfinished(Paused(message=f"waits for approval: {parked.directory.name}"), parked)
         except Stopped as stopped:
@@ -57,7 +58,7 @@ def step_task(name: str, run: Run) -> Task[[StepContext], Any]:
     return task(name=name, persist_result=True, result_serializer="json", task_run_name=name)(body)
 
 
-def leave_inventory(context: StepContext, done: StepResult) -> str | None:
+def leave_inventory(context: StepContext, done: StepReport) -> str | None:
     """Leave the inventory of what the step wrote; its digest, for the result. Made before the result exists.
 
     What an import hashed while it wrote is not read again.

@@ -5,35 +5,15 @@ Two steps compare lines, not resources: an import counts a Bundle's line as one,
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
-from enum import StrEnum
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from config import PipelineConfig
 from tasks.shared.errors import ReconciliationError
 from tasks.shared.files.inventory import Inventory, Recorded
 from tasks.shared.progress import Progress, RequestStats
+from tasks.shared.report import Approval, Corrections, StepReport
 from tasks.shared.stop import Stop
-
-
-class Corrections(StrEnum):
-    """Which corrected files a ``wait`` can take: those of the kind it looks at, or none that would be sent."""
-
-    NDJSON = "ndjson"
-    TABLES = "tables"
-    NOT_SENT = "not sent"
-
-
-@dataclass(frozen=True)
-class Decision:
-    """What a person decided at a ``wait``."""
-
-    approved: bool
-    by: str = ""
-    when: str = ""
-    comment: str = ""
-    where: str = "cli"
 
 
 @dataclass(frozen=True)
@@ -90,7 +70,7 @@ class StepContext:
     expected_files: int | None = None
     recorded: Recorded | None = None
     crtdl: Path | None = None
-    decision: Decision | None = None
+    decision: Approval | None = None
     approved: Inventory | None = None
     corrections: Corrections = Corrections.NDJSON
     patients: Path | None = None
@@ -107,33 +87,7 @@ class StepContext:
         return self.source
 
 
-@dataclass(frozen=True)
-class StepResult:
-    """What a finished step reports and the job record keeps. Sizes in bytes.
-
-    ``output`` is the directory with the step's data files, relative to the job directory; ``None`` when the step
-    produces no data and the next step reads what this one read. A resource is what a service counts as one; a line may
-    be a Bundle of many, and lines are what two steps can compare. ``warnings`` quote no data. ``details`` holds small
-    step-specific facts (names of written reports, counts by code).
-    """
-
-    files: int | None = None
-    resources_in: int | None = None
-    resources_out: int | None = None
-    lines_in: int | None = None
-    lines_out: int | None = None
-    bytes_in: int | None = None
-    bytes_out: int | None = None
-    output: str | None = None
-    warnings: tuple[str, ...] = ()
-    details: dict[str, Any] = field(default_factory=dict)
-
-    def as_dict(self) -> dict[str, Any]:
-        """A small JSON object, as it is persisted."""
-        return asdict(self) | {"warnings": list(self.warnings)}
-
-
-def reconcile(context: StepContext, result: StepResult) -> None:
+def reconcile(context: StepContext, result: StepReport) -> None:
     """Compare what this step read with what the step before says it wrote (``4-product.md`` §5, "Reconciliation").
 
     Raises:

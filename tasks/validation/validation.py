@@ -24,7 +24,8 @@ from tasks.shared.files.names import data_files
 from tasks.shared.files.part_file import storage_error
 from tasks.shared.http.answer import answer_of
 from tasks.shared.http.client import ServiceClient
-from tasks.shared.step import StepContext, StepResult
+from tasks.shared.report import StepReport
+from tasks.shared.step import StepContext
 from tasks.shared.window import in_order
 from tasks.validation.chunks import Chunk, pack
 from tasks.validation.client import Outcome, Validator
@@ -86,7 +87,7 @@ _Work = _Part | _End
 
 def run(
     context: StepContext, *, bounds: Bounds | None = None, sleep: Callable[[float], None] | None = None
-) -> StepResult:
+) -> StepReport:
     """Validate every data file of the input that has no report yet, and count the findings of all.
 
     ``sleep`` (seconds) is a seam for tests. Raises ``TransientError`` when the service stays away or busy, and
@@ -128,7 +129,7 @@ class _Validation:
         self._open: list[FileReport] = []
         self._reports: dict[str, FileReport] = {}
 
-    def run(self) -> StepResult:
+    def run(self) -> StepReport:
         places = Reports(self._directory, self._files)
         self._remove(REFUSED)
         self._progress.expect(files=len(self._files))
@@ -224,7 +225,7 @@ class _Validation:
         except OSError as error:
             raise storage_error(error, path) from None
 
-    def _result(self) -> StepResult:
+    def _result(self) -> StepReport:
         facts = Facts()
         counts: Counter[str] = Counter()
         for report in self._reports.values():
@@ -240,7 +241,7 @@ class _Validation:
             else ()
         )
         severities = {severity: counts[f"severity {severity}"] for severity in SEVERITIES}
-        return StepResult(
+        return StepReport(
             files=len(self._files),
             resources_in=facts.resources,
             resources_out=facts.resources,

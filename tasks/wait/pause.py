@@ -19,7 +19,8 @@ from tasks.shared.files.inventory import Inventory, still_approved
 from tasks.shared.files.lines import open_content
 from tasks.shared.files.names import base_name, data_files
 from tasks.shared.files.part_file import storage_error
-from tasks.shared.step import Corrections, Parked, StepContext, StepResult
+from tasks.shared.report import Corrections, StepReport
+from tasks.shared.step import Parked, StepContext
 from tasks.shared.stop import Stop
 
 _PIECE = 1 << 18
@@ -43,7 +44,7 @@ def make_directory(directory: Path) -> None:
         raise storage_error(error, directory) from None
 
 
-def run(context: StepContext) -> StepResult:
+def run(context: StepContext) -> StepReport:
     """Park; once approved, check what was put into the directory and say what the next step reads.
 
     An error loses nothing: the run that goes on comes back here. With other files than the approval was for it is
@@ -68,7 +69,7 @@ def run(context: StepContext) -> StepResult:
     if not corrected:
         if context.approved is not None:  # nobody approved the data that would be read without them
             still_approved(context.approved.below(directory.name), Inventory(()))
-        return StepResult(warnings=notes, details={"corrected": False})
+        return StepReport(warnings=notes, details={"corrected": False})
     size = sum(map(_size, corrected))
     context.progress.expect(files=len(corrected), bytes=size)
     lines = 0
@@ -86,7 +87,7 @@ def run(context: StepContext) -> StepResult:
             context=_listed(directory, empty),
             hint="complete it, or remove it if its data is to be left out, then continue the job",
         )
-    return StepResult(
+    return StepReport(
         files=len(corrected),
         resources_out=None if tables else lines,
         lines_out=None if tables else lines,

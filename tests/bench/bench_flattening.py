@@ -28,7 +28,8 @@ from config import PipelineConfig
 from tasks.flattening.flattening import flatten
 from tasks.flattening.views import RESOURCE_TYPE, Column, View
 from tasks.shared.fhir.crtdl import Attribute, AttributeGroup, Crtdl
-from tasks.shared.step import StepContext, StepResult
+from tasks.shared.report import StepReport
+from tasks.shared.step import StepContext
 from tests.bench.data import bundles
 from tests.bench.memory import peak as peak_bytes
 
@@ -154,7 +155,7 @@ def make(directory: Path, megabytes: int, *, files: int = 8, long: bool = False)
     return size
 
 
-def measured(port: int, source: Path, job: Path, batch: int) -> tuple[float, StepResult, float]:
+def measured(port: int, source: Path, job: Path, batch: int) -> tuple[float, StepReport, float]:
     """Seconds, result, and CPU seconds of this process for one run."""
     config = PipelineConfig.model_validate(
         {"services": {"flattening": {"service_url": f"http://127.0.0.1:{port}", "batch_size_mb": batch}}}

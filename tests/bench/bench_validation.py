@@ -24,7 +24,8 @@ import zstandard
 
 from config import PipelineConfig
 from tasks.shared.fhir.long_line import lines_with_long
-from tasks.shared.step import StepContext, StepResult
+from tasks.shared.report import StepReport
+from tasks.shared.step import StepContext
 from tasks.validation.chunks import pack
 from tasks.validation.entries import Reader
 from tasks.validation.validation import Bounds, run
@@ -38,7 +39,7 @@ TAKES = 0.02
 
 def validate(
     place: str, source: Path, job: Path, requests: int, bounds: Bounds | None = None
-) -> tuple[float, StepResult, int]:
+) -> tuple[float, StepReport, int]:
     """Seconds, result and number of requests of one run; ``place`` is the port of the service, and a path."""
     config = PipelineConfig.model_validate(
         {"services": {"validation": {"url": f"http://127.0.0.1:{place}", "max_concurrent_requests": requests}}}
@@ -129,7 +130,7 @@ def fast(directory: Path, options: argparse.Namespace) -> None:
                 zstandard.ZstdCompressor(3).copy_stream(plain, packed)
             path.unlink()
     base = peak()
-    results: list[StepResult] = []
+    results: list[StepReport] = []
     used: list[float] = []
     allowed: list[float] = []
     sent: list[int] = []

@@ -18,7 +18,7 @@ _FOREIGN |= {"startswith", "endswith", "removeprefix", "removesuffix", "replace"
 _FOREIGN |= {"str", "add_argument", "argument", "Choice", "group", "command", "environ", "getenv", "header", "Header"}
 
 # Calls that make an error or a finding: there, a reference may also be one word.
-_MAKERS = {"Finding", "problem", "Problem", "error", "ErrorRecord"}
+_MAKERS = {"Finding", "problem", "Problem", "error"}
 
 # References that only ``config.enrichment_file`` puts together: those of its readers and of pydantic, behind a prefix.
 ENRICHMENT = {"required-key", "unknown-key", "wrong-type", "out-of-range", "control-character"}

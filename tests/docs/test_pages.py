@@ -21,9 +21,10 @@ import trustme
 from config import describe_keys, load_config
 from deployments.sandbox.options import API_KEY, API_KEY_HEADER, PASSWORD, SETTINGS, TOKEN, USERNAME
 from flows.commands import reference
-from flows.job.record import ErrorRecord, JobRecord, JobState, StepRecord, Waiting
+from flows.job.record import JobRecord, JobState
 from flows.run import cli
 from tasks import CATALOGUE
+from tasks.shared.report import Problem, StepReport, Waiting
 from tests.docs.pages import DOCS, PAGES, README, Block, blocks, command_lines, prose, read
 from tests.docs.references import ROOT, references
 
@@ -105,7 +106,7 @@ class TestCoverage:
     def test_every_state_of_a_job_and_of_a_step_is_documented(self) -> None:
         for state in JobState:
             assert f"| `{state.value}` |" in read(OPERATING)
-        for state in StepRecord.model_fields["state"].annotation.__args__:  # type: ignore[union-attr]
+        for state in StepReport.model_fields["state"].annotation.__args__:  # type: ignore[union-attr]
             assert f"`{state}`" in read(OPERATING)
 
     def test_every_key_of_the_json_is_documented_and_in_the_example(self) -> None:
@@ -113,8 +114,8 @@ class TestCoverage:
             id="x",
             name="x",
             state=JobState.FAILED,
-            steps=(StepRecord(position=1, name="wait"),),
-            error=ErrorRecord(reference="x", message="x"),
+            steps=(StepReport(position=1, name="wait"),),
+            error=Problem(reference="x", message="x"),
             waiting=Waiting(position=1, step="wait", directory="x", looked_at="x", since="x"),
         )
         waiting = record.model_copy(update={"state": JobState.WAITING})

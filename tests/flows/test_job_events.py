@@ -13,7 +13,7 @@ from flows.engine.api import Label, PrefectApi
 from flows.job.directory import JobDirectory
 from flows.job.inputs import JobInputs
 from flows.job.job import Job as RunningJob
-from flows.job.record import Approval, JobRecord, RecordWriter, StepRecord, Waiting
+from flows.job.record import JobRecord, RecordWriter
 from flows.pipeline import decide, stopped
 from flows.reports import summary
 from flows.reports.event_file import read_events
@@ -22,6 +22,7 @@ from flows.reports.journal import Journal
 from flows.reports.presenter import Presenter
 from tasks.shared.errors import GateError, NetworkError, ReconciliationError, Stopped, StorageError
 from tasks.shared.events import Event
+from tasks.shared.report import Approval, StepReport, Waiting
 
 JOB = "368f91e2-dd1f-4d71-8c99-58332d55a824"
 STEPS = ("local_import", "validation", "wait", "send")
@@ -70,7 +71,7 @@ def job(tmp_path: Path) -> Iterator[RunningJob]:
     with Journal.opened(directory.path, JOB, STEPS) as journal:
         yield RunningJob(
             id=JOB, inputs=inputs, loaded=inputs.load(), directory=directory, writer=Labels(), presenter=Presenter(),
-            journal=journal, steps={n: StepRecord(position=n, name=name) for n, name in enumerate(STEPS, start=1)},
+            journal=journal, steps={n: StepReport(position=n, name=name) for n, name in enumerate(STEPS, start=1)},
         )  # fmt: skip
 
 
@@ -87,7 +88,8 @@ def document(job: RunningJob) -> summary.Summary:
 
 @pytest.mark.parametrize("findings", [0, 2])
 def test_the_gate_tells_what_it_did_and_closed_it_ends_the_job(job: RunningJob, findings: int) -> None:
-    job.course.results[2] = {"details": {"findings": findings, "resources_with_findings": 1 if findings else 0}}
+    counted = {"findings": findings, "resources_with_findings": 1 if findings else 0}
+    job.steps[2] = job.steps[2].model_copy(update={"details": counted})
     job.passed_gate(2, GateError("validation-findings", "x") if findings else None)
     if findings:
         end = Job(state="failed", error="validation-findings")
@@ -142,7 +144,7 @@ def test_a_wait_directory_that_cannot_be_made_is_the_steps_error(job: RunningJob
 
 def test_a_decision_is_not_told_again_by_a_wait_that_is_complete(job: RunningJob) -> None:
     job.approvals[3] = Approval(approved=True)
-    job.steps[3] = StepRecord(position=3, name="wait", state="completed")
+    job.steps[3] = StepReport(position=3, name="wait", state="completed")
     assert decide(job, 3) is None
     assert told(job) == []
 
@@ -185,5 +187,5 @@ def test_a_failure_before_the_first_step_belongs_to_none(job: RunningJob) -> Non
 def test_a_step_is_told_complete_before_the_record_says_so_because_no_later_run_tells_it(job: RunningJob) -> None:
     cast("Labels", job.writer).away = True
     with pytest.raises(NetworkError):
-        job.finished(4, {"files": 2, "resources_out": 7})
+        job.finished(4, StepReport(files=2, resources_out=7), expected=7)
     assert [type(event) for event in told(job)] == [Step, Export]

@@ -12,7 +12,6 @@ import pytest
 
 from config import RetryConfig, TlsConfig
 from flows.job.afterwards import cancelled
-from flows.job.record import ErrorRecord, StepRecord
 from flows.reports.event_file import EventLog, read_events
 from flows.reports.events import Entry, Export, Job, KickOff, Step, Wait
 from flows.reports.journal import AnnouncedHandle, Journal, timestamp
@@ -21,6 +20,7 @@ from tasks.shared.errors import InputError, NetworkError, ServiceBusyError
 from tasks.shared.events import Event, RequestRetry, Status
 from tasks.shared.http.client import ServiceClient
 from tasks.shared.progress import Progress
+from tasks.shared.report import Problem, StepReport
 from tasks.shared.step import Handle, HandleStore
 
 JOB = "368f91e2-dd1f-4d71-8c99-58332d55a824"
@@ -178,10 +178,10 @@ def test_without_a_collector_nobody_listens() -> None:
 
 def test_send_tells_what_was_delivered(tmp_path: Path) -> None:
     counts = {"files": 3, "resources_in": 20, "resources_out": 19, "bytes_in": 5, "bytes_out": 4, "seconds": 0.5}
-    step = StepRecord(position=2, name="send", state="completed", **counts)
+    step = StepReport(position=2, name="send", state="completed", warnings=("odd",), **counts)
     with Journal.opened(tmp_path, JOB, STEPS) as journal:
-        journal.completed(step, warnings=1, mode="transfer_load")
-        journal.completed(step.model_copy(update={"name": "http_import"}), warnings=0, mode="transfer_load")
+        journal.completed(step, mode="transfer_load")
+        journal.completed(step.model_copy(update={"name": "http_import"}), mode="transfer_load")
         journal.ends("completed")
     completed = Step(state="completed", warnings=1, **counts)  # type: ignore[arg-type]
     assert events(tmp_path)[2:4] == [completed, Export(mode="transfer_load", files=3, resources=19, bytes=4)]
@@ -223,12 +223,12 @@ def test_the_summary_of_a_job_and_its_log_name_the_same_moments(tmp_path: Path) 
     assert second.created == first.created < second.began
 
 
-REJECTION = ErrorRecord(reference="rejected", message="rejected by a person")
+REJECTION = Problem(reference="rejected", message="rejected by a person")
 
 
 @pytest.mark.parametrize("rejection", [REJECTION, None])
 def test_a_parked_job_that_is_cancelled_says_so_as_a_part_of_the_run_that_parked_it(
-    tmp_path: Path, rejection: ErrorRecord | None
+    tmp_path: Path, rejection: Problem | None
 ) -> None:
     with Journal.opened(tmp_path, JOB, STEPS) as journal:
         journal.at("wait", 2)

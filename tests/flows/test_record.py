@@ -7,8 +7,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from flows.job.lock import JobLock
-from flows.job.record import Approval, ErrorRecord, JobRecord, JobState, StepRecord, Waiting
+from flows.job.record import JobRecord, JobState
 from tasks.shared.errors import NetworkError
+from tasks.shared.report import Approval, Problem, StepReport, Waiting
 
 
 def run(state_type="RUNNING", state_name=None, labels=None, **more):
@@ -55,7 +56,7 @@ def test_a_run_that_a_command_created_and_left_is_interrupted():
 
 def test_a_form_answered_in_the_ui_of_a_local_run_still_waits_for_continue(tmp_path):
     waiting = Waiting(position=1, step="wait", directory="/d", looked_at="/l", since="now")
-    step = StepRecord(position=1, name="wait", state="waiting")
+    step = StepReport(position=1, name="wait", state="waiting")
     labels = {
         "job.directory": str(tmp_path), "job.steps": "wait", "job.step.1": step.model_dump_json(),
         "job.waiting": waiting.model_dump_json(),
@@ -72,7 +73,7 @@ def test_a_job_that_died_between_the_record_of_its_wait_and_its_parking_waits(tm
     waiting = Waiting(position=1, step="wait", directory="/d", looked_at="/l", since="now")
     labels = {
         "job.directory": str(tmp_path), "job.steps": "wait,send", "job.waiting": waiting.model_dump_json(),
-        "job.step.1": StepRecord(position=1, name="wait", state="waiting").model_dump_json(),
+        "job.step.1": StepReport(position=1, name="wait", state="waiting").model_dump_json(),
     }  # fmt: skip
     record = JobRecord.of(run(kind, labels=labels, deployment_id=deployment, state=ago(3)))
     assert (record.state, record.undecided) == (JobState.WAITING, waiting)
@@ -122,7 +123,7 @@ def test_a_workers_run_that_died_with_the_lock_is_interrupted_at_once(tmp_path, 
 
 
 def test_what_is_written_is_what_is_read_back():
-    step = StepRecord(position=1, name="local_import", state="completed", files=3, resources_out=7, seconds=0.5)
+    step = StepReport(position=1, name="local_import", state="completed", files=3, resources_out=7, seconds=0.5)
     waiting = Waiting(position=2, step="wait", directory="/d", looked_at="/l", since="now")
     approval = Approval(approved=True, comment="ok", by="me", when="now")
     labels = {
@@ -146,7 +147,7 @@ def test_what_is_written_is_what_is_read_back():
 
 def test_an_error_is_kept_with_what_a_person_and_a_script_need():
     error = NetworkError("service-unreachable", "no answer", context="http://h", hint="wait")
-    labels = {"job.steps": "local_import", "job.error": ErrorRecord.of(error, "local_import").model_dump_json()}
+    labels = {"job.steps": "local_import", "job.error": Problem.of(error, "local_import").model_dump_json()}
     document = JobRecord.of(run("FAILED", labels=labels)).status()
     assert document["error"] == {
         "reference": "service-unreachable", "message": "no answer", "hint": "wait", "transient": True,
@@ -156,5 +157,5 @@ def test_an_error_is_kept_with_what_a_person_and_a_script_need():
 def test_labels_that_are_no_record_of_ours_do_no_harm():
     labels = {"job.steps": "send", "job.step.1": "{", "job.waiting": 5, "job.error": "[]"}
     record = JobRecord.of(run("FAILED", labels=labels))
-    assert record.steps == (StepRecord(position=1, name="send"),)
+    assert record.steps == (StepReport(position=1, name="send"),)
     assert record.error is None

@@ -13,13 +13,14 @@ import pytest
 
 from flows.engine.api import PrefectApi
 from flows.engine.api_address import ApiAddress
-from flows.job.record import Approval, ErrorRecord, JobRecord, JobState, StepRecord, Waiting
+from flows.job.record import JobRecord, JobState
 from flows.reports.pages import failure_table, job_page, step_table, wait_description
 from flows.reports.summary import Compared
 from tasks.shared.errors import DataError
+from tasks.shared.report import Approval, Problem, StepReport, Waiting
 
 JOB = "0b2c4a5e-1111-4222-8333-444455556666"
-SEND = StepRecord(
+SEND = StepReport(
     position=3, name="send", state="completed", files=2, resources_in=1234, resources_out=1234, bytes_in=5_000_000,
     bytes_out=6_000_000, seconds=2.0, requests=13, retries=1, p50=0.021, p95=0.4,
 )  # fmt: skip
@@ -27,8 +28,8 @@ RECORD = JobRecord(
     id=JOB, name="heart-study 2026-11-21 18:55", state=JobState.RUNNING, config="/etc/sluice/heart.yaml",
     directory=f"/jobs/{JOB}", step_names=("local_import", "wait", "send"),
     steps=(
-        StepRecord(position=1, name="local_import", state="completed", files=2, resources_out=13, seconds=90.0),
-        StepRecord(position=2, name="wait", state="completed"),
+        StepReport(position=1, name="local_import", state="completed", files=2, resources_out=13, seconds=90.0),
+        StepReport(position=2, name="wait", state="completed"),
         SEND,
     ),
     approvals={2: Approval(approved=True, comment="fine", by="amy@host", when="2026-11-21T18:56:00+00:00")},
@@ -109,7 +110,7 @@ def test_the_page_shows_where_the_counts_of_two_steps_agree_and_where_not(artifa
 
 
 def test_the_page_of_a_failed_job_says_where_and_what_to_do(artifacts: Artifacts) -> None:
-    error = ErrorRecord(reference="not-json", message="a line is no JSON", context="a.ndjson:2", hint="<mend> it",
+    error = Problem(reference="not-json", message="a line is no JSON", context="a.ndjson:2", hint="<mend> it",
                         step="send")  # fmt: skip
     text = page(artifacts, RECORD.model_copy(update={"error": error}), "failed")
     assert "`not-json` in step send: a line is no JSON" in text
@@ -118,7 +119,7 @@ def test_the_page_of_a_failed_job_says_where_and_what_to_do(artifacts: Artifacts
 
 
 def test_the_error_of_an_earlier_run_is_not_on_the_page_of_one_that_goes_on(artifacts: Artifacts) -> None:
-    error = ErrorRecord(reference="not-json", message="a line is no JSON")
+    error = Problem(reference="not-json", message="a line is no JSON")
     assert "not-json" not in page(artifacts, RECORD.model_copy(update={"error": error}), "running")
 
 
@@ -145,7 +146,7 @@ def test_the_table_of_a_step_is_named_after_it_and_has_its_counts_and_details_in
         "content_bytes": 152_956, "own_rules": True, "unrouted": {}, "median_seconds": {"FETCH": 0.25},
         "reports": ["a.csv", "b.json"], "resources_with_findings": 12_000, "empty": None,
     }  # fmt: skip
-    step_table(artifacts.api, JOB, SEND, {"details": details, "warnings": ["see <this>"]})
+    step_table(artifacts.api, JOB, SEND.model_copy(update={"details": details, "warnings": ("see <this>",)}))
     rows = artifacts.rows(f"step-3-send-{JOB[:8]}")
     facts = {row["what"]: row["value"] for row in rows}
     assert "#" not in facts
@@ -161,7 +162,7 @@ def test_the_table_of_a_step_is_named_after_it_and_has_its_counts_and_details_in
 
 def test_a_table_among_the_details_is_an_artifact_of_its_own(artifacts: Artifacts) -> None:
     groups = [{"group": "![x](http://outside.example/a.png)", "rows": 1200, "bytes": 1855, "empty_columns": ""}]
-    step_table(artifacts.api, JOB, SEND, {"details": {"groups": groups}})
+    step_table(artifacts.api, JOB, SEND.model_copy(update={"details": {"groups": groups}}))
     (row,) = artifacts.rows(f"step-3-send-{JOB[:8]}-groups")
     assert row == {
         "group": r"\!\[x\](http\://outside.example/a.png)", "rows": "1,200", "bytes": "1.9 kB", "empty columns": "",

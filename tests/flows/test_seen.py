@@ -12,13 +12,14 @@ import pytest
 
 from config import SendMode
 from flows.job.job import Job, known_step
-from flows.job.record import Approval, JobRecord, JobState, StepRecord, Waiting, now
+from flows.job.record import JobRecord, JobState, now
 from flows.job.seen import OF_AN_EARLIER_VERSION, at_decision, told
 from flows.job.sources import Source, Sources
 from flows.pipeline import decide, decided
 from flows.reports.pages import wait_description
 from tasks.shared.errors import DataError
 from tasks.shared.files.inventory import kept_at, take
+from tasks.shared.report import Approval, StepReport, Waiting
 from tasks.shared.stop import Stop
 from tests.conftest import ask_prefect, wait_until
 from tests.flows.test_job_events import STEPS, job  # noqa: F401 - a fixture
@@ -241,7 +242,7 @@ def test_data_that_every_step_has_read_may_be_tidied_away(released: Released) ->
 def test_killed_while_a_wait_is_opened_again_it_asks_when_the_job_goes_on(released: Released) -> None:
     (released.corrections / "a.ndjson").write_bytes(LINE)
     released.result.unlink()
-    record = StepRecord(position=3, name="wait", state="completed", directory="import_wait")
+    record = StepReport(position=3, name="wait", state="completed", directory="import_wait")
     released.job.steps[3] = known_step(record, released.job.directory)
     assert not released.again()
 

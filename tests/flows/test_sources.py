@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 
 from config import SendMode
-from flows.job.record import Waiting
 from flows.job.seen import Sight, correction_words, to_be_read, told
 from flows.job.sources import Source, Sources
 from flows.reports.pages import wait_description
 from tasks.shared.errors import DataError
-from tasks.shared.step import Corrections
+from tasks.shared.report import Corrections, Waiting
 from tasks.shared.stop import Stop
 
 DIRECT, TRANSFER, S3 = SendMode.DIRECT_RESOURCE_LOAD, SendMode.TRANSFER_LOAD, SendMode.S3_UPLOAD

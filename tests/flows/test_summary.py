@@ -10,16 +10,27 @@ from jsonschema import Draft202012Validator
 
 from flows.job.afterwards import cancelled
 from flows.job.inputs import JobInputs
-from flows.job.record import ErrorRecord, StepRecord, Waiting
 from flows.reports import summary
-from flows.reports.summary import Compared, Course, Summary
+from flows.reports.summary import Compared, Summary
+from tasks.shared.report import Problem, StepReport, Waiting
 
 STEPS = [
-    StepRecord(position=1, name="local_import", state="completed", files=2, seconds=0.5, requests=4, retries=1),
-    StepRecord(position=2, name="wait", state="completed"),
-    StepRecord(position=3, name="send", state="failed"),
+    StepReport(
+        position=1,
+        name="local_import",
+        state="completed",
+        files=2,
+        lines_out=7,
+        seconds=0.5,
+        requests=4,
+        retries=1,
+        warnings=("odd",),
+        details={"types": {"Patient": 6}},
+    ),
+    StepReport(position=2, name="wait", state="completed", lines_in=7, lines_expected=7),
+    StepReport(position=3, name="send", state="failed", lines_expected=7),
 ]
-ERROR = ErrorRecord(
+ERROR = Problem(
     reference="rejected", message="rejected by a person", context="Meier has two ids", hint="start anew", step="wait"
 )
 INPUTS = JobInputs(
@@ -30,14 +41,7 @@ INPUTS = JobInputs(
 )
 
 
-def course() -> Course:
-    return Course(
-        results={1: {"lines_out": 7, "warnings": ["odd"], "details": {"types": {"Patient": 6}}}, 2: {"lines_in": 7}},
-        written={1: None, 2: 7, 3: 7},
-    )
-
-
-def document(*, waiting: Waiting | None = None, error: ErrorRecord | None = None) -> Summary:
+def document(*, waiting: Waiting | None = None, error: Problem | None = None) -> Summary:
     return Summary(
         id="368f91e2-dd1f-4d71-8c99-58332d55a824",
         state="failed" if error else "waiting" if waiting else "completed",
@@ -45,8 +49,8 @@ def document(*, waiting: Waiting | None = None, error: ErrorRecord | None = None
         created="2026-03-02T09:15:19.102Z",
         started="2026-03-02T09:16:19.102Z",
         ended="2026-03-02T09:17:19.102Z",
-        steps=course().steps(STEPS),
-        reconciliation=course().reconciliation(STEPS),
+        steps=[summary.of_step(step) for step in STEPS],
+        reconciliation=summary.reconciliation(STEPS),
         waiting=summary.where(waiting),
         error=summary.problem(error),
         inputs=summary.inputs_of(INPUTS),

@@ -8,10 +8,11 @@ import pytest
 from flows.engine.api import PrefectApi
 from flows.engine.api_address import ApiAddress
 from flows.job.record import RecordWriter
-from flows.job.watch import Watcher, cancel_asked, describe, human_bytes, human_seconds, record_end
+from flows.job.watch import Watcher, cancel_asked, describe, record_end
 from flows.signals import exit_code_of
 from tasks.shared.progress import Progress, RequestStats, Snapshot
 from tasks.shared.stop import Stop
+from tasks.shared.units import human_bytes, human_seconds
 
 JOB = "0b2c4a5e-1111-4222-8333-444455556666"
 

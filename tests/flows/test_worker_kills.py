@@ -32,7 +32,8 @@ from deployments.sandbox.options import SandboxOptions
 from deployments.sandbox.serve import serve_in_thread
 from flows.engine.api import PrefectApi
 from flows.job.lease import LeaseTimes
-from flows.job.record import Approval, JobRecord, RecordWriter
+from flows.job.record import JobRecord, RecordWriter
+from tasks.shared.report import Approval
 from tests.conftest import Commands, address_of, wait_until
 from tests.flows.bridge import Bridge, bridge
 from tests.flows.extraction_kill import FILES, QUERY, Extractor, write_hospital

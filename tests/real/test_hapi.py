@@ -13,7 +13,7 @@ import pytest
 from deployments.sandbox import data as demo
 from tasks.send import direct
 from tasks.shared.errors import TerminalError
-from tasks.shared.step import StepResult
+from tasks.shared.report import StepReport
 from tests.real.hapi_server import Hapi
 from tests.real.job import job, observation, patient, write
 from tests.real.victim import killed_while_sending
@@ -21,7 +21,7 @@ from tests.real.victim import killed_while_sending
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 
 
-def send(hapi: Hapi, directory: Path, **more: Any) -> StepResult:
+def send(hapi: Hapi, directory: Path, **more: Any) -> StepReport:
     return direct.run(job(directory, {"send": {"send_as": "direct_resource_load", "url": hapi.url, **more}}))
 
 

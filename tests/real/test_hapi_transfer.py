@@ -14,7 +14,7 @@ import pytest
 
 from tasks.send.transfer import transfer
 from tasks.send.transfer.store import Bounds
-from tasks.shared.step import StepResult
+from tasks.shared.report import StepReport
 from tests.real.hapi_server import Hapi
 from tests.real.job import job, observation, write
 from tests.real.victim import killed_while_sending
@@ -25,7 +25,7 @@ PROJECT = "http://medizininformatik-initiative.de/sid/project-identifier"
 ORGANIZATION = "http://dsf.dev/sid/organization-identifier"
 
 
-def send(hapi: Hapi, directory: Path, project: str, **options: Any) -> StepResult:
+def send(hapi: Hapi, directory: Path, project: str, **options: Any) -> StepReport:
     identifiers = {"project_identifier": project, "organization_identifier": "hospital.test"}
     services = {"send": {"send_as": "transfer_load", "url": hapi.url, "transfer": identifiers}}
     return transfer.run(job(directory, services), **options)

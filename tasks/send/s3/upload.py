@@ -18,7 +18,8 @@ from tasks.send.s3.source import Source, sources
 from tasks.send.s3.store import CONNECTIONS, Bucket
 from tasks.shared.errors import DataError, ServiceError, SluiceError
 from tasks.shared.parallel import for_each
-from tasks.shared.step import StepContext, StepResult
+from tasks.shared.report import StepReport
+from tasks.shared.step import StepContext
 from tasks.shared.stop import Stop
 
 log = logging.getLogger("sluice.send")
@@ -50,7 +51,7 @@ def run(
     transport: httpx.BaseTransport | None = None,
     environ: Mapping[str, str] | None = None,
     sleep: Callable[[float], None] | None = None,
-) -> StepResult:
+) -> StepReport:
     """Bring every file of the input directory into the bucket; those that are there are not sent again.
 
     Keys are ``[prefix/]<job id>/<path below the input directory>``. At the end ``send/upload_manifest.json`` says what
@@ -91,7 +92,7 @@ def run(
 
         for_each(found, one, threads=CONNECTIONS, stop=context.stop)
     write_manifest(context.job_dir / "send", done)
-    return StepResult(
+    return StepReport(
         files=len(found),
         bytes_in=total,
         bytes_out=sum(uploaded.size for uploaded in done),

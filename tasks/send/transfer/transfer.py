@@ -31,7 +31,8 @@ from tasks.send.transfer.store import Bounds, FhirStore
 from tasks.shared.errors import InputError, SluiceError
 from tasks.shared.files.part_file import storage_error
 from tasks.shared.http.client import ServiceClient
-from tasks.shared.step import StepContext, StepResult
+from tasks.shared.report import StepReport
+from tasks.shared.step import StepContext
 
 ARCHIVE: Final = "transfer.zip"
 
@@ -54,7 +55,7 @@ def run(
     bounds: Bounds | None = None,
     sleep: Callable[[float], None] | None = None,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
-) -> StepResult:
+) -> StepReport:
     """Send everything in the input directory as one zip.
 
     ``compared`` is the input as it must still be; ``bounds``, ``sleep`` (seconds) and ``now`` (with a zone) are seams
@@ -113,7 +114,7 @@ class _Sending:
         self._path = directory / ARCHIVE
         self._journal = Journal("", "", "")
 
-    def run(self, date: str) -> StepResult:
+    def run(self, date: str) -> StepReport:
         contents = self._survey()
         self._journal = load_journal(self._directory, target=self._store.base, contents=contents.identity, date=date)
         self._store.find(self._transfer)
@@ -243,7 +244,7 @@ class _Sending:
         self._journal = replace(self._journal, **changes)
         save_journal(self._directory, self._journal)
 
-    def _result(self, contents: Contents, archive: Archive, outcome: Outcome, *, uploaded: bool) -> StepResult:
+    def _result(self, contents: Contents, archive: Archive, outcome: Outcome, *, uploaded: bool) -> StepReport:
         warnings = list(outcome.warnings)
         if archive.size > MAX_SIZE:
             warnings.append(
@@ -251,7 +252,7 @@ class _Sending:
             )
         for text in warnings:
             log.warning("send: %s", text)
-        return StepResult(
+        return StepReport(
             files=len(contents.members),
             resources_in=contents.lines,
             resources_out=contents.lines,

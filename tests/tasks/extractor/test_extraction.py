@@ -466,7 +466,7 @@ class TestCompanions:
         result = run.run()
         assert result.details["issues"] == {"WARNING": 1, "INFO": 1}
         assert result.details["cohort_patients"] == 3
-        assert "CANARY" not in json.dumps(result.as_dict())
+        assert "CANARY" not in json.dumps(result.result())
         assert result.warnings == (
             "the server counts 2 patients in the result, the files hold 1 Bundles",
             "the extraction server reports issues: 1 WARNING; see extraction/manifest.json",

@@ -17,7 +17,8 @@ from config import PipelineConfig
 from tasks.extractor.connection import service_client
 from tasks.extractor.extraction import run
 from tasks.shared.errors import NetworkError, SluiceError, StalledError
-from tasks.shared.step import StepContext, StepResult
+from tasks.shared.report import StepReport
+from tasks.shared.step import StepContext
 from tests.tasks.extractor.support import BUNDLE, JOB, Clock, Store, configuration, crtdl
 from tests.tasks.shared.loopback import Loopback, Raw, Reply, Seen, loopback
 
@@ -56,7 +57,7 @@ def serving(script: Callable[[Seen], Reply | Raw]) -> Iterator[Loopback]:
         yield server
 
 
-def extract(tmp_path: Path, url: str, **extractor: Any) -> tuple[StepResult, bytes]:
+def extract(tmp_path: Path, url: str, **extractor: Any) -> tuple[StepReport, bytes]:
     config: PipelineConfig = configuration(url, **extractor)
     (tmp_path / "crtdl.json").write_text(json.dumps(crtdl()))
     context = StepContext(

@@ -21,7 +21,8 @@ from tasks.extractor.task import Priority
 from tasks.shared.errors import ServiceError, SluiceError, TerminalError
 from tasks.shared.files.lines import read_lines
 from tasks.shared.files.names import data_files
-from tasks.shared.step import StepContext, StepResult
+from tasks.shared.report import StepReport
+from tasks.shared.step import StepContext
 from tests.deployments.sandbox.extraction.pace import Pace
 from tests.tasks.extractor.support import Store, configuration, crtdl
 
@@ -93,7 +94,7 @@ class Setting:
             handle=self.store, **more,
         )  # fmt: skip
 
-    def extract(self, **more: Any) -> StepResult:
+    def extract(self, **more: Any) -> StepReport:
         # Real seconds, but short ones: the server works in real time.
         return run(self.context(**more), sleep=lambda _: time.sleep(0.02))
 

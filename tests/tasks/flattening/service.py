@@ -20,7 +20,8 @@ from config import PipelineConfig
 from tasks.flattening.flattening import Bounds, flatten
 from tasks.flattening.views import RESOURCE_TYPE, Column, View
 from tasks.shared.fhir.crtdl import Attribute, AttributeGroup, Crtdl
-from tasks.shared.step import StepContext, StepResult
+from tasks.shared.report import StepReport
+from tasks.shared.step import StepContext
 
 SYSTEM = "https://www.medizininformatik-initiative.de/fhir/fdpg/NamingSystem/attribute_group"
 PROFILE = "https://example.org/StructureDefinition/"
@@ -317,7 +318,7 @@ class Job:
 
     def run(
         self, url: str, *, bounds: Bounds | None = None, attempts: int = 3, real_sleep: bool = False, **settings: Any
-    ) -> StepResult:
+    ) -> StepReport:
         config = PipelineConfig.model_validate(
             {
                 "services": {"flattening": {"service_url": url, **settings}},

@@ -44,7 +44,7 @@ from tests.tasks.flattening.test_flattening_resume import SMALL
 from tests.tasks.flattening.service import Job
 
 result = Job(Path(sys.argv[1])).run(sys.argv[2], **SMALL)
-print(result.as_dict() | {"details": {**result.details, "requests": None}})
+print(result.result() | {"details": {**result.details, "requests": None}})
 """
 SMALL: dict[str, Any] = {"bounds": Bounds(mebibyte=2000, line=20_000), "batch_size_mb": 3, "real_sleep": True}
 
@@ -66,7 +66,7 @@ def undisturbed(tmp_path: Path, service: FakeService, lines: int) -> tuple[dict[
     service.requests.clear()
     result = job.run(service.url, **SMALL)
     asked = len(service.requests)
-    return job.tables(), result.as_dict() | {"details": {**result.details, "requests": None}}, asked
+    return job.tables(), result.result() | {"details": {**result.details, "requests": None}}, asked
 
 
 def start(job: Job, url: str) -> subprocess.Popen[str]:
@@ -159,7 +159,7 @@ def test_a_second_run_over_a_finished_step_asks_nothing_and_reports_the_same(tmp
         second = job.run(service.url, **SMALL)
         assert service.requests == []
     assert job.tables() == before
-    assert second.as_dict() | {"details": {**second.details, "requests": 0}} == first.as_dict() | {
+    assert second.result() | {"details": {**second.details, "requests": 0}} == first.result() | {
         "details": {**first.details, "requests": 0}
     }
 

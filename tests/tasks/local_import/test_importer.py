@@ -15,7 +15,8 @@ from tasks.local_import.importer import findings, run
 from tasks.shared.errors import DataError, InputError, SluiceError, Stopped, StorageError
 from tasks.shared.files.lines import read_lines
 from tasks.shared.files.names import data_files
-from tasks.shared.step import StepContext, StepResult
+from tasks.shared.report import StepReport
+from tasks.shared.step import StepContext
 from tasks.shared.stop import Stop
 
 PATIENT = b'{"resourceType":"Patient","id":"p1","value":1.50}\n'
@@ -76,7 +77,7 @@ def test_files_are_imported_with_counts_and_sizes(tmp_path: Path, enabled: bool)
     assert list(imported(tmp_path)) == [f"Condition{suffix}", f"Patient{suffix}"]
     assert imported(tmp_path)[f"Patient{suffix}"] == PATIENT * 3
     stored = sum(path.stat().st_size for path in data_files(ctx.job_dir / "import"))
-    assert result == StepResult(
+    assert result == StepReport(
         files=2,
         resources_in=5,
         resources_out=5,

@@ -23,7 +23,8 @@ import yaml
 from config import PipelineConfig
 from tasks.pseudonymizer.pseudonymization import Bounds, run
 from tasks.shared.files.lines import read_lines
-from tasks.shared.step import StepContext, StepResult
+from tasks.shared.report import StepReport
+from tasks.shared.step import StepContext
 
 RULES = b"fhirPathRules:\n  - {path: Patient.id, method: cryptoHash}\nparameters: {cryptoHashKey: k}\n"
 REMOVING = b"fhirPathRules:\n  - {path: Observation, method: remove}\n"
@@ -248,7 +249,7 @@ class Job:
         compression: bool = False,
         real_sleep: bool = False,
         **settings: Any,
-    ) -> StepResult:
+    ) -> StepReport:
         if rules is not None:
             settings["anonymization_config"] = str(self.directory / "rules.yaml")
             (self.directory / "rules.yaml").write_bytes(rules)

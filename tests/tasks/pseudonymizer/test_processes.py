@@ -57,7 +57,7 @@ def test_the_output_and_the_result_are_those_of_one_process(
         }
         result = job.run(service.url, rules=RULES, compression=compression, **settings)
         outputs.append({path.name: path.read_bytes() for path in job.output.iterdir()})
-        results.append(result.as_dict())
+        results.append(result.result())
         assert result.details["requests"] == 1 + len(service.requests)
     assert outputs[0] == outputs[1]
     assert results[0] == results[1]

@@ -272,7 +272,7 @@ def test_original_ids_that_survive_are_counted_in_a_warning(job: Job) -> None:
     assert result.details["surviving_ids"] == {"id": 5, "fullUrl": 3, "request.url": 3, "reference": 2}
     (warning,) = result.warnings
     assert warning.startswith("original ids are still in the result (id 5, fullUrl 3, request.url 3, reference 2)")
-    assert "CANARY" not in json.dumps(result.as_dict())
+    assert "CANARY" not in json.dumps(result.result())
 
 
 def test_an_empty_file_stays_an_empty_file(job: Job) -> None:

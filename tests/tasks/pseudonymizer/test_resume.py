@@ -187,7 +187,7 @@ def test_a_second_run_over_a_finished_step_asks_nothing_and_reports_the_same(tmp
         second = job.run(service.url, rules=RULES)
         assert (service.requests, service.probes) == ([], [])
     assert output(job) == before
-    assert second.as_dict() | {"details": None} == first.as_dict() | {"details": None}
+    assert second.result() | {"details": None} == first.result() | {"details": None}
 
 
 def test_finished_files_stay_when_another_one_fails(tmp_path: Path) -> None:

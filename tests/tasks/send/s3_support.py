@@ -20,7 +20,8 @@ import httpx
 from config import PipelineConfig
 from tasks.send.s3.objects import MIB, Sizes
 from tasks.send.s3.upload import run
-from tasks.shared.step import StepContext, StepResult
+from tasks.shared.report import StepReport
+from tasks.shared.step import StepContext
 from tests.tasks.shared.loopback import Loopback, Raw, Reply, Seen
 
 KEY_ID = "AKIDCANARY"
@@ -83,7 +84,7 @@ class S3Job:
         sizes: Sizes | None = None,
         transport: httpx.BaseTransport | None = None,
         environ: dict[str, str] | None = None,
-    ) -> StepResult:
+    ) -> StepReport:
         config = configuration(config) if isinstance(config, str) else config
         context = self.prepare(config)
         return run(

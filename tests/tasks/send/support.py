@@ -17,7 +17,8 @@ from typing import Any
 
 from config import PipelineConfig
 from tasks.send.direct import Bounds, run
-from tasks.shared.step import StepContext, StepResult
+from tasks.shared.report import StepReport
+from tasks.shared.step import StepContext
 
 
 @dataclass
@@ -201,7 +202,7 @@ class Job:
         path.write_bytes(b"".join(_line(line) + b"\n" for line in lines))
         return path
 
-    def send(self, url: str, *, bounds: Bounds | None = None, attempts: int = 3, **send: Any) -> StepResult:
+    def send(self, url: str, *, bounds: Bounds | None = None, attempts: int = 3, **send: Any) -> StepReport:
         config = PipelineConfig.model_validate(
             {
                 "services": {"send": {"send_as": "direct_resource_load", "url": url, **send}},

@@ -23,7 +23,8 @@ from deployments.sandbox.gate import Gate
 from deployments.sandbox.serve import serve_in_thread
 from tasks.send.transfer.store import Bounds
 from tasks.send.transfer.transfer import run
-from tasks.shared.step import StepContext, StepResult
+from tasks.shared.report import StepReport
+from tasks.shared.step import StepContext
 
 SYSTEM = "http://medizininformatik-initiative.de/sid/project-identifier"
 PROJECT = "Test_PROJECT-1"
@@ -160,7 +161,7 @@ class TransferJob:
         )
         return self.context
 
-    def send(self, url: str, *, bounds: Bounds | None = None, now: datetime = NOON, **options: Any) -> StepResult:
+    def send(self, url: str, *, bounds: Bounds | None = None, now: datetime = NOON, **options: Any) -> StepReport:
         return run(self.make_context(url, **options), bounds=bounds, sleep=self.slept.append, now=lambda: now)
 
     @property

@@ -8,7 +8,8 @@ import pytest
 
 from config import PipelineConfig
 from tasks.shared.errors import ReconciliationError
-from tasks.shared.step import StepContext, StepResult, reconcile
+from tasks.shared.report import StepReport
+from tasks.shared.step import StepContext, reconcile
 
 
 def test_a_step_that_read_another_number_of_lines_than_the_step_before_wrote_fails_and_says_where() -> None:
@@ -16,10 +17,10 @@ def test_a_step_that_read_another_number_of_lines_than_the_step_before_wrote_fai
         config=PipelineConfig.model_validate({}), job_id="j", job_dir=Path("j"), position=2, name="pseudonymizer",
         source=Path("j/import"), expected_lines=7,
     )  # fmt: skip
-    reconcile(context, StepResult(lines_in=7))
-    reconcile(context, StepResult())
+    reconcile(context, StepReport(lines_in=7))
+    reconcile(context, StepReport())
     with pytest.raises(ReconciliationError) as caught:
-        reconcile(context, StepResult(lines_in=6))
+        reconcile(context, StepReport(lines_in=6))
     assert caught.value.reference == "lines-differ"
     assert caught.value.message == "pseudonymizer read 6 lines, the step before wrote 7"
     assert caught.value.context == "import/, step 2"

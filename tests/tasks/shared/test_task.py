@@ -13,10 +13,11 @@ from tasks.shared.errors import DataError
 from tasks.shared.files.facts import FileFacts, FileLedger
 from tasks.shared.files.inventory import kept_at, load, take
 from tasks.shared.prefect_task import leave_inventory
-from tasks.shared.step import StepContext, StepResult
+from tasks.shared.report import StepReport
+from tasks.shared.step import StepContext
 from tasks.shared.stop import Stop
 
-DONE = StepResult(output="import")
+DONE = StepReport(output="import")
 
 
 @pytest.fixture
@@ -39,7 +40,7 @@ def test_it_is_kept_under_its_digest_and_the_same_when_made_again(context: StepC
 
 
 def test_a_step_without_data_of_its_own_leaves_none(context: StepContext) -> None:
-    assert leave_inventory(context, StepResult()) is None
+    assert leave_inventory(context, StepReport()) is None
     assert not kept_at(context.job_dir, 1).exists()
 
 

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from config import PipelineConfig
-from tasks.shared.step import StepContext, StepResult
+from tasks.shared.report import StepReport
+from tasks.shared.step import StepContext
 from tasks.shared.stop import Stop
 from tasks.validation.validation import Bounds, run
 
@@ -217,7 +218,7 @@ class Job:
         stop: Stop | None = None,
         chunk_bytes: int | None = None,
         **validation: Any,
-    ) -> StepResult:
+    ) -> StepReport:
         """Run the step. ``chunk_bytes`` makes chunks smaller than the configuration can."""
         config = PipelineConfig.model_validate(
             {

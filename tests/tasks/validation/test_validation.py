@@ -105,7 +105,7 @@ def test_findings_complete_the_step_and_are_counted_by_severity_type_and_message
     assert details["severities"] == {"error": 3, "information": 1}
     assert details["types"] == {"Patient": 2, "Observation": 1}
     assert details["codes"] == {"structure Made_Up_0": 2, "structure Made_Up_1": 1}
-    assert CANARY not in json.dumps(result.as_dict())
+    assert CANARY not in json.dumps(result.result())
 
 
 def test_the_summary_maps_an_issue_to_file_line_and_resource(job: Job) -> None:

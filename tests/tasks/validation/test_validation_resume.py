@@ -30,7 +30,7 @@ from pathlib import Path
 from tests.tasks.validation.support import Job
 
 result = Job(Path(sys.argv[1])).validate(sys.argv[2], chunk_bytes=int(sys.argv[3]), max_concurrent_requests=3)
-print(json.dumps(result.as_dict()))
+print(json.dumps(result.result()))
 """
 CHUNK = 900
 REQUESTS = 23

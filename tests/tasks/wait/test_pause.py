@@ -13,16 +13,17 @@ from hypothesis import strategies as st
 from config import PipelineConfig
 from tasks.shared.errors import DataError, SluiceError, Stopped, StorageError
 from tasks.shared.files.inventory import take
-from tasks.shared.step import Corrections, Decision, Parked, StepContext
+from tasks.shared.report import Approval, Corrections
+from tasks.shared.step import Parked, StepContext
 from tasks.shared.stop import Stop
 from tasks.wait.pause import make_directory, run, wait_directory
 
 LINE = b'{"resourceType":"Patient","id":"1"}\n'
 CANARY = b"Canaryperson"
-APPROVED = Decision(approved=True)
+APPROVED = Approval(approved=True)
 
 
-def context(tmp_path: Path, decision: Decision | None = APPROVED, *, stop: Stop | None = None) -> StepContext:
+def context(tmp_path: Path, decision: Approval | None = APPROVED, *, stop: Stop | None = None) -> StepContext:
     source = tmp_path / "job" / "import"
     source.mkdir(parents=True, exist_ok=True)
     return StepContext(

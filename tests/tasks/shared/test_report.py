@@ -1,0 +1,50 @@
+"""The one record of a step: what of it goes where (``tasks/shared/report.py``)."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tasks.shared.report import COLUMNS, StepReport
+
+FULL = StepReport(
+    position=2, name="send", state="completed", files=2, resources_in=1234, resources_out=7, lines_in=7, lines_out=7,
+    bytes_in=1500, bytes_out=2_000_000, seconds=2.0, requests=4, retries=1, p50=0.0123, p95=0.5, output="send",
+    warnings=("odd",), details={"types": {"Patient": 6}},
+)  # fmt: skip
+
+
+def test_the_whole_survives_its_result_file() -> None:
+    assert StepReport.model_validate_json(json.dumps(FULL.result()), strict=True) == FULL
+
+
+def test_the_label_is_brief_and_leaves_out_what_is_not_known() -> None:
+    kept = json.loads(FULL.label())
+    assert not {"warnings", "details", "directory"} & set(kept)
+    assert StepReport.model_validate_json(FULL.label()) == FULL.model_copy(update={"warnings": (), "details": {}})
+
+
+def test_a_result_of_the_version_before_with_its_statistics_apart_is_read() -> None:
+    old = {
+        "files": 2, "lines_out": 7, "output": "send", "warnings": ["odd"], "details": {}, "inventory": "ab",
+        "statistics": {"seconds": 2.0, "requests": 4, "retries": 1, "p50": 0.1, "p95": 0.5},
+    }  # fmt: skip
+    report = StepReport.model_validate_json(json.dumps(old), strict=True)
+    assert (report.seconds, report.requests, report.p95, report.inventory) == (2.0, 4, 0.5, "ab")
+
+
+def test_a_person_sees_a_cell_for_every_column_in_her_units() -> None:
+    assert tuple(FULL.cells()) == COLUMNS == (
+        "#", "step", "state", "files", "resources in", "resources out", "in", "out", "time", "rate", "requests",
+        "retries", "p50", "p95",
+    )  # fmt: skip
+    assert list(FULL.cells().values())[3:] == [
+        "2", "1,234", "7", "1.5 kB", "2.0 MB", "2.0 s", "750 B/s", "4", "1", "12 ms", "500 ms",
+    ]  # fmt: skip
+    assert set(list(StepReport().cells().values())[3:]) == {""}
+
+
+@pytest.mark.parametrize(("seconds", "shown"), [(0.04, "0.0 s"), (59.9, "59.9 s"), (61, "1 min 1 s")])
+def test_a_time_is_told_in_seconds_then_in_minutes(seconds: float, shown: str) -> None:
+    assert StepReport(seconds=seconds).cells()["time"] == shown
