@@ -1,4 +1,4 @@
-"""A path of a view: read once, then evaluated on many elements, the short way where there is one."""
+"""A path of a view: read once, then evaluated on many elements."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from deployments.sandbox.flattening.constant import PER_ELEMENT
 from deployments.sandbox.flattening.fhirpath import EvaluationError, ExpressionError, Item, Node
 from deployments.sandbox.flattening.jsontext import JsonValue
 from deployments.sandbox.flattening.problem import ResourceError, ViewError
-from deployments.sandbox.flattening.resource import Focus, Resource, bare
-from deployments.sandbox.flattening.shortcut import Route, compile_route
+from deployments.sandbox.flattening.resource import Focus, Resource
 
 _COMPANIONS = frozenset({"extension", "children", "descendants"})
 """Names that ask for the extensions of primitives, which other expressions do not see: the library has ``_gender`` as a
@@ -21,8 +20,8 @@ second item beside ``gender``, and ``gender = 'other'`` would be false."""
 class Expression:
     """A FHIRPath expression with the constants of its view."""
 
-    def __init__(self, text: str, place: str, constants: Mapping[str, Any], *, short: bool = True) -> None:
-        """Read it. Without ``short`` the library evaluates all of it. Raises ``ViewError``."""
+    def __init__(self, text: str, place: str, constants: Mapping[str, Any]) -> None:
+        """Read it. Raises ``ViewError``."""
         try:
             self._tree = fhirpath.read(text)
             fhirpath.check(self._tree, text, PER_ELEMENT.union(constants))
@@ -30,41 +29,24 @@ class Expression:
             raise ViewError(f"{place}: {error}") from None
         self.text = text
         self._constants = constants
-        self._short = short
         self._with_companions = any(_names(node) in _COMPANIONS for node in fhirpath.nodes(self._tree))
-        self._routes: dict[str, Route | None] = {}
         self.is_row_index = text.strip() == "%rowIndex"
 
     def values(self, focus: Focus) -> list[JsonValue]:
         """Its result on an element. Raises ``ResourceError``."""
         if self.is_row_index:
             return [focus.index]
-        route = self._route(focus)
-        if route is not None:
-            return route.follow(focus.data)
-        return [fhirpath.data_of(item) for item in self._evaluate(focus)]
+        return [_data(item, focus.resource) for item in self._evaluate(focus)]
 
     def elements(self, focus: Focus) -> list[Focus]:
         """The same as elements for further expressions, with their positions. Raises ``ResourceError``."""
-        resource, route = focus.resource, self._route(focus)
-        if route is not None and route.path is not None:
-            path = route.path
-            return [Focus(data, path, index, resource) for index, data in enumerate(route.follow(focus.data))]
-        return [_focus(item, index, resource) for index, item in enumerate(self._evaluate(focus))]
-
-    def _route(self, focus: Focus) -> Route | None:
-        try:
-            return self._routes[focus.path]
-        except KeyError:
-            route = compile_route(self._tree, focus.path, self._constants) if self._short else None
-            self._routes[focus.path] = route
-            return route
+        return [_focus(item, index, focus.resource) for index, item in enumerate(self._evaluate(focus))]
 
     def _evaluate(self, focus: Focus) -> list[Item]:
         resource, data = focus.resource, focus.data
         root: JsonValue = resource.data
         if resource.has_companions and not self._with_companions:
-            root, data = resource.bare, resource.bare if data is root else bare(data)
+            root, data = resource.bare(root), resource.bare(data)
         # The library knows a resource by its type (Patient.name) only when it is the object itself.
         is_resource = isinstance(data, dict) and "resourceType" in data
         start = data if is_resource else fhirpath.element(data, focus.path)
@@ -83,7 +65,12 @@ class Expression:
 
 def _focus(item: Item, index: int, resource: Resource) -> Focus:
     """An item as an element; what was computed has no type."""
-    return Focus(fhirpath.data_of(item), fhirpath.path_of(item), index, resource)
+    return Focus(_data(item, resource), fhirpath.path_of(item), index, resource)
+
+
+def _data(item: Item, resource: Resource) -> JsonValue:
+    """What an item is in JSON, whole, whether or not the expression saw all of it."""
+    return resource.whole(fhirpath.data_of(item))
 
 
 def _names(node: Node) -> str | None:

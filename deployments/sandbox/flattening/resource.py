@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property
-
 from deployments.sandbox.flattening.jsontext import JsonValue
 
 
@@ -15,10 +13,31 @@ class Resource:
         self.has_companions = has_companions
         """Whether there may be ids and extensions of primitives (``_birthDate``), or nulls that stand for them."""
 
-    @cached_property
-    def bare(self) -> JsonValue:
-        """The resource without them."""
-        return bare(self.data)
+        self._bare: dict[int, JsonValue] = {}
+        self._whole: dict[int, JsonValue] = {}
+        # Each of the two keeps alive what the other one knows by its id.
+
+    def bare(self, value: JsonValue) -> JsonValue:
+        """A copy of an element without them.
+
+        The library has the companion of a primitive (``_birthDate``) as a second item beside its value, so that
+        ``birthDate = @2000-01-01`` would compare two items with one.
+        """
+        copy = self._bare.get(id(value))
+        return self._copied(value) if copy is None else copy
+
+    def whole(self, value: JsonValue) -> JsonValue:
+        """The element that a copy was made of; anything else is itself."""
+        return self._whole.get(id(value), value)
+
+    def _copied(self, value: JsonValue) -> JsonValue:
+        if isinstance(value, list):
+            return [self._copied(item) for item in value if item is not None]
+        if not isinstance(value, dict):
+            return value
+        copy = {key: self._copied(item) for key, item in value.items() if key[:1] != "_" and item is not None}
+        self._bare[id(value)], self._whole[id(copy)] = copy, value
+        return copy
 
 
 class Focus:
@@ -33,16 +52,3 @@ class Focus:
         self.index = index
         """``%rowIndex``."""
         self.resource = resource
-
-
-def bare(value: JsonValue) -> JsonValue:
-    """A copy without ids and extensions of primitives.
-
-    The library has the companion of a primitive (``_birthDate``) as a second item beside its value, so that
-    ``birthDate = @2000-01-01`` would compare two items with one.
-    """
-    if isinstance(value, dict):
-        return {key: bare(item) for key, item in value.items() if key[:1] != "_" and item is not None}
-    if isinstance(value, list):
-        return [bare(item) for item in value if item is not None]
-    return value

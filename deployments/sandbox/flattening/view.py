@@ -18,12 +18,12 @@ from deployments.sandbox.flattening.resource import Focus, Resource
 class View:
     """Makes rows of resources. Holds nothing of them."""
 
-    def __init__(self, definition: ViewDefinition, *, short: bool = True) -> None:
-        """Compile a definition. Without ``short`` the library evaluates every path. Raises ``ViewError``."""
+    def __init__(self, definition: ViewDefinition) -> None:
+        """Compile a definition. Raises ``ViewError``."""
         if not is_resource_type(definition.resource):
             raise ViewError(f"resource: {definition.resource!r} is not a resource type of FHIR R4")
         self.resource_type = definition.resource
-        builder = _Builder(read_constants(definition.constant), short=short)
+        builder = _Builder(read_constants(definition.constant))
         self._where = tuple(
             builder.expression(each.path, f"where[{number}].path") for number, each in enumerate(definition.where)
         )
@@ -67,12 +67,11 @@ def _is_true(condition: Expression, focus: Focus) -> bool:
 class _Builder:
     """Compiles the clauses of one view."""
 
-    def __init__(self, constants: Mapping[str, Any], *, short: bool) -> None:
+    def __init__(self, constants: Mapping[str, Any]) -> None:
         self._constants = constants
-        self._short = short
 
     def expression(self, text: str, place: str) -> Expression:
-        return Expression(text, place, self._constants, short=self._short)
+        return Expression(text, place, self._constants)
 
     def clauses(self, selects: tuple[Select, ...], place: str) -> tuple[Clause, ...]:
         return tuple(self._clause(select, f"{place}[{number}]") for number, select in enumerate(selects))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from deployments.sandbox.flattening.definition import RESOURCE_TYPE, read_definition
+from deployments.sandbox.flattening.definition import RESOURCE_TYPE
 from deployments.sandbox.flattening.problem import ViewError
 from deployments.sandbox.flattening.request import read_request
 from deployments.sandbox.flattening.run import run
@@ -49,10 +49,10 @@ def parameters(definition: Any, resources: Iterable[Json | str | bytes]) -> byte
     return b'{"resourceType":"Parameters","parameter":[' + b",".join(parts) + b"]}"
 
 
-def text(definition: Json, *resources: Json | str, nulls: bool = False, short: bool = True) -> str:
+def text(definition: Json, *resources: Json | str, nulls: bool = False) -> str:
     """The NDJSON that a view makes of resources."""
     request = read_request(parameters(definition, resources))
-    compiled = View(read_definition(request.view), short=short)
+    compiled = View.of(request.view)
     return b"".join(run(compiled, request, null_columns=nulls)).decode()
 
 

