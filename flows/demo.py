@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from config import load_config
+from deployments.sandbox.common.serve import SandboxStartError
 from deployments.sandbox.data import DEMO_CRTDL
 from deployments.sandbox.host import SandboxChild, SandboxOptions, start_child
-from deployments.sandbox.serve import SandboxStartError
 from flows.commands import continue_job, start
 from flows.demo_destinations import destination
 from flows.engine.api_address import use

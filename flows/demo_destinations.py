@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import httpx
 
 from deployments.sandbox import objectstore
-from deployments.sandbox.serve import SandboxStartError
+from deployments.sandbox.common.serve import SandboxStartError
 from tasks.shared.errors import TerminalError
 
 PROJECT = "Demo-Project"

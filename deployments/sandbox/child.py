@@ -13,8 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from deployments.sandbox.common.serve import SandboxStartError
 from deployments.sandbox.options import SandboxOptions
-from deployments.sandbox.serve import SandboxStartError
 
 _ROOT = Path(__file__).resolve().parents[2]
 """Where the packages lie: the child must find the same ones, whatever its working directory holds."""

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+from deployments.sandbox.common.gate import Gate
 from deployments.sandbox.data import ANONYMIZATION_RULES, DEMO_CRTDL, DEMO_LOOKUP
-from deployments.sandbox.gate import Gate
 from deployments.sandbox.options import API_KEY, PASSWORD, TOKEN, USERNAME
 
 

@@ -20,11 +20,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deployments.sandbox.child import SandboxChild, start_child
+from deployments.sandbox.common.gate import DEFAULT_HEADER, Gate
+from deployments.sandbox.common.parent import watch
+from deployments.sandbox.common.serve import HOST, SandboxServer, SandboxStartError, bind, make_server
+from deployments.sandbox.common.service import SandboxService
 from deployments.sandbox.configuration import configuration
 from deployments.sandbox.extraction.app import extraction_service
 from deployments.sandbox.fhir.app import fhir_service
 from deployments.sandbox.flattening.app import flattening_service
-from deployments.sandbox.gate import DEFAULT_HEADER, Gate
 from deployments.sandbox.options import (
     API_KEY,
     API_KEY_HEADER,
@@ -36,10 +39,7 @@ from deployments.sandbox.options import (
     Settings,
     read_settings,
 )
-from deployments.sandbox.parent import watch
 from deployments.sandbox.pseudonymization.app import pseudonymization_service
-from deployments.sandbox.serve import HOST, SandboxServer, SandboxStartError, bind, make_server
-from deployments.sandbox.service import SandboxService
 from deployments.sandbox.validation.app import validation_service
 
 __all__ = ["SERVICES", "SandboxChild", "SandboxOptions", "run_sandbox", "start_child"]

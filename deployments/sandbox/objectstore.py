@@ -27,8 +27,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from deployments.sandbox.parent import watch
-from deployments.sandbox.serve import HOST, SandboxStartError, bind
+from deployments.sandbox.common.parent import watch
+from deployments.sandbox.common.serve import HOST, SandboxStartError, bind
 
 BUCKET = "sluice-demo"
 """The bucket that is there from the start."""

@@ -29,8 +29,8 @@ from typing import Any
 
 import httpx
 
+from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.fhir.app import FhirOptions, fhir_service
-from deployments.sandbox.serve import serve_in_thread
 from flows.engine.server import EmbeddedServer
 from tests.flows.conftest import Fhir, write_input
 

@@ -18,12 +18,12 @@ import fhirpathpy
 import httpx
 from fhirpathpy.models import models
 
+from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.flattening.app import flattening_service
 from deployments.sandbox.flattening.definition import RESOURCE_TYPE
 from deployments.sandbox.flattening.request import read_request
 from deployments.sandbox.flattening.run import run
 from deployments.sandbox.flattening.view import View
-from deployments.sandbox.serve import serve_in_thread
 
 VIEW: dict[str, Any] = {
     "resourceType": RESOURCE_TYPE,

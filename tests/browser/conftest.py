@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
+from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.fhir.app import FhirOptions, fhir_service
 from deployments.sandbox.pseudonymization.app import pseudonymization_service
-from deployments.sandbox.serve import serve_in_thread
 from flows.engine.api_address import ApiAddress
 from flows.engine.server_door import sign_in_link
 from tests.conftest import Commands, wait_until

@@ -16,13 +16,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from deployments.sandbox.common.gate import Gate
+from deployments.sandbox.common.oauth import IssuerSettings, OAuthIssuer
+from deployments.sandbox.common.serve import Certificate, serve_in_thread
 from deployments.sandbox.extraction.app import extraction_service
 from deployments.sandbox.fhir.app import fhir_service
 from deployments.sandbox.flattening.app import flattening_service
-from deployments.sandbox.gate import Gate
-from deployments.sandbox.oauth import IssuerSettings, OAuthIssuer
 from deployments.sandbox.pseudonymization.app import pseudonymization_service
-from deployments.sandbox.serve import Certificate, serve_in_thread
 from deployments.sandbox.validation.app import validation_service
 
 SECRET = "planted-4711"

@@ -11,9 +11,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.data import DEMO_CRTDL
 from deployments.sandbox.extraction.app import ExtractionOptions, extraction_service
-from deployments.sandbox.serve import serve_in_thread
 from tests.conftest import wait_until
 from tests.docs.place import Place
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.fhir.app import fhir_service
-from deployments.sandbox.serve import serve_in_thread
 from tests.conftest import ROOT, Ran, seed, wait_until
 from tests.docs.pages import example, read
 from tests.docs.place import Place

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.fhir.app import fhir_service
-from deployments.sandbox.serve import serve_in_thread
 from tests.docs.pages import example
 from tests.docs.place import Place
 from tests.docs.services import certified

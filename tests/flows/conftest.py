@@ -11,8 +11,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.fhir.app import FhirOptions, fhir_service
-from deployments.sandbox.serve import serve_in_thread
 
 PATIENCE = 60
 """Seconds for an answer of the sandbox: it shares its processors with everything else."""

@@ -25,12 +25,12 @@ import httpx
 import pytest
 from pyarrow import parquet
 
+from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.data import ANONYMIZATION_RULES, DATA, DEMO_CRTDL, DEMO_LOOKUP
 from deployments.sandbox.extraction.app import ExtractionOptions, extraction_service
 from deployments.sandbox.fhir.app import FhirOptions, fhir_service
 from deployments.sandbox.flattening.app import FlatteningOptions, flattening_service
 from deployments.sandbox.pseudonymization.app import PseudonymizationOptions, pseudonymization_service
-from deployments.sandbox.serve import serve_in_thread
 from tasks.shared.files.lines import read_lines
 from tasks.shared.files.names import data_files
 from tests.conftest import Commands, Ran, wait_until

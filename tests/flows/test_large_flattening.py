@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from pyarrow import parquet
 
+from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.data import DEMO_CRTDL
 from deployments.sandbox.extraction.app import ExtractionOptions, extraction_service
 from deployments.sandbox.flattening.app import FlatteningOptions, flattening_service
-from deployments.sandbox.serve import serve_in_thread
 from tasks.shared.files.lines import read_lines
 from tasks.shared.files.names import data_files
 from tests.bench.data import bundles

@@ -22,10 +22,10 @@ from pathlib import Path
 import httpx
 import pytest
 
+from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.data import ANONYMIZATION_RULES
 from deployments.sandbox.fhir.app import FhirOptions, fhir_service
 from deployments.sandbox.pseudonymization.app import PseudonymizationOptions, pseudonymization_service
-from deployments.sandbox.serve import serve_in_thread
 from deployments.sandbox.validation.app import validation_service
 from tasks.shared.files.lines import read_lines
 from tasks.shared.files.names import data_files

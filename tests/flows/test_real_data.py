@@ -13,8 +13,8 @@ import httpx
 import pytest
 import zstandard
 
+from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.fhir.app import FhirOptions, fhir_service
-from deployments.sandbox.serve import serve_in_thread
 from tests.conftest import ROOT
 
 SAMPLE = ROOT.parent / "shared" / "data" / "synthea-r4-100-profiled.tar.zst"

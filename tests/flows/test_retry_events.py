@@ -13,12 +13,12 @@ import httpx
 import pytest
 from jsonschema import Draft202012Validator
 
+from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.data import ANONYMIZATION_RULES, DEMO_CRTDL, DEMO_LOOKUP
 from deployments.sandbox.extraction.app import extraction_service
 from deployments.sandbox.fhir.app import fhir_service
 from deployments.sandbox.flattening.app import flattening_service
 from deployments.sandbox.pseudonymization.app import pseudonymization_service
-from deployments.sandbox.serve import serve_in_thread
 from deployments.sandbox.validation.app import validation_service
 from flows.reports import events
 from flows.reports.event_file import read_events

@@ -25,11 +25,11 @@ import pytest
 import yaml
 
 from deployments.sandbox.child import start_child
+from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.data import ANONYMIZATION_RULES, DATA, DEMO_CRTDL, DEMO_LOOKUP
 from deployments.sandbox.fhir.app import FhirOptions, fhir_service
 from deployments.sandbox.objectstore import ACCESS_KEY_ID, BUCKET, REGION, SECRET_ACCESS_KEY, start_object_store
 from deployments.sandbox.options import SandboxOptions
-from deployments.sandbox.serve import serve_in_thread
 from flows.engine.api import PrefectApi
 from flows.job.lease import LeaseTimes
 from flows.job.record import JobRecord, RecordWriter

@@ -216,7 +216,7 @@ ALONE = """
 import subprocess, sys
 from pathlib import Path
 from deployments.sandbox.fhir.app import FhirOptions, fhir_service
-from deployments.sandbox.serve import serve_in_thread
+from deployments.sandbox.common.serve import serve_in_thread
 from tests.flows.conftest import Fhir
 subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
 with serve_in_thread(fhir_service(FhirOptions(state=Path("fhir-state")))) as served:

@@ -13,8 +13,8 @@ import pytest
 import zstandard
 
 from config import TlsConfig
+from deployments.sandbox.common.serve import Served, serve_in_thread
 from deployments.sandbox.fhir.app import fhir_service
-from deployments.sandbox.serve import Served, serve_in_thread
 from tasks.http_import import importer
 from tasks.send import direct
 from tasks.shared.errors import ServiceBusyError, ServiceError, SluiceError, TerminalError

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from config import AuthConfig
+from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.fhir.app import fhir_service
-from deployments.sandbox.serve import serve_in_thread
 from tasks.send import direct
 from tasks.shared.errors import NetworkError, ServiceError
 from tasks.shared.http.client import ServiceClient

@@ -13,8 +13,8 @@ import pytest
 import trustme
 
 from config import TlsConfig
+from deployments.sandbox.common.serve import Certificate, Served, serve_in_thread
 from deployments.sandbox.fhir.app import fhir_service
-from deployments.sandbox.serve import Certificate, Served, serve_in_thread
 from tasks.send import direct
 from tasks.shared.errors import NetworkError, ServiceError, TransientError
 from tests.conftest import free_ports, wait_until

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from deployments.sandbox.exchange import Receive, Scope
+from deployments.sandbox.common.exchange import Receive, Scope
 from deployments.sandbox.extraction.tree import encode
 
 FHIR_JSON = "application/fhir+json"

@@ -20,8 +20,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from deployments.sandbox.common.exchange import Receive, Scope, Send
+from deployments.sandbox.common.gate import Gate
+from deployments.sandbox.common.service import SandboxService, respond
 from deployments.sandbox.data import DATA
-from deployments.sandbox.exchange import Receive, Scope, Send
 from deployments.sandbox.extraction.answers import JSON, Answer, Call, Refusal, read_call, read_limited
 from deployments.sandbox.extraction.capability import capability_statement
 from deployments.sandbox.extraction.cohort import CohortQuery
@@ -52,8 +54,6 @@ from deployments.sandbox.extraction.task import (
     task,
 )
 from deployments.sandbox.extraction.units import REPORTS, SUMMARY, Control, Units
-from deployments.sandbox.gate import Gate
-from deployments.sandbox.service import SandboxService, respond
 
 _THREADS = 8
 logger = logging.getLogger("sandbox.extraction")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from deployments.sandbox.service import DISCLAIMER
+from deployments.sandbox.common.service import DISCLAIMER
 
 _OPERATIONS = "https://sandbox.example/fhir/OperationDefinition"
 

@@ -12,7 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from deployments.sandbox.exchange import Send
+from deployments.sandbox.common.exchange import Send
 from deployments.sandbox.extraction.answers import Call, Refusal
 from deployments.sandbox.extraction.task import UUID
 

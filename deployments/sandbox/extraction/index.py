@@ -16,9 +16,9 @@ from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 
+from deployments.sandbox.common.serve import SandboxStartError
 from deployments.sandbox.extraction.reader import Reader
 from deployments.sandbox.extraction.scan import Found, scan
-from deployments.sandbox.serve import SandboxStartError
 from tasks.shared.errors import SluiceError
 from tasks.shared.files.lines import numbered_lines
 from tasks.shared.files.names import data_files, is_consent_name

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from typing import Any
 
-from deployments.sandbox.service import DISCLAIMER
+from deployments.sandbox.common.service import DISCLAIMER
 
 _OUTCOME = "an OperationOutcome says why"
 _JOB = {"name": "id", "in": "path", "required": True, "schema": {"type": "string", "format": "uuid"}}

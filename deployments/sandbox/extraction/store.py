@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from deployments.sandbox.database import open_database, transaction
+from deployments.sandbox.common.database import open_database, transaction
 from deployments.sandbox.extraction.diagnostics import Counts
 from deployments.sandbox.extraction.job import Job
 from deployments.sandbox.extraction.selection import Pair

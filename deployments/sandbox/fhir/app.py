@@ -25,7 +25,10 @@ from typing import TypeVar
 
 import msgspec
 
-from deployments.sandbox.exchange import Receive, Scope, Send, read_body
+from deployments.sandbox.common.exchange import Receive, Scope, Send, read_body
+from deployments.sandbox.common.gate import Gate
+from deployments.sandbox.common.requestlog import Request as LoggedRequest
+from deployments.sandbox.common.service import NOTE_KEY, SandboxService, respond
 from deployments.sandbox.fhir.binary import is_download, is_upload, receive_file, send_binary
 from deployments.sandbox.fhir.bundle import read_bundle
 from deployments.sandbox.fhir.call import FHIR_JSON, Answer, Call, read_call, too_large, version_headers
@@ -37,9 +40,6 @@ from deployments.sandbox.fhir.resource import check_id
 from deployments.sandbox.fhir.search import read_query, search
 from deployments.sandbox.fhir.store import Store, new_blob_name
 from deployments.sandbox.fhir.types import RESOURCE_TYPES
-from deployments.sandbox.gate import Gate
-from deployments.sandbox.requestlog import Request as LoggedRequest
-from deployments.sandbox.service import NOTE_KEY, SandboxService, respond
 
 _PAGE = 500
 

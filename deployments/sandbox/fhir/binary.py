@@ -12,11 +12,11 @@ from pathlib import Path
 
 import msgspec
 
-from deployments.sandbox.exchange import Receive, Send
+from deployments.sandbox.common.exchange import Receive, Send
+from deployments.sandbox.common.service import respond
 from deployments.sandbox.fhir.call import FHIR_JSON, Call, too_large, version_headers
 from deployments.sandbox.fhir.outcome import FhirProblem
 from deployments.sandbox.fhir.store import Stored
-from deployments.sandbox.service import respond
 
 _PIECE = 1 << 20
 _UNNAMED = "application/octet-stream"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from email.utils import formatdate
 
-from deployments.sandbox.exchange import Scope
+from deployments.sandbox.common.exchange import Scope
 from deployments.sandbox.fhir.outcome import FhirProblem
 from deployments.sandbox.fhir.store import Stored
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from deployments.sandbox.common.service import DISCLAIMER
 from deployments.sandbox.fhir.types import RESOURCE_TYPES
-from deployments.sandbox.service import DISCLAIMER
 
 _INTERACTIONS = ("read", "update", "delete", "create", "search-type")
 

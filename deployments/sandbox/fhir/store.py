@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from deployments.sandbox.database import open_database, transaction
+from deployments.sandbox.common.database import open_database, transaction
+from deployments.sandbox.common.serve import SandboxStartError
 from deployments.sandbox.fhir.resource import Identifier, Resource
-from deployments.sandbox.serve import SandboxStartError
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS resource (

@@ -24,7 +24,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import parse_qs
 
-from deployments.sandbox.exchange import Receive, Scope, Send, read_body
+from deployments.sandbox.common.exchange import Receive, Scope, Send, read_body
+from deployments.sandbox.common.gate import Gate
+from deployments.sandbox.common.requestlog import Request as LoggedRequest
+from deployments.sandbox.common.service import NOTE_KEY, SandboxService, respond
 from deployments.sandbox.fhir.call import FHIR_JSON, Call, read_call, too_large
 from deployments.sandbox.fhir.outcome import FhirProblem
 from deployments.sandbox.flattening.capability import capability_statement
@@ -36,9 +39,6 @@ from deployments.sandbox.flattening.problem import (
 )
 from deployments.sandbox.flattening.request import read_request
 from deployments.sandbox.flattening.run import Views, run
-from deployments.sandbox.gate import Gate
-from deployments.sandbox.requestlog import Request as LoggedRequest
-from deployments.sandbox.service import NOTE_KEY, SandboxService, respond
 
 NDJSON = "application/x-ndjson"
 _ACCEPTABLE = frozenset({NDJSON, "application/*", "*/*"})

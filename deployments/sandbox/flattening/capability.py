@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from deployments.sandbox.service import DISCLAIMER
+from deployments.sandbox.common.service import DISCLAIMER
 
 
 def capability_statement(base: str, started: str) -> bytes:

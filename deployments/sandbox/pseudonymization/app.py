@@ -23,11 +23,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from deployments.sandbox.common.exchange import Receive, Scope, Send, read_body
+from deployments.sandbox.common.gate import Gate
+from deployments.sandbox.common.requestlog import Request as LoggedRequest
+from deployments.sandbox.common.serve import SandboxStartError
+from deployments.sandbox.common.service import NOTE_KEY, SandboxService, respond
 from deployments.sandbox.data import ANONYMIZATION_RULES
-from deployments.sandbox.exchange import Receive, Scope, Send, read_body
 from deployments.sandbox.fhir.call import Answer, Call, read_call, too_large
 from deployments.sandbox.fhir.outcome import FhirProblem
-from deployments.sandbox.gate import Gate
 from deployments.sandbox.pseudonymization.capability import capability_statement
 from deployments.sandbox.pseudonymization.engines import Engines
 from deployments.sandbox.pseudonymization.jsontext import encode
@@ -37,9 +40,6 @@ from deployments.sandbox.pseudonymization.problem import (
     RuleFileError,
 )
 from deployments.sandbox.pseudonymization.request import read_request
-from deployments.sandbox.requestlog import Request as LoggedRequest
-from deployments.sandbox.serve import SandboxStartError
-from deployments.sandbox.service import NOTE_KEY, SandboxService, respond
 
 MAX_BODY = 30_000_000
 """Largest request body in bytes, as the deployed service has it."""

@@ -23,11 +23,11 @@ from typing import Any
 
 import msgspec
 
-from deployments.sandbox.exchange import Receive, Scope, Send, read_body
+from deployments.sandbox.common.exchange import Receive, Scope, Send, read_body
+from deployments.sandbox.common.gate import Gate
+from deployments.sandbox.common.requestlog import Request as LoggedRequest
+from deployments.sandbox.common.service import DISCLAIMER, NOTE_KEY, SandboxService, respond
 from deployments.sandbox.fhir.outcome import FhirProblem
-from deployments.sandbox.gate import Gate
-from deployments.sandbox.requestlog import Request as LoggedRequest
-from deployments.sandbox.service import DISCLAIMER, NOTE_KEY, SandboxService, respond
 from deployments.sandbox.validation.engine import NOT_CHECKED, Validator
 from deployments.sandbox.validation.issue import operation_outcome
 from deployments.sandbox.validation.schema import load_schema

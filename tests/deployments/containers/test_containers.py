@@ -15,8 +15,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.fhir.app import FhirOptions, fhir_service
-from deployments.sandbox.serve import serve_in_thread
 from tests.browser.conftest import CANARIES, RESOURCES, write_patients
 from tests.conftest import wait_until
 from tests.deployments.containers.door import door

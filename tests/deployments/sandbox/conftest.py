@@ -11,9 +11,9 @@ from typing import Any
 import httpx
 import pytest
 
+from deployments.sandbox.common.gate import Gate
+from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.fhir.app import FhirOptions, fhir_service
-from deployments.sandbox.gate import Gate
-from deployments.sandbox.serve import serve_in_thread
 
 
 class Client(httpx.Client):

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from config import load_config
+from deployments.sandbox.common.gate import Gate
 from deployments.sandbox.configuration import configuration
 from deployments.sandbox.data import ANONYMIZATION_RULES, DEMO_CRTDL, DEMO_LOOKUP
-from deployments.sandbox.gate import Gate
 from deployments.sandbox.options import PASSWORD, TOKEN, USERNAME
 
 NAMES = ("fhir", "extraction", "pseudonymizer", "validation", "flattening")

@@ -17,10 +17,10 @@ import pytest
 import yaml
 
 from deployments.sandbox.child import arguments, start_child
+from deployments.sandbox.common.serve import GRACE, SandboxStartError
 from deployments.sandbox.data import DATA
 from deployments.sandbox.host import SERVICES
 from deployments.sandbox.options import PASSWORD, TOKEN, USERNAME, OptionError, SandboxOptions, read_settings
-from deployments.sandbox.serve import GRACE, SandboxStartError
 from tests.conftest import free_ports, wait_until
 from tests.deployments.sandbox.conftest import Client
 

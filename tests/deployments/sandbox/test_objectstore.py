@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from deployments.sandbox import objectstore
+from deployments.sandbox.common.serve import SandboxStartError
 from deployments.sandbox.objectstore import BUCKET, ObjectStoreChild, start_object_store
-from deployments.sandbox.serve import SandboxStartError
 from tests.conftest import ROOT, wait_until
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.extraction.app import ExtractionOptions, extraction_service
 from deployments.sandbox.extraction.files import UrlStyle
-from deployments.sandbox.serve import serve_in_thread
 from tasks.extractor.client import ExtractionClient
 from tasks.extractor.connection import extraction_client, service_client
 from tasks.extractor.extraction import run

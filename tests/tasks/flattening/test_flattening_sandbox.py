@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import deployments.sandbox.data
+from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.flattening.app import FlatteningOptions, flattening_service
-from deployments.sandbox.serve import serve_in_thread
 from tasks.flattening.flattening import Bounds
 from tasks.flattening.views import views
 from tests.tasks.flattening.lookups import column, crtdl, element, group, lookup_of, table

@@ -503,8 +503,8 @@ def test_nothing_to_send_is_an_error(job: Job) -> None:
 
 
 def test_the_sandbox_server_takes_everything_in_both_manners(tmp_path: Path) -> None:
+    from deployments.sandbox.common.serve import serve_in_thread
     from deployments.sandbox.fhir.app import FhirOptions, fhir_service
-    from deployments.sandbox.serve import serve_in_thread
 
     for manners in ("hapi", "blaze"):
         job = Job(tmp_path / manners)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from deployments.sandbox.proxy import ForwardProxy
+from deployments.sandbox.common.proxy import ForwardProxy
 from tasks.send.s3.objects import MIB
 from tasks.send.s3.upload import findings, run
 from tasks.shared.blanked import SECRETS

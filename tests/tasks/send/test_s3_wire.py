@@ -13,7 +13,7 @@ import httpx
 import pytest
 import trustme
 
-from deployments.sandbox.proxy import ForwardProxy
+from deployments.sandbox.common.proxy import ForwardProxy
 from tasks.shared.errors import NetworkError, ServiceError
 from tests.tasks.send.s3_support import KEY_ID, SECRET, SMALL, S3Job, configuration, scripted
 

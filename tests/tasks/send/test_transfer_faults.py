@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import zstandard
 
-from deployments.sandbox.gate import Gate
-from deployments.sandbox.oauth import IssuerSettings, OAuthIssuer
-from deployments.sandbox.serve import serve_in_thread
+from deployments.sandbox.common.gate import Gate
+from deployments.sandbox.common.oauth import IssuerSettings, OAuthIssuer
+from deployments.sandbox.common.serve import serve_in_thread
 from tasks.send.transfer.store import Bounds
 from tasks.send.transfer.transfer import run
 from tasks.shared.errors import NetworkError, ServiceBusyError, ServiceError, SluiceError, Stopped

@@ -18,9 +18,9 @@ import httpx
 import zstandard
 
 from config import PipelineConfig
+from deployments.sandbox.common.gate import Gate
+from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.fhir.app import FhirOptions, fhir_service
-from deployments.sandbox.gate import Gate
-from deployments.sandbox.serve import serve_in_thread
 from tasks.send.transfer.store import Bounds
 from tasks.send.transfer.transfer import run
 from tasks.shared.report import StepReport

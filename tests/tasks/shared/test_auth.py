@@ -15,8 +15,8 @@ import pytest
 from pydantic import SecretStr
 
 from config import AuthConfig
-from deployments.sandbox.oauth import Fault, IssuerSettings, OAuthIssuer
-from deployments.sandbox.serve import serve_in_thread
+from deployments.sandbox.common.oauth import Fault, IssuerSettings, OAuthIssuer
+from deployments.sandbox.common.serve import serve_in_thread
 from tasks.shared.errors import InputError, NetworkError, ServiceBusyError, ServiceError
 from tasks.shared.http.client import ServiceClient
 from tasks.shared.http.oauth import TokenCache

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from config import AuthConfig, TlsConfig
-from deployments.sandbox.proxy import ForwardProxy
+from deployments.sandbox.common.proxy import ForwardProxy
 from tasks.shared.errors import InputError, NetworkError, ServiceError
 from tasks.shared.http.proxies import Proxies, Proxy, is_loopback, parse_proxy
 from tests.tasks.shared.http_client import Sleeps, client

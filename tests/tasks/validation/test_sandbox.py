@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import deployments.sandbox.data
-from deployments.sandbox.serve import serve_in_thread
+from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.validation.app import ValidationOptions, validation_service
 from tests.tasks.validation.support import Job, bundle
 

@@ -17,9 +17,9 @@ from typing import Any
 import httpx
 import pytest
 
+from deployments.sandbox.common.gate import Gate
+from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.extraction.app import ExtractionOptions, extraction_service
-from deployments.sandbox.gate import Gate
-from deployments.sandbox.serve import serve_in_thread
 from tests.deployments.sandbox.extraction.pace import Pace
 
 TODAY = datetime(2026, 3, 2, 9, 15, tzinfo=UTC)

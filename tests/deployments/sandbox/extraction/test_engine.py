@@ -324,8 +324,8 @@ class TestTemporaryFailure:
 
 
 def test_close_gives_up_what_runs_and_the_next_start_goes_on(start: Start, hospital: Path, tmp_path: Path) -> None:
+    from deployments.sandbox.common.serve import serve_in_thread
     from deployments.sandbox.extraction.app import ExtractionOptions, extraction_service
-    from deployments.sandbox.serve import serve_in_thread
 
     options = ExtractionOptions(data=hospital, state=tmp_path / "state", batchsize=1, batch_delay=600)
     with serve_in_thread(extraction_service(options)) as served, Client(served.url) as client:

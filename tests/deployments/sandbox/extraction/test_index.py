@@ -11,8 +11,8 @@ import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from deployments.sandbox.common.serve import SandboxStartError
 from deployments.sandbox.extraction.index import BadLines, Index
-from deployments.sandbox.serve import SandboxStartError
 from tests.deployments.sandbox.extraction.conftest import HOSPITAL, ICD, Start, ccdl, criterion, crtdl, patient, write
 
 

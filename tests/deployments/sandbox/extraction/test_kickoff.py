@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
+from deployments.sandbox.common.gate import Gate
 from deployments.sandbox.extraction.files import UrlStyle
-from deployments.sandbox.gate import Gate
 from tests.deployments.sandbox.extraction.conftest import Client, Start, crtdl, parameters
 
 URL = "/fhir/$extract-data"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deployments.sandbox.service import DISCLAIMER
+from deployments.sandbox.common.service import DISCLAIMER
 from tests.deployments.sandbox.extraction.conftest import Client, Start, crtdl
 
 

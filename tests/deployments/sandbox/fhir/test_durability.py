@@ -12,8 +12,8 @@ import httpx
 import pytest
 
 from deployments.sandbox.child import start_child
+from deployments.sandbox.common.serve import SandboxStartError
 from deployments.sandbox.options import SandboxOptions
-from deployments.sandbox.serve import SandboxStartError
 from tests.deployments.sandbox.conftest import Client, Start
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from deployments.sandbox.gate import Gate
+from deployments.sandbox.common.gate import Gate
 from tests.deployments.sandbox.conftest import JSON, Client, Start
 
 PATIENT = '{"resourceType":"Patient","id":"p1"}'

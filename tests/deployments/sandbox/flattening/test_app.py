@@ -13,10 +13,10 @@ from typing import Any
 import httpx
 import pytest
 
+from deployments.sandbox.common.gate import Gate
+from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.flattening.app import FlatteningOptions, flattening_service
-from deployments.sandbox.gate import Gate
 from deployments.sandbox.options import OptionError, read_settings
-from deployments.sandbox.serve import serve_in_thread
 from tests.conftest import wait_until
 from tests.deployments.sandbox.conftest import Client
 from tests.deployments.sandbox.flattening.support import Json, columns, one, parameters, view

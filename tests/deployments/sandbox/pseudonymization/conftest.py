@@ -13,13 +13,13 @@ import httpx
 import pytest
 import yaml
 
-from deployments.sandbox.gate import Gate
+from deployments.sandbox.common.gate import Gate
+from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.pseudonymization.app import PseudonymizationOptions, pseudonymization_service
 from deployments.sandbox.pseudonymization.deidentify import Engine
 from deployments.sandbox.pseudonymization.jsontext import decode, encode
 from deployments.sandbox.pseudonymization.methods.dates import Calendar
 from deployments.sandbox.pseudonymization.rulefile import read_rule_file
-from deployments.sandbox.serve import serve_in_thread
 
 JSON = "application/fhir+json"
 TODAY = date(2026, 3, 2)

@@ -13,10 +13,10 @@ from typing import Any
 import httpx
 import pytest
 
-from deployments.sandbox.gate import Gate
+from deployments.sandbox.common.gate import Gate
+from deployments.sandbox.common.serve import SandboxStartError, serve_in_thread
 from deployments.sandbox.options import read_settings
 from deployments.sandbox.pseudonymization.app import MAX_BODY, PseudonymizationOptions, pseudonymization_service
-from deployments.sandbox.serve import SandboxStartError, serve_in_thread
 from tests.conftest import wait_until
 from tests.deployments.sandbox.pseudonymization.conftest import Client, Start, parameters, rule, rules
 

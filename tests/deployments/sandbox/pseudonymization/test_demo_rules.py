@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
+from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.data import ANONYMIZATION_RULES, DATA, DEMO_CRTDL
 from deployments.sandbox.data.patient import PEOPLE
 from deployments.sandbox.extraction.app import ExtractionOptions, extraction_service
@@ -20,7 +21,6 @@ from deployments.sandbox.fhir.app import fhir_service
 from deployments.sandbox.pseudonymization.deidentify import Engine
 from deployments.sandbox.pseudonymization.jsontext import decode, encode
 from deployments.sandbox.pseudonymization.rulefile import read_rule_file
-from deployments.sandbox.serve import serve_in_thread
 from tests.deployments.sandbox.extraction.conftest import Client as Extraction
 from tests.deployments.sandbox.pseudonymization.conftest import Client, parameters
 

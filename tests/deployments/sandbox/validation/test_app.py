@@ -13,8 +13,8 @@ from typing import Any
 import httpx
 import pytest
 
-from deployments.sandbox.gate import Gate
-from deployments.sandbox.serve import serve_in_thread
+from deployments.sandbox.common.gate import Gate
+from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.validation.app import ValidationOptions, validation_service
 from tests.deployments.sandbox.conftest import Client
 from tests.deployments.sandbox.validation.support import OBSERVATION, PATIENT, Json, bundle, message

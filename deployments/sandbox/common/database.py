@@ -11,7 +11,7 @@ import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
-from deployments.sandbox.serve import SandboxStartError
+from deployments.sandbox.common.serve import SandboxStartError
 
 
 def open_database(path: Path, schema: str) -> sqlite3.Connection:

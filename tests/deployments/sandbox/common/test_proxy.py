@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from deployments.sandbox.proxy import ForwardProxy
+from deployments.sandbox.common.proxy import ForwardProxy
 from tests.conftest import free_ports
 
 

@@ -14,9 +14,9 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from deployments.sandbox.connection import STATE_KEY
+from deployments.sandbox.common.connection import STATE_KEY
+from deployments.sandbox.common.serve import Certificate, SandboxStartError, serve_in_thread
 from deployments.sandbox.fhir.app import fhir_service
-from deployments.sandbox.serve import Certificate, SandboxStartError, serve_in_thread
 from tests.conftest import free_ports
 
 

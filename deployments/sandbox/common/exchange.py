@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from deployments.sandbox.connection import STATE_KEY, Connection
+from deployments.sandbox.common.connection import STATE_KEY, Connection
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]

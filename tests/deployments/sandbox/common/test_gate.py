@@ -10,8 +10,8 @@ import pytest
 
 from config import load_config
 from deployments.sandbox.child import start_child
+from deployments.sandbox.common.gate import Gate
 from deployments.sandbox.configuration import configuration
-from deployments.sandbox.gate import Gate
 from deployments.sandbox.host import run_sandbox
 from deployments.sandbox.options import API_KEY, API_KEY_HEADER, OptionError, SandboxOptions, read_settings
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import uvicorn
 
-from deployments.sandbox.connection import SandboxProtocol
+from deployments.sandbox.common.connection import SandboxProtocol
 
 HOST = "127.0.0.1"
 KEEP_ALIVE = 75

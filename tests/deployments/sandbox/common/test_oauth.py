@@ -7,8 +7,8 @@ from dataclasses import replace
 import httpx
 import pytest
 
-from deployments.sandbox.oauth import Fault, IssuerSettings, OAuthIssuer
-from deployments.sandbox.serve import serve_in_thread
+from deployments.sandbox.common.oauth import Fault, IssuerSettings, OAuthIssuer
+from deployments.sandbox.common.serve import serve_in_thread
 
 GRANT = {"grant_type": "client_credentials"}
 POST = GRANT | {"client_id": "sluice", "client_secret": "sandbox-secret"}

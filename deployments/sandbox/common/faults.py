@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from deployments.sandbox.exchange import Exchange, Message
+from deployments.sandbox.common.exchange import Exchange, Message
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Seconds = Annotated[float, msgspec.Meta(ge=0)]

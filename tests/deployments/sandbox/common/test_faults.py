@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
+from deployments.sandbox.common.serve import GRACE, serve_in_thread
 from deployments.sandbox.fhir.app import fhir_service
-from deployments.sandbox.serve import GRACE, serve_in_thread
 from tests.conftest import wait_until
 from tests.deployments.sandbox.conftest import JSON, Client
 

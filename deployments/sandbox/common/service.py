@@ -18,10 +18,10 @@ from typing import Protocol
 
 import msgspec
 
-from deployments.sandbox.exchange import Exchange, Message, Receive, Scope, Send, read_body, replay
-from deployments.sandbox.faults import FaultError, FaultPlan
-from deployments.sandbox.gate import Gate
-from deployments.sandbox.requestlog import Request, RequestLog
+from deployments.sandbox.common.exchange import Exchange, Message, Receive, Scope, Send, read_body, replay
+from deployments.sandbox.common.faults import FaultError, FaultPlan
+from deployments.sandbox.common.gate import Gate
+from deployments.sandbox.common.requestlog import Request, RequestLog
 
 NOTE_KEY = "sandbox.request"
 """Where in ``scope["state"]`` a service finds its entry of the request log, to note entries and types."""
