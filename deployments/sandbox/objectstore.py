@@ -15,18 +15,15 @@ import hashlib
 import importlib.util
 import json
 import logging
-import os
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
-import time
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
+from deployments.sandbox.common.child import Child, start_process
 from deployments.sandbox.common.parent import watch
 from deployments.sandbox.common.serve import HOST, SandboxStartError, bind
 
@@ -35,9 +32,6 @@ BUCKET = "sluice-demo"
 REGION = "eu-central-1"
 ACCESS_KEY_ID = "sandbox"
 SECRET_ACCESS_KEY = "sandbox-secret"  # noqa: S105 - the store takes any, and says that it is for trials only
-
-_ROOT = Path(__file__).resolve().parents[2]
-_POLL = 0.02
 
 
 @dataclass(frozen=True)
@@ -53,19 +47,14 @@ class StoredObject:
     versions: int
 
 
-class ObjectStoreChild:
-    """A running object store. As a context manager it ends with the block, without one with this process."""
+class ObjectStoreChild(Child):
+    """A running object store."""
 
     def __init__(self, process: subprocess.Popen[bytes], url: str) -> None:
-        self._process = process
+        super().__init__(process)
         self._client: Any = None
         self.url = url
         """Endpoint; buckets are addressed by path."""
-
-    @property
-    def pid(self) -> int:
-        """Process id."""
-        return self._process.pid
 
     def client(self) -> Any:
         """A boto3 client of this store, for looking at it; always the same one, closed with the store."""
@@ -123,21 +112,7 @@ class ObjectStoreChild:
         """End it and wait until it is gone; after ``timeout`` seconds by force. Once is enough."""
         if self._client is not None:
             self._client.close()
-        if self._process.poll() is None:
-            self._process.terminate()
-        try:
-            self._process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
+        super().stop(timeout)
 
 
 def available() -> bool:
@@ -151,31 +126,8 @@ def start_object_store(port: int = 0, timeout: float = 60.0) -> ObjectStoreChild
     Raises ``SandboxStartError`` when moto is not installed, or the child does not come up in ``timeout`` seconds.
     """
     _need_moto()
-    with tempfile.TemporaryDirectory(prefix="sluice-start-") as directory:
-        ready, complaints = Path(directory) / "ready.json", Path(directory) / "stderr"
-        command = [sys.executable, "-P", "-m", "deployments.sandbox.objectstore", "--port", str(port)]
-        command += ["--parent", str(os.getpid()), "--ready-file", str(ready)]
-        paths = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-        with complaints.open("wb") as stderr:
-            process = subprocess.Popen(  # noqa: S603 - our own module
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=stderr,
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
-                start_new_session=True,
-            )
-        child = ObjectStoreChild(process, "")
-        deadline = time.monotonic() + timeout
-        while not ready.exists():
-            if process.poll() is not None or time.monotonic() > deadline:
-                said = complaints.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-                child.stop()
-                reason = said[-1].removeprefix("sandbox: ") if said else f"no answer within {timeout:g} s"
-                raise SandboxStartError(reason)
-            time.sleep(_POLL)
-        child.url = json.loads(ready.read_text(encoding="utf-8"))["url"]
-        return child
+    process, told = start_process("deployments.sandbox.objectstore", ["--port", str(port)], timeout)
+    return ObjectStoreChild(process, told["url"])
 
 
 def _need_moto() -> None:

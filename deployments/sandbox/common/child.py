@@ -1,0 +1,92 @@
+"""A process of the sandbox that a program starts: it says when it is ready, and ends with the program."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from deployments.sandbox.common.serve import SandboxStartError
+
+_ROOT = Path(__file__).resolve().parents[3]
+"""Where the packages lie: the child must find the same ones, whatever its working directory holds."""
+_POLL = 0.02
+
+
+class Child:
+    """A running process. As a context manager it ends with the block, without one with this process."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._process.pid
+
+    def stop(self, timeout: float = 5.0) -> None:
+        """End it and wait until it is gone; after ``timeout`` seconds by force. Once is enough."""
+        _end(self._process, timeout)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def start_process(module: str, words: list[str], timeout: float) -> tuple[subprocess.Popen[bytes], dict[str, Any]]:
+    """Run a module and wait until it has written its ``--ready-file``; what that says comes back beside the process.
+
+    It has its own session, so that a Ctrl-C in the terminal reaches this program first, and it ends with this process
+    (``--parent``) even when that is killed. Raises ``SandboxStartError`` with what the child said when it does not come
+    up within ``timeout`` seconds.
+    """
+    with tempfile.TemporaryDirectory(prefix="sluice-start-") as directory:
+        ready, complaints = Path(directory) / "ready.json", Path(directory) / "stderr"
+        told = ["--ready-file", str(ready), "--parent", str(os.getpid())]
+        paths = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        with complaints.open("wb") as stderr:
+            process = subprocess.Popen(  # noqa: S603 - our own module
+                [sys.executable, "-P", "-m", module, *words, *told],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=stderr,
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+                start_new_session=True,
+            )
+        try:
+            _wait(process, ready, complaints, timeout)
+            return process, json.loads(ready.read_text(encoding="utf-8"))
+        except BaseException:
+            _end(process, 2.0)
+            raise
+
+
+def _wait(process: subprocess.Popen[bytes], ready: Path, complaints: Path, timeout: float) -> None:
+    """Return when the child has said that it is ready; raise when it ended, or took too long."""
+    deadline = time.monotonic() + timeout
+    while not ready.exists():
+        if process.poll() is not None or time.monotonic() > deadline:
+            said = complaints.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+            reason = said[-1].removeprefix("sandbox: ") if said else f"no answer within {timeout:g} s"
+            raise SandboxStartError(reason)
+        time.sleep(_POLL)
+
+
+def _end(process: subprocess.Popen[bytes], timeout: float) -> None:
+    if process.poll() is None:
+        process.terminate()
+    try:
+        process.wait(timeout)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
