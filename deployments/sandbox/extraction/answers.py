@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from deployments.sandbox.common.exchange import Receive, Scope
-from deployments.sandbox.extraction.tree import encode
+from deployments.sandbox.common.json_text import encode
 
 FHIR_JSON = "application/fhir+json"
 JSON = "application/json"

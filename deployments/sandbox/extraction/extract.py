@@ -15,6 +15,7 @@ from datetime import date
 from pathlib import Path
 from typing import IO
 
+from deployments.sandbox.common.json_text import encode
 from deployments.sandbox.extraction.consent import AUDITED, Permission, audit, decide
 from deployments.sandbox.extraction.crtdl import Group, Query
 from deployments.sandbox.extraction.diagnostics import Counts, Events, Nothing, PatientStage, Stage
@@ -22,7 +23,7 @@ from deployments.sandbox.extraction.reader import Reader
 from deployments.sandbox.extraction.redact import Wanted, redact, wanted
 from deployments.sandbox.extraction.result import Origin, whole_file, write_bundle
 from deployments.sandbox.extraction.selection import Evaluator, Pair, Selection
-from deployments.sandbox.extraction.tree import Node, encode
+from deployments.sandbox.extraction.tree import Node
 from deployments.sandbox.extraction.types import PATIENT, is_patients
 
 CORE = "core"

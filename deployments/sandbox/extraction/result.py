@@ -11,7 +11,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
-from deployments.sandbox.extraction.tree import Node, encode
+from deployments.sandbox.common.json_text import encode
+from deployments.sandbox.extraction.tree import Node
 
 _SYSTEMS = "https://www.medizininformatik-initiative.de/fhir/fdpg/NamingSystem/"
 PROGRAM = "sandbox"

@@ -11,10 +11,12 @@ from typing import Any
 
 import msgspec
 
+from deployments.sandbox.common.json_text import as_raw
+
 Node = dict[str, Any]
 """A FHIR object: text, bool, int, ``msgspec.Raw`` (a decimal), and lists and objects of them."""
 
-_DECODER = msgspec.json.Decoder(dict[str, Any], float_hook=lambda text: msgspec.Raw(text.encode()))
+_DECODER = msgspec.json.Decoder(dict[str, Any], float_hook=as_raw)
 
 CHOICES = tuple(
     """
@@ -33,11 +35,6 @@ _CHOICES = frozenset(CHOICES)
 def decode(body: bytes) -> Node:
     """A resource as plain values. Raises ``msgspec.DecodeError``, whose text quotes no values."""
     return _DECODER.decode(body)
-
-
-def encode(node: object) -> bytes:
-    """The JSON text of a node, without white space; decimals as they came in."""
-    return msgspec.json.encode(node)
 
 
 def number(value: object) -> Decimal | None:

@@ -38,7 +38,7 @@ from deployments.sandbox.flattening.problem import (
     RequestError,
 )
 from deployments.sandbox.flattening.request import read_request
-from deployments.sandbox.flattening.run import Views, run
+from deployments.sandbox.flattening.run import kept_views, run
 
 NDJSON = "application/x-ndjson"
 _ACCEPTABLE = frozenset({NDJSON, "application/*", "*/*"})
@@ -69,7 +69,7 @@ class FlatteningService:
     def __init__(self, options: FlatteningOptions) -> None:
         self._options = options
         self._started = datetime.now(UTC).isoformat(timespec="seconds")
-        self._views = Views()
+        self._view = kept_views()
 
     def open(self) -> None:
         """Start the service's thread."""
@@ -144,7 +144,7 @@ class FlatteningService:
     def _run(self, body: bytes, note: LoggedRequest) -> list[bytes]:
         request = read_request(body)
         note.entries = len(request)
-        view = self._views.of(request.view)
+        view = self._view(request.view)
         note.types = {view.resource_type: len(request)}
         return list(run(view, request, null_columns=self._options.null_columns))
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from deployments.sandbox.common.json_text import JsonValue, encode
 from deployments.sandbox.flattening.expression import Expression
-from deployments.sandbox.flattening.jsontext import JsonValue, encode
 from deployments.sandbox.flattening.problem import CollectionValueError, ResourceError
 from deployments.sandbox.flattening.resource import Focus
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from deployments.sandbox.common.json_text import JsonValue
 from deployments.sandbox.flattening import fhirpath
 from deployments.sandbox.flattening.constant import PER_ELEMENT
 from deployments.sandbox.flattening.fhirpath import EvaluationError, ExpressionError, Item, Node
-from deployments.sandbox.flattening.jsontext import JsonValue
 from deployments.sandbox.flattening.problem import ResourceError, ViewError
 from deployments.sandbox.flattening.resource import Focus, Resource
 

@@ -19,7 +19,7 @@ from fhirpathpy.parser.ASTPathListener import ASTPathListener
 from fhirpathpy.parser.generated.FHIRPathLexer import FHIRPathLexer
 from fhirpathpy.parser.generated.FHIRPathParser import FHIRPathParser
 
-from deployments.sandbox.flattening.jsontext import JsonValue
+from deployments.sandbox.common.json_text import JsonValue
 from deployments.sandbox.flattening.keys import reference_key, resource_key
 
 Node = dict[str, Any]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from deployments.sandbox.flattening.jsontext import decode
+from deployments.sandbox.common.json_text import decode_decimals
 from deployments.sandbox.flattening.problem import RequestError
 from deployments.sandbox.flattening.resource import Resource
 
@@ -49,7 +49,7 @@ class RunRequest:
         for number, raw in enumerate(self._resources):
             text = bytes(raw)
             try:
-                data = decode(text)
+                data = decode_decimals(text)
             except (ValueError, RecursionError):
                 raise RequestError(f"resources[{number}] cannot be read as JSON") from None
             if not isinstance(data, dict):

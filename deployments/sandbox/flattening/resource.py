@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deployments.sandbox.flattening.jsontext import JsonValue
+from deployments.sandbox.common.json_text import JsonValue
 
 
 class Resource:

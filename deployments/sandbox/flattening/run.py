@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 
+from deployments.sandbox.common.json_text import JsonValue, encode_lines
 from deployments.sandbox.flattening.clause import Row
-from deployments.sandbox.flattening.jsontext import JsonValue, encode_lines
 from deployments.sandbox.flattening.problem import ResourceError
 from deployments.sandbox.flattening.request import RunRequest
 from deployments.sandbox.flattening.view import View
@@ -16,22 +15,9 @@ _KEPT = 32
 _PART = 1 << 16
 
 
-class Views:
-    """Views that were compiled before: a client sends the same one with every batch. For one thread."""
-
-    def __init__(self) -> None:
-        self._recent: OrderedDict[bytes, View] = OrderedDict()
-
-    def of(self, text: bytes) -> View:
-        """The view of a ViewDefinition. Raises ``ViewError``."""
-        digest = hashlib.sha256(text).digest()
-        view = self._recent.get(digest)
-        if view is None:
-            view = self._recent[digest] = View.of(text)
-            if len(self._recent) > _KEPT:
-                self._recent.popitem(last=False)
-        self._recent.move_to_end(digest)
-        return view
+def kept_views() -> Callable[[bytes], View]:
+    """Compiles ViewDefinitions and keeps the last views: a client sends the same one with every batch."""
+    return lru_cache(maxsize=_KEPT)(View.of)
 
 
 def run(view: View, request: RunRequest, *, null_columns: bool) -> Iterator[bytes]:

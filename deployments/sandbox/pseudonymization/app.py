@@ -25,6 +25,7 @@ from pathlib import Path
 
 from deployments.sandbox.common.exchange import Receive, Scope, Send, read_body
 from deployments.sandbox.common.gate import Gate
+from deployments.sandbox.common.json_text import encode
 from deployments.sandbox.common.requestlog import Request as LoggedRequest
 from deployments.sandbox.common.serve import SandboxStartError
 from deployments.sandbox.common.service import NOTE_KEY, SandboxService, respond
@@ -33,7 +34,6 @@ from deployments.sandbox.fhir.call import Answer, Call, read_call, too_large
 from deployments.sandbox.fhir.outcome import FhirProblem
 from deployments.sandbox.pseudonymization.capability import capability_statement
 from deployments.sandbox.pseudonymization.engines import Engines
-from deployments.sandbox.pseudonymization.jsontext import encode
 from deployments.sandbox.pseudonymization.problem import (
     MalformedResourceError,
     ProcessingFailureError,

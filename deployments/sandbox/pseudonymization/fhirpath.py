@@ -19,7 +19,7 @@ from fhirpathpy.parser.ASTPathListener import ASTPathListener
 from fhirpathpy.parser.generated.FHIRPathLexer import FHIRPathLexer
 from fhirpathpy.parser.generated.FHIRPathParser import FHIRPathParser
 
-from deployments.sandbox.pseudonymization.jsontext import JsonValue, plain
+from deployments.sandbox.common.json_text import JsonValue, plain
 from deployments.sandbox.pseudonymization.model import R4
 from deployments.sandbox.pseudonymization.problem import RuleFileError
 

@@ -7,7 +7,7 @@ import binascii
 from collections import Counter
 from dataclasses import dataclass
 
-from deployments.sandbox.pseudonymization.jsontext import JsonValue, decode
+from deployments.sandbox.common.json_text import JsonValue, decode_raw
 from deployments.sandbox.pseudonymization.problem import MalformedResourceError, RuleFileError
 
 
@@ -41,7 +41,10 @@ def read_request(body: bytes, *, with_config: bool = True) -> DeIdentifyRequest:
 
     Raises ``MalformedResourceError``, and ``RuleFileError`` for a ``config`` that holds no file.
     """
-    document = decode(body)
+    try:
+        document = decode_raw(body)
+    except (ValueError, RecursionError):
+        raise MalformedResourceError("The body is not JSON.") from None
     if not isinstance(document, dict) or not isinstance(document.get("resourceType"), str):
         raise MalformedResourceError("Received malformed or missing resource.")
     if document["resourceType"] != "Parameters":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final, Literal
 
-from deployments.sandbox.pseudonymization.jsontext import JsonValue
+from deployments.sandbox.common.json_text import JsonValue
 from deployments.sandbox.pseudonymization.problem import MalformedResourceError
 
 Label = Literal["REDACTED", "ABSTRED", "CRYTOHASH", "PERTURBED", "SUBSTITUTED", "GENERALIZED", "PSEUDED"]

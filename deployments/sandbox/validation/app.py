@@ -16,7 +16,6 @@ import logging
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ import msgspec
 
 from deployments.sandbox.common.exchange import Receive, Scope, Send, read_body
 from deployments.sandbox.common.gate import Gate
+from deployments.sandbox.common.json_text import as_decimal
 from deployments.sandbox.common.requestlog import Request as LoggedRequest
 from deployments.sandbox.common.service import DISCLAIMER, NOTE_KEY, SandboxService, respond
 from deployments.sandbox.fhir.outcome import FhirProblem
@@ -37,7 +37,6 @@ _JSON_TYPES = frozenset({"application/fhir+json", "application/json", "applicati
 _VALIDATE = frozenset({"/validateResource", "/$validate", "/fhir/$validate"})
 _METADATA = frozenset({"/metadata", "/fhir/metadata"})
 _THREADS = 4
-_LARGEST_EXPONENT = 400
 
 logger = logging.getLogger("sandbox.validation")
 
@@ -129,20 +128,12 @@ class ValidationService:
 def _read(body: bytes) -> dict[str, Any]:
     """The body as JSON. Raises ``FhirProblem`` 400 when it is none, or no resource."""
     try:
-        resource = msgspec.json.Decoder(float_hook=_decimal).decode(body)
-    except (msgspec.DecodeError, ValueError, RecursionError):
+        resource = msgspec.json.Decoder(float_hook=as_decimal).decode(body)
+    except (ValueError, RecursionError):
         raise FhirProblem(400, "structure", "The body is not JSON that can be read.") from None
     if not isinstance(resource, dict) or not isinstance(resource.get("resourceType"), str):
         raise FhirProblem(400, "structure", "The body is not a resource: it has no resourceType.")
     return resource
-
-
-def _decimal(text: str) -> Decimal:
-    """A number as it is spelled. Raises ``ValueError`` for one that no calculation should meet, as ``1E999999999``."""
-    value = Decimal(text)
-    if abs(value.adjusted()) > _LARGEST_EXPONENT:
-        raise ValueError
-    return value
 
 
 def _capability_statement() -> bytes:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from datetime import date, timedelta
 
-from deployments.sandbox.pseudonymization.jsontext import JsonValue
+from deployments.sandbox.common.json_text import JsonValue
 from deployments.sandbox.pseudonymization.methods.dates import Calendar, read_date
 from deployments.sandbox.pseudonymization.methods.method import Method, Work
 from deployments.sandbox.pseudonymization.methods.redact import Redact

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import ClassVar, Protocol
 
-from deployments.sandbox.pseudonymization.jsontext import JsonValue
+from deployments.sandbox.common.json_text import JsonValue
 from deployments.sandbox.pseudonymization.model import Element
 from deployments.sandbox.pseudonymization.security import Label
 

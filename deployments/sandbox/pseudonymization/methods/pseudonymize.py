@@ -11,7 +11,7 @@ import hashlib
 import hmac
 import re
 
-from deployments.sandbox.pseudonymization.jsontext import JsonValue, spelled
+from deployments.sandbox.common.json_text import JsonValue, spelled
 from deployments.sandbox.pseudonymization.methods.method import Method, Work
 from deployments.sandbox.pseudonymization.model import Element, is_resource_type
 from deployments.sandbox.pseudonymization.problem import ProcessingFailureError

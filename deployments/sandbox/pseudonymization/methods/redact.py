@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from decimal import Decimal, InvalidOperation
 
-from deployments.sandbox.pseudonymization.jsontext import JsonValue, spelled
+from deployments.sandbox.common.json_text import JsonValue, spelled
 from deployments.sandbox.pseudonymization.methods.dates import Calendar, read_date
 from deployments.sandbox.pseudonymization.methods.method import Method, Work
 from deployments.sandbox.pseudonymization.model import Element

@@ -6,14 +6,10 @@ import re
 
 import msgspec
 
-from deployments.sandbox.pseudonymization.jsontext import JsonValue, copied, decode
+from deployments.sandbox.common.json_text import JsonValue, copied, decode_raw
 from deployments.sandbox.pseudonymization.methods.method import Method, Reach, Work
 from deployments.sandbox.pseudonymization.model import Element
-from deployments.sandbox.pseudonymization.problem import (
-    MalformedResourceError,
-    ProcessingFailureError,
-    RuleFileError,
-)
+from deployments.sandbox.pseudonymization.problem import ProcessingFailureError, RuleFileError
 from deployments.sandbox.pseudonymization.rulefile import Rule
 
 _SPELLINGS = {
@@ -58,8 +54,8 @@ class Substitute(Method):
         given = self._given
         if isinstance(given, str):
             try:
-                given = decode(given.encode()) if given else {}
-            except MalformedResourceError:
+                given = decode_raw(given.encode()) if given else {}
+            except (ValueError, RecursionError):
                 given = None
         if not isinstance(given, dict):
             raise ProcessingFailureError("substitute", element.location, str(self._given))

@@ -12,7 +12,7 @@ import pytest
 from deployments.sandbox.data import DATA
 from deployments.sandbox.flattening.problem import ResourceError, ViewError
 from deployments.sandbox.flattening.request import read_request
-from deployments.sandbox.flattening.run import Views, run
+from deployments.sandbox.flattening.run import kept_views, run
 from deployments.sandbox.flattening.view import View
 from tests.bench.bench_sandbox_flattening import VIEW as EIGHT_COLUMNS
 from tests.bench.bench_sandbox_flattening import body, library_alone, observations, rate
@@ -117,16 +117,16 @@ def test_a_resource_that_is_nested_too_deep_is_an_error() -> None:
 
 
 def test_a_view_that_comes_again_is_not_compiled_again() -> None:
-    views = Views()
+    views = kept_views()
     first = json.dumps(one("id")).encode()
-    again = views.of(first)
-    assert views.of(first) is again
-    assert views.of(json.dumps(one("active")).encode()) is not again
+    again = views(first)
+    assert views(first) is again
+    assert views(json.dumps(one("active")).encode()) is not again
     for number in range(40):
-        views.of(json.dumps(one(f"name[{number}].family")).encode())
-    assert views.of(first) is not again
+        views(json.dumps(one(f"name[{number}].family")).encode())
+    assert views(first) is not again
     with pytest.raises(ViewError):
-        views.of(b"{}")
+        views(b"{}")
 
 
 def test_eight_columns_a_line_a_resource() -> None:

@@ -14,11 +14,12 @@ import pytest
 import yaml
 
 from deployments.sandbox.common.gate import Gate
+from deployments.sandbox.common.json_text import encode
 from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.pseudonymization.app import PseudonymizationOptions, pseudonymization_service
 from deployments.sandbox.pseudonymization.deidentify import Engine
-from deployments.sandbox.pseudonymization.jsontext import decode, encode
 from deployments.sandbox.pseudonymization.methods.dates import Calendar
+from deployments.sandbox.pseudonymization.request import read_request
 from deployments.sandbox.pseudonymization.rulefile import read_rule_file
 
 JSON = "application/fhir+json"
@@ -55,7 +56,7 @@ def labelled(file: bytes, resource: Any) -> Any:
 
 def raw(file: bytes, text: bytes) -> bytes:
     """The text of a resource after the rules."""
-    return encode(Engine(read_rule_file(file), Calendar(lambda: TODAY)).process(decode(text)))
+    return encode(Engine(read_rule_file(file), Calendar(lambda: TODAY)).process(read_request(text).resource))
 
 
 def labels(resource: Any) -> list[str]:

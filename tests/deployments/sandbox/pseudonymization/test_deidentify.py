@@ -56,6 +56,13 @@ def test_what_no_rule_matches_stays_byte_for_byte() -> None:
     assert raw(rules(rule("Patient.photo", "redact")), text) == text
 
 
+@pytest.mark.parametrize("text", ["1.50", "1E2", "1e-7", "-0.0", "-0", "0", "12345678901234567890123", "1e400"])
+def test_numbers_beside_what_a_rule_changes_keep_their_spelling(text: str) -> None:
+    document = f'{{"resourceType":"Observation","id":"a","valueQuantity":{{"value":{text},"unit":"mg"}}}}'
+    done = raw(rules(rule("Observation.value.unit", "redact")), document.encode())
+    assert done.startswith(f'{{"resourceType":"Observation","id":"a","valueQuantity":{{"value":{text}}}'.encode())
+
+
 def test_resource_and_domainresource_stand_for_every_type() -> None:
     for general in ("Resource", "DomainResource"):
         file = rules(rule(f"{general}.id", "redact"))

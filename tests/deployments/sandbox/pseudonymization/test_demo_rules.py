@@ -13,13 +13,13 @@ from typing import Any
 import httpx
 import pytest
 
+from deployments.sandbox.common.json_text import decode_raw, encode
 from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.data import ANONYMIZATION_RULES, DATA, DEMO_CRTDL
 from deployments.sandbox.data.patient import PEOPLE
 from deployments.sandbox.extraction.app import ExtractionOptions, extraction_service
 from deployments.sandbox.fhir.app import fhir_service
 from deployments.sandbox.pseudonymization.deidentify import Engine
-from deployments.sandbox.pseudonymization.jsontext import decode, encode
 from deployments.sandbox.pseudonymization.rulefile import read_rule_file
 from tests.deployments.sandbox.extraction.conftest import Client as Extraction
 from tests.deployments.sandbox.pseudonymization.conftest import Client, parameters
@@ -33,7 +33,7 @@ LINES = [line for path in sorted(DATA.glob("*.ndjson")) for line in path.read_by
 def done() -> list[bytes]:
     """The bundled data after the rules."""
     engine = Engine(read_rule_file(RULES))
-    return [encode(engine.process(decode(line))) for line in LINES]
+    return [encode(engine.process(decode_raw(line))) for line in LINES]
 
 
 @pytest.fixture(scope="module")
@@ -153,7 +153,7 @@ def test_provenances_still_route_every_resource_to_its_groups(extracted: list[by
     engine = Engine(read_rule_file(RULES))
     routed = 0
     for line in extracted:
-        before, after = json.loads(line), engine.process(decode(line))
+        before, after = json.loads(line), engine.process(decode_raw(line))
         assert groups(before) == groups(after)
         routed += sum(len(where) for where in groups(after))
     assert routed > 100
@@ -196,7 +196,7 @@ def test_a_bundle_in_two_halves_gives_the_same_entries(done: list[bytes]) -> Non
     whole = json.loads(LINES[1])
     middle = len(whole["entry"]) // 2
     halves = [whole | {"entry": entries} for entries in (whole["entry"][:middle], whole["entry"][middle:])]
-    parts = [json.loads(encode(engine.process(decode(json.dumps(half).encode())))) for half in halves]
+    parts = [json.loads(encode(engine.process(decode_raw(json.dumps(half).encode())))) for half in halves]
     expected = json.loads(done[1])
     assert parts[0]["entry"] + parts[1]["entry"] == expected["entry"]
     assert parts[0]["id"] == parts[1]["id"] == expected["id"]
@@ -213,6 +213,6 @@ def test_a_core_does_five_megabytes_a_second() -> None:
     for _ in range(5):
         begun = time.process_time()
         for line in LINES * 10:
-            encode(engine.process(decode(line)))
+            encode(engine.process(decode_raw(line)))
         rates.append(sum(map(len, LINES)) * 10 / (time.process_time() - begun) / 1e6)
     assert max(rates) >= 5, rates
