@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deployments.sandbox.flattening.fhirpath import R4
+from deployments.sandbox.common.fhirpath import R4
 
 _ABSTRACT = frozenset({"DomainResource", "Resource"})
 

@@ -5,10 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from deployments.sandbox.common.fhirpath import (
+    EvaluationError,
+    ExpressionError,
+    Item,
+    Node,
+    element,
+    name_of,
+    nodes,
+    read,
+)
 from deployments.sandbox.common.json_text import JsonValue
-from deployments.sandbox.flattening import fhirpath
 from deployments.sandbox.flattening.constant import PER_ELEMENT
-from deployments.sandbox.flattening.fhirpath import EvaluationError, ExpressionError, Item, Node
+from deployments.sandbox.flattening.fhirpath import check, data_of, evaluate, path_of
 from deployments.sandbox.flattening.problem import ResourceError, ViewError
 from deployments.sandbox.flattening.resource import Focus, Resource
 
@@ -23,13 +32,13 @@ class Expression:
     def __init__(self, text: str, place: str, constants: Mapping[str, Any]) -> None:
         """Read it. Raises ``ViewError``."""
         try:
-            self._tree = fhirpath.read(text)
-            fhirpath.check(self._tree, text, PER_ELEMENT.union(constants))
+            self._tree = read(text)
+            check(self._tree, text, PER_ELEMENT.union(constants))
         except ExpressionError as error:
             raise ViewError(f"{place}: {error}") from None
         self.text = text
         self._constants = constants
-        self._with_companions = any(_names(node) in _COMPANIONS for node in fhirpath.nodes(self._tree))
+        self._with_companions = any(_names(node) in _COMPANIONS for node in nodes(self._tree))
         self.is_row_index = text.strip() == "%rowIndex"
 
     def values(self, focus: Focus) -> list[JsonValue]:
@@ -49,7 +58,7 @@ class Expression:
             root, data = resource.bare(root), resource.bare(data)
         # The library knows a resource by its type (Patient.name) only when it is the object itself.
         is_resource = isinstance(data, dict) and "resourceType" in data
-        start = data if is_resource else fhirpath.element(data, focus.path)
+        start = data if is_resource else element(data, focus.path)
         variables = {
             **self._constants,
             "context": start,
@@ -58,20 +67,20 @@ class Expression:
             "rowIndex": focus.index,
         }
         try:
-            return fhirpath.evaluate(self._tree, start, variables)
+            return evaluate(self._tree, start, variables)
         except EvaluationError as error:
             raise ResourceError(f"the expression {self.text!r} cannot be evaluated: {error}") from None
 
 
 def _focus(item: Item, index: int, resource: Resource) -> Focus:
     """An item as an element; what was computed has no type."""
-    return Focus(_data(item, resource), fhirpath.path_of(item), index, resource)
+    return Focus(_data(item, resource), path_of(item), index, resource)
 
 
 def _data(item: Item, resource: Resource) -> JsonValue:
     """What an item is in JSON, whole, whether or not the expression saw all of it."""
-    return resource.whole(fhirpath.data_of(item))
+    return resource.whole(data_of(item))
 
 
 def _names(node: Node) -> str | None:
-    return fhirpath.name_of(node) if node["type"] == "Identifier" else None
+    return name_of(node) if node["type"] == "Identifier" else None

@@ -1,50 +1,33 @@
-"""The seam around the FHIRPath library: its grammar, its evaluation, and the functions it lacks.
+"""FHIRPath of a view: evaluation that keeps the types of what it finds, and the functions that the library lacks.
 
 An expression that the library does not fully know is refused here, before any resource is read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from antlr4 import CommonTokenStream, InputStream, ParseTreeWalker  # type: ignore[import-untyped]
-from antlr4.error.ErrorListener import ErrorListener  # type: ignore[import-untyped]
 from fhirpathpy.engine import do_eval
-from fhirpathpy.engine.invocations import invocation_registry
 from fhirpathpy.engine.invocations.constants import constants
-from fhirpathpy.engine.nodes import FP_Quantity, FP_TimeBase, ResourceNode, TypeInfo
-from fhirpathpy.models import models
-from fhirpathpy.parser.ASTPathListener import ASTPathListener
-from fhirpathpy.parser.generated.FHIRPathLexer import FHIRPathLexer
-from fhirpathpy.parser.generated.FHIRPathParser import FHIRPathParser
+from fhirpathpy.engine.nodes import FP_Quantity, FP_TimeBase, ResourceNode
 
+from deployments.sandbox.common.fhirpath import (
+    R4,
+    EvaluationError,
+    ExpressionError,
+    Item,
+    Node,
+    check_calls,
+    element,
+    name_of,
+    nodes,
+)
 from deployments.sandbox.common.json_text import JsonValue
 from deployments.sandbox.flattening.keys import reference_key, resource_key
 
-Node = dict[str, Any]
-"""A node of the library's syntax tree: ``type``, ``text``, ``terminalNodeText``, ``children``."""
-Item = Any
-"""What an evaluation gives: a ``ResourceNode``, a value, or one of the library's date types."""
-
-R4: Mapping[str, Any] = models["r4"]
-# The library sets this on the first is() or as() only, and ofType() reads it: results would depend on what came before.
-TypeInfo.model = R4  # type: ignore[assignment]
-_listener: Callable[[], Any] = ASTPathListener
-_parser: Callable[[object], Any] = FHIRPathParser
 _do_eval: Callable[[Node, list[Item], Node], list[Item]] = do_eval
-element: Callable[[JsonValue, str | None], Item] = ResourceNode
-"""An element as the library knows it: data, and its type or path."""
-_functions: Mapping[str, Any] = invocation_registry
 _reset_clock: Callable[[], None] = constants.reset
-
-
-class ExpressionError(Exception):
-    """An expression that cannot be read, or asks for what is not there; the message says what."""
-
-
-class EvaluationError(Exception):
-    """The library could not evaluate an expression on an element. Without its text, which quotes data."""
 
 
 def _extension(_context: Node, items: list[Item], url: str) -> list[Item]:
@@ -88,62 +71,12 @@ _REFUSED = frozenset({"trace"})
 """Known to the library, but it writes data to the console."""
 
 
-class _Strict(ErrorListener):  # type: ignore[misc]
-    """Ends the reading at the first thing the grammar does not know; the library's own ``parse`` goes on silently."""
-
-    def syntaxError(self, *_where: object) -> None:  # noqa: N802 - the name is ANTLR's
-        raise ExpressionError
-
-
-def read(text: str) -> Node:
-    """The syntax tree of an expression; 1 to 10 ms. Raises ``ExpressionError``."""
-    lexer = FHIRPathLexer(InputStream(text))
-    parser = _parser(CommonTokenStream(lexer))
-    for reader in (lexer, parser):
-        reader.removeErrorListeners()
-        reader.addErrorListener(_Strict())
-    listener = _listener()
-    try:
-        ParseTreeWalker().walk(listener, parser.entireExpression().expression())
-    except Exception:  # noqa: BLE001 - the parser raises whatever it comes across
-        raise ExpressionError(f"the FHIRPath expression {text!r} cannot be read") from None
-    tree: Node = listener.parentStack[0]["children"][0]
-    return tree
-
-
 def check(tree: Node, text: str, variables: frozenset[str]) -> None:
     """Whether functions and variables are known. Raises ``ExpressionError``."""
     for node in nodes(tree):
         if node["type"] == "ExternalConstantTerm" and variable(node) not in variables:
             raise ExpressionError(f"the constant %{variable(node)} in {text!r} is not defined")
-        if node["type"] == "FunctionInvocation":
-            _check_call(*function(node), text)
-
-
-def _check_call(name: str, arguments: list[Node], text: str) -> None:
-    known = _OWN.get(name) or _functions.get(name)
-    if known is None or name in _REFUSED or not name.isalpha():
-        raise ExpressionError(f"the function {name}() in {text!r} is not supported")
-    if "variadic" not in known and len(arguments) not in known.get("arity", (0,)):
-        raise ExpressionError(f"the function {name}() in {text!r} has a wrong number of arguments")
-
-
-def nodes(node: Node) -> Iterator[Node]:
-    """A node and all below it."""
-    yield node
-    for part in node.get("children", ()):
-        yield from nodes(part)
-
-
-def function(node: Node) -> tuple[str, list[Node]]:
-    """Name and arguments of a ``FunctionInvocation``."""
-    called, *rest = node["children"][0]["children"]
-    return name_of(called), list(rest[0]["children"]) if rest else []
-
-
-def name_of(identifier: Node) -> str:
-    """The name in an ``Identifier`` node."""
-    return str(identifier["text"]).strip("`")
+    check_calls(tree, text, _OWN, _REFUSED)
 
 
 def variable(node: Node) -> str:

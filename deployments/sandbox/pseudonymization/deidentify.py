@@ -7,9 +7,9 @@ the rules before have left it.
 
 from __future__ import annotations
 
+from deployments.sandbox.common.fhirpath import EvaluationError
 from deployments.sandbox.common.json_text import JsonValue, copied, encode
 from deployments.sandbox.pseudonymization.automaton import NO_RULE, Automaton, Edge, Place, Position, Test
-from deployments.sandbox.pseudonymization.fhirpath import EvaluationError
 from deployments.sandbox.pseudonymization.methods import method_of
 from deployments.sandbox.pseudonymization.methods.dates import Calendar
 from deployments.sandbox.pseudonymization.methods.keys import keys_of

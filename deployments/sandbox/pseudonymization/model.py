@@ -5,14 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
-from typing import Any, cast
+from typing import cast
 
-from fhirpathpy.models import models
-
+from deployments.sandbox.common.fhirpath import R4
 from deployments.sandbox.fhir.types import RESOURCE_TYPES
-
-R4 = cast("dict[str, Any]", models["r4"])
-"""The tables as the library takes them."""
 
 _TYPES = cast("dict[str, str]", R4["path2Type"])
 _CHOICES = cast("dict[str, list[str]]", R4["choiceTypePaths"])

@@ -19,8 +19,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import chain, product
 
-from deployments.sandbox.pseudonymization.fhirpath import Expression, Node, function, literal, name_of, read
+from deployments.sandbox.common.fhirpath import Node, function, name_of
+from deployments.sandbox.pseudonymization.fhirpath import Expression, literal, read
 from deployments.sandbox.pseudonymization.problem import RuleFileError
 
 _PATH = re.compile(r"(?P<type>[A-Z][a-zA-Z]*)?\.?(?P<expression>.*)", re.DOTALL)
@@ -88,8 +90,6 @@ def read_path(text: str) -> RulePath:
 
 def _chains(node: Node, text: str) -> tuple[Chain, ...]:
     match node["type"], node.get("children", []):
-        case "TermExpression" | "ParenthesizedTerm" | "InvocationTerm", [inner]:
-            return _chains(inner, text)
         case "ThisInvocation", _:
             return ((),)
         case "MemberInvocation", [identifier]:
@@ -98,12 +98,13 @@ def _chains(node: Node, text: str) -> tuple[Chain, ...]:
             return ((OfType(name) if name[:1].isupper() else Member(name),),)
         case "FunctionInvocation", _:
             return (_function(node, text),)
-        case "InvocationExpression", [before, after]:
-            return tuple(left + right for left in _chains(before, text) for right in _chains(after, text))
+        case "InvocationExpression", steps:
+            ways = product(*(_chains(step, text) for step in steps))
+            return tuple(tuple(chain.from_iterable(way)) for way in ways)
         case "UnionExpression", [one, other]:
             return _chains(one, text) + _chains(other, text)
         case "TypeExpression", [inner, kind] if node["terminalNodeText"] == ["as"]:
-            return tuple((*chain, OfType(_type_name(kind))) for chain in _chains(inner, text))
+            return tuple((*way, OfType(_type_name(kind))) for way in _chains(inner, text))
     raise RuleFileError(f"the path {text!r} uses FHIRPath that is not supported where a path navigates")
 
 

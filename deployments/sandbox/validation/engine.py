@@ -9,8 +9,9 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
+from deployments.sandbox.common.fhirpath import EvaluationError
 from deployments.sandbox.validation.fhirpath import Scope
-from deployments.sandbox.validation.invariants import EvaluationError, holds, not_evaluable
+from deployments.sandbox.validation.invariants import holds, not_evaluable
 from deployments.sandbox.validation.issue import Issue, Message, Place
 from deployments.sandbox.validation.schema import Invariant, Schema
 from deployments.sandbox.validation.structure import Visit, Walk

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import re
 
+from deployments.sandbox.common.fhirpath import EvaluationError
 from deployments.sandbox.validation.fhirpath import FUNCTIONS, Expression, Scope, compile_expression
 from deployments.sandbox.validation.schema import Invariant
 
@@ -19,10 +20,6 @@ _COMPARES_QUANTITIES = ("rng-2",)
 """The library raises on ``low <= high`` of two Quantities."""
 _TRACE = re.compile(r"\.trace\('[^']*'(?:, *\w+)?\)")
 _AS_OF_MANY = re.compile(r"(?<=descendants\(\)\.)as(?=\()")
-
-
-class EvaluationError(Exception):
-    """The library cannot evaluate the invariant on this element. Without the library's text, which quotes data."""
 
 
 def not_evaluable(invariants: tuple[Invariant, ...]) -> tuple[str, ...]:

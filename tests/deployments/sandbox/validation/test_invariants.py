@@ -10,12 +10,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import fhirpathpy
 import pytest
 from fhirpathpy.models import models
 
+from deployments.sandbox.common.fhirpath import EvaluationError, element
 from deployments.sandbox.validation import fhirpath
 from deployments.sandbox.validation.fhirpath import Scope, compile_expression
-from deployments.sandbox.validation.invariants import EvaluationError, holds, mended, not_evaluable
+from deployments.sandbox.validation.invariants import holds, mended, not_evaluable
 from deployments.sandbox.validation.schema import Definition, Invariant, load_schema
 from tests.deployments.sandbox.validation.instances import instance
 from tests.deployments.sandbox.validation.support import OBSERVATION, PATIENT, Json, bundle, findings, issues, message
@@ -255,15 +257,16 @@ def test_nothing_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
 
 @functools.cache
 def parsed(expression: str) -> Any:
-    return fhirpath._parse(expression)
+    parse: Any = fhirpathpy.parse
+    return parse(expression)
 
 
 def whole(expression: str, scope: Scope) -> bool | None:
     """What the library alone makes of an expression."""
-    node = fhirpath._node(scope.element, scope.path)
+    apply: Any = fhirpathpy.apply_parsed_path
     known = {"resource": scope.resource, "rootResource": scope.root}
     options = {"userInvocationTable": fhirpath._OWN}
-    result = fhirpath._apply(node, parsed(expression), known, models["r4"], options)
+    result = apply(element(scope.element, scope.path), parsed(expression), known, models["r4"], options)
     return None if not result else result != [False]
 
 
