@@ -1,11 +1,10 @@
-"""How the extraction server reads requests and answers them, and how it says no: an OperationOutcome."""
+"""How the extraction server reads requests and answers them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
+from deployments.sandbox.common.answering import Answer, Call, FhirProblem, headers_of
 from deployments.sandbox.common.exchange import Receive, Scope
 from deployments.sandbox.common.json_text import encode
 
@@ -13,36 +12,9 @@ FHIR_JSON = "application/fhir+json"
 JSON = "application/json"
 
 
-@dataclass(frozen=True)
-class Answer:
-    """A complete answer; ``body`` is a JSON document, or bytes."""
-
-    status: int
-    body: Any = None
-    headers: dict[str, str] = field(default_factory=dict)
-    kind: str = FHIR_JSON
-
-    @property
-    def content(self) -> bytes:
-        """The body as bytes."""
-        if self.body is None:
-            return b""
-        return self.body if isinstance(self.body, bytes) else encode(self.body)
-
-
-class Refusal(Exception):  # noqa: N818 - what the client did, not what failed here
-    """A request that is refused: HTTP status, issue code, and what was wrong with it."""
-
-    def __init__(self, status: int, code: str, *diagnostics: str, severity: str = "error") -> None:
-        super().__init__(f"{status} {code}")
-        self.status = status
-        self.code = code
-        self.diagnostics = diagnostics
-        self.severity = severity
-
-    def answer(self) -> Answer:
-        """The refusal as an answer."""
-        return Answer(self.status, outcome(issue(self.severity, self.code, text) for text in self.diagnostics))
+def said(document: object, status: int = 200, headers: dict[str, str] | None = None, kind: str = FHIR_JSON) -> Answer:
+    """A JSON document as an answer."""
+    return Answer(status, encode(document), headers or {}, kind)
 
 
 def issue(severity: str, code: str, diagnostics: str) -> dict[str, Any]:
@@ -55,40 +27,16 @@ def outcome(issues: Any) -> dict[str, Any]:
     return {"resourceType": "OperationOutcome", "issue": list(issues)}
 
 
-@dataclass(frozen=True)
-class Call:
-    """A request, taken apart."""
-
-    method: str
-    segments: Sequence[str]
-    """Path segments."""
-    query: str
-    headers: dict[str, str]
-    root: str
-    """Root URL as this client sees it, without a trailing slash."""
-    body: bytes = b""
-
-    @property
-    def reads(self) -> bool:
-        """Whether it changes nothing."""
-        return self.method in ("GET", "HEAD")
-
-    @property
-    def is_strict(self) -> bool:
-        """Whether the client wants to hear about every problem (``Prefer: handling=strict``)."""
-        return "handling=strict" in self.headers.get("prefer", "").lower().replace(" ", "")
-
-
 def read_call(scope: Scope, public_url: str | None = None) -> Call:
     """Take a request apart. ``public_url``: the root URL, whatever the client says."""
-    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+    headers = headers_of(scope)
     return Call(
         method=scope["method"],
         # Double slashes are what clients make of a base URL that ends in one.
         segments=[part for part in scope["path"].split("/") if part],
         query=scope["query_string"].decode("latin-1"),
         headers=headers,
-        root=public_url or _root(scope, headers),
+        base=public_url or _root(scope, headers),
     )
 
 
@@ -105,14 +53,14 @@ def _root(scope: Scope, headers: dict[str, str]) -> str:
 
 
 async def read_limited(receive: Receive, limit: int) -> bytes:
-    """The body of a request. Raises ``Refusal`` 413 when it has more than ``limit`` bytes."""
+    """The body of a request. Raises ``FhirProblem`` 413 when it has more than ``limit`` bytes."""
     parts: list[bytes] = []
     size = 0
     more = True
     while more:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise Refusal(400, "incomplete", "The body ended early.")
+            raise FhirProblem(400, "incomplete", "The body ended early.")
         part = message.get("body", b"")
         size += len(part)
         # A body that is too large is read to its end, so that the client gets to the answer, but not kept.
@@ -121,5 +69,5 @@ async def read_limited(receive: Receive, limit: int) -> bytes:
             parts.clear()
         more = message.get("more_body", False)
     if size > limit:
-        raise Refusal(413, "too-long", f"A body has at most {limit} bytes.")
+        raise FhirProblem(413, "too-long", f"A body has at most {limit} bytes.")
     return b"".join(parts)

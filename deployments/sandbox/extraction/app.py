@@ -6,25 +6,22 @@ only moves bytes: whatever may wait for a lock or the disk runs in threads.
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
-import logging
 import shutil
 import tempfile
-import traceback
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
+from deployments.sandbox.common.answering import Answer, Answering, Call, FhirProblem
 from deployments.sandbox.common.exchange import Receive, Scope, Send
 from deployments.sandbox.common.gate import Gate
-from deployments.sandbox.common.service import SandboxService, respond
+from deployments.sandbox.common.service import SandboxService
 from deployments.sandbox.data import DATA
-from deployments.sandbox.extraction.answers import JSON, Answer, Call, Refusal, read_call, read_limited
+from deployments.sandbox.extraction.answers import FHIR_JSON, JSON, read_call, read_limited, said
 from deployments.sandbox.extraction.capability import capability_statement
 from deployments.sandbox.extraction.cohort import CohortQuery
 from deployments.sandbox.extraction.crtdl import read_cohort
@@ -36,7 +33,7 @@ from deployments.sandbox.extraction.engine import (
     StaleVersionError,
     UnknownJobError,
 )
-from deployments.sandbox.extraction.files import OUTPUT, RangeError, ResultFiles, ResultUrls, UrlStyle
+from deployments.sandbox.extraction.files import OUTPUT, ResultFiles, ResultUrls, UrlStyle
 from deployments.sandbox.extraction.findings import QueryError
 from deployments.sandbox.extraction.index import BadLines, Index
 from deployments.sandbox.extraction.job import Job, JobStatus
@@ -56,8 +53,6 @@ from deployments.sandbox.extraction.task import (
 from deployments.sandbox.extraction.units import REPORTS, SUMMARY, Control, Units
 
 _THREADS = 8
-logger = logging.getLogger("sandbox.extraction")
-T = TypeVar("T")
 
 
 def _now() -> datetime:
@@ -94,10 +89,12 @@ class ExtractionOptions:
     """How the parts of ``batch_delay`` are waited for; a test can hold a unit there for as long as it looks."""
 
 
-class ExtractionServer:
+class ExtractionServer(Answering):
     """An extraction server over one data directory."""
 
     name = "extraction"
+    kind = FHIR_JSON
+    threads = _THREADS
 
     def __init__(self, options: ExtractionOptions, gate: Gate) -> None:
         self._options = options
@@ -126,14 +123,14 @@ class ExtractionServer:
         settings = Settings(options.batchsize, options.maxconcurrency, options.retry_delay)
         self._engine = Engine(self._store, self._units, settings)
         self._engine.start()
-        self._workers = ThreadPoolExecutor(_THREADS, thread_name_prefix="sandbox-extraction-http")
+        super().open()
         self._previews = Control()
 
     def close(self) -> None:
         """Give up what is running; it runs again at the next start."""
         self._previews.abort()
         self._engine.stop()
-        self._workers.shutdown(wait=True)
+        super().close()
         self._store.close()
         self._forget()
 
@@ -141,34 +138,14 @@ class ExtractionServer:
         if self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
 
-    async def admin(self, method: str, path: str, send: Send) -> bool:
-        """The service has no endpoints of its own below ``/_sandbox``."""
-        return False
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request; whatever goes wrong is answered with an OperationOutcome."""
+    async def answer(self, scope: Scope, receive: Receive, send: Send) -> Answer | None:
+        """The answer of the engine, or of the result files."""
         call = read_call(scope, self._options.public_url)
-        try:
-            if call.segments[:1] == [OUTPUT]:
-                await self._files.serve(call, send)
-                return
-            call = dataclasses.replace(call, body=await read_limited(receive, MAX_BODY))
-            answer = await self._work(partial(self._answer, call))
-        except RangeError as error:
-            answer = dataclasses.replace(error.answer(), headers={"content-range": f"bytes */{error.size}"})
-        except Refusal as refusal:
-            answer = refusal.answer()
-        except Exception as error:  # noqa: BLE001 - a server answers whatever happens
-            # The text of the error, or a traceback, may quote the resource: name the place only.
-            frame = traceback.extract_tb(error.__traceback__)[-1]
-            logger.error("%s in %s:%s", type(error).__name__, Path(frame.filename).name, frame.lineno)  # noqa: TRY400
-            answer = Refusal(500, "exception", "The sandbox has a defect; its log names the place.").answer()
-        content = b"" if call.method == "HEAD" else answer.content
-        headers = answer.headers | ({"content-length": str(len(answer.content))} if call.method == "HEAD" else {})
-        await respond(send, answer.status, content, headers, answer.kind)
-
-    async def _work(self, function: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._workers, function)
+        if call.segments[:1] == [OUTPUT]:
+            await self._files.serve(call, send)
+            return None
+        call = dataclasses.replace(call, body=await read_limited(receive, MAX_BODY))
+        return await self.work(partial(self._answer, call))
 
     def _answer(self, call: Call) -> Answer:
         match call.method, list(call.segments):
@@ -180,20 +157,20 @@ class ExtractionServer:
                 return self._status(call, identity)
             case "GET" | "HEAD", ["fhir", "Task"]:
                 found = search(self._engine.jobs(), call)
-                return Answer(200, searchset([self._task(job, call) for job in found], call))
+                return said(searchset([self._task(job, call) for job in found], call))
             case _, ["fhir", "Task", identity]:
                 return self._of_task(call, identity)
             case "POST", ["fhir", "Task", identity, "$pause" | "$resume" | "$cancel" as operation]:
                 return self._control(call, identity, operation)
             case "GET" | "HEAD", ["fhir", "metadata"]:
-                return Answer(200, capability_statement(call.root, self._started))
+                return Answer(200, capability_statement(call.base, self._started), kind=FHIR_JSON)
             case "GET" | "HEAD", ["openapi.json"]:
-                return Answer(200, description(call.root), kind=JSON)
+                return said(description(call.base), kind=JSON)
             case "GET" | "HEAD", ["docs"]:
                 return Answer(200, page(), kind="text/html; charset=utf-8")
         if _is_known(list(call.segments)):
-            raise Refusal(405, "not-supported", "This method is not available here.")
-        raise Refusal(404, "not-found", "The extraction server has no such endpoint; /docs lists them.")
+            raise FhirProblem(405, "not-supported", "This method is not available here.")
+        raise FhirProblem(404, "not-found", "The extraction server has no such endpoint; /docs lists them.")
 
     def _kick_off(self, call: Call) -> Answer:
         wanted = read_kickoff(call.body)
@@ -204,22 +181,22 @@ class ExtractionServer:
         try:
             cohort = read_cohort(call.body)
         except QueryError as error:
-            raise Refusal(400, "invalid", *error.findings, severity="fatal") from None
+            raise FhirProblem(400, "invalid", *error.findings, severity="fatal") from None
         with self._index.reader() as reader:
             query = CohortQuery(reader, self._options.clock().date(), self._previews.check)
             patients = query.patients(cohort)
         found: dict[str, Any] = {"resourceType": "List", "status": "current", "mode": "working"}
         if patients:
             found["entry"] = [{"item": {"reference": f"Patient/{patient}"}} for patient in patients]
-        return Answer(200, found)
+        return said(found)
 
     def _status(self, call: Call, identity: str) -> Answer:
         if not UUID.fullmatch(identity):
-            raise Refusal(400, "invalid", "The id of a job is a UUID.")
+            raise FhirProblem(400, "invalid", "The id of a job is a UUID.")
         job = self._find(identity)
         if job.status is not JobStatus.COMPLETED:
             return unfinished(job)
-        urls = ResultUrls(call.root, self._options.result_urls)
+        urls = ResultUrls(call.base, self._options.result_urls)
         try:
             crtdl = self._engine.crtdl(job.id)
             summary = (self._units.directory(job.id) / REPORTS / SUMMARY).read_bytes() if job.batches else None
@@ -243,9 +220,9 @@ class ExtractionServer:
                 except UnknownJobError:
                     raise _unknown() from None
                 except OSError:
-                    raise Refusal(500, "exception", "The result files could not be removed.") from None
+                    raise FhirProblem(500, "exception", "The result files could not be removed.") from None
                 return Answer(204)
-        raise Refusal(405, "not-supported", "A Task is read, changed by PUT, and deleted.")
+        raise FhirProblem(405, "not-supported", "A Task is read, changed by PUT, and deleted.")
 
     def _control(self, call: Call, identity: str, operation: str) -> Answer:
         job = self._find(identity)
@@ -258,7 +235,7 @@ class ExtractionServer:
         except UnknownJobError:
             raise _unknown() from None
         except (NotAllowedError, StaleVersionError) as error:
-            raise Refusal(409, "conflict", str(error)) from None
+            raise FhirProblem(409, "conflict", str(error)) from None
 
     def _find(self, identity: str) -> Job:
         try:
@@ -267,10 +244,10 @@ class ExtractionServer:
             raise _unknown() from None
 
     def _shown(self, job: Job, call: Call) -> Answer:
-        return Answer(200, self._task(job, call), {"etag": etag(job)})
+        return said(self._task(job, call), headers={"etag": etag(job)})
 
     def _task(self, job: Job, call: Call) -> dict[str, Any]:
-        urls = ResultUrls(call.root)
+        urls = ResultUrls(call.base)
         directory = self._units.directory(job.id)
         done = job.batches if job.status is JobStatus.COMPLETED else ()
         names = [f"{batch.id}_consent.ndjson" for batch in done]
@@ -285,11 +262,11 @@ def extraction_service(options: ExtractionOptions | None = None, gate: Gate | No
 
 
 def _status_url(call: Call, job: Job) -> str:
-    return f"{call.root}/fhir/__status/{job.id}"
+    return f"{call.base}/fhir/__status/{job.id}"
 
 
-def _unknown() -> Refusal:
-    return Refusal(404, "not-found", "There is no such job.")
+def _unknown() -> FhirProblem:
+    return FhirProblem(404, "not-found", "There is no such job.")
 
 
 def _is_known(segments: list[str]) -> bool:

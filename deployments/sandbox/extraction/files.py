@@ -12,8 +12,8 @@ from enum import StrEnum
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from deployments.sandbox.common.answering import Call, FhirProblem
 from deployments.sandbox.common.exchange import Send
-from deployments.sandbox.extraction.answers import Call, Refusal
 from deployments.sandbox.extraction.task import UUID
 
 OUTPUT = "output"
@@ -71,9 +71,9 @@ class ResultFiles:
         self._asked: Counter[str] = Counter()
 
     async def serve(self, call: Call, send: Send) -> None:
-        """Answer a request for a file. Raises ``Refusal`` 404, 405 or 416."""
-        if not call.reads:
-            raise Refusal(405, "not-supported", "Files are read with GET and HEAD.")
+        """Answer a request for a file. Raises ``FhirProblem`` 404, 405 or 416."""
+        if not call.is_read:
+            raise FhirProblem(405, "not-supported", "Files are read with GET and HEAD.")
         path = self._find(call.segments)
         try:
             opened = path.open("rb")
@@ -115,16 +115,16 @@ class ResultFiles:
         key = str(path)
         if self._asked[key] < self._delay:
             self._asked[key] += 1
-            raise Refusal(404, "not-found", "The file is not available yet.")
+            raise FhirProblem(404, "not-found", "The file is not available yet.")
         return path
 
 
-def _no_file() -> Refusal:
-    return Refusal(404, "not-found", "There is no such file.")
+def _no_file() -> FhirProblem:
+    return FhirProblem(404, "not-found", "There is no such file.")
 
 
 def _wanted(call: Call, size: int, tag: str, modified: str) -> _Piece | None:
-    """The part that a Range asks for; None for the whole file. Raises ``Refusal`` 416."""
+    """The part that a Range asks for; None for the whole file. Raises ``FhirProblem`` 416."""
     match = _RANGE.fullmatch(call.headers.get("range", "").replace(" ", ""))
     if match is None or call.headers.get("if-range", tag) not in (tag, modified):
         return None
@@ -138,13 +138,5 @@ def _wanted(call: Call, size: int, tag: str, modified: str) -> _Piece | None:
     else:
         return None
     if start >= size or start >= end:
-        raise RangeError(size)
+        raise FhirProblem(416, "value", f"The file has {size} bytes.", headers={"content-range": f"bytes */{size}"})
     return _Piece(start, end)
-
-
-class RangeError(Refusal):
-    """A range that lies outside the file."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__(416, "value", f"The file has {size} bytes.")
-        self.size = size

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from deployments.sandbox.extraction.answers import Refusal
+from deployments.sandbox.common.answering import FhirProblem
 from deployments.sandbox.extraction.crtdl import read_query
 from deployments.sandbox.extraction.findings import QueryError, quoted
 from deployments.sandbox.fhir.types import ID
@@ -28,7 +28,7 @@ class KickOff:
 
 
 def read_kickoff(body: bytes) -> KickOff:
-    """Read the Parameters. Raises ``Refusal`` 400, with everything that is wrong with the query."""
+    """Read the Parameters. Raises ``FhirProblem`` 400, with everything that is wrong with the query."""
     document = _parameters(body)
     crtdl: list[bytes] = []
     patients: list[str] = []
@@ -79,5 +79,5 @@ def _patient(value: object) -> str:
     return value
 
 
-def _refused(*diagnostics: str) -> Refusal:
-    return Refusal(400, "invalid", *diagnostics, severity="fatal")
+def _refused(*diagnostics: str) -> FhirProblem:
+    return FhirProblem(400, "invalid", *diagnostics, severity="fatal")

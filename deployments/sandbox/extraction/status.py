@@ -6,7 +6,8 @@ from typing import Any
 
 import msgspec
 
-from deployments.sandbox.extraction.answers import JSON, Answer, issue, outcome
+from deployments.sandbox.common.answering import Answer
+from deployments.sandbox.extraction.answers import JSON, issue, outcome, said
 from deployments.sandbox.extraction.dates import instant
 from deployments.sandbox.extraction.files import ResultUrls
 from deployments.sandbox.extraction.job import Job, JobStatus, Severity, UnitState
@@ -51,7 +52,7 @@ def unfinished(job: Job) -> Answer:
     )
     issues.append(issue("information", "informational", "\n".join(lines)))
     status = _STATUSES.get(job.status, 202)
-    return Answer(status, outcome(issues), {"x-progress": progress(job)} if status == 202 else {})
+    return said(outcome(issues), status, {"x-progress": progress(job)} if status == 202 else {})
 
 
 def manifest(
@@ -87,4 +88,4 @@ def manifest(
         "error": [],
         "extension": extensions,
     }
-    return Answer(200, document, kind=JSON)
+    return said(document, kind=JSON)

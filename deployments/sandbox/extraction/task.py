@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from deployments.sandbox.extraction.answers import Call, Refusal
+from deployments.sandbox.common.answering import Call, FhirProblem
 from deployments.sandbox.extraction.dates import instant
 from deployments.sandbox.extraction.diagnostics import Stage
 from deployments.sandbox.extraction.findings import quoted
@@ -94,7 +94,7 @@ def _progress(job: Job, cohort_size: int, stages: Mapping[str, Stage]) -> dict[s
 
 
 def search(jobs: Iterable[Job], call: Call) -> list[Job]:
-    """The jobs that a search finds. Raises ``Refusal`` 400 in strict mode, with every problem."""
+    """The jobs that a search finds. Raises ``FhirProblem`` 400 in strict mode, with every problem."""
     problems: list[str] = []
     wanted: list[tuple[str, set[str]]] = []
     for name, value in parse_qsl(call.query, keep_blank_values=True):
@@ -115,7 +115,7 @@ def search(jobs: Iterable[Job], call: Call) -> list[Job]:
         if good:
             wanted.append((name, good))
     if problems and call.is_strict:
-        raise Refusal(400, "invalid", *problems)
+        raise FhirProblem(400, "invalid", *problems)
     return [
         job for job in jobs if all((job.id if name == "_id" else job.status.value) in good for name, good in wanted)
     ]
@@ -123,7 +123,7 @@ def search(jobs: Iterable[Job], call: Call) -> list[Job]:
 
 def searchset(tasks: Sequence[dict[str, Any]], call: Call) -> dict[str, Any]:
     """The Bundle of a search."""
-    url = f"{call.root}/fhir/Task"
+    url = f"{call.base}/fhir/Task"
     bundle: dict[str, Any] = {
         "resourceType": "Bundle",
         "type": "searchset",
@@ -138,23 +138,23 @@ def searchset(tasks: Sequence[dict[str, Any]], call: Call) -> dict[str, Any]:
 
 
 def read_version(call: Call) -> int:
-    """The version of ``If-Match``. Raises ``Refusal`` 428."""
+    """The version of ``If-Match``. Raises ``FhirProblem`` 428."""
     match = _ETAG.fullmatch(call.headers.get("if-match", "").strip())
     if match is None:
-        raise Refusal(428, "required", 'If-Match is expected with the version of the Task, as W/"3"')
+        raise FhirProblem(428, "required", 'If-Match is expected with the version of the Task, as W/"3"')
     return int(match[1])
 
 
 def read_priority(body: bytes) -> Priority:
-    """The priority of a Task; nothing else of it is looked at. Raises ``Refusal`` 400."""
+    """The priority of a Task; nothing else of it is looked at. Raises ``FhirProblem`` 400."""
     try:
         document = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise Refusal(400, "structure", "the body is no JSON") from None
+        raise FhirProblem(400, "structure", "the body is no JSON") from None
     if not isinstance(document, dict) or document.get("resourceType") != "Task":
-        raise Refusal(400, "structure", "the body is no Task")
+        raise FhirProblem(400, "structure", "the body is no Task")
     priority = document.get("priority")
     if priority is not None and (not isinstance(priority, str) or priority not in _PRIORITIES):
         known = ", ".join(name for name in _PRIORITIES if name)
-        raise Refusal(400, "value", f"the priority is none of {known}")
+        raise FhirProblem(400, "value", f"the priority is none of {known}")
     return _PRIORITIES[priority]

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import msgspec
 
+from deployments.sandbox.common.answering import FHIR_JSON, Call, FhirProblem, too_large
 from deployments.sandbox.common.exchange import Receive, Send
 from deployments.sandbox.common.service import respond
-from deployments.sandbox.fhir.call import FHIR_JSON, Call, too_large, version_headers
-from deployments.sandbox.fhir.outcome import FhirProblem
 from deployments.sandbox.fhir.store import Stored
 
 _PIECE = 1 << 20
 _UNNAMED = "application/octet-stream"
+_JSON_TYPES = frozenset({"", "application/json", "application/fhir+json", "application/json+fhir", "text/json"})
 
 
 class _Wrapped(msgspec.Struct, rename="camel"):
@@ -29,11 +29,16 @@ class _Wrapped(msgspec.Struct, rename="camel"):
     data: bytes = b""
 
 
+def has_json(call: Call) -> bool:
+    """Whether the body is FHIR JSON; a missing ``Content-Type`` counts as such."""
+    return call.media_type in _JSON_TYPES
+
+
 def is_upload(call: Call) -> bool:
     """Whether a request brings raw content."""
     match call.method, call.segments:
         case ("PUT", ["Binary", _]) | ("POST", ["Binary"]):
-            return not call.has_json
+            return not has_json(call)
     return False
 
 
@@ -62,7 +67,7 @@ async def receive_file(path: Path, receive: Receive, limit: int | None) -> None:
 async def send_binary(stored: Stored, directory: Path, call: Call, send: Send) -> None:
     """Answer with a Binary in the form the client wants. ``directory`` holds the files of raw content."""
     wants_fhir = "json" in call.headers.get("accept", "").lower() or "_format=" in call.query
-    headers = version_headers(stored)
+    headers = stored.headers
     if stored.blob is None:
         content = stored.body or b"{}"
         if wants_fhir:

@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from deployments.sandbox.fhir.outcome import FhirProblem
+from deployments.sandbox.common.answering import FhirProblem
 from deployments.sandbox.fhir.types import RESOURCE_TYPES
 
 Method = Literal["GET", "POST", "PUT", "DELETE"]

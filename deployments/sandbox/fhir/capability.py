@@ -1,10 +1,8 @@
-"""The CapabilityStatement: what the server can do, and that it is a sandbox."""
+"""The CapabilityStatement: what the server can do."""
 
 from __future__ import annotations
 
-import msgspec
-
-from deployments.sandbox.common.service import DISCLAIMER
+from deployments.sandbox.common import answering
 from deployments.sandbox.fhir.types import RESOURCE_TYPES
 
 _INTERACTIONS = ("read", "update", "delete", "create", "search-type")
@@ -24,24 +22,5 @@ def capability_statement(base: str, manners: str, started: str) -> bytes:
         }
         for kind in sorted(RESOURCE_TYPES)
     ]
-    return msgspec.json.encode(
-        {
-            "resourceType": "CapabilityStatement",
-            "status": "active",
-            "experimental": True,
-            "date": started,
-            "kind": "instance",
-            "software": {"name": "Sluice sandbox FHIR server", "version": f"{manners} manners"},
-            "implementation": {"description": DISCLAIMER, "url": base},
-            "fhirVersion": "4.0.1",
-            "format": ["application/fhir+json"],
-            "rest": [
-                {
-                    "mode": "server",
-                    "documentation": DISCLAIMER,
-                    "resource": resources,
-                    "interaction": [{"code": "transaction"}, {"code": "batch"}],
-                }
-            ],
-        }
-    )
+    rest = {"resource": resources, "interaction": [{"code": "transaction"}, {"code": "batch"}]}
+    return answering.capability_statement("FHIR server", started, rest, version=f"{manners} manners", url=base)

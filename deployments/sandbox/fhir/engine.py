@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
+from deployments.sandbox.common.answering import FhirProblem
 from deployments.sandbox.fhir.bundle import Bundle, Operation
 from deployments.sandbox.fhir.manners import Manners
-from deployments.sandbox.fhir.outcome import FhirProblem
 from deployments.sandbox.fhir.resource import Resource, check_id, read_new_resource, read_resource, resolve
 from deployments.sandbox.fhir.store import Store, Stored
 
@@ -178,7 +178,7 @@ class Engine:
                 return self._create(operation.type, identity, body, base)
             return self._put(operation.type, identity, body, operation.if_match, base)
         except FhirProblem as problem:
-            where = f"Bundle.entry[{operation.index}]: {problem.diagnostics}"
+            where = f"Bundle.entry[{operation.index}]: {problem.diagnostics[0]}"
             raise FhirProblem(problem.status, problem.code, where, details=problem.details) from None
 
     def _put(

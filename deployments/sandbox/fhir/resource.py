@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from deployments.sandbox.fhir.outcome import FhirProblem
+from deployments.sandbox.common.answering import FhirProblem
 from deployments.sandbox.fhir.types import ID, LITERAL, RESOURCE_TYPES
 
 _WHOLE = msgspec.json.Decoder(float_hook=str)

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from email.utils import formatdate
 from pathlib import Path
 
 from deployments.sandbox.common.database import open_database, transaction
@@ -58,6 +59,11 @@ class Stored:
         """FHIR instant of the last change."""
         moment = datetime.fromtimestamp(self.updated / 1000, UTC)
         return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """``ETag`` and ``Last-Modified``."""
+        return {"etag": f'W/"{self.version}"', "last-modified": formatdate(self.updated / 1000, usegmt=True)}
 
 
 class Store:

@@ -9,30 +9,30 @@
 Refused are 400 what is not a resource, Parameters or a usable rule file, 413 a body above the limit, 415 another
 ``Content-Type``. *Quirk of the deployed service, kept:* whatever fails while the rules are applied is 500, with the
 offending value in ``diagnostics``. Only the answer quotes it, never a log.
-
-The rules are applied in a thread of the service's own: the event loop only moves bytes.
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import traceback
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
-from deployments.sandbox.common.exchange import Receive, Scope, Send, read_body
+from deployments.sandbox.common.answering import (
+    Answer,
+    Answering,
+    FhirProblem,
+    capability_statement,
+    read_call,
+    read_limited,
+)
+from deployments.sandbox.common.exchange import Receive, Scope, Send
 from deployments.sandbox.common.gate import Gate
 from deployments.sandbox.common.json_text import encode
 from deployments.sandbox.common.requestlog import Request as LoggedRequest
 from deployments.sandbox.common.serve import SandboxStartError
-from deployments.sandbox.common.service import NOTE_KEY, SandboxService, respond
+from deployments.sandbox.common.service import NOTE_KEY, SandboxService
 from deployments.sandbox.data import ANONYMIZATION_RULES
-from deployments.sandbox.fhir.call import Answer, Call, read_call, too_large
-from deployments.sandbox.fhir.outcome import FhirProblem
-from deployments.sandbox.pseudonymization.capability import capability_statement
 from deployments.sandbox.pseudonymization.engines import Engines
 from deployments.sandbox.pseudonymization.problem import (
     MalformedResourceError,
@@ -44,8 +44,6 @@ from deployments.sandbox.pseudonymization.request import read_request
 MAX_BODY = 30_000_000
 """Largest request body in bytes, as the deployed service has it."""
 _JSON_TYPES = frozenset({"application/fhir+json", "application/json"})
-
-logger = logging.getLogger("sandbox.pseudonymization")
 
 
 @dataclass(frozen=True)
@@ -60,7 +58,7 @@ class PseudonymizationOptions:
     """Largest request body in bytes; a larger one is answered 413."""
 
 
-class PseudonymizationServer:
+class PseudonymizationServer(Answering):
     """Applies rule files to resources."""
 
     name = "pseudonymizer"
@@ -76,55 +74,25 @@ class PseudonymizationServer:
         except (OSError, RuleFileError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
             raise SandboxStartError(f"the rule file {self._options.rules} cannot be used: {reason}") from None
-        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sandbox-pseudonymizer")
+        super().open()
 
-    def close(self) -> None:
-        """Finish what is in progress."""
-        self._worker.shutdown(wait=True)
-
-    async def admin(self, method: str, path: str, send: Send) -> bool:
-        """There are no further ``/_sandbox`` endpoints."""
-        del method, path, send
-        return False
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request; whatever goes wrong is answered with an OperationOutcome."""
-        try:
-            answer = await self._answer(scope, receive)
-        except FhirProblem as problem:
-            answer = Answer(problem.status, problem.body())
-        except Exception as error:  # noqa: BLE001 - a server answers whatever happens
-            # The text of the error, or a traceback, may quote the resource: name the place only.
-            frame = traceback.extract_tb(error.__traceback__)[-1]
-            place = f"{Path(frame.filename).name}:{frame.lineno}"
-            logger.error("%s in %s", type(error).__name__, place)  # noqa: TRY400
-            answer = Answer(500, FhirProblem(500, "exception", "The sandbox has a defect; its log names it.").body())
-        await respond(send, answer.status, answer.body, answer.headers, answer.kind)
-
-    async def _answer(self, scope: Scope, receive: Receive) -> Answer:
+    async def answer(self, scope: Scope, receive: Receive, send: Send) -> Answer:
+        """The resource after the rules, or the CapabilityStatement."""
         call = read_call(scope)
         match call.method, call.segments:
             case "GET" | "HEAD", ["metadata"]:
-                return Answer(200, capability_statement(call.base, self._started))
+                operation = {"name": "de-identify", "definition": f"{call.base}/OperationDefinition/de-identify"}
+                rest = {"operation": [operation]}
+                return Answer(200, capability_statement("pseudonymization service", self._started, rest, url=call.base))
             case "POST", ["$de-identify"]:
-                body = await self._body(call, receive)
-                note: LoggedRequest = scope["state"][NOTE_KEY]
-                loop = asyncio.get_running_loop()
-                return Answer(200, await loop.run_in_executor(self._worker, self._deidentify, body, note))
+                if call.media_type not in _JSON_TYPES:
+                    raise FhirProblem(415, "not-supported", "Bodies are application/fhir+json.")
+                call.check_length(self._options.max_body)
+                body = await read_limited(receive, self._options.max_body)
+                return Answer(200, await self.work(partial(self._deidentify, body, scope["state"][NOTE_KEY])))
             case _, ["metadata"] | ["$de-identify"]:
                 raise FhirProblem(405, "not-supported", "This method is not available here.")
         raise FhirProblem(404, "not-found", "There are /fhir/$de-identify and /fhir/metadata.")
-
-    async def _body(self, call: Call, receive: Receive) -> bytes:
-        if call.headers.get("content-type", "").partition(";")[0].strip().lower() not in _JSON_TYPES:
-            raise FhirProblem(415, "not-supported", "Bodies are application/fhir+json.")
-        call.check_length(self._options.max_body)
-        body = await read_body(receive)
-        if body is None:
-            raise FhirProblem(400, "incomplete", "The body ended early.")
-        if len(body) > self._options.max_body:
-            raise too_large(self._options.max_body)
-        return body
 
     def _deidentify(self, body: bytes, note: LoggedRequest) -> bytes:
         try:

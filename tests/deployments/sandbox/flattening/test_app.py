@@ -190,7 +190,7 @@ def test_metadata_answers_while_a_request_runs() -> None:
     frame = flattening_service()
     goes_on = threading.Event()
     with serve_in_thread(frame) as served, Client(served.url) as client, ThreadPoolExecutor(1) as pool:
-        frame._inner._worker.submit(goes_on.wait, 60)  # type: ignore[attr-defined]  # as a long request does
+        frame._inner._workers.submit(goes_on.wait, 60)  # type: ignore[attr-defined]  # as a long request does
         answer = pool.submit(post, client, parameters(NAMES, [PATIENT]))
         wait_until(lambda: client.seen()["in_flight"] == 1)
         assert client.get("/fhir/metadata").status_code == 200

@@ -233,7 +233,7 @@ def test_the_event_loop_stays_free_while_rules_are_applied() -> None:
     frame = pseudonymization_service()
     goes_on = threading.Event()
     with serve_in_thread(frame) as served, Client(served.url) as client, ThreadPoolExecutor(1) as pool:
-        frame._inner._worker.submit(goes_on.wait, 60)  # type: ignore[attr-defined]  # as a long request does
+        frame._inner._workers.submit(goes_on.wait, 60)  # type: ignore[attr-defined]  # as a long request does
         answer = pool.submit(client.deidentify, PATIENT)
         wait_until(lambda: client.get("/_sandbox/requests").json()["in_flight"] == 1)
         assert client.get("/fhir/metadata").status_code == 200
