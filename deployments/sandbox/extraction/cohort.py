@@ -9,6 +9,7 @@ import operator
 from collections.abc import Callable, Iterable, Iterator
 from datetime import date
 
+from deployments.sandbox.common.r4 import LITERAL
 from deployments.sandbox.extraction.ccdl import AttributeFilter, Cohort, Criterion, FilterKind, ValueFilter
 from deployments.sandbox.extraction.contexts import Attribute
 from deployments.sandbox.extraction.dates import age, days_of
@@ -16,7 +17,6 @@ from deployments.sandbox.extraction.reader import Place, Reader
 from deployments.sandbox.extraction.scan import REFERS
 from deployments.sandbox.extraction.tree import Node, codings, has_code, number, values
 from deployments.sandbox.extraction.types import CODES, DATES
-from deployments.sandbox.fhir.types import LITERAL
 
 _COMPARE: dict[str, Callable[..., bool]] = {
     "gt": operator.gt,

@@ -12,12 +12,12 @@ from typing import Any
 
 import msgspec
 
+from deployments.sandbox.common.r4 import RESOURCE_TYPES
 from deployments.sandbox.extraction.ccdl import Cohort, check_version, read_ccdl
 from deployments.sandbox.extraction.dates import Days
 from deployments.sandbox.extraction.findings import Findings, QueryError, join, quoted
 from deployments.sandbox.extraction.tree import CHOICES, decode
 from deployments.sandbox.extraction.types import PATIENT, ElementPath, date_path, is_patients, token_path
-from deployments.sandbox.fhir.types import RESOURCE_TYPES
 
 BASE_PROFILE = "http://hl7.org/fhir/StructureDefinition/"
 _STEP = re.compile(r"[A-Za-z][A-Za-z0-9]*(\[x\])?(:[^.:]+)?")

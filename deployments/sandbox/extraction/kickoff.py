@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 
 from deployments.sandbox.common.answering import FhirProblem
+from deployments.sandbox.common.r4 import ID
 from deployments.sandbox.extraction.crtdl import read_query
 from deployments.sandbox.extraction.findings import QueryError, quoted
-from deployments.sandbox.fhir.types import ID
 
 MAX_BODY = 2 * 1024 * 1024
 """Bytes."""

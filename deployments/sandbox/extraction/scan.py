@@ -15,10 +15,10 @@ from typing import Any
 
 import msgspec
 
+from deployments.sandbox.common.r4 import ID, LITERAL
 from deployments.sandbox.extraction.dates import Days, days_of
 from deployments.sandbox.extraction.tree import Node, codings, values
 from deployments.sandbox.extraction.types import CODES, DATES, OWNERS, PATIENT, Codes
-from deployments.sandbox.fhir.types import ID, LITERAL
 
 _UNWRAPPED = frozenset({"collection", "searchset", "transaction", "batch", "history"})
 _PROBE = 64

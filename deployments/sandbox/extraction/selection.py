@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from deployments.sandbox.common.r4 import LITERAL
 from deployments.sandbox.extraction.consent import Permission
 from deployments.sandbox.extraction.crtdl import Attribute, Group, Query
 from deployments.sandbox.extraction.dates import days_of
@@ -16,7 +17,6 @@ from deployments.sandbox.extraction.diagnostics import Events, Reason
 from deployments.sandbox.extraction.reader import Place, Reader
 from deployments.sandbox.extraction.tree import Node, has_code, references, values
 from deployments.sandbox.extraction.types import PATIENT, is_patients
-from deployments.sandbox.fhir.types import LITERAL
 
 Pair = tuple[str, str]
 """``Type/id`` and the id of a group."""

@@ -22,6 +22,7 @@ import msgspec
 from deployments.sandbox.common.answering import Answer, Answering, Call, FhirProblem, read_call, read_limited
 from deployments.sandbox.common.exchange import Receive, Scope, Send
 from deployments.sandbox.common.gate import Gate
+from deployments.sandbox.common.r4 import RESOURCE_TYPES
 from deployments.sandbox.common.requestlog import Request as LoggedRequest
 from deployments.sandbox.common.service import NOTE_KEY, SandboxService, outcome, respond
 from deployments.sandbox.fhir.binary import has_json, is_download, is_upload, receive_file, send_binary
@@ -32,7 +33,6 @@ from deployments.sandbox.fhir.manners import MANNERS, MannersName
 from deployments.sandbox.fhir.resource import check_id
 from deployments.sandbox.fhir.search import read_query, search
 from deployments.sandbox.fhir.store import Store, new_blob_name
-from deployments.sandbox.fhir.types import RESOURCE_TYPES
 
 _PAGE = 500
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from deployments.sandbox.common import answering
-from deployments.sandbox.fhir.types import RESOURCE_TYPES
+from deployments.sandbox.common.r4 import RESOURCE_TYPES
 
 _INTERACTIONS = ("read", "update", "delete", "create", "search-type")
 

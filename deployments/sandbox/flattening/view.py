@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from deployments.sandbox.common.r4 import CONCRETE_TYPES
 from deployments.sandbox.flattening.clause import Cell, Clause, Iteration, Row, repeated
 from deployments.sandbox.flattening.constant import read_constants
 from deployments.sandbox.flattening.definition import Column, Select, ViewDefinition, read_definition
-from deployments.sandbox.flattening.elements import is_resource_type
 from deployments.sandbox.flattening.expression import Expression
 from deployments.sandbox.flattening.problem import ResourceError, ViewError
 from deployments.sandbox.flattening.resource import Focus, Resource
@@ -20,7 +20,7 @@ class View:
 
     def __init__(self, definition: ViewDefinition) -> None:
         """Compile a definition. Raises ``ViewError``."""
-        if not is_resource_type(definition.resource):
+        if definition.resource not in CONCRETE_TYPES:
             raise ViewError(f"resource: {definition.resource!r} is not a resource type of FHIR R4")
         self.resource_type = definition.resource
         builder = _Builder(read_constants(definition.constant))
@@ -46,7 +46,7 @@ class View:
         """The rows of a resource, values in the order of ``columns``. Raises ``ResourceError``."""
         kind = resource.data.get("resourceType")
         if kind != self.resource_type:
-            named = kind if isinstance(kind, str) and is_resource_type(kind) else "something else"
+            named = kind if isinstance(kind, str) and kind in CONCRETE_TYPES else "something else"
             raise ResourceError(f"the view is about {self.resource_type}, a resource is {named}")
         focus = Focus(resource.data, self.resource_type, 0, resource)
         if not all(_is_true(condition, focus) for condition in self._where):

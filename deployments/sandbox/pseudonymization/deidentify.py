@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from deployments.sandbox.common.fhirpath import EvaluationError
 from deployments.sandbox.common.json_text import JsonValue, copied, encode
+from deployments.sandbox.common.r4 import RESOURCE_TYPES
 from deployments.sandbox.pseudonymization.automaton import NO_RULE, Automaton, Edge, Place, Position, Test
 from deployments.sandbox.pseudonymization.methods import method_of
 from deployments.sandbox.pseudonymization.methods.dates import Calendar
 from deployments.sandbox.pseudonymization.methods.keys import keys_of
 from deployments.sandbox.pseudonymization.methods.method import Method, Reach
 from deployments.sandbox.pseudonymization.methods.substitute import Substitute
-from deployments.sandbox.pseudonymization.model import Kind, is_resource_type
+from deployments.sandbox.pseudonymization.model import Kind
 from deployments.sandbox.pseudonymization.path import RulePath, read_path
 from deployments.sandbox.pseudonymization.problem import (
     MalformedResourceError,
@@ -91,7 +92,7 @@ class _Walk:
 
     def _place(self, element: JsonValue, outer: frozenset[Position]) -> Place:
         kind = element.get("resourceType") if isinstance(element, dict) else None
-        if not isinstance(kind, str) or not is_resource_type(kind):
+        if not isinstance(kind, str) or kind not in RESOURCE_TYPES:
             raise MalformedResourceError("There is a resource without a resourceType of FHIR R4.")
         return self._automaton.resource(kind, outer)
 

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import cast
 
 from deployments.sandbox.common.fhirpath import R4
-from deployments.sandbox.fhir.types import RESOURCE_TYPES
+from deployments.sandbox.common.r4 import RESOURCE_TYPES
 
 _TYPES = cast("dict[str, str]", R4["path2Type"])
 _CHOICES = cast("dict[str, list[str]]", R4["choiceTypePaths"])
@@ -57,11 +57,6 @@ def resource_element(kind: str) -> Element:
     return Element(kind, kind, kind, kind, Kind.RESOURCE, "")
 
 
-def is_resource_type(name: str) -> bool:
-    """Whether this is a resource type of R4."""
-    return name in RESOURCE_TYPES
-
-
 def is_a(kind: str, wanted: str) -> bool:
     """Whether a type is another one or comes from it."""
     while kind != wanted:
@@ -98,7 +93,7 @@ def child(path: str, key: str) -> Element | None:
 def _system_string(path: str, key: str) -> str:
     """The FHIR type of what the tables give as a string of FHIRPath itself."""
     if key == "id":
-        return "id" if is_resource_type(path) else "string"
+        return "id" if path in RESOURCE_TYPES else "string"
     return "uri"
 
 

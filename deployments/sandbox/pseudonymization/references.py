@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from deployments.sandbox.fhir.types import RESOURCE_TYPES
+from deployments.sandbox.common.r4 import RESOURCE_TYPES
 from deployments.sandbox.pseudonymization.model import Element
 
 _TYPE = "|".join(sorted(RESOURCE_TYPES))

@@ -12,8 +12,9 @@ import hmac
 import re
 
 from deployments.sandbox.common.json_text import JsonValue, spelled
+from deployments.sandbox.common.r4 import RESOURCE_TYPES
 from deployments.sandbox.pseudonymization.methods.method import Method, Work
-from deployments.sandbox.pseudonymization.model import Element, is_resource_type
+from deployments.sandbox.pseudonymization.model import Element
 from deployments.sandbox.pseudonymization.problem import ProcessingFailureError
 from deployments.sandbox.pseudonymization.references import holds_reference, referenced_type, with_id
 from deployments.sandbox.pseudonymization.rulefile import Rule
@@ -65,4 +66,4 @@ def pseudonym(value: str, domain: str) -> str:
 def _implied(value: str, element: Element, *, is_reference: bool) -> str | None:
     if is_reference:
         return referenced_type(value)
-    return element.parent if element.name == "id" and is_resource_type(element.parent) else None
+    return element.parent if element.name == "id" and element.parent in RESOURCE_TYPES else None

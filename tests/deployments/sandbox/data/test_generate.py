@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from deployments.sandbox.common.r4 import ID, RESOURCE_TYPES
 from deployments.sandbox.data import DATA
 from deployments.sandbox.data.generate import files, main
 from deployments.sandbox.fhir.resource import references
-from deployments.sandbox.fhir.types import ID, RESOURCE_TYPES
 from tests.deployments.sandbox.conftest import JSON, Client, Start
 
 

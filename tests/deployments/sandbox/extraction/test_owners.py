@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from deployments.sandbox.common.r4 import RESOURCE_TYPES
 from deployments.sandbox.extraction.types import OWNERS, is_patients
-from deployments.sandbox.fhir.types import RESOURCE_TYPES
 from tests.deployments.sandbox.extraction.conftest import (
     Start,
     attribute,
