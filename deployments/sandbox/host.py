@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from deployments.sandbox.child import SandboxChild, start_child
@@ -60,11 +60,13 @@ class Surroundings:
 
 
 SERVICES: tuple[Callable[[Surroundings], SandboxService], ...] = (
-    lambda around: fhir_service(around.settings.fhir(around.state), around.gate),
-    lambda around: extraction_service(around.settings.extraction(around.data, around.state), around.gate),
-    lambda around: pseudonymization_service(around.settings.pseudonymizer(), around.gate),
-    lambda around: validation_service(around.settings.validation()),  # open: document 1 gives this client no auth block
-    lambda around: flattening_service(around.settings.flattening()),  # open for the same reason
+    lambda around: fhir_service(replace(around.settings.fhir, state=around.state / "fhir"), around.gate),
+    lambda around: extraction_service(
+        replace(around.settings.extraction, data=around.data, state=around.state / "extraction"), around.gate
+    ),
+    lambda around: pseudonymization_service(around.settings.pseudonymizer, around.gate),
+    lambda around: validation_service(around.settings.validation),  # open: document 1 gives this client no auth block
+    lambda around: flattening_service(around.settings.flattening),  # open for the same reason
 )
 """The services, in the order of their ports. A further one is a further entry; its name is its key in ``urls``."""
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from deployments.sandbox.data import DATA
@@ -14,7 +16,7 @@ from deployments.sandbox.extraction.index import BadLines
 from deployments.sandbox.fhir.app import FhirOptions
 from deployments.sandbox.fhir.manners import MANNERS, MannersName
 from deployments.sandbox.flattening.app import FlatteningOptions
-from deployments.sandbox.pseudonymization.app import MAX_BODY, PseudonymizationOptions
+from deployments.sandbox.pseudonymization.app import PseudonymizationOptions
 from deployments.sandbox.validation.app import ValidationOptions
 
 USERNAME = "SLUICE_SANDBOX_USERNAME"
@@ -49,83 +51,28 @@ class SandboxOptions:
 
 @dataclass(frozen=True)
 class Settings:
-    """The services' settings, read."""
+    """The options of the services, with what was set. Where their data and state are is the host's to add."""
 
-    manners: MannersName = "hapi"
-    references: bool = True
-    numeric_ids: bool | None = None
-    max_body: int | None = None
-    batchsize: int = 500
-    maxconcurrency: int = 4
-    batch_delay: float = 0.0
-    retry_delay: float = 5.0
-    availability_delay: int = 0
-    result_urls: UrlStyle = UrlStyle.ABSOLUTE
-    public_url: str | None = None
-    ignore_config: bool = False
-    pseudonymizer_max_body: int = MAX_BODY
-    bad_lines: BadLines = BadLines.REFUSE
-    validation_serial: bool = False
-    validation_max_body: int | None = None
-    flattening_errors_500: bool = True
-    flattening_exact_accept: bool = True
-    flattening_null_columns: bool = False
-    flattening_max_body: int | None = None
-
-    def extraction(self, data: Path, state: Path) -> ExtractionOptions:
-        """The options of the extraction server."""
-        return ExtractionOptions(
-            data=data,
-            state=state / "extraction",
-            batchsize=self.batchsize,
-            maxconcurrency=self.maxconcurrency,
-            batch_delay=self.batch_delay,
-            retry_delay=self.retry_delay,
-            availability_delay=self.availability_delay,
-            result_urls=self.result_urls,
-            public_url=self.public_url,
-            bad_lines=self.bad_lines,
-        )
-
-    def validation(self) -> ValidationOptions:
-        """The options of the validation service."""
-        return ValidationOptions(serial=self.validation_serial, max_body=self.validation_max_body)
-
-    def flattening(self) -> FlatteningOptions:
-        """The options of the flattening service."""
-        return FlatteningOptions(
-            errors_500=self.flattening_errors_500,
-            exact_accept=self.flattening_exact_accept,
-            null_columns=self.flattening_null_columns,
-            max_body=self.flattening_max_body,
-        )
-
-    def fhir(self, state: Path) -> FhirOptions:
-        """The options of the FHIR server."""
-        return FhirOptions(
-            state=state / "fhir",
-            manners=self.manners,
-            references=self.references,
-            numeric_ids=self.numeric_ids,
-            max_body=self.max_body,
-        )
-
-    def pseudonymizer(self) -> PseudonymizationOptions:
-        """The options of the pseudonymization service."""
-        return PseudonymizationOptions(ignore_config=self.ignore_config, max_body=self.pseudonymizer_max_body)
+    fhir: FhirOptions = field(default_factory=FhirOptions)
+    extraction: ExtractionOptions = field(default_factory=ExtractionOptions)
+    pseudonymizer: PseudonymizationOptions = field(default_factory=PseudonymizationOptions)
+    validation: ValidationOptions = field(default_factory=ValidationOptions)
+    flattening: FlatteningOptions = field(default_factory=FlatteningOptions)
 
 
 def read_settings(values: Mapping[str, str]) -> Settings:
     """Read what ``--set`` gave. Raises ``OptionError`` with the known names, or the expected values."""
-    read: dict[str, object] = {}
+    settings = Settings()
     for name, text in values.items():
         if name not in SETTINGS:
             raise OptionError(f"unknown setting {name!r}; known are {', '.join(sorted(SETTINGS))}")
+        service, option, read = SETTINGS[name]
         try:
-            read[name] = SETTINGS[name](text)
+            changed: Any = replace(getattr(settings, service), **{option: read(text)})
         except ValueError as error:
             raise OptionError(f"setting {name}: {error}") from None
-    return Settings(**read)  # type: ignore[arg-type]
+        settings = replace(settings, **{service: changed})
+    return settings
 
 
 def _manners(text: str) -> MannersName:
@@ -171,18 +118,14 @@ def _seconds(text: str) -> float:
     return value
 
 
-def _url_style(text: str) -> UrlStyle:
-    try:
-        return UrlStyle(text)
-    except ValueError:
-        raise ValueError(f"expected one of {', '.join(UrlStyle)}") from None
+def _one_of(kind: type[StrEnum]) -> Callable[[str], StrEnum]:
+    def read(text: str) -> StrEnum:
+        try:
+            return kind(text)
+        except ValueError:
+            raise ValueError(f"expected one of {', '.join(kind)}") from None
 
-
-def _bad_lines(text: str) -> BadLines:
-    try:
-        return BadLines(text)
-    except ValueError:
-        raise ValueError(f"expected one of {', '.join(BadLines)}") from None
+    return read
 
 
 def _url(text: str) -> str:
@@ -192,26 +135,26 @@ def _url(text: str) -> str:
     return text.rstrip("/")
 
 
-SETTINGS: dict[str, Callable[[str], object]] = {
-    "manners": _manners,
-    "references": _flag,
-    "numeric_ids": _flag,
-    "max_body": _bytes,
-    "batchsize": _count,
-    "maxconcurrency": _count,
-    "batch_delay": _seconds,
-    "retry_delay": _seconds,
-    "availability_delay": _checks,
-    "result_urls": _url_style,
-    "ignore_config": _flag,
-    "pseudonymizer_max_body": _bytes,
-    "public_url": _url,
-    "bad_lines": _bad_lines,
-    "validation_serial": _flag,
-    "validation_max_body": _bytes,
-    "flattening_errors_500": _flag,
-    "flattening_exact_accept": _flag,
-    "flattening_null_columns": _flag,
-    "flattening_max_body": _bytes,
+SETTINGS: dict[str, tuple[str, str, Callable[[str], object]]] = {
+    "manners": ("fhir", "manners", _manners),
+    "references": ("fhir", "references", _flag),
+    "numeric_ids": ("fhir", "numeric_ids", _flag),
+    "max_body": ("fhir", "max_body", _bytes),
+    "batchsize": ("extraction", "batchsize", _count),
+    "maxconcurrency": ("extraction", "maxconcurrency", _count),
+    "batch_delay": ("extraction", "batch_delay", _seconds),
+    "retry_delay": ("extraction", "retry_delay", _seconds),
+    "availability_delay": ("extraction", "availability_delay", _checks),
+    "result_urls": ("extraction", "result_urls", _one_of(UrlStyle)),
+    "public_url": ("extraction", "public_url", _url),
+    "bad_lines": ("extraction", "bad_lines", _one_of(BadLines)),
+    "ignore_config": ("pseudonymizer", "ignore_config", _flag),
+    "pseudonymizer_max_body": ("pseudonymizer", "max_body", _bytes),
+    "validation_serial": ("validation", "serial", _flag),
+    "validation_max_body": ("validation", "max_body", _bytes),
+    "flattening_errors_500": ("flattening", "errors_500", _flag),
+    "flattening_exact_accept": ("flattening", "exact_accept", _flag),
+    "flattening_null_columns": ("flattening", "null_columns", _flag),
+    "flattening_max_body": ("flattening", "max_body", _bytes),
 }
-"""What ``--set`` takes, and how each value is read."""
+"""What ``--set`` takes: whose option it is, its name there, and how the value is read."""

@@ -19,6 +19,7 @@ import yaml
 from deployments.sandbox.child import arguments, start_child
 from deployments.sandbox.common.serve import GRACE, SandboxStartError
 from deployments.sandbox.data import DATA
+from deployments.sandbox.fhir.app import FhirOptions
 from deployments.sandbox.host import SERVICES
 from deployments.sandbox.options import PASSWORD, TOKEN, USERNAME, OptionError, SandboxOptions, read_settings
 from tests.conftest import free_ports, wait_until
@@ -258,11 +259,6 @@ def test_the_command_line_of_a_child_stands_for_its_options(tmp_path: Path) -> N
 
 def test_settings_are_read_or_named() -> None:
     settings = read_settings({"manners": "blaze", "references": "off", "numeric_ids": "true", "max_body": "10"})
-    assert (settings.manners, settings.references, settings.numeric_ids, settings.max_body) == (
-        "blaze",
-        False,
-        True,
-        10,
-    )
+    assert settings.fhir == FhirOptions(manners="blaze", references=False, numeric_ids=True, max_body=10)
     with pytest.raises(OptionError, match="numeric_ids"):
         read_settings({"numeric": "1"})

@@ -74,7 +74,6 @@ def test_settings_of_the_extraction_server_are_checked(name: str, text: str) -> 
         read_settings({name: text})
 
 
-def test_settings_reach_the_extraction_server(tmp_path: Path) -> None:
-    settings = read_settings({"public_url": "https://h.example/torch/", "bad_lines": "skip"})
-    options = settings.extraction(tmp_path, tmp_path)
+def test_settings_reach_the_extraction_server() -> None:
+    options = read_settings({"public_url": "https://h.example/torch/", "bad_lines": "skip"}).extraction
     assert (options.public_url, str(options.bad_lines)) == ("https://h.example/torch", "skip")

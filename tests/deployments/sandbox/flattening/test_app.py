@@ -255,7 +255,7 @@ def test_requests_at_the_same_time_get_their_own_rows(quirky: Client) -> None:
 
 
 def test_settings_reach_its_options() -> None:
-    assert read_settings({}).flattening() == FlatteningOptions()
+    assert read_settings({}).flattening == FlatteningOptions()
     asked = {
         "flattening_errors_500": "false",
         "flattening_exact_accept": "off",
@@ -263,6 +263,6 @@ def test_settings_reach_its_options() -> None:
         "flattening_max_body": "1000",
     }
     expected = FlatteningOptions(errors_500=False, exact_accept=False, null_columns=True, max_body=1000)
-    assert read_settings(asked).flattening() == expected
+    assert read_settings(asked).flattening == expected
     with pytest.raises(OptionError):
         read_settings({"flattening_max_body": "0"})

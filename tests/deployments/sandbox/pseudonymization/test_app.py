@@ -134,8 +134,8 @@ def test_a_compressed_body_is_415(service: Client) -> None:
 
 def test_the_settings_of_the_sandbox() -> None:
     given = read_settings({"ignore_config": "true", "pseudonymizer_max_body": "5"})
-    assert given.pseudonymizer() == PseudonymizationOptions(ignore_config=True, max_body=5)
-    assert read_settings({}).pseudonymizer() == PseudonymizationOptions()
+    assert given.pseudonymizer == PseudonymizationOptions(ignore_config=True, max_body=5)
+    assert read_settings({}).pseudonymizer == PseudonymizationOptions()
 
 
 def test_the_body_limit_is_thirty_million_bytes() -> None:
