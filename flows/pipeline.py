@@ -32,7 +32,6 @@ from flows.job.released import waits_again
 from flows.job.sources import Source, Sources
 from flows.job.watch import CANCEL, cancel_asked, end_now
 from flows.reports import pages, presenter
-from flows.reports.summary import reconciliation
 from flows.signals import signals
 from tasks import CATALOGUE, Step
 from tasks.shared.defects import translate_defect
@@ -143,9 +142,8 @@ def guarded(job: Job, *, deployed: bool) -> Outcome:
 
 def show(job: Job, state: pages.PageState) -> None:
     """Publish the job's page with the ``state`` it is about to have. What cannot be written fails no run."""
-    compared = reconciliation(job.steps[position] for position in sorted(job.steps))
     try:
-        pages.job_page(job.api, job.id, job.writer.read(), compared, state=state)
+        pages.job_page(job.artifacts, job.record(), state=state)
     except SluiceError as error:
         logger.warning("the page of the job is not written: %s", error.message)
 
@@ -155,6 +153,7 @@ def run(job: Job, *, deployed: bool) -> Outcome:
     job.prepare()
     if deployed and all(step.state == "pending" for step in job.steps.values()):
         job.api.rename(job.id, job_name(job.loaded))
+        job.writer.read()
         findings = preflight(job.loaded, job.inputs)
         if findings:
             for finding in findings:
@@ -218,7 +217,7 @@ def failed(job: Job, position: int, error: SluiceError) -> Outcome:
     """Record that a step failed; the state in which the run ends."""
     name = job.step_names[position - 1]
     job.failed(position, error)
-    pages.failure_table(job.api, job.id, position, name, error)
+    pages.failure_table(job.artifacts, job.id, position, name, error)
     show(job, "failed")
     return Failed(message=f"{name}: {error.render()}")
 

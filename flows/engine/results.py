@@ -54,6 +54,21 @@ def read_result(path: Path) -> bytes | None:
     Raises:
         DamagedResultError: it is no regular file of this user's directory, or something else than a step's result.
     """
+    found = _checked(path)
+    if found is None:
+        return None
+    metadata = {"serializer": _SERIALIZER | {"object_decoder": None}, "storage_key": str(path)}
+    return msgspec.json.encode({"metadata": metadata, "result": found[0]})
+
+
+def read_report(path: Path) -> StepReport | None:
+    """What a finished step reported; ``None`` when there is no file. Raises as ``read_result``."""
+    found = _checked(path)
+    return found[1] if found is not None else None
+
+
+def _checked(path: Path) -> tuple[str, StepReport] | None:
+    """The text of a result and the report in it."""
     try:
         content = read_private(path, most=LARGEST)
     except NotPrivateError as problem:
@@ -62,18 +77,17 @@ def read_result(path: Path) -> bytes | None:
         return None
     try:
         record = msgspec.json.decode(content, type=_Record)
+        report = StepReport.model_validate_json(record.result, strict=True)
         result = msgspec.json.decode(record.result)
-        counted = StepReport.model_validate_json(record.result, strict=True)
     except (msgspec.MsgspecError, ValidationError, UnicodeDecodeError, RecursionError):
         raise DamagedResultError("it is not the JSON that a step leaves") from None
     if record.metadata.serializer != _SERIALIZER or _lives(result):
         raise DamagedResultError("it is to be read as something else than JSON")
     if PurePath(record.metadata.storage_key).parts[-3:] != path.parts[-3:]:
         raise DamagedResultError("it is the result of another step or job")
-    if counted.output is not None and not _inside(counted.output):
+    if report.output is not None and not _inside(report.output):
         raise DamagedResultError("it names an output outside of the job")
-    metadata = {"serializer": _SERIALIZER | {"object_decoder": None}, "storage_key": str(path)}
-    return msgspec.json.encode({"metadata": metadata, "result": record.result})
+    return record.result, report
 
 
 def write_result(path: Path, content: bytes) -> None:

@@ -12,10 +12,11 @@ import click
 from config import PipelineConfig
 from flows.commands.status import where_to_look
 from flows.engine.api import PrefectApi
-from flows.job import afterwards
+from flows.engine.artifacts import Artifacts
 from flows.job.destinations import destinations
 from flows.job.directory import JobDirectory
-from flows.job.record import JobRecord, JobState, RecordWriter, now
+from flows.job.inputs import JobInputs
+from flows.job.record import JobRecord, JobState, RecordWriter, Run, now
 from flows.job.seen import reader, to_be_read
 from flows.job.session import Session
 from flows.output import one_line, say
@@ -48,9 +49,7 @@ def settle(session: Session, job_id: str) -> JobRecord:
     writer = RecordWriter(session.api, job_id)
     if record.state is JobState.CANCELLED and session.state_type(job_id) == "CANCELLING":
         session.api.set_state(job_id, "CANCELLED", message="cancelled in the Prefect UI", force=True)
-        directory = JobDirectory.of(session.jobs_dir, job_id).path
-        afterwards.cancelled(directory, job_id)
-        _show_cancelled(session, job_id, directory)
+        end_parked(session, job_id)
     if record.state is not JobState.WAITING or waiting is None:
         return record
     decision = record.approvals.get(waiting.position)
@@ -150,21 +149,45 @@ def end_rejected(session: Session, job_id: str, decision: Approval) -> None:
     """End a job as cancelled after a no."""
     RecordWriter(session.api, job_id).set(error=rejected(decision))
     session.api.set_state(job_id, "CANCELLED", message=rejected(decision).message, force=True)
-    directory = JobDirectory.of(session.jobs_dir, job_id).path
-    afterwards.cancelled(directory, job_id, rejected(decision))
-    _show_cancelled(session, job_id, directory)
+    end_parked(session, job_id, rejected(decision))
 
 
-def _show_cancelled(session: Session, job_id: str, directory: Path) -> None:
-    """Let the job's page say so too. What cannot be written changes nothing: the record is what counts."""
+def end_parked(session: Session, job_id: str, rejection: Problem | None = None) -> None:
+    """Tell that a job which nobody runs is cancelled: by a person's ``rejection``, else in the Prefect UI.
+
+    In its log, summary and page like every other end, as a part of the run that parked it. The caller holds the job's
+    lock. What cannot be written changes nothing: the record is what counts.
+    """
     from flows.reports import pages, summary
 
-    known = summary.read(directory)
     try:
-        record = RecordWriter(session.api, job_id).read()
-        pages.job_page(session.api, job_id, record, known.reconciliation if known else (), state="cancelled")
+        record = session.job(job_id)
+        directory = JobDirectory.of(session.jobs_dir, job_id)
+        if record.run is not None:
+            ended = _told_as_cancelled(directory.path, record, record.run, rejection)
+            steps = [directory.whole(step) for step in record.steps]
+            inputs = JobInputs.of(record.parameters)
+            document = summary.summary_of(job_id, record.run, "cancelled", steps, inputs, ended=ended, error=rejection)
+            summary.write(directory.path, document)
+        pages.job_page(Artifacts(session.api, job_id), record, state="cancelled")
     except SluiceError as error:
-        logger.warning("the page of the job is not written: %s", error.message)
+        logger.warning("the end of job %s is not told: %s", job_id, error.message)
+
+
+def _told_as_cancelled(directory: Path, record: JobRecord, run: Run, rejection: Problem | None) -> str:
+    from flows.reports.event_file import EventLog
+    from flows.reports.events import Wait
+    from flows.reports.journal import Journal
+    from flows.reports.trace import Trace
+
+    at = record.waiting.position if record.waiting else 0
+    step = (record.step_names[at - 1], at) if at else None
+    with EventLog(directory) as log:
+        journal = Journal(record.id, log, Trace(), run, step=step)
+        if rejection is None:
+            return journal.ends("cancelled", reason="cancel")
+        journal.tell(Wait(state="decided", approved=False))
+        return journal.ends("cancelled", error=rejection.reference)
 
 
 def rejected(approval: Approval) -> Problem:

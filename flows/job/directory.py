@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
 
-from flows.engine.results import DamagedResultError, read_result
+from flows.engine.results import DamagedResultError, read_report, read_result
 from tasks import CATALOGUE
 from tasks.shared.errors import InputError, StorageError, shown
 from tasks.shared.log import logger
@@ -71,6 +71,16 @@ class JobDirectory:
         except DamagedResultError as problem:
             logger.warning("the stored result of step %d %s is damaged: %s; it is done again", position, name, problem)
             return False
+
+    def whole(self, step: StepReport) -> StepReport:
+        """A step of the record with what only its result file says: warnings and details."""
+        try:
+            kept = read_report(self.path.parent / self.result_key(step.position, step.name))
+        except DamagedResultError:
+            kept = None
+        if step.state != "completed" or kept is None:
+            return step
+        return step.model_copy(update={"warnings": kept.warnings, "details": kept.details})
 
     def adopt_crtdl(self, source: Path) -> Path:
         """Keep a byte-for-byte copy of the CRTDL, so that every later step uses one (document 1, procedure 1)."""

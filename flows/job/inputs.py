@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -55,6 +55,11 @@ class JobInputs(BaseModel):
         if self.anonymization_config is not None:
             overrides.append(f"services.pseudonymizer.anonymization_config={json.dumps(self.anonymization_config)}")
         return load_config(Path(self.config), overrides=overrides)
+
+    @classmethod
+    def of(cls, parameters: Mapping[str, Any]) -> JobInputs:
+        """Of the parameters of a flow run; what is not given there is ``None``."""
+        return cls(**{name: value for name, value in parameters.items() if value is not None})
 
     def parameters(self) -> dict[str, Any]:
         """As flow-run parameters."""

@@ -15,17 +15,18 @@ from typing import Any
 from config import ConfigError, LoadedConfig, PipelineConfig
 from config.enrichments import enrichment_rules
 from flows.engine.api import Label, PrefectApi
+from flows.engine.artifacts import Artifacts
 from flows.job.directory import JobDirectory
 from flows.job.inputs import JobInputs
 from flows.job.lock import JobLock
-from flows.job.record import JobRecord, RecordedHandle, RecordWriter, now
+from flows.job.record import JobRecord, RecordedHandle, RecordWriter, Run, now
 from flows.job.seen import Sight, no_longer
 from flows.job.sources import Source, Sources
 from flows.job.watch import CANCEL, Watcher
 from flows.reports import pages, summary
 from flows.reports.events import Gate, JobEnd, StepEnd, Wait
 from flows.reports.events import Step as StepEvent
-from flows.reports.journal import AnnouncedHandle, Journal
+from flows.reports.journal import AnnouncedHandle, Journal, timestamp, utc_now
 from flows.reports.presenter import Presenter
 from tasks import Step
 from tasks.extractor import preprocess
@@ -62,6 +63,10 @@ class Job:
     there: Inventory = field(default_factory=lambda: Inventory(()))
     again: tuple[str, ...] = ()
     until: int | None = None
+    artifacts: Artifacts = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.artifacts = Artifacts(self.api, self.id)
 
     @property
     def config(self) -> PipelineConfig:
@@ -100,7 +105,9 @@ class Job:
             if finish_reset(record, directory, writer):
                 record = writer.read()
             names = tuple(str(name) for name in config.pipeline.enabled_steps)
-            journal = stack.enter_context(Journal.opened(directory.path, job_id, names))
+            run = next_run(record)
+            writer.set(run=run)
+            journal = stack.enter_context(Journal.opened(directory.path, job_id, names, run))
             refuse_changed_steps(record, names)
             job = cls(
                 id=job_id,
@@ -185,6 +192,11 @@ class Job:
             stop=self.stop,
         )
 
+    def record(self) -> JobRecord:
+        """The record as this process knows it, with all that it knows of the steps."""
+        steps = tuple(self.steps[position] for position in sorted(self.steps))
+        return self.writer.known().model_copy(update={"steps": steps})
+
     def written(self, position: int, *, tables: bool) -> Source:
         """The data that a finished step wrote, as the next one reads it."""
         step = self.steps[position]
@@ -215,7 +227,7 @@ class Job:
             logger.info("step %d %s begins", position, context.name)
             self.journal.tell(StepEvent(state="running"))
         self.presenter.step_started(position, context.name)
-        watcher = Watcher(self.writer, self.stop, self.presenter.progress)
+        watcher = Watcher(self.writer, self.artifacts, self.stop, self.presenter.progress)
         with watcher.watching(context.name, position, context.progress):
             yield
 
@@ -242,7 +254,7 @@ class Job:
             # Before the record: once that says complete, no later run tells it.
             self.journal.completed(step, mode=str(self.config.services.send.send_as))
             self.writer.step(step, progress=None)
-            pages.step_table(self.api, self.id, step)
+            pages.step_table(self.artifacts, self.id, step)
             logger.info("step %d %s is complete: %s", position, name, step.summary())
             for warning in step.warnings:
                 logger.warning("step %d %s: %s", position, name, warning)
@@ -383,19 +395,8 @@ class Job:
         """Tell how this run ends, and leave the summary. What cannot be written fails no run."""
         ended = self.journal.ends(state, error=error.reference if error else None, reason=reason)
         steps = [self.steps[position] for position in sorted(self.steps)]
-        document = summary.Summary(
-            id=self.id,
-            state=state,
-            run=self.journal.run,
-            created=self.journal.created,
-            started=self.journal.began,
-            ended=ended,
-            steps=[summary.of_step(step) for step in steps],
-            reconciliation=summary.reconciliation(steps),
-            waiting=summary.where(waiting),
-            error=summary.problem(error),
-            inputs=summary.inputs_of(self.inputs),
-            versions=summary.versions(),
+        document = summary.summary_of(
+            self.id, self.journal.run, state, steps, self.inputs, ended=ended, waiting=waiting, error=error
         )
         summary.write(self.directory.path, document)
 
@@ -416,6 +417,15 @@ def known_step(step: StepReport, directory: JobDirectory) -> StepReport:
     if step.state == "completed" and not directory.has_result(step.position, step.name):
         return StepReport(position=step.position, name=step.name, directory=step.directory)
     return step
+
+
+def next_run(record: JobRecord) -> Run:
+    """The run of a job that begins now. A version before kept no count."""
+    began = timestamp(utc_now())
+    if record.run is not None:
+        return Run(number=record.run.number + 1, created=record.run.created, began=max(began, record.run.began))
+    known = any(step.state != "pending" for step in record.steps)
+    return Run(number=2 if known else 1, created=began, began=began)
 
 
 def finish_reset(record: JobRecord, directory: JobDirectory, writer: RecordWriter) -> bool:

@@ -10,16 +10,17 @@ and scripts continue what is interrupted.
 
 from __future__ import annotations
 
+import threading
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from flows.engine.api import Json, Label, PrefectApi
 from flows.job.lock import is_held, last_taken
-from tasks.shared.report import Approval, Problem, StepReport, Waiting
+from tasks.shared.report import Approval, Kept, Problem, StepReport, Waiting
 from tasks.shared.step import Handle, HandleStore
 
 TAKEN_UP = timedelta(minutes=10)
@@ -43,15 +44,11 @@ class JobState(StrEnum):
     CANCELLED = "cancelled"
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-
 APPROVAL_KEYS = ("approved", "by", "when", "comment", "where")
 """What ``pipeline status --json`` shows of a decision, with its position (``4-product.md`` §2)."""
 
 
-class ProgressRecord(_Frozen):
+class ProgressRecord(Kept):
     """Progress of the running step; ``fraction`` is 0…1."""
 
     fraction: float | None = None
@@ -59,14 +56,22 @@ class ProgressRecord(_Frozen):
     message: str | None = None
 
 
-class Extraction(_Frozen):
+class Run(Kept):
+    """The last run of the job, counted from 1; when the job and this run of it began (UTC, milliseconds)."""
+
+    number: int
+    created: str
+    began: str
+
+
+class Extraction(Kept):
     """The handle of the extraction job (document 1, "Job data")."""
 
     status_url: str | None = None
     job_id: str | None = None
 
 
-class JobRecord(_Frozen):
+class JobRecord(Kept):
     """A job as its record tells it."""
 
     id: str
@@ -87,6 +92,7 @@ class JobRecord(_Frozen):
     error: Problem | None = None
     progress: ProgressRecord | None = None
     extraction: Extraction = Extraction()
+    run: Run | None = None
     stopped_by: str | None = None
     until: int | None = None
     reset: int | None = None
@@ -144,6 +150,7 @@ class JobRecord(_Frozen):
                 status_url=labels.get("job.extraction.status_url") or None,
                 job_id=labels.get("job.extraction.job_id") or None,
             ),
+            run=_parse(Run, labels.get("job.run")),
             stopped_by=labels.get("job.stopped_by") or None,
             until=labels.get("job.until") or None,
             reset=labels.get("job.reset") or None,
@@ -296,6 +303,8 @@ class RecordWriter:
     def __init__(self, api: PrefectApi, job_id: str) -> None:
         self.api = api
         self.job_id = job_id
+        self._run: Json | None = None
+        self._lock = threading.Lock()
 
     def read(self) -> JobRecord:
         """The record as it is now.
@@ -306,14 +315,20 @@ class RecordWriter:
         run = self.api.read_run(self.job_id)
         if run is None:
             raise LookupError(self.job_id)
+        self._run = run
         return JobRecord.of(run)
+
+    def known(self) -> JobRecord:
+        """The record as it was read last, with what was written since: by the one process that runs the job."""
+        return JobRecord.of(self._run) if self._run is not None else self.read()
 
     def set(self, **labels: Label | BaseModel | None) -> None:
         """Set labels ``job.<name>``; ``__`` in a name stands for a dot; ``None`` clears."""
-        self.api.set_labels(
-            self.job_id,
-            {f"job.{name.replace('__', '.')}": _label(value) for name, value in labels.items()},
-        )
+        written = {f"job.{name.replace('__', '.')}": _label(value) for name, value in labels.items()}
+        self.api.set_labels(self.job_id, written)
+        with self._lock:
+            if self._run is not None:
+                self._run = self._run | {"labels": (self._run.get("labels") or {}) | written}
 
     def step(self, step: StepReport, **also: Label | BaseModel | None) -> None:
         """Record a step's state and counts, together with other labels."""

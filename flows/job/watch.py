@@ -11,6 +11,7 @@ from typing import Any
 
 from flows.engine.api import PrefectApi
 from flows.engine.api_address import ApiAddress
+from flows.engine.artifacts import Artifacts, step_key
 from flows.job.record import ProgressRecord, RecordWriter
 from flows.reports.markdown import literal
 from flows.signals import exit_code_of
@@ -36,8 +37,11 @@ CANCEL = "cancel"
 class Watcher:
     """A thread beside a step. Best effort: what it cannot write now it writes the next time."""
 
-    def __init__(self, writer: RecordWriter, stop: Stop, show: Callable[[str, Snapshot], None]) -> None:
+    def __init__(
+        self, writer: RecordWriter, artifacts: Artifacts, stop: Stop, show: Callable[[str, Snapshot], None]
+    ) -> None:
         self._writer = writer
+        self._artifacts = artifacts
         self._stop = stop
         self._show = show
         self._end = threading.Event()
@@ -55,16 +59,15 @@ class Watcher:
             thread.join(timeout=5)
 
     def _watch(self, step: str, position: int, progress: Progress) -> None:
-        artifact: str | None = None
         try:
-            artifact = self._until_the_end(step, position, progress)
-            if artifact is not None:
-                self._record(step, position, progress.snapshot(), artifact, over=True)
+            if self._until_the_end(step, position, progress):
+                self._record(step, position, progress.snapshot(), over=True)
         except SluiceError as error:
             logger.warning("the last progress of %s is not recorded: %s", step, error.message)
 
-    def _until_the_end(self, step: str, position: int, progress: Progress) -> str | None:
-        artifact: str | None = None
+    def _until_the_end(self, step: str, position: int, progress: Progress) -> bool:
+        """Whether progress was recorded."""
+        recorded = False
         next_record = time.monotonic() + RECORD_EVERY
         next_look = time.monotonic() + LOOK_EVERY
         complained = False
@@ -75,7 +78,8 @@ class Watcher:
             try:
                 if now >= next_record:
                     next_record = now + RECORD_EVERY
-                    artifact = self._record(step, position, snapshot, artifact)
+                    self._record(step, position, snapshot)
+                    recorded = True
                 if now >= next_look:
                     next_look = now + LOOK_EVERY
                     self._look_for_cancel()
@@ -83,7 +87,7 @@ class Watcher:
                 if not complained:
                     complained = True
                     logger.warning("progress is not recorded at the moment: %s", error.message)
-        return artifact
+        return recorded
 
     def _present(self, step: str, snapshot: Snapshot) -> None:
         try:
@@ -93,22 +97,15 @@ class Watcher:
             self._show = _nobody
             logger.warning("progress is not shown any more: %s", type(error).__name__)
 
-    def _record(self, step: str, position: int, snapshot: Snapshot, artifact: str | None, *, over: bool = False) -> str:
+    def _record(self, step: str, position: int, snapshot: Snapshot, *, over: bool = False) -> None:
         text = describe(snapshot, over=over)
         self._writer.set(
             progress=ProgressRecord(fraction=snapshot.fraction, eta_seconds=snapshot.eta_seconds, message=text)
         )
-        api, job_id = self._writer.api, self._writer.job_id
         # What is read is not yet done: the last answers of a service are still to come.
         percent = min(round(100 * (snapshot.fraction or 0.0), 1), 100.0 if over else 99.0)
-        text = literal(f"{step}: {text}")
-        if artifact is None:
-            key = artifact_key("progress", position, step, job_id)
-            artifact = next((one["id"] for one in api.artifacts(job_id) if one.get("key") == key), None)
-        if artifact is None:
-            return api.create_artifact(job_id, key=key, kind="progress", data=percent, description=text)
-        api.update_artifact(artifact, data=percent, description=text)
-        return artifact
+        key = step_key("progress", position, step, self._writer.job_id)
+        self._artifacts.publish(key, "progress", percent, literal(f"{step}: {text}"))
 
     def _look_for_cancel(self) -> None:
         if cancel_asked(self._writer.api, self._writer.job_id):
@@ -123,11 +120,6 @@ def cancel_asked(api: PrefectApi, job_id: str) -> bool:
 
 def _nobody(_step: str, _snapshot: Snapshot) -> None:
     """Show nothing."""
-
-
-def artifact_key(kind: str, position: int, name: str, job_id: str) -> str:
-    """The key of an artifact of a step, which is its title in the UI: what it is first, of which job last."""
-    return f"{kind}-{position}-{name}-{job_id[:8]}".replace("_", "-")
 
 
 def describe(snapshot: Snapshot, *, over: bool = False) -> str:

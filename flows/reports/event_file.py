@@ -26,8 +26,6 @@ _BLOCK = 1 << 16
 class EventLog:
     """The log of one job, open for appending; thread-safe. One process has it at a time: the one with the job's lock.
 
-    ``first`` and ``last`` are its entries at opening, ``None`` in a new one.
-
     Raises:
         StorageError: it cannot be opened.
     """
@@ -41,8 +39,6 @@ class EventLog:
             self._handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
             self._size = _whole(self._handle)
             os.ftruncate(self._handle, self._size)
-            self.first = Entry.of(os.pread(self._handle, _BLOCK, 0).partition(b"\n")[0])
-            self.last = self._last()
         except OSError as error:
             self.close()
             raise storage_error(error, self._path) from None
@@ -89,11 +85,6 @@ class EventLog:
             os.ftruncate(self._handle, self._size)
             raise
         self._size += len(line)
-
-    def _last(self) -> Entry | None:
-        """The last line that can be read, among those near the end."""
-        tail = os.pread(self._handle, _BLOCK, max(0, self._size - _BLOCK))
-        return next((entry for line in reversed(tail.splitlines()) if (entry := Entry.of(line))), None)
 
 
 def _whole(handle: int) -> int:

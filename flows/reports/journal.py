@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from config import ConfigError
+from flows.job.record import Run
 from flows.reports.event_file import EventLog
 from flows.reports.events import Entry, Export, Head, Job, JobEnd, KickOff, Step
 from flows.reports.trace import Trace
@@ -39,37 +40,40 @@ def timestamp(moment: datetime) -> str:
 class Journal:
     """Takes the events of one run, in any thread, and says which run and which step they belong to.
 
-    ``run`` counts from 1; ``created`` and ``began`` are when the job and this run of it began. With ``goes_on`` what is
-    told belongs to the run and the step that the log ends with.
+    ``run`` is the one of the record; ``step`` the name and position at which it goes on, of a job that was parked.
     """
 
     def __init__(
-        self, job: str, log: EventLog, trace: Trace, *, clock: Callable[[], datetime] = utc_now, goes_on: bool = False
+        self,
+        job: str,
+        log: EventLog,
+        trace: Trace,
+        run: Run,
+        *,
+        step: tuple[str, int] | None = None,
+        clock: Callable[[], datetime] = utc_now,
     ) -> None:
+        self.run = run
         self._job = job
         self._log = log
         self._trace = trace
         self._clock = clock
         self._lock = threading.Lock()
-        last = log.last.head if log.last else None
-        self._step = (last.step, last.position) if last and goes_on else (None, None)
+        self._step: tuple[str, int] | tuple[None, None] = step or (None, None)
         self._ended = False
-        self._latest = last.time if last and goes_on else ""
-        self.run = (last.run if last else 0) + (not goes_on)
-        self.began = self.now()
-        self.created = log.first.head.time if log.first else self.began
+        self._latest = run.began
 
     @classmethod
     @contextmanager
-    def opened(cls, directory: Path, job: str, steps: tuple[str, ...]) -> Iterator[Journal]:
+    def opened(cls, directory: Path, job: str, steps: tuple[str, ...], run: Run) -> Iterator[Journal]:
         """Keep the journal of a run of ``steps`` from here on; when the context is left without an end, it tells one.
 
         Raises:
             StorageError: the log cannot be opened.
         """
         with EventLog(directory) as log:
-            journal = cls(job, log, Trace())
-            journal.begins(steps, first=log.last is None)
+            journal = cls(job, log, Trace(), run)
+            journal.begins(steps)
             retries = _Retries(journal.tell)
             logging.getLogger(RETRIES).addHandler(retries)
             try:
@@ -80,11 +84,12 @@ class Journal:
             finally:
                 logging.getLogger(RETRIES).removeHandler(retries)
 
-    def begins(self, steps: tuple[str, ...], *, first: bool) -> None:
-        """Tell that the run began; in the first one also that there is a job, whose ``created`` is of that event."""
+    def begins(self, steps: tuple[str, ...]) -> None:
+        """Tell that the run began; in the first one also that there is a job."""
+        first = self.run.number == 1
         if first:
-            self._tell(Job(state="created", steps=list(steps)), self.began)
-        self._tell(Job(state="started" if first else "resumed"), self.began)
+            self._tell(Job(state="created", steps=list(steps)), self.run.created)
+        self._tell(Job(state="started" if first else "resumed"), self.run.began)
 
     def tell(self, event: Event) -> None:
         """Take an event: ``tasks.shared.events.Collector``."""
@@ -93,7 +98,7 @@ class Journal:
     def _tell(self, event: Event, time: str | None = None) -> str:
         with self._lock:  # the order of the lines is that of their times
             name, position = self._step
-            head = Head(time=time or self.now(), job=self._job, run=self.run, step=name, position=position)
+            head = Head(time=time or self.now(), job=self._job, run=self.run.number, step=name, position=position)
             entry = Entry(head, event)
             self._log.append(entry)
             self._trace.tell(entry)

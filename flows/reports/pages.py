@@ -10,11 +10,10 @@ import json
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from flows.engine.api import PrefectApi
+from flows.engine.artifacts import Artifacts, step_key
 from flows.job.record import JobRecord
-from flows.job.watch import artifact_key
 from flows.reports.markdown import code, literal, table
-from flows.reports.summary import Compared
+from flows.reports.summary import Compared, reconciliation
 from tasks.shared.errors import SluiceError
 from tasks.shared.report import Corrections, StepReport, Waiting
 from tasks.shared.units import human_bytes
@@ -26,26 +25,26 @@ TIMES = ("#", "step", "time", "rate", "requests", "retries", "p50", "p95")
 PageState = Literal["running", "waiting", "completed", "failed", "stopped", "cancelled"]
 
 
-def step_table(api: PrefectApi, job_id: str, step: StepReport) -> None:
+def step_table(artifacts: Artifacts, job_id: str, step: StepReport) -> None:
     """Publish the table of one finished step, and those among its details."""
     # Position and name are in the title.
     facts = [_fact(title, value) for title, value in step.cells().items() if value and title not in ("#", "step")]
     tables = {key: value for key, value in step.details.items() if _is_table(value)}
     facts += [fact for key, value in step.details.items() if key not in tables for fact in _facts(key, value)]
     facts += [_fact("warning", text) for text in step.warnings]
-    key, title = artifact_key("step", step.position, step.name, job_id), f"Step {step.position}, {step.name}"
-    _publish(api, job_id, key, "table", json.dumps(facts), title)
+    key, title = step_key("step", step.position, step.name, job_id), f"Step {step.position}, {step.name}"
+    artifacts.publish(key, "table", json.dumps(facts), title)
     for name, rows in tables.items():
         cells = [{_words(column): literal(_plain(column, value)) for column, value in line.items()} for line in rows]
-        _publish(api, job_id, f"{key}-{name}".replace("_", "-"), "table", json.dumps(cells), f"{title}: {_words(name)}")
+        artifacts.publish(f"{key}-{name}".replace("_", "-"), "table", json.dumps(cells), f"{title}: {_words(name)}")
 
 
-def failure_table(api: PrefectApi, job_id: str, position: int, name: str, error: SluiceError) -> None:
+def failure_table(artifacts: Artifacts, job_id: str, position: int, name: str, error: SluiceError) -> None:
     """Publish what a failed step counted, where its error says so."""
     facts = [fact for key, value in error.details.items() for fact in _facts(key, value)]
     if facts:
-        key = artifact_key("step", position, name, job_id)
-        _publish(api, job_id, key, "table", json.dumps(facts), f"Step {position}, {name}: failed")
+        key = step_key("step", position, name, job_id)
+        artifacts.publish(key, "table", json.dumps(facts), f"Step {position}, {name}: failed")
 
 
 def _is_table(value: Any) -> bool:
@@ -87,13 +86,10 @@ def _plain(key: str, value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def job_page(
-    api: PrefectApi, job_id: str, record: JobRecord, compared: Sequence[Compared], *, state: PageState
-) -> None:
+def job_page(artifacts: Artifacts, record: JobRecord, *, state: PageState) -> None:
     """Publish the job's page: what happened to every step, what it waits for, what went wrong.
 
-    ``compared`` are the comparisons of lines between steps that were made so far; ``state`` is the one the run is about
-    to have, which the record does not show yet.
+    ``state`` is the one the run is about to have, which the record does not show yet.
     """
     rows = [step.cells() for step in record.steps]
     lines = [f"# {literal(record.name)}", "", f"The job is **{state}**.", ""]
@@ -108,15 +104,15 @@ def job_page(
     if timed := [[cells[name] for name in TIMES] for cells in rows if cells["time"]]:
         lines += ["## Times and requests", "", table(TIMES, timed), ""]
         lines += ["p50 and p95: the time that half and 95 % of the requests did not exceed.", ""]
-    if compared:
+    if compared := reconciliation(record.steps):
         lines += ["## Reconciliation", "", _reconciliation(compared), ""]
     lines += ["## Decisions", ""] if record.approvals else []
     for position, approval in sorted(record.approvals.items()):
         lines += [f"Step {position} (wait) was {approval.told(literal)}", ""]
-    lines += ["## Files", "", f"- job {code(job_id)}"]
+    lines += ["## Files", "", f"- job {code(record.id)}"]
     files = (("configuration", record.config), ("CRTDL", record.crtdl), ("directory", record.directory))
     lines += [f"- {what} {code(path)}" for what, path in files if path]
-    _publish(api, job_id, f"job-{job_id}", "markdown", "\n".join(lines) + "\n", f"The page of the job: {state}")
+    artifacts.publish(f"job-{record.id}", "markdown", "\n".join(lines) + "\n", f"The page of the job: {state}")
 
 
 def _reconciliation(compared: Sequence[Compared]) -> str:
@@ -164,11 +160,3 @@ def _change(waiting: Waiting) -> str:
         f"put corrected {kind} where the next step reads them instead, into {place}, and resume: the job waits once "
         "more, and lists them here; a file that is changed where it lies cannot be released"
     )
-
-
-def _publish(api: PrefectApi, job_id: str, key: str, kind: str, data: str, description: str) -> None:
-    for artifact in api.artifacts(job_id):
-        if artifact.get("key") == key:
-            api.update_artifact(artifact["id"], data=data, description=description)
-            return
-    api.create_artifact(job_id, key=key, kind=kind, data=data, description=description)

@@ -9,54 +9,24 @@ from __future__ import annotations
 import functools
 import json
 import platform
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
-
 from flows.job.inputs import JobInputs
+from flows.job.record import Run
 from flows.reports.events import JobEnd
 from tasks.shared.errors import StorageError
 from tasks.shared.files.part_file import PartFile
 from tasks.shared.http.answer import place
 from tasks.shared.log import logger
-from tasks.shared.report import Problem, StepReport, Waiting
+from tasks.shared.report import Kept, Problem, StepReport, Waiting
 
 NAME: Final = "summary.json"
 
 
-class Statistics(msgspec.Struct, frozen=True, kw_only=True):
-    """Requests of a step: how many, how many again, the time that half and 95 % of them did not exceed."""
-
-    seconds: float | None
-    requests: int | None
-    retries: int | None
-    p50: float | None
-    p95: float | None
-
-
-class StepSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """One step; counts are those of ``pipeline status``. ``details`` are facts of the step's own."""
-
-    position: int
-    name: str
-    state: str
-    files: int | None
-    resources_in: int | None
-    resources_out: int | None
-    lines_in: int | None
-    lines_out: int | None
-    bytes_in: int | None
-    bytes_out: int | None
-    output: str | None
-    statistics: Statistics
-    warnings: list[str]
-    details: dict[str, Any]
-
-
-class Compared(msgspec.Struct, frozen=True, kw_only=True):
+class Compared(Kept):
     """Lines that the step before says it wrote, and that this step read (``4-product.md`` §5, "Reconciliation")."""
 
     position: int
@@ -66,24 +36,7 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
     agrees: bool
 
 
-class Where(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a job waits: the position of the step, and the directory for corrected files."""
-
-    position: int
-    directory: str
-
-
-class Ended(msgspec.Struct, frozen=True, kw_only=True):
-    """The error that ended the run; ``step`` is null when it was none of a step."""
-
-    reference: str
-    message: str
-    hint: str | None
-    transient: bool
-    step: str | None
-
-
-class Inputs(msgspec.Struct, frozen=True, kw_only=True):
+class Inputs(Kept):
     """Names of what the job was started with: of files and directories without their path, of a URL without query."""
 
     config: str
@@ -93,7 +46,7 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True):
     patients: str | None
 
 
-class Versions(msgspec.Struct, frozen=True, kw_only=True):
+class Versions(Kept):
     """What ran."""
 
     sluice: str
@@ -101,7 +54,7 @@ class Versions(msgspec.Struct, frozen=True, kw_only=True):
     prefect: str
 
 
-class Summary(msgspec.Struct, frozen=True, kw_only=True):
+class Summary(Kept):
     """A job at the end of a run, its ``run``-th. ``created`` is of the job, the other moments are the run's."""
 
     id: str
@@ -110,12 +63,42 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     created: str
     started: str
     ended: str
-    steps: list[StepSummary]
-    reconciliation: list[Compared]
-    waiting: Where | None
-    error: Ended | None
+    steps: tuple[StepReport, ...]
+    reconciliation: tuple[Compared, ...]
+    waiting: Waiting | None
+    error: Problem | None
     inputs: Inputs
     versions: Versions
+
+
+def summary_of(
+    job: str,
+    run: Run,
+    state: JobEnd,
+    steps: Sequence[StepReport],
+    inputs: JobInputs,
+    *,
+    ended: str,
+    waiting: Waiting | None = None,
+    error: Problem | None = None,
+) -> Summary:
+    """The summary of a job whose ``run`` has just ended. Without the context of the error, which may be a person's
+    comment.
+    """
+    return Summary(
+        id=job,
+        state=state,
+        run=run.number,
+        created=run.created,
+        started=run.began,
+        ended=ended,
+        steps=tuple(steps),
+        reconciliation=tuple(reconciliation(steps)),
+        waiting=waiting,
+        error=error.model_copy(update={"context": None}) if error else None,
+        inputs=inputs_of(inputs),
+        versions=versions(),
+    )
 
 
 def reconciliation(steps: Iterable[StepReport]) -> list[Compared]:
@@ -131,33 +114,6 @@ def reconciliation(steps: Iterable[StepReport]) -> list[Compared]:
         for step in steps
         if step.lines_expected is not None and step.lines_in is not None
     ]
-
-
-def of_step(step: StepReport) -> StepSummary:
-    """A step as the summary shows it."""
-    return StepSummary(
-        statistics=Statistics(**step.model_dump(include=set(Statistics.__struct_fields__))),
-        warnings=list(step.warnings),
-        **step.model_dump(include=set(StepSummary.__struct_fields__) - {"statistics", "warnings"}),
-    )
-
-
-def where(waiting: Waiting | None) -> Where | None:
-    """Where the record says the job waits."""
-    return Where(position=waiting.position, directory=waiting.directory) if waiting else None
-
-
-def problem(error: Problem | None) -> Ended | None:
-    """The error of the record, without its context: that may be a person's comment."""
-    if error is None:
-        return None
-    return Ended(
-        reference=error.reference,
-        message=error.message,
-        hint=error.hint,
-        transient=error.transient,
-        step=error.step,
-    )
 
 
 def inputs_of(inputs: JobInputs) -> Inputs:
@@ -197,39 +153,24 @@ def write(directory: Path, summary: Summary) -> None:
     """
     try:
         with PartFile(directory / NAME) as part:
-            part.write(msgspec.json.format(msgspec.json.encode(summary), indent=2) + b"\n")
+            part.write(summary.model_dump_json(indent=2).encode() + b"\n")
             part.commit()
     except StorageError as error:
         logger.warning("%s is not written: %s", NAME, error.message)
 
 
-def read(directory: Path) -> Summary | None:
-    """The summary of a job; ``None`` when there is none that can be read."""
-    try:
-        return msgspec.json.decode((directory / NAME).read_bytes(), type=Summary)
-    except (OSError, msgspec.DecodeError):
-        return None
-
-
-def amend(directory: Path, state: JobEnd, ended: str, error: Problem | None) -> None:
-    """Let the summary say that a job which waited has ended since; one that cannot be read stays as it is."""
-    before = read(directory)
-    if before is not None:
-        write(directory, msgspec.structs.replace(before, state=state, ended=ended, waiting=None, error=problem(error)))
-
-
 @functools.cache
 def schema() -> dict[str, Any]:
     """The JSON Schema (2020-12) of the document, as kept in ``docs/schemas/summary.schema.json``."""
-    (top,), components = msgspec.json.schema_components((Summary,), ref_template="#/$defs/{name}")
-    for component in components.values():
-        component["additionalProperties"] = False
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "A job's summary.json",
-        **top,
-        "$defs": components,
-    }
+    found = Summary.model_json_schema(mode="serialization", ref_template="#/$defs/{model}")
+    for model in (found, *found["$defs"].values()):
+        model.pop("title", None)
+        if model["type"] == "object":
+            model["additionalProperties"] = False
+            for value in model["properties"].values():
+                value.pop("title", None)
+                value.pop("unit", None)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **found, "title": "A job's summary.json"}
 
 
 def schema_text() -> str:

@@ -21,8 +21,10 @@ IN_THE_UI = "Prefect UI or API"
 """Who decided, in records of versions whose form did not ask for a name."""
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore")
+class Kept(BaseModel):
+    """Base of what is kept as JSON and read by other versions, too: a key that is not known is passed over."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", json_schema_serialization_defaults_required=True)
 
 
 def _column(title: str, unit: str = "") -> Any:
@@ -30,7 +32,7 @@ def _column(title: str, unit: str = "") -> Any:
     return Field(None, title=title, json_schema_extra={"unit": unit})
 
 
-class StepReport(_Frozen):
+class StepReport(Kept):
     """One step instance: what it counted, and what became of it. ``None`` where a count does not apply.
 
     ``output`` is the directory with the step's data files, relative to the job directory; ``None`` when the step
@@ -134,7 +136,7 @@ class Corrections(StrEnum):
     NOT_SENT = "not sent"
 
 
-class Approval(_Frozen):
+class Approval(Kept):
     """A person's decision at a ``wait``: kept with who, when and where, as ``pipeline status --json`` shows it.
 
     ``files`` is the digest of what it was made on. Records of earlier versions have ``who`` for ``by``, and do not say
@@ -163,7 +165,7 @@ class Approval(_Frozen):
         return f"{verb} by {shown(self.by) or 'a person'} {place} at {self.when}{comment}"
 
 
-class Waiting(_Frozen):
+class Waiting(Kept):
     """Where a job waits and for what.
 
     ``reads`` is the directory that the next step read if it went on as it was parked, ``files`` what is there, a line
@@ -184,7 +186,7 @@ class Waiting(_Frozen):
     again: tuple[str, ...] = ()
 
 
-class Problem(_Frozen):
+class Problem(Kept):
     """An error that ended a run of a job; ``step`` is ``None`` when it was none of a step."""
 
     reference: str

@@ -7,7 +7,6 @@ import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from flows.reports import summary
@@ -30,7 +29,7 @@ def ended(jobs: Path, state: str, *, hours_ago: float, transient: bool = False) 
     name = f"{state}-{hours_ago}"
     (jobs / name).mkdir(parents=True)
     ended = timestamp(datetime.now(UTC) - timedelta(hours=hours_ago))
-    one = msgspec.structs.replace(document(error=error), id=name, state=state, ended=ended)
+    one = document(error=error).model_copy(update={"id": name, "state": state, "ended": ended})
     summary.write(jobs / name, one)
     return name
 

@@ -33,18 +33,6 @@ def test_events_are_appended_in_order_and_private(tmp_path: Path) -> None:
     assert (tmp_path / NAME).stat().st_mode & 0o777 == 0o600
 
 
-def test_an_opened_log_knows_its_first_and_its_last_entry(tmp_path: Path) -> None:
-    with EventLog(tmp_path) as log:
-        assert (log.first, log.last) == (None, None)
-        log.append(entry(1, "first"))
-        for number in range(2000):  # more than one block of the file
-            log.append(entry(3, f"{number} {'x' * 80}"))
-        log.append(entry(4, "last"))
-    with EventLog(tmp_path) as log:
-        assert log.first == entry(1, "first")
-        assert log.last == entry(4, "last")
-
-
 @pytest.mark.parametrize("torn", [b"{", b'{"time":"2026-03', b"\x00" * 5000, b"x" * 200_000])
 def test_a_torn_last_line_is_passed_over_by_readers_and_removed_by_the_next_run(tmp_path: Path, torn: bytes) -> None:
     with EventLog(tmp_path) as log:
@@ -53,7 +41,6 @@ def test_a_torn_last_line_is_passed_over_by_readers_and_removed_by_the_next_run(
     (tmp_path / NAME).write_bytes(whole + torn)
     assert list(read_events(tmp_path)) == [entry(1)]
     with EventLog(tmp_path) as log:
-        assert log.last == entry(1)
         log.append(entry(2))
     assert (tmp_path / NAME).read_bytes() == whole + entry(2).line()
 
@@ -61,7 +48,6 @@ def test_a_torn_last_line_is_passed_over_by_readers_and_removed_by_the_next_run(
 def test_a_log_of_nothing_but_a_torn_line_begins_anew(tmp_path: Path) -> None:
     (tmp_path / NAME).write_bytes(b"x" * 100_000)
     with EventLog(tmp_path) as log:
-        assert log.last is None
         log.append(entry())
     assert list(read_events(tmp_path)) == [entry()]
 

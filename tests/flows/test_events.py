@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 from jsonschema import Draft202012Validator, ValidationError
+from pydantic import BaseModel
 
 from flows.reports import schemas
 from flows.reports.events import (
@@ -56,21 +57,21 @@ def rows(text: str) -> set[str]:
 
 
 def paths(kind: Any, prefix: str = "") -> set[str]:
-    """The key paths of the leaves of a struct."""
+    """The key paths of the leaves of a model."""
     found: set[str] = set()
-    for one in msgspec.structs.fields(kind):
-        name = f"{prefix}{one.encode_name}"
-        inner = [part for part in (one.type, *getattr(one.type, "__args__", ())) if _is_struct(part)]
+    for key, one in kind.model_fields.items():
+        name = f"{prefix}{key}"
+        inner = [part for part in (one.annotation, *getattr(one.annotation, "__args__", ())) if _is_model(part)]
         if inner:
-            listed = "[]" if str(one.type).startswith("list") else ""
+            listed = "[]" if str(one.annotation).startswith("tuple") else ""
             found |= paths(inner[0], f"{name}{listed}.")
         else:
             found.add(name)
     return found
 
 
-def _is_struct(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+def _is_model(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseModel)
 
 
 def test_there_is_an_example_of_every_kind() -> None:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
+import httpx
 import pytest
 from pydantic import BaseModel
 
 from flows.engine.api import Label, PrefectApi
+from flows.engine.api_address import ApiAddress
 from flows.job.directory import JobDirectory
 from flows.job.inputs import JobInputs
 from flows.job.job import Job as RunningJob
-from flows.job.record import JobRecord, RecordWriter
-from flows.pipeline import decide, stopped
+from flows.job.record import JobRecord, RecordWriter, Run
+from flows.pipeline import decide, show, stopped
 from flows.reports import summary
 from flows.reports.event_file import read_events
 from flows.reports.events import Export, Gate, Job, Step, Wait
@@ -27,6 +30,7 @@ from tasks.shared.report import Approval, StepReport, Waiting
 JOB = "368f91e2-dd1f-4d71-8c99-58332d55a824"
 STEPS = ("local_import", "validation", "wait", "send")
 COMMENT = "Meier has two ids"
+RUN = Run(number=1, created="2026-01-01T00:00:00.000Z", began="2026-01-01T00:00:00.000Z")
 
 
 class Api:
@@ -68,7 +72,7 @@ def job(tmp_path: Path) -> Iterator[RunningJob]:
     inputs = JobInputs(config=str(config))
     directory = JobDirectory.of(tmp_path / "jobs", JOB)
     directory.create()
-    with Journal.opened(directory.path, JOB, STEPS) as journal:
+    with Journal.opened(directory.path, JOB, STEPS, RUN) as journal:
         yield RunningJob(
             id=JOB, inputs=inputs, loaded=inputs.load(), directory=directory, writer=Labels(), presenter=Presenter(),
             journal=journal, steps={n: StepReport(position=n, name=name) for n, name in enumerate(STEPS, start=1)},
@@ -81,9 +85,7 @@ def told(job: RunningJob) -> list[Event]:
 
 
 def document(job: RunningJob) -> summary.Summary:
-    found = summary.read(job.directory.path)
-    assert found is not None
-    return found
+    return summary.Summary.model_validate_json((job.directory.path / "summary.json").read_bytes())
 
 
 @pytest.mark.parametrize("findings", [0, 2])
@@ -189,3 +191,30 @@ def test_a_step_is_told_complete_before_the_record_says_so_because_no_later_run_
     with pytest.raises(NetworkError):
         job.finished(4, StepReport(files=2, resources_out=7), expected=7)
     assert [type(event) for event in told(job)] == [Step, Export]
+
+
+def test_a_finished_step_costs_three_requests_to_prefect(tmp_path: Path) -> None:
+    """Its label, its table, the page of the job; what was there before is asked for once a run."""
+    asked: list[tuple[str, str]] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append((request.method, request.url.path))
+        if request.url.path == "/artifacts/filter":
+            return httpx.Response(200, json=[])
+        if request.url.path == "/artifacts/":
+            return httpx.Response(201, json={"id": json.loads(request.content)["key"]})
+        return httpx.Response(200, json={"id": JOB, "name": "n", "state_type": "RUNNING", "labels": {}})
+
+    config = tmp_path / "config.yaml"
+    config.write_text(f"pipeline: {{enabled_steps: [local_import]}}\njobs_dir: {tmp_path}/jobs\n")
+    inputs = JobInputs(config=str(config), input=str(tmp_path))
+    with PrefectApi(ApiAddress(url="http://127.0.0.1")) as api:
+        api.close()
+        api._client = httpx.Client(transport=httpx.MockTransport(answer), base_url="http://127.0.0.1")
+        with RunningJob.opened(JOB, inputs, api, Presenter()) as running:
+            running.prepare()
+            show(running, "running")
+            asked.clear()
+            running.finished(1, StepReport(files=2, lines_out=7, output="import"), expected=None)
+            show(running, "running")
+    assert asked == [("PATCH", f"/flow_runs/{JOB}/labels"), ("POST", "/artifacts/"), ("PATCH", f"/artifacts/job-{JOB}")]

@@ -4,27 +4,28 @@ from __future__ import annotations
 
 import threading
 from datetime import UTC, datetime, timedelta, timezone
-from itertools import count
 from pathlib import Path
 
 import httpx
 import pytest
 
 from config import RetryConfig, TlsConfig
-from flows.job.afterwards import cancelled
+from flows.job.job import next_run
+from flows.job.record import JobRecord, JobState, Run
 from flows.reports.event_file import EventLog, read_events
-from flows.reports.events import Entry, Export, Job, KickOff, Step, Wait
+from flows.reports.events import Export, Job, KickOff, Step
 from flows.reports.journal import AnnouncedHandle, Journal, timestamp
 from flows.reports.trace import Trace
 from tasks.shared.errors import InputError, NetworkError, ServiceBusyError
 from tasks.shared.events import Event, RequestRetry, Status
 from tasks.shared.http.client import ServiceClient
 from tasks.shared.progress import Progress
-from tasks.shared.report import Problem, StepReport
+from tasks.shared.report import StepReport
 from tasks.shared.step import Handle, HandleStore
 
 JOB = "368f91e2-dd1f-4d71-8c99-58332d55a824"
 STEPS = ("http_import", "send")
+RUN = Run(number=1, created="2026-01-01T00:00:00.000Z", began="2026-01-01T00:00:00.000Z")
 
 
 def events(directory: Path) -> list[Event]:
@@ -40,8 +41,8 @@ def states(directory: Path) -> list[str]:
 
 
 def test_the_first_run_is_created_and_started_later_ones_are_resumed(tmp_path: Path) -> None:
-    for _ in range(3):
-        with Journal.opened(tmp_path, JOB, STEPS) as journal:
+    for number in (1, 2, 3):
+        with Journal.opened(tmp_path, JOB, STEPS, RUN.model_copy(update={"number": number})) as journal:
             journal.ends("failed", error="disk-full")
     assert states(tmp_path) == ["created", "started", "failed", "resumed", "failed", "resumed", "failed"]
     assert [run for run, _, _ in heads(tmp_path)] == [1, 1, 1, 2, 2, 3, 3]
@@ -52,16 +53,16 @@ def test_the_first_run_is_created_and_started_later_ones_are_resumed(tmp_path: P
 
 def test_times_of_a_run_never_go_back_when_the_clock_of_the_machine_does(tmp_path: Path) -> None:
     began = datetime(2026, 3, 2, 9, 15, tzinfo=UTC)
-    clock = iter([began, began + timedelta(seconds=2), began - timedelta(hours=1), began + timedelta(seconds=3)])
+    clock = iter([began + timedelta(seconds=2), began - timedelta(hours=1), began + timedelta(seconds=3)])
     with EventLog(tmp_path) as log:
-        journal = Journal(JOB, log, Trace(), clock=lambda: next(clock))
+        journal = Journal(JOB, log, Trace(), RUN, clock=lambda: next(clock))
         for _ in range(3):
             journal.tell(Status(message="x"))
     assert [entry.head.time[14:19] for entry in read_events(tmp_path)] == ["15:02", "15:02", "15:03"]
 
 
 def test_events_belong_to_the_step_that_runs(tmp_path: Path) -> None:
-    with Journal.opened(tmp_path, JOB, STEPS) as journal:
+    with Journal.opened(tmp_path, JOB, STEPS, RUN) as journal:
         journal.at("http_import", 1)
         journal.tell(Step(state="running"))
         Progress(collector=journal.tell).say("downloading")
@@ -86,7 +87,7 @@ def test_events_belong_to_the_step_that_runs(tmp_path: Path) -> None:
 def test_a_run_that_an_exception_ends_has_an_end(
     tmp_path: Path, left: BaseException, state: str, error: str | None, reason: str | None
 ) -> None:
-    with pytest.raises(type(left)), Journal.opened(tmp_path, JOB, STEPS):
+    with pytest.raises(type(left)), Journal.opened(tmp_path, JOB, STEPS, RUN):
         raise left
     assert events(tmp_path)[-1] == Job(state=state, error=error, reason=reason)  # type: ignore[arg-type]
     assert b"quote" not in (tmp_path / "events.ndjson").read_bytes()
@@ -97,7 +98,7 @@ def test_an_end_is_told_once(tmp_path: Path) -> None:
         journal.ends("waiting")
         raise KeyboardInterrupt  # Prefect leaves a parked flow with an exception too
 
-    with pytest.raises(KeyboardInterrupt), Journal.opened(tmp_path, JOB, STEPS) as journal:
+    with pytest.raises(KeyboardInterrupt), Journal.opened(tmp_path, JOB, STEPS, RUN) as journal:
         park(journal)
     assert states(tmp_path) == ["created", "started", "waiting"]
 
@@ -122,7 +123,7 @@ def test_every_retry_of_a_service_client_is_an_event(
     tmp_path: Path, handler: object, error: type[Exception], status: int | None, reference: str | None
 ) -> None:
     transport = httpx.MockTransport(handler)  # type: ignore[arg-type]
-    with Journal.opened(tmp_path, JOB, STEPS) as journal, client(transport) as service:
+    with Journal.opened(tmp_path, JOB, STEPS, RUN) as journal, client(transport) as service:
         journal.at("send", 2)
         with pytest.raises(error):
             service.send("GET", "http://service.test/fhir?name=Meier", operation="ask")
@@ -138,7 +139,7 @@ def test_every_retry_of_a_service_client_is_an_event(
 
 
 def test_after_the_run_retries_are_no_events_of_it(tmp_path: Path) -> None:
-    with Journal.opened(tmp_path, JOB, STEPS) as journal:
+    with Journal.opened(tmp_path, JOB, STEPS, RUN) as journal:
         journal.ends("completed")
     before = events(tmp_path)
     with client(httpx.MockTransport(refuse)) as service, pytest.raises(NetworkError):
@@ -179,7 +180,7 @@ def test_without_a_collector_nobody_listens() -> None:
 def test_send_tells_what_was_delivered(tmp_path: Path) -> None:
     counts = {"files": 3, "resources_in": 20, "resources_out": 19, "bytes_in": 5, "bytes_out": 4, "seconds": 0.5}
     step = StepReport(position=2, name="send", state="completed", warnings=("odd",), **counts)
-    with Journal.opened(tmp_path, JOB, STEPS) as journal:
+    with Journal.opened(tmp_path, JOB, STEPS, RUN) as journal:
         journal.completed(step, mode="transfer_load")
         journal.completed(step.model_copy(update={"name": "http_import"}), mode="transfer_load")
         journal.ends("completed")
@@ -192,63 +193,49 @@ def test_times_are_utc_with_milliseconds(tmp_path: Path) -> None:
     moment = datetime(2026, 3, 2, 10, 15, 19, 102999, tzinfo=timezone(timedelta(hours=1)))
     assert timestamp(moment) == "2026-03-02T09:15:19.102Z"
     with EventLog(tmp_path) as log:
-        Journal(JOB, log, Trace(), clock=lambda: datetime(2026, 1, 1, tzinfo=UTC)).ends("completed")
+        Journal(JOB, log, Trace(), RUN, clock=lambda: datetime(2026, 1, 1, tzinfo=UTC)).ends("completed")
     assert [entry.head.time for entry in read_events(tmp_path)] == ["2026-01-01T00:00:00.000Z"]
 
 
-def test_the_created_time_is_that_of_the_first_run(tmp_path: Path) -> None:
-    with Journal.opened(tmp_path, JOB, STEPS) as first:
-        first.ends("waiting")
-    with Journal.opened(tmp_path, JOB, STEPS) as second:
-        second.ends("completed")
-    assert second.created == first.created == first.began
+def record(run: Run | None, *states: str) -> JobRecord:
+    steps = tuple(StepReport(position=at, name="send", state=state) for at, state in enumerate(states, start=1))  # type: ignore[arg-type]
+    return JobRecord(id=JOB, name="n", state=JobState.RUNNING, run=run, steps=steps)
+
+
+def test_runs_are_counted_in_the_record_and_the_created_time_is_that_of_the_first() -> None:
+    first = next_run(record(None, "pending", "pending"))
+    assert (first.number, first.created) == (1, first.began)
+    second = next_run(record(first, "completed", "pending"))
+    assert (second.number, second.created) == (2, first.created)
     assert second.began >= first.began
 
 
+def test_a_run_never_begins_before_the_one_before_it_whatever_the_clock_of_the_machine_says() -> None:
+    later = RUN.model_copy(update={"began": "2999-01-01T00:00:00.000Z"})
+    assert next_run(record(later)).began == later.began
+
+
+def test_a_job_that_a_version_before_began_is_not_created_anew() -> None:
+    assert next_run(record(None, "completed", "pending")).number == 2
+
+
 def test_the_summary_of_a_job_and_its_log_name_the_same_moments(tmp_path: Path) -> None:
-    ticks = count()
-    started = datetime(2026, 1, 1, tzinfo=UTC)
-
-    def clock() -> datetime:
-        return started + timedelta(seconds=next(ticks))
-
     with EventLog(tmp_path) as log:
-        first = Journal(JOB, log, Trace(), clock=clock)
-        first.begins(STEPS, first=True)
+        Journal(JOB, log, Trace(), RUN).begins(STEPS)
+    second = Run(number=2, created=RUN.created, began="2026-01-02T00:00:00.000Z")
     with EventLog(tmp_path) as log:
-        second = Journal(JOB, log, Trace(), clock=clock)
-        second.begins(STEPS, first=False)
-    times = [entry.head.time for entry in read_events(tmp_path)]
-    assert times == [first.created, first.began, second.began]
-    assert second.created == first.created < second.began
+        Journal(JOB, log, Trace(), second).begins(STEPS)
+    assert [entry.head.time for entry in read_events(tmp_path)] == [RUN.created, RUN.began, second.began]
 
 
-REJECTION = Problem(reference="rejected", message="rejected by a person")
-
-
-@pytest.mark.parametrize("rejection", [REJECTION, None])
-def test_a_parked_job_that_is_cancelled_says_so_as_a_part_of_the_run_that_parked_it(
-    tmp_path: Path, rejection: Problem | None
-) -> None:
-    with Journal.opened(tmp_path, JOB, STEPS) as journal:
-        journal.at("wait", 2)
-        journal.ends("waiting")
-    cancelled(tmp_path, JOB, rejection)
-    after: list[Entry] = list(read_events(tmp_path))[3:]
-    assert {(entry.head.run, entry.head.step, entry.head.position) for entry in after} == {(1, "wait", 2)}
-    told = [entry.event for entry in after]
-    if rejection:
-        assert told == [Wait(state="decided", approved=False), Job(state="cancelled", error="rejected")]
-    else:
-        assert told == [Job(state="cancelled", reason="cancel")]
-
-
-def test_a_cancelled_job_without_a_directory_is_no_error(tmp_path: Path) -> None:
-    cancelled(tmp_path / "gone", JOB)
+def test_what_is_told_of_a_parked_job_belongs_to_the_run_and_step_that_parked_it(tmp_path: Path) -> None:
+    with EventLog(tmp_path) as log:
+        Journal(JOB, log, Trace(), RUN, step=("wait", 2)).ends("cancelled", reason="cancel")
+    assert heads(tmp_path) == [(1, "wait", 2)]
 
 
 def test_events_of_several_threads_stand_in_the_order_of_their_times(tmp_path: Path) -> None:
-    with Journal.opened(tmp_path, JOB, STEPS) as journal:
+    with Journal.opened(tmp_path, JOB, STEPS, RUN) as journal:
         work = [
             threading.Thread(target=lambda: [journal.tell(Status(message="x")) for _ in range(200)]) for _ in range(2)
         ]

@@ -96,7 +96,7 @@ def test_an_import_a_wait_a_failure_and_a_send_that_repeats_a_request(
     assert complete["created"] == waiting["created"] == lines[0]["time"]
     assert [step["state"] for step in complete["steps"]] == ["completed"] * 3
     assert complete["reconciliation"] == [{"position": 3, "name": "send", "written": 7, "read": 7, "agrees": True}]
-    assert complete["steps"][2]["statistics"]["retries"] == 1
+    assert complete["steps"][2]["retries"] == 1
     assert complete["inputs"]["config"] == "config.yaml"
     assert all(complete["versions"].values())
 

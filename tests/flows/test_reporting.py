@@ -13,9 +13,9 @@ import pytest
 
 from flows.engine.api import PrefectApi
 from flows.engine.api_address import ApiAddress
+from flows.engine.artifacts import Artifacts as Published
 from flows.job.record import JobRecord, JobState
 from flows.reports.pages import failure_table, job_page, step_table, wait_description
-from flows.reports.summary import Compared
 from tasks.shared.errors import DataError
 from tasks.shared.report import Approval, Problem, StepReport, Waiting
 
@@ -70,8 +70,8 @@ def artifacts() -> Iterator[Artifacts]:
         yield Artifacts(api, kept)
 
 
-def page(artifacts: Artifacts, record: JobRecord = RECORD, state: Any = "completed", *compared: Compared) -> str:
-    job_page(artifacts.api, JOB, record, compared, state=state)
+def page(artifacts: Artifacts, record: JobRecord = RECORD, state: Any = "completed") -> str:
+    job_page(Published(artifacts.api, JOB), record, state=state)
     (key,) = artifacts.kept
     assert key == f"job-{JOB}"
     return str(artifacts.kept[key]["data"])
@@ -100,11 +100,12 @@ def test_a_slow_rate_is_not_shown_as_nothing(artifacts: Artifacts) -> None:
 
 
 def test_the_page_shows_where_the_counts_of_two_steps_agree_and_where_not(artifacts: Artifacts) -> None:
-    compared = [
-        Compared(position=n, name=name, written=1300, read=read, agrees=read == 1300)
-        for n, name, read in ((2, "wait", 1300), (3, "send", 1299))
-    ]
-    text = page(artifacts, RECORD, "failed", *compared)
+    read = {2: 1300, 3: 1299}
+    steps = tuple(
+        step.model_copy(update={"lines_expected": 1300, "lines_in": read[step.position]} if step.position > 1 else {})
+        for step in RECORD.steps
+    )
+    text = page(artifacts, RECORD.model_copy(update={"steps": steps}), "failed")
     assert "| 2 | wait | 1,300 | 1,300 | agrees |" in text
     assert "| 3 | send | 1,300 | 1,299 | differs |" in text
 
@@ -146,7 +147,9 @@ def test_the_table_of_a_step_is_named_after_it_and_has_its_counts_and_details_in
         "content_bytes": 152_956, "own_rules": True, "unrouted": {}, "median_seconds": {"FETCH": 0.25},
         "reports": ["a.csv", "b.json"], "resources_with_findings": 12_000, "empty": None,
     }  # fmt: skip
-    step_table(artifacts.api, JOB, SEND.model_copy(update={"details": details, "warnings": ("see <this>",)}))
+    step_table(
+        Published(artifacts.api, JOB), JOB, SEND.model_copy(update={"details": details, "warnings": ("see <this>",)})
+    )
     rows = artifacts.rows(f"step-3-send-{JOB[:8]}")
     facts = {row["what"]: row["value"] for row in rows}
     assert "#" not in facts
@@ -162,7 +165,7 @@ def test_the_table_of_a_step_is_named_after_it_and_has_its_counts_and_details_in
 
 def test_a_table_among_the_details_is_an_artifact_of_its_own(artifacts: Artifacts) -> None:
     groups = [{"group": "![x](http://outside.example/a.png)", "rows": 1200, "bytes": 1855, "empty_columns": ""}]
-    step_table(artifacts.api, JOB, SEND.model_copy(update={"details": {"groups": groups}}))
+    step_table(Published(artifacts.api, JOB), JOB, SEND.model_copy(update={"details": {"groups": groups}}))
     (row,) = artifacts.rows(f"step-3-send-{JOB[:8]}-groups")
     assert row == {
         "group": r"\!\[x\](http\://outside.example/a.png)", "rows": "1,200", "bytes": "1.9 kB", "empty columns": "",
@@ -173,5 +176,5 @@ def test_a_table_among_the_details_is_an_artifact_of_its_own(artifacts: Artifact
 def test_a_failed_step_shows_what_its_error_counted(artifacts: Artifacts) -> None:
     error = DataError("some", "did not get in")
     error.details = {"failed": {"422 invalid": 3}}
-    failure_table(artifacts.api, JOB, 1, "local_import", error)
+    failure_table(Published(artifacts.api, JOB), JOB, 1, "local_import", error)
     assert artifacts.rows(f"step-1-local-import-{JOB[:8]}") == [{"what": "failed: 422 invalid", "value": "3"}]

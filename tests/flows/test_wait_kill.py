@@ -26,7 +26,7 @@ from tests.flows.conftest import Fhir
 
 SEED = 20261122
 
-PARKING = ("input", "input", "labels", "run", "artifacts", "artifacts", "set_state")
+PARKING = ("input", "input", "labels", "artifacts", "set_state")
 """What a run asks the API from the first request of its parking on: form and description, record, page, state."""
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from flows.engine.api import PrefectApi
 from flows.engine.api_address import ApiAddress
+from flows.engine.artifacts import Artifacts
 from flows.job.record import RecordWriter
 from flows.job.watch import Watcher, cancel_asked, describe, record_end
 from flows.signals import exit_code_of
@@ -54,9 +55,11 @@ def prefect():
 
 def recorded(prefect, *snapshots, over=False):
     """Let the watcher of a step write these; the one artifact it leaves."""
-    watcher = Watcher(RecordWriter(prefect.api, JOB), Stop(), lambda _step, _snapshot: None)
+    watcher = Watcher(
+        RecordWriter(prefect.api, JOB), Artifacts(prefect.api, JOB), Stop(), lambda _step, _snapshot: None
+    )
     for snapshot in snapshots:
-        watcher._record("http_import", 1, snapshot, None, over=over)
+        watcher._record("http_import", 1, snapshot, over=over)
     (artifact,) = prefect.artifacts.values()
     return artifact
 
