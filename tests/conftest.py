@@ -1,4 +1,4 @@
-"""Shared test set-up: one migrated database, one Prefect server a session, commands as real processes."""
+"""Shared test set-up: one migrated database, one Prefect server a run, commands in this process or as real ones."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import certifi
 import httpx
 import pytest
 from hypothesis import HealthCheck, settings
@@ -40,10 +41,39 @@ _SCRATCH = Path(tempfile.mkdtemp(prefix="sluice-tests-"))
 os.environ["PREFECT_HOME"] = str(_SCRATCH / "prefect")
 os.environ["PREFECT_SERVER_EPHEMERAL_ENABLED"] = "false"
 os.environ["DO_NOT_TRACK"] = "1"
+# Prefect sets its log lines up when it is imported, and never takes back what it did: as commands ask for it.
+LOGGING = {
+    "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
+    "PREFECT_LOGGING_EXTRA_LOGGERS": "sluice",
+    "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
+    "PREFECT_LOGGING_INTERNAL_LEVEL": "CRITICAL",
+}
+os.environ.update(LOGGING)
+# Nobody here is vouched for by a public authority: with one of them a client costs 2 ms, with all of them 20 to 50.
+_END = "-----END CERTIFICATE-----\n"
+_AUTHORITY = _SCRATCH / "authority.pem"
+_AUTHORITY.write_text(Path(certifi.where()).read_text().partition(_END)[0] + _END)
+certifi.where = lambda: str(_AUTHORITY)
+os.environ["SSL_CERT_FILE"] = str(_AUTHORITY)
 
 from tasks.shared.blanked import SECRETS  # noqa: E402 - after the environment is as it is to be
 
 ROOT = Path(__file__).parent.parent
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--processes", action="store_true", help="run every command as a process of its own")
+
+
+PROCESSES = {"sluice_process", "sluice_alone"}
+"""Fixtures that say of a test that it needs processes of its own."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if PROCESSES & set(getattr(item, "fixturenames", ())):
+            item.add_marker("e2e")
 
 
 def pytest_sessionfinish() -> None:
@@ -73,11 +103,14 @@ def without_waiting(err: str) -> str:
 
 
 class Commands:
-    """Runs ``python -m flows.run`` as a user would: a process of its own."""
+    """Runs ``python -m flows.run`` as a user would, each a process of its own; or calls in this process."""
 
-    def __init__(self, cwd: Path, api: str | None) -> None:
+    def __init__(self, cwd: Path, api: str | None, *, in_process: bool = False) -> None:
         self.cwd = cwd
-        self.environment = {key: value for key, value in os.environ.items() if not key.startswith("COV_")}
+        self.in_process = in_process
+        self.environment = {
+            key: value for key, value in os.environ.items() if not key.startswith("COV_") and key not in LOGGING
+        }
         self.environment |= {"PREFECT_HOME": str(cwd / "prefect-home"), "PYTHONPATH": str(ROOT)}
         if api:
             self.environment["PREFECT_API_URL"] = api
@@ -86,7 +119,7 @@ class Commands:
         self._children: list[subprocess.Popen[str]] = []
 
     def start(self, *arguments: str | Path, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
-        """Start a command and leave it running."""
+        """Start a command and leave it running: a process, always."""
         child = subprocess.Popen(
             [sys.executable, "-m", "flows.run", *map(str, arguments)],
             cwd=self.cwd,
@@ -100,7 +133,14 @@ class Commands:
         return child
 
     def __call__(self, *arguments: str | Path, env: dict[str, str] | None = None, timeout: float = 120) -> Ran:
-        """Run a command to its end."""
+        """Run a command to its end. A call in this process has no time limit but the test's."""
+        if self.in_process:
+            assert not any(name.startswith("PYTHON") for name in env or ()), "only an interpreter that starts reads it"
+            from tests import in_process
+
+            return Ran(
+                *in_process.run(list(map(str, arguments)), cwd=self.cwd, environment=self.environment | (env or {}))
+            )
         child = self.start(*arguments, env=env)
         out, err = child.communicate(timeout=timeout)
         return Ran(child.returncode, out, err)
@@ -150,11 +190,18 @@ def _checkpoint(database: Path) -> None:
 
 @pytest.fixture(scope="session")
 def prefect_api(tmp_path_factory: pytest.TempPathFactory, worker_id: str, migrated_database: Path) -> Iterator[str]:
-    """The address of a Prefect server that the tests of one worker share; its secret is in the environment."""
+    """The address of a Prefect server that all workers of this run share; its secret is in the environment.
+
+    It is the embedded server of a jobs directory: the first worker starts it, and it ends with the last, however that
+    one ends. Tests see the records of each other's jobs in it.
+    """
     from flows.engine.server import EmbeddedServer
 
-    jobs = tmp_path_factory.mktemp("prefect-shared")
-    seed(jobs, migrated_database)
+    jobs = _shared(tmp_path_factory, worker_id) / "prefect-shared"
+    with (jobs.parent / "prefect-shared.lock").open("a+b") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not jobs.exists():
+            seed(jobs, migrated_database)
     with EmbeddedServer(jobs) as server:
         address = server.address()
         os.environ["PREFECT_API_AUTH_STRING"] = str(address.secret)
@@ -169,6 +216,11 @@ def address_of(url: str) -> ApiAddress:
     found = configured_api({"PREFECT_API_URL": url, "PREFECT_API_AUTH_STRING": os.environ["PREFECT_API_AUTH_STRING"]})
     assert found is not None
     return found
+
+
+def own_name(directory: Path) -> str:
+    """A name that no other test of this run has, for what a test leaves with the shared server."""
+    return f"{directory.name}-{os.environ.get('PYTEST_XDIST_WORKER', 'gw0')}"
 
 
 def seed(jobs_dir: Path, database: Path) -> None:
@@ -186,8 +238,22 @@ def no_secrets_of_another_test() -> Iterator[None]:
 
 
 @pytest.fixture
-def sluice(tmp_path: Path, prefect_api: str) -> Iterator[Commands]:
-    """Commands against the shared Prefect server, in an empty working directory."""
+def sluice(tmp_path: Path, prefect_api: str, request: pytest.FixtureRequest) -> Iterator[Commands]:
+    """Commands against the shared Prefect server, in an empty working directory.
+
+    They run in this process; in a test marked ``e2e`` or ``campaign``, and in all with ``--processes``, each has one of
+    its own.
+    """
+    marks = {mark.name for mark in request.node.iter_markers()}
+    apart = request.config.getoption("--processes") or marks & {"e2e", "campaign"}
+    commands = Commands(tmp_path, prefect_api, in_process=not apart)
+    yield commands
+    commands.close()
+
+
+@pytest.fixture
+def sluice_process(tmp_path: Path, prefect_api: str) -> Iterator[Commands]:
+    """As ``sluice``, for what only a process has: encodings, signals, an end, another beside it."""
     commands = Commands(tmp_path, prefect_api)
     yield commands
     commands.close()

@@ -8,12 +8,12 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from flows.engine.api import PrefectApi
-from tests.conftest import address_of, wait_until
+from tests.conftest import address_of, own_name, wait_until
 from tests.flows.machines import deployment
 
 
 def test_a_deployment_with_a_schedule_gets_runs(prefect_api: str, tmp_path: Path) -> None:
-    deployment(prefect_api, pool := f"pool-{tmp_path.name}", tmp_path)
+    deployment(prefect_api, pool := f"pool-{own_name(tmp_path)}", tmp_path)
     with PrefectApi(address_of(prefect_api)) as api:
         (made,) = api.request("POST", "/deployments/filter", {"work_pools": {"name": {"any_": [pool]}}})
         schedule = {"schedule": {"cron": "30 1 * * *", "timezone": "Europe/Berlin"}, "active": True}

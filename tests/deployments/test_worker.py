@@ -12,7 +12,7 @@ import pytest
 
 from deployments.worker import children
 from flows.engine.api import PrefectApi
-from tests.conftest import ROOT, Commands, address_of, wait_until
+from tests.conftest import ROOT, Commands, address_of, own_name, wait_until
 from tests.flows.conftest import Fhir, fhir, write_input
 from tests.flows.machines import deployment
 
@@ -113,7 +113,7 @@ jobs_dir: jobs
 """
     )
     fhir.faults({"action": "delay", "method": "POST", "times": None, "seconds": 0.3})
-    pool = f"pool-{tmp_path.name}"
+    pool = f"pool-{own_name(tmp_path)}"
     deployed = deployment(prefect_api, pool, tmp_path)
     environment = commands.environment | {"PREFECT_WORKER_QUERY_SECONDS": "1", "PREFECT_API_URL": prefect_api}
 

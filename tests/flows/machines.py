@@ -17,7 +17,7 @@ from pathlib import Path
 
 from flows.engine.api import PrefectApi
 from flows.job.lease import LeaseTimes
-from tests.conftest import ROOT, Commands, address_of, wait_until
+from tests.conftest import ROOT, Commands, address_of, own_name, wait_until
 from tests.flows.test_prefect_yaml import Prefect
 
 _TIMES = """
@@ -163,7 +163,7 @@ def two_workers(
     sluice: Commands, api: str, first: dict[str, str], second: dict[str, str]
 ) -> Iterator[tuple[Worker, Worker, str]]:
     """Two workers and a deployment on their pool; their environments make them machines of their own, or not."""
-    pool = f"pool-{sluice.cwd.name}"
+    pool = f"pool-{own_name(sluice.cwd)}"
     deployed = deployment(api, pool, sluice.cwd)
     workers = [
         Worker.start(sluice, api, pool, name, environment) for name, environment in (("one", first), ("two", second))

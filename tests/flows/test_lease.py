@@ -217,6 +217,7 @@ class TestTwoMachines:
         holder.release()
         Holder(job, {"PYTHONPATH": str(ROOT)}).release()
 
+    @pytest.mark.e2e
     def test_a_command_on_the_other_machine_gets_exit_code_4_and_afterwards_goes_on(
         self, sluice: Commands, project: Path, elsewhere: dict[str, str]
     ) -> None:

@@ -261,8 +261,8 @@ def test_a_reader_that_goes_away_does_not_fail_the_run(sluice, project):
     assert status_of(sluice, job)["state"] == "waiting"
 
 
-def test_a_terminal_without_the_signs_does_not_fail_the_run(sluice, project):
-    ran = sluice("pipeline", "start", "config.yaml", env={"PYTHONIOENCODING": "ascii"})
+def test_a_terminal_without_the_signs_does_not_fail_the_run(sluice_process, project):
+    ran = sluice_process("pipeline", "start", "config.yaml", env={"PYTHONIOENCODING": "ascii"})
     assert ran.code == 0, ran.err
     assert "7 ? 7 resources" in ran.out
 

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.conftest import ROOT, Commands, ask_prefect, wait_until
+from tests.conftest import ROOT, Commands, ask_prefect, own_name, wait_until
+
+pytestmark = pytest.mark.e2e
 
 FILE = ROOT / "deployments" / "prefect.yaml"
 
@@ -37,7 +39,7 @@ class Prefect:
 
 @pytest.fixture
 def pool(sluice: Commands, prefect_api: str) -> str:
-    name = f"pool-{sluice.cwd.name}"
+    name = f"pool-{own_name(sluice.cwd)}"
     Prefect(sluice, prefect_api)("work-pool", "create", name, "--type", "process")
     return name
 
@@ -63,14 +65,14 @@ def deploy(
     document = yaml.safe_load(FILE.read_text(encoding="utf-8"))
     for deployment in document["deployments"]:
         deployment["work_pool"] = {"name": pool, "job_variables": {"working_dir": working_dir}}
-        deployment["name"] += f"-{sluice.cwd.name}" if suffix is None else suffix
+        deployment["name"] += f"-{own_name(sluice.cwd)}" if suffix is None else suffix
     copy = sluice.cwd / "prefect.yaml"
     copy.write_text(yaml.safe_dump(document))
     Prefect(sluice, api)("--no-prompt", "deploy", "--prefect-file", str(copy), "--all")
     found = {}
     for deployment in document["deployments"]:
         known = ask_prefect("GET", f"{api}/deployments/name/pipeline/{deployment['name']}")
-        found[deployment["name"].removesuffix(f"-{sluice.cwd.name}")] = known
+        found[deployment["name"].removesuffix(f"-{own_name(sluice.cwd)}")] = known
     return found
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from flows.engine.api import PrefectApi
 from flows.engine.results import LARGEST, DamagedResultError, read_result, write_result
-from tests.conftest import Commands, address_of, wait_until
+from tests.conftest import Commands, address_of, own_name, wait_until
 from tests.flows.conftest import Fhir
 from tests.flows.machines import Worker, deployment
 
@@ -225,7 +225,7 @@ def test_a_pickle_never_runs_and_the_step_is_done_again(sluice: Commands, projec
 def test_a_workers_run_reads_no_pickle_either(sluice: Commands, prefect_api: str, project: Path, fhir: Fhir) -> None:
     failing(project, fhir)
     fhir.faults()
-    pool = f"pool-{sluice.cwd.name}"
+    pool = f"pool-{own_name(sluice.cwd)}"
     deployed = deployment(prefect_api, pool, sluice.cwd)
     with PrefectApi(address_of(prefect_api)) as prefect:
         job = prefect.run_deployment(deployed, {"config": str(project / "config.yaml")})

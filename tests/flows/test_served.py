@@ -6,7 +6,9 @@ import sys
 
 import pytest
 
-from tests.conftest import ask_prefect, wait_until
+from tests.conftest import ask_prefect, own_name, wait_until
+
+pytestmark = pytest.mark.e2e
 
 
 @pytest.fixture
@@ -15,7 +17,7 @@ def served(sluice):
     environment = sluice.environment | {"PYTHONUNBUFFERED": "1"}
     log = (sluice.cwd / "serve.log").open("w")
     process = subprocess.Popen(
-        [sys.executable, "-m", "deployments.serve", "--name", sluice.cwd.name],
+        [sys.executable, "-m", "deployments.serve", "--name", own_name(sluice.cwd)],
         cwd=sluice.cwd, env=environment, stdout=log, stderr=log,
     )  # fmt: skip
     wait_until(lambda: "serving pipeline/" in (sluice.cwd / "serve.log").read_text(), 120)
@@ -27,7 +29,7 @@ def served(sluice):
 
 @pytest.mark.timeout(240)
 def test_a_wait_parks_the_deployed_run_and_the_api_resumes_it(sluice, served, project, fhir, prefect_api):
-    name = sluice.cwd.name
+    name = own_name(sluice.cwd)
 
     def deployment():
         found = ask_prefect("POST", f"{prefect_api}/deployments/filter", {"deployments": {"name": {"any_": [name]}}})

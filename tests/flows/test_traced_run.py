@@ -25,6 +25,8 @@ from tests.conftest import ROOT, Commands, ask_prefect, wait_until
 from tests.flows.conftest import Fhir
 from tests.flows.machines import Worker, deployment
 
+pytestmark = pytest.mark.e2e
+
 PERSON = "Canaryperson"
 PASSWORD = "canary-password-7f3a"
 SLACK = 0.005

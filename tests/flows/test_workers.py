@@ -24,6 +24,8 @@ from tests.flows.bridge import Bridge, bridge
 from tests.flows.conftest import PATIENCE, Fhir, write_input
 from tests.flows.machines import Worker, other_machine, two_workers
 
+pytestmark = pytest.mark.e2e
+
 JOBS_AT_ONCE = 20
 TRANSACTIONS = 10 + 10 + 10 + 1
 """Of ``import_and_send``: 30 resources a file, 3 a transaction, and the one of ``core.ndjson``."""
