@@ -19,7 +19,7 @@ from tasks.extractor.connection import extraction_client, service_client
 from tasks.extractor.task import ExtractionTask, Priority
 from tasks.shared.errors import InputError, ServiceError, SluiceError, shown
 from tasks.shared.fhir.crtdl import parse_document, read_content
-from tasks.shared.files.part_file import PartFile
+from tasks.shared.files.out_file import PartFile
 from tasks.shared.units import human_seconds
 
 _PAUSE = 0.2

@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 from pydantic import ValidationError
 
-from tasks.shared.files.part_file import storage_error
+from tasks.shared.errors import storage_error
 from tasks.shared.files.private_file import NotPrivateError, read_private
 from tasks.shared.report import StepReport
 

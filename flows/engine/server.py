@@ -34,8 +34,7 @@ from flows.engine.server_proof import (
     read_secret,
 )
 from flows.output import patience, say
-from tasks.shared.errors import InputError, NetworkError, StorageError
-from tasks.shared.files.part_file import storage_error
+from tasks.shared.errors import InputError, NetworkError, StorageError, storage_error
 
 START_TIMEOUT = 120.0
 """Seconds to wait for the server: a cold disk and a fresh database together take up to half a minute."""

@@ -20,8 +20,7 @@ from typing import IO, ClassVar, Self
 import msgspec
 
 from flows.job.lease import Lease, LeaseTakenError, is_leased, lease_api
-from tasks.shared.errors import TerminalError
-from tasks.shared.files.part_file import storage_error
+from tasks.shared.errors import TerminalError, storage_error
 
 PATIENCE = 1.0
 """Seconds to try: long enough to outlast a reader's glance (``is_held``), short for a person."""

@@ -14,10 +14,9 @@ from pathlib import Path
 
 from flows.job.record import JobRecord
 from flows.output import say
-from tasks.shared.errors import DataError
+from tasks.shared.errors import DataError, storage_error
 from tasks.shared.files.data_directory import as_shown, finished_files
 from tasks.shared.files.inventory import Inventory, Known, differences, kept_at, load, take
-from tasks.shared.files.part_file import storage_error
 from tasks.shared.report import Approval, Corrections, StepReport, Waiting
 from tasks.shared.stop import Stop
 from tasks.shared.units import human_bytes

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from flows.reports.events import Entry, Job
-from tasks.shared.files.part_file import storage_error
+from tasks.shared.errors import storage_error
 from tasks.shared.log import logger
 
 NAME: Final = "events.ndjson"

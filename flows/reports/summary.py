@@ -18,7 +18,7 @@ from flows.job.inputs import JobInputs
 from flows.job.record import Run
 from flows.reports.events import JobEnd
 from tasks.shared.errors import StorageError
-from tasks.shared.files.part_file import PartFile
+from tasks.shared.files.out_file import PartFile
 from tasks.shared.http.answer import place
 from tasks.shared.log import logger
 from tasks.shared.report import Kept, Problem, StepReport, Waiting

@@ -18,7 +18,7 @@ import msgspec
 from config import EnrichmentRule
 from tasks.shared.errors import InputError
 from tasks.shared.fhir.crtdl import Crtdl, document_findings, parse_document, read_content
-from tasks.shared.files.part_file import PartFile
+from tasks.shared.files.out_file import PartFile
 
 COPY = "crtdl.json"
 ENRICHED = "enriched-crtdl.json"

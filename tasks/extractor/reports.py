@@ -18,7 +18,7 @@ from tasks.extractor.urls import resolve
 from tasks.shared.blanked import SECRETS
 from tasks.shared.errors import NetworkError, SluiceError, StorageError, TransientError
 from tasks.shared.files.names import base_name, existing_file
-from tasks.shared.files.part_file import PartFile
+from tasks.shared.files.out_file import PartFile
 from tasks.shared.http.client import ServiceClient
 from tasks.shared.http.download import Downloader
 from tasks.shared.http.retry import announce, retrying

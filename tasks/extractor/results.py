@@ -14,9 +14,10 @@ from tasks.extractor.manifest import ExtractionResult
 from tasks.extractor.reports import CONSENT, REPORTS
 from tasks.extractor.submission import DIRECTORY
 from tasks.extractor.urls import resolve, same_host
+from tasks.shared.errors import storage_error
 from tasks.shared.files.facts import FileFacts
 from tasks.shared.files.names import CORE, base_name, data_files, is_consent_name
-from tasks.shared.files.part_file import PartFile, storage_error
+from tasks.shared.files.out_file import PartFile
 from tasks.shared.http.client import ServiceClient
 from tasks.shared.http.download import Downloader
 from tasks.shared.http.url_names import NamedUrl, named_urls

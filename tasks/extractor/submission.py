@@ -26,9 +26,9 @@ from tasks.extractor.same_query import same_query
 from tasks.extractor.task import ExtractionTask
 from tasks.extractor.urls import job_id_of, service_url
 from tasks.shared.blanked import blanked
-from tasks.shared.errors import NetworkError, ServiceBusyError, ServiceError, SluiceError
+from tasks.shared.errors import NetworkError, ServiceBusyError, ServiceError, SluiceError, storage_error
 from tasks.shared.fhir.crtdl import read_content
-from tasks.shared.files.part_file import PartFile, storage_error
+from tasks.shared.files.out_file import PartFile
 from tasks.shared.http.answer import Answer, answer_of
 from tasks.shared.http.oauth import TOKEN_OPERATION
 from tasks.shared.log import logger

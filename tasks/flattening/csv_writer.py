@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from tasks.flattening.rows import NoRowError, RowReader, Shape, header
-from tasks.shared.files.part_file import storage_error, sync_directory
+from tasks.shared.errors import storage_error
+from tasks.shared.files.out_file import sync_directory
 
 CSV: Final = ".csv"
 PARTIAL: Final = ".partial"

@@ -29,12 +29,11 @@ from tasks.flattening.routing import Facts, Groups, Router
 from tasks.flattening.views import View, views
 from tasks.flattening.watchdog import INTERVAL
 from tasks.shared.course import Course
-from tasks.shared.errors import DataError, InputError
+from tasks.shared.errors import DataError, InputError, storage_error
 from tasks.shared.fhir.crtdl import Crtdl, load_crtdl
 from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.files.ledger import Ledger
 from tasks.shared.files.names import data_files
-from tasks.shared.files.part_file import storage_error
 from tasks.shared.parallel import SharedStop
 from tasks.shared.report import StepReport
 from tasks.shared.step import StepContext

@@ -16,8 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from tasks.shared.errors import StorageError
-from tasks.shared.files.part_file import storage_error
+from tasks.shared.errors import StorageError, storage_error
 
 _CACHE_KIB: Final = 8192
 _DIGEST: Final = 16

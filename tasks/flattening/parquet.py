@@ -29,8 +29,7 @@ from typing import Any, Final
 
 from config import FlatteningConfig, OutputFormat
 from tasks.flattening.views import Column
-from tasks.shared.errors import InputError, InternalError, SluiceError
-from tasks.shared.files.part_file import storage_error
+from tasks.shared.errors import InputError, InternalError, SluiceError, storage_error
 
 PARQUET: Final = ".parquet"
 

@@ -14,8 +14,8 @@ from typing import Any, Final
 from tasks.flattening.csv_writer import PARTIAL, Table
 from tasks.flattening.parquet import PARQUET, write_parquet
 from tasks.flattening.views import View
+from tasks.shared.errors import storage_error
 from tasks.shared.files.ledger import Account, Ledger
-from tasks.shared.files.part_file import storage_error
 
 _VOID: Final = "void"
 

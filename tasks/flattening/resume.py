@@ -24,8 +24,9 @@ from tasks.flattening.parquet import PARQUET
 from tasks.flattening.parquet_files import ParquetFiles, size_of
 from tasks.flattening.rows import RowReader
 from tasks.flattening.views import View
+from tasks.shared.errors import storage_error
 from tasks.shared.files.ledger import Account, Ledger
-from tasks.shared.files.part_file import PART, PartFile, storage_error
+from tasks.shared.files.out_file import PART, PartFile
 
 OUTPUT: Final = "csv"
 DEFINITIONS: Final = "viewdefinitions"

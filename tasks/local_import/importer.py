@@ -10,10 +10,9 @@ import msgspec
 
 from config import PipelineConfig
 from tasks.local_import.scan import EMPTY, Scan, SourceFile, listed, open_source, scan
-from tasks.shared.errors import DataError, InputError, SluiceError, StorageError
+from tasks.shared.errors import DataError, InputError, SluiceError, StorageError, storage_error
 from tasks.shared.files.facts import FileFacts
 from tasks.shared.files.intake import Intake
-from tasks.shared.files.part_file import storage_error
 from tasks.shared.import_directory import ImportDirectory
 from tasks.shared.parallel import for_each
 from tasks.shared.progress import Progress

@@ -16,10 +16,10 @@ from typing import Any, Final
 
 from config import CompressionConfig
 from tasks.pseudonymizer.deidentification import Counts
-from tasks.shared.errors import DataError
+from tasks.shared.errors import DataError, storage_error
 from tasks.shared.files.ledger import Ledger
 from tasks.shared.files.names import base_name, data_file_name, data_files, existing_file
-from tasks.shared.files.part_file import PART, storage_error, sync_directory
+from tasks.shared.files.out_file import PART, sync_directory
 from tasks.shared.files.resumable import BEGIN, Position, ResumableWriter
 
 OUTPUT: Final = "pseudonymized"

@@ -22,11 +22,10 @@ from tasks.pseudonymizer.rules import AnonymizationRules, read_rules
 from tasks.pseudonymizer.splitting import Chunk, chunks
 from tasks.pseudonymizer.survivors import PLACES
 from tasks.pseudonymizer.work import Pseudonymizing
-from tasks.shared.errors import DataError, InputError
+from tasks.shared.errors import DataError, InputError, storage_error
 from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.files.ledger import Ledger
 from tasks.shared.files.names import CORE, data_files
-from tasks.shared.files.part_file import storage_error
 from tasks.shared.files.resumable import CUT_EVERY
 from tasks.shared.parallel import SharedStop
 from tasks.shared.processes import Calls, in_processes

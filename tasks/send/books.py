@@ -18,10 +18,9 @@ import msgspec
 from tasks.send.courier import Collapsed, Deferred, Failed, Outcome, Sent
 from tasks.send.failures import Failures
 from tasks.send.waiting import WaitingRoom
-from tasks.shared.errors import ReconciliationError
+from tasks.shared.errors import ReconciliationError, storage_error
 from tasks.shared.fhir.bundle import Cut, Resource
 from tasks.shared.files.ledger import Account, Ledger, Ranges
-from tasks.shared.files.part_file import storage_error
 from tasks.shared.progress import Progress
 
 _LOGGED: Final = 20

@@ -9,10 +9,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.shared.errors import DataError
+from tasks.shared.errors import DataError, storage_error
 from tasks.shared.files.data_directory import finished_files
 from tasks.shared.files.inventory import Entry, Inventory, differences, state_of, take
-from tasks.shared.files.part_file import storage_error
 from tasks.shared.step import StepContext
 
 WITHOUT_RECORD = (

@@ -27,12 +27,11 @@ from tasks.send.parcels import Parcel, Part, Resolve, Unit, pack, pack_groups
 from tasks.send.transaction import MAX_BODY, Limits, Transactions
 from tasks.send.waiting import WaitingRoom
 from tasks.shared.course import Course
-from tasks.shared.errors import DataError, InputError
+from tasks.shared.errors import DataError, InputError, storage_error
 from tasks.shared.fhir.bundle import cut
 from tasks.shared.files.ledger import Ledger
 from tasks.shared.files.lines import numbered_lines
 from tasks.shared.files.names import data_files
-from tasks.shared.files.part_file import storage_error
 from tasks.shared.http.client import ServiceClient
 from tasks.shared.report import StepReport
 from tasks.shared.step import StepContext

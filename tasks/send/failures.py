@@ -17,9 +17,8 @@ import msgspec
 
 from tasks.send.verdict import Verdict
 from tasks.shared.blanked import blanked
-from tasks.shared.errors import TerminalError
+from tasks.shared.errors import TerminalError, storage_error
 from tasks.shared.fhir.bundle import Rejected, Resource
-from tasks.shared.files.part_file import storage_error
 
 SUMMARY: Final = "summary.csv"
 MAX_ANSWER: Final = 1024 * 1024

@@ -14,8 +14,8 @@ from typing import Self
 
 import msgspec
 
+from tasks.shared.errors import storage_error
 from tasks.shared.fhir.bundle import REFERENCE, Resource
-from tasks.shared.files.part_file import storage_error
 
 
 class _Slot(msgspec.Struct, frozen=True, gc=False):

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+from tasks.shared.errors import storage_error
 from tasks.shared.files.names import ZST
-from tasks.shared.files.part_file import storage_error
 
 _USUAL_RATIO: Final = 10.0
 """Content to stored size of compressed files, until one has been read."""

@@ -26,7 +26,10 @@ are caught, with ``raise … from None`` when their text may quote data.
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -157,3 +160,28 @@ class InternalError(TerminalError):
 
 class Stopped(Exception):  # noqa: N818 - a request, not an error
     """Somebody asked the run to stop: a signal, or a cancel in the Prefect UI."""
+
+
+def storage_error(error: OSError, path: Path) -> StorageError:
+    """What a person can do about an error of the file system; ``path`` is the file or directory concerned."""
+    where = str(path)
+    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        return StorageError(
+            "disk-full",
+            "no space is left on the device",
+            context=where,
+            hint="free some space, or put jobs_dir on a larger volume, then continue the job",
+        )
+    if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
+        return StorageError(
+            "no-permission",
+            "the file system refuses access",
+            context=where,
+            hint="check the owner and the permissions of this path",
+        )
+    if error.errno in {errno.ENOENT, errno.ESTALE}:
+        return StorageError("file-vanished", "the file or its directory is gone", context=where)
+    if error.errno == errno.ENAMETOOLONG:
+        return StorageError("name-too-long", "the file system allows no name as long as this", context=where)
+    reason = os.strerror(error.errno) if error.errno else type(error).__name__
+    return StorageError("storage-failed", f"the file system reported: {reason}", context=where)

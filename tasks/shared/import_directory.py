@@ -7,10 +7,10 @@ from collections.abc import Iterable
 
 import msgspec
 
-from tasks.shared.errors import StorageError
+from tasks.shared.errors import StorageError, storage_error
 from tasks.shared.files.facts import FileFacts, FileLedger, facts_of
 from tasks.shared.files.names import existing_file
-from tasks.shared.files.part_file import PART, storage_error
+from tasks.shared.files.out_file import PART
 from tasks.shared.report import StepReport
 from tasks.shared.step import StepContext
 

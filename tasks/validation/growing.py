@@ -6,7 +6,7 @@ import os
 import stat
 from pathlib import Path
 
-from tasks.shared.files.part_file import storage_error
+from tasks.shared.errors import storage_error
 
 
 class GrowingFile:

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Final
 
 from tasks.shared.blanked import blanked
-from tasks.shared.errors import ReconciliationError, StorageError
+from tasks.shared.errors import ReconciliationError, StorageError, storage_error
 from tasks.shared.files.ledger import Ledger
 from tasks.shared.files.names import base_name
-from tasks.shared.files.part_file import PART, storage_error, sync_directory
+from tasks.shared.files.out_file import PART, sync_directory
 from tasks.validation.chunks import Chunk
 from tasks.validation.client import Outcome
 from tasks.validation.entries import Facts

@@ -15,7 +15,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from tasks.shared.files.part_file import PartFile, storage_error
+from tasks.shared.errors import storage_error
+from tasks.shared.files.out_file import PartFile
 from tasks.validation.client import Outcome
 from tasks.validation.findings import Issue
 

@@ -17,11 +17,10 @@ from typing import Final
 
 from tasks.shared.blanked import blanked
 from tasks.shared.course import Course
-from tasks.shared.errors import DataError, InputError, SluiceError
+from tasks.shared.errors import DataError, InputError, SluiceError, storage_error
 from tasks.shared.fhir.long_line import lines_with_long
 from tasks.shared.files.ledger import Ledger
 from tasks.shared.files.names import data_files
-from tasks.shared.files.part_file import storage_error
 from tasks.shared.http.answer import answer_of
 from tasks.shared.http.client import ServiceClient
 from tasks.shared.report import StepReport

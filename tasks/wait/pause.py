@@ -12,13 +12,12 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
-from tasks.shared.errors import DataError
+from tasks.shared.errors import DataError, storage_error
 from tasks.shared.files.check import LineCheck
 from tasks.shared.files.data_directory import as_shown, is_no_data, left_alone_warning
 from tasks.shared.files.inventory import Inventory, still_approved
 from tasks.shared.files.lines import open_content
 from tasks.shared.files.names import base_name, data_files
-from tasks.shared.files.part_file import storage_error
 from tasks.shared.report import Corrections, StepReport
 from tasks.shared.step import Parked, StepContext
 from tasks.shared.stop import Stop

@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from tasks.shared.blanked import blanked
-from tasks.shared.files.part_file import PartFile
+from tasks.shared.files.out_file import PartFile
 
 MANIFEST: Final = "upload_manifest.json"
 

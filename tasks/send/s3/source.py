@@ -12,10 +12,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from tasks.shared.errors import DataError
+from tasks.shared.errors import DataError, storage_error
 from tasks.shared.files.data_directory import finished_files
 from tasks.shared.files.names import CORE, base_name
-from tasks.shared.files.part_file import storage_error
 
 _BUFFER: Final = 256 * 1024
 

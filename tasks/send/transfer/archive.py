@@ -19,8 +19,8 @@ from typing import BinaryIO, Final
 import msgspec
 
 from tasks.send.transfer.contents import MANIFEST, Contents, Member, pieces
-from tasks.shared.errors import DataError
-from tasks.shared.files.part_file import PART, storage_error, sync_directory
+from tasks.shared.errors import DataError, storage_error
+from tasks.shared.files.out_file import PART, sync_directory
 
 _EARLIEST: Final = (1980, 1, 1, 0, 0, 0)  # zip knows no earlier time
 _UNIX: Final = 3

@@ -13,7 +13,8 @@ from typing import Final
 import msgspec
 
 from tasks.send.transfer.archive import Archive
-from tasks.shared.files.part_file import PartFile, storage_error
+from tasks.shared.errors import storage_error
+from tasks.shared.files.out_file import PartFile
 
 JOURNAL: Final = "transfer.json"
 

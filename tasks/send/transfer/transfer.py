@@ -28,8 +28,7 @@ from tasks.send.transfer.contents import Contents, survey
 from tasks.send.transfer.documents import MAX_SIZE, Hit, Transfer
 from tasks.send.transfer.journal import Journal, load_journal, save_journal
 from tasks.send.transfer.store import Bounds, FhirStore
-from tasks.shared.errors import InputError, SluiceError
-from tasks.shared.files.part_file import storage_error
+from tasks.shared.errors import InputError, SluiceError, storage_error
 from tasks.shared.http.client import ServiceClient
 from tasks.shared.report import StepReport
 from tasks.shared.step import StepContext

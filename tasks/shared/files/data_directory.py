@@ -12,8 +12,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePath
 from typing import Final
 
+from tasks.shared.errors import storage_error
 from tasks.shared.files.names import is_ndjson_name
-from tasks.shared.files.part_file import PART, storage_error
+from tasks.shared.files.out_file import PART
 
 _UNFINISHED: Final = (PART, ".partial", ".tmp")
 _FILE_MANAGERS: Final = frozenset({"thumbs.db", "ehthumbs.db", "desktop.ini"})  # beside hidden files

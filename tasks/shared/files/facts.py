@@ -9,8 +9,8 @@ from pathlib import Path
 
 import msgspec
 
+from tasks.shared.errors import storage_error
 from tasks.shared.files.check import LineCheck
-from tasks.shared.files.part_file import storage_error
 from tasks.shared.files.private_file import NotPrivateError, read_private
 from tasks.shared.log import logger
 

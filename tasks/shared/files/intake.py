@@ -13,7 +13,7 @@ from tasks.shared.files.check import LineCheck
 from tasks.shared.files.compression import CompressedSink, DecompressedStream, Source, is_compressed
 from tasks.shared.files.facts import FileFacts
 from tasks.shared.files.names import data_file_name
-from tasks.shared.files.part_file import PartFile
+from tasks.shared.files.out_file import PartFile
 
 _READ = 1 << 18
 

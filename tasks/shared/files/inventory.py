@@ -22,9 +22,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-from tasks.shared.errors import DataError
+from tasks.shared.errors import DataError, storage_error
 from tasks.shared.files.data_directory import as_shown, finished_files
-from tasks.shared.files.part_file import PartFile, storage_error
+from tasks.shared.files.out_file import PartFile
 from tasks.shared.files.private_file import read_private
 from tasks.shared.parallel import for_each
 from tasks.shared.stop import Stop

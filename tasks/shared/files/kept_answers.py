@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from tasks.shared.blanked import blanked
-from tasks.shared.files.part_file import storage_error
+from tasks.shared.errors import storage_error
 
 FAILED: Final = "failed"
 LARGEST: Final = 1 << 20

@@ -28,7 +28,7 @@ from typing import Any, Final, Self
 
 import msgspec
 
-from tasks.shared.files.part_file import storage_error
+from tasks.shared.errors import storage_error
 
 SYNC_SECONDS: Final = 1.0
 """Entries are forced to the disk at most this often, in seconds."""

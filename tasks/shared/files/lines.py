@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
+from tasks.shared.errors import storage_error
 from tasks.shared.files.compression import DecompressedStream, is_compressed
-from tasks.shared.files.part_file import storage_error
 
 _PIECE = 1 << 18
 """Bytes per piece. One buffer is filled again and again: fresh memory for each piece halves the speed."""

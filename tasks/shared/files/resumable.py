@@ -17,9 +17,10 @@ from types import TracebackType
 from typing import Final, Self
 
 from config import CompressionConfig
+from tasks.shared.errors import storage_error
 from tasks.shared.files.compression import CompressedSink
 from tasks.shared.files.names import data_file_name
-from tasks.shared.files.part_file import PART, storage_error, sync_directory
+from tasks.shared.files.out_file import PART, sync_directory
 
 CUT_EVERY: Final = 16 << 20
 """Bytes of content between two cuts: what a kill costs at most, and a frame large enough to compress well."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tasks.shared.files.part_file import storage_error
+from tasks.shared.errors import storage_error
 
 
 class Spool:

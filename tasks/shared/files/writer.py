@@ -10,7 +10,7 @@ from config import CompressionConfig
 from tasks.shared.files.compression import CompressedSink
 from tasks.shared.files.facts import FileFacts
 from tasks.shared.files.names import data_file_name
-from tasks.shared.files.part_file import PartFile
+from tasks.shared.files.out_file import PartFile
 
 
 class NdjsonWriter:

@@ -12,8 +12,7 @@ from typing import Final, Protocol
 
 import httpx
 
-from tasks.shared.errors import StorageError
-from tasks.shared.files.part_file import storage_error
+from tasks.shared.errors import StorageError, storage_error
 
 SLICE: Final = 1024 * 1024
 """Bytes of a body between two looks at the deadline and at the stop."""

@@ -14,35 +14,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tasks.shared.errors import StorageError
+from tasks.shared.errors import storage_error
 
 PART = ".part"
 """What the name of an unfinished file ends with."""
-
-
-def storage_error(error: OSError, path: Path) -> StorageError:
-    """What a person can do about an error of the file system; ``path`` is the file or directory concerned."""
-    where = str(path)
-    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-        return StorageError(
-            "disk-full",
-            "no space is left on the device",
-            context=where,
-            hint="free some space, or put jobs_dir on a larger volume, then continue the job",
-        )
-    if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
-        return StorageError(
-            "no-permission",
-            "the file system refuses access",
-            context=where,
-            hint="check the owner and the permissions of this path",
-        )
-    if error.errno in {errno.ENOENT, errno.ESTALE}:
-        return StorageError("file-vanished", "the file or its directory is gone", context=where)
-    if error.errno == errno.ENAMETOOLONG:
-        return StorageError("name-too-long", "the file system allows no name as long as this", context=where)
-    reason = os.strerror(error.errno) if error.errno else type(error).__name__
-    return StorageError("storage-failed", f"the file system reported: {reason}", context=where)
 
 
 def sync_directory(directory: Path) -> None:
