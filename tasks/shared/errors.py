@@ -28,7 +28,8 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -185,3 +186,12 @@ def storage_error(error: OSError, path: Path) -> StorageError:
         return StorageError("name-too-long", "the file system allows no name as long as this", context=where)
     reason = os.strerror(error.errno) if error.errno else type(error).__name__
     return StorageError("storage-failed", f"the file system reported: {reason}", context=where)
+
+
+@contextmanager
+def storage_errors(path: Path) -> Iterator[None]:
+    """Within, an error of the file system is a ``StorageError`` about ``path``."""
+    try:
+        yield
+    except OSError as error:
+        raise storage_error(error, path) from None

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import msgspec
 
-from tasks.shared.errors import storage_error
+from tasks.shared.errors import storage_error, storage_errors
 from tasks.shared.files.check import LineCheck
+from tasks.shared.files.out_file import AppendFile
 from tasks.shared.files.private_file import NotPrivateError, read_private
 from tasks.shared.log import logger
 
@@ -47,12 +48,9 @@ def facts_of(path: Path) -> FileFacts:
         while count := content.readinto(buffer):
             check.feed(bytes(memoryview(buffer)[:count]))
     check.finish()
-    try:
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-            size = os.fstat(file.fileno()).st_size
-    except OSError as error:
-        raise storage_error(error, path) from None
+    with storage_errors(path), path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        size = os.fstat(file.fileno()).st_size
     return FileFacts(
         name=path.name, lines=check.lines, content_bytes=check.bytes, stored_bytes=size, sha256=digest, bytes_in=size
     )
@@ -70,39 +68,23 @@ class FileLedger:
         self._path = path
         self._lock = threading.Lock()
         self._known: dict[str, FileFacts] = {}
-        self._torn = False
         self._load()
 
     def get(self, path: Path) -> FileFacts | None:
         """The facts of this file, if they were recorded and its size still agrees."""
         facts = self._known.get(path.name)
-        try:
+        with storage_errors(path):
             return facts if facts is not None and path.stat().st_size == facts.stored_bytes else None
-        except OSError as error:
-            raise storage_error(error, path) from None
 
     def add(self, facts: FileFacts) -> None:
         """Record a finished file."""
         line = msgspec.json.encode(facts) + b"\n"
         with self._lock:
-            try:
+            with storage_errors(self._path):
                 self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                handle = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-                try:
-                    # One write per entry: a killed process leaves whole lines, or one torn line at the end.
-                    os.write(handle, b"\n" + line if self._torn else line)
-                finally:
-                    os.close(handle)
-            except OSError as error:
-                raise storage_error(error, self._path) from None
-            self._torn = False
+            with AppendFile(self._path) as file:
+                file.append(line)
             self._known[facts.name] = facts
-
-    def _remove(self) -> None:
-        try:
-            self._path.unlink()  # also a link or a pipe, which would be written into
-        except OSError as error:
-            raise storage_error(error, self._path) from None
 
     def _load(self) -> None:
         try:
@@ -111,11 +93,11 @@ class FileLedger:
             if self._path.parent.is_symlink():  # what is behind it is not ours to remove
                 raise storage_error(OSError(errno.ELOOP, os.strerror(errno.ELOOP)), self._path.parent) from None
             logger.warning("%s is not believed: %s; the files are read once more", self._path.name, problem)
-            self._remove()
+            with storage_errors(self._path):
+                self._path.unlink()  # also a link or a pipe, which would be written into
             return
         if data is None:
             return
-        self._torn = bool(data) and not data.endswith(b"\n")
         for line in data.splitlines():
             try:
                 facts = msgspec.json.decode(line, type=FileFacts)

@@ -78,7 +78,7 @@ class Intake:
             name=self._part.final.name,
             lines=self._check.lines,
             content_bytes=self._check.bytes,
-            stored_bytes=self._part.bytes,
+            stored_bytes=self._part.size,
             sha256=self._part.sha256,
         )
         if record is not None:
@@ -105,7 +105,7 @@ class Intake:
         if self.plain:
             # Before anything is on the disk: a login page is found here.
             self._check.feed(head)
-        self._part = PartFile(self._directory / name)
+        self._part = PartFile(self._directory / name, hashed=True)
         if self.plain and self._compression.enabled:
             self._zst = CompressedSink(self._part, self._compression.level)
         if self.plain:

@@ -17,7 +17,6 @@ again. So a killed process loses nothing (every entry is one write), a power cut
 
 from __future__ import annotations
 
-import os
 import time
 from bisect import bisect_left, bisect_right
 from collections import Counter
@@ -28,7 +27,8 @@ from typing import Any, Final, Self
 
 import msgspec
 
-from tasks.shared.errors import storage_error
+from tasks.shared.errors import StorageError, storage_errors
+from tasks.shared.files.out_file import AppendFile
 
 SYNC_SECONDS: Final = 1.0
 """Entries are forced to the disk at most this often, in seconds."""
@@ -108,19 +108,17 @@ class Ledger:
     """
 
     def __init__(self, path: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._path = path
         self._clock = clock
         self._accounts: dict[str, Account] = {}
         self._decoder = msgspec.json.Decoder(_Entry)
-        self._handle = -1
-        try:
+        with storage_errors(path):
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            os.ftruncate(self._handle, self._read())
-            os.lseek(self._handle, 0, os.SEEK_END)
-        except OSError as error:
-            self._shut()
-            raise storage_error(error, path) from None
+        self._file = AppendFile(path)
+        try:
+            self._file.cut(self._read())
+        except StorageError:
+            self._file.close()
+            raise
         self._synced = clock()
 
     def account(self, file: str, identity: str) -> Account:
@@ -146,19 +144,14 @@ class Ledger:
 
     def flush(self) -> None:
         """Force what was recorded to the disk."""
-        try:
-            os.fsync(self._handle)
-        except OSError as error:
-            raise storage_error(error, self._path) from None
+        self._file.sync()
         self._synced = self._clock()
 
     def close(self) -> None:
         """Flush and close; a second call does nothing."""
-        if self._handle >= 0:
-            try:
+        if self._file.is_open:
+            with self._file:
                 self.flush()
-            finally:
-                self._shut()
 
     def __enter__(self) -> Self:
         return self
@@ -168,23 +161,17 @@ class Ledger:
     ) -> None:
         self.close()
 
-    def _shut(self) -> None:
-        if self._handle >= 0:
-            os.close(self._handle)
-            self._handle = -1
-
     def _read(self) -> int:
         """Take in what is there; returns the size of the readable part in bytes."""
         readable = 0
-        with os.fdopen(os.dup(self._handle), "rb") as file:
-            for line in file:
-                try:
-                    entry = self._decoder.decode(line)
-                except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                    break
-                if not line.endswith(b"\n") or not self._apply(entry):
-                    break
-                readable += len(line)
+        for line in self._file.lines():
+            try:
+                entry = self._decoder.decode(line)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                break
+            if not self._apply(entry):
+                break
+            readable += len(line)
         return readable
 
     def _apply(self, entry: _Entry) -> bool:
@@ -203,11 +190,6 @@ class Ledger:
         return True
 
     def _append(self, entry: _Entry) -> None:
-        line = msgspec.json.encode(entry) + b"\n"
-        try:
-            while line:  # a disk that fills up takes a part first, then says no
-                line = line[os.write(self._handle, line) :]
-        except OSError as error:
-            raise storage_error(error, self._path) from None
+        self._file.append(msgspec.json.encode(entry) + b"\n")
         if self._clock() - self._synced >= SYNC_SECONDS:
             self.flush()

@@ -1,7 +1,12 @@
-"""How a data file comes to exist under its final name.
+"""How a file of ours is written: private, whole or cut to what is known, never through what somebody else put there.
 
-A data file is written as ``<name>.part`` beside its place and renamed when it is complete and on the disk
-(``architecture.md`` rule 6, ``4-product.md`` §4: "an existing final file is complete").
+An ``OutFile`` is written in one run, or goes on behind its first bytes in another. A ``PartFile`` is called
+``<name>.part`` until it is complete and on the disk (``architecture.md`` rule 6, ``4-product.md`` §4: "an existing
+final file is complete"). An ``AppendFile`` grows by whole lines, over all runs.
+
+All are 0600. What is foreign is replaced, never written into: a link, what is no regular file, what has another owner;
+for a file that is to be cut also one with a second name. Errors of the file system come out as ``StorageError``
+(``disk-full`` among them).
 """
 
 from __future__ import annotations
@@ -10,93 +15,136 @@ import contextlib
 import errno
 import hashlib
 import os
+import stat
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import BinaryIO, Final, Self
 
-from tasks.shared.errors import storage_error
+from tasks.shared.errors import StorageError, storage_error, storage_errors
 
-PART = ".part"
+PART: Final = ".part"
 """What the name of an unfinished file ends with."""
+
+_FLAGS: Final = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # no pipe is waited for
+_BLOCK: Final = 1 << 16
+
+
+def part_of(final: Path) -> Path:
+    """What a file is called until it is finished."""
+    return final.with_name(final.name + PART)
+
+
+def size_of(path: Path) -> int:
+    """Bytes of a regular file; -1 when there is none."""
+    facts = _lstat(path)
+    return facts.st_size if facts is not None and stat.S_ISREG(facts.st_mode) else -1
+
+
+def can_continue(path: Path, size: int) -> bool:
+    """Whether there is a file of ours, and of nobody else, with at least ``size`` bytes."""
+    facts = _lstat(path)
+    return facts is not None and _is_ours_alone(facts, size)
+
+
+def publish(*names: tuple[Path, Path]) -> None:
+    """Give finished files their final names, for good: each from its first name to its second."""
+    for part, final in names:
+        with storage_errors(final):
+            part.replace(final)
+    for directory in {final.parent for _, final in names}:
+        sync_directory(directory)
 
 
 def sync_directory(directory: Path) -> None:
     """Make renames in this directory outlive a power cut, where the platform can."""
-    try:
+    with storage_errors(directory):
         handle = os.open(directory, os.O_RDONLY)
-    except OSError as error:
-        raise storage_error(error, directory) from None
-    try:
-        os.fsync(handle)
-    except OSError as error:
-        # Some network and FUSE file systems cannot sync a directory; they say so with one of these.
-        if error.errno not in {errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EBADF}:
-            raise storage_error(error, directory) from None
-    finally:
-        os.close(handle)
+        try:
+            os.fsync(handle)
+        except OSError as error:
+            # Some network and FUSE file systems cannot sync a directory; they say so with one of these.
+            if error.errno not in {errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EBADF}:
+                raise
+        finally:
+            os.close(handle)
 
 
-class PartFile:
-    """A file in the making: ``<final>.part``, mode 0600, hashed and counted while it is written.
+def write_all(handle: int, data: bytes | memoryview) -> None:
+    """All of it, or ``OSError``: a disk that fills up takes a part first, then says no."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(handle, view) :]
 
-    ``commit`` makes it durable and gives it its final name, ``abort`` removes it. Leaving the context without a
-    commit aborts. Errors of the file system come out as ``StorageError`` (``disk-full`` among them).
+
+class OutFile:
+    """The file at ``path``, anew, or to go on behind its first ``keep`` bytes: what is behind them is cut off.
+
+    With ``keep`` it must be one that ``can_continue``. ``size`` is what it has. What is written stays there when it is
+    closed. ``named`` is the file that errors name. For one thread.
     """
 
-    def __init__(self, final: Path) -> None:
-        self.final = final
-        self.path = final.with_name(final.name + PART)
-        self.bytes = 0
-        self._hash = hashlib.sha256()
+    def __init__(self, path: Path, keep: int = 0, *, named: Path | None = None) -> None:
+        self.path = path
+        self.size = 0
+        self._named = named or path
+        self._handle = -1
         try:
-            final.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # A leftover of a killed run is replaced, never written into: it may have another owner or be a link.
-            self.path.unlink(missing_ok=True)
-            self._handle = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise storage_error(error, final) from None
-        self._open = True
+            with storage_errors(self._named):
+                self._handle = self._open(keep)
+            self.cut(self._kept(keep))
+        except StorageError:
+            self.close()
+            raise
 
     @property
-    def sha256(self) -> str:
-        """SHA-256 (hex) of the bytes written so far."""
-        return self._hash.hexdigest()
+    def is_open(self) -> bool:
+        """Whether it is not closed yet."""
+        return self._handle >= 0
 
     def write(self, data: bytes | memoryview) -> int:
-        """Append ``data``; all of it, or an error."""
-        self._hash.update(data)
-        view = memoryview(data)
+        """Append ``data``, all of it."""
         try:
-            while view:
-                view = view[os.write(self._handle, view) :]
+            write_all(self._handle, data)
         except OSError as error:
-            raise storage_error(error, self.final) from None
-        self.bytes += len(data)
+            raise storage_error(error, self._named) from None
+        self.size += len(data)
         return len(data)
 
-    def commit(self) -> Path:
-        """Sync the file, give it its final name, sync the directory."""
-        try:
+    def cut(self, size: int) -> None:
+        """Cut off what stands behind the first ``size`` bytes, and go on there."""
+        with storage_errors(self._named):
+            os.ftruncate(self._handle, size)
+            os.lseek(self._handle, size, os.SEEK_SET)
+        self.size = size
+
+    def sync(self) -> None:
+        """Force what was written to the disk."""
+        with storage_errors(self._named):
             os.fsync(self._handle)
-            self._close()
-            self.path.replace(self.final)
-        except OSError as error:
-            self.abort()
-            raise storage_error(error, self.final) from None
-        sync_directory(self.final.parent)
-        return self.final
 
-    def abort(self) -> None:
-        """Close and remove the part. Safe to call at any time, also twice."""
-        with contextlib.suppress(OSError):  # the error that led here is the one to report
-            self._close()
-        with contextlib.suppress(OSError):
-            self.path.unlink(missing_ok=True)
+    def opened(self) -> BinaryIO:
+        """A file object over it, for whoever must seek; ``size`` does not know what that writes."""
+        return os.fdopen(os.dup(self._handle), "r+b")
 
-    def _close(self) -> None:
-        if self._open:
-            self._open = False
-            os.close(self._handle)
+    def close(self) -> None:
+        """Close the file, and leave it there; a second call does nothing."""
+        if self._handle >= 0:
+            handle, self._handle = self._handle, -1
+            with storage_errors(self._named):
+                os.close(handle)
+
+    def _open(self, keep: int) -> int:
+        if not keep:
+            return _anew(self.path)
+        handle = os.open(self.path, _FLAGS)
+        if not _is_ours_alone(os.fstat(handle), keep):
+            os.close(handle)
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return handle
+
+    def _kept(self, keep: int) -> int:
+        return keep
 
     def __enter__(self) -> Self:
         return self
@@ -104,5 +152,139 @@ class PartFile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._open:
+        self.close()
+
+
+class PartFile(OutFile):
+    """A file in the making: ``<final>.part``, in a private directory. ``hashed`` has it hashed while it is written.
+
+    ``commit`` makes it durable and gives it its final name, ``abort`` removes it. Leaving the context without a
+    commit aborts.
+    """
+
+    def __init__(self, final: Path, keep: int = 0, *, hashed: bool = False) -> None:
+        self.final = final
+        self._hash = hashlib.sha256() if hashed else None
+        with storage_errors(final):
+            final.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        super().__init__(part_of(final), keep, named=final)
+
+    @property
+    def sha256(self) -> str:
+        """SHA-256 (hex) of the bytes written so far, of a file that is hashed."""
+        assert self._hash is not None  # noqa: S101 - for the type checker
+        return self._hash.hexdigest()
+
+    def write(self, data: bytes | memoryview) -> int:
+        """Append ``data``, all of it."""
+        if self._hash is not None:
+            self._hash.update(data)
+        return super().write(data)
+
+    def commit(self) -> Path:
+        """Sync the file, give it its final name, sync the directory."""
+        try:
+            self.sync()
+            self.publish()
+        except StorageError:
             self.abort()
+            raise
+        return self.final
+
+    def publish(self) -> Path:
+        """Give the file, whose content is on the disk, its final name."""
+        self.close()
+        publish((self.path, self.final))
+        return self.final
+
+    def abort(self) -> None:
+        """Close and remove the part. Safe to call at any time, also twice."""
+        with contextlib.suppress(StorageError):  # the error that led here is the one to report
+            self.close()
+        with contextlib.suppress(OSError):
+            self.path.unlink(missing_ok=True)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.is_open:
+            self.abort()
+
+
+def write_file(path: Path, content: bytes) -> Path:
+    """A small file, whole or not at all."""
+    with PartFile(path) as part:
+        part.write(content)
+        return part.commit()
+
+
+class AppendFile(OutFile):
+    """The file of lines at ``path``, made when there is none. Who is killed leaves whole lines; a torn one is cut off.
+
+    One with a second name is gone on with: a backup by hard links takes nothing from what is known.
+    """
+
+    def lines(self) -> Iterator[bytes]:
+        """The lines with their line feeds, first one first."""
+        with storage_errors(self.path), os.fdopen(os.dup(self._handle), "rb") as file:
+            file.seek(0)
+            yield from file
+
+    def read(self, start: int, size: int) -> bytes:
+        """Up to ``size`` bytes from ``start``."""
+        with storage_errors(self.path):
+            return os.pread(self._handle, size, start)
+
+    def append(self, line: bytes, *, sync: bool = False) -> None:
+        """Append a whole line, or nothing; with ``sync`` it is on the disk then."""
+        try:
+            self.write(line)
+        except StorageError:
+            with contextlib.suppress(StorageError):  # the next one who opens it cuts
+                self.cut(self.size)
+            raise
+        if sync:
+            self.sync()
+
+    def _open(self, keep: int) -> int:
+        try:
+            handle = os.open(self.path, _FLAGS | os.O_APPEND)
+        except OSError as error:
+            if error.errno not in {errno.ENOENT, errno.ELOOP}:
+                raise
+        else:
+            facts = os.fstat(handle)
+            # Whoever may write into the directory as its owner may have written this.
+            if stat.S_ISREG(facts.st_mode) and facts.st_uid in {os.geteuid(), self.path.parent.stat().st_uid}:
+                return handle
+            os.close(handle)
+        return _anew(self.path, os.O_APPEND)
+
+    def _kept(self, keep: int) -> int:
+        """The size up to the last line feed, in bytes."""
+        with storage_errors(self.path):
+            end = os.fstat(self._handle).st_size
+        while end > 0:
+            start = max(0, end - _BLOCK)
+            feed = self.read(start, end - start).rfind(b"\n")
+            if feed >= 0:
+                return start + feed + 1
+            end = start
+        return 0
+
+
+def _anew(path: Path, flags: int = 0) -> int:
+    # A leftover is replaced, never written into: it may have another owner or be a link.
+    path.unlink(missing_ok=True)
+    return os.open(path, _FLAGS | os.O_CREAT | os.O_EXCL | flags, 0o600)
+
+
+def _is_ours_alone(facts: os.stat_result, size: int) -> bool:
+    ours = stat.S_ISREG(facts.st_mode) and facts.st_uid == os.geteuid()
+    return ours and facts.st_nlink == 1 and facts.st_size >= size
+
+
+def _lstat(path: Path) -> os.stat_result | None:
+    with storage_errors(path), contextlib.suppress(FileNotFoundError):
+        return path.lstat()
+    return None

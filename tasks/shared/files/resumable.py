@@ -9,18 +9,15 @@ and appends. Where the cuts are depends on the content only, so interrupted or n
 from __future__ import annotations
 
 import contextlib
-import os
-import stat
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
 from config import CompressionConfig
-from tasks.shared.errors import storage_error
 from tasks.shared.files.compression import CompressedSink
 from tasks.shared.files.names import data_file_name
-from tasks.shared.files.out_file import PART, sync_directory
+from tasks.shared.files.out_file import PartFile, can_continue, part_of
 
 CUT_EVERY: Final = 16 << 20
 """Bytes of content between two cuts: what a kill costs at most, and a frame large enough to compress well."""
@@ -58,8 +55,10 @@ class ResumableWriter:
     ) -> None:
         self._compression = compression
         self._every = every
-        self._file = _Part(directory / data_file_name(base, compressed=compression.enabled), resume.stored)
-        self.resumed = resume if self._file.stored == resume.stored else BEGIN
+        final = directory / data_file_name(base, compressed=compression.enabled)
+        keep = resume.stored if can_continue(part_of(final), resume.stored) else 0
+        self._file = PartFile(final, keep)
+        self.resumed = resume if keep == resume.stored else BEGIN
         self._lines = self.resumed.lines
         self._content = self.resumed.content
         self._cut = self.resumed
@@ -97,12 +96,7 @@ class ResumableWriter:
     def publish(self) -> Path:
         """Give the finished file its final name."""
         self.close()
-        try:
-            self._file.path.replace(self._file.final)
-        except OSError as error:
-            raise storage_error(error, self._file.final) from None
-        sync_directory(self._file.final.parent)
-        return self._file.final
+        return self._file.publish()
 
     def close(self) -> None:
         """Close the part and leave it there; a second call does nothing."""
@@ -132,67 +126,5 @@ class ResumableWriter:
         elif self._compression.enabled and not self._content:
             CompressedSink(self._file, self._compression.level).close()  # no content is an empty frame, not no file
         self._file.sync()
-        self._cut = Position(self._lines, self._content, self._file.stored)
+        self._cut = Position(self._lines, self._content, self._file.size)
         return self._cut
-
-
-class _Part:
-    """``<final>.part``, open for appending after its first ``keep`` bytes, or anew when it does not have them."""
-
-    def __init__(self, final: Path, keep: int) -> None:
-        self.final = final
-        self.path = final.with_name(final.name + PART)
-        self.stored = 0
-        self._handle = -1
-        try:
-            final.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if keep:
-                self._reopen(keep)
-            if self._handle < 0:
-                # A leftover is replaced, never written into: it may have another owner or be a link.
-                self.path.unlink(missing_ok=True)
-                self._handle = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            self.close()
-            raise storage_error(error, final) from None
-
-    def write(self, data: bytes | memoryview) -> int:
-        """Append ``data``; all of it, or an error."""
-        view = memoryview(data)
-        try:
-            while view:
-                view = view[os.write(self._handle, view) :]
-        except OSError as error:
-            raise storage_error(error, self.final) from None
-        self.stored += len(data)
-        return len(data)
-
-    def sync(self) -> None:
-        """Force what was written to the disk."""
-        try:
-            os.fsync(self._handle)
-        except OSError as error:
-            raise storage_error(error, self.final) from None
-
-    def close(self) -> None:
-        """Close the file."""
-        if self._handle >= 0:
-            handle, self._handle = self._handle, -1
-            os.close(handle)
-
-    def _reopen(self, keep: int) -> None:
-        try:
-            handle = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        except OSError:
-            return
-        facts = os.fstat(handle)
-        if not stat.S_ISREG(facts.st_mode) or facts.st_uid != os.geteuid() or facts.st_nlink != 1:
-            os.close(handle)
-            return
-        if facts.st_size < keep:
-            os.close(handle)
-            return
-        self._handle = handle
-        os.ftruncate(handle, keep)
-        os.lseek(handle, 0, os.SEEK_END)
-        self.stored = keep

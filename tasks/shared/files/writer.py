@@ -23,7 +23,7 @@ class NdjsonWriter:
     def __init__(self, directory: Path, base: str, compression: CompressionConfig) -> None:
         self.lines = 0
         self.bytes = 0
-        self._part = PartFile(directory / data_file_name(base, compressed=compression.enabled))
+        self._part = PartFile(directory / data_file_name(base, compressed=compression.enabled), hashed=True)
         self._zst = CompressedSink(self._part, compression.level) if compression.enabled else None
 
     @property
@@ -50,7 +50,7 @@ class NdjsonWriter:
             name=path.name,
             lines=self.lines,
             content_bytes=self.bytes,
-            stored_bytes=self._part.bytes,
+            stored_bytes=self._part.size,
             sha256=self._part.sha256,
         )
 
