@@ -19,7 +19,7 @@ from tasks.extractor.connection import extraction_client, service_client
 from tasks.extractor.task import ExtractionTask, Priority
 from tasks.shared.errors import InputError, ServiceError, SluiceError, shown
 from tasks.shared.fhir.crtdl import parse_document, read_content
-from tasks.shared.files.out_file import PartFile
+from tasks.shared.files.out_file import write_file
 from tasks.shared.units import human_seconds
 
 _PAUSE = 0.2
@@ -44,9 +44,7 @@ def preview(config: str, crtdl: str, *, target: str | None, overrides: Sequence[
     with opened(config, overrides) as client:
         ids = client.evaluate_cohort(content)
     if target is not None:
-        with PartFile(Path(target)) as part:
-            part.write("".join(f"{patient}\n" for patient in ids).encode())
-            part.commit()
+        write_file(Path(target), "".join(f"{patient}\n" for patient in ids).encode())
     if as_json:
         click.echo(_dump({"patients": len(ids), "ids": target}))
     else:

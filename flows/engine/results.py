@@ -7,14 +7,14 @@ step left is a damaged result, which counts as none: the step is done again, and
 
 from __future__ import annotations
 
-import os
 from pathlib import Path, PurePath
 from typing import Any, Final
 
 import msgspec
 from pydantic import ValidationError
 
-from tasks.shared.errors import storage_error
+from tasks.shared.errors import storage_errors
+from tasks.shared.files.out_file import PartFile
 from tasks.shared.files.private_file import NotPrivateError, read_private
 from tasks.shared.report import StepReport
 
@@ -96,19 +96,11 @@ def write_result(path: Path, content: bytes) -> None:
     Raises:
         StorageError: it cannot be written.
     """
-    part = path.with_name(f"{path.name}.part")
-    try:
-        part.unlink(missing_ok=True)  # never written through a link
-        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+    with storage_errors(path), PartFile(path) as part:
+        part.write(content)
         if path.is_dir() and not path.is_symlink():
             path.rmdir()
-        part.replace(path)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise storage_error(error, path) from None
+        part.commit()
 
 
 def _lives(value: Any) -> bool:

@@ -18,7 +18,7 @@ from flows.job.inputs import JobInputs
 from flows.job.record import Run
 from flows.reports.events import JobEnd
 from tasks.shared.errors import StorageError
-from tasks.shared.files.out_file import PartFile
+from tasks.shared.files.out_file import write_file
 from tasks.shared.http.answer import place
 from tasks.shared.log import logger
 from tasks.shared.report import Kept, Problem, StepReport, Waiting
@@ -152,9 +152,7 @@ def write(directory: Path, summary: Summary) -> None:
     Never raises: a summary that cannot be written is said in ``job.log``, and fails no run.
     """
     try:
-        with PartFile(directory / NAME) as part:
-            part.write(summary.model_dump_json(indent=2).encode() + b"\n")
-            part.commit()
+        write_file(directory / NAME, summary.model_dump_json(indent=2).encode() + b"\n")
     except StorageError as error:
         logger.warning("%s is not written: %s", NAME, error.message)
 

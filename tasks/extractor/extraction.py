@@ -16,12 +16,13 @@ from tasks.extractor.manifest import ExtractionResult, details, parse_result
 from tasks.extractor.polling import Gone, Poller
 from tasks.extractor.preprocess import idle_rules
 from tasks.extractor.reports import Companions
-from tasks.extractor.results import ResultFiles, write_file
+from tasks.extractor.results import ResultFiles
 from tasks.extractor.submission import DIRECTORY, Query, Submission
 from tasks.extractor.urls import is_result_url, job_id_of
 from tasks.shared.blanked import blanked
 from tasks.shared.errors import InputError, ServiceError, SluiceError
 from tasks.shared.fhir.crtdl import Crtdl, load_crtdl
+from tasks.shared.files.out_file import write_file
 from tasks.shared.http.answer import Answer, place
 from tasks.shared.http.client import ServiceClient
 from tasks.shared.log import logger

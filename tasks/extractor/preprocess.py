@@ -18,7 +18,7 @@ import msgspec
 from config import EnrichmentRule
 from tasks.shared.errors import InputError
 from tasks.shared.fhir.crtdl import Crtdl, document_findings, parse_document, read_content
-from tasks.shared.files.out_file import PartFile
+from tasks.shared.files.out_file import write_file
 
 COPY = "crtdl.json"
 ENRICHED = "enriched-crtdl.json"
@@ -69,9 +69,7 @@ def write_effective(source: Path, job_dir: Path, rules: Sequence[EnrichmentRule]
     content = read_content(source)
     enriched = enrich(content, rules, source)
     name, other = (ENRICHED, COPY) if rules else (COPY, ENRICHED)
-    with PartFile(job_dir / name) as part:
-        part.write(enriched.content)
-        path = part.commit()
+    path = write_file(job_dir / name, enriched.content)
     (job_dir / other).unlink(missing_ok=True)
     return path, enriched.warnings
 

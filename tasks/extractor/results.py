@@ -17,7 +17,7 @@ from tasks.extractor.urls import resolve, same_host
 from tasks.shared.errors import storage_error
 from tasks.shared.files.facts import FileFacts
 from tasks.shared.files.names import CORE, base_name, data_files, is_consent_name
-from tasks.shared.files.out_file import PartFile
+from tasks.shared.files.out_file import write_file
 from tasks.shared.http.client import ServiceClient
 from tasks.shared.http.download import Downloader
 from tasks.shared.http.url_names import NamedUrl, named_urls
@@ -181,10 +181,3 @@ def _empty(folder: Path) -> None:
     with contextlib.suppress(FileNotFoundError):
         for path in folder.iterdir():
             path.unlink()
-
-
-def write_file(path: Path, content: bytes) -> None:
-    """Write a small file whole, private to this user. Raises ``StorageError``."""
-    with PartFile(path) as part:
-        part.write(content)
-        part.commit()

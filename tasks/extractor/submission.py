@@ -28,7 +28,7 @@ from tasks.extractor.urls import job_id_of, service_url
 from tasks.shared.blanked import blanked
 from tasks.shared.errors import NetworkError, ServiceBusyError, ServiceError, SluiceError, storage_error
 from tasks.shared.fhir.crtdl import read_content
-from tasks.shared.files.out_file import PartFile
+from tasks.shared.files.out_file import write_file
 from tasks.shared.http.answer import Answer, answer_of
 from tasks.shared.http.oauth import TOKEN_OPERATION
 from tasks.shared.log import logger
@@ -167,9 +167,7 @@ class Submission:
         path = patients_file(self._directory.parent, self._query.patients)
         patients = read_patients(path)
         if path != kept:
-            with PartFile(kept) as part:
-                part.write("".join(f"{patient}\n" for patient in patients).encode())
-                part.commit()
+            write_file(kept, "".join(f"{patient}\n" for patient in patients).encode())
         return patients
 
     def _keep(self, status_url: str, note: _Note) -> Handle:
@@ -204,9 +202,7 @@ class Submission:
     def _keep_answer(self, error: SluiceError) -> str:
         """Keep what the server said about the CRTDL: it names the part that is wrong, and may quote data."""
         answer = answer_of(error)
-        with PartFile(self._directory / REFUSAL) as part:
-            part.write(blanked(answer.body) if answer is not None else b"")
-            part.commit()
+        write_file(self._directory / REFUSAL, blanked(answer.body) if answer is not None else b"")
         return f"{self._directory.name}/{REFUSAL}"
 
     def _take_note(self) -> _Note:
@@ -260,9 +256,7 @@ class Submission:
             raise storage_error(error, self._directory / NOTE) from None
 
     def _write(self, note: _Note) -> None:
-        with PartFile(self._directory / NOTE) as part:
-            part.write(msgspec.json.encode(note))
-            part.commit()
+        write_file(self._directory / NOTE, msgspec.json.encode(note))
 
     def _forget(self) -> None:
         try:

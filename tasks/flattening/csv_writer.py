@@ -5,15 +5,12 @@ A batch is kept when ``keep`` has it on the disk; what was written of one that f
 
 from __future__ import annotations
 
-import os
-import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from tasks.flattening.rows import NoRowError, RowReader, Shape, header
-from tasks.shared.errors import storage_error
-from tasks.shared.files.out_file import sync_directory
+from tasks.shared.files.out_file import OutFile
 
 CSV: Final = ".csv"
 PARTIAL: Final = ".partial"
@@ -34,81 +31,39 @@ class Table:
         self.header = header(columns)
         self.size = len(self.header)
         """Bytes that are kept."""
-        self._handle = -1
-
-    def can_continue(self, size: int) -> bool:
-        """Whether the unfinished table has at least ``size`` bytes, and is a private file of ours."""
-        try:
-            facts = self.partial.lstat()
-        except FileNotFoundError:
-            return False
-        except OSError as error:
-            raise storage_error(error, self.partial) from None
-        return (
-            stat.S_ISREG(facts.st_mode)
-            and facts.st_uid == os.geteuid()
-            and facts.st_nlink == 1
-            and facts.st_size >= size
-        )
+        self._file: OutFile | None = None
 
     def open(self, size: int | None = None) -> None:
         """Go on behind the first ``size`` bytes; without it, begin anew with the header."""
-        flags = os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW
-        try:
-            if size is None:
-                # A leftover is replaced, never written into: it may have another owner or be a link.
-                self.partial.unlink(missing_ok=True)
-                self._handle = os.open(self.partial, flags | os.O_CREAT | os.O_EXCL, 0o600)
-            else:
-                self._handle = os.open(self.partial, flags)
-        except OSError as error:
-            raise storage_error(error, self.partial) from None
+        self._file = OutFile(self.partial, size or 0)
         if size is None:
             self.write(self.header)
         else:
             self.size = size
-            self.drop()
 
     def write(self, text: bytes) -> None:
         """Append; ``keep`` or ``drop`` decides about it."""
-        view = memoryview(text)
-        try:
-            while view:
-                view = view[os.write(self._handle, view) :]
-        except OSError as error:
-            raise storage_error(error, self.partial) from None
+        self._opened.write(text)
 
     def drop(self) -> None:
         """Cut off what was written since the last ``keep``."""
-        try:
-            os.ftruncate(self._handle, self.size)
-            os.lseek(self._handle, self.size, os.SEEK_SET)
-        except OSError as error:
-            raise storage_error(error, self.partial) from None
+        self._opened.cut(self.size)
 
     def keep(self) -> int:
         """Force what was written to the disk; how many bytes that are since the last time."""
-        try:
-            os.fsync(self._handle)
-            end = os.lseek(self._handle, 0, os.SEEK_CUR)
-        except OSError as error:
-            raise storage_error(error, self.partial) from None
-        added, self.size = end - self.size, end
+        self._opened.sync()
+        added, self.size = self._opened.size - self.size, self._opened.size
         return added
-
-    def publish(self) -> None:
-        """Give the finished table its name. The caller syncs the directory."""
-        self.close()
-        try:
-            self.partial.replace(self.path)
-        except OSError as error:
-            raise storage_error(error, self.path) from None
 
     def close(self) -> None:
         """Close the file, and leave it there; a second call does nothing."""
-        if self._handle >= 0:
-            handle, self._handle = self._handle, -1
-            os.close(handle)
+        if self._file is not None:
+            self._file.close()
+
+    @property
+    def _opened(self) -> OutFile:
+        assert self._file is not None  # noqa: S101 - for the type checker
+        return self._file
 
 
 class AnswerWriter:
@@ -145,10 +100,3 @@ class AnswerWriter:
         if self._rest:
             block, self._rest = bytes(self._rest), bytearray()
             self._table.write(self.rows.read(block))
-
-
-def publish(tables: Sequence[Table], directory: Path) -> None:
-    """Give finished tables their names, for good."""
-    for table in tables:
-        table.publish()
-    sync_directory(directory)

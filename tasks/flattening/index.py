@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import sqlite3
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
@@ -16,7 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from tasks.shared.errors import StorageError, storage_error
+from tasks.shared.errors import StorageError, storage_errors
+from tasks.shared.files.out_file import OutFile
 
 _CACHE_KIB: Final = 8192
 _DIGEST: Final = 16
@@ -40,12 +40,9 @@ class Index:
     def __init__(self, directory: Path) -> None:
         self._path = directory / "index.tmp"
         self._calls = 0
-        try:
+        with storage_errors(self._path):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._path.unlink(missing_ok=True)
-            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-        except OSError as error:
-            raise storage_error(error, self._path) from None
+        OutFile(self._path).close()
         try:
             self._database = sqlite3.connect(self._path, isolation_level=None)
         except sqlite3.Error as error:

@@ -22,7 +22,6 @@ pyarrow is an extra, and known here only. Its texts quote data, so none of them 
 from __future__ import annotations
 
 import importlib
-import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -30,6 +29,7 @@ from typing import Any, Final
 from config import FlatteningConfig, OutputFormat
 from tasks.flattening.views import Column
 from tasks.shared.errors import InputError, InternalError, SluiceError, storage_error
+from tasks.shared.files.out_file import OutFile
 
 PARQUET: Final = ".parquet"
 
@@ -141,9 +141,7 @@ class _Writer:
     def write(self, source: Path, target: Path, rows: int) -> int:
         written = 0
         try:
-            target.unlink(missing_ok=True)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-            with os.fdopen(os.open(target, flags, 0o600), "wb") as file:
+            with OutFile(target) as out, out.opened() as file:
                 with self._parquet.ParquetWriter(file, self._schema, compression="zstd") as writer:
                     for block in row_blocks(source):
                         self._check()
@@ -151,7 +149,7 @@ class _Writer:
                         writer.write_table(table)
                         written += len(table)
                 file.flush()
-                os.fsync(file.fileno())
+                out.sync()
                 size = file.tell()
         except self._arrow.ArrowInvalid:
             written = -1

@@ -6,7 +6,6 @@ kept. The ledger says of a finished one how large it is and which columns had to
 
 from __future__ import annotations
 
-import stat
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -14,8 +13,9 @@ from typing import Any, Final
 from tasks.flattening.csv_writer import PARTIAL, Table
 from tasks.flattening.parquet import PARQUET, write_parquet
 from tasks.flattening.views import View
-from tasks.shared.errors import storage_error
+from tasks.shared.errors import storage_errors
 from tasks.shared.files.ledger import Account, Ledger
+from tasks.shared.files.out_file import size_of
 
 _VOID: Final = "void"
 
@@ -58,10 +58,8 @@ class ParquetFiles:
             self._ledger.account(path.name, _VOID)
             self._accounts[place] = self._ledger.account(path.name, self._terms)
         for one in (path, _partial(path)):
-            try:
+            with storage_errors(one):
                 one.unlink(missing_ok=True)
-            except OSError as error:
-                raise storage_error(error, one) from None
 
     def make(self, rows: Sequence[int]) -> None:
         """Make what is missing; every table is complete, and has so many rows."""
@@ -74,14 +72,9 @@ class ParquetFiles:
             )
             self._ledger.complete(path.name, {"bytes": size, "as_text": list(as_text)})
 
-    def publish(self) -> None:
-        """Give what was made its name. The caller syncs the directory."""
-        for path in self._paths:
-            try:
-                if size_of(_partial(path)) >= 0:
-                    _partial(path).replace(path)
-            except OSError as error:
-                raise storage_error(error, path) from None
+    def made(self) -> list[tuple[Path, Path]]:
+        """What was made and has not its name yet, with the name it is to have."""
+        return [(_partial(path), path) for path in self._paths if size_of(_partial(path)) >= 0]
 
     def size(self, place: int) -> int | None:
         """Bytes of a finished file; ``None`` when there are none."""
@@ -94,17 +87,6 @@ class ParquetFiles:
     def _is_there(self, place: int) -> bool:
         facts, path = self._accounts[place].complete, self._paths[place]
         return facts is not None and facts["bytes"] in (size_of(_partial(path)), size_of(path))
-
-
-def size_of(path: Path) -> int:
-    """Bytes of a regular file; -1 when there is none."""
-    try:
-        facts = path.lstat()
-    except FileNotFoundError:
-        return -1
-    except OSError as error:
-        raise storage_error(error, path) from None
-    return facts.st_size if stat.S_ISREG(facts.st_mode) else -1
 
 
 def _partial(path: Path) -> Path:

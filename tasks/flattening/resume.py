@@ -18,15 +18,15 @@ from typing import Any, Final
 import msgspec
 
 from tasks.flattening.batches import Batch
-from tasks.flattening.csv_writer import CSV, PARTIAL, Table, publish
+from tasks.flattening.csv_writer import CSV, PARTIAL, Table
 from tasks.flattening.names import file_names
 from tasks.flattening.parquet import PARQUET
-from tasks.flattening.parquet_files import ParquetFiles, size_of
+from tasks.flattening.parquet_files import ParquetFiles
 from tasks.flattening.rows import RowReader
 from tasks.flattening.views import View
-from tasks.shared.errors import storage_error
+from tasks.shared.errors import storage_error, storage_errors
 from tasks.shared.files.ledger import Account, Ledger
-from tasks.shared.files.out_file import PART, PartFile
+from tasks.shared.files.out_file import PART, can_continue, publish, size_of, write_file
 
 OUTPUT: Final = "csv"
 DEFINITIONS: Final = "viewdefinitions"
@@ -66,12 +66,10 @@ class Tables:
         ]
         self.parquet = ParquetFiles(self._all, views, ledger, terms, wanted=parquet, check=check)
         self._published: set[int] = set()
-        try:
+        with storage_errors(self._directory):
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             endings = (CSV, CSV + PARTIAL, PARQUET, PARQUET + PARTIAL)
             _remove_others(self._directory, {table.path.name for table in self._all} | self.parquet.names, endings)
-        except OSError as error:
-            raise storage_error(error, self._directory) from None
         _write_definitions(job_dir / DEFINITIONS, dict(zip(names, views, strict=True)))
         self._accounts = [ledger.account(table.path.name, terms) for table in self._all]
         self._input = ledger.account(_INPUT, terms)
@@ -135,8 +133,8 @@ class Tables:
     def _publish(self, tables: Sequence[Table]) -> None:
         # Recorded before the renames: what has its final name under these terms is known to be complete.
         self._ledger.flush()
-        self.parquet.publish()
-        publish(tables, self._directory)
+        self.close()
+        publish(*self.parquet.made(), *((table.partial, table.path) for table in tables))
 
     def _finish_the_end(self) -> bool:
         """Whether everything is done; a run that was killed just before its renames is finished here."""
@@ -163,11 +161,9 @@ class Tables:
         self.parquet.forget(place)
         if size_of(table.path) >= 0:
             self.again += 1
-            try:
+            with storage_errors(table.path):
                 table.path.unlink()
-            except OSError as error:
-                raise storage_error(error, table.path) from None
-        if account.counts["batches"] and table.can_continue(self.size(place)):
+        if account.counts["batches"] and can_continue(table.partial, self.size(place)):
             table.open(self.size(place))
             return
         if account.counts["batches"] or account.complete is not None:
@@ -189,15 +185,12 @@ def terms(views: Sequence[View], files: Iterable[Path], url: str, share: int) ->
 
 def _write_definitions(directory: Path, named: Mapping[str, View]) -> None:
     """Keep the ViewDefinitions as they are sent, for people."""
-    try:
+    with storage_errors(directory):
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         _remove_others(directory, {f"{name}.json" for name in named}, (".json", f".json{PART}"))
-    except OSError as error:
-        raise storage_error(error, directory) from None
     for name, view in named.items():
-        with PartFile(directory / f"{name}.json") as file:
-            file.write(msgspec.json.format(msgspec.json.encode(view.definition), indent=2) + b"\n")
-            file.commit()
+        text = msgspec.json.format(msgspec.json.encode(view.definition), indent=2)
+        write_file(directory / f"{name}.json", text + b"\n")
 
 
 def _remove_others(directory: Path, expected: set[str], endings: tuple[str, ...]) -> None:

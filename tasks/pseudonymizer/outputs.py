@@ -16,10 +16,10 @@ from typing import Any, Final
 
 from config import CompressionConfig
 from tasks.pseudonymizer.deidentification import Counts
-from tasks.shared.errors import DataError, storage_error
+from tasks.shared.errors import DataError, storage_errors
 from tasks.shared.files.ledger import Ledger
 from tasks.shared.files.names import base_name, data_file_name, data_files, existing_file
-from tasks.shared.files.out_file import PART, sync_directory
+from tasks.shared.files.out_file import PART, part_of, publish, size_of
 from tasks.shared.files.resumable import BEGIN, Position, ResumableWriter
 
 OUTPUT: Final = "pseudonymized"
@@ -64,13 +64,11 @@ class Outputs:
         self.again = 0
         self.sources = [_source(path, terms) for path in files]
         _refuse_clashes(self.sources)
-        try:
+        with storage_errors(directory):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             self.orphans = self._remove_orphans()
             for source in self.sources:
                 self._look_up(source)
-        except OSError as error:
-            raise storage_error(error, directory) from None
 
     def open(self, source: Source) -> ResumableWriter:
         """The writer for a file, from where it stands."""
@@ -125,7 +123,7 @@ class Outputs:
             final = self._directory / data_file_name(source.base, compressed=compressed)
             final.unlink(missing_ok=True)
             if compressed != self._compression.enabled:
-                final.with_name(final.name + PART).unlink(missing_ok=True)
+                part_of(final).unlink(missing_ok=True)
         source.kept = Counter(account.counts)
         if account.complete is not None or (source.kept["lines"] and self.open(source).resumed == BEGIN):
             self._ledger.account(source.base, _VOID)
@@ -137,15 +135,13 @@ class Outputs:
     def _is_finished(self, facts: dict[str, Any]) -> bool:
         """Whether a file is there as it was recorded; one that was killed just before its rename gets it now."""
         final = self._directory / str(facts["name"])
-        part = final.with_name(final.name + PART)
         stored = int(facts["counts"]["stored"])
         if final.is_file():
             return final.stat().st_size == stored
-        if part.is_file() and not part.is_symlink() and part.stat().st_size == stored:
-            part.replace(final)
-            sync_directory(self._directory)
-            return True
-        return False
+        if size_of(part_of(final)) != stored:
+            return False
+        publish((part_of(final), final))
+        return True
 
     def _remove_orphans(self) -> int:
         """Remove what has no input (any more): the next step reads everything that is here."""
@@ -158,10 +154,8 @@ class Outputs:
 
 
 def _source(path: Path, terms: str) -> Source:
-    try:
+    with storage_errors(path):
         facts = path.stat()
-    except OSError as error:
-        raise storage_error(error, path) from None
     # A data file appears by rename and is not written afterwards; whoever corrects one changes its time.
     identity = f"{path.name} {facts.st_size} {facts.st_mtime_ns} {terms}"
     return Source(path, base_name(path.name), facts.st_size, identity)

@@ -27,7 +27,7 @@ from tasks.send.parcels import Parcel, Part, Resolve, Unit, pack, pack_groups
 from tasks.send.transaction import MAX_BODY, Limits, Transactions
 from tasks.send.waiting import WaitingRoom
 from tasks.shared.course import Course
-from tasks.shared.errors import DataError, InputError, storage_error
+from tasks.shared.errors import DataError, InputError, storage_errors
 from tasks.shared.fhir.bundle import cut
 from tasks.shared.files.ledger import Ledger
 from tasks.shared.files.lines import numbered_lines
@@ -38,6 +38,7 @@ from tasks.shared.step import StepContext
 
 LEDGER: Final = "ledger.ndjson"
 _WAITING: Final = "waiting.tmp"
+"""What a killed run of an earlier version left."""
 _LANE: Final = frozenset({"waiting"})
 
 log = logging.getLogger("sluice.send")
@@ -123,12 +124,11 @@ class _Load:
 
     def run(self) -> StepReport:
         directory = self._context.job_dir / "send"
-        try:
+        with storage_errors(directory):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            raise storage_error(error, directory) from None
+            (directory / _WAITING).unlink(missing_ok=True)
         self._context.progress.expect(files=len(self._files))
-        with Ledger(directory / LEDGER) as ledger, WaitingRoom(directory / _WAITING) as self._waiting:
+        with Ledger(directory / LEDGER) as ledger, WaitingRoom(directory) as self._waiting:
             self._books = Books(
                 ledger,
                 self._waiting,

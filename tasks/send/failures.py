@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 from collections import Counter
 from pathlib import Path
 from typing import Final
@@ -17,8 +16,9 @@ import msgspec
 
 from tasks.send.verdict import Verdict
 from tasks.shared.blanked import blanked
-from tasks.shared.errors import TerminalError, storage_error
+from tasks.shared.errors import TerminalError, storage_errors
 from tasks.shared.fhir.bundle import Rejected, Resource
+from tasks.shared.files.out_file import AppendFile, OutFile
 
 SUMMARY: Final = "summary.csv"
 MAX_ANSWER: Final = 1024 * 1024
@@ -58,12 +58,10 @@ class Failures:
         self._directory = directory
         self._places: list[str] = []
         self.by_reason: Counter[str] = Counter()
-        try:
+        with storage_errors(directory):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             for old in [*directory.glob("[0-9]*.json"), directory / SUMMARY]:
                 old.unlink(missing_ok=True)
-        except OSError as error:
-            raise storage_error(error, directory) from None
 
     def __len__(self) -> int:
         return self.by_reason.total()
@@ -131,17 +129,10 @@ class Failures:
             writer.writerow(_COLUMNS)
         where = (number, record.file, record.line, record.entry)
         writer.writerow((*where, record.resource, record.status, record.reason))
-        self._write(f"{number:04}.json", msgspec.json.encode(record) + b"\n", os.O_EXCL)
-        self._write(SUMMARY, row.getvalue().encode(), os.O_APPEND)
-
-    def _write(self, name: str, data: bytes, how: int) -> None:
-        path = self._directory / name
-        try:
-            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | how, 0o600)
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-        except OSError as error:
-            raise storage_error(error, path) from None
+        with OutFile(self._directory / f"{number:04}.json") as file:
+            file.write(msgspec.json.encode(record) + b"\n")
+        with AppendFile(self._directory / SUMMARY) as summary:
+            summary.append(row.getvalue().encode())
 
 
 def _json(data: bytes) -> msgspec.Raw | str:

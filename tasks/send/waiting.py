@@ -1,12 +1,11 @@
 """Resources that wait for the targets of their references: on the disk, with a small index in memory.
 
-The file is private to one run: a resumed run starts without it and finds the same resources in its input. In
-memory stays about a quarter of a kilobyte for each waiting resource.
+They lie in a nameless file of one run: a resumed run finds the same resources in its input. In memory stays about a
+quarter of a kilobyte for each waiting resource.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -14,8 +13,8 @@ from typing import Self
 
 import msgspec
 
-from tasks.shared.errors import storage_error
 from tasks.shared.fhir.bundle import REFERENCE, Resource
+from tasks.shared.files.spool import Spool
 
 
 class _Slot(msgspec.Struct, frozen=True, gc=False):
@@ -40,21 +39,14 @@ class _Head(msgspec.Struct, frozen=True, array_like=True):
 class WaitingRoom:
     """The waiting resources, by ``Type/id``, in the order they came. For one thread.
 
-    Raises ``StorageError``. Leaving the context removes the file.
+    They lie in ``directory`` until the context is left. Raises ``StorageError``.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, directory: Path) -> None:
         self._slots: dict[str, _Slot] = {}
-        self._end = 0
         self._files: dict[str, str] = {}
         self._decoder = msgspec.json.Decoder(_Head)
-        try:
-            path.unlink(missing_ok=True)
-            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-            self._handle = os.open(path, flags, 0o600)
-        except OSError as error:
-            raise storage_error(error, path) from None
+        self._spool = Spool(directory)
 
     def __enter__(self) -> Self:
         return self
@@ -62,8 +54,7 @@ class WaitingRoom:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        os.close(self._handle)
-        self._path.unlink(missing_ok=True)
+        self._spool.close()
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -85,16 +76,10 @@ class WaitingRoom:
         head = msgspec.json.encode(
             _Head(resource.type, resource.id, resource.file, resource.line, resource.entry, resource.ordinal)
         )
-        data = b"".join((head, resource.raw))
-        try:
-            written = 0
-            while written < len(data):
-                written += os.pwrite(self._handle, data[written:], self._end + written)
-        except OSError as error:
-            raise storage_error(error, self._path) from None
+        offset = self._spool.size
+        self._spool.write(b"".join((head, resource.raw)))
         file = self._files.setdefault(resource.file, resource.file)
-        self._slots[resource.key] = _Slot(self._end, len(head), len(resource.raw), file, resource.ordinal)
-        self._end += len(data)
+        self._slots[resource.key] = _Slot(offset, len(head), len(resource.raw), file, resource.ordinal)
 
     def take_out(self, key: str) -> tuple[str, int] | None:
         """Drop what waits under this key; its file and ordinal, ``None`` when nothing did."""
@@ -106,10 +91,7 @@ class WaitingRoom:
         slot = self._slots.get(key)
         if slot is None:
             return None
-        try:
-            data = os.pread(self._handle, slot.head + slot.size, slot.offset)
-        except OSError as error:
-            raise storage_error(error, self._path) from None
+        data = self._spool.read(slot.offset, slot.offset + slot.head + slot.size)
         head = self._decoder.decode(data[: slot.head])
         raw = data[slot.head :]
         return Resource(head.type, head.id, key, raw, slot.file, head.line, head.entry, head.ordinal)

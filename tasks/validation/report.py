@@ -18,15 +18,14 @@ from pathlib import Path
 from typing import Final
 
 from tasks.shared.blanked import blanked
-from tasks.shared.errors import ReconciliationError, StorageError, storage_error
+from tasks.shared.errors import ReconciliationError, StorageError, storage_errors
 from tasks.shared.files.ledger import Ledger
 from tasks.shared.files.names import base_name
-from tasks.shared.files.out_file import PART, sync_directory
+from tasks.shared.files.out_file import PART, OutFile, can_continue, part_of, publish, size_of
 from tasks.validation.chunks import Chunk
 from tasks.validation.client import Outcome
 from tasks.validation.entries import Facts
 from tasks.validation.findings import OTHER, Tally
-from tasks.validation.growing import GrowingFile, size_of
 from tasks.validation.summary import rows
 
 SUFFIX: Final = ".validation.ndjson"
@@ -49,12 +48,10 @@ class Reports:
         self.directory = directory
         self.state = directory / STATE
         self.names = _names(files)
-        try:
+        with storage_errors(directory):
             for place in (directory, self.state):
                 place.mkdir(mode=0o700, exist_ok=True)
             self._remove_strangers()
-        except OSError as error:
-            raise storage_error(error, directory) from None
 
     def report(self, name: str) -> Path:
         """Where the report of a data file is."""
@@ -86,9 +83,9 @@ class FileReport:
         self._ledger = ledger
         self._clock = clock
         self._final = reports.report(path.name)
-        self._part = self._final.with_name(self._final.name + PART)
+        self._part = part_of(self._final)
         self._rows = reports.fragment(path.name)
-        self._open: tuple[GrowingFile, GrowingFile] | None = None
+        self._open: tuple[OutFile, OutFile] | None = None
         identity = _identity(path)
         self.account = ledger.account(path.name, identity)
         self.complete = self._finished()
@@ -125,13 +122,14 @@ class FileReport:
                 hint="this is a defect; continuing the job asks about what the ledger does not know",
             )
         for file in self._files():
-            file.finish()
+            file.sync()
+            file.close()
         self._ledger.complete(
             self.path.name,
             {"lines": facts.lines, "bytes": facts.bytes, "resources": facts.resources, "skipped": facts.skipped},
         )
         # The report's name is the sign that the file is done.
-        self._rename()
+        publish((self._part, self._final))
         self.complete = True
 
     def close(self) -> None:
@@ -157,23 +155,16 @@ class FileReport:
         # Last: what the ledger does not know is cut off again.
         self._ledger.done(self.path.name, range(pending.start, pending.stop), **pending.counts)
 
-    def _files(self) -> tuple[GrowingFile, GrowingFile]:
+    def _files(self) -> tuple[OutFile, OutFile]:
         if self._open is None:
             counts = self.account.counts
-            report = GrowingFile(self._part, counts[_REPORT])
+            report = OutFile(self._part, counts[_REPORT])
             try:
-                self._open = report, GrowingFile(self._rows, counts[_ROWS])
+                self._open = report, OutFile(self._rows, counts[_ROWS])
             except BaseException:
                 report.close()
                 raise
         return self._open
-
-    def _rename(self) -> None:
-        try:
-            self._part.replace(self._final)
-        except OSError as error:
-            raise storage_error(error, self._final) from None
-        sync_directory(self._final.parent)
 
     def _finished(self) -> bool:
         counts = self.account.counts
@@ -183,14 +174,14 @@ class FileReport:
             return True
         if size_of(self._part) != counts[_REPORT]:
             return False
-        self._rename()  # the run before was killed just there
+        publish((self._part, self._final))  # the run before was killed just there
         return True
 
     def _resumable(self) -> bool:
         if self.account.complete is not None or size_of(self._final) >= 0:
             return False
         needed = ((self._part, self.account.counts[_REPORT]), (self._rows, self.account.counts[_ROWS]))
-        return all(not size or size_of(path) >= size for path, size in needed)
+        return all(not size or can_continue(path, size) for path, size in needed)
 
 
 class _Pending:
@@ -216,11 +207,8 @@ def _names(files: Iterable[Path]) -> dict[str, str]:
 
 
 def _identity(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
-    except OSError as error:
-        raise storage_error(error, path) from None
+    with storage_errors(path), path.open("rb") as file:
+        return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
 
 
 def _counts(tally: Tally, *before: Mapping[str, int]) -> dict[str, int]:

@@ -8,7 +8,6 @@ Reports and ``summary.csv`` are in ``validation/``; a second validation step of 
 from __future__ import annotations
 
 import logging
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,10 +16,11 @@ from typing import Final
 
 from tasks.shared.blanked import blanked
 from tasks.shared.course import Course
-from tasks.shared.errors import DataError, InputError, SluiceError, storage_error
+from tasks.shared.errors import DataError, InputError, SluiceError, StorageError, storage_errors
 from tasks.shared.fhir.long_line import lines_with_long
 from tasks.shared.files.ledger import Ledger
 from tasks.shared.files.names import data_files
+from tasks.shared.files.out_file import OutFile
 from tasks.shared.http.answer import answer_of
 from tasks.shared.http.client import ServiceClient
 from tasks.shared.report import StepReport
@@ -130,7 +130,9 @@ class _Validation:
 
     def run(self) -> StepReport:
         places = Reports(self._directory, self._files)
-        self._remove(REFUSED)
+        refused = self._directory / REFUSED
+        with storage_errors(refused):
+            refused.unlink(missing_ok=True)
         self._progress.expect(files=len(self._files))
         with Ledger(places.state / LEDGER) as ledger:
             try:
@@ -205,24 +207,14 @@ class _Validation:
         answer = answer_of(error)
         if answer is None or not answer.body:
             return
-        path = self._directory / REFUSED
-        self._remove(REFUSED)
         try:
-            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            with os.fdopen(handle, "wb") as file:
+            with OutFile(self._directory / REFUSED) as file:
                 file.write(blanked(answer.body)[: self._bounds.refused])
-        except OSError as problem:
-            log.warning("validation: the answer cannot be kept: %s", storage_error(problem, path).message)
+        except StorageError as problem:
+            log.warning("validation: the answer cannot be kept: %s", problem.message)
             return
         kept = f"the answer is in {self._directory.name}/{REFUSED} in the job directory; it may quote data"
         error.hint = f"{error.hint}; {kept}" if error.hint else kept
-
-    def _remove(self, name: str) -> None:
-        path = self._directory / name
-        try:
-            path.unlink(missing_ok=True)
-        except OSError as error:
-            raise storage_error(error, path) from None
 
     def _result(self) -> StepReport:
         facts = Facts()

@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from tasks.shared.blanked import blanked
-from tasks.shared.files.out_file import PartFile
+from tasks.shared.files.out_file import write_file
 
 MANIFEST: Final = "upload_manifest.json"
 
@@ -38,6 +38,4 @@ def timestamp(moment: datetime) -> str:
 def write_manifest(directory: Path, objects: Iterable[Uploaded]) -> Path:
     """Write the manifest into ``directory`` (the job's ``send/``); it appears whole. Raises ``StorageError``."""
     text = msgspec.json.format(msgspec.json.encode(sorted(objects)), indent=2)
-    with PartFile(directory / MANIFEST) as file:
-        file.write(blanked(text) + b"\n")
-        return file.commit()
+    return write_file(directory / MANIFEST, blanked(text) + b"\n")

@@ -8,9 +8,7 @@ It takes about a tenth of what its contents do; the step removes it when it is d
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import os
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -19,8 +17,8 @@ from typing import BinaryIO, Final
 import msgspec
 
 from tasks.send.transfer.contents import MANIFEST, Contents, Member, pieces
-from tasks.shared.errors import DataError, storage_error
-from tasks.shared.files.out_file import PART, sync_directory
+from tasks.shared.errors import DataError, storage_errors
+from tasks.shared.files.out_file import PartFile
 
 _EARLIEST: Final = (1980, 1, 1, 0, 0, 0)  # zip knows no earlier time
 _UNIX: Final = 3
@@ -40,23 +38,12 @@ def write_archive(contents: Contents, final: Path, *, packed: Callable[[int], No
 
     Raises ``DataError`` ``transfer-input-changed`` when a file is not what the survey found, and ``StorageError``.
     """
-    part = final.with_name(final.name + PART)
-    try:
-        part.unlink(missing_ok=True)
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        with os.fdopen(os.open(part, flags, 0o600), "w+b") as file:
+    with storage_errors(final), PartFile(final) as part:
+        with part.opened() as file:
             _write(contents, file, packed)
             file.flush()
             archive = _measured(file, packed)
-            os.fsync(file.fileno())
-        part.replace(final)
-    except OSError as error:
-        _remove(part)
-        raise storage_error(error, final) from None
-    except BaseException:
-        _remove(part)
-        raise
-    sync_directory(final.parent)
+        part.commit()
     return archive
 
 
@@ -107,8 +94,3 @@ def _changed(member: Member) -> DataError:
         context=member.name,
         hint="nothing else may write into the job directory; continue the job",
     )
-
-
-def _remove(path: Path) -> None:
-    with contextlib.suppress(OSError):  # the error that led here is the one to report
-        path.unlink(missing_ok=True)

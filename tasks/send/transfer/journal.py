@@ -14,7 +14,7 @@ import msgspec
 
 from tasks.send.transfer.archive import Archive
 from tasks.shared.errors import storage_error
-from tasks.shared.files.out_file import PartFile
+from tasks.shared.files.out_file import write_file
 
 JOURNAL: Final = "transfer.json"
 
@@ -58,6 +58,4 @@ def load_journal(directory: Path, *, target: str, contents: str, date: str) -> J
 
 def save_journal(directory: Path, journal: Journal) -> None:
     """Replace the journal; durable when this returns."""
-    with PartFile(directory / JOURNAL) as file:
-        file.write(msgspec.json.format(msgspec.json.encode(journal), indent=2) + b"\n")
-        file.commit()
+    write_file(directory / JOURNAL, msgspec.json.format(msgspec.json.encode(journal), indent=2) + b"\n")

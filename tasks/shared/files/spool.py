@@ -9,7 +9,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tasks.shared.errors import storage_error
+from tasks.shared.errors import storage_errors
+from tasks.shared.files.out_file import write_all
 
 
 class Spool:
@@ -18,31 +19,23 @@ class Spool:
     def __init__(self, directory: Path) -> None:
         self.size = 0
         self._directory = directory
-        try:
+        with storage_errors(directory):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._file = tempfile.TemporaryFile(dir=directory, buffering=0)  # noqa: SIM115 - closed by close
-        except OSError as error:
-            raise storage_error(error, directory) from None
 
     def write(self, data: bytes | memoryview) -> None:
         """Append ``data``; all of it, or ``StorageError``."""
-        view = memoryview(data)
-        self.size += len(view)
-        try:
-            while view:
-                view = view[os.write(self._file.fileno(), view) :]
-        except OSError as error:
-            raise storage_error(error, self._directory) from None
+        with storage_errors(self._directory):
+            write_all(self._file.fileno(), data)
+        self.size += len(data)
 
     def read(self, start: int, end: int) -> bytes:
         """The bytes from ``start`` to before ``end``."""
         pieces: list[bytes] = []
-        try:
+        with storage_errors(self._directory):
             while start < end and (data := os.pread(self._file.fileno(), end - start, start)):
                 pieces.append(data)
                 start += len(data)
-        except OSError as error:
-            raise storage_error(error, self._directory) from None
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def close(self) -> None:

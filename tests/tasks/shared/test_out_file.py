@@ -1,0 +1,214 @@
+"""Files of ours: private, whole, and never written through what somebody else put there (architecture.md rule 6)."""
+
+from __future__ import annotations
+
+import ast
+import os
+import resource
+import signal
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tasks.shared.errors import StorageError
+from tasks.shared.files.out_file import AppendFile, OutFile, PartFile, can_continue, publish, size_of, write_file
+from tests.conftest import ROOT
+
+THEIRS = b"theirs\n"
+
+
+def test_what_stands_behind_the_known_size_is_cut_off_and_writing_goes_on_there(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    with OutFile(path) as first:
+        first.write(b"known")
+        first.write(b"unknown")
+    assert can_continue(path, 12)
+    assert not can_continue(path, 13)
+    with OutFile(path, 5) as again:
+        again.write(b" more")
+        assert again.size == 10
+        again.cut(8)
+        again.write(b"!")
+        again.sync()
+    again.close()
+    assert path.read_bytes() == b"known mo!"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def linked(path: Path, victim: Path) -> None:
+    path.symlink_to(victim)
+
+
+def hard_linked(path: Path, victim: Path) -> None:
+    path.hardlink_to(victim)
+
+
+def of_another(path: Path, victim: Path) -> None:
+    victim.rename(path)
+    if os.geteuid():
+        pytest.skip("only root can give files away")
+    os.chown(path, 4711, -1)
+
+
+def pipe(path: Path, _: Path) -> None:
+    os.mkfifo(path)
+
+
+def short(path: Path, _: Path) -> None:
+    path.write_bytes(b"x")
+
+
+def gone(_: Path, __: Path) -> None:
+    pass
+
+
+def continued(path: Path) -> None:
+    with OutFile(path, 3) as file:
+        file.write(b"ours\n")
+
+
+def anew(path: Path) -> None:
+    with OutFile(path) as file:
+        file.write(b"ours\n")
+
+
+def appended(path: Path) -> None:
+    with AppendFile(path) as file:
+        file.append(b"ours\n")
+
+
+Plant = Callable[[Path, Path], None]
+
+
+@pytest.mark.parametrize(
+    ("plant", "write", "after"),
+    [
+        (linked, continued, None),
+        (hard_linked, continued, None),
+        (of_another, continued, None),
+        (pipe, continued, None),
+        (short, continued, None),
+        (gone, continued, None),
+        (linked, anew, b"ours\n"),
+        (hard_linked, anew, b"ours\n"),
+        (of_another, anew, b"ours\n"),
+        (pipe, anew, b"ours\n"),
+        (short, anew, b"ours\n"),
+        (linked, appended, b"ours\n"),
+        (hard_linked, appended, THEIRS + b"ours\n"),  # a backup by hard links takes no ledger away
+        (of_another, appended, b"ours\n"),
+        (pipe, appended, b"ours\n"),
+        (short, appended, b"ours\n"),  # it is a torn line
+        (gone, appended, b"ours\n"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_what_is_foreign_is_replaced_or_refused_and_never_written_into(
+    tmp_path: Path, plant: Plant, write: Callable[[Path], None], after: bytes | None
+) -> None:
+    path, victim = tmp_path / "a", tmp_path / "victim"
+    victim.write_bytes(THEIRS)
+    plant(path, victim)
+    before = size_of(path)
+    if after is None:
+        assert not can_continue(path, 3)
+        with pytest.raises(StorageError):
+            write(path)
+        assert size_of(path) == before
+    else:
+        write(path)
+        assert path.read_bytes() == after
+        assert not path.is_symlink()
+    if victim.exists() and not (after or b"").startswith(THEIRS):
+        assert victim.read_bytes() == THEIRS
+
+
+@pytest.mark.parametrize("write", [continued, anew, appended])
+def test_a_directory_that_is_gone_is_a_storage_error(tmp_path: Path, write: Callable[[Path], None]) -> None:
+    with pytest.raises(StorageError) as caught:
+        write(tmp_path / "gone" / "a")
+    assert caught.value.reference == "file-vanished"
+    assert size_of(tmp_path / "gone" / "a") == -1
+
+
+@pytest.mark.parametrize("write", [continued, anew, appended])
+def test_what_cannot_be_opened_is_not_taken_for_foreign(tmp_path: Path, write: Callable[[Path], None]) -> None:
+    (tmp_path / "a").mkdir()
+    with pytest.raises(StorageError):
+        write(tmp_path / "a")
+    assert (tmp_path / "a").is_dir()
+
+
+def test_a_part_is_gone_without_a_commit_and_its_final_name_is_as_it_was(tmp_path: Path) -> None:
+    final = tmp_path / "new" / "a"
+    write_file(final, b"first")
+    with PartFile(final, hashed=True) as part:
+        part.write(b"second")
+        assert part.sha256 == "16367aacb67a4a017c8da8ab95682ccb390863780f7114dda0a0e0c55644c7c4"
+        assert size_of(final.with_name("a.part")) == 6
+    assert [path.name for path in final.parent.iterdir()] == ["a"]
+    assert final.read_bytes() == b"first"
+    assert stat.S_IMODE(final.parent.stat().st_mode) == 0o700
+
+
+def test_names_are_given_in_order_and_the_error_is_about_the_final_one(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"a")
+    with pytest.raises(StorageError) as caught:
+        publish((tmp_path / "a", tmp_path / "A"), (tmp_path / "b", tmp_path / "B"))
+    assert caught.value.context == str(tmp_path / "B")
+    assert (tmp_path / "A").read_bytes() == b"a"
+
+
+@contextmanager
+def largest(size: int) -> Iterator[None]:
+    """No file becomes larger: a write takes what fits, the next one fails, as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, ignored)
+
+
+def test_of_a_line_that_does_not_fit_nothing_stays(tmp_path: Path) -> None:
+    with AppendFile(tmp_path / "a") as file:
+        file.append(b"first\n")
+        with largest(10), pytest.raises(StorageError):
+            file.append(b"second, too long\n")
+        assert (tmp_path / "a").read_bytes() == b"first\n"
+        file.append(b"third\n", sync=True)
+        assert list(file.lines()) == [b"first\n", b"third\n"]
+        assert file.read(6, 100) == b"third\n"
+
+
+def test_of_a_part_that_does_not_fit_nothing_stays(tmp_path: Path) -> None:
+    with largest(10), pytest.raises(StorageError):
+        write_file(tmp_path / "a", b"x" * 11)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+@pytest.mark.parametrize("kind", [OutFile, PartFile, AppendFile])
+def test_a_full_disk_is_a_storage_error(tmp_path: Path, kind: type[OutFile]) -> None:
+    with kind(tmp_path / "a") as file, Path("/dev/full").open("wb") as full:
+        os.dup2(full.fileno(), file._handle)
+        with pytest.raises(StorageError) as caught:
+            file.write(b"x")
+    assert caught.value.reference == "disk-full"
+    assert caught.value.context == str(tmp_path / "a")
+
+
+def test_there_is_one_loop_that_writes_all() -> None:
+    found = [
+        path.relative_to(ROOT).as_posix()
+        for folder in ("config", "tasks", "flows")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for loop in ast.walk(ast.parse(path.read_bytes()))
+        if isinstance(loop, ast.While | ast.For) and {"os.write", "os.pwrite"} & {*map(ast.unparse, ast.walk(loop))}
+    ]
+    assert found == ["tasks/shared/files/out_file.py"]
