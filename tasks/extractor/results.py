@@ -14,7 +14,7 @@ from tasks.extractor.manifest import ExtractionResult
 from tasks.extractor.reports import CONSENT, REPORTS
 from tasks.extractor.submission import DIRECTORY
 from tasks.extractor.urls import resolve, same_host
-from tasks.shared.errors import storage_error
+from tasks.shared.errors import storage_error, storage_errors
 from tasks.shared.files.facts import FileFacts
 from tasks.shared.files.names import CORE, base_name, data_files, is_consent_name
 from tasks.shared.files.out_file import write_file
@@ -163,7 +163,7 @@ def claim(job_dir: Path, position: int, status_url: str, bases: set[str]) -> Non
         same = False
     except OSError as error:
         raise storage_error(error, note) from None
-    try:
+    with storage_errors(job_dir / IMPORT):
         for path in data_files(job_dir / IMPORT):
             if not same or base_name(path.name) not in bases:
                 path.unlink()
@@ -171,8 +171,6 @@ def claim(job_dir: Path, position: int, status_url: str, bases: set[str]) -> Non
             for folder in (REPORTS, CONSENT):
                 _empty(job_dir / DIRECTORY / folder)
             (job_dir / ".results" / f"{position}-files.ndjson").unlink(missing_ok=True)
-    except OSError as error:
-        raise storage_error(error, job_dir / IMPORT) from None
     if not same:
         write_file(note, msgspec.json.encode(_Source(status_url)))
 

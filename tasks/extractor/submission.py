@@ -26,7 +26,7 @@ from tasks.extractor.same_query import same_query
 from tasks.extractor.task import ExtractionTask
 from tasks.extractor.urls import job_id_of, service_url
 from tasks.shared.blanked import blanked
-from tasks.shared.errors import NetworkError, ServiceBusyError, ServiceError, SluiceError, storage_error
+from tasks.shared.errors import NetworkError, ServiceBusyError, ServiceError, SluiceError, storage_error, storage_errors
 from tasks.shared.fhir.crtdl import read_content
 from tasks.shared.files.out_file import write_file
 from tasks.shared.http.answer import Answer, answer_of
@@ -259,10 +259,8 @@ class Submission:
         write_file(self._directory / NOTE, msgspec.json.encode(note))
 
     def _forget(self) -> None:
-        try:
+        with storage_errors(self._directory / NOTE):
             (self._directory / NOTE).unlink(missing_ok=True)
-        except OSError as error:
-            raise storage_error(error, self._directory / NOTE) from None
 
 
 def begun(job_dir: Path) -> bool:

@@ -29,7 +29,7 @@ from tasks.flattening.routing import Facts, Groups, Router
 from tasks.flattening.views import View, views
 from tasks.flattening.watchdog import INTERVAL
 from tasks.shared.course import Course
-from tasks.shared.errors import DataError, InputError, storage_error
+from tasks.shared.errors import DataError, InputError, storage_errors
 from tasks.shared.fhir.crtdl import Crtdl, load_crtdl
 from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.files.ledger import Ledger
@@ -158,10 +158,8 @@ class _Run:
         self._course = Course(files)
 
     def run(self) -> StepReport:
-        try:
+        with storage_errors(self._state):
             self._state.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            raise storage_error(error, self._state) from None
         self._context.progress.expect(files=len(self._files))
         with Ledger(self._state / "ledger.ndjson") as ledger:
             agreed = terms(self._views, self._files, self._url, self._share)

@@ -22,7 +22,7 @@ from tasks.pseudonymizer.rules import AnonymizationRules, read_rules
 from tasks.pseudonymizer.splitting import Chunk, chunks
 from tasks.pseudonymizer.survivors import PLACES
 from tasks.pseudonymizer.work import Pseudonymizing
-from tasks.shared.errors import DataError, InputError, storage_error
+from tasks.shared.errors import DataError, InputError, storage_errors
 from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.files.ledger import Ledger
 from tasks.shared.files.names import CORE, data_files
@@ -105,10 +105,8 @@ class _Run:
         self._logged = 0
 
     def run(self) -> StepReport:
-        try:
+        with storage_errors(self._state):
             self._state.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            raise storage_error(error, self._state) from None
         rules = self._rules.digest if self._rules is not None else "rules of the service"
         with Ledger(self._state / "ledger.ndjson") as ledger:
             self._outputs = Outputs(

@@ -18,7 +18,7 @@ import msgspec
 from tasks.send.courier import Collapsed, Deferred, Failed, Outcome, Sent
 from tasks.send.failures import Failures
 from tasks.send.waiting import WaitingRoom
-from tasks.shared.errors import ReconciliationError, storage_error
+from tasks.shared.errors import ReconciliationError, storage_errors
 from tasks.shared.fhir.bundle import Cut, Resource
 from tasks.shared.files.ledger import Account, Ledger, Ranges
 from tasks.shared.progress import Progress
@@ -74,11 +74,8 @@ class Source:
 
 
 def _sha256(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise storage_error(error, path) from None
+    with storage_errors(path), path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 class Books:

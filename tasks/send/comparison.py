@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.shared.errors import DataError, storage_error
+from tasks.shared.errors import DataError, storage_error, storage_errors
 from tasks.shared.files.data_directory import finished_files
 from tasks.shared.files.inventory import Entry, Inventory, differences, state_of, take
 from tasks.shared.step import StepContext
@@ -107,10 +107,8 @@ def compare(context: StepContext) -> Compared | None:
 
 
 def _size(directory: Path) -> int:
-    try:
+    with storage_errors(directory):
         return sum(path.stat().st_size for path in finished_files(directory))
-    except OSError as error:
-        raise storage_error(error, directory) from None
 
 
 def _differs(message: str, listed: Iterable[str], step: str, removes: str = "") -> DataError:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from tasks.shared.errors import StorageError, storage_error
+from tasks.shared.errors import StorageError, storage_errors
 from tasks.shared.files.facts import FileFacts, FileLedger, facts_of
 from tasks.shared.files.names import existing_file
 from tasks.shared.files.out_file import PART
@@ -30,12 +30,10 @@ class ImportDirectory:
         self.path = context.job_dir / IMPORT
         self._lock = threading.Lock()
         self._files: dict[str, FileFacts] = {}
-        try:
+        with storage_errors(self.path):
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             for part in self.path.glob(f"*{PART}"):
                 part.unlink()
-        except OSError as error:
-            raise storage_error(error, self.path) from None
         self._ledger = FileLedger(context.job_dir / ".results" / f"{context.position}-files.ndjson")
 
     def finished(self, base: str, *, bytes_in: int | None = None) -> FileFacts | None:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from tasks.shared.errors import storage_error
+from tasks.shared.errors import storage_errors
 from tasks.shared.files.out_file import PartFile
 from tasks.validation.client import Outcome
 from tasks.validation.findings import Issue
@@ -67,10 +67,8 @@ def assemble(target: Path, fragments: Iterable[Path]) -> None:
     with PartFile(target) as part:
         part.write((",".join(COLUMNS) + "\n").encode())
         for fragment in fragments:
-            try:
+            with storage_errors(fragment):
                 file = fragment.open("rb")
-            except OSError as error:
-                raise storage_error(error, fragment) from None
             with file:
                 shutil.copyfileobj(file, part, 1 << 20)
         part.commit()

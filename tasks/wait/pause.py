@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
-from tasks.shared.errors import DataError, storage_error
+from tasks.shared.errors import DataError, storage_errors
 from tasks.shared.files.check import LineCheck
 from tasks.shared.files.data_directory import as_shown, is_no_data, left_alone_warning
 from tasks.shared.files.inventory import Inventory, still_approved
@@ -37,10 +37,8 @@ def make_directory(directory: Path) -> None:
     Raises:
         StorageError: it cannot be made.
     """
-    try:
+    with storage_errors(directory):
         directory.mkdir(mode=0o700, exist_ok=True)
-    except OSError as error:
-        raise storage_error(error, directory) from None
 
 
 def run(context: StepContext) -> StepReport:
@@ -110,13 +108,11 @@ def corrected_files(directory: Path, kind: Corrections) -> tuple[list[Path], lis
     expected = {file.name for file in data}
     no_data: list[str] = []
     foreign: list[str] = []
-    try:
+    with storage_errors(directory):
         for path in sorted(directory.iterdir()):
             if path.name not in expected:
                 hidden = path.name.startswith(".")
                 (no_data if hidden or (is_no_data(path.name) and not path.is_dir()) else foreign).append(path.name)
-    except OSError as error:
-        raise storage_error(error, directory) from None
     if foreign and kind is Corrections.NOT_SENT:
         raise DataError(
             "corrections-not-sent",
@@ -149,10 +145,8 @@ def corrected_files(directory: Path, kind: Corrections) -> tuple[list[Path], lis
 
 
 def _tables(directory: Path) -> list[Path]:
-    try:
+    with storage_errors(directory):
         found = sorted(path for path in directory.iterdir() if path.suffix.lower() in _TABLES and path.is_file())
-    except OSError as error:
-        raise storage_error(error, directory) from None
     return [path for path in found if not is_no_data(path.name)]
 
 
@@ -185,10 +179,8 @@ def _checked(file: Path, stop: Stop) -> int:
 
 
 def _size(file: Path) -> int:
-    try:
+    with storage_errors(file):
         return file.stat().st_size
-    except OSError as error:
-        raise storage_error(error, file) from None
 
 
 def _listed(directory: Path, names: Iterable[str]) -> str:

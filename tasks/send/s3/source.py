@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from tasks.shared.errors import DataError, storage_error
+from tasks.shared.errors import DataError, storage_errors
 from tasks.shared.files.data_directory import finished_files
 from tasks.shared.files.names import CORE, base_name
 
@@ -45,10 +45,8 @@ def sources(directory: Path) -> list[Source]:
 
 
 def _source(path: Path, name: str) -> Source:
-    try:
+    with storage_errors(path):
         state = path.stat()
-    except OSError as error:
-        raise storage_error(error, path) from None
     return Source(path, name, state.st_size, _state(state))
 
 
@@ -76,17 +74,13 @@ class OpenSource:
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        try:
+        with storage_errors(source.path):
             self._handle = os.open(source.path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            raise storage_error(error, source.path) from None
 
     def read(self, count: int, offset: int) -> bytes:
         """Up to ``count`` bytes from ``offset``."""
-        try:
+        with storage_errors(self.source.path):
             return os.pread(self._handle, count, offset)
-        except OSError as error:
-            raise storage_error(error, self.source.path) from None
 
     def md5(self, start: int, size: int, check: Check) -> str:
         """MD5 (Base64) of ``size`` bytes from ``start``."""
@@ -111,11 +105,9 @@ class OpenSource:
 
     def verify(self) -> None:
         """Nobody has written to the file since it was found. Raises ``DataError``."""
-        try:
+        with storage_errors(self.source.path):
             same = _state(os.fstat(self._handle)) == self.source.state
             same = same and _state(self.source.path.stat()) == self.source.state
-        except OSError as error:
-            raise storage_error(error, self.source.path) from None
         if not same:
             raise self.changed()
 

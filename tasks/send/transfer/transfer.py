@@ -28,7 +28,7 @@ from tasks.send.transfer.contents import Contents, survey
 from tasks.send.transfer.documents import MAX_SIZE, Hit, Transfer
 from tasks.send.transfer.journal import Journal, load_journal, save_journal
 from tasks.send.transfer.store import Bounds, FhirStore
-from tasks.shared.errors import InputError, SluiceError, storage_error
+from tasks.shared.errors import InputError, SluiceError, storage_error, storage_errors
 from tasks.shared.http.client import ServiceClient
 from tasks.shared.report import StepReport
 from tasks.shared.step import StepContext
@@ -71,10 +71,8 @@ def run(
         _identifier(send.transfer.organization_identifier, "organization"),
     )
     directory = context.job_dir / "send"
-    try:
+    with storage_errors(directory):
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise storage_error(error, directory) from None
     with ServiceClient(
         "send",
         tls=context.config.tls,
@@ -168,10 +166,8 @@ class _Sending:
             raise storage_error(error, self._path) from None
 
     def _remove_zip(self) -> None:
-        try:
+        with storage_errors(self._path):
             self._path.unlink(missing_ok=True)
-        except OSError as error:
-            raise storage_error(error, self._path) from None
 
     # The server
 

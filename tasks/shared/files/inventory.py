@@ -22,7 +22,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-from tasks.shared.errors import DataError, storage_error
+from tasks.shared.errors import DataError, storage_errors
 from tasks.shared.files.data_directory import as_shown, finished_files
 from tasks.shared.files.out_file import PartFile
 from tasks.shared.files.private_file import read_private
@@ -132,24 +132,21 @@ def take(
 
 
 def _entry(path: Path, name: str, known: Known | None, stop: Stop, read: Callable[[int], None]) -> Entry:
-    try:
-        with path.open("rb", buffering=0) as file:
-            state = state_of(os.fstat(file.fileno()))
-            sha256 = known(name, state) if known is not None else None
-            if sha256 is not None:
-                return Entry(name, state[2], sha256, state)
-            digest = hashlib.sha256()
-            buffer = bytearray(min(_PIECE, max(state[2], _LEAST)))
-            view = memoryview(buffer)
-            size = 0
-            while count := file.readinto(buffer):
-                stop.check()
-                digest.update(view[:count])
-                size += count
-                read(count)
-            return Entry(name, size, digest.hexdigest(), state)
-    except OSError as error:
-        raise storage_error(error, path) from None
+    with storage_errors(path), path.open("rb", buffering=0) as file:
+        state = state_of(os.fstat(file.fileno()))
+        sha256 = known(name, state) if known is not None else None
+        if sha256 is not None:
+            return Entry(name, state[2], sha256, state)
+        digest = hashlib.sha256()
+        buffer = bytearray(min(_PIECE, max(state[2], _LEAST)))
+        view = memoryview(buffer)
+        size = 0
+        while count := file.readinto(buffer):
+            stop.check()
+            digest.update(view[:count])
+            size += count
+            read(count)
+        return Entry(name, size, digest.hexdigest(), state)
 
 
 def load(path: Path, digest: str) -> Inventory | None:

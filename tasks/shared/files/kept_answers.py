@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from tasks.shared.blanked import blanked
-from tasks.shared.errors import storage_error
+from tasks.shared.errors import storage_error, storage_errors
 
 FAILED: Final = "failed"
 LARGEST: Final = 1 << 20
@@ -29,12 +29,10 @@ class FailedAnswers:
 
     def begin(self) -> Self:
         """Make the directory, and remove what the run before kept. Call it once for a run."""
-        try:
+        with storage_errors(self._directory):
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             for old in self._directory.glob("[0-9]*.txt"):
                 old.unlink(missing_ok=True)
-        except OSError as error:
-            raise storage_error(error, self._directory) from None
         return self
 
     def keep(self, body: bytes) -> str:

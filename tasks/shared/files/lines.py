@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from tasks.shared.errors import storage_error
+from tasks.shared.errors import storage_errors
 from tasks.shared.files.compression import DecompressedStream, is_compressed
 
 _PIECE = 1 << 18
@@ -30,20 +30,17 @@ def open_content(path: Path) -> Iterator[Content]:
     Raises ``StorageError`` when the file cannot be read, ``DataError`` (``zst-truncated``, ``zst-corrupt``) when its
     compressed form is broken.
     """
-    try:
-        with path.open("rb", buffering=0) as file:
-            head = file.read(4)
-            file.seek(0)
-            if not is_compressed(head):
-                yield file
-                return
-            stream = DecompressedStream(file, path.name)
-            try:
-                yield stream
-            finally:
-                stream.close()
-    except OSError as error:
-        raise storage_error(error, path) from None
+    with storage_errors(path), path.open("rb", buffering=0) as file:
+        head = file.read(4)
+        file.seek(0)
+        if not is_compressed(head):
+            yield file
+            return
+        stream = DecompressedStream(file, path.name)
+        try:
+            yield stream
+        finally:
+            stream.close()
 
 
 def read_lines(path: Path) -> Iterator[bytes]:

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 import httpx
 
-from tasks.shared.errors import StorageError, storage_error
+from tasks.shared.errors import StorageError, storage_errors
 
 SLICE: Final = 1024 * 1024
 """Bytes of a body between two looks at the deadline and at the stop."""
@@ -53,19 +53,16 @@ class FileBody:
     def pieces(self) -> Iterator[bytes]:
         """The file's content, from its start."""
         done = 0
-        try:
-            with self.path.open("rb", buffering=0) as file:
-                while done < self._length:
-                    piece = file.read(min(SLICE, self._length - done))
-                    if not piece:
-                        what = "the file became shorter while it was sent"
-                        hint = "nothing else may write into the job directory; continue the job"
-                        raise StorageError("file-changed", what, context=str(self.path), hint=hint)
-                    done += len(piece)
-                    yield piece
-                    self._sent(done)
-        except OSError as error:
-            raise storage_error(error, self.path) from None
+        with storage_errors(self.path), self.path.open("rb", buffering=0) as file:
+            while done < self._length:
+                piece = file.read(min(SLICE, self._length - done))
+                if not piece:
+                    what = "the file became shorter while it was sent"
+                    hint = "nothing else may write into the job directory; continue the job"
+                    raise StorageError("file-changed", what, context=str(self.path), hint=hint)
+                done += len(piece)
+                yield piece
+                self._sent(done)
 
 
 class SlicedStream(httpx.SyncByteStream):
