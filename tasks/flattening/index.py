@@ -12,7 +12,6 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from tasks.shared.errors import StorageError, storage_errors
@@ -142,9 +141,7 @@ class Index:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.close()
 
     def _translated(self, error: sqlite3.Error) -> StorageError:

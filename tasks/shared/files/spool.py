@@ -6,7 +6,6 @@ import io
 import os
 import tempfile
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from tasks.shared.errors import storage_errors
@@ -45,9 +44,7 @@ class Spool:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.close()
 
 
@@ -98,8 +95,6 @@ class Rest:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         if self._spool is not None:
             self._spool.close()
