@@ -14,11 +14,14 @@ EXTRACTOR = "services.extractor"
 
 @dataclass(frozen=True)
 class DeprecatedKey:
-    """An older key. ``replacement`` is ``None`` when nothing replaces it; ``unit`` is what an integer counted."""
+    """An older key. ``replacement`` is ``None`` when nothing replaces it, for the reason that ``why`` gives a person;
+    ``unit`` is what an integer counted.
+    """
 
     key: str
     replacement: str | None
     unit: timedelta | None = None
+    why: str = ""
 
     @property
     def env(self) -> str:
@@ -51,6 +54,7 @@ DEPRECATED: dict[str, DeprecatedKey] = {
             f"{EXTRACTOR}.max_polling_interval",
             timedelta(seconds=1),
         ),
-        DeprecatedKey("pipeline.max_ndjson_line_size_mb", None),
+        DeprecatedKey("pipeline.max_ndjson_line_size_mb", None, why="lines may have any length"),
+        DeprecatedKey("services.pseudonymizer.processes", None, why="the step works in one process"),
     )
 }

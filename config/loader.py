@@ -112,7 +112,7 @@ class _Loading:
 
     def _warn(self, old: DeprecatedKey, given: Given) -> None:
         if old.replacement is None:
-            hint = "remove it: lines may have any length"
+            hint = f"remove it: {old.why}"
         elif old.unit is not None:
             hint = f"use {old.replacement}, a duration like {'PT30M' if old.unit.seconds == 60 else 'PT5S'}"
         else:

@@ -110,14 +110,6 @@ class PseudonymizerConfig(Block):
         timedelta(seconds=30), ge=SHORTEST, description="Timeout of one request. Raise it for large bundles"
     )
     max_concurrent_requests: Integer = Field(4, ge=1, description="Requests in flight at once")
-    processes: Integer = Field(
-        1,
-        ge=1,
-        le=64,
-        description="Processes that share these requests and the work on what comes back, for a service that is faster "
-        "than one core of this machine (some 90 MB/s). Each takes a core and about 60 MB of memory; more than "
-        "`max_concurrent_requests` are of no use",
-    )
     auth: AuthConfig = Field(default_factory=AuthConfig)
     anonymization_config: FilePath | None = Field(
         None,

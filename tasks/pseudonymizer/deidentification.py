@@ -11,7 +11,7 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from tasks.pseudonymizer.client import OPERATION
 from tasks.pseudonymizer.outline import Outline, OutlineError, outline_of
@@ -36,16 +36,12 @@ class Piece:
     """A part of a Bundle as it came back: its envelope's text and id, and its entries as one text."""
 
     before: bytes = field(repr=False)
-    inside: bytes | memoryview = field(repr=False)
+    inside: memoryview = field(repr=False)
     after: bytes = field(repr=False)
     id: str | None = field(repr=False)
     type: str | None
     has_total: bool
     entries: int
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """For another process, which gets a copy of what this one only looks at."""
-        return Piece, (self.before, bytes(self.inside), self.after, self.id, self.type, self.has_total, self.entries)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,21 +14,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tasks.pseudonymizer.deidentification import Counts, Deidentified
+from tasks.pseudonymizer.client import Deidentify
+from tasks.pseudonymizer.deidentification import Counts, Deidentification, Deidentified
 from tasks.pseudonymizer.extent import Extent
 from tasks.pseudonymizer.outputs import OUTPUT, Outputs, Source
 from tasks.pseudonymizer.reassembly import Reassembly
 from tasks.pseudonymizer.rules import AnonymizationRules, read_rules
 from tasks.pseudonymizer.splitting import Chunk, chunks
 from tasks.pseudonymizer.survivors import PLACES
-from tasks.pseudonymizer.work import Pseudonymizing
 from tasks.shared.errors import DataError, InputError, storage_errors
 from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.files.ledger import Ledger
 from tasks.shared.files.names import CORE, data_files
 from tasks.shared.files.resumable import CUT_EVERY
+from tasks.shared.http.client import ServiceClient
 from tasks.shared.parallel import SharedStop
-from tasks.shared.processes import Calls, in_processes
 from tasks.shared.report import StepReport
 from tasks.shared.step import StepContext
 from tasks.shared.window import in_order
@@ -79,8 +79,7 @@ def run(
     rules = read_rules(settings.anonymization_config) if settings.anonymization_config is not None else None
     for warning in rules.warnings if rules is not None else ():
         log.warning("pseudonymizer: %s", warning)
-    work = Pseudonymizing(settings, context.config.tls, context.config.retry, rules, context.job_dir / STATE, sleep)
-    return _Run(context, files, rules, work, bounds or Bounds()).run()
+    return _Run(context, files, rules, bounds or Bounds(), sleep).run()
 
 
 class _Run:
@@ -89,14 +88,14 @@ class _Run:
         context: StepContext,
         files: list[Path],
         rules: AnonymizationRules | None,
-        work: Pseudonymizing,
         bounds: Bounds,
+        sleep: Callable[[float], None] | None,
     ) -> None:
         self._context = context
         self._settings = context.config.services.pseudonymizer
         self._files = files
         self._rules = rules
-        self._work = work
+        self._sleep = sleep
         self._together = SharedStop(context.stop)
         self._bounds = bounds
         self._state = context.job_dir / STATE
@@ -135,29 +134,40 @@ class _Run:
         left = [source for source in sources if not source.finished]
         if not left:
             return
-        self._work.probe(self._together, self._context.stats)
-        FailedAnswers(self._state).begin()
         core = [source for source in left if source.base.lower() == CORE]
-        with in_processes(
-            self._work,
-            processes=self._settings.processes,
-            slots=self._settings.max_concurrent_requests,
-            spare=_SPARE,
+        with self._client() as client:
+            service = Deidentify(
+                client, str(self._settings.url), self._rules, slots=self._settings.max_concurrent_requests
+            )
+            service.probe()
+            removes = self._rules is not None and self._rules.removes
+            work = Deidentification(service, FailedAnswers(self._state).begin(), removes=removes)
+            for stage in (core, [source for source in left if source not in core]):
+                self._stage(stage, work)
+
+    def _client(self) -> ServiceClient:
+        return ServiceClient(
+            "pseudonymizer",
+            tls=self._context.config.tls,
+            retry=self._context.config.retry,
+            auth=self._settings.auth,
+            credentials_origin=str(self._settings.url),
+            timeout=self._settings.timeout.total_seconds(),
             stop=self._together,
             stats=self._context.stats,
-        ) as calls:
-            for stage in (core, [source for source in left if source not in core]):
-                self._stage(stage, calls)
+            max_connections=self._settings.max_concurrent_requests,
+            sleep=self._sleep,
+        )
 
-    def _stage(self, sources: Iterable[Source], calls: Calls[Chunk, Deidentified]) -> None:
+    def _stage(self, sources: Iterable[Source], work: Deidentification) -> None:
         def one(item: tuple[Source, Chunk | None]) -> tuple[Source, Deidentified | None]:
             source, chunk = item
-            return source, None if chunk is None else calls(chunk)
+            return source, None if chunk is None else work(chunk)
 
         done = in_order(
             self._items(sources),
             one,
-            threads=calls.threads,
+            threads=self._settings.max_concurrent_requests + _SPARE,
             stop=self._context.stop,
             weigh=lambda item: len(item[1].text) if item[1] is not None else 0,
             budget=self._bounds.window,

@@ -64,10 +64,6 @@ class SluiceError(Exception):
         self.operation = operation
         self.status = status
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """For other processes of ours: the same class, message and attributes."""
-        return _again, (type(self), self.message), self.__dict__
-
     def render(self) -> str:
         """The form in which a person sees the error (``4-product.md`` §2)."""
         lines = [f"error[{self.reference}]: {self.message}"]
@@ -76,10 +72,6 @@ class SluiceError(Exception):
         if self.hint:
             lines.append(f"hint: {self.hint}")
         return "\n".join(lines)
-
-
-def _again(kind: type[SluiceError], message: str) -> SluiceError:
-    return kind.__new__(kind, message)
 
 
 def shown(text: str, most: int = 60) -> str:

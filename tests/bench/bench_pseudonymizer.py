@@ -23,7 +23,6 @@ import argparse
 import json
 import multiprocessing
 import os
-import resource
 import tempfile
 import time
 from collections.abc import Iterator
@@ -51,14 +50,11 @@ TAKES = 0.02
 class Figures(NamedTuple):
     """One run of the step: ``seconds`` by the clock and of CPU time, bytes read, requests, peak memory in MiB.
 
-    ``cpu`` is that of the run's own process, ``others`` that of all the processes it shared the work with;
-    ``largest`` is the peak memory of the largest of those.
+    ``cpu`` is that of the run's own process.
     """
 
     seconds: float
     cpu: float
-    others: float
-    largest: float
     read: int
     requests: int
     before: float
@@ -115,16 +111,13 @@ def client(port: int, size: int, threads: int) -> tuple[float, float]:
     return sum(map(len, lines)) * rounds * threads / seconds / MB, 1000 * cpu / (len(lines) * rounds * threads)
 
 
-def load(
-    answer: Connection, url: str, directory: Path, job: Path, requests: int, compressed: bool, processes: int = 1
-) -> None:
+def load(answer: Connection, url: str, directory: Path, job: Path, requests: int, compressed: bool) -> None:
     """One run of the step; sends its ``Figures``."""
     rules = job.with_suffix(".yaml")
     rules.write_text(RULES)
     settings = {
         "url": url,
         "max_concurrent_requests": requests,
-        "processes": processes,
         "anonymization_config": str(rules),
     }
     config = PipelineConfig.model_validate(
@@ -136,9 +129,7 @@ def load(
     result = run(context)
     seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
     after = peak_bytes() / 2**20
-    children = resource.getrusage(resource.RUSAGE_CHILDREN)
-    others, largest = children.ru_utime + children.ru_stime, children.ru_maxrss / 1024
-    answer.send(Figures(seconds, cpu, others, largest, result.bytes_in or 0, context.stats.requests, before, after))
+    answer.send(Figures(seconds, cpu, result.bytes_in or 0, context.stats.requests, before, after))
 
 
 def measured(*arguments: Any) -> Figures:
@@ -201,7 +192,7 @@ def fast(place: Path, options: argparse.Namespace) -> Iterator[str]:
         def step(number: int) -> float:
             job = place / f"job{number}"
             url = f"http://127.0.0.1:{port}"
-            runs.append(measured(url, place / "data", job, options.requests, True, options.processes))
+            runs.append(measured(url, place / "data", job, options.requests, True))
             return runs[-1].read / runs[-1].seconds / MB
 
         def ours_alone(_: int) -> float:
@@ -222,10 +213,6 @@ def fast(place: Path, options: argparse.Namespace) -> Iterator[str]:
             f"step, N = {options.requests:<10} {ours.median:6.0f} MB/s, best {ours.best:.0f}; {cpu:.2f} ms of CPU for "
             f"each of {requests} requests of {read / requests / 1000:.0f} kB"
         )
-        if options.processes > 1:
-            others = min(run.others for run in runs) / requests * 1000
-            largest = max(run.largest for run in runs)
-            yield f"    {options.processes} other processes: {others:.2f} ms of CPU for each, {largest:.0f} MiB at most"
         yield f"ratio                  {ratio(ours, bare)} (target ≥ 0.7)"
         peak = max(run.peak for run in runs)
         yield f"peak memory          {peak:6.0f} MiB, {runs[0].before:.0f} MiB before (target ≤ 300)"
@@ -233,7 +220,7 @@ def fast(place: Path, options: argparse.Namespace) -> Iterator[str]:
         if options.large:
             size = make_large(place / "large", options.large)
             url = f"http://127.0.0.1:{port}"
-            one = measured(url, place / "large", place / "job-l", options.requests, True, options.processes)
+            one = measured(url, place / "large", place / "job-l", options.requests, True)
             rate = size / one.seconds / MB
             yield f"one Bundle           {size / MB:6.0f} MB in {one.requests} requests, {rate:.0f} MB/s"
             yield f"peak memory          {one.peak:6.0f} MiB, {one.before:.0f} MiB before (target ≤ 300)"
@@ -250,7 +237,6 @@ def main() -> None:
     parser.add_argument("--mb", type=int, default=100, help="size of the data, uncompressed")
     parser.add_argument("--files", type=int, default=8)
     parser.add_argument("--requests", type=int, default=4, help="max_concurrent_requests when it answers at once")
-    parser.add_argument("--processes", type=int, default=1, help="services.pseudonymizer.processes")
     parser.add_argument("--rounds", type=int, default=5, help="how often each is measured")
     parser.add_argument("--zst", action="store_true", help="compressed input")
     parser.add_argument("--large", type=int, default=400, help="MB of the one large Bundle; 0 leaves it out")

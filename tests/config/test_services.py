@@ -37,7 +37,6 @@ DEFAULTS: dict[str, Any] = {
     "services.pseudonymizer.timeout": timedelta(seconds=30),
     "services.pseudonymizer.anonymization_config": None,
     "services.pseudonymizer.max_concurrent_requests": 4,
-    "services.pseudonymizer.processes": 1,
     "services.flattening.service_url": None,
     "services.flattening.lookup_path": None,
     "services.flattening.formats": ("csv",),

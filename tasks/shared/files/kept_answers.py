@@ -20,7 +20,7 @@ LARGEST: Final = 1 << 20
 
 
 class FailedAnswers:
-    """The answers kept by one run. Thread-safe, and several processes may keep some. Raises ``StorageError``."""
+    """The answers kept by one run. Thread-safe. Raises ``StorageError``."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory / FAILED
@@ -38,16 +38,13 @@ class FailedAnswers:
     def keep(self, body: bytes) -> str:
         """Keep an answer, without credentials; the name of its file, relative to the job directory."""
         kept = blanked(body)[:LARGEST]
-        while True:
-            with self._lock:
-                self._count += 1
-                path = self._directory / f"{self._count:04}.txt"
-            try:
-                handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-                with os.fdopen(handle, "wb") as file:
-                    file.write(kept)
-            except FileExistsError:
-                continue  # another process has this number
-            except OSError as error:
-                raise storage_error(error, path) from None
-            return f"{self._directory.parent.name}/{FAILED}/{path.name}"
+        with self._lock:
+            self._count += 1
+            path = self._directory / f"{self._count:04}.txt"
+        try:
+            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            with os.fdopen(handle, "wb") as file:
+                file.write(kept)
+        except OSError as error:
+            raise storage_error(error, path) from None
+        return f"{self._directory.parent.name}/{FAILED}/{path.name}"
