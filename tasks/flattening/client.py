@@ -32,8 +32,8 @@ from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.http.answer import answer_of, place
 from tasks.shared.http.client import ServiceClient
 from tasks.shared.http.retry import announce, retrying
-from tasks.shared.parallel import SharedStop
 from tasks.shared.progress import RequestStats
+from tasks.shared.stop import SharedStop
 
 SERVICE: Final = "flattening"
 OPERATION: Final = "$run"

@@ -1,14 +1,14 @@
 """The step: every resource of the input to its groups, through the flattening service, into a table for each group.
 
 Document 3 §5. The input is read once (``core.ndjson`` first), resources are packed into batches for their groups
-(``batches.py``), and at most two groups are asked about at a time (``lanes.py``). The tables are in ``csv/``; they get
+(``batches.py``), and at most two groups are asked about at a time. The tables are in ``csv/``; they get
 their names when all of them are complete.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -20,7 +20,6 @@ from tasks.flattening.batches import MIB, Batch, Packer, share
 from tasks.flattening.client import Flattener
 from tasks.flattening.csv_writer import AnswerWriter
 from tasks.flattening.index import Index
-from tasks.flattening.lanes import Lanes
 from tasks.flattening.lookup import read_lookup
 from tasks.flattening.parquet import format_findings
 from tasks.flattening.report import by_type, result
@@ -34,9 +33,10 @@ from tasks.shared.fhir.crtdl import Crtdl, load_crtdl
 from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.files.ledger import Ledger
 from tasks.shared.files.names import data_files
-from tasks.shared.parallel import SharedStop
 from tasks.shared.report import StepReport
 from tasks.shared.step import StepContext
+from tasks.shared.stop import SharedStop
+from tasks.shared.work import Workers
 
 STATE: Final = "flattening"
 """Directory of the step's own files, below the job directory: ledger, index, answers that were no rows."""
@@ -199,7 +199,9 @@ class _Run:
                 interval=self._bounds.interval,
                 sleep=self._sleep,
             ) as self._flattener,
-            Lanes(self._one, threads=self._bounds.groups, budget=self._budget, together=together) as lanes,
+            Workers[Batch, None](
+                lambda batch, _: self._one(batch), threads=self._bounds.groups, budget=self._budget, stop=together
+            ) as workers,
         ):
             router = Router(
                 self._files,
@@ -210,27 +212,25 @@ class _Run:
                 stop=self._context.stop,
                 after=self._say,
             )
-            self._pack(router, packers, lanes)
+            self._pack(router, packers, workers)
             for packer in packers:
-                for batch in packer.end():
-                    lanes.submit(batch)
-            lanes.drain()
+                _submit(workers, packer.end())
+            workers.drain()
         return self._checked(router.facts)
 
-    def _pack(self, router: Router, packers: Sequence[Packer], lanes: Lanes) -> None:
+    def _pack(self, router: Router, packers: Sequence[Packer], workers: Workers[Batch, None]) -> None:
         held = 0
         for deliveries in router.deliveries():
             for place, raw in deliveries:
-                lanes.make_room(held + len(raw))
+                workers.room(held + len(raw))
                 packer = packers[place]
                 held -= packer.size
-                for batch in packer.add(raw):
-                    lanes.submit(batch)
+                _submit(workers, packer.add(raw))
                 held += packer.size
             self._context.progress.add(resources=len(deliveries))
 
     def _one(self, batch: Batch) -> None:
-        """A batch to the service, and its rows into the table. In a thread of a lane."""
+        """A batch to the service, and its rows into the table. In one of the threads."""
         table = self._tables[batch.place]
         writer = AnswerWriter(table)
         name = self._views[batch.place].group_name
@@ -255,3 +255,9 @@ class _Run:
                 "data? did the pseudonymization treat the ids of resources and the targets of Provenances differently?",
             )
         return facts
+
+
+def _submit(workers: Workers[Batch, None], batches: Iterable[Batch]) -> None:
+    """The rows of a group are in the order of its batches, so only groups are worked on in parallel."""
+    for batch in batches:
+        workers.submit(batch, keys=frozenset((batch.place,)), weight=len(batch.body))

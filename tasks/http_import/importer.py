@@ -16,10 +16,10 @@ from tasks.shared.http.client import ServiceClient
 from tasks.shared.http.download import Downloader
 from tasks.shared.http.url_names import NamedUrl, base_of, named_urls
 from tasks.shared.import_directory import IMPORT, ImportDirectory
-from tasks.shared.parallel import for_each
 from tasks.shared.report import StepReport
 from tasks.shared.step import StepContext
 from tasks.shared.stop import Stop
+from tasks.shared.work import for_each
 
 SERVICE = "http_import"
 

@@ -14,11 +14,11 @@ from tasks.shared.errors import DataError, InputError, SluiceError, StorageError
 from tasks.shared.files.facts import FileFacts
 from tasks.shared.files.intake import Intake
 from tasks.shared.import_directory import ImportDirectory
-from tasks.shared.parallel import for_each
 from tasks.shared.progress import Progress
 from tasks.shared.report import StepReport
 from tasks.shared.step import StepContext
 from tasks.shared.stop import Stop
+from tasks.shared.work import for_each
 
 __all__ = ["Scan", "SourceFile", "findings", "run", "scan"]
 

@@ -28,10 +28,10 @@ from tasks.shared.files.ledger import Ledger
 from tasks.shared.files.names import CORE, data_files
 from tasks.shared.files.resumable import CUT_EVERY
 from tasks.shared.http.client import ServiceClient
-from tasks.shared.parallel import SharedStop
 from tasks.shared.report import StepReport
 from tasks.shared.step import StepContext
-from tasks.shared.window import in_order
+from tasks.shared.stop import SharedStop
+from tasks.shared.work import in_order
 
 STATE: Final = "pseudonymizer"
 """Directory of the step's own files, below the job directory: the ledger, answers that were no resources."""

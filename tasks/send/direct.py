@@ -19,7 +19,6 @@ from typing import Final
 from tasks.send.books import Books, Source
 from tasks.send.comparison import Compared
 from tasks.send.courier import Courier, poster
-from tasks.send.crew import Crew
 from tasks.send.dependencies import dependency_order
 from tasks.send.failures import Failures
 from tasks.send.order import stages
@@ -35,6 +34,8 @@ from tasks.shared.files.names import data_files
 from tasks.shared.http.client import ServiceClient
 from tasks.shared.report import StepReport
 from tasks.shared.step import StepContext
+from tasks.shared.stop import SharedStop
+from tasks.shared.work import Workers
 
 LEDGER: Final = "ledger.ndjson"
 _WAITING: Final = "waiting.tmp"
@@ -85,18 +86,19 @@ def run(
     if compared:
         compared.verify_all(compared.paths)  # one that vanished since is in no list
     config = context.config
+    together = SharedStop(context.stop)
     with ServiceClient(
         "send",
         tls=config.tls,
         retry=config.retry,
         auth=config.services.send.auth,
         credentials_origin=str(url),
-        stop=context.stop,
+        stop=together,
         stats=context.stats,
         max_connections=config.services.send.max_concurrent_requests,
         sleep=sleep,
     ) as client:
-        return _Load(context, str(url), client, files, compared, bounds or Bounds(), sleep).run()
+        return _Load(context, str(url), client, together, files, compared, bounds or Bounds(), sleep).run()
 
 
 class _Load:
@@ -105,6 +107,7 @@ class _Load:
         context: StepContext,
         url: str,
         client: ServiceClient,
+        together: SharedStop,
         files: list[Path],
         compared: Compared | None,
         bounds: Bounds,
@@ -117,9 +120,17 @@ class _Load:
         self._bounds = bounds
         self._transactions = Transactions(url)
         self._limits = Limits(send.batch_size, bounds.max_body)
-        self._post = poster(client, self._transactions, timeout=bounds.timeout)
-        self._workers = send.max_concurrent_requests
-        self._sleep = sleep
+        self._threads = send.max_concurrent_requests
+        self._together = together
+        self._courier = Courier(
+            poster(client, self._transactions, timeout=bounds.timeout),
+            self._transactions,
+            self._limits,
+            retry=context.config.retry,
+            check=together.check,
+            sleep=sleep or together.sleep,
+            again=context.stats.again,
+        )
         self._course = Course(files)
 
     def run(self) -> StepReport:
@@ -138,32 +149,21 @@ class _Load:
             )
             complete = True
             try:
-                with self._new_crew() as self._crew:
+                with Workers(
+                    self._courier.deliver,
+                    take=self._books.take,
+                    threads=self._threads,
+                    stop=self._together,
+                    # One parcel ready for each thread keeps them busy while outcomes are taken in; more would only use
+                    # memory.
+                    budget=self._threads + 2,
+                ) as self._workers:
                     for stage in stages(self._files):
                         self._submit_all(self._pack(self._units(stage)))
                     self._send_waiting()
             except _GivenUpError:
                 complete = False
             return self._result(complete=complete)
-
-    def _new_crew(self) -> Crew:
-        # The crew needs the courier's deliver, and the courier the crew's check.
-        crew = Crew(
-            self._workers,
-            lambda parcel, report: courier.deliver(parcel, report),
-            self._books.take,
-            stop=self._context.stop,
-        )
-        courier = Courier(
-            self._post,
-            self._transactions,
-            self._limits,
-            retry=self._context.config.retry,
-            check=crew.check,
-            sleep=self._sleep or crew.sleep,
-            again=self._context.stats.again,
-        )
-        return crew
 
     # Reading
 
@@ -205,10 +205,10 @@ class _Load:
 
     def _submit_all(self, parcels: Iterable[Parcel]) -> None:
         for parcel in parcels:
-            self._crew.submit(parcel)
+            self._workers.submit(parcel, keys=parcel.lanes)
             if len(self._books.failures) >= self._bounds.max_failures:
                 raise _GivenUpError
-        self._crew.drain()
+        self._workers.drain()
 
     def _send_waiting(self) -> None:
         """Everything else is sent: now what waited for the targets of its references."""
@@ -253,11 +253,12 @@ class _Load:
         )
         self._books.put_off_in_a_row = 0
         for parcel in pack_groups(units, self._limits, self._transactions, resolve=Resolve.ISOLATE):
-            self._crew.submit(parcel)
+            self._workers.drain()
+            self._workers.submit(parcel)
             # One request for each hopeless resource: after as many as may fail, it is known that there are too many.
             if self._books.put_off_in_a_row >= self._bounds.max_failures:
                 break
-        self._crew.drain()
+        self._workers.drain()
 
     # Reporting
 

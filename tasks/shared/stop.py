@@ -6,6 +6,9 @@ import threading
 
 from tasks.shared.errors import Stopped
 
+_SLICE = 0.25
+"""Seconds between two looks at the run's own stop while sleeping."""
+
 
 class Stop:
     """Set once, from a signal handler or a watcher thread; seen by every thread of a run."""
@@ -34,3 +37,30 @@ class Stop:
         """Sleep, or raise ``Stopped`` as soon as somebody asks."""
         if self._event.wait(seconds):
             raise Stopped(self.reason or "stopped")
+
+
+class SharedStop(Stop):
+    """A stop for work done together: set by the ``run``'s stop, or by the first of the others that failed."""
+
+    def __init__(self, run: Stop) -> None:
+        super().__init__()
+        self.run = run
+
+    @property
+    def requested(self) -> bool:
+        """Whether the run is to stop, or another one failed."""
+        return self.run.requested or super().requested
+
+    def check(self) -> None:
+        """Raise ``Stopped`` when the run is to stop, or another one failed."""
+        self.run.check()
+        super().check()
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep, or raise ``Stopped`` as soon as one of both asks."""
+        left = seconds
+        while left > 0:
+            self.run.check()
+            super().sleep(min(left, _SLICE))
+            left -= _SLICE
+        self.check()

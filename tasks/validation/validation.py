@@ -25,7 +25,7 @@ from tasks.shared.http.answer import answer_of
 from tasks.shared.http.client import ServiceClient
 from tasks.shared.report import StepReport
 from tasks.shared.step import StepContext
-from tasks.shared.window import in_order
+from tasks.shared.work import in_order
 from tasks.validation.chunks import Chunk, pack
 from tasks.validation.client import Outcome, Validator
 from tasks.validation.entries import Facts, Reader

@@ -21,9 +21,9 @@ from tasks.send.s3.refusal import UploadGoneError
 from tasks.send.s3.source import OpenSource, Source
 from tasks.send.s3.store import CONNECTIONS, Bucket, Part, Stored, Unfinished
 from tasks.shared.errors import ServiceBusyError, SluiceError
-from tasks.shared.parallel import for_each
 from tasks.shared.progress import Progress
 from tasks.shared.stop import Stop
+from tasks.shared.work import for_each
 
 log = logging.getLogger("sluice.send")
 

@@ -17,10 +17,10 @@ from tasks.send.s3.refusal import UploadGoneError
 from tasks.send.s3.source import Source, sources
 from tasks.send.s3.store import CONNECTIONS, Bucket
 from tasks.shared.errors import DataError, ServiceError, SluiceError
-from tasks.shared.parallel import for_each
 from tasks.shared.report import StepReport
 from tasks.shared.step import StepContext
 from tasks.shared.stop import Stop
+from tasks.shared.work import for_each
 
 log = logging.getLogger("sluice.send")
 

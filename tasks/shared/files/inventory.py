@@ -26,8 +26,8 @@ from tasks.shared.errors import DataError, storage_errors
 from tasks.shared.files.data_directory import as_shown, finished_files
 from tasks.shared.files.out_file import PartFile
 from tasks.shared.files.private_file import read_private
-from tasks.shared.parallel import for_each
 from tasks.shared.stop import Stop
+from tasks.shared.work import for_each
 
 THREADS: Final = 2
 """One SHA-256 is slower than a disk, two are not."""

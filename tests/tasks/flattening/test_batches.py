@@ -1,9 +1,8 @@
-"""Batches, the lanes they go through, and the watchdog over them."""
+"""Batches, and the watchdog over them."""
 
 from __future__ import annotations
 
 import json
-import threading
 from itertools import pairwise
 
 import pytest
@@ -11,11 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.flattening.batches import TAIL, Batch, Packer, head, share
-from tasks.flattening.lanes import Lanes
 from tasks.flattening.watchdog import Watchdog
-from tasks.shared.errors import DataError, NetworkError, ServiceError, Stopped
-from tasks.shared.parallel import SharedStop
-from tasks.shared.stop import Stop
+from tasks.shared.errors import NetworkError, ServiceError
 
 VIEW = {"resourceType": "V", "name": "n", "select": []}
 
@@ -56,89 +52,6 @@ def test_what_is_skipped_changes_nothing_of_what_follows(sizes: list[int], limit
 def test_every_group_has_an_equal_share() -> None:
     assert share(500 << 20, 4) == 125 << 20
     assert share(10, 0) == 10
-
-
-def lanes(work: object, *, threads: int = 2, budget: int = 1000) -> Lanes:
-    return Lanes(work, threads=threads, budget=budget, together=SharedStop(Stop()))  # type: ignore[arg-type]
-
-
-def test_the_batches_of_a_group_are_worked_on_in_their_order_and_at_most_two_groups_at_once() -> None:
-    done: list[tuple[int, int]] = []
-    busy: list[int] = []
-    most = 0
-    lock = threading.Lock()
-
-    def work(batch: Batch) -> None:
-        nonlocal most
-        with lock:
-            assert batch.place not in busy
-            busy.append(batch.place)
-            most = max(most, len(busy))
-        with lock:
-            busy.remove(batch.place)
-            done.append((batch.place, batch.ordinal))
-
-    with lanes(work) as open_lanes:
-        for ordinal in range(20):
-            for place in range(5):
-                open_lanes.submit(Batch(place, ordinal, 1, b"x"))
-        open_lanes.drain()
-    assert most <= 2
-    for place in range(5):
-        assert [ordinal for where, ordinal in done if where == place] == list(range(20))
-
-
-def test_whoever_reads_waits_while_the_budget_is_used_up() -> None:
-    release = threading.Event()
-    with lanes(lambda _: release.wait(60), budget=100) as open_lanes:
-        open_lanes.make_room(1000)  # nothing is under way: nothing to wait for
-        open_lanes.submit(Batch(0, 0, 1, b"x" * 60))
-        open_lanes.make_room(40)
-        waited = threading.Thread(target=open_lanes.make_room, args=(41,))
-        waited.start()
-        waited.join(0.05)
-        assert waited.is_alive()
-        release.set()
-        waited.join(60)
-        assert not waited.is_alive()
-        open_lanes.drain()
-
-
-def test_the_first_error_ends_the_lanes_and_is_the_one_raised() -> None:
-    done: list[int] = []
-
-    def work(batch: Batch) -> None:
-        if batch.ordinal == 2:
-            raise DataError("x", "the third")
-        done.append(batch.ordinal)
-
-    def all_of_them() -> None:
-        with lanes(work) as open_lanes:
-            for ordinal in range(10):
-                open_lanes.submit(Batch(0, ordinal, 1, b"x"))
-            open_lanes.drain()
-
-    with pytest.raises(DataError, match="the third"):
-        all_of_them()
-    assert done == [0, 1]
-
-
-def test_an_error_of_the_reader_is_not_hidden() -> None:
-    def fails() -> None:
-        with lanes(lambda _: None) as open_lanes:
-            open_lanes.submit(Batch(0, 0, 1, b"x"))
-            raise DataError("x", "reader")
-
-    with pytest.raises(DataError, match="reader"):
-        fails()
-
-
-def test_a_stop_of_the_run_ends_the_lanes() -> None:
-    stop = Stop()
-    with Lanes(lambda _: None, threads=2, budget=100, together=SharedStop(stop)) as open_lanes:
-        stop.request("signal")
-        with pytest.raises(Stopped):
-            open_lanes.submit(Batch(0, 0, 1, b"x"))
 
 
 # The watchdog

@@ -1,18 +1,22 @@
-"""A window of work in flight: ``tasks/shared/window.py``."""
+"""Several items at once: ``tasks/shared/work.py``."""
 
 from __future__ import annotations
 
 import gc
 import threading
+import time
 import weakref
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tasks.shared.errors import DataError, Stopped
-from tasks.shared.parallel import SharedStop
-from tasks.shared.stop import Stop
-from tasks.shared.window import in_order
+from tasks.shared.stop import SharedStop, Stop
+from tasks.shared.work import Workers, for_each, in_order
 
 SOON = 60.0
 """Seconds after which a test gives up waiting for what should happen at once."""
@@ -29,6 +33,196 @@ def keep(results: Iterable[int], kept: list[int]) -> None:
     """Append the results one by one: those before an error are kept."""
     for result in results:
         kept.append(result)
+
+
+# Workers
+
+
+Tell = Callable[[Any], None]
+
+
+def workers(work: Callable[[Any, Tell], None], **options: Any) -> Workers[Any, Any]:
+    return Workers(work, **{"threads": 2, "stop": SharedStop(Stop())} | options)
+
+
+def submit(pool: Workers[Any, Any], items: Iterable[Any], keys: frozenset[str] = frozenset()) -> None:
+    with pool:
+        for item in items:
+            pool.submit(item, keys=keys)
+
+
+@given(
+    keys=st.lists(st.frozensets(st.sampled_from("abcde"), max_size=3), max_size=40),
+    threads=st.integers(1, 5),
+    budget=st.integers(1, 50),
+)
+def test_items_that_share_a_key_are_worked_on_one_after_the_other_in_their_order(
+    keys: list[frozenset[str]], threads: int, budget: int
+) -> None:
+    lock = threading.Lock()
+    busy: Counter[str] = Counter()
+    done: list[int] = []
+
+    def work(number: int, tell: Tell) -> None:
+        with lock:
+            assert not busy.keys() & keys[number]
+            busy.update(keys[number])
+        time.sleep(0)
+        with lock:
+            for key in keys[number]:
+                del busy[key]
+            done.append(number)
+        tell(number)
+
+    taken: list[int] = []
+    with workers(work, threads=threads, budget=budget, take=taken.append) as pool:
+        for number, mine in enumerate(keys):
+            pool.submit(number, keys=mine)
+    assert sorted(done) == sorted(taken) == list(range(len(keys)))
+    for key in "abcde":
+        numbers = [number for number in done if key in keys[number]]
+        assert numbers == sorted(numbers)
+
+
+def test_an_item_that_waits_for_its_turn_keeps_no_other_one_waiting() -> None:
+    second = threading.Event()
+
+    def work(item: str, _: Tell) -> None:
+        assert item != "first" or second.wait(SOON)
+        if item == "of another key":
+            second.set()
+
+    with workers(work) as pool:
+        for item, key in (("first", "a"), ("behind it", "a"), ("of another key", "b")):
+            pool.submit(item, keys=frozenset(key))
+
+
+def test_everything_that_is_told_is_taken_in_the_thread_that_submits_in_its_order() -> None:
+    taken: list[tuple[int, int]] = []
+
+    def take(told: int) -> None:
+        taken.append((told, threading.get_ident()))
+
+    def work(item: int, tell: Tell) -> None:
+        for number in range(item):
+            tell(10 * item + number)
+
+    submit(workers(work, take=take), range(4), frozenset("a"))
+    assert taken == [(told, threading.get_ident()) for told in (10, 20, 21, 30, 31, 32)]
+
+
+def test_whoever_submits_waits_while_the_budget_is_used_up() -> None:
+    release = threading.Event()
+    with workers(lambda *_: assert_(release.wait(SOON)), budget=100) as pool:
+        pool.room(1000)  # nothing is under way: nothing to wait for
+        pool.submit(0, weight=60)
+        pool.room(40)
+        waited = threading.Thread(target=pool.room, args=(41,))
+        waited.start()
+        waited.join(0.05)
+        assert waited.is_alive()
+        release.set()
+        waited.join(SOON)
+        assert not waited.is_alive()
+
+
+def test_at_most_as_many_items_as_the_budget_are_under_way_and_each_is_let_go_of() -> None:
+    class Large:
+        pass
+
+    alive: weakref.WeakSet[Large] = weakref.WeakSet()
+    most = 0
+    with workers(lambda *_: time.sleep(0.001), budget=5) as pool:
+        for _ in range(50):
+            large = Large()
+            alive.add(large)
+            most = max(most, len(alive))
+            pool.submit(large)
+            del large
+    assert most <= 6
+    assert len(alive) == 0
+
+
+def test_the_first_error_ends_the_work_and_is_the_one_raised_after_what_was_told_is_taken() -> None:
+    taken: list[int] = []
+    together = SharedStop(Stop())
+
+    def work(item: int, tell: Tell) -> None:
+        tell(item)
+        if item == 2:
+            raise DataError("x", "the third")
+
+    with pytest.raises(DataError, match="the third"):
+        submit(workers(work, take=taken.append, stop=together), range(10), frozenset("a"))
+    assert taken == [0, 1, 2]
+    assert together.requested
+
+
+def test_what_is_under_way_ends_after_an_error_and_what_it_tells_is_taken() -> None:
+    taken: list[str] = []
+    together = SharedStop(Stop())
+    under_way = threading.Event()
+
+    def work(item: str, tell: Tell) -> None:
+        if item == "fails":
+            assert under_way.wait(SOON)
+            raise DataError("x", "the cause")
+        under_way.set()
+        try:
+            together.sleep(3600)
+        finally:
+            tell(item)
+
+    with pytest.raises(DataError, match="the cause"):
+        submit(workers(work, take=taken.append, stop=together), ("long", "fails"))
+    assert taken == ["long"]
+
+
+def test_an_error_of_the_reader_is_not_hidden() -> None:
+    def fails() -> None:
+        with workers(lambda *_: None) as pool:
+            pool.submit(0)
+            raise DataError("x", "reader")
+
+    with pytest.raises(DataError, match="reader"):
+        fails()
+
+
+def test_an_error_takes_the_place_of_a_stop_that_followed_from_it() -> None:
+    together = SharedStop(Stop())
+
+    def work(*_: object) -> None:
+        raise DataError("x", "the cause")
+
+    def follows() -> None:
+        with workers(work, stop=together) as pool:
+            pool.submit(0)
+            together.sleep(3600)
+
+    with pytest.raises(DataError, match="the cause"):
+        follows()
+
+
+def test_a_stop_of_the_run_ends_what_looks_at_it_and_begins_nothing() -> None:
+    run = Stop()
+    together = SharedStop(run)
+    begun: list[int] = []
+
+    def work(item: int, _: Tell) -> None:
+        begun.append(item)
+        run.request("SIGTERM")
+        together.sleep(3600)
+
+    with pytest.raises(Stopped, match="SIGTERM"):
+        submit(workers(work, stop=together, threads=1), range(10))
+    assert begun == [0]
+
+
+def assert_(value: bool) -> None:
+    assert value
+
+
+# in_order
 
 
 @pytest.mark.parametrize("threads", [1, 2, 4, 16])
@@ -326,3 +520,72 @@ def test_a_stop_while_reading_is_raised_at_once() -> None:
 
     with pytest.raises(Stopped, match="cancelled"):
         list(in_order(source(), abs, threads=1, stop=Stop()))
+
+
+# for_each, and the stop they share
+
+
+def test_every_item_is_worked_on_and_no_more_than_threads_at_once() -> None:
+    lock = threading.Lock()
+    running = most = 0
+    done: list[int] = []
+    pair = threading.Barrier(3)
+
+    def work(item: int, _: Stop) -> None:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        pair.wait(60)
+        with lock:
+            running -= 1
+            done.append(item)
+
+    for_each(range(9), work, threads=3, stop=Stop())
+    assert sorted(done) == list(range(9))
+    assert most == 3
+
+
+def test_the_first_error_ends_for_each_and_is_the_one_raised() -> None:
+    begun: list[int] = []
+    waiting = threading.Event()
+
+    def work(item: int, stop: Stop) -> None:
+        begun.append(item)
+        if item == 0:
+            waiting.wait(60)
+            raise DataError("first", "the cause")
+        waiting.set()
+        while True:
+            stop.sleep(0.001)  # ends because the other one failed
+
+    with pytest.raises(DataError) as caught:
+        for_each(range(100), work, threads=2, stop=Stop())
+    assert caught.value.reference == "first"
+    assert sorted(begun) == [0, 1]
+
+
+def test_a_stop_of_the_run_ends_for_each() -> None:
+    run = Stop()
+
+    def work(_: int, stop: Stop) -> None:
+        run.request("SIGTERM")
+        stop.check()
+
+    with pytest.raises(Stopped, match="SIGTERM"):
+        for_each(range(3), work, threads=2, stop=run)
+
+
+def test_a_shared_stop_sleeps_as_long_as_asked_and_not_when_the_run_stops() -> None:
+    run = Stop()
+    shared = SharedStop(run)
+    shared.sleep(0.0)
+    assert not shared.requested
+    run.request("SIGINT")
+    assert shared.requested
+    with pytest.raises(Stopped, match="SIGINT"):
+        shared.sleep(60.0)
+
+
+def test_for_each_of_nothing() -> None:
+    for_each([], lambda item, stop: None, threads=4, stop=Stop())

@@ -1,0 +1,308 @@
+"""The only thread pools: work on several items at once, taken in by one thread.
+
+Backpressure instead of queues without end (``architecture.md`` rule 8): what was handed out and not yet taken in is
+bounded, so memory does not grow with the data, also while one slow answer holds up the rest.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from types import TracebackType
+from typing import Any, Final, Generic, Self, TypeVar
+
+from tasks.shared.errors import Stopped
+from tasks.shared.stop import SharedStop, Stop
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+BUDGET: Final = 64 << 20
+"""Bytes of items in a window, where the caller says nothing else."""
+
+_SLICE: Final = 0.25
+"""Seconds between two looks at the run's stop while waiting."""
+
+
+class Job(Generic[T, R]):
+    """An item on its way; ``number`` counts those that were handed out."""
+
+    __slots__ = ("blocked", "done", "error", "item", "keys", "number", "told", "weight")
+
+    def __init__(self, item: T, keys: frozenset[Hashable], weight: int, number: int) -> None:
+        self.item: T | None = item
+        self.keys = keys
+        self.weight = weight
+        self.number = number
+        self.blocked = 0
+        """How many of its keys an earlier one holds."""
+        self.told: list[R] = []
+        """The last thing that was told about it, if anything was."""
+        self.error: BaseException | None = None
+        self.done = False
+
+
+class Workers(Generic[T, R]):
+    """Calls ``work(item, tell)`` in at most ``threads`` threads. A context: however it is left, no thread remains.
+
+    Items begin in the order in which they were submitted; of those that share a key each begins when the one before it
+    has ended. Whatever the work tells is given to ``take`` in the thread that submits, so ledgers and counts belong to
+    one thread. Another item is handed out only while what is under way weighs less than ``budget``.
+
+    The first error requests ``stop``; nothing that was submitted later begins then. It is raised by whatever is called
+    next and when the context is left, in place of a ``Stopped`` that only followed from it. When the run itself is to
+    stop, ``Stopped`` is raised. What is under way then is waited for, which is soon if the work looks at ``stop``; what
+    it told is taken.
+    """
+
+    def __init__(
+        self,
+        work: Callable[[T, Callable[[R], None]], None],
+        *,
+        threads: int,
+        stop: SharedStop,
+        budget: float = math.inf,
+        take: Callable[[R], None] = lambda _: None,
+    ) -> None:
+        self._work = work
+        self._most = max(1, threads)
+        self._stop = stop
+        self._budget = budget
+        self._take = take
+        self._threads: list[threading.Thread] = []
+        self._ready: SimpleQueue[Job[T, R] | None] = SimpleQueue()
+        self._said: SimpleQueue[tuple[Job[T, R] | None, R | None]] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._queues: dict[Hashable, deque[Job[T, R]]] = {}
+        self._failed: tuple[int, BaseException] | None = None
+        self._ended = False
+        # Of the thread that submits:
+        self._count = 0
+        self._under_way = 0
+        self._held = 0
+
+    @property
+    def failed(self) -> bool:
+        """Whether there was an error."""
+        return self._failed is not None
+
+    def submit(self, item: T, *, keys: frozenset[Any] = frozenset(), weight: int = 1) -> None:
+        """Hand an item out; wait while what is under way weighs as much as the budget."""
+        self.room()
+        self._check()
+        self.put(item, keys=keys, weight=weight)
+        while not self._said.empty():
+            self._hear()
+
+    def put(self, item: T, *, keys: frozenset[Any] = frozenset(), weight: int = 1) -> Job[T, R]:
+        """Hand an item out, whatever is under way, and whatever failed."""
+        job: Job[T, R] = Job(item, keys, weight, self._count)
+        self._count += 1
+        self._under_way += 1
+        self._held += weight
+        with self._lock:
+            for key in keys:
+                queue = self._queues.setdefault(key, deque())
+                job.blocked += bool(queue)
+                queue.append(job)
+            if not job.blocked:
+                self._ready.put(job)
+        if len(self._threads) < self._most:
+            self._threads.append(threading.Thread(target=self._run, name=f"sluice-work-{len(self._threads)}"))
+            self._threads[-1].start()
+        return job
+
+    def room(self, weight: int = 1) -> None:
+        """Wait until ``weight`` more is within the budget, or nothing is under way."""
+        while self._held and self._held + weight > self._budget:
+            self._hear()
+            self._check()
+
+    def drain(self) -> None:
+        """Wait until everything is done."""
+        while self._under_way:
+            self._hear()
+            self._check()
+        self._check()
+
+    def result(self, job: Job[T, R]) -> R:
+        """What the work told about an item, waited for and handed over; or its error."""
+        while not job.done:
+            self._stop.run.check()
+            self._hear()
+        self._stop.run.check()
+        error = job.error
+        if isinstance(error, Stopped) and self._failed is not None:
+            error = self._failed[1]  # the first one only followed
+        if error is not None:
+            raise error
+        return job.told.pop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if error is None:
+                self.drain()
+        finally:
+            self._end()
+        if isinstance(error, Stopped) and self._failed is not None and not self._stop.run.requested:
+            raise self._failed[1] from None
+
+    def _end(self) -> None:
+        self._ended = True
+        if self._under_way:
+            self._stop.request("the work it belongs to has ended")
+        for _ in self._threads:
+            self._ready.put(None)
+        for thread in self._threads:
+            thread.join()
+        while not self._said.empty():
+            self._hear()
+
+    def _check(self) -> None:
+        if self._failed is not None and not self._stop.run.requested:
+            raise self._failed[1]
+        if self._stop.requested:
+            self._stop.check()
+
+    def _hear(self) -> None:
+        """Take in what one of the threads says, if one does soon."""
+        with suppress(Empty):
+            job, told = self._said.get(timeout=_SLICE)
+            if job is None:
+                self._take(told)  # type: ignore[arg-type]
+                return
+            job.done = True
+            self._under_way -= 1
+            self._held -= job.weight
+            for last in job.told:
+                self._take(last)
+
+    def _run(self) -> None:
+        while self._one(self._ready.get()):
+            pass
+
+    def _one(self, job: Job[T, R] | None) -> bool:
+        """Work on an item, and let go of it; whether there may be another one."""
+        if job is None:
+            return False
+        told = job.told
+
+        def tell(result: R) -> None:
+            # Mostly one thing is told, which then travels with the end of the job: waking the other thread costs more.
+            if told:
+                self._said.put((None, told.pop()))
+            told.append(result)
+
+        item, job.item = job.item, None
+        try:
+            self._may_begin(job.number)
+            self._work(item, tell)  # type: ignore[arg-type]
+        except BaseException as error:  # noqa: BLE001 - raised again where items are submitted
+            job.error = error
+            with self._lock:
+                # A Stopped only follows from what happened elsewhere.
+                if self._failed is None or (isinstance(self._failed[1], Stopped) and not isinstance(error, Stopped)):
+                    self._failed = job.number, error
+            self._stop.request("another item failed")
+        del item
+        if self._failed is None:
+            self._free(job)
+        self._said.put((job, None))
+        return True
+
+    def _may_begin(self, number: int) -> None:
+        self._stop.run.check()
+        if self._ended or (self._failed is not None and self._failed[0] < number):
+            raise Stopped("another item failed")
+
+    def _free(self, job: Job[T, R]) -> None:
+        """Let those begin that waited for this one only."""
+        with self._lock:
+            for key in job.keys:
+                queue = self._queues[key]
+                queue.popleft()
+                if not queue:
+                    del self._queues[key]
+                    continue
+                queue[0].blocked -= 1
+                if not queue[0].blocked:
+                    self._ready.put(queue[0])
+
+
+def for_each(items: Iterable[T], work: Callable[[T, Stop], None], *, threads: int, stop: Stop) -> None:
+    """Call ``work(item, stop)`` for every item, at most ``threads`` at once, started in the order given.
+
+    The first error ends it: what has not begun does not begin, what is under way sees its ``stop`` set. All threads
+    have ended when this returns or raises. Raises the first error; ``Stopped`` when the run itself is to stop.
+    """
+    together = SharedStop(stop)
+    workers: Workers[T, None] = Workers(lambda item, _: work(item, together), threads=threads, stop=together)
+    with workers:
+        for item in items:
+            workers.submit(item)
+
+
+def in_order(
+    items: Iterable[T],
+    work: Callable[[T], R],
+    *,
+    threads: int,
+    stop: Stop,
+    weigh: Callable[[T], int] = lambda _: 0,
+    budget: int = BUDGET,
+    together: SharedStop | None = None,
+) -> Generator[R, None, None]:
+    """Yield ``work(item)`` for every item, in the order of ``items``, at most ``threads`` of them worked on at once.
+
+    It gives what the loop ``for item in items: yield work(item)`` gives, an error included: it is raised after the
+    results before it. ``items`` is read in the caller's thread, and no further than the window reaches: what was read
+    and not yet yielded is at most ``max(4 * threads, 16)`` items, and another is read only while they weigh less than
+    ``budget`` bytes. So a single item may have any weight.
+
+    After an error no later item begins. What is under way is waited for; that is soon if ``work`` looks at a stop made
+    from the run's and given as ``together``: the first error sets it, and is the one raised then. When the run itself
+    is to stop, ``Stopped`` is raised once the work under way has ended. However this ends, closed early included, no
+    thread is left.
+    """
+    source: Iterator[T] | None = iter(items)
+    window: deque[tuple[Job[T, R], int]] = deque()
+    held = 0
+    broken: Exception | None = None
+    workers: Workers[T, R] = Workers(
+        lambda item, tell: tell(work(item)), threads=threads, stop=together or SharedStop(stop)
+    )
+    with workers:
+        while True:
+            while source is not None and not workers.failed:
+                if window and (len(window) >= max(4 * threads, 16) or held >= budget):
+                    break
+                stop.check()
+                try:
+                    item = next(source)
+                except StopIteration:
+                    source = None
+                except Stopped:
+                    raise
+                except Exception as error:  # noqa: BLE001 - raised in its turn, after the results before it
+                    source, broken = None, error
+                else:
+                    weight = weigh(item)
+                    held += weight
+                    window.append((workers.put(item), weight))
+                    del item
+            if not window:
+                break
+            job, weight = window.popleft()
+            held -= weight
+            yield workers.result(job)
+        if broken is not None:
+            raise broken
