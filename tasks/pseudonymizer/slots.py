@@ -1,7 +1,10 @@
-"""A bounded number of requests under way, given out in the order in which they are asked for.
+"""A bounded number of calls under way, given out in the order in which they are asked for.
 
 ``threading.Semaphore`` lets whoever comes at the right moment overtake those who wait. Here the oldest line would wait
 for ever while later ones fill the window, until only that one is under way.
+
+The client's connections are no substitute: a call that waits to be repeated has none, and keeps its slot, so a service
+that is busy or away is not asked for other lines meanwhile.
 """
 
 from __future__ import annotations
