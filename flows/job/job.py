@@ -420,12 +420,12 @@ def known_step(step: StepReport, directory: JobDirectory) -> StepReport:
 
 
 def next_run(record: JobRecord) -> Run:
-    """The run of a job that begins now. A version before kept no count."""
+    """The run of a job that begins now; the first one since a version that kept no count has Prefect's."""
     began = timestamp(utc_now())
     if record.run is not None:
         return Run(number=record.run.number + 1, created=record.run.created, began=max(began, record.run.began))
     known = any(step.state != "pending" for step in record.steps)
-    return Run(number=2 if known else 1, created=began, began=began)
+    return Run(number=max(2, record.run_count) if known else 1, created=began, began=began)
 
 
 def finish_reset(record: JobRecord, directory: JobDirectory, writer: RecordWriter) -> bool:

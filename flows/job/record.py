@@ -93,6 +93,7 @@ class JobRecord(Kept):
     progress: ProgressRecord | None = None
     extraction: Extraction = Extraction()
     run: Run | None = None
+    run_count: int = 0
     stopped_by: str | None = None
     until: int | None = None
     reset: int | None = None
@@ -151,6 +152,7 @@ class JobRecord(Kept):
                 job_id=labels.get("job.extraction.job_id") or None,
             ),
             run=_parse(Run, labels.get("job.run")),
+            run_count=int(run.get("run_count") or 0),
             stopped_by=labels.get("job.stopped_by") or None,
             until=labels.get("job.until") or None,
             reset=labels.get("job.reset") or None,
