@@ -28,10 +28,9 @@ from config import PipelineConfig
 from tasks.flattening.flattening import flatten
 from tasks.flattening.views import RESOURCE_TYPE, Column, View
 from tasks.shared.fhir.crtdl import Attribute, AttributeGroup, Crtdl
-from tasks.shared.report import StepReport
-from tasks.shared.step import StepContext
 from tests.bench.data import bundles
 from tests.bench.memory import peak as peak_bytes
+from tests.peers.job import context
 
 MB = 1_000_000
 COLUMNS = ("id", "patient", "code", "display", "value", "unit", "effective", "status")
@@ -155,15 +154,15 @@ def make(directory: Path, megabytes: int, *, files: int = 8, long: bool = False)
     return size
 
 
-def measured(port: int, source: Path, job: Path, batch: int) -> tuple[float, StepReport, float]:
+def measured(port: int, source: Path, job: Path, batch: int) -> tuple[float, float]:
     """Seconds, result, and CPU seconds of this process for one run."""
     config = PipelineConfig.model_validate(
         {"services": {"flattening": {"service_url": f"http://127.0.0.1:{port}", "batch_size_mb": batch}}}
     )
     job.mkdir()
-    context = StepContext(config=config, job_id="bench", job_dir=job, position=2, name="flattening", source=source)
+    given = context(job, "flattening", config, source=source)
     cpu, started = time.process_time(), time.perf_counter()
-    result = flatten(context, CRTDL, VIEWS)
+    result = flatten(given, CRTDL, VIEWS)
     return time.perf_counter() - started, result, time.process_time() - cpu
 
 

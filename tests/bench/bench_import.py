@@ -40,6 +40,7 @@ from tasks.shared.files.writer import NdjsonWriter
 from tasks.shared.step import StepContext
 from tests.bench.data import bundles, write_files
 from tests.bench.memory import peak as peak_bytes
+from tests.peers.job import context
 
 MB = 1e6
 
@@ -104,7 +105,7 @@ def _config(
 def _context(work: Path, config: PipelineConfig, source: str) -> StepContext:
     job = work / "job"
     shutil.rmtree(job, ignore_errors=True)
-    return StepContext(config=config, job_id="job", job_dir=job, position=0, name="import", input=source)
+    return context(job, "import", config, position=0, input=source)
 
 
 def _clock(action: Callable[[], object]) -> float:

@@ -36,10 +36,10 @@ from config import PipelineConfig
 from tasks.pseudonymizer.client import Deidentify
 from tasks.pseudonymizer.pseudonymization import run
 from tasks.shared.http.client import ServiceClient
-from tasks.shared.step import StepContext
 from tests.bench.data import bundles
 from tests.bench.echo import KILOBYTES, MB, in_threads, in_turn, limit, ratio, requests_a_second, serve_slowly, serving
 from tests.bench.memory import peak as peak_bytes
+from tests.peers.job import context
 
 RULES = "fhirPathRules:\n  - {path: Patient.name, method: redact}\n"
 
@@ -123,13 +123,13 @@ def load(answer: Connection, url: str, directory: Path, job: Path, requests: int
     config = PipelineConfig.model_validate(
         {"services": {"pseudonymizer": settings}, "compression": {"enabled": compressed}}
     )
-    context = StepContext(config=config, job_id="bench", job_dir=job, position=1, name="p", source=directory)
+    given = context(job, "p", config, source=directory)
     before = peak_bytes() / 2**20
     started, cpu = time.perf_counter(), time.process_time()
-    result = run(context)
+    result = run(given)
     seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
     after = peak_bytes() / 2**20
-    answer.send(Figures(seconds, cpu, result.bytes_in or 0, context.stats.requests, before, after))
+    answer.send(Figures(seconds, cpu, result.bytes_in or 0, given.stats.requests, before, after))
 
 
 def measured(*arguments: Any) -> Figures:

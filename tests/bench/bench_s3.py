@@ -33,8 +33,8 @@ import trustme
 
 from config import PipelineConfig
 from tasks.send.s3.upload import findings, run
-from tasks.shared.step import StepContext
 from tests.bench.memory import peak as peak_bytes
+from tests.peers.job import context
 
 MB = 1_000_000
 _ANSWERS = {
@@ -147,11 +147,11 @@ def upload(directory: Path, job: Path, url: str, bundle: Path) -> float:
             "tls": {"ca_cert_path": str(bundle)},
         }
     )
-    context = StepContext(config=config, job_id="j", job_dir=job, position=1, name="send", source=directory)
+    given = context(job, "send", config, source=directory)
     if findings(config):
         raise SystemExit("the sink does not answer")
     started = time.perf_counter()
-    run(context)
+    run(given)
     return time.perf_counter() - started
 
 

@@ -34,9 +34,9 @@ from tasks.shared.fhir.bundle import cut
 from tasks.shared.files.lines import numbered_lines
 from tasks.shared.files.names import data_files
 from tasks.shared.http.client import ServiceClient
-from tasks.shared.step import StepContext
 from tests.bench.echo import MB, in_threads, in_turn, limit, ratio, serving
 from tests.bench.memory import peak as peak_bytes
+from tests.peers.job import context
 
 _CODES = [("2345-7", "Glucose"), ("718-7", "Hemoglobin"), ("2160-0", "Creatinine"), ("2951-2", "Sodium")]
 
@@ -155,10 +155,10 @@ def load(port: int, directory: Path, job: Path, requests: int = 2) -> tuple[floa
             }
         }
     )
-    context = StepContext(config=config, job_id="bench", job_dir=job, position=1, name="send", source=directory)
+    given = context(job, "send", config, source=directory)
     started = time.perf_counter()
-    result = run(context)
-    return time.perf_counter() - started, result.bytes_out or 0, context.stats.requests
+    result = run(given)
+    return time.perf_counter() - started, result.bytes_out or 0, given.stats.requests
 
 
 def client(port: int, body: bytes, size: int, threads: int = 2) -> float:

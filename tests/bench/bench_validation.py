@@ -25,30 +25,28 @@ import zstandard
 from config import PipelineConfig
 from tasks.shared.fhir.long_line import lines_with_long
 from tasks.shared.report import StepReport
-from tasks.shared.step import StepContext
 from tasks.validation.chunks import pack
 from tasks.validation.entries import Reader
 from tasks.validation.validation import Bounds, run
 from tests.bench.data import bundles, write_files
 from tests.bench.echo import MB, in_turn, limit, ratio, requests_a_second, serve_slowly, serving
 from tests.bench.memory import peak as peak_bytes
+from tests.peers.job import context
 
 TAKES = 0.02
 """Seconds that the slow service takes for a request."""
 
 
-def validate(
-    place: str, source: Path, job: Path, requests: int, bounds: Bounds | None = None
-) -> tuple[float, StepReport, int]:
+def validate(place: str, source: Path, job: Path, requests: int, bounds: Bounds | None = None) -> tuple[float, int]:
     """Seconds, result and number of requests of one run; ``place`` is the port of the service, and a path."""
     config = PipelineConfig.model_validate(
         {"services": {"validation": {"url": f"http://127.0.0.1:{place}", "max_concurrent_requests": requests}}}
     )
     job.mkdir()
-    context = StepContext(config=config, job_id="bench", job_dir=job, position=2, name="validation", source=source)
+    given = context(job, "validation", config, source=source)
     started = time.perf_counter()
-    result = run(context, bounds=bounds)
-    return time.perf_counter() - started, result, context.stats.requests
+    result = run(given, bounds=bounds)
+    return time.perf_counter() - started, result, given.stats.requests
 
 
 def slow(directory: Path, rounds: int) -> None:

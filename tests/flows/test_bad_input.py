@@ -16,7 +16,7 @@ import pytest
 import zstandard
 
 from tests.conftest import Ran
-from tests.tasks.shared.loopback import Raw, Reply, closed_port, loopback
+from tests.peers.server import Raw, Reply, closed_port, loopback
 
 CANARY = "Canaryperson"
 GOOD = b"".join(

@@ -17,9 +17,9 @@ import yaml
 
 from tests.conftest import Commands, processes_with, wait_until
 from tests.flows.conftest import write_input
-from tests.flows.extraction_server import project as extraction_project
 from tests.flows.test_canaries import databases
-from tests.tasks.shared.loopback import Loopback, Reply, Seen, loopback
+from tests.peers.extraction import project as extraction_project
+from tests.peers.server import Loopback, Reply, Seen, loopback
 
 PASSWORD = "canary/pass+word=7f3a"
 CLIENT_SECRET = "canary&client secret-91bc"

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from flows.run import run
-from tests.flows.extraction_server import ExtractionServer, extraction_server, project
-from tests.tasks.shared.loopback import Reply, Seen, closed_port
+from tests.peers.extraction import ExtractionServer, extraction_server, project
+from tests.peers.server import Reply, Seen, closed_port
 
 UNKNOWN = "99999999-9999-4999-8999-999999999999"
 

@@ -14,9 +14,8 @@ from config import load_config
 from flows.job.inputs import gather
 from flows.job.preflight import exit_code, preflight
 from tasks.shared.errors import SluiceError
-from tests.flows.extraction_server import ExtractionServer, extraction_server, project
-from tests.tasks.extractor.support import JOB, crtdl
-from tests.tasks.shared.loopback import closed_port
+from tests.peers.extraction import JOB, ExtractionServer, crtdl, extraction_server, project
+from tests.peers.server import closed_port
 
 
 @pytest.fixture

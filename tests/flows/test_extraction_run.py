@@ -12,8 +12,8 @@ import pytest
 import zstandard
 
 from tests.conftest import Commands, Ran
-from tests.flows.extraction_server import ExtractionServer, extraction_server, project
-from tests.tasks.shared.loopback import Raw, Reply, Seen
+from tests.peers.extraction import ExtractionServer, extraction_server, project
+from tests.peers.server import Raw, Reply, Seen
 
 RULES = """
   crtdl_preprocessing:

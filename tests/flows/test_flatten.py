@@ -35,7 +35,7 @@ from tasks.shared.files.lines import read_lines
 from tasks.shared.files.names import data_files
 from tests.conftest import Commands, Ran, wait_until
 from tests.flows.conftest import PATIENCE
-from tests.tasks.flattening.service import bundle, of_patient, patient_line, provenance, resource
+from tests.peers.flattening import bundle, of_patient, patient_line, provenance, resource
 
 FAMILY = "Kanarienvogel"
 DISPLAY = 'Größe, "quer"\nzweite Zeile'

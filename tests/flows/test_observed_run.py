@@ -15,9 +15,9 @@ from jsonschema import Draft202012Validator
 from flows.reports import events, summary
 from tests.conftest import Commands, wait_until
 from tests.flows.conftest import Fhir
-from tests.flows.extraction_server import ExtractionServer, extraction_server
-from tests.flows.extraction_server import project as extraction_project
-from tests.tasks.shared.loopback import Reply, Seen
+from tests.peers.extraction import ExtractionServer, extraction_server
+from tests.peers.extraction import project as extraction_project
+from tests.peers.server import Reply, Seen
 
 PERSON = "Canaryperson"
 PASSWORD = "canary-password-7f3a"

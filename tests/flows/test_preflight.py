@@ -15,7 +15,7 @@ from flows.job.preflight import exit_code, preflight
 from flows.job.space import RESERVE, needed
 from tasks.http_import.importer import findings
 from tasks.shared.errors import SluiceError
-from tests.tasks.shared.loopback import Loopback, Raw, Reply, Seen, loopback
+from tests.peers.server import Loopback, Raw, Reply, Seen, loopback
 
 CANARY = "Canaryperson"
 RESULT = "https://torch.invalid/fhir/__status/6f1c2b1e-0000-4000-8000-000000000000"

@@ -16,7 +16,7 @@ from flows.engine.api_address import ApiAddress, not_proxied
 from tasks.shared.http.proxies import Proxies
 from tests.conftest import Commands
 from tests.flows.conftest import allowed
-from tests.tasks.shared.loopback import Reply, loopback
+from tests.peers.server import Reply, loopback
 
 JOB = "0f9d4c1e-5b1a-4a53-9b0b-3f4d0f6f7a11"
 COMMANDS = {

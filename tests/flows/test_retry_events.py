@@ -25,8 +25,8 @@ from flows.reports.event_file import read_events
 from flows.reports.journal import Journal
 from tasks.shared.events import RequestRetry
 from tests.conftest import Commands
-from tests.tasks.send.s3_support import S3Job
-from tests.tasks.shared.loopback import Loopback, Reply, Seen
+from tests.peers.s3 import S3Job
+from tests.peers.server import Loopback, Reply, Seen
 
 CONFLICT = {
     "resourceType": "OperationOutcome",

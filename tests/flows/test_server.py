@@ -15,7 +15,7 @@ import pytest
 from flows.engine.api_address import configured_api
 from flows.engine.server import EmbeddedServer
 from tests.conftest import ROOT, kill, seed, wait_until
-from tests.tasks.shared.loopback import Reply, loopback
+from tests.peers.server import Reply, loopback
 
 USER = """
 import sys, time

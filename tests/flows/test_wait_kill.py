@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,8 @@ import pytest
 from flows.engine.api import PrefectApi
 from flows.job.record import JobRecord
 from tests.conftest import Commands, address_of, kill, wait_until
-from tests.flows.bridge import Bridge
 from tests.flows.conftest import Fhir
+from tests.peers.bridge import Bridge
 
 SEED = 20261122
 
@@ -44,31 +44,23 @@ class Doorkeeper(Bridge):
         self._muted: set[socket.socket] = set()
         super().__init__(upstream)
 
-    def _carry(self, source: socket.socket, sink: socket.socket, requests: bool) -> None:
-        with suppress(OSError):
-            while data := source.recv(1 << 16):
-                if requests and self._stops_at(data):
-                    if not self._taken:
-                        self.stopped.set()
-                        return  # the run is left waiting
-                    self._muted.add(sink)
-                elif source in self._muted:
-                    self.stopped.set()  # what the API answered comes to nobody
-                    return
-                sink.sendall(self._renamed(data) if requests else data)
-        with suppress(OSError):
-            sink.shutdown(socket.SHUT_WR)
-
-    def _stops_at(self, data: bytes) -> bool:
-        line = data.partition(b"\r\n")[0].split(b" ")
-        if len(line) != 3 or not line[2].startswith(b"HTTP/"):
-            return False  # the body of a request that passed
-        method, path = line[0].decode(), line[1].decode().partition("?")[0]
+    def passes(self, method: str, path: str, upstream: socket.socket) -> bool:
         with self._lock:
             if path.endswith("/input") or (self.asked and path.startswith(("/api/flow_runs/", "/api/artifacts/"))):
                 self.asked.append((method, path.rpartition("/")[2]))
-                return self._stop in (len(self.asked) - 1, self.asked[-1][1])
-        return False
+                stops = self._stop in (len(self.asked) - 1, self.asked[-1][1])
+            else:
+                stops = False
+        if stops and self._taken:
+            self._muted.add(upstream)
+        elif stops:
+            self.stopped.set()  # the run is left waiting
+        return not stops or self._taken
+
+    def returns(self, upstream: socket.socket) -> bool:
+        if upstream in self._muted:
+            self.stopped.set()  # what the API answered comes to nobody
+        return upstream not in self._muted
 
 
 @dataclass

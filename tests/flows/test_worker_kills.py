@@ -35,11 +35,11 @@ from flows.job.lease import LeaseTimes
 from flows.job.record import JobRecord, RecordWriter
 from tasks.shared.report import Approval
 from tests.conftest import Commands, address_of, wait_until
-from tests.flows.bridge import Bridge, bridge
 from tests.flows.extraction_kill import FILES, QUERY, Extractor, write_hospital
 from tests.flows.machines import Worker, other_machine, this_machine, two_workers
 from tests.flows.test_kill_campaign import write_input
-from tests.tasks.shared.loopback import Raw, Reply, Seen, loopback
+from tests.peers.bridge import Bridge, bridge
+from tests.peers.server import Raw, Reply, Seen, loopback
 
 pytestmark = [pytest.mark.campaign, pytest.mark.timeout(400)]
 

@@ -20,9 +20,9 @@ from flows.engine.api import PrefectApi
 from flows.engine.server import EmbeddedServer
 from flows.job.lease import LeaseTimes
 from tests.conftest import ROOT, Commands, address_of, wait_until
-from tests.flows.bridge import Bridge, bridge
 from tests.flows.conftest import PATIENCE, Fhir, write_input
 from tests.flows.machines import Worker, other_machine, two_workers
+from tests.peers.bridge import Bridge, bridge
 
 pytestmark = pytest.mark.e2e
 

@@ -19,8 +19,8 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from tests.conftest import free_ports
+from tests.peers.s3 import KEY_ID, SECRET
 from tests.real.programs import HOST, listens, program, running, scratch
-from tests.tasks.send.s3_support import KEY_ID, SECRET
 
 HOW = "go install github.com/versity/versitygw/cmd/versitygw@latest, and SLUICE_REAL_S3=<the program>"
 BUCKET = "sluice-real"

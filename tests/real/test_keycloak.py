@@ -18,9 +18,9 @@ from config import AuthConfig
 from tasks.shared.errors import ServiceError
 from tasks.shared.http.client import ServiceClient
 from tests.conftest import free_ports
+from tests.peers.client import Sleeps, client
 from tests.real.programs import HOST, directory, program, running, scratch
 from tests.real.shared import for_all_workers
-from tests.tasks.shared.http_client import Sleeps, client
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 

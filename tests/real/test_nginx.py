@@ -21,10 +21,10 @@ from tasks.shared.errors import ServiceBusyError, ServiceError, SluiceError, Ter
 from tasks.shared.files.lines import read_lines
 from tasks.shared.files.names import data_files
 from tests.conftest import free_ports, wait_until
+from tests.peers.client import Sleeps, client
 from tests.real.job import job, observation, write
 from tests.real.nginx_server import nginx
 from tests.real.programs import HOST
-from tests.tasks.shared.http_client import Sleeps, client
 
 pytestmark = pytest.mark.real
 

@@ -19,9 +19,9 @@ from tasks.send import direct
 from tasks.shared.errors import NetworkError, ServiceError
 from tasks.shared.http.client import ServiceClient
 from tests.conftest import free_ports
+from tests.peers.client import Sleeps, client
 from tests.real.job import job, observation, write
 from tests.real.programs import directory, program, running, scratch
-from tests.tasks.shared.http_client import Sleeps, client
 
 pytestmark = pytest.mark.real
 

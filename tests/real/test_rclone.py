@@ -14,8 +14,8 @@ import pytest
 from tasks.send.s3.objects import MIB
 from tasks.shared.errors import TerminalError
 from tests.conftest import free_ports
+from tests.peers.s3 import KEY_ID, SECRET, SMALL, S3Job, configuration
 from tests.real.programs import HOST, program, running, scratch
-from tests.tasks.send.s3_support import KEY_ID, SECRET, SMALL, S3Job, configuration
 
 pytestmark = pytest.mark.real
 

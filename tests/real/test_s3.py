@@ -21,11 +21,11 @@ from tasks.send.s3.objects import MIB
 from tasks.send.s3.upload import findings
 from tasks.shared.errors import ServiceError, TerminalError
 from tests.conftest import ROOT
+from tests.peers.s3 import SMALL, S3Job, configuration, victim
 from tests.real.nginx_server import nginx
 from tests.real.programs import HOST, program
 from tests.real.s3_store import BUCKET, DOMAIN, REGION, S3Store, Tls, refusal, s3_running
 from tests.real.squid_proxy import PASSWORD, USER, Squid, squid_running
-from tests.tasks.send.s3_support import SMALL, S3Job, configuration, victim
 
 pytestmark = pytest.mark.real
 
@@ -230,7 +230,7 @@ def test_a_clock_that_is_wrong_is_a_terminal_error_that_says_by_how_much(store: 
     script = (
         "import sys, pathlib\n"
         "from tasks.shared.errors import TerminalError\n"
-        "from tests.tasks.send.s3_support import S3Job, configuration\n"
+        "from tests.peers.s3 import S3Job, configuration\n"
         "config = configuration(sys.argv[2], bucket=sys.argv[3])\n"
         "try:\n    S3Job(pathlib.Path(sys.argv[1])).send(config)\n"
         "except TerminalError as error:\n    print(error.render())\n"

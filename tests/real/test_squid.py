@@ -18,10 +18,10 @@ from deployments.sandbox.fhir.app import fhir_service
 from tasks.send import direct
 from tasks.shared.errors import NetworkError, ServiceError, TransientError
 from tests.conftest import free_ports, wait_until
+from tests.peers.client import Sleeps, client
 from tests.real.job import job, observation, write
 from tests.real.programs import HOST
 from tests.real.squid_proxy import FORBIDDEN, NAME, Squid, squid_running
-from tests.tasks.shared.http_client import Sleeps, client
 
 pytestmark = pytest.mark.real
 

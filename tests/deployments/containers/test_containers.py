@@ -21,7 +21,7 @@ from tests.browser.conftest import CANARIES, RESOURCES, write_patients
 from tests.conftest import wait_until
 from tests.deployments.containers.door import door
 from tests.deployments.containers.site import HOSPITAL, LOADER_PASSWORD, Site, new_site, write
-from tests.flows.bridge import Bridge, bridge
+from tests.peers.bridge import Bridge, bridge
 
 pytestmark = [pytest.mark.campaign, pytest.mark.real, pytest.mark.timeout(1800)]
 

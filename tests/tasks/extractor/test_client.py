@@ -13,7 +13,7 @@ import pytest
 from tasks.extractor.client import ExtractionClient
 from tasks.extractor.task import Priority
 from tasks.shared.errors import InputError, ServiceBusyError, ServiceError, SluiceError
-from tests.tasks.extractor.support import BASE, JOB, configuration, crtdl, extraction_client, http_client, task
+from tests.peers.extraction import BASE, JOB, configuration, crtdl, extraction_client, http_client, task
 
 STATUS = f"{BASE}/fhir/__status/{JOB}"
 

@@ -22,7 +22,7 @@ from tasks.shared.errors import (
     TerminalError,
 )
 from tasks.shared.step import Handle
-from tests.tasks.extractor.support import (
+from tests.peers.extraction import (
     BASE,
     BUNDLE,
     JOB,
@@ -479,7 +479,7 @@ def test_without_a_crtdl_the_step_says_what_it_needs(tmp_path: Path) -> None:
     from dataclasses import replace
 
     from tasks.extractor.extraction import run as step
-    from tests.tasks.extractor.support import http_client
+    from tests.peers.extraction import http_client
 
     with pytest.raises(InputError) as caught:
         step(replace(context, crtdl=None), client=lambda config, _: http_client(run.server, config))

@@ -6,8 +6,6 @@ import json
 import resource
 import socket
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +17,9 @@ from tasks.extractor.extraction import run
 from tasks.shared.errors import NetworkError, SluiceError, StalledError
 from tasks.shared.report import StepReport
 from tasks.shared.step import StepContext
-from tests.tasks.extractor.support import BUNDLE, JOB, Clock, Store, configuration, crtdl
-from tests.tasks.shared.loopback import Loopback, Raw, Reply, Seen, loopback
+from tests.peers import job
+from tests.peers.extraction import BUNDLE, JOB, Clock, Store, configuration, crtdl
+from tests.peers.server import Raw, Reply, Seen, loopback
 
 FILE = BUNDLE * 400
 
@@ -51,19 +50,13 @@ def manifest() -> bytes:
     return json.dumps({"output": [{"type": "NDJSON Bundle", "url": "/out/b1.ndjson"}], "error": []}).encode()
 
 
-@contextmanager
-def serving(script: Callable[[Seen], Reply | Raw]) -> Iterator[Loopback]:
-    with loopback(script) as server:
-        yield server
+def asking(tmp_path: Path, config: PipelineConfig) -> StepContext:
+    (tmp_path / "crtdl.json").write_text(json.dumps(crtdl()))
+    return job.context(tmp_path, "extractor", config, crtdl=tmp_path / "crtdl.json", handle=Store())
 
 
 def extract(tmp_path: Path, url: str, **extractor: Any) -> tuple[StepReport, bytes]:
-    config: PipelineConfig = configuration(url, **extractor)
-    (tmp_path / "crtdl.json").write_text(json.dumps(crtdl()))
-    context = StepContext(
-        config=config, job_id="job", job_dir=tmp_path, position=1, name="extractor",
-        crtdl=tmp_path / "crtdl.json", handle=Store(),
-    )  # fmt: skip
+    context = asking(tmp_path, configuration(url, **extractor))
     clock = Clock()
     result = run(context, client=service_client, clock=clock, sleep=clock.sleep)
     return result, (tmp_path / "import" / "b1.ndjson").read_bytes()
@@ -77,14 +70,14 @@ def whole(body: bytes, status: str = "200 OK", length: int | None = None, more: 
 @pytest.mark.parametrize("then", ["reset", "close"])
 def test_a_reset_in_the_middle_of_a_status_body_is_swallowed(tmp_path: Path, then: str) -> None:
     half = whole(manifest())[:-20]
-    with serving(Scripted(status=[Raw(half, then), Raw(half, then), Reply(200, manifest())])) as server:
+    with loopback(Scripted(status=[Raw(half, then), Raw(half, then), Reply(200, manifest())])) as server:
         result, content = extract(tmp_path, server.url)
     assert content == FILE
     assert result.lines_out == 400
 
 
 def test_a_status_that_is_silent_is_asked_again(tmp_path: Path) -> None:
-    with serving(Scripted(status=[Raw(b"", "stall"), Reply(200, manifest())])) as server:
+    with loopback(Scripted(status=[Raw(b"", "stall"), Reply(200, manifest())])) as server:
         _, content = extract(tmp_path, server.url, request_timeout="1500ms")
     assert content == FILE
 
@@ -92,7 +85,7 @@ def test_a_status_that_is_silent_is_asked_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize("arrived", [0, 1, len(BUNDLE), 5000, len(FILE) - 1])
 def test_a_stall_at_any_byte_of_a_file_ends_it_and_is_not_retried(tmp_path: Path, arrived: int) -> None:
     script = Scripted(file=[Raw(whole(FILE)[: len(whole(FILE)) - len(FILE) + arrived], "stall")])
-    with serving(script) as server, pytest.raises(StalledError) as caught:
+    with loopback(script) as server, pytest.raises(StalledError) as caught:
         extract(tmp_path, server.url, download_stall_timeout="1s")
     assert caught.value.operation == "download"
     assert len(script.gets) == 1
@@ -104,7 +97,7 @@ def test_a_cut_body_is_fetched_again(tmp_path: Path, length: int | None) -> None
     cut = whole(FILE[:5000], length=length)
     # With a Content-Length that says less, what arrived looks whole: its last line is no JSON.
     script = Scripted(file=[Raw(cut), Reply(200, FILE)])
-    with serving(script) as server:
+    with loopback(script) as server:
         if length is None:
             with pytest.raises(SluiceError):
                 extract(tmp_path, server.url)
@@ -127,13 +120,13 @@ def test_a_broken_transfer_goes_on_where_it_broke_when_there_is_a_validator(tmp_
         return plain(seen)
 
     plain = Scripted(file=[first])
-    with serving(script) as server:
+    with loopback(script) as server:
         assert extract(tmp_path, server.url)[1] == FILE
 
 
 def test_a_server_that_breaks_every_transfer_is_given_up(tmp_path: Path) -> None:
     script = Scripted(file=[Raw(whole(FILE)[:300], "reset")])
-    with serving(script) as server, pytest.raises(NetworkError) as caught:
+    with loopback(script) as server, pytest.raises(NetworkError) as caught:
         extract(tmp_path, server.url)
     assert caught.value.transient
     assert len(script.gets) == 3
@@ -145,7 +138,7 @@ def test_ten_thousand_files_come_down(tmp_path: Path) -> None:
     script = Scripted(
         status=[Reply(200, json.dumps({"output": outputs, "error": []}).encode())], file=[Reply(200, BUNDLE)]
     )
-    with serving(script) as server:
+    with loopback(script) as server:
         result, _ = extract(tmp_path, server.url, file_ready_retries=0)
     assert (result.files, result.lines_out) == (10_000, 10_000)
 
@@ -183,13 +176,8 @@ def test_three_gigabytes_need_no_more_memory_than_little(tmp_path: Path) -> None
     thread.start()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     config = configuration(f"http://127.0.0.1:{listener.getsockname()[1]}", compression=True, file_ready_retries=0)
-    (tmp_path / "crtdl.json").write_text(json.dumps(crtdl()))
-    context = StepContext(
-        config=config, job_id="job", job_dir=tmp_path, position=1, name="extractor",
-        crtdl=tmp_path / "crtdl.json", handle=Store(),
-    )  # fmt: skip
     try:
-        result = run(context, sleep=lambda _: None)
+        result = run(asking(tmp_path, config), sleep=lambda _: None)
     finally:
         listener.shutdown(socket.SHUT_RDWR)
         listener.close()

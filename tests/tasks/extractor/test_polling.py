@@ -10,7 +10,7 @@ import pytest
 
 from tasks.shared.errors import ServiceError, SluiceError, TerminalError, TransientError
 from tasks.shared.step import Handle
-from tests.tasks.extractor.support import (
+from tests.peers.extraction import (
     BASE,
     BUNDLE,
     JOB,
@@ -304,7 +304,7 @@ def test_a_token_that_cannot_be_renewed_for_the_moment_does_not_end_the_wait(tmp
         return httpx.Response(200, json={"access_token": f"t{tokens}", "token_type": "Bearer"})
 
     from tasks.extractor.extraction import run as step
-    from tests.tasks.extractor.support import http_client
+    from tests.peers.extraction import http_client
 
     step(
         run.new_context(), client=lambda config, _: http_client(issuer, config), clock=run.clock, sleep=run.clock.sleep

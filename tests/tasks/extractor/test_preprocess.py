@@ -21,7 +21,7 @@ from tasks.extractor.preprocess import (
     write_effective,
 )
 from tasks.shared.fhir.crtdl import load_crtdl
-from tests.tasks.extractor.support import crtdl
+from tests.peers.extraction import crtdl
 
 HERE = Path("query.json")
 PATIENT = "http://hl7.org/fhir/StructureDefinition/Patient"

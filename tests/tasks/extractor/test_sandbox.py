@@ -24,7 +24,8 @@ from tasks.shared.files.names import data_files
 from tasks.shared.report import StepReport
 from tasks.shared.step import StepContext
 from tests.deployments.sandbox.extraction.pace import Pace
-from tests.tasks.extractor.support import Store, configuration, crtdl
+from tests.peers import job
+from tests.peers.extraction import Store, configuration, crtdl
 
 BASE = "http://hl7.org/fhir/StructureDefinition/"
 GENDERS = {"p0": "female", "p1": "male", "p2": "female", "p3": "female", "p4": "female"}
@@ -89,10 +90,7 @@ class Setting:
         self.store = Store()
 
     def context(self, **more: Any) -> StepContext:
-        return StepContext(
-            config=self.config, job_id="job", job_dir=self.path, position=1, name="extractor", crtdl=self.crtdl,
-            handle=self.store, **more,
-        )  # fmt: skip
+        return job.context(self.path, "extractor", self.config, crtdl=self.crtdl, handle=self.store, **more)
 
     def extract(self, **more: Any) -> StepReport:
         # Real seconds, but short ones: the server works in real time.

@@ -20,7 +20,7 @@ from tasks.shared.errors import (
     TerminalError,
 )
 from tasks.shared.step import Handle
-from tests.tasks.extractor.support import (
+from tests.peers.extraction import (
     BASE,
     BUNDLE,
     JOB,

@@ -15,7 +15,7 @@ import pytest
 from tasks.flattening.flattening import Bounds, run
 from tasks.flattening.views import View
 from tasks.shared.errors import DataError, InputError
-from tests.tasks.flattening.service import (
+from tests.peers.flattening import (
     CONDITIONS,
     OBSERVATIONS,
     PATIENTS,
@@ -29,6 +29,7 @@ from tests.tasks.flattening.service import (
     serving,
     view,
 )
+from tests.peers.job import context
 
 
 @pytest.fixture
@@ -97,9 +98,9 @@ def test_the_request_has_the_exact_headers_url_and_view(job: Job, service: FakeS
     job.write("a.ndjson", patient_line(1))
     job.run(service.url + "/")
     for request in service.requests:
-        assert request.path == "/fhir/ViewDefinition/$run?_format=ndjson"
-        assert request.headers["Content-Type"] == "application/fhir+json"
-        assert request.headers["Accept"] == "application/x-ndjson"
+        assert request.target == "/fhir/ViewDefinition/$run?_format=ndjson"
+        assert request.headers["content-type"] == "application/fhir+json"
+        assert request.headers["accept"] == "application/x-ndjson"
     by_type = {request.type: request.view for request in service.requests}
     assert by_type == {one.resource_type: one.definition for one in job.views}
 
@@ -165,8 +166,7 @@ def test_tables_have_their_names_only_when_all_are_done(job: Job, service: FakeS
     seen: list[list[str]] = []
 
     def script(number: int, request: Any) -> None:
-        if number >= 0:
-            seen.append(sorted(path.name for path in job.output.iterdir()))
+        seen.append(sorted(path.name for path in job.output.iterdir()))
 
     service.script = script
     job.write("a.ndjson", *[patient_line(n, 4) for n in range(8)])
@@ -272,9 +272,6 @@ def test_a_name_of_a_column_that_json_must_escape_is_refused_before_any_request(
 
 
 def test_the_step_reads_crtdl_and_lookup_file(tmp_path: Path, service: FakeService) -> None:
-    from config import PipelineConfig
-    from tasks.shared.step import StepContext
-
     profile = "https://example.org/StructureDefinition/Pat"
     group = {
         "id": "g-pat",
@@ -300,16 +297,11 @@ def test_the_step_reads_crtdl_and_lookup_file(tmp_path: Path, service: FakeServi
     source.mkdir()
     one = resource("Patient", "p", gender="other")
     (source / "a.ndjson").write_text(json.dumps(bundle("b", one, provenance("g-pat", one))) + "\n")
-    config = PipelineConfig.model_validate(
-        {"services": {"flattening": {"service_url": service.url, "lookup_path": str(tmp_path / "lookup.json")}}}
-    )
     service.rows = lambda definition, resource: [b'{"id":"p","gender":"other"}']
-    context = StepContext(
-        config=config, job_id="j", job_dir=tmp_path / "job", position=2, name="flattening", source=source,
-        crtdl=tmp_path / "crtdl.json",
-    )  # fmt: skip
+    config = {"flattening": {"service_url": service.url, "lookup_path": str(tmp_path / "lookup.json")}}
     (tmp_path / "job").mkdir()
-    result = run(context)
+    more = {"source": source, "crtdl": tmp_path / "crtdl.json"}
+    result = run(context(tmp_path / "job", "flattening", {"services": config}, **more))
     assert (tmp_path / "job" / "csv" / "g-pat.csv").read_bytes() == b"id,gender\np,other\n"
     assert result.details["rows"] == 1
 

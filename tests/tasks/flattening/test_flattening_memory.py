@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.bench.bench_flattening import make, serving
+from tests.peers.job import printed
 
-ROOT = Path(__file__).parents[3]
 MOST = 300
 """MB."""
 
@@ -30,9 +28,7 @@ print(json.dumps({"peak": peak(), "in": result.resources_in, "rows": result.deta
 
 
 def flattened(port: int, source: Path, job: Path, batch: int) -> dict[str, Any]:
-    arguments = [sys.executable, "-c", CLIENT, str(port), str(source), str(job), str(batch)]
-    done = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, check=True)
-    result: dict[str, Any] = json.loads(done.stdout)
+    result: dict[str, Any] = json.loads(printed(CLIENT, port, source, job, batch))
     assert result["rows"] == result["in"]
     return result
 

@@ -6,7 +6,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -18,12 +17,11 @@ from tasks.flattening.flattening import Bounds
 from tasks.flattening.views import View
 from tasks.shared.errors import ServiceError
 from tests.conftest import wait_until
-from tests.tasks.flattening.service import (
+from tests.peers.flattening import (
     OBSERVATIONS,
     VIEWS,
     FakeService,
     Job,
-    Reply,
     Request,
     bundle,
     of_patient,
@@ -33,15 +31,15 @@ from tests.tasks.flattening.service import (
     serving,
     view,
 )
-
-ROOT = Path(__file__).parents[3]
+from tests.peers.job import in_process
+from tests.peers.server import Reply
 
 # A process of its own, so that it can be killed: directory, URL.
 CLIENT = """
 import sys
 from pathlib import Path
 from tests.tasks.flattening.test_flattening_resume import SMALL
-from tests.tasks.flattening.service import Job
+from tests.peers.flattening import Job
 
 result = Job(Path(sys.argv[1])).run(sys.argv[2], **SMALL)
 print(result.result() | {"details": {**result.details, "requests": None}})
@@ -70,10 +68,7 @@ def undisturbed(tmp_path: Path, service: FakeService, lines: int) -> tuple[dict[
 
 
 def start(job: Job, url: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", CLIENT, str(job.directory), url],
-        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+    return in_process(CLIENT, job.directory, url, stderr=subprocess.PIPE)
 
 
 def finish(job: Job, url: str) -> str:
@@ -102,7 +97,7 @@ def test_after_three_kills_the_tables_are_byte_for_byte_those_of_an_undisturbed_
         def script(number: int, _: Request) -> Reply | None:
             if moments and number == moments[0]:
                 os.kill(process[-1].pid, signal.SIGKILL)
-                return Reply(reset="after")
+                return Reply(reset=True)
             return None
 
         service.script = script

@@ -13,8 +13,8 @@ from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.flattening.app import FlatteningOptions, flattening_service
 from tasks.flattening.flattening import Bounds
 from tasks.flattening.views import views
+from tests.peers.flattening import PROFILE, Job, bundle, provenance, resource
 from tests.tasks.flattening.lookups import column, crtdl, element, group, lookup_of, table
-from tests.tasks.flattening.service import PROFILE, Job, bundle, provenance, resource
 
 DATA = Path(deployments.sandbox.data.__file__).parent
 

@@ -21,7 +21,8 @@ from tasks.flattening.rows import RowReader, Shape, header
 from tasks.flattening.views import Column, View
 from tasks.shared.errors import InputError, InternalError, Stopped, StorageError
 from tasks.shared.files.data_directory import finished_files
-from tests.tasks.flattening.service import OBSERVATIONS, FakeService, Job, Reply, Request, patient_line, serving
+from tests.peers.flattening import OBSERVATIONS, FakeService, Job, Request, patient_line, serving
+from tests.peers.server import Reply
 
 BOTH = {"formats": ["csv", "parquet"]}
 

@@ -14,13 +14,12 @@ import pytest
 from tasks.flattening.flattening import Bounds
 from tasks.flattening.provenance import grouping, key_of
 from tasks.shared.errors import DataError
-from tests.tasks.flattening.service import (
+from tests.peers.flattening import (
     OBSERVATIONS,
     PATIENTS,
     PROFILE,
     FakeService,
     Job,
-    as_line,
     bundle,
     of_patient,
     patient_line,
@@ -29,6 +28,7 @@ from tests.tasks.flattening.service import (
     serving,
     view,
 )
+from tests.peers.job import as_line
 
 
 @pytest.fixture

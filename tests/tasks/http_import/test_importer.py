@@ -17,7 +17,8 @@ from tasks.shared.errors import DataError, InputError, NetworkError, ServiceErro
 from tasks.shared.files.lines import read_lines
 from tasks.shared.files.names import data_files
 from tasks.shared.step import StepContext
-from tests.tasks.shared.loopback import Loopback, Raw, Reply, Seen, closed_port, loopback
+from tests.peers import job
+from tests.peers.server import Loopback, Raw, Reply, Seen, closed_port, loopback
 
 PATIENT = b'{"resourceType":"Patient","id":"p1","value":1.50}\n'
 
@@ -35,14 +36,8 @@ def config(*urls: str, enabled: bool = True, stall_timeout: str = "PT1M") -> Pip
 def context(
     tmp_path: Path, *urls: str, named: str | None = None, enabled: bool = True, stall_timeout: str = "PT1M"
 ) -> StepContext:
-    return StepContext(
-        config=config(*urls, enabled=enabled, stall_timeout=stall_timeout),
-        job_id="job",
-        job_dir=tmp_path / "job",
-        position=0,
-        name="http_import",
-        input=named,
-    )
+    settings = config(*urls, enabled=enabled, stall_timeout=stall_timeout)
+    return job.context(tmp_path / "job", "http_import", settings, position=0, input=named)
 
 
 def imported(tmp_path: Path) -> dict[str, bytes]:

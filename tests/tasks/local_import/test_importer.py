@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from tasks.shared.files.names import data_files
 from tasks.shared.report import StepReport
 from tasks.shared.step import StepContext
 from tasks.shared.stop import Stop
+from tests.peers import job
 
 PATIENT = b'{"resourceType":"Patient","id":"p1","value":1.50}\n'
 
@@ -33,15 +35,8 @@ def config(tmp_path: Path, *, enabled: bool = True, recursive: bool = False, **l
 
 
 def context(tmp_path: Path, *, stop: Stop | None = None, named: Path | None = None, **settings: Any) -> StepContext:
-    return StepContext(
-        config=config(tmp_path, **settings),
-        job_id="job",
-        job_dir=tmp_path / "jobs" / "job",
-        position=0,
-        name="local_import",
-        input=str(named or tmp_path / "data"),
-        stop=stop or Stop(),
-    )
+    more = {"position": 0, "input": str(named or tmp_path / "data"), "stop": stop or Stop()}
+    return job.context(tmp_path / "jobs" / "job", "local_import", config(tmp_path, **settings), **more)
 
 
 def put(tmp_path: Path, **files: bytes) -> Path:
@@ -110,31 +105,18 @@ def test_a_compressed_input_is_taken_whatever_its_name_says(tmp_path: Path, enab
 
 def test_the_directory_of_the_configuration_is_used_when_none_is_named(tmp_path: Path) -> None:
     directory = put(tmp_path, x=PATIENT)
-    ctx = context(tmp_path, dir=str(directory))
-    ctx = StepContext(config=ctx.config, job_id="job", job_dir=ctx.job_dir, position=0, name="local_import", input=None)
-    assert run(ctx).files == 1
+    assert run(replace(context(tmp_path, dir=str(directory)), input=None)).files == 1
 
 
 def test_no_directory_at_all_is_an_input_error(tmp_path: Path) -> None:
-    ctx = StepContext(
-        config=config(tmp_path), job_id="job", job_dir=tmp_path / "jobs" / "job", position=0, name="local_import"
-    )
-    assert fails(InputError, ctx).reference == "input-missing"
+    assert fails(InputError, replace(context(tmp_path), input=None)).reference == "input-missing"
 
 
 def test_recursive_follows_the_configuration_and_leaves_the_jobs_directory_out(tmp_path: Path) -> None:
     put(tmp_path, x=PATIENT)
     assert run(context(tmp_path, named=tmp_path, recursive=True)).files == 1
     other = context(tmp_path, named=tmp_path, recursive=True)
-    again = StepContext(
-        config=other.config,
-        job_id="two",
-        job_dir=tmp_path / "jobs" / "two",
-        position=0,
-        name="local_import",
-        input=str(tmp_path),
-    )
-    assert run(again).files == 1
+    assert run(replace(other, job_id="two", job_dir=tmp_path / "jobs" / "two")).files == 1
 
 
 def test_skipped_consent_files_are_said_in_a_warning(tmp_path: Path) -> None:

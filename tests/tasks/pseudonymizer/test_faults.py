@@ -20,11 +20,10 @@ from tasks.shared.errors import (
     SluiceError,
     Stopped,
 )
-from tests.tasks.pseudonymizer.support import (
+from tests.peers.pseudonymization import (
     RULES,
     FakeService,
     Job,
-    Reply,
     Request,
     Script,
     bundle,
@@ -33,8 +32,7 @@ from tests.tasks.pseudonymizer.support import (
     pseudonyms,
     serving,
 )
-from tests.tasks.shared.loopback import Raw, Seen, loopback
-from tests.tasks.shared.loopback import Reply as Plain
+from tests.peers.server import Raw, Reply, Seen, loopback
 
 CANARY = "CANARY-Mustermann"
 OUTCOME = json.dumps(
@@ -72,7 +70,7 @@ def at_the_bad_line(reply: Reply, times: int = 1_000_000) -> Script:
     left = [times]
 
     def script(number: int, request: Request) -> Reply | None:
-        if request.body and b'"Observation"' in request.resource and left[0]:
+        if b'"Observation"' in request.resource and left[0]:
             left[0] -= 1
             return reply
         return None
@@ -157,20 +155,18 @@ def test_retry_after_lengthens_the_wait(job: Job, service: FakeService, header: 
 def test_a_reset_is_repeated_and_then_transient(
     job: Job, service: FakeService, reset: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def script(number: int, request: Request) -> Reply | None:
-        early = number == -2
-        return Reply(reset=reset) if early == (reset == "before") else None
-
-    service.script = script
+    service.refuses = lambda _: reset == "before"
+    service.script = lambda *_: Reply(reset=True)
     error = fails(job, service.url, NetworkError, caplog, max_concurrent_requests=1)
     assert (error.exit_code, error.reference) == (3, "connection-broken")
     assert "a.ndjson:1 Patient" in (error.context or "")
     assert job.slept == [0.1, 0.2]
+    service.refuses = lambda _: False
     then_succeeds(job, service)
 
 
 def test_a_connection_that_is_reset_once_is_not_noticed(job: Job, service: FakeService) -> None:
-    service.script = at_the_bad_line(Reply(reset="after"), times=1)
+    service.script = at_the_bad_line(Reply(reset=True), times=1)
     assert job.run(service.url).lines_out == 18
     assert job.slept == [0.1]
 
@@ -178,10 +174,8 @@ def test_a_connection_that_is_reset_once_is_not_noticed(job: Job, service: FakeS
 def test_a_service_that_stalls_is_asked_again_after_the_timeout(
     job: Job, service: FakeService, caplog: pytest.LogCaptureFixture
 ) -> None:
-    released = threading.Event()
-    service.script = at_the_bad_line(Reply(stall=released))
+    service.script = at_the_bad_line(Reply(stall=True))
     error = fails(job, service.url, NetworkError, caplog, timeout="1s", attempts=2)
-    released.set()
     assert (error.exit_code, error.reference) == (3, "timeout")
     assert sum(b'"Observation"' in request.body for request in service.requests) == 2
     then_succeeds(job, service)
@@ -230,7 +224,7 @@ def test_a_wrong_number_of_entries_is_terminal(
     job: Job, service: FakeService, caplog: pytest.LogCaptureFixture
 ) -> None:
     def script(number: int, request: Request) -> Reply | None:
-        if request.body and b'"Bundle"' in request.resource:
+        if b'"Bundle"' in request.resource:
             return Reply(body=json.dumps(bundle("b", *LINES[:1])).encode())
         return None
 
@@ -256,10 +250,10 @@ def test_an_error_ends_the_wait_of_the_others(job: Job, service: FakeService) ->
     waiting = threading.Event()
 
     def script(number: int, request: Request) -> Reply | None:
-        if request.body and b'"Observation"' in request.resource:
+        if b'"Observation"' in request.resource:
             assert waiting.wait(60)
             return Reply(401)
-        if request.body and b'"p0"' in request.resource:
+        if b'"p0"' in request.resource:
             waiting.set()
             return Reply(503, headers={"Retry-After": "3000"})
         return None
@@ -273,7 +267,6 @@ def test_an_error_ends_the_wait_of_the_others(job: Job, service: FakeService) ->
 def test_a_stop_of_the_run_ends_the_step(job: Job, service: FakeService) -> None:
     def script(number: int, request: Request) -> Reply | None:
         if number == 8:
-            assert job.context is not None
             job.context.stop.request("signal")
         return None
 
@@ -288,18 +281,18 @@ def test_a_token_that_expires_in_the_middle_is_renewed(job: Job) -> None:
     tokens: list[str] = []
     used: list[str] = []
 
-    def answer(seen: Seen) -> Plain | Raw:
+    def answer(seen: Seen) -> Reply | Raw:
         if seen.method == "GET":
             body = json.dumps({"token_endpoint": f"{server.url}/token"}).encode()
-            return Plain(200, body, {"Content-Type": "application/json"})
+            return Reply(200, body, {"Content-Type": "application/json"})
         if seen.target == "/token":
             tokens.append(f"t{len(tokens)}")
             body = json.dumps({"access_token": tokens[-1], "token_type": "Bearer", "expires_in": 3600}).encode()
-            return Plain(200, body, {"Content-Type": "application/json"})
+            return Reply(200, body, {"Content-Type": "application/json"})
         used.append(seen.authorization or "")
         if len(used) > 7 and seen.authorization == "Bearer t0":
-            return Plain(401)
-        return Plain(200, pseudonyms(seen.body))
+            return Reply(401)
+        return Reply(200, pseudonyms(seen.body))
 
     auth = {"oauth_client_id": "c", "oauth_client_secret": "s"}
     with loopback(answer) as server:

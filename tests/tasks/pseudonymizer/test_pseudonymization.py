@@ -15,11 +15,10 @@ import pytest
 from tasks.pseudonymizer.pseudonymization import Bounds
 from tasks.shared.errors import DataError, InputError, ReconciliationError, ServiceBusyError, ServiceError
 from tests.conftest import wait_until
-from tests.tasks.pseudonymizer.support import (
+from tests.peers.pseudonymization import (
     REMOVING,
     RULES,
     Job,
-    Reply,
     Request,
     bundle,
     observation,
@@ -28,6 +27,7 @@ from tests.tasks.pseudonymizer.support import (
     pseudonyms,
     serving,
 )
+from tests.peers.server import Reply
 
 
 @pytest.fixture
@@ -41,8 +41,8 @@ def test_without_anonymization_config_the_body_is_the_resource(job: Job) -> None
     with serving() as service:
         job.run(service.url)
     (request,) = service.requests
-    assert request.path == "/fhir/$de-identify"
-    assert request.headers["Content-Type"] == "application/fhir+json"
+    assert request.target == "/fhir/$de-identify"
+    assert request.headers["content-type"] == "application/fhir+json"
     assert request.body == line
     assert service.probes == []
     assert job.lines("a.ndjson") == [line]
@@ -62,7 +62,7 @@ def test_one_probe_with_a_made_up_patient_goes_before_the_first_resource(job: Jo
     job.write("core.ndjson", patient("c"))
     job.write("a.ndjson", patient("CANARY"))
     order: list[bool] = []
-    with serving(script=lambda _, request: order.append(request.is_probe) if request.body else None) as service:
+    with serving(script=lambda _, request: order.append(request.is_probe)) as service:
         job.run(service.url, rules=RULES)
     assert order == [True, False, False]
     assert b"CANARY" not in service.probes[0].body
@@ -123,7 +123,7 @@ def test_core_is_first_and_alone(job: Job) -> None:
     begun: list[int] = []
 
     def script(number: int, request: Request) -> Reply | None:
-        if request.body and b'"core' in request.resource:
+        if b'"core' in request.resource:
             time.sleep(0.05)  # time for others to begin, if they could
             begun.append(len(service.requests))
         return None
@@ -158,7 +158,7 @@ def test_a_slow_first_line_does_not_make_the_others_pile_up(job: Job) -> None:
     begun: list[int] = []
 
     def script(number: int, request: Request) -> Reply | None:
-        if request.body and b'"p0"' in request.resource:
+        if b'"p0"' in request.resource:
             wait_until(lambda: len(service.requests) >= 16)
             time.sleep(0.2)  # time for more, if they could
             begun.append(len(service.requests))
@@ -208,7 +208,7 @@ def test_an_entry_and_a_plain_line_above_the_threshold_travel_alone_with_a_warni
 def test_a_body_limit_is_met_by_halving(job: Job) -> None:
     job.write("a.ndjson", patient_bundle(1, 40, 1000), patient_bundle(2, 40, 1000))
     with serving(pseudonyms) as service:
-        service.body_limit = 10_000
+        service.limit = 10_000
         result = job.run(service.url)
     assert result.resources_out == 80
     expected = [pseudonyms(json.dumps(patient_bundle(n, 40, 1000), separators=(",", ":")).encode()) for n in (1, 2)]
@@ -306,7 +306,6 @@ def test_progress_counts_files_bytes_and_resources(job: Job) -> None:
     job.write("b.ndjson", patient("q"))
     with serving() as service:
         result = job.run(service.url)
-    assert job.context is not None
     seen = job.context.progress.snapshot()
     assert (seen.files, seen.files_total, seen.fraction) == (2, 2, 1.0)
     assert (seen.bytes, seen.resources) == (result.bytes_in, result.resources_in) == (result.bytes_in, 6)

@@ -7,7 +7,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -18,19 +17,18 @@ import pytest
 from tasks.pseudonymizer.pseudonymization import Bounds
 from tasks.shared.errors import ServiceError, TransientError
 from tests.conftest import wait_until
-from tests.tasks.pseudonymizer.support import (
+from tests.peers.job import in_process
+from tests.peers.pseudonymization import (
     RULES,
     FakeService,
     Job,
-    Reply,
     Request,
     patient,
     patient_bundle,
     pseudonyms,
     serving,
 )
-
-ROOT = Path(__file__).parents[3]
+from tests.peers.server import Reply
 
 # A process of its own, so that it can be killed. Its arguments: directory, URL, compression, bytes between cuts,
 # requests at once.
@@ -38,7 +36,7 @@ CLIENT = """
 import sys
 from pathlib import Path
 from tasks.pseudonymizer.pseudonymization import Bounds
-from tests.tasks.pseudonymizer.support import RULES, Job
+from tests.peers.pseudonymization import RULES, Job
 
 directory, url, compression, every, requests = sys.argv[1:]
 result = Job(Path(directory)).run(
@@ -70,9 +68,7 @@ def undisturbed(tmp_path: Path, service: FakeService, lines: int, size: int, **o
 
 
 def start(job: Job, url: str, form: str, every: int, requests: int = 4) -> subprocess.Popen[str]:
-    numbers = map(str, (every, requests))
-    arguments = [sys.executable, "-c", CLIENT, str(job.directory), url, form, *numbers]
-    return subprocess.Popen(arguments, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return in_process(CLIENT, job.directory, url, form, every, requests, stderr=subprocess.PIPE)
 
 
 def finish(job: Job, url: str, form: str, every: int) -> str:
@@ -101,7 +97,7 @@ def test_after_three_kills_the_output_is_byte_for_byte_that_of_an_undisturbed_ru
         def script(number: int, _: Request) -> Reply | None:
             if moments and number == moments[0]:
                 os.kill(process[-1].pid, signal.SIGKILL)
-                return Reply(reset="after")
+                return Reply(reset=True)
             return None
 
         service.script = script

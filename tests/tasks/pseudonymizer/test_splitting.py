@@ -19,7 +19,7 @@ from tasks.pseudonymizer.splitting import Chunk, chunks
 from tasks.shared.errors import DataError, ServiceError
 from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.http.answer import Answer, BusyError, RefusedError
-from tests.tasks.pseudonymizer.support import identity, pseudonyms
+from tests.peers.pseudonymization import identity, pseudonyms
 
 _SPACE = st.sampled_from(["", " ", "\t", "  "])
 _NUMBERS = st.sampled_from(["1.50", "1E2", "-0.0", "0.10e-5", "12345678901234567890.10", "1e+400"])

@@ -9,7 +9,7 @@ import pytest
 
 from tasks.pseudonymizer.outline import OutlineError, outline_of
 from tasks.pseudonymizer.survivors import survivors, target_of
-from tests.tasks.pseudonymizer.support import bundle, observation, patient
+from tests.peers.pseudonymization import bundle, observation, patient
 
 
 def count(sent: dict[str, Any], received: dict[str, Any]) -> dict[str, int]:

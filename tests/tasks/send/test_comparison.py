@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from config import PipelineConfig
 from tasks.send import direct
 from tasks.send.comparison import compare
 from tasks.send.send import run
@@ -17,9 +16,10 @@ from tasks.shared.errors import DataError, SluiceError, Stopped
 from tasks.shared.files.inventory import Recorded, kept_at, take
 from tasks.shared.step import StepContext
 from tasks.shared.stop import Stop
-from tests.tasks.send.support import Reply, serving
-from tests.tasks.shared.loopback import Loopback, loopback
-from tests.tasks.shared.loopback import Reply as Answer
+from tests.peers.fhir import Reply, serving
+from tests.peers.job import context
+from tests.peers.server import Loopback, loopback
+from tests.peers.server import Reply as Answer
 
 LINE = b'{"resourceType":"Patient","id":"Canaryperson"}\n'
 MODES: dict[str, dict[str, Any]] = {
@@ -62,11 +62,8 @@ class Job:
         if mode == "s3_upload":
             send["s3"] = {**send["s3"], "endpoint": url, "use_path_style": True}
         retry = {"max_attempts": 1, "initial_backoff_ms": 1, "max_backoff_ms": 1}
-        config = PipelineConfig.model_validate({"services": {"send": send}, "retry": retry})
-        return StepContext(
-            config=config, job_id="j", job_dir=self.directory, position=2, name="send", source=self.input,
-            recorded=self.recorded, expected_files=self.files, stop=stop or Stop(),
-        )  # fmt: skip
+        more = {"source": self.input, "recorded": self.recorded, "expected_files": self.files, "stop": stop or Stop()}
+        return context(self.directory, "send", {"services": {"send": send}, "retry": retry}, position=2, **more)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ import zstandard
 from tasks.send.direct import Bounds
 from tasks.send.failures import RefusedResourcesError
 from tasks.shared.errors import DataError, TerminalError
-from tests.tasks.send.support import (
+from tests.peers.fhir import (
     FakeFhir,
     Job,
     Reply,
@@ -67,8 +67,8 @@ def test_transactions_are_posted_to_url_fhir_asking_for_a_minimal_answer(job: Jo
     job.write("a.ndjson", observation("o"))
     with serving() as server:
         job.send(server.url)
-    assert server.paths == ["/fhir"]
-    headers = {name.lower(): value for name, value in server.headers[0].items()}
+    assert [seen.target for seen in server.seen] == ["/fhir"]
+    headers = server.seen[0].headers
     assert headers["prefer"] == "return=minimal"
     assert headers["content-type"] == "application/fhir+json"
     assert server.bundles[0]["type"] == "transaction"
@@ -491,7 +491,6 @@ def test_counts_types_and_bytes_are_reported(job: Job) -> None:
     assert result.output is None
     assert result.details["types"] == {"Observation": 6, "Organization": 1, "Patient": 2}
     assert result.details["requests"] == 2
-    assert job.context is not None
     snapshot = job.context.progress.snapshot()
     assert (snapshot.files, snapshot.files_total, snapshot.resources, snapshot.fraction) == (2, 2, 9, 1.0)
 

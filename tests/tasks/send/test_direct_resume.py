@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,21 +16,16 @@ from hypothesis import strategies as st
 
 from tasks.shared.errors import ServiceError
 from tests.conftest import wait_until
-from tests.tasks.send.support import FakeFhir, Job, Reply, hapi_missing, observation, patient_line, resource, serving
-
-ROOT = Path(__file__).parents[3]
+from tests.peers.fhir import FakeFhir, Job, Reply, hapi_missing, observation, patient_line, resource, serving
+from tests.peers.job import in_process
 
 # A process of its own, so that it can be killed: directory, URL, batch size.
 CLIENT = """
 import sys
 from pathlib import Path
-from tests.tasks.send.support import Job
+from tests.peers.fhir import Job
 
-class Again(Job):
-    def __init__(self, directory):
-        self.directory, self.input, self.slept = directory, directory / "import", []
-
-result = Again(Path(sys.argv[1])).send(sys.argv[2], batch_size=int(sys.argv[3]))
+result = Job(Path(sys.argv[1])).send(sys.argv[2], batch_size=int(sys.argv[3]))
 print(result.resources_in, result.resources_out)
 """
 
@@ -136,10 +130,6 @@ def test_kill_9_at_a_transaction_loses_nothing_and_sends_at_most_what_was_under_
     expected = fill(job)
     process: list[subprocess.Popen[str]] = []
 
-    def start(batch_size: int, url: str) -> subprocess.Popen[str]:
-        arguments = [sys.executable, "-c", CLIENT, str(tmp_path), url, str(batch_size)]
-        return subprocess.Popen(arguments, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-
     def script(number: int, _: dict[str, Any]) -> Reply | None:
         if number != at:
             return None
@@ -147,14 +137,14 @@ def test_kill_9_at_a_transaction_loses_nothing_and_sends_at_most_what_was_under_
         return Reply(reset=True, apply=applied)
 
     with serving(script) as server:
-        process.append(start(4, server.url))
+        process.append(in_process(CLIENT, tmp_path, server.url, 4))
         process[0].communicate(timeout=60)
         assert process[0].returncode == -signal.SIGKILL
         wait_until(lambda: server.connected == 0)  # what was under way has come in, and is stored or not
         known = sum(json.loads(line).get("counts", {}).get("sent", 0) for line in job.ledger.read_text().splitlines())
         before = len(server.history)
         server.script = None
-        process[0] = start(5, server.url)
+        process[0] = in_process(CLIENT, tmp_path, server.url, 5)
         out, _ = process[0].communicate(timeout=60)
         assert process[0].returncode == 0
         assert out.split()[0] == str(len(expected) + 1)

@@ -9,7 +9,6 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ from tasks.send.s3.objects import MIB
 from tasks.send.s3.upload import findings, run
 from tasks.shared.blanked import SECRETS
 from tasks.shared.errors import DataError, NetworkError, ServiceBusyError, ServiceError, SluiceError, Stopped
-from tests.tasks.send.s3_support import (
+from tests.peers.s3 import (
     KEY_ID,
     SECRET,
     SMALL,
@@ -30,7 +29,7 @@ from tests.tasks.send.s3_support import (
     refusal,
     scripted,
 )
-from tests.tasks.shared.loopback import Raw, Reply, closed_port
+from tests.peers.server import Raw, Reply, Seen, closed_port
 
 CONTENT = b'{"resourceType":"Patient","id":"canary-patient"}\n'
 
@@ -88,9 +87,7 @@ def refused(job: S3Job, script: Script, *, attempts: int = 3) -> SluiceError:
         Raw(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n<Put"),
     ],
     ids=lambda reply: (
-        f"{getattr(reply, 'status', 'broken')}-{getattr(reply, 'body', reply)[:60]!r}"
-        if isinstance(reply, Reply)
-        else reply.then
+        f"{getattr(reply, 'status', 'broken')}-{(reply.body or b'')[:60]!r}" if isinstance(reply, Reply) else reply.then
     ),
 )
 @pytest.mark.parametrize("name", ["ListMultipartUploads", "HeadObject", "PutObject"])
@@ -106,7 +103,6 @@ def test_a_transient_failure_is_repeated_with_the_same_bytes(job: S3Job, name: s
         assert asked[0].seen.body == asked[1].seen.body
         assert store.objects["job-1/a.ndjson"][0] == CONTENT
     assert job.slept == [0.1]
-    assert job.context is not None
     assert job.context.stats.retries == 1
 
 
@@ -376,50 +372,19 @@ def test_a_stop_in_the_middle_of_a_part_ends_within_ten_seconds_and_aborts_the_u
 
 def test_a_stop_ends_an_upload_that_the_store_does_not_read(job: S3Job) -> None:
     job.write("large.ndjson", os.urandom(40 * MIB))
-    reading, aborted, closing = threading.Event(), threading.Event(), threading.Event()
+    reading = threading.Event()
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+    def holds(head: Seen) -> bool:
+        if "partNumber" in head.target:
+            reading.set()
+            store.closing.wait(30)
+        return store.closing.is_set()
 
-        def answer(self) -> None:
-            self.rfile.read(int(self.headers.get("Content-Length", "0")))
-            body = b"<R><UploadId>u</UploadId></R>"
-            self.send_response(404 if self.command == "HEAD" else 200)
-            self.send_header("ETag", "e")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(body)
-
-        do_GET = do_HEAD = do_POST = answer  # noqa: N815 - the names that http.server wants
-
-        def do_DELETE(self) -> None:
-            aborted.set()
-            self.answer()
-
-        def do_PUT(self) -> None:
-            if "partNumber" in self.path:
-                self.rfile.read(1024)
-                reading.set()
-                closing.wait(30)
-                self.close_connection = True
-            else:
-                self.answer()
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            seconds = stopping(job, f"http://127.0.0.1:{server.server_port}", reading.is_set)
-        finally:
-            closing.set()
-            server.shutdown()
-            thread.join()
+    with scripted() as store:
+        store.refuses = holds
+        seconds = stopping(job, store.url, reading.is_set)
+        assert store.of("AbortMultipartUpload")
     assert seconds < 10
-    assert aborted.is_set()
 
 
 def test_a_stop_while_waiting_for_the_next_attempt_ends_at_once(job: S3Job) -> None:

@@ -15,8 +15,8 @@ import pytest
 from deployments.sandbox.objectstore import start_object_store
 from tasks.send.s3.objects import MIB
 from tests.conftest import kill, wait_until
-from tests.tasks.send.s3_support import SMALL, Asked, S3Job, configuration, scripted, sha256, victim
-from tests.tasks.shared.loopback import Raw
+from tests.peers.s3 import SMALL, Asked, S3Job, configuration, scripted, sha256, victim
+from tests.peers.server import Raw
 
 MOMENTS: dict[str, Callable[[Asked], bool]] = {
     "a small file is on its way": lambda asked: asked.name == "PutObject",
@@ -59,7 +59,7 @@ def test_after_kill_9_the_next_run_leaves_what_an_undisturbed_run_leaves(
         started.set()
         assert process.wait(60) == -9
         assert killed
-        wait_until(lambda: store.server.is_quiet)  # what was under way has come in
+        wait_until(lambda: store.connected == 0)  # what was under way has come in
         assert not job.manifest.exists()
         store.script = None
         job.send(store.url, sizes=SMALL)

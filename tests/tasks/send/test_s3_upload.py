@@ -15,7 +15,7 @@ from tasks.send.s3.objects import MIB
 from tasks.send.s3.upload import findings
 from tasks.send.send import run
 from tasks.shared.errors import DataError, InputError, SluiceError
-from tests.tasks.send.s3_support import SMALL, S3Job, configuration, sha256
+from tests.peers.s3 import SMALL, S3Job, configuration, sha256
 
 NO_DATA = ("NOTES.txt", "README.md", "Thumbs.db", ".DS_Store", "desktop.ini", "a.ndjson~", "#a.ndjson#", "csv/~$b.xlsx")
 LINE = b'{"resourceType":"Patient","id":"p"}\n'
@@ -197,7 +197,6 @@ def test_progress_counts_files_and_bytes_and_requests_are_counted(store: ObjectS
     job.write("a.ndjson", LINE)
     job.write("large.ndjson", b"x" * (7 * MIB))
     job.send(store.url, sizes=SMALL)
-    assert job.context is not None
     snapshot = job.context.progress.snapshot()
     assert (snapshot.files, snapshot.files_total) == (2, 2)
     assert snapshot.bytes == snapshot.bytes_total == len(LINE) + 7 * MIB

@@ -15,7 +15,7 @@ import trustme
 
 from deployments.sandbox.common.proxy import ForwardProxy
 from tasks.shared.errors import NetworkError, ServiceError
-from tests.tasks.send.s3_support import KEY_ID, SECRET, SMALL, S3Job, configuration, scripted
+from tests.peers.s3 import KEY_ID, SECRET, SMALL, S3Job, configuration, scripted
 
 CONTENT = b'{"resourceType":"Patient","id":"p"}\n'
 PROXY_AUTH = "Basic " + base64.b64encode(b"u:p\xc3\xa4ss").decode()
@@ -88,7 +88,7 @@ def test_credentials_and_endpoint_come_from_the_configuration_alone(
         monkeypatch.setenv(variable, value)
     with scripted() as store:
         job.send(store.url)
-        seen = store.server.seen
+        seen = store.seen
     assert len(seen) == 3
     for one in seen:
         assert f"Credential={KEY_ID}/" in (one.authorization or "")
@@ -103,7 +103,7 @@ def test_credentials_and_endpoint_come_from_the_configuration_alone(
 def test_the_secret_never_travels(job: S3Job) -> None:
     with scripted() as store:
         job.send(configuration(store.url, more=PROXY_BLOCK))
-        for one in store.server.seen:
+        for one in store.seen:
             assert SECRET not in f"{one.target} {one.headers} {one.body!r}"
 
 
@@ -150,7 +150,7 @@ def test_a_store_of_ones_own_gets_content_md5_and_no_newer_checksum(job: S3Job) 
         for asked in uploads:
             assert asked.seen.headers["content-md5"] == base64.b64encode(hashlib.md5(asked.seen.body).digest()).decode()
             assert asked.seen.headers["content-length"] == str(len(asked.seen.body))
-        for one in store.server.seen:
+        for one in store.seen:
             assert not any("checksum" in name or name == "x-amz-trailer" for name in one.headers)
             assert "transfer-encoding" not in one.headers
             assert "expect" not in one.headers
@@ -188,7 +188,7 @@ def test_basic_credentials_go_with_every_request_and_are_not_signed(job: S3Job) 
     job.write("large.ndjson", os.urandom(7 * 1024 * 1024))
     with scripted() as store:
         job.send(configuration(store.url, more=PROXY_BLOCK), sizes=SMALL)
-        seen = store.server.seen
+        seen = store.seen
     assert len(seen) == 8
     for one in seen:
         assert one.headers["proxy-authorization"] == PROXY_AUTH
@@ -198,7 +198,7 @@ def test_basic_credentials_go_with_every_request_and_are_not_signed(job: S3Job) 
 def test_without_an_auth_block_there_is_no_proxy_authorization(job: S3Job) -> None:
     with scripted() as store:
         job.send(configuration(store.url, more={"send": {"auth": {"api_key": "canary"}}}))
-        for one in store.server.seen:
+        for one in store.seen:
             assert "proxy-authorization" not in one.headers
             assert "x-api-key" not in one.headers
 
@@ -206,7 +206,7 @@ def test_without_an_auth_block_there_is_no_proxy_authorization(job: S3Job) -> No
 @pytest.mark.parametrize("variable", ["http_proxy", "HTTP_PROXY"])
 def test_the_auth_block_holds_the_credentials_of_a_forward_proxy(job: S3Job, variable: str) -> None:
     with scripted() as store:
-        hosts = {"store.example": ("127.0.0.1", store.server.port)}
+        hosts = {"store.example": ("127.0.0.1", store.port)}
         with ForwardProxy(credentials=("u", "päss"), hosts=hosts) as proxy:
             config = configuration("http://store.example:9000", more=PROXY_BLOCK)
             job.send(config, environ={variable: proxy.url.replace("://", "://other:ignored@")})
@@ -216,7 +216,7 @@ def test_the_auth_block_holds_the_credentials_of_a_forward_proxy(job: S3Job, var
 
 def test_without_an_auth_block_the_proxy_variable_brings_the_credentials(job: S3Job) -> None:
     with scripted() as store:
-        hosts = {"store.example": ("127.0.0.1", store.server.port)}
+        hosts = {"store.example": ("127.0.0.1", store.port)}
         with ForwardProxy(credentials=("v", "w"), hosts=hosts) as proxy:
             environ = {"http_proxy": proxy.url.replace("://", "://v:w@")}
             job.send("http://store.example:9000", environ=environ)
@@ -228,13 +228,13 @@ def test_a_store_over_tls_is_reached_through_a_tunnel(job: S3Job, tmp_path: Path
     bundle = tmp_path / "ca.pem"
     ca.cert_pem.write_to_path(str(bundle))
     with scripted(tls=serving(ca.issue_cert("store.example"))) as store:
-        hosts = {"store.example": ("127.0.0.1", store.server.port)}
+        hosts = {"store.example": ("127.0.0.1", store.port)}
         with ForwardProxy(credentials=("u", "päss"), hosts=hosts) as proxy:
             config = configuration("https://store.example", more=PROXY_BLOCK | {"tls": {"ca_cert_path": str(bundle)}})
             job.send(config, environ={"https_proxy": proxy.url})
             assert (proxy.requests, proxy.refused) == (0, 0)
             assert proxy.tunnels >= 1
-        assert {one.headers["proxy-authorization"] for one in store.server.seen} == {PROXY_AUTH}
+        assert {one.headers["proxy-authorization"] for one in store.seen} == {PROXY_AUTH}
 
 
 def test_no_proxy_and_loopback_are_reached_directly(job: S3Job) -> None:
@@ -265,7 +265,7 @@ def test_a_certificate_that_nobody_vouches_for_is_a_terminal_error(job: S3Job, l
     with scripted(tls=serving(leaf)) as store:
         with pytest.raises(ServiceError) as caught:
             job.send(store.url)
-        assert store.server.seen == []
+        assert store.seen == []
     assert caught.value.reference == "tls-untrusted"
     assert job.slept == []
 
@@ -297,8 +297,8 @@ def test_connections_are_used_again(job: S3Job) -> None:
         job.write(f"b{number}.ndjson", CONTENT)
     with scripted() as store:
         job.send(store.url)
-        assert len(store.server.seen) == 63
-        assert store.server.connections <= 4
+        assert len(store.seen) == 63
+        assert store.connections <= 4
 
 
 def test_at_most_four_requests_are_under_way_also_for_files_in_parts(job: S3Job) -> None:
@@ -308,4 +308,4 @@ def test_at_most_four_requests_are_under_way_also_for_files_in_parts(job: S3Job)
         job.send(store.url, sizes=SMALL)
         assert len(store.of("UploadPart")) == 12
         # One connection for each request under way.
-        assert 1 < store.server.connections <= 4
+        assert 1 < store.connections <= 4

@@ -7,23 +7,20 @@ from typing import Any
 
 import pytest
 
-from config import PipelineConfig
 from tasks.send.send import run
 from tasks.shared.errors import SluiceError
 from tasks.shared.step import StepContext
-from tests.tasks.send.support import Job, observation, serving
+from tests.peers import job
+from tests.peers.fhir import Job, observation, serving
 
 
 def context(directory: Path, send: dict[str, Any]) -> StepContext:
-    config = PipelineConfig.model_validate({"services": {"send": send}})
-    return StepContext(
-        config=config, job_id="j", job_dir=directory, position=1, name="send", source=directory / "import"
-    )
+    return job.context(directory, "send", {"services": {"send": send}}, source=directory / "import")
 
 
 def test_direct_resource_load_sends(tmp_path: Path) -> None:
-    job = Job(tmp_path)
-    job.write("a.ndjson", observation("o"))
+    given = Job(tmp_path)
+    given.write("a.ndjson", observation("o"))
     with serving() as server:
         result = run(context(tmp_path, {"send_as": "direct_resource_load", "url": server.url}))
     assert result.resources_out == 1
@@ -44,9 +41,9 @@ def test_a_missing_mode_or_url_is_an_error_of_the_configuration(
 
 
 def test_what_is_no_data_is_named_once_and_not_sent(tmp_path: Path) -> None:
-    job = Job(tmp_path)
-    job.write("a.ndjson", observation("o"))
-    (job.input / "NOTES.txt").write_text("call Mrs. Canaryperson")
+    given = Job(tmp_path)
+    given.write("a.ndjson", observation("o"))
+    (given.input / "NOTES.txt").write_text("call Mrs. Canaryperson")
     with serving() as server:
         result = run(context(tmp_path, {"send_as": "direct_resource_load", "url": server.url}))
     assert result.warnings[0] == "left alone in import/, because it is no data: NOTES.txt"

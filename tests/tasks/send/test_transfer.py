@@ -14,7 +14,7 @@ from tasks.send.send import run
 from tasks.send.transfer.store import Bounds
 from tasks.shared.errors import DataError, InputError
 from tasks.shared.step import reconcile
-from tests.tasks.send.transfer_support import NOON, ORGANIZATION, PROJECT, SYSTEM, TransferJob, serving
+from tests.peers.transfer import NOON, ORGANIZATION, PROJECT, SYSTEM, TransferJob, serving
 
 RAW = Bounds(raw_above=0)
 
@@ -228,7 +228,6 @@ def test_the_result_counts_lines_as_the_step_before_does(job: TransferJob) -> No
     job.fill(patients=20)
     with serving() as store:
         result = job.send(store.url)
-    assert job.context is not None
     assert (result.files, result.lines_in, result.resources_in, result.resources_out) == (2, 21, 21, 21)
     reconcile(job.context, result)
     assert result.output is None

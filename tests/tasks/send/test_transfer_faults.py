@@ -18,8 +18,8 @@ from deployments.sandbox.common.serve import serve_in_thread
 from tasks.send.transfer.store import Bounds
 from tasks.send.transfer.transfer import run
 from tasks.shared.errors import NetworkError, ServiceBusyError, ServiceError, SluiceError, Stopped
-from tests.tasks.send.transfer_support import TransferJob, serving
-from tests.tasks.shared.loopback import Reply, Seen, loopback
+from tests.peers.server import Reply, Seen, loopback
+from tests.peers.transfer import TransferJob, serving
 
 TRANSIENT = [408, 409, 429, 500, 502, 503, 504]
 TERMINAL = [301, 400, 401, 403, 404, 405, 413, 415, 422, 501, 507]

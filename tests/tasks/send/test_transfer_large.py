@@ -5,24 +5,22 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 import zstandard
 
-from tests.tasks.send.transfer_support import SYSTEM, Store, TransferJob, serving
+from tests.peers.job import printed
+from tests.peers.transfer import SYSTEM, Store, TransferJob, serving
 
-ROOT = Path(__file__).parents[3]
 MB = 1_000_000
 LIMIT = 300
 
 CLIENT = """
 import sys
 from pathlib import Path
-from tests.tasks.send.transfer_support import TransferJob
+from tests.peers.transfer import TransferJob
 result = TransferJob(Path(sys.argv[1])).send(sys.argv[2])
 peak = next(int(line.split()[1]) for line in Path("/proc/self/status").read_text().splitlines() if line[:5] == "VmHWM")
 print(result.bytes_in, result.bytes_out, peak * 1024)
@@ -67,11 +65,9 @@ def test_memory_does_not_grow_with_the_zip(tmp_path: Path, random_mb: int, lines
     job = TransferJob(tmp_path / "job")
     fill(job, random_mb=random_mb, lines_mb=lines_mb, files=files)
     with serving(state=tmp_path / "state") as store:
-        arguments = [sys.executable, "-c", CLIENT, str(job.directory), store.url]
         began = time.monotonic()
-        ran = subprocess.run(arguments, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+        size_in, size_out, peak = map(int, printed(CLIENT, job.directory, store.url).split())
         seconds = time.monotonic() - began
-        size_in, size_out, peak = map(int, ran.stdout.split())
         assert equals(store) == size_out
     for path in (*job.input.iterdir(), *(tmp_path / "state").rglob("*")):
         if path.is_file():

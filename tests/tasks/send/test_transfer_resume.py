@@ -7,7 +7,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -18,9 +17,9 @@ import pytest
 from tasks.send.transfer.store import Bounds
 from tasks.shared.errors import SluiceError
 from tests.conftest import wait_until
-from tests.tasks.send.transfer_support import Store, TransferJob, serving
+from tests.peers.job import in_process
+from tests.peers.transfer import NOON, Store, TransferJob, serving
 
-ROOT = Path(__file__).parents[3]
 SEED = int(os.environ.get("KILL_SEED", "20260302"))
 
 # A process of its own, so that it can be killed: directory, URL, bytes above which the zip goes raw.
@@ -28,7 +27,7 @@ CLIENT = """
 import sys
 from pathlib import Path
 from tasks.send.transfer.store import Bounds
-from tests.tasks.send.transfer_support import TransferJob
+from tests.peers.transfer import TransferJob
 print(TransferJob(Path(sys.argv[1])).send(sys.argv[2], bounds=Bounds(raw_above=int(sys.argv[3]))).details["binary"])
 """
 
@@ -49,8 +48,7 @@ MORE_MOMENTS: dict[str, tuple[dict[str, Any], bool]] = {
 
 
 def start(job: TransferJob, url: str, raw_above: int = 0) -> subprocess.Popen[str]:
-    arguments = [sys.executable, "-c", CLIENT, str(job.directory), url, str(raw_above)]
-    return subprocess.Popen(arguments, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    return in_process(CLIENT, job.directory, url, raw_above, stderr=subprocess.DEVNULL)
 
 
 def kill(process: subprocess.Popen[str]) -> None:
@@ -146,8 +144,6 @@ def test_the_zip_is_not_made_again_when_only_the_upload_failed(tmp_path: Path) -
 
 def test_the_date_of_the_document_is_that_of_the_first_run(tmp_path: Path) -> None:
     from datetime import timedelta
-
-    from tests.tasks.send.transfer_support import NOON
 
     job = TransferJob(tmp_path)
     job.fill()

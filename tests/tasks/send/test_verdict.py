@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tasks.send.verdict import Fate, judge, judge_entries
 from tasks.shared.errors import ServiceError
 from tasks.shared.http.answer import Answer
-from tests.tasks.send.support import outcome, response
+from tests.peers.fhir import outcome, response
 
 VERSION = "HAPI-0550: HAPI-0823: The operation has failed with a version constraint failure. This generally means that"
 FORCED_ID = "HAPI-0550: HAPI-0826: The operation has failed with a client-assigned ID constraint failure."

@@ -21,8 +21,8 @@ from tasks.shared.errors import InputError, NetworkError, ServiceBusyError, Serv
 from tasks.shared.http.client import ServiceClient
 from tasks.shared.http.oauth import TokenCache
 from tests.conftest import wait_until
-from tests.tasks.shared.http_client import Sleeps, client
-from tests.tasks.shared.loopback import Loopback, Raw, Reply, Seen, closed_port, loopback
+from tests.peers.client import Sleeps, client
+from tests.peers.server import Loopback, Raw, Reply, Seen, closed_port, loopback
 
 SECRET = "s3cret/with+signs&ümlaut=%20 :end"
 

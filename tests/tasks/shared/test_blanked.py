@@ -13,8 +13,8 @@ from pydantic import SecretStr
 from config import AuthConfig
 from tasks.shared.blanked import LEAST, MARK, TOKENS_KEPT, Secrets
 from tasks.shared.files.kept_answers import LARGEST, FailedAnswers
-from tests.tasks.shared.http_client import client
-from tests.tasks.shared.loopback import Reply, Seen, loopback
+from tests.peers.client import client
+from tests.peers.server import Reply, Seen, loopback
 
 SECRET = "s3cret/with+signs&\"quotes'<ümlaut>=%20 :end"
 

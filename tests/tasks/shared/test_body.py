@@ -16,8 +16,8 @@ from config import AuthConfig
 from tasks.shared.errors import NetworkError, ServiceError, Stopped, StorageError
 from tasks.shared.http.body import SILENCE, SLICE, FileBody
 from tasks.shared.stop import Stop
-from tests.tasks.shared.http_client import Sleeps, client
-from tests.tasks.shared.loopback import Raw, Reply, loopback
+from tests.peers.client import Sleeps, client
+from tests.peers.server import Raw, Reply, loopback
 
 CONTENT = os.urandom(3 * SLICE + 17)
 

@@ -28,8 +28,8 @@ from tasks.shared.files.facts import FileFacts
 from tasks.shared.http.download import Downloader
 from tasks.shared.progress import Progress, RequestStats
 from tasks.shared.stop import Stop
-from tests.tasks.shared.http_client import Sleeps, client
-from tests.tasks.shared.loopback import Loopback, Raw, Reply, Seen, loopback
+from tests.peers.client import Sleeps, client
+from tests.peers.server import Loopback, Raw, Reply, Seen, loopback
 
 LINES = b"".join(b'{"resourceType":"Patient","id":"p%d"}\n' % number for number in range(5000))
 ETAG = {"ETag": '"v1"', "Content-Type": "application/fhir+ndjson"}

@@ -13,8 +13,8 @@ from config import AuthConfig, TlsConfig
 from deployments.sandbox.common.proxy import ForwardProxy
 from tasks.shared.errors import InputError, NetworkError, ServiceError
 from tasks.shared.http.proxies import Proxies, Proxy, is_loopback, parse_proxy
-from tests.tasks.shared.http_client import Sleeps, client
-from tests.tasks.shared.loopback import Reply, closed_port, loopback
+from tests.peers.client import Sleeps, client
+from tests.peers.server import Reply, closed_port, loopback
 
 
 def host_of(port: int) -> dict[str, tuple[str, int]]:

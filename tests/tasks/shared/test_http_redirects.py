@@ -10,8 +10,8 @@ import pytest
 from config import AuthConfig
 from tasks.shared.errors import ServiceError
 from tasks.shared.http.client import ServiceClient
-from tests.tasks.shared.http_client import client
-from tests.tasks.shared.loopback import Raw, Reply, Seen, loopback
+from tests.peers.client import client
+from tests.peers.server import Raw, Reply, Seen, loopback
 
 REDIRECTS = [301, 302, 303, 307, 308]
 AUTH = AuthConfig(username="user", password="geheim", api_key="schluessel")

@@ -22,8 +22,8 @@ from tasks.shared.errors import (
 from tasks.shared.http.client import DEFAULT_TRANSIENT, answer_of
 from tasks.shared.progress import RequestStats
 from tasks.shared.stop import Stop
-from tests.tasks.shared.http_client import Sleeps, client
-from tests.tasks.shared.loopback import Raw, Reply, Seen, closed_port, loopback
+from tests.peers.client import Sleeps, client
+from tests.peers.server import Raw, Reply, Seen, closed_port, loopback
 
 OUTCOME = (
     b'{"resourceType":"OperationOutcome","issue":[{"severity":"error","code":"processing",'

@@ -11,8 +11,8 @@ from tasks.shared.errors import NetworkError, ServiceBusyError, ServiceError, St
 from tasks.shared.http.client import answer_of
 from tasks.shared.progress import RequestStats
 from tasks.shared.stop import Stop
-from tests.tasks.shared.http_client import Sleeps, client
-from tests.tasks.shared.loopback import Raw, Reply, Seen, loopback
+from tests.peers.client import Sleeps, client
+from tests.peers.server import Raw, Reply, Seen, loopback
 
 LINES = b'{"resourceType":"Patient"}\n' * 50_000
 AUTH = AuthConfig(username="user", password="geheim")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from config import RetryConfig, TlsConfig
 from tasks.shared.http.client import ServiceClient
 from tasks.shared.progress import RequestStats
-from tests.tasks.shared.loopback import Reply, loopback
+from tests.peers.server import Reply, loopback
 
 
 def test_a_stream_sends_its_content_once_and_counts_as_the_attempt_it_is() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from config import RetryConfig
 from tasks.shared.errors import NetworkError, ServiceBusyError, ServiceError, Stopped
 from tasks.shared.http.retry import MAX_RETRY_AFTER, backoff_seconds, parse_retry_after, retrying, wait_seconds
-from tests.tasks.shared.http_client import Sleeps
+from tests.peers.client import Sleeps
 
 NOON = datetime(2026, 3, 2, 12, 0, 0, tzinfo=UTC)
 

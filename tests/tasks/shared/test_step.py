@@ -6,21 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from config import PipelineConfig
 from tasks.shared.errors import ReconciliationError
 from tasks.shared.report import StepReport
-from tasks.shared.step import StepContext, reconcile
+from tasks.shared.step import reconcile
+from tests.peers.job import context
 
 
 def test_a_step_that_read_another_number_of_lines_than_the_step_before_wrote_fails_and_says_where() -> None:
-    context = StepContext(
-        config=PipelineConfig.model_validate({}), job_id="j", job_dir=Path("j"), position=2, name="pseudonymizer",
-        source=Path("j/import"), expected_lines=7,
-    )  # fmt: skip
-    reconcile(context, StepReport(lines_in=7))
-    reconcile(context, StepReport())
+    given = context(Path("j"), "pseudonymizer", position=2, source=Path("j/import"), expected_lines=7)
+    reconcile(given, StepReport(lines_in=7))
+    reconcile(given, StepReport())
     with pytest.raises(ReconciliationError) as caught:
-        reconcile(context, StepReport(lines_in=6))
+        reconcile(given, StepReport(lines_in=6))
     assert caught.value.reference == "lines-differ"
     assert caught.value.message == "pseudonymizer read 6 lines, the step before wrote 7"
     assert caught.value.context == "import/, step 2"

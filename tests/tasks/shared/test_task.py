@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from config import PipelineConfig
 from tasks.shared.errors import DataError
 from tasks.shared.files.facts import FileFacts, FileLedger
 from tasks.shared.files.inventory import kept_at, load, take
@@ -16,6 +15,7 @@ from tasks.shared.prefect_task import leave_inventory
 from tasks.shared.report import StepReport
 from tasks.shared.step import StepContext
 from tasks.shared.stop import Stop
+from tests.peers import job
 
 DONE = StepReport(output="import")
 
@@ -24,8 +24,7 @@ DONE = StepReport(output="import")
 def context(tmp_path: Path) -> StepContext:
     (tmp_path / "import").mkdir()
     (tmp_path / "import" / "a.ndjson").write_bytes(b"{}\n")
-    config = PipelineConfig.model_validate({})
-    return StepContext(config=config, job_id="j", job_dir=tmp_path, position=1, name="local_import")
+    return job.context(tmp_path, "local_import")
 
 
 def test_it_is_kept_under_its_digest_and_the_same_when_made_again(context: StepContext) -> None:

@@ -23,8 +23,8 @@ from tasks.shared.errors import InputError, NetworkError, ServiceError
 from tasks.shared.http import tls as module
 from tasks.shared.http.client import ServiceClient
 from tasks.shared.http.tls import ssl_context
-from tests.tasks.shared.http_client import Sleeps, client
-from tests.tasks.shared.loopback import Reply, loopback
+from tests.peers.client import Sleeps, client
+from tests.peers.server import Reply, loopback
 
 NOW = datetime.now(UTC)
 

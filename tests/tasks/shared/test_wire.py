@@ -13,8 +13,8 @@ from config import TlsConfig
 from tasks.shared.errors import InputError, Stopped
 from tasks.shared.http.wire import Patience, _Stream
 from tasks.shared.stop import Stop
-from tests.tasks.shared.http_client import client
-from tests.tasks.shared.loopback import Raw, Reply, Seen, loopback
+from tests.peers.client import client
+from tests.peers.server import Raw, Reply, Seen, loopback
 
 
 def late(seconds: float | None) -> bytes:

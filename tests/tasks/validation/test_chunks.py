@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tasks.validation.chunks import HEAD, TAIL, Chunk, Place, pack
 from tasks.validation.entries import Entry, Item, Reader
-from tests.tasks.validation.support import bundle, patient, resource
+from tests.peers.validation import bundle, patient, resource
 
 
 class SentEntry(msgspec.Struct, rename="camel"):

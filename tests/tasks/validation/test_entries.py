@@ -10,7 +10,7 @@ import pytest
 
 from tasks.shared.fhir.long_line import lines_with_long
 from tasks.validation.entries import Entry, Item, Reader, Unusable, key_of
-from tests.tasks.validation.support import bundle, patient, resource
+from tests.peers.validation import bundle, patient, resource
 
 
 def read(line: bytes | dict[str, Any], file: str = "a.ndjson") -> tuple[list[Item], Reader]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tasks.validation.chunks import Place
 from tasks.validation.findings import Issue, NotAnOutcomeError, Tally, read_outcome
-from tests.tasks.validation.support import CANARY, issue, outcome
+from tests.peers.validation import CANARY, issue, outcome
 
 
 def one(**fields: Any) -> Issue:

@@ -8,7 +8,7 @@ from pathlib import Path
 import deployments.sandbox.data
 from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.validation.app import ValidationOptions, validation_service
-from tests.tasks.validation.support import Job, bundle
+from tests.peers.validation import Job, bundle
 
 DATA = Path(deployments.sandbox.data.__file__).parent
 

@@ -14,10 +14,10 @@ import zstandard
 from tasks.shared.blanked import SECRETS
 from tasks.shared.errors import DataError, InputError
 from tasks.validation.client import endpoint
-from tests.tasks.validation.support import (
+from tests.peers.server import Reply
+from tests.peers.validation import (
     CANARY,
     Job,
-    Reply,
     bundle,
     issue,
     outcome,
@@ -37,10 +37,10 @@ def test_the_body_is_a_collection_bundle_posted_to_validate_resource(job: Job) -
     job.write("a.ndjson", patient("p1"), bundle(patient("p2"), resource("Observation", "o1")))
     with serving() as server:
         job.validate(server.url)
-    assert server.paths == ["/validateResource"]
-    assert server.headers[0]["content-type"] == "application/fhir+json"
-    assert server.headers[0]["accept"] == "application/fhir+json"
-    assert "authorization" not in server.headers[0]
+    assert [seen.target for seen in server.seen] == ["/validateResource"]
+    assert server.seen[0].headers["content-type"] == "application/fhir+json"
+    assert server.seen[0].headers["accept"] == "application/fhir+json"
+    assert "authorization" not in server.seen[0].headers
     body = json.loads(server.bodies[0])
     assert (body["resourceType"], body["type"]) == ("Bundle", "collection")
     assert [entry["fullUrl"] for entry in body["entry"]] == [
@@ -230,7 +230,7 @@ def test_never_more_requests_in_flight_than_max_concurrent_requests_across_files
     with serving(script) as server:
         job.validate(server.url, chunk_bytes=1000, max_concurrent_requests=requests)
     assert len(server.bodies) == 24
-    assert server.most == requests
+    assert server.busiest == requests
 
 
 def test_core_is_validated_first(job: Job) -> None:
@@ -273,8 +273,8 @@ def test_a_second_validation_step_has_a_directory_of_its_own(job: Job) -> None:
     job.write("a.ndjson", patient("p1", bad=1))
     steps = ["local_import", "validation", "wait", "validation"]
     with serving() as server:
-        first = job.validate(server.url, steps=steps, position=2)
-        second = job.validate(server.url, steps=steps, position=4)
+        first = job.validate(server.url, steps=steps)
+        second = job.validate(server.url, steps=steps, more={"position": 4})
     assert (first.details["reports"], second.details["reports"]) == ("validation", "validation-4")
     assert (job.directory / "validation" / "summary.csv").exists()
     assert (job.directory / "validation-4" / "summary.csv").exists()
@@ -322,7 +322,6 @@ def test_progress_is_of_files_resources_and_the_fraction_done(job: Job) -> None:
     job.write("b.ndjson", patient("x"))
     with serving() as server:
         job.validate(server.url)
-    assert job.context is not None
     snapshot = job.context.progress.snapshot()
     assert (snapshot.files, snapshot.files_total, snapshot.resources, snapshot.fraction) == (2, 2, 6, 1.0)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,8 @@ from tasks.shared.errors import NetworkError, ServiceBusyError, ServiceError, Sl
 from tasks.shared.stop import Stop
 from tasks.validation.validation import REFUSED, Bounds
 from tests.conftest import wait_until
-from tests.tasks.shared.loopback import closed_port
-from tests.tasks.validation.support import CANARY, Job, Reply, Script, bundle, issue, judged, outcome, patient, serving
+from tests.peers.server import Reply, closed_port
+from tests.peers.validation import CANARY, Job, Script, bundle, issue, judged, outcome, patient, serving
 
 TRANSIENT = [408, 429, 500, 502, 503, 504]
 TERMINAL = [301, 302, 400, 401, 403, 404, 405, 409, 410, 415, 422, 501]
@@ -37,6 +38,12 @@ def job(tmp_path: Path) -> Job:
 def at(number: int, reply: Reply) -> Script:
     """That reply to request ``number`` (from 0), once."""
     return lambda count, _: reply if count == number else None
+
+
+def times(count: int) -> Callable[[object], bool]:
+    """True so often."""
+    left = iter([True] * count)
+    return lambda _: next(left, False)
 
 
 def about(identifier: str, reply: Reply) -> Script:
@@ -155,11 +162,11 @@ def test_a_lost_connection_is_repeated(job: Job, reply: Reply) -> None:
 def test_a_reset_before_the_body_was_read_is_repeated_as_often_as_the_retry_block_says(job: Job) -> None:
     job.write("c.ndjson", patient("large", x="y" * 3_000_000))
     with serving() as server:
-        server.refuse_early = 2
+        server.refuses = times(2)
         assert job.validate(server.url, max_concurrent_requests=1).details["findings"] == 6
         assert job.slept == [0.1, 0.2]
         job.write("c.ndjson", patient("larger", x="y" * 3_000_000))
-        server.refuse_early = 3
+        server.refuses = times(3)
         error = fails(job, server.url, NetworkError)
     assert error.exit_code == 3
     assert (error.context or "").startswith("c.ndjson:1 Patient")
@@ -234,7 +241,7 @@ def test_a_stop_ends_the_step_and_loses_nothing(job: Job) -> None:
         return Reply(200, judged(body)) if number == 3 else None
 
     with serving(script) as server, pytest.raises(Stopped):
-        job.validate(server.url, chunk_bytes=1000, max_concurrent_requests=1, stop=stop)
+        job.validate(server.url, chunk_bytes=1000, max_concurrent_requests=1, more={"stop": stop})
     everything_again(job)
 
 

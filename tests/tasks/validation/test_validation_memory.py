@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.tasks.validation.support import Reply, outcome, serving
+from tests.peers.job import printed
+from tests.peers.server import Reply
+from tests.peers.validation import outcome, serving
 
-ROOT = Path(__file__).parents[3]
 MB = 1_000_000
 
 CLIENT = """
 import json, sys
 from pathlib import Path
+from typing import Any
 import prefect
 from tests.bench.memory import peak
-from tests.tasks.validation.support import Job
+from tests.peers.validation import Job
 
 result = Job(Path(sys.argv[1])).validate(sys.argv[2], bundle_chunk_size_mb=10, max_concurrent_requests=4)
 print(json.dumps([peak(), result.resources_in]))
@@ -44,17 +45,15 @@ def peak(directory: Path) -> tuple[int, int]:
     """Most bytes of memory of a run in a process of its own, and how many resources it read."""
     finding = {"severity": "error", "code": "structure", "expression": ["Bundle.entry[0]"], "diagnostics": "z" * 500}
     with serving(lambda *_: Reply(200, outcome(*[finding] * 2000))) as server:
-        server.bodies = _Nothing()
-        arguments = [sys.executable, "-c", CLIENT, str(directory), server.url]
-        run = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, timeout=170, check=True)
-    memory, count = json.loads(run.stdout.splitlines()[-1])
+        server.seen = server.requests = server.accepted = _Nothing()
+        memory, count = json.loads(printed(CLIENT, directory, server.url).splitlines()[-1])
     return memory, count
 
 
-class _Nothing(list[bytes]):
+class _Nothing(list[Any]):
     """What the service got need not be kept."""
 
-    def append(self, _: bytes, /) -> None:
+    def append(self, _: object, /) -> None:
         pass
 
 

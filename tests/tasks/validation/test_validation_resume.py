@@ -7,7 +7,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -19,15 +18,15 @@ from hypothesis import strategies as st
 
 from tasks.shared.errors import SluiceError
 from tests.conftest import wait_until
-from tests.tasks.validation.support import FakeService, Job, Reply, patient, patient_line, resource, serving
-
-ROOT = Path(__file__).parents[3]
+from tests.peers.job import in_process
+from tests.peers.server import Reply
+from tests.peers.validation import FakeService, Job, patient, patient_line, resource, serving
 
 # A process of its own, so that it can be killed: directory, URL, bytes of a chunk.
 CLIENT = """
 import json, sys
 from pathlib import Path
-from tests.tasks.validation.support import Job
+from tests.peers.validation import Job
 
 result = Job(Path(sys.argv[1])).validate(sys.argv[2], chunk_bytes=int(sys.argv[3]), max_concurrent_requests=3)
 print(json.dumps(result.result()))
@@ -176,8 +175,7 @@ def test_parts_that_a_power_cut_left_shorter_than_the_ledger_says_are_begun_anew
 
 
 def start(job: Job, url: str) -> subprocess.Popen[str]:
-    arguments = [sys.executable, "-c", CLIENT, str(job.directory), url, str(CHUNK)]
-    return subprocess.Popen(arguments, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    return in_process(CLIENT, job.directory, url, CHUNK)
 
 
 def finish(job: Job, server: FakeService) -> dict[str, Any]:

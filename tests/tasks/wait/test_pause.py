@@ -10,13 +10,13 @@ import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from config import PipelineConfig
 from tasks.shared.errors import DataError, SluiceError, Stopped, StorageError
 from tasks.shared.files.inventory import take
 from tasks.shared.report import Approval, Corrections
 from tasks.shared.step import Parked, StepContext
 from tasks.shared.stop import Stop
 from tasks.wait.pause import make_directory, run, wait_directory
+from tests.peers import job
 
 LINE = b'{"resourceType":"Patient","id":"1"}\n'
 CANARY = b"Canaryperson"
@@ -26,10 +26,8 @@ APPROVED = Approval(approved=True)
 def context(tmp_path: Path, decision: Approval | None = APPROVED, *, stop: Stop | None = None) -> StepContext:
     source = tmp_path / "job" / "import"
     source.mkdir(parents=True, exist_ok=True)
-    return StepContext(
-        config=PipelineConfig.model_validate({}), job_id="job", job_dir=tmp_path / "job", position=2, name="wait",
-        source=source, decision=decision, stop=stop or Stop(),
-    )  # fmt: skip
+    more = {"position": 2, "source": source, "decision": decision, "stop": stop or Stop()}
+    return job.context(tmp_path / "job", "wait", **more)
 
 
 @pytest.fixture

@@ -1,16 +1,12 @@
-"""An upload's surroundings, and a scripted S3 store on loopback that remembers what it was asked."""
+"""What an S3 store answers, which remembers what it was asked, and a job whose files it gets."""
 
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import ssl
 import subprocess
-import sys
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -22,7 +18,9 @@ from tasks.send.s3.objects import MIB, Sizes
 from tasks.send.s3.upload import run
 from tasks.shared.report import StepReport
 from tasks.shared.step import StepContext
-from tests.tasks.shared.loopback import Loopback, Raw, Reply, Seen
+from tests.peers import job
+from tests.peers.job import in_process
+from tests.peers.server import Loopback, Raw, Reply, Seen
 
 KEY_ID = "AKIDCANARY"
 SECRET = "canary-secret-4711"
@@ -44,38 +42,21 @@ def configuration(
         fields["endpoint"] = endpoint
     top = dict(more or {})
     send = {"send_as": "s3_upload", "s3": fields | s3} | top.pop("send", {})
-    return PipelineConfig.model_validate(
-        {
-            "services": {"send": send},
-            "pipeline": {"enabled_steps": ["local_import", "send"]},
-            "retry": {"max_attempts": attempts, "initial_backoff_ms": 100, "max_backoff_ms": 250},
-        }
-        | top
-    )
+    return job.configuration({"send": send}, attempts=attempts, **top)
 
 
-class S3Job:
-    """A job directory with input, to be sent once or several times."""
+class S3Job(job.Job):
+    """A job whose files are uploaded."""
+
+    step = "send"
+    write = job.Job.put
 
     def __init__(self, directory: Path, *, job_id: str = "job-1", source: str = "import") -> None:
-        self.directory = directory
         self.job_id = job_id
-        self.input = directory / source
-        self.input.mkdir(parents=True, exist_ok=True)
-        self.slept: list[float] = []
-        self.context: StepContext | None = None
+        super().__init__(directory, source)
 
-    def write(self, name: str, content: bytes) -> Path:
-        path = self.input / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-        return path
-
-    def prepare(self, config: PipelineConfig) -> StepContext:
-        self.context = StepContext(
-            config=config, job_id=self.job_id, job_dir=self.directory, position=1, name="send", source=self.input
-        )
-        return self.context
+    def prepare(self, config: PipelineConfig, **more: Any) -> StepContext:
+        return super().prepare(config, job_id=self.job_id, **more)
 
     def send(
         self,
@@ -85,15 +66,8 @@ class S3Job:
         transport: httpx.BaseTransport | None = None,
         environ: dict[str, str] | None = None,
     ) -> StepReport:
-        config = configuration(config) if isinstance(config, str) else config
-        context = self.prepare(config)
-        return run(
-            context,
-            sizes=sizes,
-            transport=transport,
-            environ=environ if environ is not None else {},
-            sleep=self.slept.append,
-        )
+        context = self.prepare(configuration(config) if isinstance(config, str) else config)
+        return run(context, sizes=sizes, transport=transport, environ=environ or {}, sleep=self.slept.append)
 
     @property
     def manifest(self) -> Path:
@@ -103,21 +77,18 @@ class S3Job:
 _VICTIM = """
 import sys
 from pathlib import Path
-from tests.tasks.send.s3_support import SMALL, S3Job, configuration
+from tests.peers.s3 import SMALL, S3Job, configuration
+from tasks.shared.report import StepReport
 print("ready", flush=True)
 S3Job(Path(sys.argv[1]), job_id=sys.argv[3]).send(configuration(sys.argv[2], bucket=sys.argv[4]), sizes=SMALL)
 """
 
 
-def victim(job: S3Job, url: str, bucket: str = "sluice-demo") -> subprocess.Popen[bytes]:
+def victim(job: S3Job, url: str, bucket: str = "sluice-demo") -> subprocess.Popen[str]:
     """The upload in a process of its own, to be killed. Returns when it is about to begin."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", _VICTIM, str(job.directory), url, job.job_id, bucket],
-        stdout=subprocess.PIPE,
-        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])},
-    )
+    process = in_process(_VICTIM, job.directory, url, job.job_id, bucket)
     assert process.stdout is not None
-    assert process.stdout.readline() == b"ready\n"
+    assert process.stdout.readline() == "ready\n"
     process.stdout.close()
     return process
 
@@ -165,7 +136,7 @@ class Asked:
                 self.name = "PutObject"
 
 
-class ScriptedStore:
+class ScriptedStore(Loopback):
     """Stores what is PUT, in memory; ``script`` may answer differently, and then nothing is stored."""
 
     def __init__(self, script: Script | None = None, *, tls: ssl.SSLContext | None = None) -> None:
@@ -174,9 +145,7 @@ class ScriptedStore:
         self.objects: dict[str, tuple[bytes, dict[str, str]]] = {}
         self.parts: dict[str, dict[int, bytes]] = {}
         self.begun: dict[str, tuple[str, dict[str, str]]] = {}
-        self._lock = threading.Lock()
-        self.server = Loopback(self._answer, tls=tls)
-        self.url = self.server.url
+        super().__init__(self._answer, tls=tls)
 
     def names(self) -> list[str]:
         return [asked.name for asked in self.asked]
@@ -260,10 +229,5 @@ class ScriptedStore:
         return Reply(204)
 
 
-@contextmanager
-def scripted(script: Script | None = None, *, tls: ssl.SSLContext | None = None) -> Iterator[ScriptedStore]:
-    store = ScriptedStore(script, tls=tls)
-    try:
-        yield store
-    finally:
-        store.server.close()
+scripted = ScriptedStore
+"""``with scripted(…) as store``"""

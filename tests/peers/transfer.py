@@ -11,13 +11,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import httpx
 import zstandard
 
-from config import PipelineConfig
 from deployments.sandbox.common.gate import Gate
 from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.fhir.app import FhirOptions, fhir_service
@@ -25,6 +23,7 @@ from tasks.send.transfer.store import Bounds
 from tasks.send.transfer.transfer import run
 from tasks.shared.report import StepReport
 from tasks.shared.step import StepContext
+from tests.peers import job
 
 SYSTEM = "http://medizininformatik-initiative.de/sid/project-identifier"
 PROJECT = "Test_PROJECT-1"
@@ -114,21 +113,12 @@ def serving(gate: Gate | None = None, **options: Any) -> Iterator[Store]:
             store.http.close()
 
 
-class TransferJob:
-    """A job directory with input, to be sent once or several times."""
+class TransferJob(job.Job):
+    """A job whose files are handed over."""
 
-    def __init__(self, directory: Path, folder: str = "import") -> None:
-        self.directory = directory
-        self.input = directory / folder
-        self.input.mkdir(parents=True, exist_ok=True)
-        self.slept: list[float] = []
-        self.context: StepContext | None = None
-
-    def write(self, name: str, data: bytes, *, compress: bool = False) -> Path:
-        path = self.input / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(zstandard.compress(data) if compress else data)
-        return path
+    step = "send"
+    position = 2
+    write = job.Job.put
 
     def fill(self, *, patients: int = 20) -> dict[str, bytes]:
         """NDJSON in both forms; what the receiver must find."""
@@ -140,26 +130,15 @@ class TransferJob:
             ),
         }
         self.write("core.ndjson", files["core.ndjson"])
-        self.write("batch-1.ndjson.zst", files["batch-1.ndjson"], compress=True)
+        self.write("batch-1.ndjson.zst", zstandard.compress(files["batch-1.ndjson"]))
         return files
 
     def make_context(
         self, url: str, *, attempts: int = 3, auth: dict[str, Any] | None = None, organization: str = ORGANIZATION
     ) -> StepContext:
         transfer = {"project_identifier": PROJECT, "organization_identifier": organization}
-        config = PipelineConfig.model_validate(
-            {
-                "services": {
-                    "send": {"send_as": "transfer_load", "url": url, "transfer": transfer, "auth": auth or {}}
-                },
-                "pipeline": {"enabled_steps": ["local_import", "send"]},
-                "retry": {"max_attempts": attempts, "initial_backoff_ms": 100, "max_backoff_ms": 250},
-            }
-        )
-        self.context = StepContext(
-            config=config, job_id="j", job_dir=self.directory, position=2, name="send", source=self.input
-        )
-        return self.context
+        send = {"send_as": "transfer_load", "url": url, "transfer": transfer, "auth": auth or {}}
+        return self.prepare(job.configuration({"send": send}, attempts=attempts))
 
     def send(self, url: str, *, bounds: Bounds | None = None, now: datetime = NOON, **options: Any) -> StepReport:
         return run(self.make_context(url, **options), bounds=bounds, sleep=self.slept.append, now=lambda: now)

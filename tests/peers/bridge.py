@@ -75,17 +75,21 @@ class Bridge:
     def _carry(self, source: socket.socket, sink: socket.socket, requests: bool) -> None:
         with suppress(OSError):
             while data := source.recv(1 << 16):
-                if requests and not self._passes(data):
+                line = data.partition(b"\r\n")[0].split(b" ")
+                if not requests:
+                    goes = self.returns(source)
+                elif len(line) == 3 and line[2].startswith(b"HTTP/"):
+                    goes = self.passes(line[0].decode(), line[1].decode().partition("?")[0], sink)
+                else:
+                    goes = True  # the body of a request that passed
+                if not goes:
                     return  # the client is left waiting
                 sink.sendall(self._renamed(data) if requests else data)
         with suppress(OSError):
             sink.shutdown(socket.SHUT_WR)
 
-    def _passes(self, data: bytes) -> bool:
-        line = data.partition(b"\r\n")[0].split(b" ")
-        if len(line) != 3 or not line[2].startswith(b"HTTP/"):
-            return True  # the body of a request that passed
-        method, path = line[0].decode(), line[1].decode().partition("?")[0]
+    def passes(self, method: str, path: str, upstream: socket.socket) -> bool:
+        """Whether a request goes over."""
         with self._lock:
             if self._limit is not None and self._limit[0] == method:
                 if not self._limit[1]:
@@ -94,6 +98,10 @@ class Bridge:
                 self._limit = (method, self._limit[1] - 1)
             self.passed.append((method, path))
             return True
+
+    def returns(self, upstream: socket.socket) -> bool:
+        """Whether what is answered there comes back."""
+        return True
 
 
 @contextmanager

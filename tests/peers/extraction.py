@@ -1,21 +1,27 @@
-"""An extraction server in memory, a clock that does not wait, and a job to run the step in."""
+"""What an extraction server answers: in memory for the step, over a socket for commands and runs; and its jobs."""
 
 from __future__ import annotations
 
+import base64
 import json
 import threading
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-from config import PipelineConfig, RetryConfig, TlsConfig
+from config import PipelineConfig
 from tasks.extractor.client import ExtractionClient
+from tasks.extractor.extraction import run
 from tasks.shared.http.client import ServiceClient
-from tasks.shared.http.oauth import TokenCache
 from tasks.shared.step import Handle, HandleStore, StepContext
+from tests.peers import job
+from tests.peers.client import client
+from tests.peers.server import Raw, Reply, Seen, loopback
 
 BASE = "https://torch.example"
 JOB = "11111111-1111-4111-8111-111111111111"
@@ -80,8 +86,12 @@ def manifest(*urls: str, **more: Any) -> httpx.Response:
 
 def asked(document: Any, *patients: str) -> list[dict[str, Any]]:
     """The extensions of a manifest whose job was asked this."""
-    job = {"id": JOB, "status": "COMPLETED", "parameters": {"crtdl": document, "patient": list(patients)}}
-    return [{"url": "https://example.org/StructureDefinition/extractor-job", "valueObject": job}]
+    return _extension(JOB, {"crtdl": document, "patient": list(patients)})
+
+
+def _extension(job_id: str, parameters: dict[str, Any]) -> list[dict[str, Any]]:
+    about = {"id": job_id, "status": "COMPLETED", "parameters": parameters}
+    return [{"url": "https://example.org/StructureDefinition/extractor-job", "valueObject": about}]
 
 
 def task(job_id: str = JOB, status: str = "RUNNING_PROCESS_BATCH", **more: Any) -> dict[str, Any]:
@@ -167,28 +177,19 @@ def given(answer: Answer, request: httpx.Request) -> httpx.Response:
 
 
 def configuration(base_url: str = BASE, *, compression: bool = False, **extractor: Any) -> PipelineConfig:
-    return PipelineConfig.model_validate(
-        {
-            "services": {"extractor": {"base_url": base_url} | extractor},
-            "pipeline": {"enabled_steps": ["extractor"]},
-            "retry": {"max_attempts": 3, "initial_backoff_ms": 0, "max_backoff_ms": 0},
-            "compression": {"enabled": compression},
-        }
-    )
+    retry = {"max_attempts": 3, "initial_backoff_ms": 0, "max_backoff_ms": 0}
+    services = {"extractor": {"base_url": base_url} | extractor}
+    return job.configuration(services, retry=retry, compression={"enabled": compression})
 
 
 def http_client(server: Callable[[httpx.Request], httpx.Response], config: PipelineConfig) -> ServiceClient:
     extractor = config.services.extractor
-    return ServiceClient(
+    return client(
         "extractor",
-        tls=TlsConfig(),
-        retry=RetryConfig(max_attempts=3, initial_backoff_ms=0, max_backoff_ms=0),
+        retry=config.retry,
         auth=extractor.auth,
         credentials_origin=extractor.base_url,
         transport=httpx.MockTransport(server),
-        environ={},
-        tokens=TokenCache(),
-        sleep=lambda _: None,
     )
 
 
@@ -227,14 +228,11 @@ class Job:
         self.context = self.new_context()
 
     def new_context(self) -> StepContext:
-        return StepContext(
-            config=self.config, job_id="job", job_dir=self.path, position=1, name="extractor", input=self.input,
-            crtdl=None if self.input else self.crtdl, patients=self.patients, handle=self.store,
-        )  # fmt: skip
+        crtdl = None if self.input else self.crtdl
+        more = {"input": self.input, "crtdl": crtdl, "patients": self.patients, "handle": self.store}
+        return job.context(self.path, "extractor", self.config, **more)
 
     def run(self) -> Any:
-        from tasks.extractor.extraction import run
-
         self.context = self.new_context()
         return run(
             self.context,
@@ -246,3 +244,126 @@ class Job:
     def imported(self) -> dict[str, bytes]:
         directory = self.path / "import"
         return {path.name: path.read_bytes() for path in sorted(directory.iterdir())} if directory.exists() else {}
+
+
+JSON = {"Content-Type": "application/fhir+json"}
+
+
+def bundles(name: str, count: int) -> bytes:
+    """Lines whose decimals have a spelling to keep."""
+    lines = [
+        f'{{"resourceType":"Bundle","id":"{name}-{n}","type":"transaction","entry":[{{"resource":'
+        f'{{"resourceType":"Patient","id":"{name}-{n}","x":1.50}}}}]}}'
+        for n in range(count)
+    ]
+    return ("\n".join(lines) + "\n").encode()
+
+
+@dataclass
+class ExtractionServer:
+    """Every job is complete after ``polls`` polls; its files are the same for every job."""
+
+    files: dict[str, bytes] = field(
+        default_factory=lambda: {
+            "core.ndjson": b'{"resourceType":"Bundle","type":"transaction","entry":[]}\n',
+            **{f"batch-{n}.ndjson": bundles(f"b{n}", 20) for n in range(5)},
+        }
+    )
+    polls: int = 2
+    tasks: dict[str, dict[str, Any]] = field(default_factory=dict)
+    asked: dict[str, dict[str, Any]] = field(default_factory=dict)
+    polled: dict[str, int] = field(default_factory=dict)
+    override: Callable[[Seen], Reply | Raw | None] = lambda _: None
+    url: str = ""
+    seen: list[Seen] = field(default_factory=list)
+
+    def __call__(self, seen: Seen) -> Reply | Raw:
+        self.seen.append(seen)
+        special = self.override(seen)
+        if special is not None:
+            return special
+        path = seen.target.partition("?")[0]
+        if path.endswith("/$extract-data"):
+            return self._submit(seen.body)
+        if "/__status/" in path:
+            return self._status(path.rpartition("/")[2])
+        if "/fhir/Task" in path:
+            return self._task(seen, path.partition("/fhir/Task")[2].strip("/"))
+        if path.endswith("/$evaluate-cohort"):
+            entries = [{"item": {"reference": f"Patient/p{n}"}} for n in range(3)]
+            return _json({"resourceType": "List", "entry": entries})
+        if path.endswith("/metadata"):
+            return _json({"resourceType": "CapabilityStatement"})
+        content = self.files.get(path.rpartition("/")[2])
+        return Reply(404) if content is None else Reply(200, content, {"Content-Type": "application/fhir+ndjson"})
+
+    def _submit(self, body: bytes = b"") -> Reply:
+        job_id = str(uuid.uuid4())
+        self.asked[job_id] = _asked(body) if body else {}
+        self.tasks[job_id] = task(job_id)
+        return Reply(202, headers={"Content-Location": f"/fhir/__status/{job_id}"})
+
+    def _status(self, job_id: str) -> Reply:
+        if job_id not in self.tasks:
+            return Reply(404)
+        self.polled[job_id] = self.polled.get(job_id, 0) + 1
+        if self.polled[job_id] <= self.polls:
+            return Reply(202)
+        output = [{"type": "NDJSON Bundle", "url": f"/out/{job_id}/{name}"} for name in self.files]
+        extension = _extension(job_id, self.asked[job_id])
+        return _json({"requiresAccessToken": False, "output": output, "error": [], "extension": extension})
+
+    def _task(self, seen: Seen, rest: str) -> Reply:
+        if not rest:
+            return _json({"resourceType": "Bundle", "entry": [{"resource": task} for task in self.tasks.values()]})
+        job_id, _, operation = rest.partition("/")
+        found = self.tasks.get(job_id)
+        if found is None:
+            return _json({"resourceType": "OperationOutcome", "issue": [{"code": "not-found"}]}, 404)
+        if seen.method == "DELETE":
+            del self.tasks[job_id]
+            return Reply(204)
+        if seen.method == "PUT":
+            found["priority"] = json.loads(seen.body)["priority"]
+        if operation:
+            code = {"$pause": "PAUSED", "$resume": "RUNNING_PROCESS_BATCH", "$cancel": "CANCELLED"}[operation]
+            found["businessStatus"]["coding"][0]["code"] = code
+        return _json(found)
+
+    def count(self, method: str, part: str) -> int:
+        """How many requests had this method and this in their path."""
+        return sum(seen.method == method and part in seen.target for seen in self.seen)
+
+
+def _asked(body: bytes) -> dict[str, Any]:
+    """What a submission asks, as the manifest's job extension tells it."""
+    parameters = json.loads(body)["parameter"]
+    crtdl = next(one["valueBase64Binary"] for one in parameters if one["name"] == "crtdl")
+    patients = [one["valueString"] for one in parameters if one["name"] == "patient"]
+    return {"crtdl": json.loads(base64.b64decode(crtdl)), "patient": patients}
+
+
+def _json(document: object, status: int = 200) -> Reply:
+    return Reply(status, json.dumps(document).encode(), JSON)
+
+
+@contextmanager
+def extraction_server(server: ExtractionServer) -> Iterator[ExtractionServer]:
+    with loopback(server) as listening:
+        server.url = listening.url
+        yield server
+
+
+def project(directory: Path, url: str, steps: str = "[extractor]", extra: str = "") -> None:
+    """A configuration and a CRTDL in a directory."""
+    (directory / "query.json").write_text(json.dumps(crtdl()))
+    (directory / "config.yaml").write_text(
+        f"""
+services:
+  extractor: {{base_url: "{url}", polling_interval: 1s, max_polling_interval: 1s, file_ready_interval: 50ms}}
+{extra}
+pipeline: {{enabled_steps: {steps}}}
+retry: {{max_attempts: 2, initial_backoff_ms: 10, max_backoff_ms: 20}}
+jobs_dir: jobs
+"""
+    )

@@ -1,0 +1,145 @@
+"""What a FHIR server answers to transactions, and a job whose data it gets."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+
+from tasks.send.direct import Bounds, run
+from tasks.shared.report import StepReport
+from tests.peers import job, server
+from tests.peers.job import resource
+from tests.peers.server import Seen, Service
+
+
+@dataclass(frozen=True)
+class Reply(server.Reply):
+    """``apply``: store the entries first."""
+
+    apply: bool = True
+
+
+Script = Callable[[int, dict[str, Any]], Reply | None]
+
+
+def outcome(code: str, diagnostics: str = "", text: str | None = None) -> bytes:
+    issue: dict[str, Any] = {"severity": "error", "code": code, "diagnostics": diagnostics}
+    if text is not None:
+        issue["details"] = {"text": text}
+    return json.dumps({"resourceType": "OperationOutcome", "issue": [issue]}).encode()
+
+
+def hapi_missing(target: str = "Patient/x") -> Reply:
+    text = f"HAPI-1094: Resource {target} not found, specified in path: Observation.subject"
+    return Reply(400, outcome("processing", text), apply=False)
+
+
+def blaze_missing(target: str = "Patient/x") -> Reply:
+    text = f"Referential integrity violated. Resource `{target}` doesn't exist."
+    return Reply(409, outcome("conflict", text), apply=False)
+
+
+class FakeFhir(Service[dict[str, Any]]):
+    """Stores what is PUT in transactions."""
+
+    def __init__(self, script: Script | None = None) -> None:
+        self.spans: list[tuple[float, float]] = []
+        """When each request began and ended, in the order of ``bundles``; ends in infinity while under way."""
+        self.stored: dict[str, bytes] = {}
+        self.history: list[str] = []
+        super().__init__(script)
+
+    @property
+    def bundles(self) -> list[dict[str, Any]]:
+        return self.requests
+
+    @property
+    def sizes(self) -> list[int]:
+        return [len(seen.body) for seen in self.seen]
+
+    def entries(self, number: int) -> list[str]:
+        """``Type/id`` of the entries of a request, in order."""
+        return [entry["request"]["url"] for entry in self.bundles[number].get("entry", [])]
+
+    @property
+    def sent(self) -> list[list[str]]:
+        return [self.entries(number) for number in range(len(self.bundles))]
+
+    def read(self, seen: Seen) -> dict[str, Any]:
+        # Numbers as text: their spelling is what the tests look at.
+        bundle: dict[str, Any] = json.loads(seen.body, parse_float=str, parse_int=str)
+        return bundle
+
+    def note(self, request: dict[str, Any]) -> int:
+        self.spans.append((time.monotonic(), math.inf))
+        return super().note(request)
+
+    def answer(self, number: int, request: dict[str, Any], said: server.Reply | None) -> server.Reply:
+        reply = said or Reply()
+        body = self.apply(self.seen[number].body) if getattr(reply, "apply", reply.status == 200) else b""
+        with self.lock:
+            self.spans[number] = (self.spans[number][0], time.monotonic())
+        return replace(reply, body=body if reply.body is None else reply.body)
+
+    def apply(self, body: bytes) -> bytes:
+        raw = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+        entries = msgspec.json.decode(raw["entry"], type=list[dict[str, msgspec.Raw]])
+        results = []
+        with self.lock:
+            for entry in entries:
+                key = json.loads(bytes(entry["request"]))["url"]
+                status = "200 OK" if key in self.stored else "201 Created"
+                self.stored[key] = bytes(entry["resource"])
+                self.history.append(key)
+                results.append({"response": {"status": status, "etag": 'W/"1"'}})
+        return response(results)
+
+
+def response(results: Sequence[dict[str, Any]]) -> bytes:
+    return json.dumps({"resourceType": "Bundle", "type": "transaction-response", "entry": list(results)}).encode()
+
+
+serving = FakeFhir
+"""``with serving(…) as server``"""
+
+
+class Job(job.Job):
+    """A job whose data is sent."""
+
+    step = "send"
+
+    def send(self, url: str, *, bounds: Bounds | None = None, attempts: int = 3, **send: Any) -> StepReport:
+        services = {"send": {"send_as": "direct_resource_load", "url": url, **send}}
+        context = self.prepare(job.configuration(services, attempts=attempts))
+        return run(context, bounds=bounds, sleep=self.slept.append)
+
+    def failed(self) -> list[dict[str, Any]]:
+        """What lies in ``send/failed``, in order."""
+        return [json.loads(path.read_bytes()) for path in super().failed() if path.suffix == ".json"]
+
+
+def observation(identifier: str, **more: Any) -> dict[str, Any]:
+    return resource("Observation", identifier, **more)
+
+
+def bundle(*resources: dict[str, Any], kind: str = "transaction", **more: Any) -> dict[str, Any]:
+    entries = [
+        {"fullUrl": f"http://old.example/fhir/x{number}", "resource": one, "request": {"method": "POST", "url": "Old"}}
+        for number, one in enumerate(resources)
+    ]
+    return {"resourceType": "Bundle", "type": kind, **more, "entry": entries}
+
+
+def patient_line(number: int, count: int) -> dict[str, Any]:
+    """A patient's Bundle with ``count`` resources, the Patient first."""
+    patient = resource("Patient", f"p{number}")
+    rest = [
+        observation(f"p{number}-o{index}", subject={"reference": f"Patient/p{number}"}) for index in range(1, count)
+    ]
+    return bundle(patient, *rest)

@@ -1,0 +1,237 @@
+"""What a flattening service answers, and a job whose data it gets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tasks.flattening.flattening import Bounds, flatten
+from tasks.flattening.views import RESOURCE_TYPE, Column, View
+from tasks.shared.fhir.crtdl import Attribute, AttributeGroup, Crtdl
+from tasks.shared.report import StepReport
+from tests.peers import job
+from tests.peers.job import resource
+from tests.peers.server import Reply, Seen, Service
+
+SYSTEM = "https://www.medizininformatik-initiative.de/fhir/fdpg/NamingSystem/attribute_group"
+PROFILE = "https://example.org/StructureDefinition/"
+
+
+@dataclass(frozen=True)
+class Request(Seen):
+    """A ``$run`` as it arrived."""
+
+    view: dict[str, Any] = field(default_factory=dict, repr=False)
+    resources: list[bytes] = field(default_factory=list, repr=False)
+
+    @property
+    def type(self) -> str:
+        return str(self.view["resource"])
+
+    @property
+    def ids(self) -> list[str]:
+        return [json.loads(resource)["id"] for resource in self.resources]
+
+
+Script = Callable[[int, Request], "Reply | None"]
+
+
+class _Parameter(msgspec.Struct):
+    name: str
+    resource: msgspec.Raw
+
+
+class _Parameters(msgspec.Struct):
+    resourceType: str  # noqa: N815
+    parameter: list[_Parameter]
+
+
+def _at(raw: bytes, path: str) -> bytes | None:
+    for key in path.split("."):
+        found = msgspec.json.decode(raw, type=dict[str, msgspec.Raw]).get(key)
+        if found is None:
+            return None
+        raw = bytes(found)
+    return raw
+
+
+def rows_of(view: dict[str, Any], resource: bytes) -> list[bytes]:
+    """Rows by simple paths: columns of the first select, once for every element of the ``forEach`` of the second."""
+    plain, *nested = view["select"]
+    cells = {column["name"]: _at(resource, column["path"]) for column in plain["column"]}
+    rows = [cells]
+    if nested:
+        elements = msgspec.json.decode(_at(resource, nested[0]["forEach"]) or b"[]", type=list[msgspec.Raw])
+        rows = [
+            cells | {column["name"]: _at(bytes(element), column["path"]) for column in nested[0]["column"]}
+            for element in elements
+        ]
+    return [
+        b"{" + b",".join(b"%b:%b" % (json.dumps(k).encode(), v) for k, v in row.items() if v is not None) + b"}"
+        for row in rows
+    ]
+
+
+class FakeService(Service[Request]):
+    """Answers rows."""
+
+    content_type = "application/x-ndjson"
+
+    def __init__(self, script: Script | None = None) -> None:
+        self.metadata: Callable[[], Reply] = lambda: Reply(body=b'{"resourceType":"CapabilityStatement"}')
+        self.rows: Callable[[dict[str, Any], bytes], list[bytes]] = rows_of
+        self.looks = 0
+        self.overlaps = 0
+        super().__init__(script)
+
+    def read(self, seen: Seen) -> Request:
+        """Checks the shape that document 3 §5 asks for."""
+        parameters = msgspec.json.decode(seen.body, type=_Parameters)
+        first, *rest = parameters.parameter
+        assert (parameters.resourceType, first.name) == ("Parameters", "viewDefinition")
+        assert {one.name for one in rest} == {"resources"}
+        view = json.loads(bytes(first.resource))
+        assert set(view) <= {"resourceType", "name", "status", "resource", "constant", "select", "where"}
+        resources = [bytes(one.resource) for one in rest]
+        assert {json.loads(resource)["resourceType"] for resource in resources} == {view["resource"]}
+        return Request(**vars(seen), view=view, resources=resources)
+
+    def note(self, request: Request) -> int:
+        self.overlaps += request.view["name"] in [one.view["name"] for one in self.under_way]
+        return super().note(request)
+
+    def answer(self, number: int, request: Request, said: Reply | None) -> Reply:
+        rows = (row for resource in request.resources for row in self.rows(request.view, resource))
+        return said or Reply(body=b"".join(row + b"\n" for row in rows))
+
+    def handle(self, seen: Seen) -> Reply:
+        if seen.method != "GET":
+            return super().handle(seen)
+        assert seen.target == "/fhir/metadata"
+        self.looks += 1
+        return self.metadata()
+
+
+serving = FakeService
+"""``with serving(…) as service``"""
+
+
+def view(
+    group: str, kind: str, columns: dict[str, str], *, name: str | None = None, each: str = "",
+    below: dict[str, str] | None = None, profile: str | None = None,
+) -> View:  # fmt: skip
+    """A view with columns (name → simple path), and more of them for every element of ``each``."""
+    select: list[dict[str, Any]] = [{"column": [{"name": key, "path": path} for key, path in columns.items()]}]
+    if below:
+        select.append({"forEach": each, "column": [{"name": key, "path": path} for key, path in below.items()]})
+    names = [*columns, *(below or {})]
+    definition = {
+        "resourceType": RESOURCE_TYPE,
+        "name": "".join(char for char in group if char.isalnum()),
+        "status": "active",
+        "resource": kind,
+        "select": select,
+    }
+    return View(
+        group, name or group, profile or PROFILE + group, kind, definition,
+        tuple(Column(key, None, collection=False) for key in names),
+    )  # fmt: skip
+
+
+def crtdl(views: Sequence[View], *others: tuple[str, str]) -> Crtdl:
+    """A CRTDL with the groups of these views, and groups (id, type) that have none."""
+    made = [AttributeGroup(v.group_id, v.group_name, v.reference, (_ref(v.resource_type),)) for v in views]
+    made += [AttributeGroup(group, None, PROFILE + group, (_ref(kind),)) for group, kind in others]
+    return Crtdl(tuple(made))
+
+
+def _ref(kind: str) -> Attribute:
+    return Attribute(f"{kind}.id", must_have=False)
+
+
+PATIENTS = view("g-pat", "Patient", {"id": "id", "gender": "gender"}, name="Patient")
+CONDITIONS = view(
+    "g-cond", "Condition", {"id": "id", "patient": "subject.reference", "note": "note"}, name="Diagnosen",
+    each="code.coding", below={"system": "system", "code": "code", "display": "display"},
+)  # fmt: skip
+OBSERVATIONS = view(
+    "g-obs", "Observation", {"id": "id", "patient": "subject.reference", "value": "valueQuantity.value"}, name="Labor"
+)
+VIEWS = (PATIENTS, CONDITIONS, OBSERVATIONS)
+
+
+class Job(job.Job):
+    """A job whose data is flattened."""
+
+    step = "flattening"
+    position = 2
+
+    def __init__(self, directory: Path, views: Sequence[View] = VIEWS, others: Sequence[tuple[str, str]] = ()) -> None:
+        super().__init__(directory)
+        self.views = views
+        self.crtdl = crtdl(views, *others)
+        self.output = directory / "csv"
+
+    def run(
+        self, url: str, *, bounds: Bounds | None = None, attempts: int = 3, real_sleep: bool = False, **settings: Any
+    ) -> StepReport:
+        services = {"flattening": {"service_url": url, **settings}}
+        context = self.prepare(job.configuration(services, attempts=attempts))
+        sleep = None if real_sleep else self.slept.append
+        return flatten(context, self.crtdl, self.views, bounds=bounds, sleep=sleep)
+
+    def tables(self) -> dict[str, bytes]:
+        """Everything in ``csv/``."""
+        return {path.name: path.read_bytes() for path in sorted(self.output.iterdir())}
+
+
+def of_patient(kind: str, identifier: str, patient: str, **more: Any) -> dict[str, Any]:
+    return resource(kind, identifier, subject={"reference": f"Patient/{patient}"}, **more)
+
+
+def provenance(group: str, *resources: dict[str, Any] | str, system: str = SYSTEM) -> dict[str, Any]:
+    targets = [one if isinstance(one, str) else f"{one['resourceType']}/{one['id']}" for one in resources]
+    return {
+        "resourceType": "Provenance",
+        "id": f"prov-{group}",
+        "target": [{"reference": target} for target in targets],
+        "recorded": "2026-03-02T09:15:40Z",
+        "agent": [{"who": {"identifier": {"system": SYSTEM.replace("attribute_group", "program"), "value": "x"}}}],
+        "entity": [
+            {"role": "source", "what": {"identifier": {"system": system, "value": group}}},
+            {
+                "role": "source",
+                "what": {"identifier": {"system": SYSTEM.replace("attribute_group", "e"), "value": "1"}},
+            },
+        ],
+    }
+
+
+def bundle(identifier: str, *resources: dict[str, Any], kind: str = "transaction") -> dict[str, Any]:
+    entries = [
+        {"resource": one, "request": {"method": "PUT", "url": f"{one['resourceType']}/{one['id']}"}}
+        for one in resources
+    ]
+    return {"resourceType": "Bundle", "id": identifier, "type": kind, "entry": entries}
+
+
+def patient_line(number: int, observations: int = 3, size: int = 0, conditions: int = 1) -> dict[str, Any]:
+    """A patient's Bundle with its Provenances, as the extraction server writes it."""
+    name = f"p{number}"
+    patient = resource("Patient", name, gender="female" if number % 2 else "male")
+    diagnoses = [
+        of_patient("Condition", f"{name}-c{n}", name, code={"coding": [{"system": "icd", "code": f"I{n}.{number}"}]})
+        for n in range(conditions)
+    ]
+    values = [
+        of_patient("Observation", f"{name}-o{n}", name, valueQuantity={"value": n + number / 8}, note="x" * size)
+        for n in range(observations)
+    ]
+    groups = [("g-pat", [patient]), ("g-cond", diagnoses), ("g-obs", values)]
+    named = [provenance(group, *members) for group, members in groups if members]
+    return bundle(f"b{number}", patient, *diagnoses, *values, *named)

@@ -1,0 +1,96 @@
+"""A job directory with input, and the context of a step in it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from config import PipelineConfig
+from tasks.shared.step import StepContext
+
+ROOT = Path(__file__).parents[2]
+
+
+def configuration(services: dict[str, Any], *, attempts: int = 3, **top: Any) -> PipelineConfig:
+    """A configuration with waits between attempts that a test can tell apart: 0.1, 0.2 and 0.25 s."""
+    retry = {"max_attempts": attempts, "initial_backoff_ms": 100, "max_backoff_ms": 250}
+    return PipelineConfig.model_validate({"services": services, "retry": retry} | top)
+
+
+def context(
+    directory: Path, name: str, config: PipelineConfig | dict[str, Any] | None = None, **more: Any
+) -> StepContext:
+    """The context of step ``name`` in a job directory: the one place in the tests that makes one.
+
+    ``config`` as it is loaded or as it is written; ``more`` as the fields are called.
+    """
+    if not isinstance(config, PipelineConfig):
+        config = PipelineConfig.model_validate(config or {})
+    fields: dict[str, Any] = {"job_id": "j", "position": 1} | more
+    return StepContext(config=config, job_dir=directory, name=name, **fields)
+
+
+class Job:
+    """A job directory with input, for a step that is run in it once or several times."""
+
+    step = ""
+    position = 1
+
+    def __init__(self, directory: Path, source: str = "import") -> None:
+        self.directory = directory
+        self.input = directory / source
+        self.input.mkdir(parents=True, exist_ok=True)
+        self.slept: list[float] = []
+        self.context: Any = None
+        """That of the last run."""
+
+    def put(self, name: str, content: bytes) -> Path:
+        """A file of the input."""
+        path = self.input / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+        return path
+
+    def write(self, name: str, *lines: bytes | dict[str, Any]) -> Path:
+        """A file of the input, a line each."""
+        return self.put(name, b"".join(as_line(line) + b"\n" for line in lines))
+
+    def prepare(self, config: PipelineConfig, **more: Any) -> StepContext:
+        given: StepContext = context(
+            self.directory, self.step, config, **{"position": self.position, "source": self.input} | more
+        )
+        self.context = given
+        return given
+
+    @property
+    def ledger(self) -> Path:
+        return self.directory / self.step / "ledger.ndjson"
+
+    def failed(self) -> list[Any]:
+        """The answers that were kept because they made the step fail."""
+        return sorted((self.directory / self.step / "failed").glob("*"))
+
+
+def as_line(line: bytes | dict[str, Any]) -> bytes:
+    return line if isinstance(line, bytes) else json.dumps(line, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def resource(kind: str, identifier: str, **more: Any) -> dict[str, Any]:
+    return {"resourceType": kind, "id": identifier, **more}
+
+
+def in_process(code: str, *arguments: object, **options: Any) -> subprocess.Popen[str]:
+    """Python code in a process of its own, so that it can be killed or its memory measured."""
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, **options)
+
+
+def printed(code: str, *arguments: object) -> str:
+    """What such a process prints, which must end well."""
+    process = in_process(code, *arguments)
+    out, _ = process.communicate()
+    assert process.returncode == 0
+    return out

@@ -1,0 +1,162 @@
+"""What a pseudonymization service answers, and a job whose data it gets."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+from tasks.pseudonymizer.pseudonymization import Bounds, run
+from tasks.shared.files.lines import read_lines
+from tasks.shared.report import StepReport
+from tests.peers import job
+from tests.peers.job import resource
+from tests.peers.server import Reply, Seen, Service
+
+RULES = b"fhirPathRules:\n  - {path: Patient.id, method: cryptoHash}\nparameters: {cryptoHashKey: k}\n"
+REMOVING = b"fhirPathRules:\n  - {path: Observation, method: remove}\n"
+
+
+@dataclass(frozen=True)
+class Request(Seen):
+    """``config`` is the anonymization file in it."""
+
+    resource: bytes = field(default=b"", repr=False)
+    config: bytes | None = None
+
+    @cached_property
+    def is_probe(self) -> bool:
+        try:
+            yaml.safe_load(self.config or b"")
+        except yaml.YAMLError:
+            return True
+        return False
+
+
+Script = Callable[[int, Request], "Reply | None"]
+
+
+def identity(resource: bytes) -> bytes:
+    return resource
+
+
+def pseudonyms(resource: bytes) -> bytes:
+    """Every id and every reference by a keyed hash: deterministic, and consistent over requests."""
+
+    def hashed(match: re.Match[bytes]) -> bytes:
+        return match[1] + hashlib.sha256(b"key" + match[2]).hexdigest()[:20].encode() + b'"'
+
+    resource = re.sub(rb'("id":\s*")([^"]+)"', hashed, resource)
+    return re.sub(rb'("reference":\s*"[A-Za-z]+/)([^"]+)"', hashed, resource)
+
+
+class FakeService(Service[Request]):
+    """Gives back ``transform(resource)``. ``reads_config`` False is a server before 2.34.0. A probe's number is -1."""
+
+    def __init__(self, transform: Callable[[bytes], bytes] = identity, script: Script | None = None) -> None:
+        self.transform = transform
+        self.reads_config = True
+        self.probes: list[Request] = []
+        super().__init__(script)
+
+    def read(self, seen: Seen) -> Request:
+        if b'"Parameters"' not in seen.body[:60]:
+            return Request(**vars(seen), resource=seen.body)
+        config, resource = msgspec.json.decode(seen.body, type=_Parameters).parameter
+        assert (config.name, resource.name) == ("config", "resource")
+        assert config.valueAttachment["contentType"] == "application/yaml"
+        data = base64.b64decode(config.valueAttachment["data"], validate=True)
+        return Request(**vars(seen), resource=bytes(resource.resource), config=data)
+
+    def note(self, request: Request) -> int:
+        if request.is_probe:
+            self.probes.append(request)
+            return -1
+        return super().note(request)
+
+    def answer(self, number: int, request: Request, said: Reply | None) -> Reply:
+        if request.is_probe and self.reads_config:
+            return said or Reply(400, b"{}")
+        return said or Reply(body=request.resource if request.is_probe else self.transform(request.resource))
+
+
+class _Parameter(msgspec.Struct):
+    name: str
+    valueAttachment: dict[str, str] = {}  # noqa: N815
+    resource: msgspec.Raw = msgspec.Raw()
+
+
+class _Parameters(msgspec.Struct):
+    resourceType: str  # noqa: N815
+    parameter: list[_Parameter] = []
+
+
+serving = FakeService
+"""``with serving(…) as service``"""
+
+
+class Job(job.Job):
+    """A job whose data is pseudonymized."""
+
+    step = "pseudonymizer"
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.output = directory / "pseudonymized"
+
+    def run(
+        self,
+        url: str,
+        *,
+        bounds: Bounds | None = None,
+        attempts: int = 3,
+        rules: bytes | None = None,
+        compression: bool = False,
+        real_sleep: bool = False,
+        **settings: Any,
+    ) -> StepReport:
+        if rules is not None:
+            settings["anonymization_config"] = str(self.directory / "rules.yaml")
+            (self.directory / "rules.yaml").write_bytes(rules)
+        services = {"pseudonymizer": {"url": url, **settings}}
+        config = job.configuration(services, attempts=attempts, compression={"enabled": compression})
+        return run(self.prepare(config), bounds=bounds, sleep=None if real_sleep else self.slept.append)
+
+    def lines(self, name: str) -> list[bytes]:
+        """The lines of an output file."""
+        return list(read_lines(self.output / name))
+
+
+def patient(identifier: str, **more: Any) -> dict[str, Any]:
+    return resource("Patient", identifier, **more)
+
+
+def observation(identifier: str, of: str = "p", **more: Any) -> dict[str, Any]:
+    return resource("Observation", identifier, subject={"reference": f"Patient/{of}"}, **more)
+
+
+def bundle(identifier: str, *resources: dict[str, Any], kind: str = "transaction", **more: Any) -> dict[str, Any]:
+    entries = [
+        {
+            "fullUrl": f"http://old.example/fhir/{one['resourceType']}/{one['id']}",
+            "resource": one,
+            "request": {"method": "PUT", "url": f"{one['resourceType']}/{one['id']}"},
+        }
+        for one in resources
+    ]
+    return resource("Bundle", identifier, type=kind, **more, entry=entries)
+
+
+def patient_bundle(number: int, count: int, size: int = 0) -> dict[str, Any]:
+    """A patient's Bundle of ``count`` entries, each with a text of ``size`` characters."""
+    of = f"p{number}"
+    rest = [observation(f"{of}-o{index}", of, text="x" * size) for index in range(1, count)]
+    return bundle(f"b{number}", patient(of), *rest)

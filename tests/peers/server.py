@@ -1,0 +1,264 @@
+"""The one scripted HTTP server of the tests, on a real loopback socket: what it is told to answer, what it was asked.
+
+``loopback`` answers what a function or a list says. A ``Service`` answers as its kind does (the modules beside this one
+say what), and a script may say something else.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import socket
+import ssl
+import struct
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, Self, TypeVar
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One request as it arrived; names of headers in lower case."""
+
+    method: str
+    target: str
+    headers: dict[str, str]
+    body: bytes = field(repr=False)
+
+    @property
+    def authorization(self) -> str | None:
+        return self.headers.get("authorization")
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An answer, well-formed and whole unless told otherwise."""
+
+    status: int = 200
+    body: bytes | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    length: int | None = None
+    """``Content-Length`` to claim; the real one by default."""
+    cut: int | None = None
+    """Send only so many bytes of the body, under the Content-Length of all of it."""
+    reset: bool = False
+    """No answer at all: the connection is reset."""
+    stall: bool = False
+    """No answer while the server lives, after ``chunks`` of one: a twentieth of a second apart."""
+    chunks: Sequence[bytes] = ()
+    seconds: float = 0.0
+    """How long a service takes for it."""
+
+    def render(self, method: str) -> bytes:
+        body = self.body or b""
+        head = [f"HTTP/1.1 {self.status} Whatever"]
+        head += [f"{name}: {value}" for name, value in self.headers.items()]
+        head.append(f"Content-Length: {len(body) if self.length is None else self.length}")
+        return "\r\n".join(head).encode("latin-1") + b"\r\n\r\n" + (b"" if method == "HEAD" else body[: self.cut])
+
+
+@dataclass(frozen=True)
+class Raw:
+    """Bytes as they are, and then: ``close``, ``reset`` or ``stall``."""
+
+    data: bytes = b""
+    then: str = "close"
+
+
+Answerer = Callable[[Seen], "Reply | Raw"]
+
+
+class Loopback:
+    """The server; ``answer`` is a function, asked one request at a time, or answers of which the last one repeats."""
+
+    def __init__(
+        self, answer: Answerer | Sequence[Reply | Raw], *, tls: ssl.SSLContext | None = None, port: int = 0
+    ) -> None:
+        self._answers = answer
+        self._tls = tls
+        self._given = 0
+        self.lock = threading.Lock()
+        self.closing = threading.Event()
+        self.seen: list[Seen] = []
+        self.connections = 0
+        self.refuses: Callable[[Seen], bool] = lambda _: False
+        """Asked between the head of a request and its body: whether to reset the connection there."""
+        self._listener = socket.create_server(("127.0.0.1", port), backlog=64)
+        self.port: int = self._listener.getsockname()[1]
+        self.url = f"{'https' if tls else 'http'}://127.0.0.1:{self.port}"
+        self._threads: list[threading.Thread] = []
+        self._sockets: list[socket.socket] = []
+        self._acceptor = threading.Thread(target=self._accept, daemon=True)
+        self._acceptor.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def connected(self) -> int:
+        """Connections of which something could still be read."""
+        return sum(thread.is_alive() for thread in self._threads)
+
+    def handle(self, seen: Seen) -> Reply | Raw:
+        with self.lock:
+            self.seen.append(seen)
+            if callable(self._answers):
+                return self._answers(seen)
+            self._given += 1
+            return self._answers[min(self._given, len(self._answers)) - 1]
+
+    def close(self) -> None:
+        self.closing.set()
+        # shutdown, not close alone, wakes the thread in accept()
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._acceptor.join()
+        for sock in self._sockets:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                sock, _ = self._listener.accept()
+            except OSError:
+                return
+            self.connections += 1
+            self._sockets.append(sock)
+            thread = threading.Thread(target=self._serve, args=(sock,), daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def _serve(self, sock: socket.socket) -> None:
+        try:
+            if self._tls is not None:
+                sock = self._tls.wrap_socket(sock, server_side=True)
+            with sock.makefile("rb") as reader:
+                while (head := _head(reader)) is not None:
+                    if self.refuses(head):
+                        _reset(sock)
+                        return
+                    length = int(head.headers.get("content-length", "0"))
+                    seen = replace(head, body=reader.read(length))
+                    if len(seen.body) < length or not self._give(sock, seen, self.handle(seen)):
+                        return
+        except (OSError, ValueError):  # the client went away, or we reset the connection
+            return
+        finally:
+            sock.close()
+
+    def _give(self, sock: socket.socket, seen: Seen, answer: Reply | Raw) -> bool:
+        """Send it; whether the connection can be used again."""
+        if isinstance(answer, Raw):
+            sock.sendall(answer.data)
+            if answer.then == "stall":
+                self.closing.wait(30)
+            elif answer.then == "reset":
+                time.sleep(0.01)
+                _reset(sock)
+            return False
+        if answer.reset:
+            _reset(sock)
+            return False
+        if answer.stall:
+            if answer.chunks:
+                sock.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+            for chunk in answer.chunks:
+                sock.sendall(b"%x\r\n%b\r\n" % (len(chunk), chunk))
+                self.closing.wait(0.05)
+            self.closing.wait(30)
+            return False
+        sock.sendall(answer.render(seen.method))
+        return answer.cut is None
+
+
+def _reset(sock: socket.socket) -> None:
+    """Let the close that follows tell the client nothing but that it is over."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+def _head(reader: Any) -> Seen | None:
+    line = reader.readline()
+    if not line:
+        return None
+    method, target, _ = line.decode("latin-1").split(" ", 2)
+    headers: dict[str, str] = {}
+    while (line := reader.readline().rstrip(b"\r\n")) != b"":
+        name, _, value = line.decode("latin-1").partition(":")
+        headers[name.lower()] = value.strip()
+    return Seen(method, target, headers, b"")
+
+
+loopback = Loopback
+"""``with loopback(…) as server``"""
+
+R = TypeVar("R")
+
+
+class Service(Loopback, Generic[R]):
+    """A service as its kind is; ``script(number, request)`` may say something else, requests from 0.
+
+    Requests are taken up at once, as a service does. A body above ``limit`` bytes gets a 413.
+    """
+
+    content_type = "application/fhir+json"
+
+    def __init__(self, script: Callable[[int, R], Reply | None] | None = None, *, limit: int | None = None) -> None:
+        self.script = script
+        self.limit = limit
+        self.seconds = 0.0
+        """How long it takes for any answer."""
+        self.requests: list[R] = []
+        self.under_way: list[R] = []
+        self.busiest = 0
+        """How many were under way at most."""
+        super().__init__([])
+
+    def read(self, seen: Seen) -> R:
+        """What a script gets to see; an assertion here is one about the request."""
+        raise NotImplementedError
+
+    def note(self, request: R) -> int:
+        """Keep a request, under the lock; its number."""
+        self.requests.append(request)
+        return len(self.requests) - 1
+
+    def answer(self, number: int, request: R, said: Reply | None) -> Reply:
+        """What it answers, ``said`` by the script or of its own."""
+        raise NotImplementedError
+
+    def handle(self, seen: Seen) -> Reply:
+        request = self.read(seen)
+        with self.lock:
+            self.seen.append(seen)
+            number = self.note(request)
+            self.under_way.append(request)
+            self.busiest = max(self.busiest, len(self.under_way))
+        try:
+            said = self.script(number, request) if self.script is not None else None
+            if said is None and self.limit is not None and len(seen.body) > self.limit:
+                said = Reply(413, b"too large")
+            reply = self.answer(number, request, said)
+            self.closing.wait(self.seconds + reply.seconds)
+        finally:
+            with self.lock:
+                self.under_way.remove(request)
+        return replace(reply, headers={"Content-Type": self.content_type, **reply.headers})
+
+
+_NOBODY = socket.socket()
+_NOBODY.bind(("127.0.0.1", 0))
+atexit.register(_NOBODY.close)
+
+
+def closed_port() -> int:
+    """A port of loopback where nobody listens: it is taken, so that no other process can begin to."""
+    port: int = _NOBODY.getsockname()[1]
+    return port
