@@ -7,7 +7,6 @@ fewer only when the anonymization file has a ``remove`` rule (document 3 §4). E
 from __future__ import annotations
 
 import codecs
-import json
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from tasks.pseudonymizer.splitting import Chunk, halves
 from tasks.pseudonymizer.survivors import survivors
 from tasks.shared.errors import DataError, ReconciliationError, ServiceError, SluiceError
 from tasks.shared.fhir.envelope import open_bundle
+from tasks.shared.fhir.reading import repeats
 from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.http.answer import Answer, answer_of
 
@@ -204,26 +204,13 @@ def _refuse_hidden(text: bytes, outline: Outline, place: str) -> None:
         return
     _, pieces = open_bundle(text, where=place)
     for index, piece in enumerate(pieces if suspicious else ()):
-        if piece.count(_RESOURCE_TYPE) > 1 and _repeats_resource(piece):
+        if piece.count(_RESOURCE_TYPE) > 1 and repeats(piece, ("resource",)):
             raise DataError(
                 "repeated-key",
                 "an entry of the Bundle has its resource twice, so what it holds is ambiguous",
                 context=f"{place} entry {index}",
                 hint="mend it at the source: one of them would be lost",
             )
-
-
-def _repeats_resource(entry: bytes) -> bool:
-    names: list[str] = []
-
-    def keep(pairs: list[tuple[str, object]]) -> None:
-        names[:] = [name for name, _ in pairs]  # objects end inside out: the last one is the entry
-
-    try:
-        json.loads(entry, object_pairs_hook=keep, parse_int=str, parse_float=str)
-    except (ValueError, RecursionError):
-        return True  # readable for one parser and not for another: as ambiguous as it gets
-    return names.count("resource") > 1
 
 
 def _place(chunk: Chunk, given: Outline, first: int) -> str:

@@ -11,6 +11,8 @@ from typing import Final
 
 import msgspec
 
+from tasks.shared.fhir.reading import UNREADABLE, check_utf8
+
 
 class OutlineError(Exception):
     """The text is no JSON, or no FHIR resource. The message quotes nothing of it."""
@@ -44,7 +46,6 @@ class _Head(msgspec.Struct, rename="camel"):
 
 _text: Final = msgspec.json.Decoder(_Text)
 _head: Final = msgspec.json.Decoder(_Head)
-_SLICE: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -74,7 +75,10 @@ def outline_of(text: bytes, *, urls: bool = True) -> Outline:
 
     Raises ``OutlineError``.
     """
-    _check_utf8(text)
+    try:
+        check_utf8(text)
+    except UnicodeDecodeError:
+        raise OutlineError("is not UTF-8") from None
     read = _read(text)
     if read.resource_type != "Bundle":
         return Outline(read.resource_type, read.id)
@@ -102,24 +106,8 @@ def _read(text: bytes) -> _Text:
         raise OutlineError("is not JSON") from None
     try:
         head = _head.decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         raise OutlineError("is no FHIR resource") from None
     if head.resource_type == "Bundle":
         raise OutlineError("is no FHIR Bundle: its entries do not have the shape they must have")
     return _Text(head.resource_type, head.id)
-
-
-def _check_utf8(text: bytes) -> None:
-    """msgspec does not look into strings that it only passes over."""
-    if text.isascii():
-        return
-    start = 0
-    try:
-        while start < len(text):  # in slices: the text of a large one would be there twice, and wider
-            end = min(start + _SLICE, len(text))
-            while end < len(text) and text[end] & 0xC0 == 0x80:
-                end += 1
-            text[start:end].decode()
-            start = end
-    except UnicodeDecodeError:
-        raise OutlineError("is not UTF-8") from None

@@ -11,8 +11,6 @@ ours, as a person expects of a validation, and no reason to leave the other reso
 
 from __future__ import annotations
 
-import json
-import re
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -24,28 +22,19 @@ from tasks.shared.errors import DataError
 from tasks.shared.fhir.bundle import UNWRAPPED
 from tasks.shared.fhir.envelope import open_bundle
 from tasks.shared.fhir.long_line import LongLine
+from tasks.shared.fhir.reading import ID, REASONS, TYPE, UNREADABLE, USUAL, ambiguous, head, repeats, why
 from tasks.shared.files.names import base_name
 
 BASE: Final = "https://sluice.invalid/fhir"
 """Where a resource without a ``fullUrl`` of its own seems to be. Nothing is there, nor ever will be (RFC 2606)."""
 
 _NAMESPACE: Final = uuid.uuid5(uuid.NAMESPACE_URL, "urn:sluice:validated-resource-without-id")
-_TYPE: Final = re.compile(r"[A-Z][A-Za-z]{1,63}")
-_ID: Final = re.compile(r"[A-Za-z0-9\-.]{1,64}")
-# How nearly every resource begins. Where it does, nothing more of it needs to be read.
-_USUAL: Final = re.compile(
-    rb'\s*\{\s*"resourceType"\s*:\s*"([A-Z][A-Za-z]{1,63})"\s*,\s*"id"\s*:\s*"([A-Za-z0-9\-.]{1,64})"'
-)
 _RESOURCE_TYPE: Final = b'"resourceType"'
 _AROUND_URL: Final = len(b'{"fullUrl":') + len(b',"resource":')
 _NO_URL: Final = frozenset({b"", b'""', b"null"})
 
-_REASONS: Final = {
-    "not-json": "the text is not valid JSON",
-    "not-utf8": "the text is not valid UTF-8",
-    "json-too-deep": "the JSON is nested too deeply to be read",
-    "not-a-resource": "this is no FHIR resource: no object with a resourceType",
-    "invalid-resource-type": "resourceType is not the name of a FHIR type",
+_MESSAGES: Final = {
+    **REASONS,
     "repeated-key": "a key stands twice, so what this holds is ambiguous",
     "not-an-entry": "the entry of the Bundle is no object with a resource",
     "not-a-bundle": "the Bundle, or an entry of it, is not what FHIR says",
@@ -82,7 +71,7 @@ class Unusable(msgspec.Struct, frozen=True, gc=False):
     @property
     def message(self) -> str:
         """What is wrong, for a person."""
-        return _REASONS[self.reference]
+        return _MESSAGES[self.reference]
 
 
 Item = Entry | Unusable
@@ -97,11 +86,6 @@ class Facts:
     bytes: int = 0
     resources: int = 0
     skipped: int = 0
-
-
-class _Head(msgspec.Struct, rename="camel"):
-    resource_type: str
-    id: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class _Method(msgspec.Struct):
@@ -134,7 +118,6 @@ class _UnusableError(Exception):
         self.type = type
 
 
-_head = msgspec.json.Decoder(_Head)
 _entry = msgspec.json.Decoder(_Entry)
 _bundle = msgspec.json.Decoder(_Bundle)
 _method = msgspec.json.Decoder(_Method | None)
@@ -167,7 +150,7 @@ class Reader:
 
     def _line(self, line: bytes, number: int) -> list[Item]:
         try:
-            usual = _USUAL.match(line)
+            usual = USUAL.match(line)
             if (usual[1] if usual else _kind(line)) != b"Bundle":
                 return [self._item(line, number, None, b"")]
             bundle = _whole(line)
@@ -198,12 +181,12 @@ class Reader:
         for index, piece in enumerate(pieces):
             try:
                 entry = _entry.decode(piece)
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            except UNREADABLE:
                 yield Unusable(number, index, "not-an-entry")
                 continue
             # JSON readers drop what stands under a repeated key: no resource may be lost with it.
             hidden = piece.count(_RESOURCE_TYPE) != bytes(entry.resource).count(_RESOURCE_TYPE)
-            if hidden and _repeats(piece, {"resource"}):
+            if hidden and repeats(piece, ("resource",)):
                 yield Unusable(number, index, "repeated-key")
                 continue
             yield from self._entries((entry,), number, index)
@@ -223,7 +206,7 @@ class Reader:
     def _item(self, raw: bytes | msgspec.Raw, number: int, index: int | None, url: bytes) -> Entry:
         if url in _NO_URL:
             url = self._url(*type_and_id(raw), number, index)
-        elif _USUAL.match(raw) is None:
+        elif USUAL.match(raw) is None:
             type_and_id(raw)  # is it a resource at all?
         text = b'{"fullUrl":%b,"resource":%b}' % (url, raw)
         return Entry(number, index, url, text, len(url) + _AROUND_URL, len(text) + 1)
@@ -246,27 +229,25 @@ def key_of(raw: bytes | memoryview) -> tuple[str, str]:
 
 def type_and_id(raw: bytes | memoryview | msgspec.Raw) -> tuple[str, str | None]:
     """Type and id of a resource; ``None`` for an id that is missing or could not stand in a URL."""
-    usual = _USUAL.match(raw)
+    usual = USUAL.match(raw)
     if usual is not None:
         return usual[1].decode(), usual[2].decode()
     try:
-        head = _head.decode(raw)
+        read = head.decode(raw)
     except msgspec.ValidationError:
         # An id that is no string is for the service to complain about.
         return _type(_kind(raw)), None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise _unreadable(error) from None
-    text = bytes(raw)
-    suspicious = text.count(_RESOURCE_TYPE) > 1 or text.count(b'"id"') > 1
-    if suspicious and _repeats(text, {"resourceType", "id"}):
-        raise _UnusableError("repeated-key", head.resource_type if _TYPE.fullmatch(head.resource_type) else None)
-    identifier = head.id if head.id is not msgspec.UNSET and _ID.fullmatch(head.id) else None
-    return _type(head.resource_type.encode()), identifier
+    except UNREADABLE as error:
+        raise _UnusableError(why(error)) from None
+    if ambiguous(bytes(raw)):
+        raise _UnusableError("repeated-key", read.resource_type if TYPE.fullmatch(read.resource_type) else None)
+    identifier = read.id if read.id is not msgspec.UNSET and ID.fullmatch(read.id) else None
+    return _type(read.resource_type.encode()), identifier
 
 
 def _type(kind: bytes) -> str:
     text = kind.decode()
-    if not _TYPE.fullmatch(text):
+    if not TYPE.fullmatch(text):
         raise _UnusableError("invalid-resource-type")
     return text
 
@@ -281,20 +262,12 @@ _kind_decoder = msgspec.json.Decoder(_Kind)
 def _kind(raw: bytes | memoryview | msgspec.Raw) -> bytes:
     try:
         return _kind_decoder.decode(raw).resource_type.encode()
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise _unreadable(error) from None
-
-
-def _unreadable(error: Exception) -> _UnusableError:
-    if isinstance(error, msgspec.ValidationError):
-        return _UnusableError("not-a-resource")
-    if isinstance(error, RecursionError):
-        return _UnusableError("json-too-deep")
-    return _UnusableError("not-utf8" if isinstance(error, UnicodeDecodeError) else "not-json")
+    except UNREADABLE as error:
+        raise _UnusableError(why(error)) from None
 
 
 def _known(problem: DataError) -> str:
-    return problem.reference if problem.reference in _REASONS else "not-json"
+    return problem.reference if problem.reference in _MESSAGES else "not-json"
 
 
 def _whole(line: bytes) -> _Bundle | None:
@@ -305,7 +278,7 @@ def _whole(line: bytes) -> _Bundle | None:
     """
     try:
         bundle = _bundle.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         return None
     count = line.count(_RESOURCE_TYPE) - 1
     entries = bundle.entry or ()
@@ -323,19 +296,5 @@ def _carries_nothing(entry: _Entry) -> bool:
         if entry.request and (request := _method.decode(entry.request)) is not None and request.method == "DELETE":
             return True
         return bool(entry.search and (search := _mode.decode(entry.search)) is not None and search.mode == "outcome")
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         raise _UnusableError("not-an-entry") from None
-
-
-def _repeats(raw: bytes, names: set[str]) -> bool:
-    """Whether one of these keys stands twice at the top level. Slow, and rarely needed."""
-    found: list[str] = []
-
-    def keep(pairs: list[tuple[str, object]]) -> None:
-        found[:] = [name for name, _ in pairs]  # objects end inside out: the last one is the outermost
-
-    try:
-        json.loads(raw, object_pairs_hook=keep, parse_int=str, parse_float=str)
-    except (ValueError, RecursionError):
-        return True  # readable for one parser and not for the other: as ambiguous as it gets
-    return any(found.count(name) > 1 for name in names)

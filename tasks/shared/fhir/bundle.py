@@ -23,7 +23,6 @@ Two changes to a resource's bytes are possible, both by splicing, never by parsi
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import uuid
 from dataclasses import dataclass
@@ -32,6 +31,7 @@ from typing import Final
 import msgspec
 
 from tasks.shared.errors import DataError
+from tasks.shared.fhir.reading import ID, REASONS, TYPE, UNREADABLE, USUAL, Head, ambiguous, head, why
 from tasks.shared.files.names import base_name
 
 UNWRAPPED: Final = frozenset({"collection", "searchset", "transaction", "batch"})
@@ -44,8 +44,6 @@ REFERENCE: Final = re.compile(rb'("reference"\s*:\s*")([^"\\]+)"')
 """A literal reference in JSON text. It cannot match inside a string: quotes are escaped there."""
 
 _NAMESPACE: Final = uuid.uuid5(uuid.NAMESPACE_URL, "urn:sluice:resource-without-id")
-_ID: Final = re.compile(r"[A-Za-z0-9\-.]{1,64}")
-_TYPE: Final = re.compile(r"[A-Z][A-Za-z]{1,63}")
 
 
 class Resource(msgspec.Struct, frozen=True, gc=False):
@@ -105,11 +103,6 @@ class Cut:
         return len(self.resources) + len(self.rejected)
 
 
-class _Head(msgspec.Struct, rename="camel"):
-    resource_type: str
-    id: str | msgspec.UnsetType = msgspec.UNSET
-
-
 class _Search(msgspec.Struct, gc=False):
     mode: str | None = None
 
@@ -131,11 +124,7 @@ class _Bundle(msgspec.Struct, rename="camel"):
     entry: list[_Entry] = []
 
 
-_head = msgspec.json.Decoder(_Head)
 _bundle = msgspec.json.Decoder(_Bundle)
-
-# How nearly every resource begins. Where it does, nothing more of it needs to be read.
-_USUAL = re.compile(rb'\s*\{\s*"resourceType"\s*:\s*"([A-Z][A-Za-z]{1,63})"\s*,\s*"id"\s*:\s*"([A-Za-z0-9\-.]{1,64})"')
 
 
 class _UnusableError(Exception):
@@ -168,28 +157,28 @@ def cut(line: bytes, *, file: str, number: int, first: int = 0) -> Cut:
 def type_of(line: bytes) -> str | None:
     """The ``resourceType`` of a line, ``None`` when it is not readable. Cheap enough to look into every file."""
     try:
-        return _head.decode(line).resource_type
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return head.decode(line).resource_type
+    except UNREADABLE:
         return None
 
 
 def _maybe_bundle(line: bytes | msgspec.Raw) -> _Bundle | None:
     try:
         return _bundle.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         return None  # _cut_plain finds out what it is
 
 
 def _cut_plain(line: bytes, file: str, number: int, first: int) -> Cut:
-    head = _read_head(line)
-    if head.resource_type == "Bundle":
+    read = _read_head(line)
+    if read.resource_type == "Bundle":
         bundle = _maybe_bundle(line)
         if bundle is None:
             raise _UnusableError("not-a-bundle", "the Bundle's type or entries are not what FHIR says", "Bundle")
         if bundle.type not in RESOURCES:
             return _cut_bundle(line, bundle, file, number, first)
-    raw, identifier, derived = _identified(line, head, file, number, None)
-    kind = head.resource_type
+    raw, identifier, derived = _identified(line, read, file, number, None)
+    kind = read.resource_type
     resource = Resource(kind, identifier, f"{kind}/{identifier}", raw, file, number, None, first)
     return Cut(resources=(resource,), derived_ids=derived)
 
@@ -217,17 +206,17 @@ def _cut_bundle(line: bytes, bundle: _Bundle, file: str, number: int, first: int
         if (entry.request or entry.search or len(raw) <= len(b"null")) and _carries_nothing(entry):
             skipped += 1
             continue
-        if exact and (usual := _USUAL.match(raw)) is not None:
+        if exact and (usual := USUAL.match(raw)) is not None:
             kind, identifier = usual[1].decode(), usual[2].decode()
         else:
             try:
-                head = _read_head(raw)
+                read = _read_head(raw)
             except _UnusableError as problem:
                 rejected.append(_rejected(problem, raw, file, number, index, ordinal))
                 ordinal += 1
                 continue
-            kind = head.resource_type
-            raw, identifier, new = _identified(raw, head, file, number, index)
+            kind = read.resource_type
+            raw, identifier, new = _identified(raw, read, file, number, index)
             derived += new
         key = f"{kind}/{identifier}"
         resources.append(Resource(kind, identifier, key, raw, file, number, index, ordinal))
@@ -255,24 +244,25 @@ def _nothing_lost(line: bytes, bundle: _Bundle) -> bool:
     return line.count(b'"resourceType"') == inside + 1
 
 
-def _read_head(raw: bytes | msgspec.Raw) -> _Head:
+def _read_head(raw: bytes | msgspec.Raw) -> Head:
     try:
-        head = _head.decode(raw)
+        read = head.decode(raw)
     except msgspec.ValidationError:
         raise _diagnosed(raw) from None
-    except UnicodeDecodeError:
-        raise _UnusableError("not-utf8", "the text is not valid UTF-8") from None
-    except RecursionError:
-        raise _UnusableError("json-too-deep", "the JSON is nested too deeply to be read") from None
-    except msgspec.DecodeError:
-        raise _UnusableError("not-json", "the text is not valid JSON") from None
-    if not _TYPE.fullmatch(head.resource_type):
-        raise _UnusableError("invalid-resource-type", "resourceType is not the name of a FHIR type")
-    if head.id is not msgspec.UNSET and not _ID.fullmatch(head.id):
-        raise _UnusableError("invalid-id", "the id is not 1 to 64 letters, digits, - or .", head.resource_type)
-    if _ambiguous(bytes(raw)):
-        raise _UnusableError("repeated-key", "resourceType or id stands twice in the resource", head.resource_type)
-    return head
+    except UNREADABLE as error:
+        raise _unusable(why(error)) from None
+    kind = read.resource_type
+    if not TYPE.fullmatch(kind):
+        raise _unusable("invalid-resource-type")
+    if read.id is not msgspec.UNSET and not ID.fullmatch(read.id):
+        raise _UnusableError("invalid-id", "the id is not 1 to 64 letters, digits, - or .", kind)
+    if ambiguous(bytes(raw)):
+        raise _UnusableError("repeated-key", "resourceType or id stands twice in the resource", kind)
+    return read
+
+
+def _unusable(reference: str) -> _UnusableError:
+    return _UnusableError(reference, REASONS[reference])
 
 
 def _diagnosed(raw: bytes | msgspec.Raw) -> _UnusableError:
@@ -280,33 +270,17 @@ def _diagnosed(raw: bytes | msgspec.Raw) -> _UnusableError:
     try:
         keys = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
         kind = msgspec.json.decode(keys["resourceType"], type=str)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError):
-        return _UnusableError("not-a-resource", "this is no FHIR resource: no object with a resourceType")
-    return _UnusableError("invalid-id", "the id is not a string", kind if _TYPE.fullmatch(kind) else None)
-
-
-def _ambiguous(raw: bytes) -> bool:
-    """Whether ``id`` or ``resourceType`` stands twice at the top level. Slow, and rarely needed."""
-    if raw.count(b'"id"') < 2 and raw.count(b'"resourceType"') < 2:
-        return False
-    names: list[str] = []
-
-    def keep(pairs: list[tuple[str, object]]) -> None:
-        names[:] = [name for name, _ in pairs]  # objects end inside out: the last one is the resource
-
-    try:
-        json.loads(raw, object_pairs_hook=keep, parse_int=str, parse_float=str)
-    except (ValueError, RecursionError):
-        return True  # readable for one parser and not for the other: as ambiguous as it gets
-    return names.count("id") > 1 or names.count("resourceType") > 1
+    except (*UNREADABLE, KeyError):
+        return _unusable("not-a-resource")
+    return _UnusableError("invalid-id", "the id is not a string", kind if TYPE.fullmatch(kind) else None)
 
 
 def _identified(
-    raw: bytes | msgspec.Raw, head: _Head, file: str, number: int, entry: int | None
+    raw: bytes | msgspec.Raw, read: Head, file: str, number: int, entry: int | None
 ) -> tuple[bytes | msgspec.Raw, str, int]:
     """The resource's bytes with an id, that id, and 1 when it had to be derived."""
-    if head.id is not msgspec.UNSET:
-        return raw, head.id, 0
+    if read.id is not msgspec.UNSET:
+        return raw, read.id, 0
     text = bytes(raw)
     canonical = hashlib.sha256(msgspec.json.format(text, indent=-1)).hexdigest()
     position = f"{base_name(file)}\n{number}\n{'' if entry is None else entry}"

@@ -12,7 +12,6 @@ cut, too: accepted is only an envelope which alone is a JSON object whose ``entr
 
 from __future__ import annotations
 
-import codecs
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from typing import Final, NamedTuple, TypeVar
 import msgspec
 
 from tasks.shared.errors import DataError
+from tasks.shared.fhir.reading import REASONS, check_utf8
 
 T = TypeVar("T")
 
@@ -32,8 +32,6 @@ _ARRAY_END: Final = re.compile(rb"[ \t\r\n]*+\]")
 _SPACE: Final = re.compile(rb"[ \t\r\n]*+")
 _ENTRY: Final = re.compile(rb'"entry"[ \t\r\n]*+:[ \t\r\n]*+\[')
 _BLANK: Final = b" \t\r\n"
-_PIECE: Final = 1 << 16
-"""Bytes whose UTF-8 is checked at once: text of several bytes a character must not be there twice."""
 
 
 class EntryForm(Enum):
@@ -139,6 +137,10 @@ class _RefusedError(Exception):
         return DataError(self.reference, self.message, context=where)
 
 
+def _refused(reference: str) -> _RefusedError:
+    return _RefusedError(reference, REASONS[reference])
+
+
 class _Bundle(msgspec.Struct):
     entry: list[msgspec.Raw] | None = None
 
@@ -167,23 +169,16 @@ def _decode(decoder: msgspec.json.Decoder[T], text: bytes | msgspec.Raw) -> T:
     except msgspec.ValidationError:
         raise _RefusedError("not-a-bundle", "this is no Bundle, or its keys hold what FHIR does not allow") from None
     except msgspec.DecodeError:
-        raise _RefusedError("not-json", "the text is not valid JSON") from None
+        raise _refused("not-json") from None
     except RecursionError:
-        raise _RefusedError("json-too-deep", "the JSON is nested too deeply to be read") from None
+        raise _refused("json-too-deep") from None
 
 
 def _check_utf8(text: bytes) -> None:
-    """msgspec skips strings unread, so their UTF-8 is looked at here."""
-    if text.isascii():
-        return
-    decode = codecs.getincrementaldecoder("utf-8")().decode
-    view = memoryview(text)
     try:
-        for start in range(0, len(view), _PIECE):
-            decode(view[start : start + _PIECE])
-        decode(b"", final=True)
+        check_utf8(text)
     except UnicodeDecodeError:
-        raise _RefusedError("not-utf8", "the text is not valid UTF-8") from None
+        raise _refused("not-utf8") from None
 
 
 def _open_at(line: bytes, start: int, raws: list[msgspec.Raw]) -> tuple[Envelope, list[bytes]] | None:
