@@ -84,7 +84,7 @@ class Deidentification:
 
     def _texts(self, text: bytes, given: Outline, chunk: Chunk, first: int, counts: Counts) -> list[bytes]:
         """What comes back for a resource: one text, or several when it had to be halved."""
-        divisible = given.resources > 1 and given.is_bundle
+        divisible = given.entries > 1 and given.is_bundle
         place = _place(chunk, given, first)
         if not (divisible and 0 < self._refused_size <= len(text)):
             try:
@@ -116,7 +116,7 @@ class Deidentification:
             outcome = received.type == "OperationOutcome"
             what = "an OperationOutcome" if outcome else "a resource of another type"
             raise self._unusable(answer.body, answer.status, f"{what} instead of a {given.type}", place)
-        before, after = given.resources, received.resources
+        before, after = given.entries, received.entries
         if after > before or (after < before and not self._removes):
             raise ReconciliationError(
                 "pseudonymizer-entries",
@@ -129,7 +129,7 @@ class Deidentification:
             )
         # In JSON text a literal line break is only ever white space between tokens (document 3 §1).
         line = body.translate(None, b"\r\n") if b"\n" in body or b"\r" in body else body
-        counts["resources_out"] += after
+        counts["resources_out"] += received.resources
         counts.update(survivors(text, given, line, received))
         return line
 
@@ -216,6 +216,6 @@ def _refuse_hidden(text: bytes, outline: Outline, place: str) -> None:
 def _place(chunk: Chunk, given: Outline, first: int) -> str:
     """``file:line``, which entry when it is a single one of many, and the type."""
     place = f"{chunk.file}:{chunk.line}"
-    if given.is_bundle and given.resources == 1:
+    if given.is_bundle and given.entries == 1:
         return f"{place} entry {first} {given.single_type or 'Bundle'}"
     return f"{place} {given.type}" + (f" from entry {first}" if chunk.split else "")

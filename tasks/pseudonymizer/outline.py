@@ -50,7 +50,7 @@ _head: Final = msgspec.json.Decoder(_Head)
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Outline:
-    """A resource: ``resources`` is what it counts for, the entries of a Bundle or one.
+    """A resource: ``resources`` is what it counts for, those in the ``entries`` of a Bundle or one.
 
     The lists are those of a Bundle's entries and empty for everything else; ``single_type`` is the type of its resource
     when there is one entry.
@@ -58,6 +58,7 @@ class Outline:
 
     type: str
     id: str | None
+    entries: int = 1
     resources: int = 1
     single_type: str | None = None
     ids: list[str | None] = field(default_factory=list)
@@ -88,6 +89,7 @@ def outline_of(text: bytes, *, urls: bool = True) -> Outline:
         read.resource_type,
         read.id,
         len(entries),
+        len(inside),
         inside[0].resource_type if len(entries) == len(inside) == 1 else None,
         [resource.id for resource in inside],
         [entry.full_url for entry in entries if entry.full_url] if urls else [],

@@ -265,6 +265,17 @@ def test_with_a_remove_rule_entries_may_become_fewer_but_not_more(job: Job, more
                 job.run(service.url, rules=REMOVING)
 
 
+def test_an_entry_without_a_resource_is_sent_and_counts_as_none(job: Job) -> None:
+    delete = {"request": {"method": "DELETE", "url": "Patient/gone"}}
+    given = bundle("b", patient("p"), patient("q"))
+    given["entry"] += [delete, delete | {"resource": None}]
+    job.write("a.ndjson", given)
+    with serving() as service:
+        result = job.run(service.url)
+    assert (result.resources_in, result.resources_out) == (2, 2)
+    assert len(json.loads(job.lines("a.ndjson")[0])["entry"]) == 4
+
+
 def test_original_ids_that_survive_are_counted_in_a_warning(job: Job) -> None:
     job.write("a.ndjson", patient_bundle(1, 3), patient("CANARY"))
     with serving() as service:
