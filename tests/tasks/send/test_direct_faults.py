@@ -207,6 +207,31 @@ def test_a_stop_does_not_wait_for_a_server_that_never_answers(job: Job) -> None:
         assert time.monotonic() - started < 10  # what 4-product.md §4 allows
 
 
+def test_a_refusal_does_not_wait_for_the_requests_that_are_never_answered(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    patients = [{"resourceType": "Patient", "id": f"p{n}"} for n in range(2)]
+    bundles = [{"resourceType": "Bundle", "type": "collection", "entry": [{"resource": one}]} for one in patients]
+    job.write("a.ndjson", *bundles)
+    held, asked = threading.Event(), threading.Event()
+
+    def script(number: int, _: dict[str, Any]) -> Reply | None:
+        if number == 0:
+            asked.set()
+            return Reply(hold=held, apply=False)
+        assert asked.wait(60)
+        return Reply(401, apply=False)
+
+    with serving(script) as server:
+        started = time.monotonic()
+        try:
+            with pytest.raises(ServiceError) as caught:
+                job.send(server.url, batch_size=1, max_concurrent_requests=2)
+            assert time.monotonic() - started < 10
+        finally:
+            held.set()
+    assert caught.value.status == 401
+
+
 def test_a_broken_compressed_file_is_an_error_that_names_it(tmp_path: Path) -> None:
     import zstandard
 
