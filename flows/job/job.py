@@ -31,6 +31,7 @@ from flows.reports.presenter import Presenter
 from tasks import Step
 from tasks.extractor import preprocess
 from tasks.extractor.submission import begun
+from tasks.shared.corrections import make_directory, wait_directory
 from tasks.shared.errors import GateError, InputError, SluiceError
 from tasks.shared.files.inventory import Inventory, Recorded, kept_at
 from tasks.shared.log import logger
@@ -38,7 +39,6 @@ from tasks.shared.progress import Progress, RequestStats
 from tasks.shared.report import Approval, Corrections, Problem, StepReport, Waiting
 from tasks.shared.step import HandleStore, StepContext
 from tasks.shared.stop import Stop
-from tasks.wait.pause import make_directory, wait_directory
 
 
 @dataclass

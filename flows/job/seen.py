@@ -14,13 +14,13 @@ from pathlib import Path
 
 from flows.job.record import JobRecord
 from flows.output import say
+from tasks.shared.corrections import corrected_files
 from tasks.shared.errors import DataError, storage_error
 from tasks.shared.files.data_directory import as_shown, finished_files
 from tasks.shared.files.inventory import Inventory, Known, differences, kept_at, load, take
 from tasks.shared.report import Approval, Corrections, StepReport, Waiting
 from tasks.shared.stop import Stop
 from tasks.shared.units import human_bytes
-from tasks.wait.pause import corrected_files
 
 _WORTH_A_WORD = 256_000_000
 """Bytes that a person may have to wait for."""

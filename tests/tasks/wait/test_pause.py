@@ -10,6 +10,7 @@ import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tasks.shared.corrections import make_directory, wait_directory
 from tasks.shared.errors import DataError, SluiceError, Stopped, StorageError
 from tasks.shared.files.inventory import take
 from tasks.shared.report import Approval, Corrections

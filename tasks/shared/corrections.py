@@ -1,0 +1,101 @@
+"""Corrected files at a ``wait``: where a person puts them, and which are taken.
+
+``4-product.md`` §4: ``<source>_wait/`` is an empty directory for corrected files. The next step reads it if it holds
+data files, else what the wait looked at. The step reads them, the job looks at their names before anything is decided.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Final
+
+from tasks.shared.errors import DataError, storage_errors
+from tasks.shared.files.data_directory import as_shown, is_no_data
+from tasks.shared.files.names import base_name, data_files
+from tasks.shared.report import Corrections
+
+_TABLES: Final = frozenset({".csv", ".parquet"})
+
+
+def wait_directory(source: Path) -> Path:
+    """Where a person puts corrected files for what is in ``source``."""
+    return source.with_name(f"{source.name}_wait")
+
+
+def make_directory(directory: Path) -> None:
+    """Make the directory for corrected files: once the wait is in the record, and again when somebody removed it.
+
+    Raises:
+        StorageError: it cannot be made.
+    """
+    with storage_errors(directory):
+        directory.mkdir(mode=0o700, exist_ok=True)
+
+
+def corrected_files(directory: Path, kind: Corrections) -> tuple[list[Path], list[str]]:
+    """The corrected files in a wait directory, and the names of what is no data there. Looks at names only.
+
+    What would be passed over in silence is refused: somebody meant it to be read, and the old data would go on.
+
+    Raises:
+        DataError: ``corrections-not-sent``, ``wait-foreign-files``, ``name-clash``.
+        StorageError: the directory cannot be read.
+    """
+    data = _FILES_OF[kind](directory)
+    expected = {file.name for file in data}
+    no_data: list[str] = []
+    foreign: list[str] = []
+    with storage_errors(directory):
+        for path in sorted(directory.iterdir()):
+            if path.name not in expected:
+                hidden = path.name.startswith(".")
+                (no_data if hidden or (is_no_data(path.name) and not path.is_dir()) else foreign).append(path.name)
+    if foreign and kind is Corrections.NOT_SENT:
+        raise DataError(
+            "corrections-not-sent",
+            f"{len(foreign)} corrected would not be sent: direct_resource_load sends the NDJSON that flattening read",
+            context=listed(directory, foreign),
+            hint="remove them and continue the job; what leaves is corrected at a wait in front of flattening, "
+            "tables are sent by s3_upload and transfer_load",
+        )
+    if foreign:
+        tables = kind is Corrections.TABLES
+        named = "tables, named *.csv or *.parquet" if tables else "NDJSON, named *.ndjson or *.ndjson.zst"
+        raise DataError(
+            "wait-foreign-files",
+            f"the directory for corrected files holds {len(foreign)} that would not be read",
+            context=listed(directory, foreign),
+            hint=f"corrected files are {named}, at the top level; rename or remove the others, then continue the job",
+        )
+    forms: dict[str, list[str]] = defaultdict(list)
+    for file in data:
+        forms[base_name(file.name).casefold()].append(file.name)
+    clashing = [name for names in forms.values() if len(names) > 1 for name in names]
+    if clashing:
+        raise DataError(
+            "name-clash",
+            "corrected files differ only in case or compression, and later steps would give them one name",
+            context=listed(directory, clashing),
+            hint="keep one of each, or rename them, then continue the job",
+        )
+    return data, no_data
+
+
+def _tables(directory: Path) -> list[Path]:
+    with storage_errors(directory):
+        found = sorted(path for path in directory.iterdir() if path.suffix.lower() in _TABLES and path.is_file())
+    return [path for path in found if not is_no_data(path.name)]
+
+
+_FILES_OF: Final[dict[Corrections, Callable[[Path], list[Path]]]] = {
+    Corrections.NDJSON: data_files,
+    Corrections.TABLES: _tables,
+    Corrections.NOT_SENT: lambda _: [],
+}
+
+
+def listed(directory: Path, names: Iterable[str]) -> str:
+    """The directory and the names in it, the first ones."""
+    return "\n  ".join([str(directory), *as_shown(names)])
