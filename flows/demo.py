@@ -14,6 +14,7 @@ from pathlib import Path
 
 from config import load_config
 from deployments.sandbox.common.serve import SandboxStartError
+from deployments.sandbox.configuration import STEPS
 from deployments.sandbox.data import DEMO_CRTDL
 from deployments.sandbox.host import SandboxChild, SandboxOptions, start_child
 from flows.commands import continue_job, start
@@ -24,11 +25,9 @@ from flows.job.inputs import gather
 from flows.job.record import JobRecord, JobState
 from flows.job.session import opened
 from flows.output import say
+from tasks import declared
 from tasks.shared.errors import InputError, StorageError, TerminalError
 from tasks.shared.report import COLUMNS
-
-STEPS = ("extractor", "validation", "pseudonymizer", "flattening", "wait", "send")
-"""The demo's steps; the wait only with ``--review``."""
 
 SHOWN_LINES = 2
 """Lines of each table that are printed: made-up patients, pseudonymized."""
@@ -43,7 +42,7 @@ def run(*, keep: bool, review: bool, send: str) -> int:
         del os.environ[name]
     with place(keep=keep) as directory:
         jobs_dir = directory / "jobs"
-        steps = [step for step in STEPS if review or step != "wait"]
+        steps = [name for name in STEPS if review or not declared(name).asks]
         say(f"Sluice demo in {directory}: {', '.join(steps)} against sandbox services")
         with (
             EmbeddedServer(jobs_dir) as server,

@@ -21,7 +21,6 @@ from flows.engine import runs
 from flows.engine.api import FLOW_NAME, PrefectApi
 from flows.engine.reached import own_server
 from flows.engine.server_watch import last_words, watched
-from flows.job import gate
 from flows.job.decisions import answered, rejected
 from flows.job.inputs import JobInputs
 from flows.job.job import Job, config_error, job_name
@@ -33,12 +32,13 @@ from flows.job.sources import Source, Sources
 from flows.job.watch import CANCEL, cancel_asked, end_now
 from flows.reports import pages, presenter
 from flows.signals import signals
-from tasks import CATALOGUE, Step
+from tasks import declared
 from tasks.shared.defects import translate_defect
 from tasks.shared.errors import InputError, SluiceError, Stopped, StorageError
 from tasks.shared.log import logger
+from tasks.shared.prefect_task import step_task
 from tasks.shared.report import Problem, StepReport, Waiting
-from tasks.shared.step import Parked
+from tasks.shared.step import Parked, Step
 
 Outcome = State[Any]
 
@@ -162,16 +162,16 @@ def run(job: Job, *, deployed: bool) -> Outcome:
             show(job, "failed")
             return Failed(message="\n".join(finding.render() for finding in findings))
     show(job, "running")
-    sources = Sources(job.step_names, job.config.services.send.send_as)
+    sources = Sources(job.step_names, job.config)
     for position, name in enumerate(job.step_names, start=1):
-        step = CATALOGUE[name]
-        if step.name == "wait" and (ended := decided(job, position, sources)) is not None:
+        step = declared(name)
+        if step.asks and (ended := decided(job, position, sources)) is not None:
             return ended
-        result = run_step(job, position, step, sources.read_by(name), deployed=deployed)
+        result = run_step(job, position, step, sources.read_by(step), deployed=deployed)
         if not isinstance(result, StepReport):
             return result
         if result.output:
-            tables = name == "flattening" or (name == "wait" and sources.newest is not None and sources.newest.tables)
+            tables = step.tables or (step.asks and sources.newest is not None and sources.newest.tables)
             sources.wrote(job.written(position, tables=tables))
         if job.until == position and position < len(job.step_names):
             job.writer.set(until=None, stopped_by=None)
@@ -190,7 +190,8 @@ def run_step(job: Job, position: int, step: Step, source: Source | None, *, depl
         return stopped(job, position, Stopped(job.stop.reason or "stopped"))
     context = job.context(position, step, source)
     with job.running(context):
-        state: State[Any] = step.load().with_options(result_storage_key=job.directory.result_key(position, step.name))(
+        task = step_task(step.name, step.run)
+        state: State[Any] = task.with_options(result_storage_key=job.directory.result_key(position, step.name))(
             runs.sealed(context), return_state=True
         )
     outcome = runs.result_of(state)
@@ -203,8 +204,8 @@ def run_step(job: Job, position: int, step: Step, source: Source | None, *, depl
     if not isinstance(outcome, StepReport):
         raise outcome
     job.finished(position, outcome, expected=context.expected_lines)
-    if step.name == "validation":
-        found = gate.closed(job.config.services.validation, outcome, job.directory.path, position)
+    if step.gate is not None:
+        found = step.gate(context, outcome)
         job.passed_gate(position, found)
         if found is not None:
             show(job, "failed")
@@ -279,7 +280,13 @@ def park(job: Job, position: int, directory: Path, looked_at: Path, *, deployed:
     wrong with the directory for corrected files.
     """
     waiting = job.as_seen(
-        Waiting(position=position, step="wait", directory=str(directory), looked_at=str(looked_at), since=now())
+        Waiting(
+            position=position,
+            step=job.step_names[position - 1],
+            directory=str(directory),
+            looked_at=str(looked_at),
+            since=now(),
+        )
     )
     again = "resumed without a decision; " if position in job.forms and position in job.seen else ""
     form, state = runs.form_state(position, deployed=deployed)

@@ -10,6 +10,9 @@ from deployments.sandbox.common.gate import Gate
 from deployments.sandbox.data import ANONYMIZATION_RULES, DEMO_CRTDL, DEMO_LOOKUP
 from deployments.sandbox.options import API_KEY, PASSWORD, TOKEN, USERNAME
 
+STEPS = ("extractor", "validation", "pseudonymizer", "flattening", "wait", "send")
+"""Every service at once. ``demo`` runs these steps too."""
+
 
 def configuration(urls: Mapping[str, str], data: Path, jobs: Path, gate: Gate) -> str:
     """The file's text. Credentials are named, not written: the variables they came from are expanded by the reader."""
@@ -23,7 +26,7 @@ def configuration(urls: Mapping[str, str], data: Path, jobs: Path, gate: Gate) -
         "",
         "pipeline:",
         "  # With local_import instead of extractor no query is needed.",
-        "  enabled_steps: [extractor, validation, pseudonymizer, flattening, wait, send]",
+        f"  enabled_steps: [{', '.join(STEPS)}]",
         "",
         "services:",
         "  extractor:",

@@ -17,7 +17,7 @@ from flows.job.destinations import destinations
 from flows.job.directory import JobDirectory
 from flows.job.inputs import JobInputs
 from flows.job.record import JobRecord, JobState, RecordWriter, Run, now
-from flows.job.seen import reader, to_be_read
+from flows.job.seen import to_be_read
 from flows.job.session import Session
 from flows.output import one_line, say
 from tasks.shared.errors import InputError, SluiceError, TerminalError
@@ -71,7 +71,7 @@ def on_terminal() -> bool:
 def ask(waiting: Waiting, config: PipelineConfig, *, err: bool) -> bool:
     """Show what the next step will read and where it goes from there, and ask whether it may."""
     source, files = to_be_read(waiting)
-    say(f"step {waiting.position} waits since {waiting.since}; {reader(waiting)} will read {source}:", err=err)
+    say(f"step {waiting.position} waits since {waiting.since}; {waiting.reader} will read {source}:", err=err)
     for file in files[:20]:
         say(f"  {one_line(file.name)}  {file.stat().st_size:,} bytes", err=err)
     if len(files) > 20:

@@ -10,11 +10,10 @@ from pathlib import Path
 from uuid import UUID
 
 from flows.engine.results import DamagedResultError, read_report, read_result
-from tasks import CATALOGUE
+from tasks import declared
 from tasks.shared.errors import InputError, StorageError, shown
 from tasks.shared.log import logger
 from tasks.shared.report import StepReport
-from tasks.validation.places import directory_name
 
 
 @dataclass(frozen=True)
@@ -135,8 +134,5 @@ class JobDirectory:
 
 def _folders(step: StepReport, steps: Sequence[StepReport]) -> set[str]:
     """Every directory a step writes, relative to the job's."""
-    kind = CATALOGUE[step.name]
-    writes = kind.writes
-    if step.name == "validation":
-        writes = (directory_name([one.name for one in steps], step.position),)
-    return {folder for folder in (kind.output, *writes, step.directory) if folder}
+    writes = declared(step.name).writes([one.name for one in steps], step.position)
+    return {folder for folder in (*writes, step.directory) if folder}

@@ -20,7 +20,7 @@ from flows.job.directory import JobDirectory
 from flows.job.inputs import JobInputs
 from flows.job.lock import JobLock
 from flows.job.record import JobRecord, RecordedHandle, RecordWriter, Run, now
-from flows.job.seen import Sight, no_longer
+from flows.job.seen import NEXT, Sight, no_longer
 from flows.job.sources import Source, Sources
 from flows.job.watch import CANCEL, Watcher
 from flows.reports import pages, summary
@@ -28,7 +28,7 @@ from flows.reports.events import Gate, JobEnd, StepEnd, Wait
 from flows.reports.events import Step as StepEvent
 from flows.reports.journal import AnnouncedHandle, Journal, timestamp, utc_now
 from flows.reports.presenter import Presenter
-from tasks import Step
+from tasks import declared
 from tasks.extractor import preprocess
 from tasks.extractor.submission import begun
 from tasks.shared.corrections import make_directory, wait_directory
@@ -37,7 +37,7 @@ from tasks.shared.files.inventory import Inventory, Recorded, kept_at
 from tasks.shared.log import logger
 from tasks.shared.progress import Progress, RequestStats
 from tasks.shared.report import Approval, Corrections, Problem, StepReport, Waiting
-from tasks.shared.step import HandleStore, StepContext
+from tasks.shared.step import Step, StepContext
 from tasks.shared.stop import Stop
 
 
@@ -169,7 +169,6 @@ class Job:
     def context(self, position: int, step: Step, source: Source | None) -> StepContext:
         """What the step at ``position`` gets."""
         approval = self.approvals.get(position)
-        handle = AnnouncedHandle(RecordedHandle(self.writer), self.journal.tell) if step.name == "extractor" else None
         return StepContext(
             config=self.config,
             job_id=self.id,
@@ -183,10 +182,10 @@ class Job:
             input=self.inputs.input,
             crtdl=self.crtdl,
             patients=Path(self.inputs.patients) if self.inputs.patients else None,
-            handle=handle or HandleStore(),
+            handle=AnnouncedHandle(RecordedHandle(self.writer), self.journal.tell),
             decision=approval,
-            approved=self.there if approval and step.name == "wait" else None,
-            corrections=self.sight.corrections if self.sight and step.name == "wait" else Corrections.NDJSON,
+            approved=self.there if approval and step.asks else None,
+            corrections=self.sight.corrections if self.sight and step.asks else Corrections.NDJSON,
             progress=Progress(collector=self.journal.tell),
             stats=RequestStats(),
             stop=self.stop,
@@ -252,7 +251,8 @@ class Job:
         step = self.steps[position] = report.model_copy(update=of_this_instance)
         if not before:
             # Before the record: once that says complete, no later run tells it.
-            self.journal.completed(step, mode=str(self.config.services.send.send_as))
+            mode = str(self.config.services.send.send_as) if declared(name).delivers else None
+            self.journal.completed(step, mode=mode)
             self.writer.step(step, progress=None)
             pages.step_table(self.artifacts, self.id, step)
             logger.info("step %d %s is complete: %s", position, name, step.summary())
@@ -311,10 +311,11 @@ class Job:
             StorageError: something cannot be read.
             Stopped: somebody asked.
         """
-        leaving = sources.leaving(position)
+        leaving, delivery = sources.leaving(position), sources.delivery(position)
         sight = Sight(
             self.directory.path, position, source.path, wait_directory(source.path),
             leaving.path if leaving is not None else None, sources.corrections(position),
+            delivery.name if delivery is not None else NEXT,
         )  # fmt: skip
         approval = self.approvals.get(position)
         before = sight.kept(approval.files if approval and approval.files else self.seen.get(position, ""))
@@ -381,7 +382,7 @@ class Job:
     def decided(self, position: int, approval: Approval) -> None:
         """Tell a person's decision, in the run that acts on it."""
         if self.steps[position].state != "completed":
-            self.journal.at("wait", position)
+            self.journal.at(self.step_names[position - 1], position)
             self.journal.tell(Wait(state="decided", approved=approval.approved))
 
     def ended(

@@ -11,13 +11,12 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from config import AuthConfig, LoadedConfig, PipelineConfig
+from config import CRTDL_STEPS, AuthConfig, LoadedConfig, PipelineConfig
 from config.enrichments import enrichment_rules
 from flows.job import named_files
 from flows.job.inputs import JobInputs, is_url
 from flows.job.kept import KeptInputs
 from flows.job.space import needed
-from tasks import CATALOGUE
 from tasks.shared.errors import InputError, SluiceError, StorageError
 from tasks.shared.http.client import ServiceClient
 from tasks.shared.http.tls import ssl_context
@@ -64,7 +63,7 @@ def exit_code(findings: Sequence[SluiceError]) -> int:
 
 def _crtdl(config: PipelineConfig, inputs: JobInputs, steps: Sequence[str], kept: Path | None) -> Iterator[SluiceError]:
     direct = is_url(inputs.input or "")  # the URL of a result needs no query
-    needing = [name for name in steps if CATALOGUE[name].requires_crtdl and not (name == "extractor" and direct)]
+    needing = [name for name in steps if name in CRTDL_STEPS and not (name == "extractor" and direct)]
     if not needing:
         return
     if inputs.crtdl is None:

@@ -342,13 +342,17 @@ class RecordWriter:
 
 
 class RecordedHandle(HandleStore):
-    """The extraction handle in the job record: durable when ``save`` returns."""
+    """The extraction handle in the job record: read when it is asked for, durable when ``save`` returns."""
 
     def __init__(self, writer: RecordWriter) -> None:
-        extraction = writer.read().extraction
-        known = extraction.status_url and extraction.job_id
-        super().__init__(Handle(extraction.status_url or "", extraction.job_id or "") if known else None)
+        super().__init__()
         self._writer = writer
+
+    def load(self) -> Handle | None:
+        """The handle in the record."""
+        extraction = self._writer.read().extraction
+        known = extraction.status_url and extraction.job_id
+        return Handle(extraction.status_url or "", extraction.job_id or "") if known else None
 
     def save(self, handle: Handle | None) -> None:
         """Write the handle into the labels ``job.extraction.*``, or clear them."""
@@ -356,7 +360,6 @@ class RecordedHandle(HandleStore):
             extraction__status_url=handle.status_url if handle else None,
             extraction__job_id=handle.job_id if handle else None,
         )
-        super().save(handle)
 
 
 def _label(value: Label | BaseModel | None) -> Label:

@@ -25,6 +25,9 @@ from tasks.shared.units import human_bytes
 _WORTH_A_WORD = 256_000_000
 """Bytes that a person may have to wait for."""
 
+NEXT = "the next step"
+"""Who reads what is released, where it does not leave the house as it is."""
+
 OF_AN_EARLIER_VERSION = "the decision does not say for which files it was"
 
 
@@ -33,7 +36,7 @@ class Sight:
     """What there is to be seen at the wait at ``position``.
 
     What it looks at, the directory for corrections, what leaves (with a direct load behind flattening not what it looks
-    at), and which corrections it can take.
+    at), which corrections it can take, and who reads what is released.
     """
 
     job_dir: Path
@@ -42,13 +45,14 @@ class Sight:
     directory: Path
     leaves: Path | None = None
     corrections: Corrections = Corrections.NDJSON
+    reader: str = NEXT
 
     @classmethod
     def of(cls, job_dir: Path, waiting: Waiting) -> Sight:
         """Where the record says that a job waits."""
         looked_at, directory = job_dir / Path(waiting.looked_at).name, job_dir / Path(waiting.directory).name
         leaves = job_dir / Path(waiting.leaves).name if waiting.leaves else None
-        return cls(job_dir, waiting.position, looked_at, directory, leaves, waiting.corrections)
+        return cls(job_dir, waiting.position, looked_at, directory, leaves, waiting.corrections, waiting.reader)
 
     def check(self) -> None:
         """The corrected files can be used, by their names. Raises ``DataError`` and ``StorageError``."""
@@ -103,9 +107,8 @@ class Sight:
         found = there.below(place.name).entries
         files = tuple(as_shown(f"{entry.name.partition('/')[2]}, {human_bytes(entry.size)}" for entry in found))
         leaves = str(self.leaves) if self.leaves else None
-        return waiting.model_copy(
-            update={"reads": str(place), "files": files, "leaves": leaves, "corrections": self.corrections}
-        )
+        seen = {"reads": str(place), "files": files, "leaves": leaves, "reader": self.reader}
+        return waiting.model_copy(update=seen | {"corrections": self.corrections})
 
     @property
     def bytes(self) -> int:
@@ -152,18 +155,13 @@ def at_decision(job_dir: Path, record: JobRecord, waiting: Waiting) -> str:
     return sight.keep(there)
 
 
-def reader(waiting: Waiting) -> str:
-    """Who reads the files of a wait."""
-    return "send" if waiting.leaves else "the next step"
-
-
 def told(waiting: Waiting) -> list[str]:
     """What a person must know beside where to look: why the job waits again, and which files are read, or leave."""
     lines = ["  it waits again: what is there is not what was approved"] if waiting.again else []
     lines += [f"    {line}" for line in waiting.again]
     if waiting.reads:
         which = "the corrected files" if waiting.reads == waiting.directory else "these files"
-        lines += [f"  {reader(waiting)} will read {which} in {waiting.reads}"]
+        lines += [f"  {waiting.reader} will read {which} in {waiting.reads}"]
         lines += [f"    {file}" for file in waiting.files]
     return lines
 

@@ -1,4 +1,4 @@
-"""What each step reads (``4-product.md`` §4, "What a step reads"), and what of it leaves with ``send``."""
+"""What each step reads (``4-product.md`` §4, "What a step reads"), and what of it leaves the house."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from config import SendMode
-from tasks import CATALOGUE
+from config import PipelineConfig
+from tasks import declared
 from tasks.shared.files.inventory import Recorded
 from tasks.shared.report import Corrections
+from tasks.shared.step import Reads, Step
 
 
 @dataclass(frozen=True)
@@ -26,12 +27,12 @@ class Source:
 class Sources:
     """The data in the directory of a job, while its steps finish one after the other.
 
-    ``newest`` is the output of the nearest step before, ``resources`` the same or the NDJSON that ``flattening`` read.
+    ``newest`` is the output of the nearest step before, ``resources`` the newest that is no tables.
     """
 
-    def __init__(self, steps: Sequence[str], send_as: SendMode | None) -> None:
-        self._steps = steps
-        self._direct = send_as is SendMode.DIRECT_RESOURCE_LOAD
+    def __init__(self, steps: Sequence[str], config: PipelineConfig) -> None:
+        self._steps = [declared(name) for name in steps]
+        self._config = config
         self.newest: Source | None = None
         self.resources: Source | None = None
 
@@ -40,30 +41,37 @@ class Sources:
         self.newest = source
         self.resources = self.resources if source.tables else source
 
-    def read_by(self, name: str) -> Source | None:
-        """What a step of this name reads now."""
-        return self.resources if name == "send" and self._direct else self.newest
+    def read_by(self, step: Step) -> Source | None:
+        """What a step reads now."""
+        of = {Reads.NOTHING: None, Reads.LATEST: self.newest, Reads.RESOURCES: self.resources}
+        return of[step.reads(self._config)]
 
     def leaving(self, position: int) -> Source | None:
-        """What ``send`` will read, as seen from ``position``; ``None`` when a step before it makes other data of it."""
-        for name in self._steps[position:]:
-            if name == "send":
-                return self.read_by(name)
-            if CATALOGUE[name].output is not None:
+        """What leaves the house behind ``position``; ``None`` when a step before that makes other data of it."""
+        step = self.delivery(position)
+        return self.read_by(step) if step is not None else None
+
+    def delivery(self, position: int) -> Step | None:
+        """The step behind ``position`` with which data leave as they are now."""
+        for step in self._steps[position:]:
+            if step.delivers:
+                return step
+            if step.output is not None:
                 return None
         return None
 
     def readers(self, position: int) -> list[int]:
         """The steps that read what a wait at ``position`` releases, until another wait releases the same data anew."""
         found: list[int] = []
-        made: set[str] = set()  # by steps before, of that data
-        for at, name in enumerate(self._steps[position:], start=position + 1):
-            if name == "wait" and not made:
+        made: list[Step] = []  # by steps before, of that data
+        for at, step in enumerate(self._steps[position:], start=position + 1):
+            if step.asks and not made:
                 break
-            if name != "wait" and (not made or (name == "send" and self._direct and made == {"flattening"})):
+            resources = step.reads(self._config) is Reads.RESOURCES and all(one.tables for one in made)
+            if not step.asks and (not made or resources):
                 found.append(at)
-            if CATALOGUE[name].output is not None:
-                made.add(name)
+            if step.output is not None:
+                made.append(step)
         return found
 
     def corrections(self, position: int) -> Corrections:

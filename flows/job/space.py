@@ -8,8 +8,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from config import CompressionConfig, PipelineConfig
-from tasks import CATALOGUE
+from tasks import declared
 from tasks.shared.import_directory import IMPORT
+from tasks.shared.step import Reads
 
 RESERVE = 100_000_000
 """Bytes that must stay free on the disk of the jobs directory besides the data."""
@@ -33,12 +34,12 @@ def needed(
     are still to be fetched, in bytes. What the steps left in ``job_dir`` before is there already. An
     extraction's size is known to nobody before it ran, and counts as nothing.
     """
-    outputs = dict.fromkeys(output for name in steps if (output := CATALOGUE[name].output) is not None)
+    outputs = dict.fromkeys(output for name in steps if (output := declared(name).output) is not None)
     if "send" in steps and config.services.send.send_as == "transfer_load":
         outputs["send"] = None  # the zip, which goes when it has arrived
     if not outputs:
         return RESERVE
-    if not any(CATALOGUE[name].is_import for name in steps):
+    if not any(declared(name).reads(config) is Reads.NOTHING for name in steps):
         size = _held(job_dir, IMPORT)
     elif "local_import" in steps and directory is not None:
         size = _local(config, directory)

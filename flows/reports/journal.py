@@ -113,11 +113,11 @@ class Journal:
         """What is told from now on belongs to this step."""
         self._step = (name, position)
 
-    def completed(self, step: StepReport, *, mode: str) -> None:
-        """Tell that a step is complete, and of ``send`` what left the house, in which ``mode``."""
+    def completed(self, step: StepReport, *, mode: str | None = None) -> None:
+        """Tell that a step is complete, and what left the house with it, if it did, in which ``mode``."""
         counts = step.model_dump(include=set(Step.__struct_fields__) - {"state", "warnings"})
         self.tell(Step(state="completed", warnings=len(step.warnings), **counts))
-        if step.name == "send":
+        if mode is not None:
             self.tell(Export(mode=mode, files=step.files, resources=step.resources_out, bytes=step.bytes_out))
 
     def ends(self, state: JobEnd, *, error: str | None = None, reason: str | None = None) -> str:

@@ -1,6 +1,15 @@
-"""``extractor`` as a Prefect task."""
+"""The step ``extractor``."""
 
 from tasks.extractor.extraction import run
-from tasks.shared.prefect_task import step_task
+from tasks.extractor.submission import DIRECTORY
+from tasks.shared.import_directory import IMPORT
+from tasks.shared.step import Step, nothing
 
-extractor = step_task("extractor", run)
+STEP = Step(
+    name="extractor",
+    summary="import through the extraction server",
+    run=run,
+    reads=nothing,
+    output=IMPORT,
+    folders=(DIRECTORY,),
+)

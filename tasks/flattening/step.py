@@ -1,6 +1,14 @@
-"""``flattening`` as a Prefect task."""
+"""The step ``flattening``."""
 
-from tasks.flattening.flattening import run
-from tasks.shared.prefect_task import step_task
+from tasks.flattening.flattening import STATE, run
+from tasks.flattening.resume import DEFINITIONS, OUTPUT
+from tasks.shared.step import Step
 
-flattening = step_task("flattening", run)
+STEP = Step(
+    name="flattening",
+    summary="transform to CSV",
+    run=run,
+    output=OUTPUT,
+    tables=True,
+    folders=(DEFINITIONS, STATE),
+)

@@ -1,6 +1,13 @@
-"""``http_import`` as a Prefect task."""
+"""The step ``http_import``."""
 
 from tasks.http_import.importer import run
-from tasks.shared.prefect_task import step_task
+from tasks.shared.import_directory import IMPORT
+from tasks.shared.step import Step, nothing
 
-http_import = step_task("http_import", run)
+STEP = Step(
+    name="http_import",
+    summary="import from an HTTP URL",
+    run=run,
+    reads=nothing,
+    output=IMPORT,
+)

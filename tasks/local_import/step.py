@@ -1,6 +1,13 @@
-"""``local_import`` as a Prefect task."""
+"""The step ``local_import``."""
 
 from tasks.local_import.importer import run
-from tasks.shared.prefect_task import step_task
+from tasks.shared.import_directory import IMPORT
+from tasks.shared.step import Step, nothing
 
-local_import = step_task("local_import", run)
+STEP = Step(
+    name="local_import",
+    summary="import from a local directory",
+    run=run,
+    reads=nothing,
+    output=IMPORT,
+)

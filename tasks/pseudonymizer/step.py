@@ -1,6 +1,13 @@
-"""``pseudonymizer`` as a Prefect task."""
+"""The step ``pseudonymizer``."""
 
-from tasks.pseudonymizer.pseudonymization import run
-from tasks.shared.prefect_task import step_task
+from tasks.pseudonymizer.outputs import OUTPUT
+from tasks.pseudonymizer.pseudonymization import STATE, run
+from tasks.shared.step import Step
 
-pseudonymizer = step_task("pseudonymizer", run)
+STEP = Step(
+    name="pseudonymizer",
+    summary="pseudonymize through the pseudonymization service",
+    run=run,
+    output=OUTPUT,
+    folders=(STATE,),
+)

@@ -1,6 +1,21 @@
-"""``send`` as a Prefect task."""
+"""The step ``send``."""
 
+from config import PipelineConfig, SendMode
 from tasks.send.send import run
-from tasks.shared.prefect_task import step_task
+from tasks.shared.step import Reads, Step
 
-send = step_task("send", run)
+
+def reads(config: PipelineConfig) -> Reads:
+    """A direct load takes resources, whatever was made of them since; the other modes take the files made last."""
+    direct = config.services.send.send_as is SendMode.DIRECT_RESOURCE_LOAD
+    return Reads.RESOURCES if direct else Reads.LATEST
+
+
+STEP = Step(
+    name="send",
+    summary="upload to the destination",
+    run=run,
+    reads=reads,
+    folders=("send",),
+    delivers=True,
+)

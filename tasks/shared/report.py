@@ -169,9 +169,9 @@ class Waiting(Kept):
     """Where a job waits and for what.
 
     ``reads`` is the directory that the next step read if it went on as it was parked, ``files`` what is there, a line
-    each for a person. ``leaves`` is what ``send`` will read, unless corrections take its place; ``None`` when a step
-    before it makes other data. ``corrections`` says which corrected files can be taken, ``again`` why an approval that
-    was given does not count any more, a line each.
+    each for a person. ``leaves`` is what will leave the house, unless corrections take its place; ``None`` when a step
+    makes other data of it before. ``reader`` is who reads it, in words. ``corrections`` says which corrected files can
+    be taken, ``again`` why an approval that was given does not count any more, a line each.
     """
 
     position: int
@@ -182,6 +182,7 @@ class Waiting(Kept):
     reads: str | None = None
     files: tuple[str, ...] = ()
     leaves: str | None = None
+    reader: str = "the next step"
     corrections: Corrections = Corrections.NDJSON
     again: tuple[str, ...] = ()
 

@@ -1,15 +1,20 @@
-"""What a step gets and what it gives back: plain values, no Prefect.
+"""The protocol of a step: what it says of itself, what it gets and what it gives back. Plain values, no Prefect.
+
+``tasks/<step>/step.py`` holds its declaration, and nothing in ``flows/`` names a step: what the flow must know of one
+is asked here.
 
 Two steps compare lines, not resources: an import counts a Bundle's line as one, a load what is in it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 
 from config import PipelineConfig
-from tasks.shared.errors import ReconciliationError
+from tasks.shared.errors import GateError, ReconciliationError
 from tasks.shared.files.inventory import Inventory, Recorded
 from tasks.shared.progress import Progress, RequestStats
 from tasks.shared.report import Approval, Corrections, StepReport
@@ -85,6 +90,66 @@ class StepContext:
         if self.source is None:
             raise ValueError(f"step {self.name} has no input directory")
         return self.source
+
+
+class Reads(StrEnum):
+    """What a step reads (``4-product.md`` §4, "What a step reads")."""
+
+    NOTHING = "nothing"
+    """An import brings data in."""
+
+    LATEST = "latest"
+    """The output of the nearest step before that makes data."""
+
+    RESOURCES = "resources"
+    """The same, but never tables: behind ``flattening`` the NDJSON that it read."""
+
+
+def latest(_config: PipelineConfig) -> Reads:
+    """The rule: a step reads what was made last."""
+    return Reads.LATEST
+
+
+def nothing(_config: PipelineConfig) -> Reads:
+    """An import reads nothing of the job."""
+    return Reads.NOTHING
+
+
+Gate = Callable[[StepContext, StepReport], GateError | None]
+"""Why the pipeline stops behind a step that is complete, by its context and report; ``None`` when it goes on. Asked
+whenever the flow comes by, also when the step answers from its stored result."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a step says of itself.
+
+    ``output`` is the directory of its data below the job's; ``None`` when it makes none, and the next step reads what
+    this one read. ``tables`` says that these data are no NDJSON. ``folders`` are its other directories; see
+    ``folder``. A step that ``asks`` parks the job for a person, and reads to let her look. One that ``delivers`` is
+    where data leave the house.
+    """
+
+    name: str
+    summary: str
+    run: Callable[[StepContext], StepReport]
+    reads: Callable[[PipelineConfig], Reads] = latest
+    output: str | None = None
+    tables: bool = False
+    folders: tuple[str, ...] = ()
+    gate: Gate | None = None
+    asks: bool = False
+    delivers: bool = False
+
+    def writes(self, steps: Sequence[str], position: int) -> tuple[str, ...]:
+        """Every directory that the step at ``position`` (from 1) of ``steps`` makes, relative to the job's."""
+        others = (folder(name, self.name, steps, position) for name in self.folders)
+        return (*([self.output] if self.output else ()), *others)
+
+
+def folder(name: str, step: str, steps: Sequence[str], position: int) -> str:
+    """The directory ``name`` of ``step`` at ``position`` (from 1) of ``steps``: where it comes again it has its own."""
+    return f"{name}-{position}" if step in steps[: position - 1] else name
 
 
 def reconcile(context: StepContext, result: StepReport) -> None:

@@ -1,6 +1,13 @@
-"""``validation`` as a Prefect task."""
+"""The step ``validation``."""
 
-from tasks.shared.prefect_task import step_task
-from tasks.validation.validation import run
+from tasks.shared.step import Step
+from tasks.validation.gate import gate
+from tasks.validation.validation import REPORTS, run
 
-validation = step_task("validation", run)
+STEP = Step(
+    name="validation",
+    summary="validate FHIR data against profiles",
+    run=run,
+    folders=(REPORTS,),
+    gate=gate,
+)

@@ -24,15 +24,17 @@ from tasks.shared.files.out_file import OutFile
 from tasks.shared.http.answer import answer_of
 from tasks.shared.http.client import ServiceClient
 from tasks.shared.report import StepReport
-from tasks.shared.step import StepContext
+from tasks.shared.step import StepContext, folder
 from tasks.shared.work import in_order
 from tasks.validation.chunks import Chunk, pack
 from tasks.validation.client import Outcome, Validator
 from tasks.validation.entries import Facts, Reader
 from tasks.validation.findings import OTHER, SEVERITIES
-from tasks.validation.places import directory_name
 from tasks.validation.report import FileReport, Reports
 from tasks.validation.summary import SUMMARY, assemble
+
+REPORTS: Final = "validation"
+"""Directory of the reports, below the job directory."""
 
 LEDGER: Final = "ledger.ndjson"
 REFUSED: Final = "refused-answer"
@@ -123,7 +125,9 @@ class _Validation:
         self._bounds = bounds
         self._threads = service.max_concurrent_requests
         self._limit = service.bundle_chunk_size_mb * bounds.mebibyte
-        self._directory = context.job_dir / directory_name(context.config.pipeline.enabled_steps, context.position)
+        self._directory = context.job_dir / folder(
+            REPORTS, context.name, context.config.pipeline.enabled_steps, context.position
+        )
         self._course = Course(files)
         self._open: list[FileReport] = []
         self._reports: dict[str, FileReport] = {}

@@ -1,6 +1,11 @@
-"""``wait`` as a Prefect task: the custom pause task. The flow parks the run when it answers that it is paused."""
+"""The step ``wait``: the custom pause task. The flow parks the run when it answers that it is paused."""
 
-from tasks.shared.prefect_task import step_task
+from tasks.shared.step import Step
 from tasks.wait.pause import run
 
-wait = step_task("wait", run)
+STEP = Step(
+    name="wait",
+    summary="pause for manual inspection",
+    run=run,
+    asks=True,
+)

@@ -12,7 +12,7 @@ import yaml
 
 from deployments.sandbox import objectstore
 from deployments.sandbox.data import ANONYMIZATION_RULES, DATA, DEMO_CRTDL, DEMO_LOOKUP
-from tasks import CATALOGUE
+from tasks import STEPS
 from tests.docs.pages import DOCS, Block, blocks
 from tests.docs.place import Place
 from tests.docs.services import SECRET, Services, services
@@ -83,6 +83,6 @@ def run(place: Place, example: Block, steps: list[str]) -> None:
 
 def test_every_step_and_every_way_to_send_is_in_an_example() -> None:
     examples = [yaml.safe_load(example.text) for example in EXAMPLES]
-    assert {step for example in examples for step in example["pipeline"]["enabled_steps"]} == CATALOGUE.keys()
+    assert {step for example in examples for step in example["pipeline"]["enabled_steps"]} == STEPS.keys()
     modes = {example["services"].get("send", {}).get("send_as") for example in examples} - {None}
     assert modes == {"direct_resource_load", "transfer_load", "s3_upload"}

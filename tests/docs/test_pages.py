@@ -23,7 +23,7 @@ from deployments.sandbox.options import API_KEY, API_KEY_HEADER, PASSWORD, SETTI
 from flows.commands import reference
 from flows.job.record import JobRecord, JobState
 from flows.run import cli
-from tasks import CATALOGUE
+from tasks import STEPS as STEP_NAMES
 from tasks.shared.report import Problem, StepReport, Waiting
 from tests.docs.pages import DOCS, PAGES, README, Block, blocks, command_lines, prose, read
 from tests.docs.references import ROOT, references
@@ -83,13 +83,13 @@ class TestCoverage:
 
     @pytest.mark.parametrize("page", [STEPS, CONFIGURATION], ids=name_of)
     def test_every_step_is_documented(self, page: Path) -> None:
-        for name in CATALOGUE:
+        for name in STEP_NAMES:
             assert f"| `{name}`" in read(page)
 
     def test_every_step_has_a_section_of_its_own(self) -> None:
-        for step in CATALOGUE.values():
-            assert f"`{step.name}`" in read(README)
-            assert f"\n## {step.name}\n" in read(STEPS)
+        for name in STEP_NAMES:
+            assert f"`{name}`" in read(README)
+            assert f"\n## {name}\n" in read(STEPS)
 
     def test_every_error_reference_has_one_row_and_no_row_is_left_over(self) -> None:
         rows = Counter(re.findall(r"^\| `([a-z0-9-]+)` \|", read(TROUBLESHOOTING), re.MULTILINE))
@@ -171,7 +171,7 @@ def test_an_example_configuration_loads_without_any_finding(block: Block, tmp_pa
     loaded = load_config(file, environ=environ)
     assert [finding.render() for finding in loaded.warnings] == []
     for step in loaded.config.pipeline.enabled_steps:
-        assert str(step) in CATALOGUE
+        assert str(step) in STEP_NAMES
 
 
 def test_there_are_examples_on_readme_and_steps() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.demo import STEPS
+from deployments.sandbox.configuration import STEPS
 from tests.conftest import ROOT
 from tests.docs.pages import README, blocks, example, read, section
 from tests.docs.place import Place

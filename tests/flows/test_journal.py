@@ -182,7 +182,7 @@ def test_send_tells_what_was_delivered(tmp_path: Path) -> None:
     step = StepReport(position=2, name="send", state="completed", warnings=("odd",), **counts)
     with Journal.opened(tmp_path, JOB, STEPS, RUN) as journal:
         journal.completed(step, mode="transfer_load")
-        journal.completed(step.model_copy(update={"name": "http_import"}), mode="transfer_load")
+        journal.completed(step.model_copy(update={"name": "http_import"}))
         journal.ends("completed")
     completed = Step(state="completed", warnings=1, **counts)  # type: ignore[arg-type]
     assert events(tmp_path)[2:4] == [completed, Export(mode="transfer_load", files=3, resources=19, bytes=4)]

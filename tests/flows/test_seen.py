@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from config import SendMode
 from flows.job.job import Job, known_step
 from flows.job.record import JobRecord, JobState, now
 from flows.job.seen import OF_AN_EARLIER_VERSION, at_decision, told
 from flows.job.sources import Source, Sources
 from flows.pipeline import decide, decided
 from flows.reports.pages import wait_description
+from tasks import declared
 from tasks.shared.errors import DataError
 from tasks.shared.files.inventory import kept_at, take
 from tasks.shared.report import Approval, StepReport, Waiting
@@ -39,7 +39,7 @@ class Waits:
         self.corrections = job.directory.path / "import_wait"
         self.corrections.mkdir()
         job.writer.set = lambda **labels: self.labels.update(labels)  # type: ignore[method-assign]
-        self.sources = Sources(STEPS, SendMode.DIRECT_RESOURCE_LOAD)
+        self.sources = Sources(STEPS, job.config)
         self.sources.wrote(Source(self.input, 1))
         self.look()
         self.park()
@@ -271,9 +271,7 @@ def test_corrections_that_are_there_when_it_is_parked_are_listed(waits: Waits) -
 
 
 def _step() -> Any:
-    from tasks import CATALOGUE
-
-    return CATALOGUE["wait"]
+    return declared("wait")
 
 
 def status(sluice: Any, name: str) -> dict[str, Any]:

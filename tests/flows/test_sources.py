@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from config import SendMode
-from flows.job.seen import Sight, correction_words, to_be_read, told
+from config import PipelineConfig, SendMode
+from flows.job.seen import NEXT, Sight, correction_words, to_be_read, told
 from flows.job.sources import Source, Sources
 from flows.reports.pages import wait_description
+from tasks import declared
 from tasks.shared.errors import DataError
 from tasks.shared.report import Corrections, Waiting
 from tasks.shared.stop import Stop
@@ -18,9 +19,13 @@ DIRECT, TRANSFER, S3 = SendMode.DIRECT_RESOURCE_LOAD, SendMode.TRANSFER_LOAD, Se
 BEHIND = ("local_import", "pseudonymizer", "wait", "flattening", "wait", "send")
 
 
+def sending(send_as: SendMode) -> PipelineConfig:
+    return PipelineConfig.model_validate({"services": {"send": {"send_as": send_as}}})
+
+
 def sources(job: Path, send_as: SendMode, steps: tuple[str, ...] = BEHIND, *, tables: bool = True) -> Sources:
     """As they are behind flattening, or in front of it."""
-    found = Sources(steps, send_as)
+    found = Sources(steps, sending(send_as))
     found.wrote(Source(job / "import", 1))
     found.wrote(Source(job / "pseudonymized", 1))
     if tables:
@@ -43,7 +48,9 @@ def wait(job: Path, send_as: SendMode, position: int = 5) -> Waiting:
     leaving = found.leaving(position)
     assert found.newest is not None
     leaves = leaving.path if leaving else None
-    sight = Sight(job, position, found.newest.path, job / "csv_wait", leaves, found.corrections(position))
+    delivery = found.delivery(position)
+    reader = delivery.name if delivery else NEXT
+    sight = Sight(job, position, found.newest.path, job / "csv_wait", leaves, found.corrections(position), reader)
     looked_at = Waiting(position=5, step="wait", directory=str(job / "csv_wait"), looked_at=str(job / "csv"), since="x")
     return sight.shown(looked_at, sight.take(None, Stop()))
 
@@ -52,7 +59,7 @@ def wait(job: Path, send_as: SendMode, position: int = 5) -> Waiting:
 def test_send_behind_flattening_reads_the_tables_or_what_flattening_read(
     job: Path, send_as: SendMode, folder: str
 ) -> None:
-    read = sources(job, send_as).read_by("send")
+    read = sources(job, send_as).read_by(declared("send"))
     assert read is not None
     assert read.path == job / folder
 
@@ -61,7 +68,7 @@ def test_corrected_tables_are_what_the_other_modes_read_and_a_direct_load_does_n
     for send_as, folder in ((DIRECT, "pseudonymized"), (S3, "csv_wait")):
         found = sources(job, send_as)
         found.wrote(Source(job / "csv_wait", None, tables=True))
-        read = found.read_by("send")
+        read = found.read_by(declared("send"))
         assert read is not None
         assert read.path == job / folder
 
@@ -147,4 +154,4 @@ def test_a_decision_is_about_the_jobs_directory_as_this_machine_sees_it(job: Pat
 def test_who_reads_what_a_wait_released(
     steps: tuple[str, ...], send_as: SendMode, position: int, readers: list[int]
 ) -> None:
-    assert Sources(steps, send_as).readers(position) == readers
+    assert Sources(steps, sending(send_as)).readers(position) == readers

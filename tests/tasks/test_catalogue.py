@@ -1,30 +1,52 @@
-"""The catalogue of steps (document 1, "pipeline")."""
+"""The catalogue of steps, and what each says of itself (document 1, "pipeline")."""
 
 import subprocess
 import sys
 
 import pytest
 
-from config import CRTDL_STEPS, IMPORT_STEPS, StepName
-from tasks import CATALOGUE
+from config import IMPORT_STEPS, PipelineConfig, StepName
+from tasks import STEPS, declared
+from tasks.shared.prefect_task import step_task
+from tasks.shared.step import Reads
 from tests.conftest import ROOT
 
 
+def loaded(code: str, *prefixes: str) -> list[str]:
+    """The modules of these packages that are imported after ``code``."""
+    code = f"import sys; {code}; print(*[m for m in sys.modules if m.startswith({prefixes})])"
+    return subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split()
+
+
 def test_it_has_exactly_the_steps_of_document_1():
-    assert set(CATALOGUE) == {str(name) for name in StepName}
+    assert set(STEPS) == {str(name) for name in StepName}
 
 
-def test_it_agrees_with_the_configuration_about_imports_and_crtdl():
-    assert {name for name, step in CATALOGUE.items() if step.is_import} == {str(name) for name in IMPORT_STEPS}
-    assert {name for name, step in CATALOGUE.items() if step.requires_crtdl} == {str(name) for name in CRTDL_STEPS}
+def test_it_agrees_with_the_configuration_about_imports():
+    config = PipelineConfig()
+    imports = {name for name in STEPS if declared(name).reads(config) is Reads.NOTHING}
+    assert imports == {str(name) for name in IMPORT_STEPS}
+    assert {declared(name).output for name in imports} == {"import"}
 
 
 def test_importing_it_imports_no_step_and_no_prefect():
-    code = "import sys, tasks; print([m for m in sys.modules if m.startswith(('prefect', 'tasks.'))])"
-    ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert ran.stdout.strip() == "[]"
+    assert loaded("import tasks", "prefect", "tasks.") == []
 
 
-@pytest.mark.parametrize("name", CATALOGUE)
+def test_what_steps_say_of_themselves_needs_no_prefect():
+    assert loaded("from tasks import STEPS, declared; [declared(name) for name in STEPS]", "prefect") == []
+
+
+@pytest.mark.parametrize("name", STEPS)
 def test_every_step_has_a_prefect_task_of_its_name(name):
-    assert CATALOGUE[name].load().name == name
+    step = declared(name)
+    assert step_task(step.name, step.run).name == step.name == name
+
+
+def test_a_step_that_comes_again_has_directories_of_its_own():
+    steps = ["local_import", "validation", "wait", "validation", "send"]
+    assert declared("validation").writes(steps, 2) == ("validation",)
+    assert declared("validation").writes(steps, 4) == ("validation-4",)
+    assert declared("send").writes(steps, 5) == ("send",)

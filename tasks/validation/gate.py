@@ -1,0 +1,27 @@
+"""The validation gate: findings in the data stop the pipeline after the step (document 1, "Pseudonymization, send and
+validation behavior"; document 3 §6).
+
+The step itself completes. Continuing does not pass the gate: only ``fail_on_error: false`` or corrected data opens it.
+"""
+
+from __future__ import annotations
+
+from tasks.shared.errors import GateError
+from tasks.shared.report import StepReport
+from tasks.shared.step import StepContext
+
+
+def gate(context: StepContext, report: StepReport) -> GateError | None:
+    """Why the pipeline stops behind this validation step, by what it reported."""
+    details = report.details
+    findings: int = details["findings"]
+    if not findings or not context.config.services.validation.fail_on_error:
+        return None
+    reports = context.job_dir / str(details["reports"])
+    return GateError(
+        "validation-findings",
+        f"validation found {findings:,} errors in {details['resources_with_findings']:,} resources",
+        context=str(reports / "summary.csv"),
+        hint=f"correct the data and validate again (job run --step {context.position} --force), or set "
+        "services.validation.fail_on_error: false and continue",
+    )
