@@ -29,10 +29,10 @@ from flows.reports.events import Step as StepEvent
 from flows.reports.journal import AnnouncedHandle, Journal, timestamp, utc_now
 from flows.reports.presenter import Presenter
 from tasks import declared
-from tasks.extractor import preprocess
 from tasks.extractor.submission import begun
 from tasks.shared.corrections import make_directory, wait_directory
 from tasks.shared.errors import GateError, InputError, SluiceError
+from tasks.shared.fhir import crtdl_preprocessing
 from tasks.shared.files.inventory import Inventory, Recorded, kept_at
 from tasks.shared.log import logger
 from tasks.shared.progress import Progress, RequestStats
@@ -149,14 +149,14 @@ class Job:
         """The CRTDL of every step (document 1, procedure 1): written anew until something of the job rests on it."""
         if not self.config.pipeline.requires_crtdl:
             return self.directory.adopt_crtdl(source)
-        kept = preprocess.effective_file(self.directory.path)
+        kept = crtdl_preprocessing.effective_file(self.directory.path)
         if kept is not None and (self._rests_on_crtdl() or not os.path.exists(source)):  # noqa: PTH110
             return kept
         try:
             rules = enrichment_rules(self.config.services.crtdl_preprocessing)
         except ConfigError as error:
             raise config_error(error) from None
-        path, warnings = preprocess.write_effective(source, self.directory.path, rules)
+        path, warnings = crtdl_preprocessing.write_effective(source, self.directory.path, rules)
         for warning in warnings:
             logger.warning("%s", warning)
         return path

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flows.job.inputs import JobInputs
-from tasks.extractor.preprocess import effective_file
 from tasks.extractor.submission import begun, patients_file
+from tasks.shared.fhir.crtdl_preprocessing import effective_file
 
 
 @dataclass(frozen=True)

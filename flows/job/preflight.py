@@ -72,14 +72,14 @@ def _crtdl(config: PipelineConfig, inputs: JobInputs, steps: Sequence[str], kept
             context="pipeline.enabled_steps", hint="give the CRTDL file on the command line",
         )  # fmt: skip
         return
-    from tasks.extractor import preprocess
+    from tasks.shared.fhir import crtdl_preprocessing
 
     if kept is not None:
-        yield from preprocess.findings(kept)  # the rules were applied when it was written
+        yield from crtdl_preprocessing.findings(kept)  # the rules were applied when it was written
     elif named_files.is_special(path := Path(inputs.crtdl)):
         yield named_files.not_a_file("CRTDL", path)
     else:
-        yield from preprocess.findings(path, enrichment_rules(config.services.crtdl_preprocessing))
+        yield from crtdl_preprocessing.findings(path, enrichment_rules(config.services.crtdl_preprocessing))
 
 
 def _patients(

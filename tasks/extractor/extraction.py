@@ -14,7 +14,6 @@ from tasks.extractor.client import ExtractionClient
 from tasks.extractor.connection import base_url_of, extraction_client, service_client
 from tasks.extractor.manifest import ExtractionResult, details, parse_result
 from tasks.extractor.polling import Gone, Poller
-from tasks.extractor.preprocess import idle_rules
 from tasks.extractor.reports import Companions
 from tasks.extractor.results import ResultFiles
 from tasks.extractor.submission import DIRECTORY, Query, Submission
@@ -22,6 +21,7 @@ from tasks.extractor.urls import is_result_url, job_id_of
 from tasks.shared.blanked import blanked
 from tasks.shared.errors import InputError, ServiceError, SluiceError
 from tasks.shared.fhir.crtdl import Crtdl, load_crtdl
+from tasks.shared.fhir.crtdl_preprocessing import idle_rules
 from tasks.shared.files.out_file import write_file
 from tasks.shared.http.answer import Answer, place
 from tasks.shared.http.client import ServiceClient

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from config import CrtdlPreprocessingConfig, EnrichmentRule
 from config.enrichments import enrichment_rules
-from tasks.extractor.preprocess import (
+from tasks.shared.fhir.crtdl import load_crtdl
+from tasks.shared.fhir.crtdl_preprocessing import (
     CrtdlError,
     effective_file,
     enrich,
@@ -20,8 +21,8 @@ from tasks.extractor.preprocess import (
     idle_rules,
     write_effective,
 )
-from tasks.shared.fhir.crtdl import load_crtdl
 from tests.peers.extraction import crtdl
+from tests.tasks.extractor.support import crtdl
 
 HERE = Path("query.json")
 PATIENT = "http://hl7.org/fhir/StructureDefinition/Patient"
