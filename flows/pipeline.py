@@ -266,10 +266,11 @@ def decide(job: Job, position: int) -> Outcome | None:
         job.decided(position, approval_now)
     if approval_now is None or approval_now.approved:
         return None
-    job.unfinished(position, "stopped", error=rejected(approval_now))
-    job.ended("cancelled", error=rejected(approval_now))
+    error = rejected(approval_now, job.step_names[position - 1])
+    job.unfinished(position, "stopped", error=error)
+    job.ended("cancelled", error=error)
     show(job, "cancelled")
-    return Cancelled(message=rejected(approval_now).message)
+    return Cancelled(message=error.message)
 
 
 def park(job: Job, position: int, directory: Path, looked_at: Path, *, deployed: bool) -> SluiceError:

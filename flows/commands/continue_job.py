@@ -179,7 +179,7 @@ def adopted(asked: Asked) -> Iterator[tuple[Session, JobRecord, JobInputs]]:
             }
         )
         loaded = inputs.load()
-        warn(loaded)
+        warn(loaded, inputs, place)
         refuse_changed_steps(record, tuple(str(name) for name in loaded.config.pipeline.enabled_steps))
         directory = JobDirectory.of(session.jobs_dir, record.id)
         directory.create()

@@ -29,10 +29,10 @@ DEPLOYMENT = "sluice"
 
 def plan(inputs: JobInputs) -> int:
     """Preflight only: print every finding."""
-    from flows.job.preflight import exit_code, import_directory, preflight
+    from flows.job.preflight import exit_code, preflight
 
     loaded = inputs.load()
-    warn(loaded, import_directory(loaded.config, inputs))
+    warn(loaded, inputs)
     findings = preflight(loaded, inputs)
     complain(findings)
     if not findings:
@@ -42,10 +42,10 @@ def plan(inputs: JobInputs) -> int:
 
 def start(inputs: JobInputs, *, progress: bool, as_json: bool, detach: bool) -> int:
     """Preflight, create the job, run it here or hand it to a deployment."""
-    from flows.job.preflight import exit_code, import_directory, preflight
+    from flows.job.preflight import exit_code, preflight
 
     loaded = inputs.load()
-    warn(loaded, import_directory(loaded.config, inputs))
+    warn(loaded, inputs)
     findings = preflight(loaded, inputs)
     if findings:
         complain(findings)
@@ -175,10 +175,10 @@ def report(session: Session, job_id: str, *, as_json: bool) -> int:
     return error.exit_code
 
 
-def warn(loaded: LoadedConfig, directory: Path | None = None) -> None:
-    """Print the warnings of the configuration, of the files that it names and of the import's ``directory``."""
-    from flows.job import named_files
+def warn(loaded: LoadedConfig, inputs: JobInputs, job_dir: Path | None = None) -> None:
+    """Print what is doubtful about the configuration and what it names; ``job_dir`` is that of a job that goes on."""
+    from flows.job.preflight import warnings
 
     complain(loaded.warnings)
-    for text in named_files.warnings(loaded.config, directory):
+    for text in warnings(loaded.config, inputs, job_dir):
         say(f"warning: {text}", err=True)

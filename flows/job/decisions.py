@@ -59,7 +59,7 @@ def settle(session: Session, job_id: str) -> JobRecord:
         if decision is not None:
             writer.approve(waiting.position, decision)
     if decision is not None and not decision.approved:
-        end_rejected(session, job_id, decision)
+        end_rejected(session, job_id, decision, waiting.step)
     return session.job(job_id)
 
 
@@ -142,14 +142,15 @@ def decided_meanwhile(record: JobRecord, position: int) -> SluiceError:
 def reject(session: Session, record: JobRecord, decision: Approval) -> None:
     """Keep the rejection and end the job as cancelled."""
     keep(session, record, decision)
-    end_rejected(session, record.id, decision)
+    end_rejected(session, record.id, decision, record.waiting.step if record.waiting else None)
 
 
-def end_rejected(session: Session, job_id: str, decision: Approval) -> None:
-    """End a job as cancelled after a no."""
-    RecordWriter(session.api, job_id).set(error=rejected(decision))
-    session.api.set_state(job_id, "CANCELLED", message=rejected(decision).message, force=True)
-    end_parked(session, job_id, rejected(decision))
+def end_rejected(session: Session, job_id: str, decision: Approval, step: str | None) -> None:
+    """End a job as cancelled after a no at ``step``."""
+    error = rejected(decision, step)
+    RecordWriter(session.api, job_id).set(error=error)
+    session.api.set_state(job_id, "CANCELLED", message=error.message, force=True)
+    end_parked(session, job_id, error)
 
 
 def end_parked(session: Session, job_id: str, rejection: Problem | None = None) -> None:
@@ -190,12 +191,12 @@ def _told_as_cancelled(directory: Path, record: JobRecord, run: Run, rejection: 
         return journal.ends("cancelled", error=rejection.reference)
 
 
-def rejected(approval: Approval) -> Problem:
-    """Why a job is cancelled after a no."""
+def rejected(approval: Approval, step: str | None) -> Problem:
+    """Why a job is cancelled after a no at ``step``."""
     return Problem(
         reference="rejected",
         message=approval.model_copy(update={"comment": ""}).told(one_line),
         context=one_line(approval.comment) or None,
         hint="mend what was found and start a new job",
-        step="wait",
+        step=step,
     )

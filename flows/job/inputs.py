@@ -16,6 +16,8 @@ from config import LoadedConfig, load_config
 from config.url_secrets import secret_parameters
 from tasks.shared.errors import InputError
 from tasks.shared.fhir.crtdl import KEYS, LARGEST_FILE
+from tasks.shared.http.url_names import is_url
+from tasks.shared.step import Given
 
 
 class JobInputs(BaseModel):
@@ -60,6 +62,13 @@ class JobInputs(BaseModel):
     def of(cls, parameters: Mapping[str, Any]) -> JobInputs:
         """Of the parameters of a flow run; what is not given there is ``None``."""
         return cls(**{name: value for name, value in parameters.items() if value is not None})
+
+    def given(self, patients: Path | None = None) -> Given:
+        """As steps take it; ``patients`` is the copy that a job reads instead."""
+        crtdl, named, rules = (
+            Path(path) if path is not None else None for path in (self.crtdl, self.patients, self.anonymization_config)
+        )
+        return Given(crtdl, patients or named, self.input, rules)
 
     def parameters(self) -> dict[str, Any]:
         """As flow-run parameters."""
@@ -112,11 +121,6 @@ def gather(
 
 def _absolute(path: str | None) -> str | None:
     return None if path is None else str(Path(path).absolute())
-
-
-def is_url(text: str) -> bool:
-    """Whether the argument is meant as an HTTP URL."""
-    return text.lower().startswith(("http://", "https://"))
 
 
 def classify(argument: str) -> tuple[str, str]:

@@ -17,13 +17,13 @@ from tasks.extractor.polling import Gone, Poller
 from tasks.extractor.reports import Companions
 from tasks.extractor.results import ResultFiles
 from tasks.extractor.submission import DIRECTORY, Query, Submission
-from tasks.extractor.urls import is_result_url, job_id_of
+from tasks.extractor.urls import is_result_url, job_id_of, result_url_unknown
 from tasks.shared.blanked import blanked
 from tasks.shared.errors import InputError, ServiceError, SluiceError
 from tasks.shared.fhir.crtdl import Crtdl, load_crtdl
 from tasks.shared.fhir.crtdl_preprocessing import idle_rules
 from tasks.shared.files.out_file import write_file
-from tasks.shared.http.answer import Answer, place
+from tasks.shared.http.answer import Answer
 from tasks.shared.http.client import ServiceClient
 from tasks.shared.log import logger
 from tasks.shared.progress import Progress
@@ -241,14 +241,3 @@ class _Run:
             return load_crtdl(self._context.crtdl) if self._context.crtdl is not None else None
         except InputError:
             return None
-
-
-def result_url_unknown(url: str) -> InputError:
-    """INPUT is a URL, but not that of a result."""
-    return InputError(
-        "result-url-unknown",
-        "INPUT is not the URL of an extraction result",
-        context=place(url),
-        hint="it looks like …/fhir/__status/<job id>, …/fhir/extraction/… or …/fhir/result/…; "
-        "for NDJSON files use http_import",
-    )

@@ -1,5 +1,6 @@
 """The step ``extractor``."""
 
+from tasks.extractor import checks
 from tasks.extractor.extraction import run
 from tasks.extractor.submission import DIRECTORY
 from tasks.shared.import_directory import IMPORT
@@ -12,4 +13,8 @@ STEP = Step(
     reads=nothing,
     output=IMPORT,
     folders=(DIRECTORY,),
+    takes={"crtdl": None, "input": None, "patients": checks.patients_unused},
+    needs=checks.needs,
+    services=checks.services,
+    checks=checks.checks,
 )

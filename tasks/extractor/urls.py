@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from urllib.parse import quote, unquote, urlsplit
 
-from tasks.shared.errors import ServiceError
+from tasks.shared.errors import InputError, ServiceError
 from tasks.shared.http.answer import place
 
 _SCHEME = re.compile(r"https?://", re.IGNORECASE)
@@ -92,3 +92,14 @@ def job_id_of(status_url: str) -> str:
 def same_host(url: str, base_url: str) -> bool:
     """Whether two URLs have the same host name, whatever the port."""
     return (urlsplit(url).hostname or "").lower() == (urlsplit(base_url).hostname or "").lower()
+
+
+def result_url_unknown(url: str) -> InputError:
+    """INPUT is a URL, but not that of a result."""
+    return InputError(
+        "result-url-unknown",
+        "INPUT is not the URL of an extraction result",
+        context=place(url),
+        hint="it looks like …/fhir/__status/<job id>, …/fhir/extraction/… or …/fhir/result/…; "
+        "for NDJSON files use http_import",
+    )

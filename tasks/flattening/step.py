@@ -1,8 +1,9 @@
 """The step ``flattening``."""
 
+from tasks.flattening import checks
 from tasks.flattening.flattening import STATE, run
 from tasks.flattening.resume import DEFINITIONS, OUTPUT
-from tasks.shared.step import Step
+from tasks.shared.step import Step, same_as_input
 
 STEP = Step(
     name="flattening",
@@ -11,4 +12,10 @@ STEP = Step(
     output=OUTPUT,
     tables=True,
     folders=(DEFINITIONS, STATE),
+    takes={"crtdl": None},
+    needs=checks.needs,
+    services=checks.services,
+    checks=checks.checks,
+    warnings=checks.warnings,
+    space=same_as_input,
 )

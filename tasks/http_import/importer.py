@@ -147,13 +147,18 @@ def _refused(url: str, status: int) -> InputError:
 def _urls(config: PipelineConfig, url: str | None) -> tuple[str, ...]:
     urls = (url,) if url is not None else tuple(config.services.http_import.urls)
     if not urls:
-        raise InputError(
-            "input-missing",
-            "http_import has no URL",
-            context="services.http_import.urls",
-            hint="set it, or give the URL as INPUT",
-        )
+        raise no_url()
     return urls
+
+
+def no_url() -> InputError:
+    """There is nothing to import."""
+    return InputError(
+        "input-missing",
+        "http_import has no URL",
+        context="services.http_import.urls",
+        hint="set it, or give the URL as INPUT",
+    )
 
 
 def _problems(urls: Sequence[str]) -> list[SluiceError]:

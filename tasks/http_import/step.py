@@ -1,5 +1,6 @@
 """The step ``http_import``."""
 
+from tasks.http_import import checks
 from tasks.http_import.importer import run
 from tasks.shared.import_directory import IMPORT
 from tasks.shared.step import Step, nothing
@@ -10,4 +11,7 @@ STEP = Step(
     run=run,
     reads=nothing,
     output=IMPORT,
+    takes={"input": None},
+    checks=checks.checks,
+    space=checks.space,
 )

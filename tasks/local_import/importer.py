@@ -33,12 +33,12 @@ def findings(config: PipelineConfig, directory: Path) -> list[SluiceError]:
     References: ``input-not-found``, ``input-not-directory``, ``input-no-ndjson``, ``input-unreadable``, ``file-name``,
     ``empty-file``, ``name-clash``; each lists all the files it is about.
     """
-    return list(_scan(config, directory).problems)
+    return list(look(config, directory).problems)
 
 
 def warnings(config: PipelineConfig, directory: Path) -> tuple[str, ...]:
     """What an import of ``directory`` leaves out, one sentence each."""
-    return _scan(config, directory).warnings
+    return look(config, directory).warnings
 
 
 def run(context: StepContext) -> StepReport:
@@ -59,7 +59,7 @@ def run(context: StepContext) -> StepReport:
             context="services.local_import.dir",
             hint="set it, or give --dir DIR",
         )
-    found = _scan(context.config, Path(named).absolute())
+    found = look(context.config, Path(named).absolute())
     for problem in found.problems:
         raise problem
     target = ImportDirectory(context)
@@ -104,7 +104,8 @@ def run(context: StepContext) -> StepReport:
     return target.result(warnings)
 
 
-def _scan(config: PipelineConfig, directory: Path) -> Scan:
+def look(config: PipelineConfig, directory: Path) -> Scan:
+    """What ``directory`` holds for an import."""
     jobs_dir = config.jobs_dir.absolute()
     return scan(directory, recursive=config.services.local_import.recursive, exclude=jobs_dir)
 

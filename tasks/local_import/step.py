@@ -1,5 +1,6 @@
 """The step ``local_import``."""
 
+from tasks.local_import import checks
 from tasks.local_import.importer import run
 from tasks.shared.import_directory import IMPORT
 from tasks.shared.step import Step, nothing
@@ -10,4 +11,8 @@ STEP = Step(
     run=run,
     reads=nothing,
     output=IMPORT,
+    takes={"input": None},
+    checks=checks.checks,
+    warnings=checks.warnings,
+    space=checks.space,
 )

@@ -1,6 +1,7 @@
 """The step ``send``."""
 
 from config import PipelineConfig, SendMode
+from tasks.send import checks
 from tasks.send.send import run
 from tasks.shared.step import Reads, Step
 
@@ -17,5 +18,7 @@ STEP = Step(
     run=run,
     reads=reads,
     folders=("send",),
+    services=checks.services,
+    space=checks.space,
     delivers=True,
 )

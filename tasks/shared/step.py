@@ -8,16 +8,18 @@ Two steps compare lines, not resources: an import counts a Bundle's line as one,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
 from config import PipelineConfig
-from tasks.shared.errors import GateError, ReconciliationError
+from tasks.shared.errors import GateError, InputError, ReconciliationError, SluiceError
 from tasks.shared.files.inventory import Inventory, Recorded
 from tasks.shared.progress import Progress, RequestStats
 from tasks.shared.report import Approval, Corrections, StepReport
+from tasks.shared.service import Service
 from tasks.shared.stop import Stop
 
 
@@ -115,6 +117,72 @@ def nothing(_config: PipelineConfig) -> Reads:
     return Reads.NOTHING
 
 
+@dataclass(frozen=True)
+class Given:
+    """What a job is given beside its configuration: files, and the directory or URL to import."""
+
+    crtdl: Path | None = None
+    patients: Path | None = None
+    input: str | None = None
+    anonymization_config: Path | None = None
+
+
+@dataclass(frozen=True)
+class CheckContext:
+    """What is known before a job exists, or before it goes on.
+
+    ``job_dir`` is the directory of a job that goes on: what is in it need not be imported again. ``online`` is false
+    where nobody can be asked, because the TLS block is of no use. ``sizes`` are what servers said about URLs that are
+    still to be fetched, in bytes: a check asks them, and ``space`` counts them.
+    """
+
+    config: PipelineConfig
+    given: Given = Given()
+    job_dir: Path | None = None
+    online: bool = True
+    sizes: dict[str, int] = field(default_factory=dict)
+
+    def held(self, name: str) -> int:
+        """Bytes in a directory of the job; unfinished files count too, because the step replaces them."""
+        if self.job_dir is None:
+            return 0
+        try:
+            with os.scandir(self.job_dir / name) as entries:
+                return sum(entry.stat().st_size for entry in entries if entry.is_file(follow_symlinks=False))
+        except OSError:
+            return 0  # not there yet, or for the step itself to report
+
+
+def no_needs(_given: Given) -> Collection[str]:
+    """Nothing that is given is needed."""
+    return ()
+
+
+def no_services(_config: PipelineConfig) -> Sequence[Service]:
+    """It talks to nobody."""
+    return ()
+
+
+def no_checks(_context: CheckContext) -> Iterator[SluiceError]:
+    """Nothing can be wrong with it."""
+    return iter(())
+
+
+def no_warnings(_context: CheckContext) -> Iterator[str]:
+    """Nothing about it is doubtful."""
+    return iter(())
+
+
+def no_space(_context: CheckContext, _read: int) -> int:
+    """It writes no data, or how much is known to nobody before it ran."""
+    return 0
+
+
+def same_as_input(_context: CheckContext, read: int) -> int:
+    """It writes as much as it reads."""
+    return read
+
+
 Gate = Callable[[StepContext, StepReport], GateError | None]
 """Why the pipeline stops behind a step that is complete, by its context and report; ``None`` when it goes on. Asked
 whenever the flow comes by, also when the step answers from its stored result."""
@@ -128,6 +196,10 @@ class Step:
     this one read. ``tables`` says that these data are no NDJSON. ``folders`` are its other directories; see
     ``folder``. A step that ``asks`` parks the job for a person, and reads to let her look. One that ``delivers`` is
     where data leave the house.
+
+    ``takes`` are the fields of ``Given`` that it reads, each with the finding for a job that is given it and has no
+    step that takes it, if that is one. ``needs`` are those that it cannot do without. ``checks`` finds what would stop
+    it, ``warnings`` what is doubtful, before a job exists. ``space`` is how many bytes it writes for so many read.
     """
 
     name: str
@@ -137,6 +209,12 @@ class Step:
     output: str | None = None
     tables: bool = False
     folders: tuple[str, ...] = ()
+    takes: Mapping[str, Callable[[Given], InputError] | None] = field(default_factory=dict)
+    needs: Callable[[Given], Collection[str]] = no_needs
+    services: Callable[[PipelineConfig], Sequence[Service]] = no_services
+    checks: Callable[[CheckContext], Iterator[SluiceError]] = no_checks
+    warnings: Callable[[CheckContext], Iterator[str]] = no_warnings
+    space: Callable[[CheckContext, int], int] = no_space
     gate: Gate | None = None
     asks: bool = False
     delivers: bool = False

@@ -1,6 +1,7 @@
 """The step ``validation``."""
 
 from tasks.shared.step import Step
+from tasks.validation import checks
 from tasks.validation.gate import gate
 from tasks.validation.validation import REPORTS, run
 
@@ -9,5 +10,6 @@ STEP = Step(
     summary="validate FHIR data against profiles",
     run=run,
     folders=(REPORTS,),
+    services=checks.services,
     gate=gate,
 )

@@ -240,6 +240,6 @@ def test_a_comment_that_is_no_text_can_be_kept() -> None:
 
 
 def test_what_a_person_wrote_does_not_reach_a_terminal_as_control_characters() -> None:
-    error = rejected(Approval(approved=False, by=BY, comment=COMMENT, when="now"))
+    error = rejected(Approval(approved=False, by=BY, comment=COMMENT, when="now"), "wait")
     assert error.message.isprintable()
     assert (error.context or "").isprintable()

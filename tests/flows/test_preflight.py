@@ -10,12 +10,16 @@ from typing import Any
 import pytest
 
 from config import CompressionConfig, PipelineConfig
+from flows.job import space
 from flows.job.inputs import JobInputs
 from flows.job.preflight import exit_code, preflight
-from flows.job.space import RESERVE, needed
+from flows.job.space import RESERVE
+from tasks import declared
 from tasks.http_import.importer import findings
 from tasks.shared.errors import SluiceError
+from tasks.shared.step import CheckContext, Given
 from tests.peers.server import Loopback, Raw, Reply, Seen, loopback
+from tests.tasks.shared.loopback import Loopback, Raw, Reply, Seen, loopback
 
 CANARY = "Canaryperson"
 RESULT = "https://torch.invalid/fhir/__status/6f1c2b1e-0000-4000-8000-000000000000"
@@ -274,6 +278,14 @@ class TestSizesOverHttp:
         with loopback([Reply(200, b"", length=1 << 60)]) as server:
             findings = found("http_import", input=f"{server.url}/Patient.ndjson?page=1")
         assert list(findings) == ["disk-space"]
+
+
+def needed(
+    config: PipelineConfig, steps: list[str], *, directory: Path | None, offered: dict[str, int], job_dir: Path | None
+) -> int:
+    """Bytes; ``directory`` is to be imported, ``offered`` is what servers said of URLs."""
+    given = Given(input=str(directory) if directory is not None else None)
+    return space.needed(CheckContext(config, given, job_dir, sizes=offered), [declared(name) for name in steps])
 
 
 def remote(server: Loopback, *paths: str) -> int:

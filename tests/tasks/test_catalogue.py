@@ -5,10 +5,10 @@ import sys
 
 import pytest
 
-from config import IMPORT_STEPS, PipelineConfig, StepName
+from config import CRTDL_STEPS, IMPORT_STEPS, PipelineConfig, StepName
 from tasks import STEPS, declared
 from tasks.shared.prefect_task import step_task
-from tasks.shared.step import Reads
+from tasks.shared.step import Given, Reads
 from tests.conftest import ROOT
 
 
@@ -29,6 +29,13 @@ def test_it_agrees_with_the_configuration_about_imports():
     imports = {name for name in STEPS if declared(name).reads(config) is Reads.NOTHING}
     assert imports == {str(name) for name in IMPORT_STEPS}
     assert {declared(name).output for name in imports} == {"import"}
+
+
+def test_it_agrees_with_the_configuration_about_the_crtdl_and_with_itself_about_what_is_taken():
+    needing = {name: set(declared(name).needs(Given())) for name in STEPS}
+    assert {name for name, needs in needing.items() if "crtdl" in needs} == {str(name) for name in CRTDL_STEPS}
+    for name, needs in needing.items():
+        assert needs <= declared(name).takes.keys() <= vars(Given()).keys()
 
 
 def test_importing_it_imports_no_step_and_no_prefect():

@@ -79,3 +79,8 @@ def _safe(name: str) -> str:
     while len(name.encode()) > _NAME_BYTES:
         name = name[:-1]
     return name if name.strip("_") else ""
+
+
+def is_url(text: str) -> bool:
+    """Whether the argument is meant as an HTTP URL."""
+    return text.lower().startswith(("http://", "https://"))

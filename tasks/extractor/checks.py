@@ -1,0 +1,61 @@
+"""What can be wrong with an extraction before there is a job (``4-product.md`` §2, document 3 §2 and §3)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+
+from config import PipelineConfig
+from tasks.extractor.client import SERVICE
+from tasks.extractor.patients import read_patients
+from tasks.extractor.urls import is_result_url, result_url_unknown
+from tasks.shared.errors import InputError, SluiceError
+from tasks.shared.files.named_file import is_special, not_a_file
+from tasks.shared.http.url_names import is_url
+from tasks.shared.service import METADATA, Service
+from tasks.shared.step import CheckContext, Given
+
+
+def service(config: PipelineConfig) -> Service:
+    """``services.extractor``."""
+    extractor = config.services.extractor
+    return Service(SERVICE, extractor.base_url, extractor.auth, METADATA)
+
+
+def services(config: PipelineConfig) -> Sequence[Service]:
+    """The extraction server."""
+    return (service(config),)
+
+
+def needs(given: Given) -> Collection[str]:
+    """A query; the URL of a result needs none."""
+    return () if is_url(given.input or "") else ("crtdl",)
+
+
+def patients_unused(given: Given) -> InputError:
+    """Whoever names patients means only these: going on without them would move more than was asked for."""
+    return InputError(
+        "patients-unused", "--patients limits what the extraction server extracts, and this run submits nothing",
+        context=str(given.patients), hint="leave out --patients, or enable the step extractor and give a CRTDL",
+    )  # fmt: skip
+
+
+def checks(context: CheckContext) -> Iterator[SluiceError]:
+    """The patients and the input."""
+    given = context.given
+    if given.patients is not None:
+        if is_url(given.input or ""):
+            yield patients_unused(given)
+        elif is_special(given.patients):
+            yield not_a_file("--patients", given.patients)
+        else:
+            try:
+                read_patients(given.patients)
+            except InputError as error:
+                yield error
+    if given.input is not None and not is_url(given.input):
+        yield InputError(
+            "input-is-directory", "extractor takes the URL of a result, INPUT is a directory",
+            hint="leave out INPUT, or enable local_import instead of extractor",
+        )  # fmt: skip
+    elif given.input is not None and not is_result_url(given.input):
+        yield result_url_unknown(given.input)
