@@ -60,7 +60,7 @@ def go_on(asked: Asked, *, decision: str | None = None, by: str | None = None, c
         if to_ask and not on_terminal():
             still_waiting(record.id, to_ask, err=asked.as_json)
             return report(session, record.id, as_json=asked.as_json)
-        code = check_open_steps(record, inputs)
+        code = check_open_steps(record, inputs, reset=record.reset)
         if code:
             return code
         files = ""
@@ -120,7 +120,7 @@ def run_one(asked: Asked, *, step: str, force: bool) -> int:
                 "step-complete", f"step {position}, {record.step(position).name}, is complete", context=record.id,
                 hint="--force runs it again, resets the steps after it and removes their outputs",
             )  # fmt: skip
-        code = check_open_steps(record, inputs, only=position)
+        code = check_open_steps(record, inputs, only=position, reset=position if complete else record.reset)
         if code:
             return code
         session.api.set_parameters(record.id, inputs.parameters())
@@ -187,8 +187,11 @@ def adopted(asked: Asked) -> Iterator[tuple[Session, JobRecord, JobInputs]]:
             yield session, settle(session, record.id), inputs
 
 
-def check_open_steps(record: JobRecord, inputs: JobInputs, *, only: int | None = None) -> int:
-    """The preflight of the steps still to do (or of one); prints its findings and returns the exit code."""
+def check_open_steps(record: JobRecord, inputs: JobInputs, *, only: int | None = None, reset: int | None) -> int:
+    """The preflight of the steps still to do (or of one); prints its findings and returns the exit code.
+
+    ``reset`` is the position from which on everything is about to be forgotten.
+    """
     from flows.job.preflight import exit_code, preflight
 
     done = [step.position for step in record.steps if step.state == "completed" and step.position != only]
@@ -196,6 +199,7 @@ def check_open_steps(record: JobRecord, inputs: JobInputs, *, only: int | None =
         done += [step.position for step in record.steps if step.position != only]
     loaded = inputs.load()
     directory = JobDirectory.of(loaded.config.jobs_dir, record.id)
-    findings = preflight(loaded, inputs, done=done, job_dir=directory.path)
+    attached = record.extraction.job_id is not None
+    findings = preflight(loaded, inputs, done=done, job_dir=directory.path, attached=attached, reset=reset)
     complain(findings)
     return exit_code(findings)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -80,24 +79,6 @@ class JobDirectory:
         if step.state != "completed" or kept is None:
             return step
         return step.model_copy(update={"warnings": kept.warnings, "details": kept.details})
-
-    def adopt_crtdl(self, source: Path) -> Path:
-        """Keep a byte-for-byte copy of the CRTDL, so that every later step uses one (document 1, procedure 1)."""
-        target = self.path / "crtdl.json"
-        if not target.exists():
-            part = target.with_name("crtdl.json.part")
-            try:
-                content = source.read_bytes()
-                with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-                    file.write(content)
-                    file.flush()
-                    os.fsync(file.fileno())
-                part.replace(target)
-            except OSError as error:
-                raise StorageError(
-                    "crtdl-copy", f"cannot copy the CRTDL: {error.strerror}", context=str(source)
-                ) from None
-        return target
 
     def reset(self, steps: Sequence[StepReport], first: int) -> None:
         """Forget the steps from position ``first`` on: their results and outputs. May be repeated.

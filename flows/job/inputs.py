@@ -14,8 +14,10 @@ from pydantic import BaseModel, ConfigDict, field_validator
 
 from config import LoadedConfig, load_config
 from config.url_secrets import secret_parameters
+from tasks import declared
 from tasks.shared.errors import InputError
-from tasks.shared.fhir.crtdl import KEYS, LARGEST_FILE
+from tasks.shared.fhir import crtdl_preprocessing
+from tasks.shared.fhir.crtdl import KEYS, LARGEST_FILE, parse_document
 from tasks.shared.http.url_names import is_url
 from tasks.shared.step import Given
 
@@ -63,12 +65,29 @@ class JobInputs(BaseModel):
         """Of the parameters of a flow run; what is not given there is ``None``."""
         return cls(**{name: value for name, value in parameters.items() if value is not None})
 
-    def given(self, patients: Path | None = None) -> Given:
-        """As steps take it; ``patients`` is the copy that a job reads instead."""
-        crtdl, named, rules = (
+    def given(self) -> Given:
+        """As steps take it."""
+        crtdl, patients, rules = (
             Path(path) if path is not None else None for path in (self.crtdl, self.patients, self.anonymization_config)
         )
-        return Given(crtdl, patients or named, self.input, rules)
+        return Given(crtdl, patients, self.input, rules)
+
+    def own_crtdl(
+        self, job_dir: Path, steps: Sequence[str], *, attached: bool, reset: int | None = None
+    ) -> Path | None:
+        """The job's own CRTDL, where it reads that; ``None`` where the one it was given is read (again).
+
+        A job rests on its own once a step is complete or has begun something outside, or when it is ``attached`` to an
+        extraction. Until then what it was given may change, and vanish as soon as there is a copy. What the steps from
+        position ``reset`` on did is about to be forgotten.
+        """
+        known = len(steps) if reset is None else reset - 1
+        complete = (int(path.name.partition("-")[0]) for path in job_dir.glob(".results/[0-9]*-*.json"))
+        rests = attached or any(at <= known for at in complete)
+        rests = rests or any(declared(name).holds(job_dir) for name in steps[:known])
+        # os.path, not Path: a directory above that may not be entered is an answer here, no exception.
+        vanished = self.crtdl is not None and not os.path.exists(self.crtdl)  # noqa: PTH110
+        return crtdl_preprocessing.effective_file(job_dir) if rests or vanished else None
 
     def parameters(self) -> dict[str, Any]:
         """As flow-run parameters."""
@@ -179,7 +198,11 @@ def _why_no_crtdl(path: Path) -> str | None:
             return "something that is neither a regular file nor a directory"
         if found.st_size > LARGEST_FILE:
             return f"a file of {found.st_size / 1e6:.0f} MB"
-        document = json.loads(path.read_bytes())
+        content = path.read_bytes()
+        try:
+            document = parse_document(content, path)
+        except InputError:
+            document = json.loads(content)  # a CRTDL all the same; what is wrong with it is found before the job
     except OSError as error:
         return f"a file that cannot be read ({error.strerror})"
     except (ValueError, RecursionError):

@@ -29,7 +29,6 @@ from flows.reports.events import Step as StepEvent
 from flows.reports.journal import AnnouncedHandle, Journal, timestamp, utc_now
 from flows.reports.presenter import Presenter
 from tasks import declared
-from tasks.extractor.submission import begun
 from tasks.shared.corrections import make_directory, wait_directory
 from tasks.shared.errors import GateError, InputError, SluiceError
 from tasks.shared.fhir import crtdl_preprocessing
@@ -147,24 +146,20 @@ class Job:
 
     def _effective_crtdl(self, source: Path) -> Path:
         """The CRTDL of every step (document 1, procedure 1): written anew until something of the job rests on it."""
-        if not self.config.pipeline.requires_crtdl:
-            return self.directory.adopt_crtdl(source)
-        kept = crtdl_preprocessing.effective_file(self.directory.path)
-        if kept is not None and (self._rests_on_crtdl() or not os.path.exists(source)):  # noqa: PTH110
-            return kept
+        directory = self.directory.path
+        if not self.config.pipeline.requires_crtdl:  # nor is it checked then
+            return crtdl_preprocessing.effective_file(directory) or crtdl_preprocessing.write_copy(source, directory)
+        attached = self.writer.read().extraction.job_id is not None
+        if own := self.inputs.own_crtdl(directory, self.step_names, attached=attached):
+            return own
         try:
             rules = enrichment_rules(self.config.services.crtdl_preprocessing)
         except ConfigError as error:
             raise config_error(error) from None
-        path, warnings = crtdl_preprocessing.write_effective(source, self.directory.path, rules)
+        path, warnings = crtdl_preprocessing.write_effective(source, directory, rules)
         for warning in warnings:
             logger.warning("%s", warning)
         return path
-
-    def _rests_on_crtdl(self) -> bool:
-        """Whether a step is complete, or an extraction was submitted or may have been."""
-        complete = any(step.state == "completed" for step in self.steps.values())
-        return complete or begun(self.directory.path) or self.writer.read().extraction.job_id is not None
 
     def context(self, position: int, step: Step, source: Source | None) -> StepContext:
         """What the step at ``position`` gets."""

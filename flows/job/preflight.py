@@ -14,7 +14,6 @@ from pathlib import Path
 from config import LoadedConfig, PipelineConfig
 from config.enrichments import enrichment_rules
 from flows.job.inputs import JobInputs
-from flows.job.kept import KeptInputs
 from flows.job.space import needed
 from tasks import STEPS, declared
 from tasks.shared.errors import InputError, SluiceError, StorageError
@@ -25,12 +24,18 @@ from tasks.shared.step import CheckContext, Given, Step
 
 
 def preflight(
-    loaded: LoadedConfig, inputs: JobInputs, *, done: Iterable[int] = (), job_dir: Path | None = None
+    loaded: LoadedConfig,
+    inputs: JobInputs,
+    *,
+    done: Iterable[int] = (),
+    job_dir: Path | None = None,
+    attached: bool = False,
+    reset: int | None = None,
 ) -> list[SluiceError]:
     """Every finding; ``done`` are the positions of steps that are complete and need nothing any more.
 
     ``job_dir`` is the directory of a job that goes on: what is in it needs no space again, and where the job has a copy
-    of its own of a file it was started with, the copy is checked.
+    of its own of a file it was started with, the copy is checked; see ``JobInputs.own_crtdl``.
     """
     config = loaded.config
     complete = set(done)
@@ -38,10 +43,10 @@ def preflight(
     enabled = [declared(name) for name in dict.fromkeys(names)]
     left = {name for position, name in enumerate(names, 1) if position not in complete}
     steps = [step for step in enabled if step.name in left]
-    kept = KeptInputs.of(inputs, job_dir)
+    own = inputs.own_crtdl(job_dir, names, attached=attached, reset=reset) if job_dir is not None else None
     tls = list(_tls(config))
-    context = CheckContext(config, inputs.given(patients=kept.patients), job_dir, online=not tls)
-    findings = [*_crtdl(context, steps, kept.crtdl), *_unused(context.given, enabled), *tls]
+    context = CheckContext(config, inputs.given(), job_dir, online=not tls)
+    findings = [*_crtdl(context, steps, own), *_unused(context.given, enabled), *tls]
     for step in steps:
         findings.extend(step.checks(context))
     findings.extend(_disk(context, steps))
@@ -70,7 +75,7 @@ def exit_code(findings: Sequence[SluiceError]) -> int:
     return 3 if all(finding.transient for finding in findings) else 2
 
 
-def _crtdl(context: CheckContext, steps: Sequence[Step], kept: Path | None) -> Iterator[SluiceError]:
+def _crtdl(context: CheckContext, steps: Sequence[Step], own: Path | None) -> Iterator[SluiceError]:
     needing = [step.name for step in steps if "crtdl" in step.needs(context.given)]
     path = context.given.crtdl
     if not needing:
@@ -80,8 +85,8 @@ def _crtdl(context: CheckContext, steps: Sequence[Step], kept: Path | None) -> I
             "crtdl-missing", f"the step {' and '.join(needing)} needs a CRTDL",
             context="pipeline.enabled_steps", hint="give the CRTDL file on the command line",
         )  # fmt: skip
-    elif kept is not None:
-        yield from crtdl_preprocessing.findings(kept)  # the rules were applied when it was written
+    elif own is not None:
+        yield from crtdl_preprocessing.findings(own)  # the rules were applied when it was written
     elif is_special(path):
         yield not_a_file("CRTDL", path)
     else:

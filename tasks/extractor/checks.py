@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from config import PipelineConfig
 from tasks.extractor.client import SERVICE
 from tasks.extractor.patients import read_patients
+from tasks.extractor.submission import patients_file
 from tasks.extractor.urls import is_result_url, result_url_unknown
 from tasks.shared.errors import InputError, SluiceError
 from tasks.shared.files.named_file import is_special, not_a_file
@@ -43,13 +44,14 @@ def checks(context: CheckContext) -> Iterator[SluiceError]:
     """The patients and the input."""
     given = context.given
     if given.patients is not None:
+        patients = patients_file(context.job_dir, given.patients) if context.job_dir else given.patients
         if is_url(given.input or ""):
             yield patients_unused(given)
-        elif is_special(given.patients):
-            yield not_a_file("--patients", given.patients)
+        elif is_special(patients):
+            yield not_a_file("--patients", patients)
         else:
             try:
-                read_patients(given.patients)
+                read_patients(patients)
             except InputError as error:
                 yield error
     if given.input is not None and not is_url(given.input):

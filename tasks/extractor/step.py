@@ -2,7 +2,7 @@
 
 from tasks.extractor import checks
 from tasks.extractor.extraction import run
-from tasks.extractor.submission import DIRECTORY
+from tasks.extractor.submission import DIRECTORY, begun
 from tasks.shared.import_directory import IMPORT
 from tasks.shared.step import Step, nothing
 
@@ -17,4 +17,5 @@ STEP = Step(
     needs=checks.needs,
     services=checks.services,
     checks=checks.checks,
+    holds=begun,
 )

@@ -173,6 +173,11 @@ def no_warnings(_context: CheckContext) -> Iterator[str]:
     return iter(())
 
 
+def holds_nothing(_job_dir: Path) -> bool:
+    """Until it is complete, nothing rests on what it was given."""
+    return False
+
+
 def no_space(_context: CheckContext, _read: int) -> int:
     """It writes no data, or how much is known to nobody before it ran."""
     return 0
@@ -200,6 +205,7 @@ class Step:
     ``takes`` are the fields of ``Given`` that it reads, each with the finding for a job that is given it and has no
     step that takes it, if that is one. ``needs`` are those that it cannot do without. ``checks`` finds what would stop
     it, ``warnings`` what is doubtful, before a job exists. ``space`` is how many bytes it writes for so many read.
+    ``holds`` says, by the job's directory, whether it has begun something outside that rests on what the job was given.
     """
 
     name: str
@@ -215,6 +221,7 @@ class Step:
     checks: Callable[[CheckContext], Iterator[SluiceError]] = no_checks
     warnings: Callable[[CheckContext], Iterator[str]] = no_warnings
     space: Callable[[CheckContext, int], int] = no_space
+    holds: Callable[[Path], bool] = holds_nothing
     gate: Gate | None = None
     asks: bool = False
     delivers: bool = False

@@ -10,6 +10,7 @@ References: ``crtdl-unreadable``, ``crtdl-not-json``, ``crtdl-parameters``, ``cr
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Iterator
@@ -27,6 +28,9 @@ KEYS = ("cohortDefinition", "dataExtraction")
 PATIENT = "Patient"
 LARGEST_FILE = 64 * 1024 * 1024
 """Bytes. Real ones have a few hundred kilobytes; a data file given by mistake must not fill the memory."""
+
+_REMEMBERED = 4 * 1024 * 1024
+"""Bytes of a document that is kept in memory, parsed."""
 
 GROUPS = "dataExtraction.attributeGroups"
 
@@ -106,7 +110,7 @@ def parse_document(content: bytes, path: Path) -> Any:
             "the CRTDL begins with a byte order mark, which JSON does not allow", hint="save it as UTF-8 without BOM"
         )
     try:
-        return json.loads(content.decode("utf-8"), parse_constant=_no_constant)
+        return (_parsed if len(content) <= _REMEMBERED else _parsed.__wrapped__)(content)
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         refuse("the CRTDL is not UTF-8", f":{line}", "save it as UTF-8")
@@ -114,6 +118,12 @@ def parse_document(content: bytes, path: Path) -> Any:
         refuse("the CRTDL is not valid JSON", f":{error.lineno}")
     except (ValueError, RecursionError):
         refuse("the CRTDL is not valid JSON", hint="NaN, Infinity, huge numbers and endless nesting are not allowed")
+
+
+@functools.lru_cache(maxsize=2)
+def _parsed(content: bytes) -> Any:
+    """One document stands for what is given and one for what is made of it: a command asks for either several times."""
+    return json.loads(content.decode("utf-8"), parse_constant=_no_constant)
 
 
 def _no_constant(name: str) -> NoReturn:

@@ -74,6 +74,11 @@ def write_effective(source: Path, job_dir: Path, rules: Sequence[EnrichmentRule]
     return path, enriched.warnings
 
 
+def write_copy(source: Path, job_dir: Path) -> Path:
+    """Keep a CRTDL that no step of the job needs as it is, whatever is in it. Raises as ``write_effective``."""
+    return write_file(job_dir / COPY, read_content(source))
+
+
 def enrich(content: bytes, rules: Sequence[EnrichmentRule], path: Path) -> Enriched:
     """Apply the rules in order; without rules the content comes back as it is. ``path`` stands in errors.
 
