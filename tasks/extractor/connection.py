@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from config import PipelineConfig
-from tasks.extractor.client import SERVICE, ExtractionClient
+from tasks.extractor.checks import service
+from tasks.extractor.client import ExtractionClient
 from tasks.shared.errors import InputError
 from tasks.shared.http.client import ServiceClient
 from tasks.shared.step import StepContext
@@ -11,18 +12,12 @@ from tasks.shared.step import StepContext
 
 def service_client(config: PipelineConfig, context: StepContext | None = None) -> ServiceClient:
     """The HTTP client for ``services.extractor``, which must have a ``base_url``."""
+    base_url_of(config)
     extractor = config.services.extractor
-    return ServiceClient(
-        SERVICE,
-        tls=config.tls,
-        retry=config.retry,
-        auth=extractor.auth,
-        credentials_origin=base_url_of(config),
-        timeout=extractor.request_timeout.total_seconds(),
-        stop=context.stop if context else None,
-        stats=context.stats if context else None,
-        max_connections=extractor.max_concurrent_downloads + 2,
-    )
+    timeout, connections = extractor.request_timeout.total_seconds(), extractor.max_concurrent_downloads + 2
+    if context is None:
+        return service(config).client(config, timeout=timeout, max_connections=connections)
+    return context.client(service(config), timeout=timeout, max_connections=connections)
 
 
 def extraction_client(config: PipelineConfig, http: ServiceClient) -> ExtractionClient:

@@ -22,8 +22,8 @@ from typing import Final, Self
 import httpx
 import tenacity
 
-from config import PipelineConfig
 from tasks.flattening.batches import Batch
+from tasks.flattening.checks import service
 from tasks.flattening.csv_writer import AnswerWriter
 from tasks.flattening.rows import NoRowError
 from tasks.flattening.watchdog import INTERVAL, Watchdog, Watched
@@ -32,7 +32,7 @@ from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.http.answer import answer_of, place
 from tasks.shared.http.client import ServiceClient
 from tasks.shared.http.retry import announce, retrying
-from tasks.shared.progress import RequestStats
+from tasks.shared.step import StepContext
 from tasks.shared.stop import SharedStop
 
 SERVICE: Final = "flattening"
@@ -56,30 +56,29 @@ class Flattener:
 
     def __init__(
         self,
-        config: PipelineConfig,
+        context: StepContext,
         url: str,
         failed: FailedAnswers,
         together: SharedStop,
         *,
-        stats: RequestStats | None = None,
         interval: float = INTERVAL,
         sleep: Callable[[float], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._config = config
+        self._context = context
+        self._service = service(context.config)
         self._url = f"{url.rstrip('/')}/fhir/ViewDefinition/$run?_format=ndjson"
         self._metadata_url = f"{url.rstrip('/')}/fhir/metadata"
-        self._timeout = config.services.flattening.timeout.total_seconds()
+        self._timeout = context.config.services.flattening.timeout.total_seconds()
         self._failed = failed
         self._together = together
-        self._stats = stats
         self._clock = clock
         self._sleep = sleep or together.sleep
         self._idle: list[_Connection] = []
         self._lock = threading.Lock()
         self._ending = SharedStop(together)
-        self._metadata = ServiceClient(
-            SERVICE, tls=config.tls, retry=config.retry, timeout=METADATA_TIMEOUT, stop=self._ending, max_connections=1
+        self._metadata = context.client(
+            self._service, timeout=METADATA_TIMEOUT, stop=self._ending, stats=None, max_connections=1
         )
         self._watchdog = Watchdog(self._ask_for_metadata, interval=interval, clock=clock)
 
@@ -103,11 +102,11 @@ class Flattener:
 
         def tell(state: tenacity.RetryCallState, seconds: float) -> None:
             error = state.outcome.exception() if state.outcome else None
-            most = 2 if getattr(error, "status", None) == 500 else self._config.retry.max_attempts
+            most = 2 if getattr(error, "status", None) == 500 else self._context.config.retry.max_attempts
             announce(SERVICE, OPERATION, error, attempt=attempts, attempts=most, seconds=seconds)
 
         try:
-            retrying(self._config.retry, sleep=self._sleep, retryable=retryable, before_wait=tell)(attempt)
+            retrying(self._context.config.retry, sleep=self._sleep, retryable=retryable, before_wait=tell)(attempt)
         except NoRowError as problem:
             raise self._no_row(problem, where) from None
         except SluiceError as error:
@@ -192,7 +191,7 @@ class Flattener:
         if error.status == 500:
             error = ServiceError(
                 "flattening-failed",
-                f"{error.message}, twice" if self._config.retry.max_attempts > 1 else error.message,
+                f"{error.message}, twice" if self._context.config.retry.max_attempts > 1 else error.message,
                 context=error.context,
                 hint="the service answers 500 to everything: see its log; if its memory was too small, lower "
                 "services.flattening.batch_size_mb",
@@ -215,15 +214,7 @@ class Flattener:
             if self._idle:
                 return self._idle.pop()
         stop = SharedStop(self._together)
-        client = ServiceClient(
-            SERVICE,
-            tls=self._config.tls,
-            retry=self._config.retry,
-            timeout=self._timeout,
-            stop=stop,
-            stats=self._stats,
-            max_connections=1,
-        )
+        client = self._context.client(self._service, timeout=self._timeout, stop=stop, max_connections=1)
         return _Connection(client, stop)
 
     def _give_back(self, connection: _Connection) -> None:

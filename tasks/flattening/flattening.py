@@ -191,11 +191,10 @@ class _Run:
         with (
             Index(self._state) as index,
             Flattener(
-                self._context.config,
+                self._context,
                 self._url,
                 FailedAnswers(self._state).begin(),
                 together,
-                stats=self._context.stats,
                 interval=self._bounds.interval,
                 sleep=self._sleep,
             ) as self._flattener,

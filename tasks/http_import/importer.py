@@ -17,11 +17,13 @@ from tasks.shared.http.download import Downloader
 from tasks.shared.http.url_names import NamedUrl, base_of, named_urls
 from tasks.shared.import_directory import IMPORT, ImportDirectory
 from tasks.shared.report import StepReport
+from tasks.shared.service import Service
 from tasks.shared.step import StepContext
 from tasks.shared.stop import Stop
 from tasks.shared.work import for_each
 
-SERVICE = "http_import"
+SERVICE = Service("http_import")
+"""Whatever the URLs name; no credentials go there."""
 
 # As for the extraction step (document 3 §2); http_import has no key of its own for it.
 _THREADS = 4
@@ -126,13 +128,7 @@ def run(context: StepContext, *, client: ClientFactory | None = None) -> StepRep
 
 
 def _client(config: PipelineConfig, context: StepContext | None) -> ServiceClient:
-    return ServiceClient(
-        SERVICE,
-        tls=config.tls,
-        retry=config.retry,
-        stop=context.stop if context else None,
-        stats=context.stats if context else None,
-    )
+    return context.client(SERVICE) if context else SERVICE.client(config)
 
 
 def _refused(url: str, status: int) -> InputError:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from tasks.pseudonymizer.checks import service
 from tasks.pseudonymizer.client import Deidentify
 from tasks.pseudonymizer.deidentification import Counts, Deidentification, Deidentified
 from tasks.pseudonymizer.extent import Extent
@@ -146,15 +147,10 @@ class _Run:
                 self._stage(stage, work)
 
     def _client(self) -> ServiceClient:
-        return ServiceClient(
-            "pseudonymizer",
-            tls=self._context.config.tls,
-            retry=self._context.config.retry,
-            auth=self._settings.auth,
-            credentials_origin=str(self._settings.url),
+        return self._context.client(
+            service(self._context.config),
             timeout=self._settings.timeout.total_seconds(),
             stop=self._together,
-            stats=self._context.stats,
             max_connections=self._settings.max_concurrent_requests,
             sleep=self._sleep,
         )

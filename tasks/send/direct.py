@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from tasks.send.books import Books, Source
+from tasks.send.checks import service
 from tasks.send.comparison import Compared
 from tasks.send.courier import Courier, poster
 from tasks.send.dependencies import dependency_order
@@ -86,18 +87,8 @@ def run(
     if compared:
         compared.verify_all(compared.paths)  # one that vanished since is in no list
     config = context.config
-    together = SharedStop(context.stop)
-    with ServiceClient(
-        "send",
-        tls=config.tls,
-        retry=config.retry,
-        auth=config.services.send.auth,
-        credentials_origin=str(url),
-        stop=together,
-        stats=context.stats,
-        max_connections=config.services.send.max_concurrent_requests,
-        sleep=sleep,
-    ) as client:
+    most, together = config.services.send.max_concurrent_requests, SharedStop(context.stop)
+    with context.client(service(config), stop=together, max_connections=most, sleep=sleep) as client:
         return _Load(context, str(url), client, together, files, compared, bounds or Bounds(), sleep).run()
 
 

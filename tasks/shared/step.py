@@ -13,10 +13,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from config import PipelineConfig
 from tasks.shared.errors import GateError, InputError, ReconciliationError, SluiceError
 from tasks.shared.files.inventory import Inventory, Recorded
+from tasks.shared.http.client import ServiceClient
 from tasks.shared.progress import Progress, RequestStats
 from tasks.shared.report import Approval, Corrections, StepReport
 from tasks.shared.service import Service
@@ -92,6 +94,10 @@ class StepContext:
         if self.source is None:
             raise ValueError(f"step {self.name} has no input directory")
         return self.source
+
+    def client(self, service: Service, **more: Any) -> ServiceClient:
+        """A client of a service that ends with this run and counts for it; ``more`` goes to ``ServiceClient``."""
+        return service.client(self.config, **({"stop": self.stop, "stats": self.stats} | more))
 
 
 class Reads(StrEnum):

@@ -22,10 +22,10 @@ from tasks.shared.files.ledger import Ledger
 from tasks.shared.files.names import data_files
 from tasks.shared.files.out_file import OutFile
 from tasks.shared.http.answer import answer_of
-from tasks.shared.http.client import ServiceClient
 from tasks.shared.report import StepReport
 from tasks.shared.step import StepContext, folder
 from tasks.shared.work import in_order
+from tasks.validation import checks
 from tasks.validation.chunks import Chunk, pack
 from tasks.validation.client import Outcome, Validator
 from tasks.validation.entries import Facts, Reader
@@ -102,15 +102,7 @@ def run(
     if not files:
         raise DataError("validation-no-input", "validation: there is nothing to validate", context=str(context.source))
     bounds = bounds or Bounds()
-    with ServiceClient(
-        "validation",
-        tls=config.tls,
-        retry=config.retry,
-        stop=context.stop,
-        stats=context.stats,
-        max_connections=service.max_concurrent_requests,
-        sleep=sleep,
-    ) as client:
+    with context.client(checks.service(config), max_connections=service.max_concurrent_requests, sleep=sleep) as client:
         timeout = bounds.timeout * service.max_concurrent_requests
         return _Validation(context, files, Validator(client, service.url, timeout=timeout), bounds).run()
 

@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from tasks.send.checks import service
 from tasks.send.comparison import Compared
 from tasks.send.transfer.archive import Archive, write_archive
 from tasks.send.transfer.contents import Contents, survey
@@ -29,7 +30,6 @@ from tasks.send.transfer.documents import MAX_SIZE, Hit, Transfer
 from tasks.send.transfer.journal import Journal, load_journal, save_journal
 from tasks.send.transfer.store import Bounds, FhirStore
 from tasks.shared.errors import InputError, SluiceError, storage_error, storage_errors
-from tasks.shared.http.client import ServiceClient
 from tasks.shared.report import StepReport
 from tasks.shared.step import StepContext
 
@@ -73,18 +73,8 @@ def run(
     directory = context.job_dir / "send"
     with storage_errors(directory):
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with ServiceClient(
-        "send",
-        tls=context.config.tls,
-        retry=context.config.retry,
-        auth=send.auth,
-        credentials_origin=str(send.url),
-        timeout=bounds.request_seconds,
-        stop=context.stop,
-        stats=context.stats,
-        max_connections=1,
-        sleep=sleep,
-    ) as client:
+    where = service(context.config)
+    with context.client(where, timeout=bounds.request_seconds, max_connections=1, sleep=sleep) as client:
         store = FhirStore(client, str(send.url), bounds)
         date = now().isoformat(timespec="seconds")
         return _Sending(context, compared, transfer, store, directory).run(date)
