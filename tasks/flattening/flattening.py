@@ -28,7 +28,7 @@ from tasks.flattening.routing import Facts, Groups, Router
 from tasks.flattening.views import View, views
 from tasks.flattening.watchdog import INTERVAL
 from tasks.shared.course import Course
-from tasks.shared.errors import DataError, InputError, storage_errors
+from tasks.shared.errors import DataError, InputError
 from tasks.shared.fhir.crtdl import Crtdl, load_crtdl
 from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.files.ledger import Ledger
@@ -150,7 +150,7 @@ class _Run:
         self._files = files
         self._bounds = bounds
         self._sleep = sleep
-        self._state = context.job_dir / STATE
+        self._state = context.state(STATE)
         self._groups = Groups(crtdl.groups, made)
         size = context.config.services.flattening.batch_size_mb
         self._budget = size * bounds.mebibyte
@@ -158,8 +158,6 @@ class _Run:
         self._course = Course(files)
 
     def run(self) -> StepReport:
-        with storage_errors(self._state):
-            self._state.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._context.progress.expect(files=len(self._files))
         with Ledger(self._state / "ledger.ndjson") as ledger:
             agreed = terms(self._views, self._files, self._url, self._share)

@@ -23,7 +23,7 @@ from tasks.pseudonymizer.reassembly import Reassembly
 from tasks.pseudonymizer.rules import AnonymizationRules, read_rules
 from tasks.pseudonymizer.splitting import Chunk, chunks
 from tasks.pseudonymizer.survivors import PLACES
-from tasks.shared.errors import DataError, InputError, storage_errors
+from tasks.shared.errors import DataError, InputError
 from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.files.ledger import Ledger
 from tasks.shared.files.names import CORE, data_files
@@ -99,14 +99,12 @@ class _Run:
         self._sleep = sleep
         self._together = SharedStop(context.stop)
         self._bounds = bounds
-        self._state = context.job_dir / STATE
+        self._state = context.state(STATE)
         self._whole: Source | None = None
         self._bundle: Reassembly | None = None
         self._logged = 0
 
     def run(self) -> StepReport:
-        with storage_errors(self._state):
-            self._state.mkdir(mode=0o700, parents=True, exist_ok=True)
         rules = self._rules.digest if self._rules is not None else "rules of the service"
         with Ledger(self._state / "ledger.ndjson") as ledger:
             self._outputs = Outputs(

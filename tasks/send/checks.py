@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 from config import PipelineConfig, SendMode
 from tasks.shared.errors import SluiceError
 from tasks.shared.http.answer import place
 from tasks.shared.service import METADATA, Service
 from tasks.shared.step import CheckContext
+
+STATE: Final = "send"
+"""Directory of the step's own files, below the job directory."""
 
 
 class StoreProbe:

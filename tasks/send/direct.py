@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from tasks.send.books import Books, Source
-from tasks.send.checks import service
+from tasks.send.checks import STATE, service
 from tasks.send.comparison import Compared
 from tasks.send.courier import Courier, poster
 from tasks.send.dependencies import dependency_order
@@ -125,9 +125,8 @@ class _Load:
         self._course = Course(files)
 
     def run(self) -> StepReport:
-        directory = self._context.job_dir / "send"
+        directory = self._context.state(STATE)
         with storage_errors(directory):
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             (directory / _WAITING).unlink(missing_ok=True)
         self._context.progress.expect(files=len(self._files))
         with Ledger(directory / LEDGER) as ledger, WaitingRoom(directory) as self._waiting:

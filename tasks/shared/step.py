@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from config import PipelineConfig
-from tasks.shared.errors import GateError, InputError, ReconciliationError, SluiceError
+from tasks.shared.errors import GateError, InputError, ReconciliationError, SluiceError, storage_errors
 from tasks.shared.files.inventory import Inventory, Recorded
 from tasks.shared.http.client import ServiceClient
 from tasks.shared.progress import Progress, RequestStats
@@ -94,6 +94,16 @@ class StepContext:
         if self.source is None:
             raise ValueError(f"step {self.name} has no input directory")
         return self.source
+
+    def state(self, name: str) -> Path:
+        """A directory of this step below the job's, made (0700) where it is not there. Raises ``StorageError``.
+
+        A step that comes again has its own; see ``folder``.
+        """
+        directory = self.job_dir / folder(name, self.name, self.config.pipeline.enabled_steps, self.position)
+        with storage_errors(directory):
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return directory
 
     def client(self, service: Service, **more: Any) -> ServiceClient:
         """A client of a service that ends with this run and counts for it; ``more`` goes to ``ServiceClient``."""

@@ -23,7 +23,7 @@ from tasks.shared.files.names import data_files
 from tasks.shared.files.out_file import OutFile
 from tasks.shared.http.answer import answer_of
 from tasks.shared.report import StepReport
-from tasks.shared.step import StepContext, folder
+from tasks.shared.step import StepContext
 from tasks.shared.work import in_order
 from tasks.validation import checks
 from tasks.validation.chunks import Chunk, pack
@@ -117,9 +117,7 @@ class _Validation:
         self._bounds = bounds
         self._threads = service.max_concurrent_requests
         self._limit = service.bundle_chunk_size_mb * bounds.mebibyte
-        self._directory = context.job_dir / folder(
-            REPORTS, context.name, context.config.pipeline.enabled_steps, context.position
-        )
+        self._directory = context.state(REPORTS)
         self._course = Course(files)
         self._open: list[FileReport] = []
         self._reports: dict[str, FileReport] = {}

@@ -9,6 +9,7 @@ from typing import Final
 import httpx
 
 from config import PipelineConfig, RetryConfig
+from tasks.send.checks import STATE
 from tasks.send.comparison import Compared
 from tasks.send.s3.keys import job_prefix, object_key
 from tasks.send.s3.manifest import MANIFEST, Uploaded, write_manifest
@@ -91,7 +92,7 @@ def run(
                 sent.append(source.name)
 
         for_each(found, one, threads=CONNECTIONS, stop=context.stop)
-    write_manifest(context.job_dir / "send", done)
+    write_manifest(context.state(STATE), done)
     return StepReport(
         files=len(found),
         bytes_in=total,

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from tasks.send.checks import service
+from tasks.send.checks import STATE, service
 from tasks.send.comparison import Compared
 from tasks.send.transfer.archive import Archive, write_archive
 from tasks.send.transfer.contents import Contents, survey
@@ -70,9 +70,7 @@ def run(
         _identifier(send.transfer.project_identifier, "project"),
         _identifier(send.transfer.organization_identifier, "organization"),
     )
-    directory = context.job_dir / "send"
-    with storage_errors(directory):
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    directory = context.state(STATE)
     where = service(context.config)
     with context.client(where, timeout=bounds.request_seconds, max_connections=1, sleep=sleep) as client:
         store = FhirStore(client, str(send.url), bounds)
