@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 
 from config import PipelineConfig
 from tasks.extractor.client import SERVICE
@@ -20,11 +20,6 @@ def service(config: PipelineConfig) -> Service:
     """``services.extractor``."""
     extractor = config.services.extractor
     return Service(SERVICE, extractor.base_url, extractor.auth, METADATA)
-
-
-def services(config: PipelineConfig) -> Sequence[Service]:
-    """The extraction server."""
-    return (service(config),)
 
 
 def needs(given: Given) -> Collection[str]:

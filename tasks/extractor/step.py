@@ -15,7 +15,7 @@ STEP = Step(
     folders=(DIRECTORY,),
     takes={"crtdl": None, "input": None, "patients": checks.patients_unused},
     needs=checks.needs,
-    services=checks.services,
+    services=lambda config: [checks.service(config)],
     checks=checks.checks,
     holds=begun,
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 
 from config import PipelineConfig
 from tasks.flattening.lookup import lookup_findings, lookup_warnings
@@ -16,11 +16,6 @@ from tasks.shared.step import CheckContext, Given
 def service(config: PipelineConfig) -> Service:
     """``services.flattening``: it has no credentials."""
     return Service("flattening", config.services.flattening.service_url, probe=METADATA)
-
-
-def services(config: PipelineConfig) -> Sequence[Service]:
-    """The flattening service."""
-    return (service(config),)
 
 
 def needs(_given: Given) -> Collection[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 
 from config import PipelineConfig
@@ -16,11 +16,6 @@ from tasks.shared.step import CheckContext, Given
 def service(config: PipelineConfig) -> Service:
     """``services.pseudonymizer``."""
     return Service("pseudonymizer", config.services.pseudonymizer.url, config.services.pseudonymizer.auth, METADATA)
-
-
-def services(config: PipelineConfig) -> Sequence[Service]:
-    """The pseudonymization service."""
-    return (service(config),)
 
 
 def rules_unused(_given: Given) -> InputError:

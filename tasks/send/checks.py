@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final
 
 from config import PipelineConfig, SendMode
@@ -33,11 +33,6 @@ def service(config: PipelineConfig) -> Service:
     store = place(send.s3.endpoint) if send.s3.endpoint else f"the public service in {send.s3.region}"
     words = f"bucket {send.s3.bucket} at {store} (s3_upload)"
     return Service("send", send.s3.endpoint, send.auth, StoreProbe(), words)
-
-
-def services(config: PipelineConfig) -> Sequence[Service]:
-    """The destination."""
-    return (service(config),)
 
 
 def space(context: CheckContext, read: int) -> int:

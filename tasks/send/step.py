@@ -18,7 +18,7 @@ STEP = Step(
     run=run,
     reads=reads,
     folders=(checks.STATE,),
-    services=checks.services,
+    services=lambda config: [checks.service(config)],
     space=checks.space,
     delivers=True,
 )

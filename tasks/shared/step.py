@@ -9,7 +9,7 @@ Two steps compare lines, not resources: an import counts a Bundle's line as one,
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -169,36 +169,6 @@ class CheckContext:
             return 0  # not there yet, or for the step itself to report
 
 
-def no_needs(_given: Given) -> Collection[str]:
-    """Nothing that is given is needed."""
-    return ()
-
-
-def no_services(_config: PipelineConfig) -> Sequence[Service]:
-    """It talks to nobody."""
-    return ()
-
-
-def no_checks(_context: CheckContext) -> Iterator[SluiceError]:
-    """Nothing can be wrong with it."""
-    return iter(())
-
-
-def no_warnings(_context: CheckContext) -> Iterator[str]:
-    """Nothing about it is doubtful."""
-    return iter(())
-
-
-def holds_nothing(_job_dir: Path) -> bool:
-    """Until it is complete, nothing rests on what it was given."""
-    return False
-
-
-def no_space(_context: CheckContext, _read: int) -> int:
-    """It writes no data, or how much is known to nobody before it ran."""
-    return 0
-
-
 def same_as_input(_context: CheckContext, read: int) -> int:
     """It writes as much as it reads."""
     return read
@@ -220,8 +190,9 @@ class Step:
 
     ``takes`` are the fields of ``Given`` that it reads, each with the finding for a job that is given it and has no
     step that takes it, if that is one. ``needs`` are those that it cannot do without. ``checks`` finds what would stop
-    it, ``warnings`` what is doubtful, before a job exists. ``space`` is how many bytes it writes for so many read.
-    ``holds`` says, by the job's directory, whether it has begun something outside that rests on what the job was given.
+    it, ``warnings`` what is doubtful, before a job exists. ``space`` is how many bytes it writes for so many read, 0
+    where nobody knows before it ran. ``holds`` says, by the job's directory, whether it has begun something outside
+    that rests on what the job was given.
     """
 
     name: str
@@ -232,12 +203,12 @@ class Step:
     tables: bool = False
     folders: tuple[str, ...] = ()
     takes: Mapping[str, Callable[[Given], InputError] | None] = field(default_factory=dict)
-    needs: Callable[[Given], Collection[str]] = no_needs
-    services: Callable[[PipelineConfig], Sequence[Service]] = no_services
-    checks: Callable[[CheckContext], Iterator[SluiceError]] = no_checks
-    warnings: Callable[[CheckContext], Iterator[str]] = no_warnings
-    space: Callable[[CheckContext, int], int] = no_space
-    holds: Callable[[Path], bool] = holds_nothing
+    needs: Callable[[Given], Collection[str]] = lambda _: ()
+    services: Callable[[PipelineConfig], Sequence[Service]] = lambda _: ()
+    checks: Callable[[CheckContext], Iterable[SluiceError]] = lambda _: ()
+    warnings: Callable[[CheckContext], Iterable[str]] = lambda _: ()
+    space: Callable[[CheckContext, int], int] = lambda _context, _read: 0
+    holds: Callable[[Path], bool] = lambda _: False
     gate: Gate | None = None
     asks: bool = False
     delivers: bool = False

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from config import PipelineConfig
 from tasks.shared.service import HttpProbe, Service
 
@@ -11,8 +9,3 @@ from tasks.shared.service import HttpProbe, Service
 def service(config: PipelineConfig) -> Service:
     """``services.validation``: it has no credentials, and its URL is the one that is asked."""
     return Service("validation", config.services.validation.url, probe=HttpProbe())
-
-
-def services(config: PipelineConfig) -> Sequence[Service]:
-    """The validation service."""
-    return (service(config),)

@@ -10,6 +10,6 @@ STEP = Step(
     summary="validate FHIR data against profiles",
     run=run,
     folders=(REPORTS,),
-    services=checks.services,
+    services=lambda config: [checks.service(config)],
     gate=gate,
 )
