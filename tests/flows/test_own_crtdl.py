@@ -14,7 +14,7 @@ from flows.job.preflight import preflight
 from tasks.shared.fhir import crtdl as documents
 from tasks.shared.fhir.crtdl import load_crtdl
 from tasks.shared.fhir.crtdl_preprocessing import write_effective
-from tests.tasks.extractor.support import crtdl
+from tests.peers.extraction import crtdl
 
 STEPS = ("extractor", "flattening", "send")
 

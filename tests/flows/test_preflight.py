@@ -19,7 +19,6 @@ from tasks.http_import.importer import findings
 from tasks.shared.errors import SluiceError
 from tasks.shared.step import CheckContext, Given
 from tests.peers.server import Loopback, Raw, Reply, Seen, loopback
-from tests.tasks.shared.loopback import Loopback, Raw, Reply, Seen, loopback
 
 CANARY = "Canaryperson"
 RESULT = "https://torch.invalid/fhir/__status/6f1c2b1e-0000-4000-8000-000000000000"

@@ -22,7 +22,6 @@ from tasks.shared.fhir.crtdl_preprocessing import (
     write_effective,
 )
 from tests.peers.extraction import crtdl
-from tests.tasks.extractor.support import crtdl
 
 HERE = Path("query.json")
 PATIENT = "http://hl7.org/fhir/StructureDefinition/Patient"

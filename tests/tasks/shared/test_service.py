@@ -13,7 +13,7 @@ from tasks.shared.errors import ServiceError, SluiceError
 from tasks.shared.http.answer import Answer
 from tasks.shared.service import METADATA, HttpProbe, Service
 from tests.conftest import ROOT
-from tests.tasks.shared.loopback import Reply, closed_port, loopback
+from tests.peers.server import Reply, closed_port, loopback
 
 CONFIG = PipelineConfig.model_validate({"retry": {"max_attempts": 1}})
 

@@ -16,7 +16,7 @@ from tasks.shared.files.inventory import take
 from tasks.shared.report import Approval, Corrections
 from tasks.shared.step import Parked, StepContext
 from tasks.shared.stop import Stop
-from tasks.wait.pause import make_directory, run, wait_directory
+from tasks.wait.pause import run
 from tests.peers import job
 
 LINE = b'{"resourceType":"Patient","id":"1"}\n'
