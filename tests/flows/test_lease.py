@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from uuid import uuid4
 
@@ -26,6 +25,7 @@ from flows.job.lock import JobBusyError, JobLock, is_held
 from tasks.shared.errors import NetworkError, SluiceError
 from tests.conftest import ROOT, Commands, address_of, seed, wait_until
 from tests.flows.machines import other_machine
+from tests.peers.server import Reply, Seen, loopback
 
 FROZEN = LeaseTimes(renew=3600.0)
 """Of a holder that never renews."""
@@ -133,31 +133,14 @@ def fake_api(answers: Mapping[str, object], asked: list[str] | None = None) -> I
     The methods of the requests it answered are in ``asked``.
     """
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            answer = answers.get(self.command)
-            body = json.dumps(answer).encode()
-            self.send_response(404 if answer is None else 200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-            if asked is not None:
-                asked.append(self.command)
+    def answer(seen: Seen) -> Reply:
+        if asked is not None:
+            asked.append(seen.method)
+        body = answers.get(seen.method)
+        return Reply(404 if body is None else 200, json.dumps(body).encode())
 
-        do_POST = do_PATCH = do_DELETE = do_GET  # noqa: N815 - the names http.server looks for
-
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield ApiAddress(url=f"http://127.0.0.1:{server.server_port}/api")
-        finally:
-            server.shutdown()
-            thread.join()
+    with loopback(answer) as server:
+        yield ApiAddress(url=f"{server.url}/api")
 
 
 class TestTwoMachines:

@@ -11,9 +11,7 @@ import os
 import re
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +20,7 @@ import pytest
 from flows.engine.server import EmbeddedServer
 from tests.conftest import ROOT, Commands, ask_prefect, kill, seed, wait_until
 from tests.flows.conftest import Fhir
+from tests.peers.server import Loopback, Reply, Seen
 
 PAGE = (ROOT / "docs/deployment.md").read_text(encoding="utf-8")
 PERSON = "Umläut"
@@ -34,37 +33,23 @@ class Receiver:
     def __init__(self) -> None:
         self.calls: list[dict[str, Any]] = []
         self.texts: list[str] = []
-        self._port = 0
-        self.start()
+        self._server = Loopback(self._take)
+
+    def _take(self, seen: Seen) -> Reply:
+        assert seen.headers["content-type"] == "application/json"
+        self.texts.append(f"{seen.headers}{seen.body.decode()}")
+        self.calls.append(json.loads(seen.body))
+        return Reply(204)
 
     def start(self) -> None:
-        receiver = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["content-length"])).decode()
-                assert self.headers["content-type"] == "application/json"
-                receiver.texts.append(f"{self.headers}{body}")
-                receiver.calls.append(json.loads(body))
-                self.send_response(204)
-                self.end_headers()
-
-            def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
-                """Say nothing."""
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", self._port), Handler)
-        self._port = self._server.server_address[1]
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
-        self._thread.start()
+        self._server = Loopback(self._take, port=self._server.port)
 
     def stop(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        self._server.close()
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._port}/hooks/made-up-secret"
+        return f"{self._server.url}/hooks/made-up-secret"
 
     def of(self, job: str) -> list[str]:
         """The states that were told of a job."""

@@ -10,12 +10,9 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +21,7 @@ import pytest
 from tests.conftest import ROOT, Commands, ask_prefect, wait_until
 from tests.flows.conftest import Fhir
 from tests.flows.machines import Worker, deployment
+from tests.peers.server import Loopback, Reply, Seen, loopback
 
 pytestmark = pytest.mark.e2e
 
@@ -33,12 +31,17 @@ SLACK = 0.005
 """Seconds: events have milliseconds, spans nanoseconds."""
 
 
-@dataclass
-class Collector:
-    """What arrived at a loopback HTTP server."""
+class Collector(Loopback):
+    """Keeps what arrives."""
 
-    url: str
-    bodies: list[bytes] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.bodies: list[bytes] = []
+        super().__init__(self._take)
+
+    def _take(self, seen: Seen) -> Reply:
+        packed = seen.headers.get("content-encoding") == "gzip"
+        self.bodies.append(gzip.decompress(seen.body) if packed else seen.body)
+        return Reply()
 
     @property
     def spans(self) -> list[dict[str, Any]]:
@@ -55,34 +58,9 @@ def _is_ours(span: dict[str, Any]) -> bool:
     return bool(span["name"] in ("job", "download") or span["name"].startswith("step "))
 
 
-@contextmanager
-def collecting() -> Iterator[Collector]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            packed = self.headers.get("Content-Encoding") == "gzip"
-            arrived.bodies.append(gzip.decompress(body) if packed else body)
-            self.send_response(200)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        arrived = Collector(f"http://127.0.0.1:{server.server_port}")
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield arrived
-        finally:
-            server.shutdown()
-            thread.join()
-
-
 @pytest.fixture
 def collector() -> Iterator[Collector]:
-    with collecting() as running:
+    with Collector() as running:
         yield running
 
 
@@ -158,9 +136,9 @@ def test_a_run_that_fails_is_a_whole_trace_and_nothing_of_the_data_leaves(
 
 
 def test_a_download_is_a_span_of_its_step(sluice: Commands, project: Path, collector: Collector) -> None:
-    with serving(project / "data") as url:
+    with loopback(lambda seen: Reply(body=(project / "data" / Path(seen.target).name).read_bytes())) as web:
         (project / "config.yaml").write_text(
-            f"services: {{http_import: {{urls: ['{url}/core.ndjson', '{url}/batch-0.ndjson']}}}}\n"
+            f"services: {{http_import: {{urls: ['{web.url}/core.ndjson', '{web.url}/batch-0.ndjson']}}}}\n"
             "pipeline: {enabled_steps: [http_import]}\njobs_dir: jobs\n"
         )
         ran = sluice("pipeline", "start", "config.yaml", env=traced(collector.url))
@@ -201,31 +179,6 @@ def silent() -> Iterator[str]:
     """The URL of a collector that takes connections and never answers."""
     with socket.create_server(("127.0.0.1", 0), backlog=64) as listener:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-
-
-@contextmanager
-def serving(directory: Path) -> Iterator[str]:
-    """The URL of a web server over a directory."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            body = (directory / Path(self.path).name).read_bytes()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
 
 
 @pytest.mark.campaign

@@ -3,73 +3,35 @@
 import csv
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 
 import pytest
 
 from tests.conftest import Commands
 from tests.flows.conftest import Fhir
+from tests.peers.server import Reply
+from tests.peers.validation import FakeService, issue, outcome, serving
 
 CANARY = "Kanarienvogel"
 
 
-class Validator(BaseHTTPRequestHandler):
+def judged(_: int, body: bytes) -> Reply:
     """Every resource with the family name of the canary is an error; the answer quotes it, as real ones do."""
-
-    def do_GET(self) -> None:
-        self.answer(200, {"resourceType": "OperationOutcome", "issue": []})
-
-    def do_POST(self) -> None:
-        bundle = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.server.asked.append(self.path)  # type: ignore[attr-defined]
-        issues = [
-            {
-                "severity": "error", "code": "structure", "diagnostics": f"{CANARY} is not allowed",
-                "expression": [f"Bundle.entry[{number}].resource.name[0]"],
-            }
-            for number, entry in enumerate(bundle["entry"])
-            if CANARY in json.dumps(entry)
-        ]  # fmt: skip
-        self.answer(200, {"resourceType": "OperationOutcome", "issue": issues or [
-            {"severity": "information", "code": "informational", "diagnostics": "All OK"}
-        ]})  # fmt: skip
-
-    def answer(self, status: int, body: dict[str, object]) -> None:
-        content = json.dumps(body).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/fhir+json")
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
-
-
-@contextmanager
-def validator() -> Iterator[ThreadingHTTPServer]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Validator) as server:
-        server.asked = []  # type: ignore[attr-defined]
-        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
+    return Reply(body=outcome(*[
+        issue(diagnostics=f"{CANARY} is not allowed", expression=[f"Bundle.entry[{number}].resource.name[0]"])
+        for number, entry in enumerate(json.loads(body or b'{"entry": []}')["entry"])
+        if CANARY in json.dumps(entry)
+    ] or [issue("information", "informational", diagnostics="All OK")]))  # fmt: skip
 
 
 @pytest.fixture
-def service() -> Iterator[ThreadingHTTPServer]:
-    with validator() as server:
-        yield server
+def service() -> Iterator[FakeService]:
+    with serving(judged) as service:
+        yield service
 
 
 @pytest.fixture
-def checked(tmp_path: Path, fhir: Fhir, service: ThreadingHTTPServer) -> Path:
+def checked(tmp_path: Path, fhir: Fhir, service: FakeService) -> Path:
     """local_import → validation → send, over three patients of whom one is wrong."""
     (tmp_path / "data").mkdir()
     names = ["Gut", CANARY, "Besser"]
@@ -80,7 +42,7 @@ def checked(tmp_path: Path, fhir: Fhir, service: ThreadingHTTPServer) -> Path:
         f"""
 services:
   local_import: {{dir: data}}
-  validation: {{url: "http://127.0.0.1:{service.server_port}"}}
+  validation: {{url: "{service.url}"}}
   send: {{send_as: direct_resource_load, url: "{fhir.url}"}}
 pipeline: {{enabled_steps: [local_import, validation, send]}}
 retry: {{max_attempts: 2, initial_backoff_ms: 10, max_backoff_ms: 20}}
@@ -90,8 +52,8 @@ jobs_dir: jobs
     return tmp_path
 
 
-def posts(service: ThreadingHTTPServer) -> int:
-    return len(service.asked)  # type: ignore[attr-defined]
+def posts(service: FakeService) -> int:
+    return sum(seen.method == "POST" for seen in service.seen)
 
 
 def test_findings_complete_the_step_and_fail_the_job_with_exit_code_5(
@@ -114,7 +76,7 @@ def test_findings_complete_the_step_and_fail_the_job_with_exit_code_5(
 
 
 def test_the_gate_cannot_be_passed_by_continuing(
-    sluice: Commands, checked: Path, fhir: Fhir, service: ThreadingHTTPServer
+    sluice: Commands, checked: Path, fhir: Fhir, service: FakeService
 ) -> None:
     job = sluice("pipeline", "start", "config.yaml").job
     before = posts(service)
@@ -157,10 +119,8 @@ def test_a_step_run_alone_meets_the_gate_too(sluice: Commands, checked: Path) ->
     assert alone.code == 5, alone.err
 
 
-def test_a_validation_service_that_fails_is_no_finding(
-    sluice: Commands, checked: Path, service: ThreadingHTTPServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Validator, "do_POST", lambda self: self.answer(503, {}))
+def test_a_validation_service_that_fails_is_no_finding(sluice: Commands, checked: Path, service: FakeService) -> None:
+    service.script = lambda _, body: Reply(503 if body else 200)
     ran = sluice("pipeline", "start", "config.yaml")
     assert ran.code == 3, ran.err
     assert "validation-findings" not in ran.err
