@@ -82,7 +82,7 @@ class FakeFhir(Service[dict[str, Any]]):
 
     def answer(self, number: int, request: dict[str, Any], said: server.Reply | None) -> server.Reply:
         reply = said or Reply()
-        body = self.apply(self.seen[number].body) if getattr(reply, "apply", reply.status == 200) else b""
+        body = self.apply(self.seen[number].body) if isinstance(reply, Reply) and reply.apply else b""
         with self.lock:
             self.spans[number] = (self.spans[number][0], time.monotonic())
         return replace(reply, body=body if reply.body is None else reply.body)

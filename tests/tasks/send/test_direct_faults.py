@@ -1,4 +1,7 @@
-"""What a load does when the server or the network misbehaves (document 3 §1 and §7)."""
+"""What a load does when the server or the network misbehaves (document 3 §1 and §7).
+
+What every step does then is in tests/tasks/test_faults.py.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,8 @@ from typing import Any
 
 import pytest
 
-from tasks.send.direct import Bounds
-from tasks.shared.errors import NetworkError, ServiceBusyError, ServiceError, SluiceError, Stopped
+from tasks.shared.errors import ServiceBusyError, ServiceError, SluiceError, Stopped
 from tests.peers.fhir import Job, Reply, Script, observation, outcome, patient_line, response, serving
-from tests.peers.server import closed_port
-
-FATAL = [301, 302, 401, 403, 404, 405, 410, 415]
-TRANSIENT = [408, 429, 500, 502, 503, 504]
 
 
 @pytest.fixture
@@ -27,34 +25,6 @@ def job(tmp_path: Path) -> Job:
 
 def once(reply: Reply, at: int = 0) -> Script:
     return lambda number, _: reply if number == at else None
-
-
-@pytest.mark.parametrize("status", TRANSIENT)
-def test_a_transient_status_is_repeated_with_the_same_bytes(job: Job, status: int) -> None:
-    with serving(once(Reply(status, b"canary", apply=False))) as server:
-        result = job.send(server.url)
-    assert result.resources_out == 20
-    assert server.bundles[0] == server.bundles[1]
-    assert job.slept == [0.1]
-
-
-@pytest.mark.parametrize("status", TRANSIENT)
-def test_when_the_attempts_are_used_up_the_step_fails_transiently_and_goes_on_later(job: Job, status: int) -> None:
-    with serving(lambda number, _: Reply(status, apply=False) if number >= 2 else None) as server:
-        with pytest.raises(ServiceBusyError) as caught:
-            job.send(server.url, batch_size=5)
-        assert caught.value.exit_code == 3
-        assert job.slept == [0.1, 0.2]
-        assert len(server.stored) == 10
-        server.script = None
-        assert job.send(server.url, batch_size=5).resources_out == 20
-    assert server.history == [f"Observation/o{n}" for n in range(20)]
-
-
-def test_retry_after_lengthens_the_wait(job: Job) -> None:
-    with serving(once(Reply(429, headers={"Retry-After": "7"}, apply=False))) as server:
-        job.send(server.url)
-    assert job.slept == [7.0]
 
 
 @pytest.mark.parametrize(
@@ -86,18 +56,6 @@ def test_a_conflict_that_stays_fails_the_step_transiently(job: Job) -> None:
     assert "canary" not in caught.value.render()
 
 
-@pytest.mark.parametrize("status", FATAL)
-def test_what_the_endpoint_refuses_ends_the_load_at_once_without_halving(job: Job, status: int) -> None:
-    reply = Reply(status, outcome("forbidden", "canary"), headers={"Location": "/elsewhere"}, apply=False)
-    with serving(lambda *_: reply) as server, pytest.raises(ServiceError) as caught:
-        job.send(server.url, batch_size=5)
-    assert caught.value.status == status
-    assert caught.value.exit_code == 1
-    assert len(server.bundles) == 1
-    assert job.failed() == []
-    assert "canary" not in caught.value.render()
-
-
 def test_what_was_sent_before_a_fatal_answer_is_not_sent_again(job: Job) -> None:
     with serving(lambda number, _: Reply(401, apply=False) if number == 2 else None) as server:
         with pytest.raises(ServiceError):
@@ -113,25 +71,6 @@ def test_a_reset_before_or_after_the_server_stored_it_is_repeated(job: Job, appl
         assert job.send(server.url).resources_out == 20
     assert len(server.stored) == 20
     assert server.bundles[0] == server.bundles[1]
-
-
-def test_an_answer_that_is_cut_off_is_repeated(job: Job) -> None:
-    with serving(once(Reply(cut=20))) as server:
-        assert job.send(server.url).resources_out == 20
-    assert len(server.bundles) == 2
-
-
-def test_a_server_that_stalls_is_asked_again_after_the_timeout(job: Job) -> None:
-    with serving(once(Reply(stall=True, apply=False))) as server:
-        assert job.send(server.url, bounds=Bounds(timeout=1.0)).resources_out == 20
-    assert len(server.bundles) == 2
-
-
-def test_a_server_that_is_not_there_is_a_transient_failure(job: Job) -> None:
-    with pytest.raises(NetworkError) as caught:
-        job.send(f"http://127.0.0.1:{closed_port()}")
-    assert caught.value.exit_code == 3
-    assert job.slept == [0.1, 0.2]
 
 
 @pytest.mark.parametrize(
@@ -176,24 +115,6 @@ def test_a_failure_in_one_thread_keeps_what_the_others_sent(tmp_path: Path, stat
         job.send(server.url, batch_size=5, max_concurrent_requests=3)
     assert len(server.stored) == 60
     assert len(server.history) == 60
-
-
-def test_a_stop_ends_the_load_promptly_and_a_later_run_goes_on(job: Job) -> None:
-    def script(number: int, _: dict[str, Any]) -> Reply | None:
-        if number == 2:
-            job.context.stop.request("SIGTERM")
-        return None
-
-    with serving(script) as server:
-        started = time.monotonic()
-        with pytest.raises(Stopped):
-            job.send(server.url, batch_size=2)
-        assert time.monotonic() - started < 10  # what 4-product.md §4 allows
-        server.script = None
-        before = len(server.stored)
-        assert 4 <= before <= 12
-        assert job.send(server.url, batch_size=2).resources_out == 20
-    assert server.history == [f"Observation/o{n}" for n in range(20)]
 
 
 def test_a_stop_does_not_wait_for_a_server_that_never_answers(job: Job) -> None:

@@ -1,4 +1,7 @@
-"""What goes wrong at the service is a failure of the step, not a finding (document 3 §1 and §6)."""
+"""What goes wrong at the service is a failure of the step, not a finding (document 3 §1 and §6).
+
+What every step does then is in tests/tasks/test_faults.py.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from tasks.shared.errors import NetworkError, ServiceBusyError, ServiceError, SluiceError, Stopped
-from tasks.shared.stop import Stop
+from tasks.shared.errors import NetworkError, ServiceError, SluiceError
 from tasks.validation.validation import REFUSED, Bounds
 from tests.conftest import wait_until
-from tests.peers.server import Reply, closed_port
-from tests.peers.validation import CANARY, Job, Script, bundle, issue, judged, outcome, patient, serving
+from tests.peers.server import Reply
+from tests.peers.validation import CANARY, Job, Script, bundle, issue, outcome, patient, serving
 
-TRANSIENT = [408, 429, 500, 502, 503, 504]
-TERMINAL = [301, 302, 400, 401, 403, 404, 405, 409, 410, 415, 422, 501]
 NO_ANSWERS = {
     "truncated JSON": outcome(issue(entry=0))[:-4],
     "HTML": b"<!DOCTYPE html><html>Canary-Erika-Mustermann</html>",
@@ -33,11 +33,6 @@ def job(tmp_path: Path) -> Job:
     job.write("a.ndjson", *[patient(f"a{n}", bad=1, x="y" * 600) for n in range(2)])
     job.write("b.ndjson", *[patient(f"b{n}", bad=1, x="y" * 600) for n in range(4)])
     return job
-
-
-def at(number: int, reply: Reply) -> Script:
-    """That reply to request ``number`` (from 0), once."""
-    return lambda count, _: reply if count == number else None
 
 
 def times(count: int) -> Callable[[object], bool]:
@@ -72,64 +67,6 @@ def everything_again(job: Job) -> None:
     assert not (job.output / REFUSED).exists()
 
 
-@pytest.mark.parametrize("status", TRANSIENT)
-def test_a_transient_status_is_repeated_with_the_same_bytes(job: Job, status: int) -> None:
-    with serving(at(1, Reply(status, CANARY.encode()))) as server:
-        result = job.validate(server.url, chunk_bytes=1000, max_concurrent_requests=1)
-    assert result.details["findings"] == 6
-    assert server.bodies[1] == server.bodies[2]
-    assert len(server.bodies) == 7
-    assert job.slept == [0.1]
-
-
-@pytest.mark.parametrize("status", TRANSIENT)
-def test_when_the_attempts_are_used_up_the_step_fails_transiently_and_finished_files_are_not_asked_again(
-    job: Job, status: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.DEBUG)
-    with serving(about("b1", Reply(status, outcome(issue())))) as server:
-        error = fails(job, server.url, ServiceBusyError, max_concurrent_requests=1)
-        assert (error.exit_code, error.status) == (3, status)
-        assert error.context is not None
-        assert error.context.startswith("b.ndjson:2 Patient, POST http://127.0.0.1")
-        assert job.slept == [0.1, 0.2]
-        assert len(server.bodies) == 6
-        assert sorted(job.reports()) == ["a.validation.ndjson"]
-    with serving() as server:
-        job.validate(server.url, chunk_bytes=1000)
-    assert sorted(server.validated) == ["Patient/b1", "Patient/b2", "Patient/b3"]
-    assert CANARY not in caplog.text
-    everything_again(job)
-
-
-def test_retry_after_lengthens_the_wait(job: Job) -> None:
-    with serving(at(0, Reply(429, headers={"Retry-After": "7"}))) as server:
-        job.validate(server.url)
-    assert job.slept == [7.0]
-
-
-@pytest.mark.parametrize("status", TERMINAL)
-def test_a_refusal_ends_the_step_at_once_names_file_and_line_and_its_text_is_kept_privately(
-    job: Job, status: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.DEBUG)
-    body = outcome(issue(code="invalid"))
-    with serving(about("b1", Reply(status, body, headers={"Location": "/elsewhere"}))) as server:
-        error = fails(job, server.url, ServiceError, max_concurrent_requests=1)
-    assert (error.exit_code, error.status) == (1, status)
-    assert error.context is not None
-    assert error.context.startswith("b.ndjson:2 Patient, POST")
-    assert len(server.bodies) == 4
-    assert job.slept == []
-    if status not in {301, 302}:
-        kept = job.output / REFUSED
-        assert kept.read_bytes() == body
-        assert kept.stat().st_mode & 0o777 == 0o600
-        assert REFUSED in (error.hint or "")
-    assert CANARY not in caplog.text
-    everything_again(job)
-
-
 @pytest.mark.parametrize("what", NO_ANSWERS)
 def test_an_answer_that_is_no_operation_outcome_is_a_failure_and_no_finding(
     job: Job, what: str, caplog: pytest.LogCaptureFixture
@@ -151,14 +88,6 @@ def test_another_success_than_200_is_no_result(job: Job, status: int) -> None:
         assert fails(job, server.url, ServiceError).reference == "validation-answer"
 
 
-@pytest.mark.parametrize("reply", [Reply(reset=True), Reply(cut=20)], ids=["reset", "cut off"])
-def test_a_lost_connection_is_repeated(job: Job, reply: Reply) -> None:
-    with serving(at(1, reply)) as server:
-        result = job.validate(server.url, chunk_bytes=1000, max_concurrent_requests=1)
-    assert result.details["findings"] == 6
-    assert server.bodies[1] == server.bodies[2]
-
-
 def test_a_reset_before_the_body_was_read_is_repeated_as_often_as_the_retry_block_says(job: Job) -> None:
     job.write("c.ndjson", patient("large", x="y" * 3_000_000))
     with serving() as server:
@@ -172,38 +101,10 @@ def test_a_reset_before_the_body_was_read_is_repeated_as_often_as_the_retry_bloc
     assert (error.context or "").startswith("c.ndjson:1 Patient")
 
 
-@pytest.mark.parametrize("reply", [Reply(reset=True), Reply(cut=20)], ids=["reset", "cut off"])
-def test_a_connection_that_is_lost_again_and_again_fails_the_step_transiently(job: Job, reply: Reply) -> None:
-    with serving(about("b1", reply)) as server:
-        error = fails(job, server.url, NetworkError, max_concurrent_requests=1)
-    assert error.exit_code == 3
-    assert error.context is not None
-    assert error.context.startswith("b.ndjson:2 Patient")
-    assert len(server.bodies) == 6
-    everything_again(job)
-
-
-def test_a_service_that_does_not_answer_in_time_is_asked_again_and_then_the_step_fails_transiently(job: Job) -> None:
-    with serving(about("b1", Reply(seconds=5))) as server:
-        bounds = Bounds(timeout=1.0, mebibyte=1000)
-        with pytest.raises(NetworkError) as caught:
-            job.validate(server.url, bounds=bounds, max_concurrent_requests=1, attempts=2)
-    assert caught.value.reference == "timeout"
-    assert len(server.bodies) == 5
-    everything_again(job)
-
-
 def test_the_timeout_covers_a_queue_of_all_requests_under_way(job: Job) -> None:
     with serving(lambda *_: Reply(seconds=0.8)) as server:
         bounds = Bounds(timeout=0.6, mebibyte=1000)
         assert job.validate(server.url, bounds=bounds, max_concurrent_requests=3).details["findings"] == 6
-
-
-def test_nobody_there_fails_the_step_transiently(job: Job) -> None:
-    error = fails(job, f"http://127.0.0.1:{closed_port()}", NetworkError)
-    assert (error.reference, error.exit_code) == ("connect-failed", 3)
-    assert len(job.slept) >= 2
-    everything_again(job)
 
 
 def test_413_for_a_single_resource_is_terminal_and_names_file_line_and_type(job: Job) -> None:
@@ -230,19 +131,6 @@ def test_of_several_failures_the_first_in_order_is_told_and_what_came_before_it_
     with serving() as server:
         job.validate(server.url, chunk_bytes=1000)
     assert sorted(server.validated) == ["Patient/b1", "Patient/b2", "Patient/b3"]
-
-
-def test_a_stop_ends_the_step_and_loses_nothing(job: Job) -> None:
-    stop = Stop()
-
-    def script(number: int, body: bytes) -> Reply | None:
-        if number == 3:
-            stop.request("SIGTERM")
-        return Reply(200, judged(body)) if number == 3 else None
-
-    with serving(script) as server, pytest.raises(Stopped):
-        job.validate(server.url, chunk_bytes=1000, max_concurrent_requests=1, more={"stop": stop})
-    everything_again(job)
 
 
 def test_a_broken_input_file_is_named_and_files_before_it_keep_their_reports(job: Job) -> None:
