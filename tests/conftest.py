@@ -65,6 +65,44 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--processes", action="store_true", help="run every command as a process of its own")
 
 
+CPU_SECONDS = 1.0
+"""What a test of the default run may cost in the process of the tests; the first of a module, which imports what the
+others use and fills caches, five times as much. It is CPU: a busy machine is no failure here either."""
+
+COST = pytest.StashKey[float]()
+BEGUN = pytest.StashKey[set[Path]]()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
+    item.stash[COST] = -time.process_time()
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest) -> Iterator[None]:
+    began = time.process_time()
+    try:
+        return (yield)
+    finally:
+        if fixturedef.scope != "function":
+            node = request._pyfuncitem
+            node.stash[COST] = node.stash.get(COST, 0) - (time.process_time() - began)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    yield
+    spent = item.stash[COST] + time.process_time()
+    marks = {mark.name for mark in item.iter_markers()}
+    begun = item.config.stash.setdefault(BEGUN, set())
+    allowed = CPU_SECONDS if item.path in begun else 5 * CPU_SECONDS
+    begun.add(item.path)
+    # With more examples than the default profile draws, a property takes what it takes.
+    if spent > allowed and settings().max_examples <= 25 and not marks & {"slow", "e2e", "campaign", "real"}:
+        pytest.fail(f"{spent:.1f} s of CPU: make it quicker, or mark it slow", pytrace=False)
+
+
 PROCESSES = {"sluice_process", "sluice_alone"}
 """Fixtures that say of a test that it needs processes of its own."""
 
@@ -188,6 +226,9 @@ def _checkpoint(database: Path) -> None:
     connection.close()
 
 
+_KEPT: list[object] = []
+
+
 @pytest.fixture(scope="session")
 def prefect_api(tmp_path_factory: pytest.TempPathFactory, worker_id: str, migrated_database: Path) -> Iterator[str]:
     """The address of a Prefect server that all workers of this run share; its secret is in the environment.
@@ -195,6 +236,7 @@ def prefect_api(tmp_path_factory: pytest.TempPathFactory, worker_id: str, migrat
     It is the embedded server of a jobs directory: the first worker starts it, and it ends with the last, however that
     one ends. Tests see the records of each other's jobs in it.
     """
+    import flows.pipeline  # noqa: F401 - what a worker imports once is no test's time
     from flows.engine.server import EmbeddedServer
 
     jobs = _shared(tmp_path_factory, worker_id) / "prefect-shared"
@@ -202,7 +244,9 @@ def prefect_api(tmp_path_factory: pytest.TempPathFactory, worker_id: str, migrat
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not jobs.exists():
             seed(jobs, migrated_database)
-    with EmbeddedServer(jobs) as server:
+    server = EmbeddedServer(jobs)
+    _KEPT.append(server)  # the server is this process's child, and may outlive it
+    with server:
         address = server.address()
         os.environ["PREFECT_API_AUTH_STRING"] = str(address.secret)
         yield address.url
@@ -237,16 +281,16 @@ def no_secrets_of_another_test() -> Iterator[None]:
     SECRETS.clear()
 
 
+def is_apart(request: pytest.FixtureRequest) -> bool:
+    """Whether a test's commands are processes: where it is marked ``e2e`` or ``campaign``, or with ``--processes``."""
+    marks = {mark.name for mark in request.node.iter_markers()}
+    return bool(request.config.getoption("--processes") or marks & {"e2e", "campaign"})
+
+
 @pytest.fixture
 def sluice(tmp_path: Path, prefect_api: str, request: pytest.FixtureRequest) -> Iterator[Commands]:
-    """Commands against the shared Prefect server, in an empty working directory.
-
-    They run in this process; in a test marked ``e2e`` or ``campaign``, and in all with ``--processes``, each has one of
-    its own.
-    """
-    marks = {mark.name for mark in request.node.iter_markers()}
-    apart = request.config.getoption("--processes") or marks & {"e2e", "campaign"}
-    commands = Commands(tmp_path, prefect_api, in_process=not apart)
+    """Commands against the shared Prefect server in an empty working directory, in this process unless ``is_apart``."""
+    commands = Commands(tmp_path, prefect_api, in_process=not is_apart(request))
     yield commands
     commands.close()
 

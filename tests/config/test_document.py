@@ -81,6 +81,7 @@ def test_an_error_has_line_and_column() -> None:
     assert (caught.value.line, caught.value.column) == (2, 5)
 
 
+@pytest.mark.slow
 def test_hostile_nesting_and_alias_bombs_end_soon() -> None:
     started = time.process_time()
     bomb = "a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12))

@@ -28,6 +28,7 @@ def test_it_imports_nothing_of_the_other_floors() -> None:
             assert not {name.partition(".")[0] for name in names} & {"tasks", "flows", "deployments", "prefect"}
 
 
+@pytest.mark.slow
 def test_loading_brings_no_heavy_library_in(tmp_path: Path) -> None:
     code = (
         "import sys; from config import load_config; load_config(sys.argv[1], environ={});"

@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
+import pytest
+
 from flows.engine.api import PrefectApi
 from tests.conftest import address_of, own_name, wait_until
 from tests.flows.machines import deployment
 
 
+@pytest.mark.slow
 def test_a_deployment_with_a_schedule_gets_runs(prefect_api: str, tmp_path: Path) -> None:
     deployment(prefect_api, pool := f"pool-{own_name(tmp_path)}", tmp_path)
     with PrefectApi(address_of(prefect_api)) as api:

@@ -63,6 +63,7 @@ class Supervised:
         return (self.place / "ended").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_the_run_ends_by_itself_before_its_worker_does_and_the_code_is_the_worker_s(
     tmp_path: Path, number: signal.Signals

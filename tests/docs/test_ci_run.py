@@ -17,14 +17,15 @@ TOOLS = ("pip", "python", "ruff", "mypy")
 
 
 def run(directory: Path, **codes: int) -> tuple[int, list[str]]:
-    """.ci/run of a project whose tools end with the given codes; its exit code and its lines."""
+    """.ci/run of a project whose tools end with the given codes (``rest``: the second run of pytest); what it said."""
     (directory / ".ci").mkdir()
     shutil.copy(ROOT / ".ci/run", directory / ".ci/run")
     made = directory / "made"
     made.mkdir()
     for tool in TOOLS:
         words = {
-            "python": 'echo "F."; echo "1 failed, 1 passed in 0.12s"; echo "written late" >&2',
+            "python": 'echo "F."; echo "1 failed, 1 passed, 3 deselected in 0.12s"; echo "written late" >&2; '
+            f'[ "$4" = 2 ] && exit {codes.get("rest", 0)}',
             "pip": 'echo "pip $*"',
             "ruff": 'echo "ruff $*"',
             "mypy": 'echo "mypy"',
@@ -54,13 +55,13 @@ def test_it_is_executable_and_holds_the_readmes_test_command_to_the_letter() -> 
 def test_all_good_is_exit_code_0_and_the_last_line_is_pytests_closing_line(tmp_path: Path) -> None:
     code, lines = run(tmp_path)
     assert code == 0
-    assert lines[-1] == "1 failed, 1 passed in 0.12s"
+    assert lines[-1] == "2 failed, 2 passed in 0.24s"
     assert [line for line in lines if line.startswith(("pip ", "ruff", "mypy"))] == [
         "pip install --quiet -c constraints.txt -e .[dev]", "ruff check", "ruff format --check", "mypy",
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("tool", TOOLS)
+@pytest.mark.parametrize("tool", [*TOOLS, "rest"])
 def test_it_fails_when_one_part_fails_and_still_runs_the_others(tmp_path: Path, tool: str) -> None:
     code, lines = run(tmp_path, **{tool: 1})
     assert code != 0

@@ -43,6 +43,7 @@ def place(tmp_path: Path, prefect_api: str) -> Place:
     return place
 
 
+@pytest.mark.e2e
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("example", EXAMPLES, ids=str)
 def test_an_example_configuration_runs_as_a_job(example: Block, place: Place, running: Services) -> None:

@@ -191,6 +191,7 @@ def test_of_every_kind_of_s3_code_one_is_named() -> None:
         assert codes & CODE
 
 
+@pytest.mark.slow
 def test_every_reference_on_the_page_exists() -> None:
     words = {word for word in CODE if re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)+", word)}
     headers_and_states = {"transaction-response", "batch-response", "not-found", "x-api-key", "request-retry", "torch"}
@@ -198,6 +199,7 @@ def test_every_reference_on_the_page_exists() -> None:
     assert sorted(words - references() - headers_and_states) == []
 
 
+@pytest.mark.slow
 def test_every_reference_of_an_answer_that_services_share_is_on_the_page() -> None:
     shared = {
         reference

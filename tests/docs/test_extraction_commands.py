@@ -60,6 +60,7 @@ def place(tmp_path: Path, prefect_api: str, server: Server) -> Place:
     return place
 
 
+@pytest.mark.e2e
 @pytest.mark.timeout(240)
 def test_the_server_s_jobs_are_looked_at_and_controlled_as_the_page_says(place: Place, server: Server) -> None:
     assert place.run("sluice extraction preview config.yaml query.json").endswith(" patients\n")

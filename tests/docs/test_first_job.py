@@ -17,6 +17,7 @@ from tests.docs.references import ROOT
 from tests.docs.shown import assert_shown, shape
 
 
+@pytest.mark.e2e
 @pytest.mark.timeout(240)
 def test_the_first_job_is_what_readme_operating_and_observability_show(tmp_path: Path, prefect_api: str) -> None:
     port = free_ports(5)

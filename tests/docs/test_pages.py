@@ -72,6 +72,7 @@ class TestCoverage:
             node.value.value
             for package in ("config", "tasks", "flows")
             for path in (ROOT / package).rglob("*.py")
+            if "exit_code" in read(path)
             for node in ast.walk(ast.parse(read(path)))
             if isinstance(node, ast.Assign | ast.AnnAssign)
             and "exit_code" in ast.unparse(node)
@@ -91,6 +92,7 @@ class TestCoverage:
             assert f"`{name}`" in read(README)
             assert f"\n## {name}\n" in read(STEPS)
 
+    @pytest.mark.slow
     def test_every_error_reference_has_one_row_and_no_row_is_left_over(self) -> None:
         rows = Counter(re.findall(r"^\| `([a-z0-9-]+)` \|", read(TROUBLESHOOTING), re.MULTILINE))
         assert sorted(references() - rows.keys()) == [], "add a row to docs/troubleshooting.md"
@@ -144,6 +146,7 @@ def shape(status: dict[str, object]) -> dict[str, object]:
     return keys | {"": set(status), "steps": {tuple(sorted(step)) for step in steps}}
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize(("module", "page"), [("deployments.serve", "operating"), ("deployments.sandbox", "sandbox")])
 def test_every_option_of_a_program_beside_the_command_line_is_documented(module: str, page: str) -> None:
     ran = subprocess.run([sys.executable, "-m", module, "--help"], cwd=ROOT, capture_output=True, text=True, check=True)

@@ -47,6 +47,7 @@ def normal(name: str) -> str:
 
 
 class TestDemo:
+    @pytest.mark.e2e
     @pytest.mark.timeout(240)
     def test_it_runs_and_prints_what_the_readme_shows_and_the_paths_of_its_files(self, tmp_path: Path) -> None:
         line = example("README.md", "python3 -m venv .venv && .venv/bin/pip install --quiet -c constraints.txt -e . &&")

@@ -31,6 +31,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
         yield place
 
 
+@pytest.mark.e2e
 @pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl on this machine")
 def test_queries_and_faults_are_sent_with_curl_as_shown(place: Place) -> None:
     url = place.known["url"] = place.known["extraction"]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.fhir.app import fhir_service
 from tests.docs.pages import example
@@ -18,6 +20,7 @@ pipeline: {enabled_steps: [local_import, send]}
 """
 
 
+@pytest.mark.e2e
 def test_a_certificate_that_is_not_trusted_is_found_as_shown(tmp_path: Path) -> None:
     shown = example("docs/troubleshooting.md", "error[tls-untrusted]").text
     certificate, _ = certified(tmp_path)  # the file of its CA is not named in the configuration

@@ -177,6 +177,7 @@ def test_a_directory_that_cannot_be_imported_is_found_before_a_job_exists(sluice
     no_job(sluice, place)
 
 
+@pytest.mark.e2e
 def test_an_unreadable_file_is_found_before_a_job_exists(sluice, place):
     prefix = as_ordinary_user()
     (place / "data" / "secret.ndjson").write_bytes(GOOD)
@@ -185,6 +186,7 @@ def test_an_unreadable_file_is_found_before_a_job_exists(sluice, place):
     no_job(sluice, place)
 
 
+@pytest.mark.e2e
 def test_directories_below_one_that_may_not_be_entered_are_found_before_a_job_exists(sluice, place):
     prefix = as_ordinary_user()
     closed = place / "closed"
@@ -199,6 +201,7 @@ def test_directories_below_one_that_may_not_be_entered_are_found_before_a_job_ex
     no_job(sluice, place)
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize("alone", [False, True], ids=["shared server", "embedded server"])
 def test_a_jobs_directory_that_cannot_be_written_is_found_before_a_job_exists(sluice, place, alone):
     prefix = as_ordinary_user()
@@ -479,6 +482,7 @@ def on_small_disk(sluice, place: Path, size: str, *arguments: str) -> tuple[Ran,
     return ran, (place / "listing").read_text().splitlines()
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize("size", ["20m", "110m"], ids=["for anything", "for the size a server tells"])
 def test_a_disk_that_is_too_small_is_found_before_a_job_exists(sluice, place, size):
     config(place, steps="[http_import]")
@@ -490,6 +494,7 @@ def test_a_disk_that_is_too_small_is_found_before_a_job_exists(sluice, place, si
     no_job(sluice, place)
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize("alone", [False, True], ids=["shared server", "embedded server on the same disk"])
 def test_a_disk_that_fills_up_during_the_import_is_a_clear_error_and_leaves_no_file(
     sluice, place, migrated_database, alone

@@ -27,6 +27,7 @@ def test_help_names_every_command(tmp_path):
         assert f"  {command} " in ran.stdout
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize(
     "command", [["--help"], ["config", "check", "c.yaml"], ["config", "show", "c.yaml"], ["version"]]
 )
@@ -42,6 +43,7 @@ def test_help_and_config_commands_import_no_prefect(tmp_path, command):
     assert "PREFECT" not in ran.stdout
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize(
     "arguments", [["nonsense"], ["pipeline", "start"], ["pipeline", "start", "--nope", "c"], ["job", "run", "c", "j"]]
 )
@@ -86,6 +88,7 @@ def test_config_show_names_the_layer_of_each_value_and_masks_secrets(tmp_path):
     assert "hidden-word" not in ran.stdout
 
 
+@pytest.mark.e2e
 def test_plan_starts_nothing(tmp_path):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "a.ndjson").write_text('{"resourceType":"Patient","id":"a"}\n')
@@ -95,6 +98,7 @@ def test_plan_starts_nothing(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["c.yaml", "data"]
 
 
+@pytest.mark.e2e
 def test_what_is_doubtful_about_a_lookup_file_is_said_at_start_all_of_it(tmp_path):
     element = {"viewDefinition": {"column": [{"name": "a", "path": "a"}]}, "children": ["Patient.b", "Patient.c"]}
     table = [{"url": "https://x.example/p", "resourceType": "Patient", "elements": {"Patient.a": element}}]

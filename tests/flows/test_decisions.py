@@ -51,6 +51,7 @@ def test_an_approval_that_is_a_rejection_too_or_of_nobody_is_a_usage_error(
     assert said in err
 
 
+@pytest.mark.slow
 def test_without_a_terminal_only_a_decision_decides_and_who_and_why_are_shown_wherever_the_job_is(
     sluice: Commands, project: Path, fhir: Fhir, prefect_api: str
 ) -> None:
@@ -114,6 +115,7 @@ def on_a_terminal(
     return code, shown.decode()
 
 
+@pytest.mark.e2e
 def test_on_a_terminal_continue_shows_what_leaves_and_for_where_and_asks_but_not_after_approve(
     sluice: Commands, project: Path, fhir: Fhir
 ) -> None:
@@ -135,6 +137,7 @@ def test_on_a_terminal_continue_shows_what_leaves_and_for_where_and_asks_but_not
     assert fhir.total() == 19
 
 
+@pytest.mark.e2e
 def test_a_no_in_the_ui_while_a_terminal_asks_counts_and_the_yes_typed_afterwards_does_not(
     sluice: Commands, project: Path, fhir: Fhir, prefect_api: str
 ) -> None:

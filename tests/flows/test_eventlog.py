@@ -77,6 +77,7 @@ with EventLog(Path(sys.argv[1])) as log:
 """
 
 
+@pytest.mark.e2e
 def test_after_kill_9_the_log_is_readable_without_a_gap_and_goes_on(tmp_path: Path) -> None:
     child = subprocess.Popen([sys.executable, "-c", WRITER, tmp_path], env=os.environ | {"PYTHONPATH": str(ROOT)})
     try:

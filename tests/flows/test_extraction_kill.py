@@ -24,6 +24,7 @@ from tests.flows.extraction_kill import FILES, ExtractionTrial, check, trial, wr
 SEED = int(os.environ.get("KILL_SEED", "20250907"))
 
 
+@pytest.mark.e2e
 @pytest.mark.timeout(300)
 def test_a_job_killed_in_its_submission_its_polls_and_its_downloads_ends_as_if_undisturbed(
     tmp_path: Path, migrated_database: Path, prefect_api: str

@@ -208,6 +208,7 @@ def check(sluice: Commands, server: ExtractionServer, project: Path, ran: Ran) -
     assert status(sluice, ran.job)["state"] == "completed"
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize(
     "part", ["$extract-data", "__status", "batch-3.ndjson"], ids=["submission", "poll", "download"]
 )
@@ -219,6 +220,7 @@ def test_after_kill_9_the_run_goes_on_with_one_submission_and_the_same_result(
     check(sluice, server, tmp_path, ran)
 
 
+@pytest.mark.e2e
 def test_files_that_were_complete_are_not_fetched_again(
     sluice: Commands, server: ExtractionServer, tmp_path: Path
 ) -> None:

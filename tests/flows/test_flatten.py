@@ -335,6 +335,7 @@ GROUPS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pseudonymized", [False, True])
 def test_every_cell_of_the_demo_is_what_a_plain_loop_over_the_ndjson_gives(
     sluice: Commands, project: Project, pseudonymized: bool
@@ -407,6 +408,7 @@ def fault(action: str, **more: Any) -> Json:
     return {"action": action, "method": "POST", "times": None, **more}
 
 
+@pytest.mark.e2e
 def test_after_faults_of_the_service_and_after_a_kill_a_run_goes_on_to_the_same_tables(
     sluice: Commands, project: Project
 ) -> None:
@@ -448,6 +450,7 @@ def test_after_faults_of_the_service_and_after_a_kill_a_run_goes_on_to_the_same_
     assert project.leaks(job, last.out, last.err) == []
 
 
+@pytest.mark.slow
 def test_a_lookup_file_that_changes_before_a_continue_is_checked_and_its_views_are_the_new_ones(
     sluice: Commands, project: Project
 ) -> None:
@@ -565,6 +568,7 @@ def test_kill_9_at_20_random_moments(sluice: Commands, project: Project) -> None
     assert kills >= 14
 
 
+@pytest.mark.slow
 def test_a_wait_in_front_of_a_direct_load_says_that_the_ndjson_leaves_and_takes_no_tables(
     sluice: Commands, project: Project
 ) -> None:

@@ -277,6 +277,7 @@ def sends_on_and_refuses_a_second_process(trial: Trial) -> dict[str, Any]:
     return trial.finish(child)
 
 
+@pytest.mark.e2e
 @pytest.mark.timeout(300)
 def test_a_job_killed_in_its_import_in_its_start_and_in_its_send_ends_as_if_undisturbed(tmp_path, migrated_database):
     draw = random.Random(SEED)

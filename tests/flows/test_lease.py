@@ -143,6 +143,7 @@ def fake_api(answers: Mapping[str, object], asked: list[str] | None = None) -> I
         yield ApiAddress(url=f"{server.url}/api")
 
 
+@pytest.mark.e2e
 class TestTwoMachines:
     def test_while_one_has_the_job_the_other_is_refused_with_exit_code_4(
         self, job: Path, elsewhere: dict[str, str]
@@ -200,7 +201,6 @@ class TestTwoMachines:
         holder.release()
         Holder(job, {"PYTHONPATH": str(ROOT)}).release()
 
-    @pytest.mark.e2e
     def test_a_command_on_the_other_machine_gets_exit_code_4_and_afterwards_goes_on(
         self, sluice: Commands, project: Path, elsewhere: dict[str, str]
     ) -> None:
@@ -309,6 +309,7 @@ class TestLease:
             limits.now()
         assert caught.value.reference == "prefect-unreachable"
 
+    @pytest.mark.e2e
     @pytest.mark.parametrize(("environment", "exit_code"), [({}, 3), ({"PREFECT__FLOW_RUN_ID": "made-up"}, 0)])
     def test_a_process_that_lost_its_lease_says_why_and_ends_with_3_but_for_a_worker_with_0(
         self, job: Path, api: ApiAddress, environment: dict[str, str], exit_code: int

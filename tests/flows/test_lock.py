@@ -34,6 +34,7 @@ def holder(tmp_path: Path):
     process.communicate()
 
 
+@pytest.mark.e2e
 def test_a_second_process_is_refused_with_exit_code_4_and_is_told_who_has_the_job(tmp_path, holder):
     assert is_held(tmp_path)
     with pytest.raises(JobBusyError) as caught, JobLock(tmp_path):
@@ -42,6 +43,7 @@ def test_a_second_process_is_refused_with_exit_code_4_and_is_told_who_has_the_jo
     assert str(holder.pid) in caught.value.message
 
 
+@pytest.mark.e2e
 def test_kill_9_releases_the_lock(tmp_path, holder):
     holder.kill()
     holder.wait()

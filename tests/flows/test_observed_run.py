@@ -46,6 +46,7 @@ def course(lines: list[dict[str, Any]]) -> list[str]:
     return [" ".join(str(line[key]) for key in ("run", "step", "event", "state") if line.get(key)) for line in lines]
 
 
+@pytest.mark.slow
 def test_an_import_a_wait_a_failure_and_a_send_that_repeats_a_request(
     sluice: Commands, project: Path, fhir: Fhir
 ) -> None:
@@ -113,6 +114,7 @@ def server(tmp_path: Path) -> Iterator[ExtractionServer]:
         yield running
 
 
+@pytest.mark.e2e
 def test_an_extraction_that_is_killed_while_it_is_polled_and_continued(
     sluice: Commands, server: ExtractionServer, tmp_path: Path
 ) -> None:

@@ -10,6 +10,7 @@ from tests.conftest import ask_prefect, wait_until, without_waiting
 from tests.flows.conftest import write_input
 
 
+@pytest.mark.slow
 def test_import_wait_send_with_an_approval_in_between(sluice, project, fhir):
     first = sluice("pipeline", "start", "config.yaml")
     assert first.code == 0, first.err
@@ -57,6 +58,7 @@ def test_with_json_the_job_line_goes_to_stderr_and_stdout_is_one_object(sluice, 
     assert document == json.loads(sluice("pipeline", "status", "config.yaml", document["id"], "--json").out)
 
 
+@pytest.mark.slow
 def test_corrected_files_in_the_wait_directory_are_what_the_next_step_reads(sluice, project, fhir):
     job = sluice("pipeline", "start", "config.yaml").job
     corrected = {"resourceType": "Patient", "id": "only-this"}
@@ -76,6 +78,7 @@ def test_reject_ends_the_job_as_cancelled_for_good(sluice, project, fhir):
     assert fhir.total() == 0
 
 
+@pytest.mark.slow
 def test_a_wait_does_not_ask_again_after_a_later_failure(sluice, project, fhir):
     job = sluice("pipeline", "start", "config.yaml").job
     fhir.faults({"action": "status", "status": 503, "path": "/fhir*", "method": "POST", "times": 100})
@@ -90,6 +93,7 @@ def test_a_wait_does_not_ask_again_after_a_later_failure(sluice, project, fhir):
     assert fhir.total() == 19
 
 
+@pytest.mark.slow
 def test_a_terminal_failure_of_a_step_is_exit_code_1_with_reference_and_hint(sluice, project, fhir):
     job = sluice("pipeline", "start", "config.yaml").job
     fhir.faults({"action": "status", "status": 403, "path": "/fhir*", "method": "POST", "times": 100})
@@ -136,6 +140,7 @@ def test_delete_removes_directory_and_record(sluice, project):
     assert sluice("job", "list", "config.yaml").out == "no jobs\n"
 
 
+@pytest.mark.slow
 def test_job_run_repeats_a_completed_step_only_with_force_and_resets_what_follows(sluice, project, fhir):
     job = sluice("pipeline", "start", "config.yaml").job
     assert sluice("pipeline", "continue", "config.yaml", job, "--approve").code == 0
@@ -157,6 +162,7 @@ def test_job_run_repeats_a_completed_step_only_with_force_and_resets_what_follow
     assert fhir.count("Patient") == 7
 
 
+@pytest.mark.e2e
 def test_a_second_process_on_a_running_job_is_refused_with_exit_code_4(sluice, project, fhir):
     job = sluice("pipeline", "start", "config.yaml").job
     fhir.faults({"action": "delay", "seconds": 600, "path": "/fhir*", "method": "POST", "times": 1})
@@ -175,6 +181,7 @@ def test_a_second_process_on_a_running_job_is_refused_with_exit_code_4(sluice, p
     assert fhir.total() == 19
 
 
+@pytest.mark.slow
 def test_a_line_lost_in_front_of_a_wait_cannot_be_approved_and_nothing_is_sent(sluice, project, fhir):
     text = (project / "config.yaml").read_text()
     (project / "config.yaml").write_text(text + "compression: {enabled: false}\n")
@@ -212,6 +219,7 @@ def status_of(sluice, job):
     return json.loads(sluice("pipeline", "status", "config.yaml", job, "--json").out)
 
 
+@pytest.mark.slow
 def test_job_run_removes_nothing_when_its_preflight_fails(sluice, project, fhir):
     job = sluice("pipeline", "start", "config.yaml").job
     assert sluice("pipeline", "continue", "config.yaml", job, "--approve").code == 0
@@ -224,6 +232,7 @@ def test_job_run_removes_nothing_when_its_preflight_fails(sluice, project, fhir)
     assert "is complete" in sluice("pipeline", "continue", "config.yaml", job).out
 
 
+@pytest.mark.slow
 def test_continue_after_a_failed_job_run_goes_all_the_way(sluice, project, fhir):
     job = sluice("pipeline", "start", "config.yaml").job
     assert sluice("pipeline", "continue", "config.yaml", job, "--approve").code == 0
@@ -234,6 +243,7 @@ def test_continue_after_a_failed_job_run_goes_all_the_way(sluice, project, fhir)
     assert status_of(sluice, job)["state"] == "completed"
 
 
+@pytest.mark.slow
 def test_a_later_steps_reset_keeps_what_an_earlier_wait_was_given(sluice, project, fhir):
     text = (
         (project / "config.yaml").read_text().replace("[local_import, wait, send]", "[local_import, wait, send, wait]")
@@ -250,6 +260,7 @@ def test_a_later_steps_reset_keeps_what_an_earlier_wait_was_given(sluice, projec
     assert status_of(sluice, job)["waiting"]["directory"].endswith("import_wait_wait")
 
 
+@pytest.mark.e2e
 def test_a_reader_that_goes_away_does_not_fail_the_run(sluice, project):
     child = sluice.start("pipeline", "start", "config.yaml")
     assert child.stdout
@@ -294,6 +305,7 @@ def test_a_run_of_another_flow_is_no_job(sluice, project, prefect_api):
         assert "error[job-unknown]" in ran.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("approved", [True, False])
 def test_a_form_answered_in_the_ui_of_a_local_run_is_the_decision_of_continue(
     sluice, project, fhir, prefect_api, approved

@@ -238,6 +238,7 @@ def test_a_directory_without_a_record_is_told_of_left_alone_and_deleted_by_its_i
     assert unknown.value.reference == "job-unknown"
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize(
     "left", ["some data", "the lock", "the empty directory", "the record", "the lock and no record"]
 )
@@ -286,6 +287,7 @@ def test_what_cannot_be_removed_is_said_the_others_go_and_its_record_stays(
     assert records.prune(capsys) == {stuck}
 
 
+@pytest.mark.e2e
 def test_of_two_prunes_at_once_each_job_is_counted_by_one(
     sluice: Commands, records: Records, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -159,6 +159,7 @@ def sent_once(project: Project, services: Services, ran: Ran | str) -> None:
     assert len(set(keys)) == project.resources
 
 
+@pytest.mark.slow
 def test_disturbed_in_either_service_a_run_ends_as_an_undisturbed_one(
     sluice: Commands, project: Project, services: Services
 ) -> None:
@@ -188,6 +189,7 @@ def test_disturbed_in_either_service_a_run_ends_as_an_undisturbed_one(
     assert shown(project, undisturbed.job) + shown(project, ran.job, *texts) == []
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGKILL, -9)])
 def test_a_run_that_ends_in_the_middle_of_a_request_goes_on_where_it_was(
     sluice: Commands, project: Project, services: Services, number: signal.Signals, code: int
@@ -242,6 +244,7 @@ def test_a_service_before_2_34_0_gets_no_resource_and_nothing_is_sent(
     assert services.held() == []
 
 
+@pytest.mark.slow
 def test_rules_that_became_unusable_or_others_are_noticed_when_a_job_is_continued(
     sluice: Commands, project: Project, services: Services
 ) -> None:

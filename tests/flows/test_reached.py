@@ -14,7 +14,7 @@ import pytest
 
 from flows.engine.api_address import ApiAddress, not_proxied
 from tasks.shared.http.proxies import Proxies
-from tests.conftest import Commands
+from tests.conftest import Commands, is_apart
 from tests.flows.conftest import allowed
 from tests.peers.server import Reply, loopback
 
@@ -31,14 +31,14 @@ COMMANDS = {
 
 
 @pytest.fixture
-def sluice_lost(tmp_path: Path) -> Iterator[Commands]:
+def sluice_lost(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Commands]:
     """Commands in a place with data; each test says where the Prefect API is."""
     (tmp_path / "data").mkdir()
     (tmp_path / "data/Patient.ndjson").write_text('{"resourceType": "Patient", "id": "p"}\n')
     (tmp_path / "config.yaml").write_text(
         "services: {local_import: {dir: data}}\npipeline: {enabled_steps: [local_import]}\njobs_dir: jobs\n"
     )
-    commands = Commands(tmp_path, None)
+    commands = Commands(tmp_path, None, in_process=not is_apart(request))
     yield commands
     commands.close()
 
@@ -127,6 +127,7 @@ def slow(drip: bytes, every: float) -> Iterator[str]:
     listener.close()
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize("drip", [b"", b"HTTP/1.1 200 OK\r\nX: " + b"x" * 600], ids=["silent", "a byte a second"])
 def test_a_socket_that_does_not_answer_is_given_up_within_15_seconds_and_waiting_is_said_before(
     sluice_lost: Commands, drip: bytes

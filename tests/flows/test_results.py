@@ -195,6 +195,7 @@ def failing(project: Path, fhir: Fhir) -> None:
     fhir.faults({"action": "status", "status": 403, "path": "/fhir*", "method": "POST", "times": None})
 
 
+@pytest.mark.slow
 def test_a_pickle_never_runs_and_the_step_is_done_again(sluice: Commands, project: Path, fhir: Fhir) -> None:
     failing(project, fhir)
     job = sluice("pipeline", "start", "config.yaml").job

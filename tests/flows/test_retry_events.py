@@ -51,6 +51,7 @@ def fail(url: str, *rules: dict[str, Any]) -> None:
     httpx.put(f"{url}/_sandbox/faults", json=faults, trust_env=False, timeout=60).raise_for_status()
 
 
+@pytest.mark.slow
 def test_every_step_tells_the_requests_that_it_repeats_and_the_log_says_all_that_happened(
     sluice: Commands, tmp_path: Path, urls: dict[str, str]
 ) -> None:

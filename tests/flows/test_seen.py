@@ -279,6 +279,7 @@ def status(sluice: Any, name: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_a_form_answered_in_the_ui_covers_what_it_showed_and_not_what_was_put_there_afterwards(
     sluice: Any, project: Path, fhir: Any, prefect_api: str
 ) -> None:
@@ -319,6 +320,7 @@ def corrected_too_late(sluice: Any, project: Path, fhir: Any) -> Path:
     return correction
 
 
+@pytest.mark.slow
 def test_a_wait_of_an_earlier_version_is_shown_anew_before_it_is_approved_and_is_rejected_at_once(
     sluice: Any, project: Path, fhir: Any, prefect_api: str
 ) -> None:
@@ -346,6 +348,7 @@ def test_a_wait_of_an_earlier_version_is_shown_anew_before_it_is_approved_and_is
     assert fhir.total() == 0
 
 
+@pytest.mark.slow
 def test_a_correction_that_comes_after_send_has_begun_is_not_passed_over(sluice: Any, project: Path, fhir: Any) -> None:
     corrected_too_late(sluice, project, fhir)
 

@@ -51,6 +51,7 @@ def gone(pid: int) -> bool:
         return True
 
 
+@pytest.mark.e2e
 def test_it_is_shared_by_those_that_come_while_it_runs_and_ends_with_the_last(jobs_dir):
     first = user(jobs_dir)
     assert first.stdout
@@ -66,6 +67,7 @@ def test_it_is_shared_by_those_that_come_while_it_runs_and_ends_with_the_last(jo
     assert EmbeddedServer(jobs_dir).running() is None
 
 
+@pytest.mark.e2e
 def test_after_kill_9_of_the_command_no_server_process_is_left(jobs_dir):
     process = user(jobs_dir)
     assert process.stdout
@@ -76,6 +78,7 @@ def test_after_kill_9_of_the_command_no_server_process_is_left(jobs_dir):
     wait_until(lambda: gone(pid), 60)
 
 
+@pytest.mark.e2e
 def test_after_kill_9_of_the_server_the_next_command_starts_another(jobs_dir):
     with EmbeddedServer(jobs_dir) as server:
         server.address()
@@ -85,6 +88,7 @@ def test_after_kill_9_of_the_server_the_next_command_starts_another(jobs_dir):
         assert server.running() is not None
 
 
+@pytest.mark.e2e
 def test_everything_it_leaves_is_private(jobs_dir):
     with EmbeddedServer(jobs_dir) as server:
         server.address()
@@ -120,6 +124,7 @@ def test_without_any_there_is_none(tmp_path):
     assert configured_api({"PREFECT_HOME": str(tmp_path)}) is None
 
 
+@pytest.mark.e2e
 def test_it_asks_nobody_outside_for_its_lists(jobs_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with loopback([Reply(500)]) as outside:
         for scheme in ("HTTP", "HTTPS", "ALL"):

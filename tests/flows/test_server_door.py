@@ -183,6 +183,7 @@ def test_the_page_that_signs_in_runs_one_script_and_talks_to_its_own_server_alon
     assert "set-cookie" not in page.headers
 
 
+@pytest.mark.e2e
 def test_the_secret_is_in_one_private_file_and_nowhere_else(tmp_path: Path, migrated_database: Path) -> None:
     seed(tmp_path / "jobs", migrated_database)
     home = tmp_path / "jobs/.prefect"

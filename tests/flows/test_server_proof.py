@@ -118,6 +118,7 @@ def told(process: subprocess.Popen[str]) -> str:
     return process.communicate()[0]
 
 
+@pytest.mark.e2e
 def test_one_that_a_file_names_while_the_server_lives_is_asked_for_a_proof_and_sent_no_secret(
     commands: Commands, home: Path, alive: ApiAddress
 ) -> None:
@@ -137,6 +138,7 @@ def test_one_that_a_file_names_while_the_server_lives_is_asked_for_a_proof_and_s
     assert str(alive.secret).partition(":")[2] not in seen
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize("silent", ["stopped", "hanging socket"])
 def test_a_server_that_lives_and_does_not_answer_is_found_within_five_seconds(
     commands: Commands, home: Path, alive: ApiAddress, silent: str
@@ -181,6 +183,7 @@ def test_a_listener_on_the_port_of_a_dead_server_is_sent_nothing_and_another_ser
     assert secret not in ran.err + ran.out
 
 
+@pytest.mark.e2e
 def test_a_served_deployment_ends_with_its_server(tmp_path: Path, migrated_database: Path) -> None:
     seed(tmp_path / "jobs", migrated_database)
     home = tmp_path / "jobs/.prefect"

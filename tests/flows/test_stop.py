@@ -13,6 +13,8 @@ import pytest
 from tests.conftest import ask_prefect, kill, processes_with, wait_until
 from tests.flows.conftest import allowed
 
+pytestmark = pytest.mark.e2e
+
 HANGS = {"action": "delay", "seconds": 600, "path": "/fhir*", "method": "POST", "times": 1}
 """The first transaction is answered later than any test ends."""
 

@@ -75,6 +75,7 @@ def test_findings_complete_the_step_and_fail_the_job_with_exit_code_5(
     assert CANARY not in ran.out + ran.err + (checked / "jobs" / ran.job / "job.log").read_text()
 
 
+@pytest.mark.slow
 def test_the_gate_cannot_be_passed_by_continuing(
     sluice: Commands, checked: Path, fhir: Fhir, service: FakeService
 ) -> None:
@@ -87,6 +88,7 @@ def test_the_gate_cannot_be_passed_by_continuing(
     assert fhir.total() == 0
 
 
+@pytest.mark.slow
 def test_without_fail_on_error_the_reports_are_written_and_the_pipeline_goes_on(
     sluice: Commands, checked: Path, fhir: Fhir
 ) -> None:
@@ -102,6 +104,7 @@ def test_without_fail_on_error_the_reports_are_written_and_the_pipeline_goes_on(
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_corrected_data_opens_the_gate(sluice: Commands, checked: Path, fhir: Fhir) -> None:
     data = checked / "data" / "Patient.ndjson"
     job = sluice("pipeline", "start", "config.yaml").job

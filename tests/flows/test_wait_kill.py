@@ -111,6 +111,7 @@ def goes_on(scene: Scene, fhir: Fhir, decision: str) -> None:
     assert scene.record().approvals[2].by == "Anna Data"
 
 
+@pytest.mark.e2e
 def test_a_job_killed_in_the_moment_before_it_is_parked_waits_and_is_approved(
     sluice: Commands, project: Path, fhir: Fhir, prefect_api: str
 ) -> None:

@@ -85,6 +85,7 @@ def ends_within_two_seconds(process: subprocess.Popen[str], number: signal.Signa
     return GRACE + whole - used / os.sysconf("SC_CLK_TCK") < 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_command_prints_a_complete_configuration_and_ends_with_0_on_a_signal(
     run: list[subprocess.Popen[str]], number: signal.Signals
@@ -107,6 +108,7 @@ def test_the_command_prints_a_complete_configuration_and_ends_with_0_on_a_signal
     assert not path.exists()
 
 
+@pytest.mark.slow
 def test_options_reach_the_services(run: list[subprocess.Popen[str]], tmp_path: Path) -> None:
     data, state, ready = tmp_path / "daten ${X} ü", tmp_path / "state", tmp_path / "ready.json"
     data.mkdir()
@@ -127,6 +129,7 @@ def test_options_reach_the_services(run: list[subprocess.Popen[str]], tmp_path: 
     assert path.exists()
 
 
+@pytest.mark.slow
 def test_a_signal_ends_it_within_2_seconds_although_a_client_is_held(run: list[subprocess.Popen[str]]) -> None:
     process = begin(run)
     url = yaml.safe_load(announced(process).read_text())["services"]["send"]["url"]
@@ -137,6 +140,7 @@ def test_a_signal_ends_it_within_2_seconds_although_a_client_is_held(run: list[s
             assert ends_within_two_seconds(process, signal.SIGTERM)
 
 
+@pytest.mark.slow
 def test_credentials_come_from_the_environment_and_are_nowhere_written(run: list[subprocess.Popen[str]]) -> None:
     secret = "s3cr3t-canary"
     for environment in ({USERNAME: "user", PASSWORD: secret}, {TOKEN: secret}):
@@ -156,6 +160,7 @@ def test_credentials_come_from_the_environment_and_are_nowhere_written(run: list
         assert process.wait(60) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
@@ -176,6 +181,7 @@ def test_options_that_cannot_be_used_are_exit_code_2(
     assert "Traceback" not in err
 
 
+@pytest.mark.slow
 def test_what_cannot_be_started_is_exit_code_1(run: list[subprocess.Popen[str]], tmp_path: Path) -> None:
     (tmp_path / "fhir").mkdir()
     (tmp_path / "fhir/fhir.sqlite3").write_bytes(b"no database" * 1000)
@@ -188,12 +194,14 @@ def test_what_cannot_be_started_is_exit_code_1(run: list[subprocess.Popen[str]],
         assert "Traceback" not in err
 
 
+@pytest.mark.slow
 def test_half_a_pair_of_credentials_is_an_error(run: list[subprocess.Popen[str]]) -> None:
     _, err = begin(run, **{USERNAME: "user"}).communicate(timeout=60)
     assert run[0].returncode == 2
     assert PASSWORD in err
 
 
+@pytest.mark.slow
 def test_a_child_is_ready_when_it_is_there_and_gone_when_the_block_ends(tmp_path: Path) -> None:
     with start_child(SandboxOptions(state=tmp_path, settings={"manners": "blaze"})) as child:
         assert set(child.urls) == {"fhir", "extraction", "pseudonymizer", "validation", "flattening"}
@@ -203,6 +211,7 @@ def test_a_child_is_ready_when_it_is_there_and_gone_when_the_block_ends(tmp_path
     child.stop()
 
 
+@pytest.mark.slow
 def test_a_child_listens_on_the_port_it_is_given() -> None:
     port = free_ports(len(SERVICES))
     with start_child(SandboxOptions(port=port)) as second:
@@ -212,6 +221,7 @@ def test_a_child_listens_on_the_port_it_is_given() -> None:
             start_child(SandboxOptions(port=port))
 
 
+@pytest.mark.slow
 def test_a_child_started_in_a_thread_that_has_ended_lives_on() -> None:
     from concurrent.futures import ThreadPoolExecutor
 
@@ -221,6 +231,7 @@ def test_a_child_started_in_a_thread_that_has_ended_lives_on() -> None:
         assert httpx.get(child.urls["fhir"] + "/", trust_env=False, timeout=60).status_code == 200
 
 
+@pytest.mark.slow
 def test_the_child_ends_with_its_parent_also_on_kill_9(tmp_path: Path) -> None:
     program = (
         "import sys, time\n"
@@ -240,6 +251,7 @@ def test_the_child_ends_with_its_parent_also_on_kill_9(tmp_path: Path) -> None:
     assert not Path(path).exists()
 
 
+@pytest.mark.slow
 def test_a_parent_that_is_gone_already_ends_the_sandbox(run: list[subprocess.Popen[str]]) -> None:
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()

@@ -31,6 +31,7 @@ def alive(pid: int) -> bool:
         return False
 
 
+@pytest.mark.slow
 def test_the_demo_bucket_is_there_from_the_start(store: ObjectStoreChild) -> None:
     assert [bucket["Name"] for bucket in store.client().list_buckets()["Buckets"]] == [BUCKET]
 
@@ -50,6 +51,7 @@ def test_it_listens_on_loopback_only(store: ObjectStoreChild) -> None:
         assert answer.status == 200
 
 
+@pytest.mark.slow
 def test_it_ends_with_the_block_and_with_its_parent() -> None:
     with start_object_store() as running:
         pid = running.pid
@@ -70,11 +72,13 @@ def test_it_ends_with_the_block_and_with_its_parent() -> None:
     wait_until(lambda: not alive(child))
 
 
+@pytest.mark.slow
 def test_a_port_that_is_taken_is_a_clear_error(store: ObjectStoreChild) -> None:
     with pytest.raises(SandboxStartError):
         start_object_store(int(store.url.rpartition(":")[2]))
 
 
+@pytest.mark.slow
 def test_without_moto_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(objectstore, "available", lambda: False)
     with pytest.raises(SandboxStartError, match=r"\[objectstore\]"):

@@ -76,12 +76,14 @@ def test_a_reset_in_the_middle_of_a_status_body_is_swallowed(tmp_path: Path, the
     assert result.lines_out == 400
 
 
+@pytest.mark.slow
 def test_a_status_that_is_silent_is_asked_again(tmp_path: Path) -> None:
     with loopback(Scripted(status=[Raw(b"", "stall"), Reply(200, manifest())])) as server:
         _, content = extract(tmp_path, server.url, request_timeout="1500ms")
     assert content == FILE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arrived", [0, 1, len(BUNDLE), 5000, len(FILE) - 1])
 def test_a_stall_at_any_byte_of_a_file_ends_it_and_is_not_retried(tmp_path: Path, arrived: int) -> None:
     script = Scripted(file=[Raw(whole(FILE)[: len(whole(FILE)) - len(FILE) + arrived], "stall")])

@@ -160,6 +160,7 @@ def test_what_came_before_an_answer_broke_off_is_not_in_the_table(job: Job, serv
     assert all(CANARY.encode() not in table for table in job.tables().values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("begun", "drips"), [(b"", 0), (b'{"id":"1"}\n', 0), (b'{"id":"1"}\n', 60)])
 def test_the_timeout_of_a_request_is_not_retried_also_while_rows_still_come(
     job: Job, service: FakeService, begun: bytes, drips: int, caplog: pytest.LogCaptureFixture, tmp_path: Path
@@ -173,6 +174,7 @@ def test_the_timeout_of_a_request_is_not_retried_also_while_rows_still_come(
     then_succeeds(job, service, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 def test_a_service_that_stops_answering_is_given_up_after_three_looks(
     job: Job, service: FakeService, caplog: pytest.LogCaptureFixture, tmp_path: Path

@@ -33,6 +33,7 @@ def flattened(port: int, source: Path, job: Path, batch: int) -> dict[str, Any]:
     return result
 
 
+@pytest.mark.slow
 def test_the_same_batch_size_takes_the_same_memory_for_four_times_the_data(tmp_path: Path) -> None:
     peaks = []
     with serving() as port:

@@ -84,6 +84,7 @@ def copied(source: Job, target: Path) -> Job:
     return job
 
 
+@pytest.mark.slow
 def test_after_three_kills_the_tables_are_byte_for_byte_those_of_an_undisturbed_run(tmp_path: Path) -> None:
     with serving() as service:
         expected, result, asked = undisturbed(tmp_path, service, 40)

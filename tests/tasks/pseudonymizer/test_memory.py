@@ -36,6 +36,7 @@ def test_200_mb_of_bundles_and_one_bundle_of_400_mb_take_at_most_300_mb(
     assert max(lines.peak, one.peak) <= MOST
 
 
+@pytest.mark.slow
 def test_a_bundle_of_40_mb_takes_no_more_than_one_of_400_mb_may(tmp_path: Path, address: str) -> None:
     size = make_large(tmp_path / "large", 40)
     one = measured(address, tmp_path / "large", tmp_path / "job", 4, True)

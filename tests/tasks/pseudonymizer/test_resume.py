@@ -82,6 +82,7 @@ def line_of(result: Any) -> str:
     return " ".join(map(str, figures)) + "\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["plain", "zst"])
 def test_after_three_kills_the_output_is_byte_for_byte_that_of_an_undisturbed_run(tmp_path: Path, form: str) -> None:
     every = 5_000
@@ -150,6 +151,7 @@ def test_after_a_kill_at_30_random_moments_the_output_is_that_of_an_undisturbed_
     assert output(job) == expected
 
 
+@pytest.mark.slow
 def test_a_large_file_that_was_stopped_at_80_percent_does_not_start_over(tmp_path: Path) -> None:
     job = Job(tmp_path)
     job.write("a.ndjson", *[patient(f"p{n}", text="x" * 1000) for n in range(400)])
@@ -293,6 +295,7 @@ def test_outputs_without_an_input_are_removed_with_a_warning(tmp_path: Path) -> 
     assert any(warning.startswith("1 files of an earlier run were removed") for warning in result.warnings)
 
 
+@pytest.mark.slow
 def test_after_a_loss_of_any_end_of_the_ledger_or_the_part_the_output_is_the_same(tmp_path: Path) -> None:
     job = Job(tmp_path)
     job.write("a.ndjson", *[patient(f"p{n}") for n in range(30)])

@@ -79,6 +79,7 @@ def test_a_second_run_over_a_finished_load_sends_nothing_and_reports_the_same(tm
     assert second.details["collapsed"] == first.details["collapsed"]
 
 
+@pytest.mark.slow
 def test_after_a_loss_of_any_end_of_the_ledger_the_server_holds_the_same_and_nothing_known_is_sent_again(
     tmp_path: Path,
 ) -> None:
@@ -121,6 +122,7 @@ def test_failing_again_and_again_with_other_batch_sizes_loses_and_repeats_nothin
         assert len(server.history) - len(expected) in {0, 1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [0, 3, 7, 11])
 @pytest.mark.parametrize("applied", [False, True])
 def test_kill_9_at_a_transaction_loses_nothing_and_sends_at_most_what_was_under_way_again(

@@ -163,6 +163,7 @@ def test_an_upload_that_somebody_else_aborted_may_succeed_later(job: S3Job) -> N
     assert (caught.value.reference, caught.value.transient) == ("s3-upload-gone", True)
 
 
+@pytest.mark.slow
 def test_a_store_that_does_not_answer_in_time_is_a_transient_error(job: S3Job) -> None:
     with scripted(always("PutObject", Raw(then="stall"))) as store:
         started = time.monotonic()
@@ -257,6 +258,7 @@ def test_keys_that_may_only_write_are_enough(job: S3Job, reply: Reply) -> None:
     assert job.slept == []
 
 
+@pytest.mark.slow
 def test_an_expired_token_in_the_middle_of_an_upload_leaves_nothing_unfinished(job: S3Job) -> None:
     content = os.urandom(16 * MIB)
     job.write("large.ndjson", content)
@@ -361,6 +363,7 @@ def stopping(job: S3Job, url: str, when: Callable[[], bool]) -> float:
     return time.monotonic() - asked[0]
 
 
+@pytest.mark.slow
 def test_a_stop_in_the_middle_of_a_part_ends_within_ten_seconds_and_aborts_the_upload(job: S3Job) -> None:
     job.write("large.ndjson", os.urandom(16 * MIB))
     with scripted(always("UploadPart", Raw(then="stall"))) as store:

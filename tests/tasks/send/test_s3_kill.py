@@ -33,6 +33,7 @@ def prepared(directory: Path) -> S3Job:
     return job
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("served", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_after_kill_9_the_next_run_leaves_what_an_undisturbed_run_leaves(

@@ -42,6 +42,7 @@ def job(tmp_path: Path) -> S3Job:
     return S3Job(tmp_path)
 
 
+@pytest.mark.slow
 def test_every_file_becomes_an_object_named_after_job_and_path(store: ObjectStoreChild, job: S3Job) -> None:
     job.write("core.ndjson.zst", b"\x28\xb5\x2f\xfd-not-read")
     job.write("batch-1.ndjson", LINE * 3)
@@ -82,6 +83,7 @@ def test_any_file_name_is_a_key(store: ObjectStoreChild, job: S3Job, name: str) 
     assert [*store.objects()] == [f"job-1/{name}"]
 
 
+@pytest.mark.slow
 def test_sent_twice_leaves_the_bucket_as_after_one_time(store: ObjectStoreChild, job: S3Job) -> None:
     store_name = f"versioned-{os.getpid()}"
     store.make_bucket(store_name, versioned=True)
@@ -115,6 +117,7 @@ def test_an_object_that_somebody_else_put_there_is_replaced(store: ObjectStoreCh
     assert store.objects()["job-1/a.ndjson"].metadata == {"sha256": sha256(LINE)}
 
 
+@pytest.mark.slow
 def test_a_file_above_the_threshold_goes_in_parts(store: ObjectStoreChild, job: S3Job) -> None:
     content = os.urandom(11 * MIB + 17)
     job.write("large.ndjson", content)
@@ -219,6 +222,7 @@ def test_preflight_names_a_bucket_that_is_not_there(store: ObjectStoreChild) -> 
     assert [error.reference for error in found] == ["s3-bucket"]
 
 
+@pytest.mark.slow
 def test_a_missing_bucket_ends_the_step_at_its_first_request(store: ObjectStoreChild, job: S3Job) -> None:
     job.write("a.ndjson", LINE)
     with pytest.raises(SluiceError) as caught:

@@ -53,6 +53,7 @@ class Recorder(httpx.BaseTransport):
 # Where settings come from
 
 
+@pytest.mark.slow
 def test_credentials_and_endpoint_come_from_the_configuration_alone(
     job: S3Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -301,6 +302,7 @@ def test_connections_are_used_again(job: S3Job) -> None:
         assert store.connections <= 4
 
 
+@pytest.mark.slow
 def test_at_most_four_requests_are_under_way_also_for_files_in_parts(job: S3Job) -> None:
     for number in range(3):
         job.write(f"large{number}.ndjson", os.urandom(16 * 1024 * 1024))

@@ -137,6 +137,7 @@ def test_a_connection_that_breaks_every_time_points_to_limits_of_proxies(job: Tr
     assert "proxy" in caught.value.hint
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", PUTS)
 def test_a_store_that_stalls_is_asked_again_after_the_timeout(job: TransferJob, path: str) -> None:
     files = job.fill()
@@ -147,6 +148,7 @@ def test_a_store_that_stalls_is_asked_again_after_the_timeout(job: TransferJob, 
     assert job.slept == [0.1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault_at", ["cut", "stall"])
 def test_an_answer_to_the_search_that_breaks_off_is_repeated(job: TransferJob, fault_at: str) -> None:
     files = job.fill()
@@ -280,6 +282,7 @@ def test_headers_are_those_that_hapi_wants(job: TransferJob) -> None:
     assert upload.headers["content-length"] == str(len(upload.body))
 
 
+@pytest.mark.slow
 def test_a_stop_during_the_upload_ends_the_step_within_seconds_and_a_later_run_goes_on(job: TransferJob) -> None:
     files = job.fill()
     with serving() as store:

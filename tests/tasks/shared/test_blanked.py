@@ -93,6 +93,7 @@ def test_a_short_secret_is_blanked_behind_the_name_it_is_sent_under_and_nowhere_
     assert secrets.blanked(echo) == kept
 
 
+@pytest.mark.slow
 def test_a_secret_that_lies_over_the_end_of_a_piece_is_found() -> None:
     secrets = knowing("long-secret-value")
     secrets.auth(AuthConfig(api_key=SecretStr("k1")))

@@ -324,6 +324,7 @@ def test_a_success_that_is_no_200_is_refused(plain: Setting, status: int) -> Non
         assert plain.fails(server, ServiceError).status == status
 
 
+@pytest.mark.slow
 def test_a_stall_is_an_error_of_its_own_and_not_retried(tmp_path: Path) -> None:
     setting = Setting(tmp_path, stall=1.0)
     with setting.client, loopback([broken_after(50_000, 'ETag: "v1"', then="stall")]) as server:

@@ -42,6 +42,7 @@ def test_the_envelope_knows_the_bundles_own_keys(bundle: BundleText) -> None:
     assert envelope.has_total == ("total" in parsed)
 
 
+@pytest.mark.slow
 @given(bundles(), st.lists(OBJECTS.map(str.encode), min_size=1, max_size=3))
 def test_other_entries_can_be_put_into_every_envelope(bundle: BundleText, entries: list[bytes]) -> None:
     envelope, _ = open_bundle(bundle.line)
@@ -70,6 +71,7 @@ def test_anything_else_is_refused(line: bytes) -> None:
     assert refused(line) in {"not-json", "not-utf8", "not-a-bundle"}
 
 
+@pytest.mark.slow
 @given(bundles())
 def test_an_envelope_cut_elsewhere_is_the_same(bundle: BundleText) -> None:
     envelope, pieces = open_bundle(bundle.line)

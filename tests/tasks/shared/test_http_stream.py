@@ -64,6 +64,7 @@ def test_statuses_the_caller_accepts_are_given() -> None:
             assert response.status_code == 416
 
 
+@pytest.mark.slow
 def test_a_body_that_stops_coming_is_a_stall_not_a_timeout() -> None:
     head = b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n"
     with loopback([Raw(head + b"some", "stall")]) as server, client() as http:

@@ -70,6 +70,7 @@ def failure(*pieces: bytes) -> DataError:
     return caught.value
 
 
+@pytest.mark.slow
 @given(
     objects=st.lists(resources, max_size=12),
     ascii_only=st.booleans(),
@@ -284,6 +285,7 @@ def test_an_intake_stored_plain_goes_on_where_a_source_broke_off(tmp_path: Path)
     assert (tmp_path / facts.name).read_bytes() == b'{"a":1}\n{"b":2}\n'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compression", [PLAIN, ZST])
 def test_memory_stays_bounded_by_pieces_however_far_zst_expands(tmp_path: Path, compression: CompressionConfig) -> None:
     line = b'{"a":"' + b"z" * 1000 + b'"}\n'

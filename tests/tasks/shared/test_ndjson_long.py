@@ -77,6 +77,7 @@ def test_a_long_bundle_is_cut_as_open_bundle_cuts_it(place: Path, bundle: Bundle
     assert cut(long_line(place, line, piece=piece)) == open_bundle(line)
 
 
+@pytest.mark.slow
 @given(damaged(), st.integers(1, 40))
 def test_a_damaged_long_line_is_refused_when_open_bundle_refuses_it(place: Path, line: bytes, piece: int) -> None:
     line = line.removesuffix(b"\r")
@@ -336,6 +337,7 @@ def measured(directory: Path, megabytes: int) -> tuple[int, int, int]:
     return count, read, memory
 
 
+@pytest.mark.slow
 def test_a_bundle_of_60_mb_needs_a_few_mb_of_memory(tmp_path: Path) -> None:
     written, read, memory = measured(tmp_path, 60)
     assert read == written

@@ -114,6 +114,7 @@ def test_what_is_no_operation_outcome_is_no_answer_and_is_not_quoted(body: bytes
     assert caught.value.__cause__ is None
 
 
+@pytest.mark.slow
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.text(),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pytest
+
 import deployments.sandbox.data
 from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.validation.app import ValidationOptions, validation_service
@@ -31,6 +33,7 @@ def test_findings_of_the_sandbox_service_are_mapped_to_their_resources(tmp_path:
     assert result.details["resources_with_findings"] == 2
 
 
+@pytest.mark.slow
 def test_the_data_of_the_demo_is_validated_whole_whatever_the_service_takes_at_once(tmp_path: Path) -> None:
     results = []
     for name, options in (("all", ValidationOptions()), ("pieces", ValidationOptions(max_body=20_000))):

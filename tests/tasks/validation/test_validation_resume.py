@@ -137,6 +137,7 @@ def test_a_large_file_goes_on_inside(tmp_path: Path) -> None:
     assert [row["resource"] for row in job.summary() if row["resource"]] == [f"Patient/p{n}" for n in range(30)]
 
 
+@pytest.mark.slow
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rounds=st.lists(st.tuples(st.integers(0, 15), st.integers(0, 40)), min_size=1, max_size=4))
 def test_whatever_end_of_ledger_and_files_a_crash_leaves_the_reports_come_out_the_same(
@@ -187,6 +188,7 @@ def finish(job: Job, server: FakeService) -> dict[str, Any]:
     return details
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [0, 9, 20])
 def test_kill_9_at_a_request_loses_nothing_and_ends_as_an_undisturbed_run(
     whole: Whole, tmp_path: Path, at: int

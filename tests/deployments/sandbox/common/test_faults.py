@@ -164,6 +164,7 @@ def test_slow_bytes_arrive_one_by_one_and_complete(fhir: Client) -> None:
     assert time.monotonic() - started >= 0.009 * pauses
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["head", "applied"])
 def test_a_delayed_answer_is_the_true_one(fhir: Client, moment: str) -> None:
     fhir.faults({"action": "delay", "at": moment, "seconds": 60})
@@ -197,6 +198,7 @@ def test_the_connection_stays_usable_after_a_status_before_the_body(fhir: Client
     assert fhir.store("Patient/p1", large).status_code == 201
 
 
+@pytest.mark.slow
 def test_a_server_stops_at_once_although_a_stall_is_held() -> None:
     with serve_in_thread(fhir_service()) as served:
         client = Client(served.url)

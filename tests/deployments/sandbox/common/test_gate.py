@@ -18,6 +18,7 @@ from deployments.sandbox.options import API_KEY, API_KEY_HEADER, OptionError, Sa
 SECRET = "k3y-of-the-sandbox"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("header", [None, "X-Research-Key"])
 def test_an_api_key_of_the_environment_opens_every_service(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, header: str | None

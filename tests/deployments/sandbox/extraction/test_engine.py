@@ -137,6 +137,7 @@ class TestMoves:
 
 
 class TestScheduling:
+    @pytest.mark.slow
     def test_high_jobs_before_normal_ones_and_older_jobs_first(self, start: Start, hospital: Path) -> None:
         seconds = itertools.count()
         client = start(hospital, maxconcurrency=1, held=True, clock=lambda: TODAY + timedelta(seconds=next(seconds)))
@@ -252,6 +253,7 @@ class TestDelete:
 
 
 class TestTemporaryFailure:
+    @pytest.mark.slow
     def test_it_is_repeated_by_itself_and_the_job_completes_with_warnings(
         self, start: Start, hospital: Path, tmp_path: Path
     ) -> None:
@@ -282,6 +284,7 @@ class TestTemporaryFailure:
         assert [text.partition(" failed")[0] for text in texts[:4]] == [f"Attempt {n} of 5" for n in (1, 2, 3, 4)]
         assert texts[4].startswith("The job failed after 5 attempts")
 
+    @pytest.mark.slow
     def test_a_batch_that_fails_for_now_keeps_the_others(self, start: Start, hospital: Path, tmp_path: Path) -> None:
         client = start(hospital, batchsize=1, maxconcurrency=1, held=True, retry_delay=1)
         job = client.submit(crtdl())

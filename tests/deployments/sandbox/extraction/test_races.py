@@ -74,6 +74,7 @@ def watch(client: Client, jobs: Sequence[str], goes_on: Callable[[], bool]) -> l
     return wrong
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_in_a_storm_of_operations_every_answer_fits_and_every_move_is_in_the_table(
     start: Start, hospital: Path, seed: int
@@ -100,6 +101,7 @@ def test_in_a_storm_of_operations_every_answer_fits_and_every_move_is_in_the_tab
             assert complete(client, job) == EVERYBODY
 
 
+@pytest.mark.slow
 def test_submitted_and_deleted_in_a_storm_nothing_is_left_behind(start: Start, hospital: Path, tmp_path: Path) -> None:
     client = start(hospital, state=tmp_path / "state", batchsize=1, batch_delay=0.01)
     statuses: list[int] = []

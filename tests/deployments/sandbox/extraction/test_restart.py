@@ -66,6 +66,7 @@ def one_batch_done(task: Any) -> bool:
     return "extension" in task and progress(task)["batchesCompleted"] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("state", ["RUNNING_GET_COHORT", "RUNNING_PROCESS_BATCH", "RUNNING_PROCESS_CORE"])
 def test_unfinished_jobs_go_on_under_their_ids_and_their_versions_rise(
     sandbox: Callable[..., SandboxChild], start: Start, tmp_path: Path, state: str
@@ -86,6 +87,7 @@ def test_unfinished_jobs_go_on_under_their_ids_and_their_versions_rise(
             assert version(client.task(job)) > version(task)
 
 
+@pytest.mark.slow
 def test_paused_jobs_stay_paused_and_resume_to_where_they_were(
     sandbox: Callable[..., SandboxChild], start: Start, tmp_path: Path
 ) -> None:
@@ -111,6 +113,7 @@ def test_paused_jobs_stay_paused_and_resume_to_where_they_were(
             assert (result.resources, result.core) == undisturbed(start)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("state", "delay"), [("TEMP_FAILED", "60"), ("FAILED", "0")])
 def test_killed_after_a_failure_for_now_it_goes_on_and_after_a_final_one_it_stays(
     hospital: Path, tmp_path: Path, state: str, delay: str
@@ -132,6 +135,7 @@ def test_killed_after_a_failure_for_now_it_goes_on_and_after_a_final_one_it_stay
             assert version(client.task(job)) > version(before)
 
 
+@pytest.mark.slow
 def test_finished_jobs_load_unchanged_and_their_results_survive(
     sandbox: Callable[..., SandboxChild], tmp_path: Path
 ) -> None:
@@ -152,6 +156,7 @@ def test_finished_jobs_load_unchanged_and_their_results_survive(
         assert client.poll(deleted).status_code == 404
 
 
+@pytest.mark.slow
 def test_finished_batches_are_not_done_again(sandbox: Callable[..., SandboxChild], tmp_path: Path) -> None:
     with held(tmp_path) as client:
         job = client.submit(CRTDL)
@@ -174,6 +179,7 @@ SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.campaign) for seed in range(1
 """Moments of death; most of them wait for the campaign."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_killed_at_random_moments_the_result_is_that_of_an_undisturbed_run(
     sandbox: Callable[..., SandboxChild], start: Start, seed: int
@@ -223,6 +229,7 @@ def test_a_removal_that_was_cut_short_is_completed_at_the_next_start(
     assert client.poll(kept).status_code == 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_killed_while_jobs_are_deleted_each_is_whole_or_gone(sandbox: Callable[..., SandboxChild], seed: int) -> None:
     with sandbox(batchsize="1") as child, Client(child.urls["extraction"]) as client:
@@ -242,6 +249,7 @@ def test_killed_while_jobs_are_deleted_each_is_whole_or_gone(sandbox: Callable[.
                 assert client.result(job).texts == texts[job]
 
 
+@pytest.mark.slow
 def test_a_second_server_on_the_same_state_is_refused(start: Start, hospital: Path, tmp_path: Path) -> None:
     start(hospital, state=tmp_path / "state")
     with pytest.raises(SandboxStartError, match="in use"):

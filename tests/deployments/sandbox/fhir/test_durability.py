@@ -22,6 +22,7 @@ def patients(round_number: int, count: int = 20) -> list[tuple[str, str, str]]:
     return [("PUT", f"Patient/{key}", f'{{"resourceType":"Patient","id":"{key}"}}') for key in keys]
 
 
+@pytest.mark.slow
 def test_kill_9_keeps_every_acknowledged_transaction_and_no_half_one(tmp_path: Path) -> None:
     acknowledged: set[int] = set()
     number = 0
@@ -48,6 +49,7 @@ def test_kill_9_keeps_every_acknowledged_transaction_and_no_half_one(tmp_path: P
     assert set(rounds.values()) == {20}
 
 
+@pytest.mark.slow
 def test_state_survives_an_orderly_restart_with_versions_and_counters(tmp_path: Path) -> None:
     made = []
     for _ in range(2):
@@ -60,6 +62,7 @@ def test_state_survives_an_orderly_restart_with_versions_and_counters(tmp_path: 
     assert counts == {"Binary": 1, "Patient": 2}
 
 
+@pytest.mark.slow
 def test_a_second_server_on_the_same_state_is_refused(start: Start, tmp_path: Path) -> None:
     start(state=tmp_path / "fhir")
     with pytest.raises(SandboxStartError, match="in use"):

@@ -142,6 +142,7 @@ def test_the_body_limit_is_thirty_million_bytes() -> None:
     assert MAX_BODY == PseudonymizationOptions().max_body == 30_000_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunked", [False, True])
 def test_a_body_above_the_limit_is_413(start: Start, chunked: bool) -> None:
     body = json.dumps(PATIENT).encode()

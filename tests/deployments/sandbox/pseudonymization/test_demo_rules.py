@@ -63,6 +63,7 @@ def resources(lines: list[bytes]) -> list[dict[str, Any]]:
     return [entry["resource"] for line in lines for entry in json.loads(line)["entry"]]
 
 
+@pytest.mark.slow
 def test_no_name_of_a_person_remains(done: list[bytes]) -> None:
     text = b"\n".join(done).decode()
     before = b"\n".join(LINES).decode()

@@ -286,6 +286,7 @@ def owners() -> list[tuple[Invariant, Definition]]:
     ]
 
 
+@pytest.mark.slow
 def test_the_shortcuts_before_the_library_change_no_result() -> None:
     compared = 0
     for invariant, definition in owners():
@@ -304,6 +305,7 @@ def test_the_shortcuts_before_the_library_change_no_result() -> None:
     assert compared > 600
 
 
+@pytest.mark.slow
 def test_results_are_the_same_in_several_threads_and_in_a_process_that_has_evaluated_nothing_before() -> None:
     resources = [resource for resource, _ in BROKEN.values()] + list(KEPT.values())
     expected = [issues(each) for each in resources]
