@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +20,14 @@ from deployments.sandbox.fhir.app import fhir_service
 from deployments.sandbox.flattening.app import flattening_service
 from deployments.sandbox.pseudonymization.app import pseudonymization_service
 from deployments.sandbox.validation.app import validation_service
+from flows.job.record import Run
 from flows.reports import events
 from flows.reports.event_file import read_events
 from flows.reports.journal import Journal
 from tasks.shared.events import RequestRetry
 from tests.conftest import Commands
 from tests.peers.s3 import S3Job
-from tests.peers.server import Loopback, Reply, Seen
+from tests.peers.server import Reply, Seen, loopback
 
 CONFLICT = {
     "resourceType": "OperationOutcome",
@@ -128,8 +129,8 @@ def test_an_upload_tells_the_requests_that_it_repeats(tmp_path: Path) -> None:
 
     job = S3Job(tmp_path)
     job.write("core.ndjson", b'{"resourceType":"Organization"}\n')
-    store = Loopback(busy)
-    with closing(store), Journal.opened(tmp_path, "job-1", ("send",)) as journal:
+    run = Run(number=1, created="2026-01-01T00:00:00.000Z", began="2026-01-01T00:00:00.000Z")
+    with loopback(busy) as store, Journal.opened(tmp_path, "job-1", ("send",), run) as journal:
         journal.at("send", 1)
         job.send(store.url)
     (retry,) = [entry.event for entry in read_events(tmp_path) if isinstance(entry.event, RequestRetry)]
