@@ -27,10 +27,20 @@ if TYPE_CHECKING:
     from flows.engine.api_address import ApiAddress
 
 # A busy machine is no failure. Every run draws the same examples: one that fails now would have failed before, too.
-# Others are drawn with --hypothesis-profile=explore, which is for looking for them.
-settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
-settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=1000)
-settings.load_profile("suite")
+# A few do between two thoughts; .ci/run draws them all. Others come with --hypothesis-profile=explore, which is for
+# looking for them.
+for profile, drawn in {"quick": 25, "suite": 100, "explore": 1000}.items():
+    settings.register_profile(
+        profile, deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=drawn,
+        derandomize=profile != "explore",
+    )  # fmt: skip
+settings.load_profile("quick")
+
+
+def examples(count: int) -> int:
+    """How many examples of a property the profile means that has so many, instead of 100, in ``.ci/run``."""
+    return max(10, count * settings().max_examples // 100)
+
 
 # Before anything imports Prefect: nothing of the user's settings, nothing of the user's home.
 for name in [key for key in os.environ if key.startswith(("PREFECT_", "APP_"))]:

@@ -19,6 +19,7 @@ from tasks.pseudonymizer.splitting import Chunk, chunks
 from tasks.shared.errors import DataError, ServiceError
 from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.http.answer import Answer, BusyError, RefusedError
+from tests.conftest import examples
 from tests.peers.pseudonymization import identity, pseudonyms
 
 _SPACE = st.sampled_from(["", " ", "\t", "  "])
@@ -93,7 +94,8 @@ def written(path: Path, tmp: Path, threshold: int, call: Any, *, removes: bool =
     return output.getvalue(), counts
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.slow
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     lines=st.lists(bundles(), min_size=1, max_size=3),
     threshold=st.integers(1, 900),
@@ -116,7 +118,7 @@ def test_what_comes_out_of_an_identity_service_is_byte_for_byte_what_went_in(
     assert counts["resources_in"] == counts["resources_out"] == sum(len(json.loads(line)["entry"]) for line in lines)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(line=bundles(), threshold=st.integers(1, 900))
 def test_with_rules_split_and_unsplit_runs_give_the_same(tmp_path: Path, line: bytes, threshold: int) -> None:
     path = tmp_path / "a.ndjson"
@@ -130,7 +132,7 @@ def test_with_rules_split_and_unsplit_runs_give_the_same(tmp_path: Path, line: b
     assert split == unsplit
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(line=bundles(), threshold=st.integers(1, 900))
 def test_chunks_are_greedy_keep_id_type_and_timestamp_and_exceed_the_threshold_only_alone(
     tmp_path: Path, line: bytes, threshold: int

@@ -21,6 +21,7 @@ from tasks.send.s3.refusal import BUSY_CODES, DAMAGED_CODES, FULL_CODES, REGION_
 from tasks.send.s3.source import Digests, OpenSource, sources
 from tasks.shared.errors import DataError, InputError, Stopped
 from tasks.shared.http.answer import Where
+from tests.conftest import examples
 
 WHERE = Where("send", "upload", "PUT", "https://store.example/bucket/key?partNumber=1&uploadId=canary")
 
@@ -112,7 +113,7 @@ def test_digests_are_those_of_the_bytes(large: Path) -> None:
         assert part == hashlib.md5(content[600_000:]).digest()
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     start=st.integers(0, 700_001),
     length=st.integers(0, 700_001),

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from tasks.send.transfer.archive import Archive, write_archive
 from tasks.send.transfer.contents import Contents, survey
 from tasks.shared.errors import DataError, Stopped, StorageError
+from tests.conftest import examples
 
 NAMES = st.text(st.characters(blacklist_categories=["Cs", "Cc"], blacklist_characters="/\0"), min_size=1, max_size=20)
 LINE = b'{"resourceType":"Patient","id":"p%d"}\n'
@@ -99,7 +100,7 @@ def is_plain(data: bytes) -> bool:
     return not data.startswith(b"\x28\xb5\x2f\xfd")
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.dictionaries(NAMES, st.binary(max_size=5000).filter(is_plain), min_size=1, max_size=8))
 def test_what_goes_in_comes_out(files: dict[str, bytes]) -> None:
     with tempfile.TemporaryDirectory() as name:

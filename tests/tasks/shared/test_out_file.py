@@ -203,6 +203,7 @@ def test_a_full_disk_is_a_storage_error(tmp_path: Path, kind: type[OutFile]) -> 
     assert caught.value.context == str(tmp_path / "a")
 
 
+@pytest.mark.slow
 def test_there_is_one_loop_that_writes_all() -> None:
     found = [
         path.relative_to(ROOT).as_posix()

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tasks.validation.chunks import HEAD, TAIL, Chunk, Place, pack
 from tasks.validation.entries import Entry, Item, Reader
+from tests.conftest import examples
 from tests.peers.validation import bundle, patient, resource
 
 
@@ -72,7 +73,7 @@ def lines(draw: st.DrawFn) -> list[bytes]:
     return result
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(lines(), st.integers(100, 3000))
 def test_every_resource_is_in_one_chunk_byte_for_byte_in_order_and_no_chunk_is_larger_than_the_limit(
     data: list[bytes], limit: int
@@ -87,7 +88,7 @@ def test_every_resource_is_in_one_chunk_byte_for_byte_in_order_and_no_chunk_is_l
     assert sum(len(chunk.unusable) for chunk in chunks) + len(expected) == sum(map(len, groups))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(lines(), st.integers(100, 3000))
 def test_a_line_is_not_split_unless_it_is_too_large_alone(data: list[bytes], limit: int) -> None:
     groups = items_of(data)
@@ -99,7 +100,7 @@ def test_a_line_is_not_split_unless_it_is_too_large_alone(data: list[bytes], lim
             assert len(holding) <= 1
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(lines(), st.integers(100, 3000), st.data())
 def test_a_run_that_goes_on_behind_any_chunk_makes_the_same_chunks(
     data: list[bytes], limit: int, draw: st.DataObject
@@ -112,7 +113,7 @@ def test_a_run_that_goes_on_behind_any_chunk_makes_the_same_chunks(
     assert [(c.first, c.count, c.body) for c in again] == [(c.first, c.count, c.body) for c in chunks[done:]]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(lines(), st.integers(300, 3000))
 def test_an_entry_is_mapped_to_its_line_and_halves_keep_bytes_and_places(data: list[bytes], limit: int) -> None:
     groups = items_of(data)

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deployments.sandbox.common.json_text import Reader, decode_decimals, decode_raw, encode, plain, spelled
+from tests.conftest import examples
 
 NUMBERS = ["1.50", "1E2", "1e-7", "-0.0", "-0", "0", "0.10", "12345678901234567890123", "3.141592653589793238"]
 both = pytest.mark.parametrize("decode", [decode_decimals, decode_raw], ids=["decimals", "raw"])
@@ -25,14 +26,14 @@ def test_a_number_comes_back_as_it_was_spelled(decode: Reader, text: str, around
 
 
 @both
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.recursive(decimals, lambda inner: st.lists(inner, max_size=4).map(lambda parts: f"[{','.join(parts)}]")))
 def test_what_is_read_is_written_with_the_same_numbers(decode: Reader, text: str) -> None:
     assert encode(decode(text.encode())).decode() == text
 
 
 @both
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(
     st.recursive(
         st.none() | st.booleans() | st.text() | st.integers() | st.sampled_from(["1.50", "-0,", "[-0]"]),

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from deployments.sandbox.common.serve import SandboxStartError
 from deployments.sandbox.extraction.index import BadLines, Index
+from tests.conftest import examples
 from tests.deployments.sandbox.extraction.conftest import HOSPITAL, ICD, Start, ccdl, criterion, crtdl, patient, write
 
 
@@ -70,7 +71,7 @@ def test_every_form_of_file_gives_the_same(tmp_path: Path, form: str) -> None:
     spaces=st.sampled_from(["", " ", "\t \t"]),
     cuts=st.lists(st.booleans(), min_size=8, max_size=8),
 )
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_the_bytes_of_every_resource_are_found_again(
     tmp_path_factory: pytest.TempPathFactory, names: list[str], text: str, spaces: str, cuts: list[bool]
 ) -> None:

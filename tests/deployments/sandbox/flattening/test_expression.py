@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deployments.sandbox.flattening.problem import ResourceError
+from tests.conftest import examples
 from tests.deployments.sandbox.flattening.support import Json, column, columns, one, rows, text, value, view
 
 PATIENT: Json = {
@@ -266,7 +267,7 @@ class TestPrimitivesWithExtensions:
         nested = {"forEach": "name", "select": [{"forEach": "family", "column": [column("x", "$this = 'A'")]}]}
         assert rows(view(nested), self.MASKED) == [{"x": True}]
 
-    @settings(max_examples=50, deadline=None)
+    @settings(max_examples=examples(50), deadline=None)
     @given(st.data())
     def test_wherever_they_are_other_paths_give_the_same(self, data: st.DataObject) -> None:
         plain: Json = {

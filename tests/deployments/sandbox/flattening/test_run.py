@@ -137,6 +137,7 @@ def test_eight_columns_a_line_a_resource() -> None:
     assert b'"value":7.50,' in answer
 
 
+@pytest.mark.slow
 def test_it_costs_little_beside_the_library() -> None:
     """The target, 5,000 resources a second, is the bench's: it depends on the machine. Here it is a ratio."""
     content = body(300)

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deployments.sandbox.pseudonymization.problem import MalformedResourceError, ProcessingFailureError
+from tests.conftest import examples
 from tests.deployments.sandbox.pseudonymization.conftest import apply, labelled, labels, raw, rule, rules
 
 PATIENT = {
@@ -426,7 +427,7 @@ PATHS = st.one_of(
 )
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(paths=st.lists(PATHS, min_size=1, max_size=6))
 def test_one_walk_comes_to_what_rule_after_rule_comes_to(paths: list[str]) -> None:
     file = rules(*(rule(path, "pseudonymize", domain=f"r{number}") for number, path in enumerate(paths)))

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft6Validator
 
 from deployments.sandbox.validation.schema import DEFINITIONS, Content, load_schema
+from tests.conftest import examples
 from tests.deployments.sandbox.validation.instances import VALUES, instance
 from tests.deployments.sandbox.validation.support import findings, issues, message
 
@@ -94,7 +95,7 @@ def damaged(draw: st.DrawFn) -> Any:
     return made
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=examples(250), deadline=None)
 @given(damaged())
 def test_what_the_library_refuses_we_refuse_and_of_the_schemas_rules_we_add_none(resource: Any) -> None:
     found = [each for each in issues(resource) if each["severity"] == "error" and each["code"] != "invariant"]

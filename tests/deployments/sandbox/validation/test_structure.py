@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import examples
 from tests.deployments.sandbox.validation.support import OBSERVATION, PATIENT, Json, bundle, findings, issues
 
 NARRATIVE = {"status": "generated", "div": '<div xmlns="http://www.w3.org/1999/xhtml">x</div>'}
@@ -313,7 +314,7 @@ ANYTHING = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.sampled_from(["Patient", "Bundle", "Observation", "Parameters"]), st.dictionaries(NAMES, ANYTHING))
 def test_whatever_stands_in_a_resource_there_is_an_answer(kind: str, content: Json) -> None:
     assert issues(content | {"resourceType": kind})[-1]["details"]["coding"][0]["code"] == "Not_Checked"
@@ -332,7 +333,7 @@ def valid_in_another_order(draw: st.DrawFn) -> Any:
     return reordered(draw, draw(st.sampled_from(list(VALID.values()))))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(valid_in_another_order())
 def test_valid_resources_stay_valid_when_their_keys_are_reordered(resource: Json) -> None:
     assert findings(resource) == []
