@@ -34,7 +34,7 @@ from tasks.shared.errors import GateError, InputError, SluiceError
 from tasks.shared.fhir import crtdl_preprocessing
 from tasks.shared.files.inventory import Inventory, Recorded, kept_at
 from tasks.shared.log import logger
-from tasks.shared.progress import Progress, RequestStats
+from tasks.shared.meter import Meter
 from tasks.shared.report import Approval, Corrections, Problem, StepReport, Waiting
 from tasks.shared.step import Step, StepContext
 from tasks.shared.stop import Stop
@@ -181,8 +181,7 @@ class Job:
             decision=approval,
             approved=self.there if approval and step.asks else None,
             corrections=self.sight.corrections if self.sight and step.asks else Corrections.NDJSON,
-            progress=Progress(collector=self.journal.tell),
-            stats=RequestStats(),
+            meter=Meter(collector=self.journal.tell),
             stop=self.stop,
         )
 
@@ -222,7 +221,7 @@ class Job:
             self.journal.tell(StepEvent(state="running"))
         self.presenter.step_started(position, context.name)
         watcher = Watcher(self.writer, self.artifacts, self.stop, self.presenter.progress)
-        with watcher.watching(context.name, position, context.progress):
+        with watcher.watching(context.name, position, context.meter):
             yield
 
     def finished(self, position: int, report: StepReport, *, expected: int | None) -> None:

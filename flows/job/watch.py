@@ -17,7 +17,7 @@ from flows.reports.markdown import literal
 from flows.signals import exit_code_of
 from tasks.shared.errors import SluiceError
 from tasks.shared.log import logger
-from tasks.shared.progress import Progress, Snapshot
+from tasks.shared.meter import Meter, Snapshot
 from tasks.shared.stop import Stop
 from tasks.shared.units import human_bytes, human_seconds
 
@@ -47,7 +47,7 @@ class Watcher:
         self._end = threading.Event()
 
     @contextmanager
-    def watching(self, step: str, position: int, progress: Progress) -> Iterator[None]:
+    def watching(self, step: str, position: int, progress: Meter) -> Iterator[None]:
         """Watch while the step runs."""
         self._end.clear()
         thread = threading.Thread(target=self._watch, args=(step, position, progress), daemon=True)
@@ -58,14 +58,14 @@ class Watcher:
             self._end.set()
             thread.join(timeout=5)
 
-    def _watch(self, step: str, position: int, progress: Progress) -> None:
+    def _watch(self, step: str, position: int, progress: Meter) -> None:
         try:
             if self._until_the_end(step, position, progress):
                 self._record(step, position, progress.snapshot(), over=True)
         except SluiceError as error:
             logger.warning("the last progress of %s is not recorded: %s", step, error.message)
 
-    def _until_the_end(self, step: str, position: int, progress: Progress) -> bool:
+    def _until_the_end(self, step: str, position: int, progress: Meter) -> bool:
         """Whether progress was recorded."""
         recorded = False
         next_record = time.monotonic() + RECORD_EVERY

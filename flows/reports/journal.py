@@ -1,12 +1,10 @@
 """The journal of one run of a job: what its flow and its steps tell goes into ``events.ndjson`` and the trace.
 
-Steps tell through their ``Progress``; retries are taken from the lines of the logger ``sluice.http``, so that the
-client of every service needs to know of nothing else.
+Steps tell through their ``Meter``, and so do the clients of services.
 """
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,12 +17,9 @@ from flows.reports.event_file import EventLog
 from flows.reports.events import Entry, Export, Head, Job, JobEnd, KickOff, Step
 from flows.reports.trace import Trace
 from tasks.shared.errors import SluiceError
-from tasks.shared.events import Event, RequestRetry, Status
+from tasks.shared.events import Event, Status
 from tasks.shared.report import StepReport
 from tasks.shared.step import Handle, HandleStore
-
-RETRIES = "sluice.http"
-"""The logger whose lines about retries become events."""
 
 
 def utc_now() -> datetime:
@@ -74,15 +69,11 @@ class Journal:
         with EventLog(directory) as log:
             journal = cls(job, log, Trace(), run)
             journal.begins(steps)
-            retries = _Retries(journal.tell)
-            logging.getLogger(RETRIES).addHandler(retries)
             try:
                 yield journal
             except BaseException as left:
                 journal.left(left)
                 raise
-            finally:
-                logging.getLogger(RETRIES).removeHandler(retries)
 
     def begins(self, steps: tuple[str, ...]) -> None:
         """Tell that the run began; in the first one also that there is a job."""
@@ -159,28 +150,3 @@ class AnnouncedHandle(HandleStore):
         else:
             self._tell(Status(message="the extraction job is gone"))
         self._store.save(handle)
-
-
-class _Retries(logging.Handler):
-    """Makes events of the lines in which ``ServiceClient`` announces that it asks again."""
-
-    def __init__(self, tell: Callable[[Event], None]) -> None:
-        super().__init__(logging.WARNING)
-        self._tell = tell
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Told by the shape of the arguments: service, operation, reason, attempt, attempts, wait."""
-        match record.args:
-            case (str(service), str(operation), str(why), int(attempt), int(attempts), float(wait)):
-                status = why.removeprefix("status ")
-                self._tell(
-                    RequestRetry(
-                        service=service,
-                        operation=operation,
-                        attempt=attempt,
-                        attempts=attempts,
-                        wait=round(wait, 3),
-                        status=int(status) if status.isdecimal() else None,
-                        error=None if status.isdecimal() else why,
-                    )
-                )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tasks.shared.progress import Snapshot
+from tasks.shared.meter import Snapshot
 from tasks.shared.report import StepReport, Waiting
 
 

@@ -11,7 +11,7 @@ from flows.commands.status import where_to_look
 from flows.job.watch import describe
 from flows.output import say, write
 from flows.reports.presenter import Presenter
-from tasks.shared.progress import Snapshot
+from tasks.shared.meter import Snapshot
 from tasks.shared.report import StepReport, Waiting
 
 LINE_EVERY = 60.0

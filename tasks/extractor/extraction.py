@@ -26,7 +26,7 @@ from tasks.shared.files.out_file import write_file
 from tasks.shared.http.answer import Answer
 from tasks.shared.http.client import ServiceClient
 from tasks.shared.log import logger
-from tasks.shared.progress import Progress
+from tasks.shared.meter import Meter
 from tasks.shared.report import StepReport
 from tasks.shared.step import Handle, StepContext
 
@@ -72,9 +72,7 @@ class _Run:
         self._download_sleep = download_sleep
         self._base_url = base_url_of(context.config)
         self._directory: Path = context.job_dir / DIRECTORY
-        self._poller = Poller(
-            self._client, context.config.services.extractor, context.progress, clock=clock, sleep=sleep
-        )
+        self._poller = Poller(self._client, context.config.services.extractor, context.meter, clock=clock, sleep=sleep)
         self._warnings: list[str] = []
 
     def run(self) -> StepReport:
@@ -116,11 +114,11 @@ class _Run:
     def _extract(self) -> tuple[Handle, Answer]:
         """The handle and the final answer of the extraction; after a dead handle it is submitted afresh, once."""
         submission = self._submission()
-        self._context.progress.say("submitting")
+        self._context.meter.say("submitting")
         handle = submission.handle()
         fresh = False
         while True:
-            self._context.progress.say("extracting")
+            self._context.meter.say("extracting")
             answer = self._wait(submission, handle)
             if not isinstance(answer, Gone):
                 if submission.is_ours(handle, answer):
@@ -197,7 +195,7 @@ class _Run:
             self._warnings.append(f"whether there are consent audit files is not known ({error.reference})")
             return 0
         # Their lines and bytes are not what this step moves.
-        return companions.consent(task.consent_urls, files.downloader(Progress()))
+        return companions.consent(task.consent_urls, files.downloader(Meter()))
 
     def _result(self, imported: StepReport, result: ExtractionResult, reports: list[str], consent: int) -> StepReport:
         crtdl = self._crtdl()

@@ -18,7 +18,7 @@ from tasks.shared.errors import ServiceError, SluiceError, TransientError
 from tasks.shared.http.answer import Answer
 from tasks.shared.http.retry import MAX_RETRY_AFTER, parse_retry_after
 from tasks.shared.log import logger
-from tasks.shared.progress import Progress
+from tasks.shared.meter import Meter
 from tasks.shared.step import Handle
 
 RUNNING = frozenset({102, 202})
@@ -42,7 +42,7 @@ class Poller:
         self,
         client: ExtractionClient,
         config: ExtractorConfig,
-        progress: Progress,
+        progress: Meter,
         *,
         clock: Callable[[], float],
         sleep: Callable[[float], None],

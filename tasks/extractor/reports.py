@@ -133,8 +133,8 @@ class Companions:
 
         def tell(state: tenacity.RetryCallState, seconds: float) -> None:
             error = state.outcome.exception() if state.outcome else None
-            attempts = self._retry.max_attempts
-            announce(self._http.service, "download", error, attempt=attempt, attempts=attempts, seconds=seconds)
+            http, attempts = self._http, self._retry.max_attempts
+            announce(http.meter, http.service, "download", error, attempt=attempt, attempts=attempts, seconds=seconds)
 
         retrying(self._retry, sleep=self._sleep, before_wait=tell)(once)
 

@@ -22,7 +22,7 @@ from tasks.shared.http.client import ServiceClient
 from tasks.shared.http.download import Downloader
 from tasks.shared.http.url_names import NamedUrl, named_urls
 from tasks.shared.import_directory import IMPORT, ImportDirectory
-from tasks.shared.progress import Progress
+from tasks.shared.meter import Meter
 from tasks.shared.report import StepReport
 from tasks.shared.step import StepContext
 from tasks.shared.stop import Stop
@@ -69,16 +69,15 @@ class ResultFiles:
         """Whether a file's URL gets the credentials: the host of ``base_url``, or ``requiresAccessToken``."""
         return self._result.requires_access_token or same_host(url, self._base_url)
 
-    def downloader(self, progress: Progress) -> Downloader:
-        """A downloader with the settings of this step that counts in ``progress``."""
+    def downloader(self, meter: Meter) -> Downloader:
+        """A downloader with the settings of this step that counts what it moves in ``meter``."""
         config = self._context.config
         return Downloader(
             self._http,
             retry=config.retry,
             compression=config.compression,
             stop=self._context.stop,
-            progress=progress,
-            stats=self._context.stats,
+            meter=meter,
             stall_timeout=config.services.extractor.download_stall_timeout.total_seconds(),
             sleep=self._sleep,
         )
@@ -91,7 +90,7 @@ class ResultFiles:
         context = self._context
         claim(context.job_dir, context.position, status_url, {output.base for output in self._outputs})
         target = ImportDirectory(context)
-        progress = context.progress
+        progress = context.meter
         progress.begin("downloading")
         progress.expect(files=len(self._outputs))
         downloader = self.downloader(progress)

@@ -32,6 +32,7 @@ from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.http.answer import answer_of, place
 from tasks.shared.http.client import ServiceClient
 from tasks.shared.http.retry import announce, retrying
+from tasks.shared.meter import Meter
 from tasks.shared.step import StepContext
 from tasks.shared.stop import SharedStop
 
@@ -78,7 +79,7 @@ class Flattener:
         self._lock = threading.Lock()
         self._ending = SharedStop(together)
         self._metadata = context.client(
-            self._service, timeout=METADATA_TIMEOUT, stop=self._ending, stats=None, max_connections=1
+            self._service, timeout=METADATA_TIMEOUT, stop=self._ending, meter=Meter(), max_connections=1
         )
         self._watchdog = Watchdog(self._ask_for_metadata, interval=interval, clock=clock)
 
@@ -103,7 +104,8 @@ class Flattener:
         def tell(state: tenacity.RetryCallState, seconds: float) -> None:
             error = state.outcome.exception() if state.outcome else None
             most = 2 if getattr(error, "status", None) == 500 else self._context.config.retry.max_attempts
-            announce(SERVICE, OPERATION, error, attempt=attempts, attempts=most, seconds=seconds)
+            meter = self._context.meter
+            announce(meter, SERVICE, OPERATION, error, attempt=attempts, attempts=most, seconds=seconds)
 
         try:
             retrying(self._context.config.retry, sleep=self._sleep, retryable=retryable, before_wait=tell)(attempt)

@@ -27,7 +27,6 @@ from tasks.flattening.resume import Tables, terms
 from tasks.flattening.routing import Facts, Groups, Router
 from tasks.flattening.views import View, views
 from tasks.flattening.watchdog import INTERVAL
-from tasks.shared.course import Course
 from tasks.shared.errors import DataError, InputError
 from tasks.shared.fhir.crtdl import Crtdl, load_crtdl
 from tasks.shared.files.kept_answers import FailedAnswers
@@ -155,10 +154,9 @@ class _Run:
         size = context.config.services.flattening.batch_size_mb
         self._budget = size * bounds.mebibyte
         self._share = share(self._budget, len(made))
-        self._course = Course(files)
 
     def run(self) -> StepReport:
-        self._context.progress.expect(files=len(self._files))
+        self._context.meter.work_on(self._files)
         with Ledger(self._state / "ledger.ndjson") as ledger:
             agreed = terms(self._views, self._files, self._url, self._share)
             self._tables = Tables(
@@ -175,10 +173,10 @@ class _Run:
                     self._tables.finish(msgspec.to_builtins(facts))
                 else:
                     facts = msgspec.convert(self._tables.finished, Facts)
-                    self._context.progress.add(files=len(self._files), bytes=facts.bytes, resources=facts.resources)
+                    self._context.meter.add(files=len(self._files), bytes=facts.bytes, resources=facts.resources)
             finally:
                 self._tables.close()
-            return result(self._views, self._tables, facts, self._warned, self._context.stats.requests)
+            return result(self._views, self._tables, facts, self._warned, self._context.meter.requests)
 
     def _all(self) -> Facts:
         together = SharedStop(self._context.stop)
@@ -224,7 +222,7 @@ class _Run:
                 held -= packer.size
                 _submit(workers, packer.add(raw))
                 held += packer.size
-            self._context.progress.add(resources=len(deliveries))
+            self._context.meter.add(resources=len(deliveries))
 
     def _one(self, batch: Batch) -> None:
         """A batch to the service, and its rows into the table. In one of the threads."""
@@ -235,10 +233,9 @@ class _Run:
         self._tables.keep(batch, writer.rows)
 
     def _say(self, path: Path, content: int, *, whole: bool) -> None:
-        done = self._course.end_of if whole else self._course.within
-        self._context.progress.say(fraction=done(path, content))
+        self._context.meter.within(path, content, whole=whole)
         if whole:
-            self._context.progress.add(files=1, bytes=content)
+            self._context.meter.add(files=1, bytes=content)
 
     def _checked(self, facts: Facts) -> Facts:
         """Everything was read: did anything reach a group?"""

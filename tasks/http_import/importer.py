@@ -87,10 +87,10 @@ def run(context: StepContext, *, client: ClientFactory | None = None) -> StepRep
         raise problem
     target = ImportDirectory(context)
     wanted = named_urls(urls)
-    context.progress.expect(files=len(wanted))
+    context.meter.expect(files=len(wanted))
 
     def announce(size: int) -> None:
-        context.progress.expect(bytes=size)
+        context.meter.expect(bytes=size)
 
     with (client or _client)(context.config, context) as service:
         downloader = Downloader(
@@ -98,15 +98,14 @@ def run(context: StepContext, *, client: ClientFactory | None = None) -> StepRep
             retry=context.config.retry,
             compression=context.config.compression,
             stop=context.stop,
-            progress=context.progress,
-            stats=context.stats,
+            meter=context.meter,
             stall_timeout=context.config.services.http_import.stall_timeout.total_seconds(),
         )
 
         def one(download: NamedUrl, stop: Stop) -> None:
             done = target.finished(download.base)
             if done is not None:
-                context.progress.add(files=1, bytes=done.bytes_in, resources=done.lines)
+                context.meter.add(files=1, bytes=done.bytes_in, resources=done.lines)
                 return
             target.add(
                 downloader.fetch(

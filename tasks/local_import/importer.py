@@ -14,7 +14,7 @@ from tasks.shared.errors import DataError, InputError, SluiceError, StorageError
 from tasks.shared.files.facts import FileFacts
 from tasks.shared.files.intake import Intake
 from tasks.shared.import_directory import ImportDirectory
-from tasks.shared.progress import Progress
+from tasks.shared.meter import Meter
 from tasks.shared.report import StepReport
 from tasks.shared.step import StepContext
 from tasks.shared.stop import Stop
@@ -63,7 +63,7 @@ def run(context: StepContext) -> StepReport:
     for problem in found.problems:
         raise problem
     target = ImportDirectory(context)
-    context.progress.expect(files=len(found.files), bytes=found.size)
+    context.meter.expect(files=len(found.files), bytes=found.size)
     warnings = list(found.warnings)
     changed: list[str] = []
     empty: list[str] = []
@@ -73,7 +73,7 @@ def run(context: StepContext) -> StepReport:
         if done is not None:
             if _changed(file, done.source_state):
                 changed.append(file.name)
-            context.progress.add(files=1, bytes=file.size, resources=done.lines)
+            context.meter.add(files=1, bytes=file.size, resources=done.lines)
             return
         try:
             target.add(_take(file, target, context, stop))
@@ -81,7 +81,7 @@ def run(context: StepContext) -> StepReport:
             if error.reference != "empty-file":
                 raise
             empty.append(file.name)
-            context.progress.add(files=1)
+            context.meter.add(files=1)
 
     # What an earlier run imported of a file that is empty now is part of the job.
     kept = [file for file in found.empty if target.finished(file.base) is not None]
@@ -132,7 +132,7 @@ def _take(file: SourceFile, target: ImportDirectory, context: StepContext, stop:
         before = os.fstat(handle)
         if not stat.S_ISREG(before.st_mode):
             raise StorageError("source-changed", "this is no longer a regular file", context=str(file.path))
-        source = _FileSource(handle, file, stop, context.progress)
+        source = _FileSource(handle, file, stop, context.meter)
 
         def described(facts: FileFacts) -> FileFacts:
             return msgspec.structs.replace(facts, bytes_in=source.bytes, source=file.name, source_state=_state(before))
@@ -150,7 +150,7 @@ def _take(file: SourceFile, target: ImportDirectory, context: StepContext, stop:
             facts = intake.commit(allow_empty=False, record=lambda facts: target.record(described(facts)))
     finally:
         os.close(handle)
-    context.progress.add(files=1, resources=facts.lines)
+    context.meter.add(files=1, resources=facts.lines)
     return described(facts)
 
 
@@ -164,7 +164,7 @@ def _unreadable(error: OSError, file: SourceFile) -> StorageError:
 class _FileSource:
     """An open file as it is read, counted; the end of a run is noticed here."""
 
-    def __init__(self, handle: int, file: SourceFile, stop: Stop, progress: Progress) -> None:
+    def __init__(self, handle: int, file: SourceFile, stop: Stop, progress: Meter) -> None:
         self.bytes = 0
         self._handle = handle
         self._file = file

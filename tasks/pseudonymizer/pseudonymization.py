@@ -17,7 +17,6 @@ from typing import Final
 from tasks.pseudonymizer.checks import service
 from tasks.pseudonymizer.client import Deidentify
 from tasks.pseudonymizer.deidentification import Counts, Deidentification, Deidentified
-from tasks.pseudonymizer.extent import Extent
 from tasks.pseudonymizer.outputs import OUTPUT, Outputs, Source
 from tasks.pseudonymizer.reassembly import Reassembly
 from tasks.pseudonymizer.rules import AnonymizationRules, read_rules
@@ -123,13 +122,12 @@ class _Run:
 
     def _all(self) -> None:
         sources = self._outputs.sources
-        self._extent = Extent(sources)
-        self._context.progress.expect(files=len(sources))
+        self._context.meter.work_on(source.path for source in sources)
         for source in sources:
             counts = source.counts
-            self._context.progress.add(
-                files=source.finished, bytes=counts["bytes_in"], resources=counts["resources_in"]
-            )
+            self._context.meter.add(files=source.finished, bytes=counts["bytes_in"], resources=counts["resources_in"])
+            if source.finished:
+                self._context.meter.within(source.path, counts["bytes_in"], whole=True)
         left = [source for source in sources if not source.finished]
         if not left:
             return
@@ -199,21 +197,21 @@ class _Run:
                 counts["ids_differ"] += self._bundle.ids_differ
                 self._bundle = None
         counts.update(result.counts)
-        self._context.progress.add(bytes=result.counts["bytes_in"], resources=result.counts["resources_in"])
+        self._context.meter.add(bytes=result.counts["bytes_in"], resources=result.counts["resources_in"])
         self._warn_alone(result)
         if result.last:
             counts["number"] = result.line
             position = writer.end_line()
             if position is not None:
                 self._outputs.keep(source, position)
-            self._context.progress.say(fraction=self._extent.within(source))
+            self._context.meter.within(source.path, counts["bytes_in"])
             self._whole = source
 
     def _end_of(self, source: Source) -> None:
         self._whole = None
         self._outputs.finish(source)
-        self._context.progress.add(files=1)
-        self._context.progress.say(fraction=self._extent.end_of(source))
+        self._context.meter.add(files=1)
+        self._context.meter.within(source.path, source.counts["bytes_in"], whole=True)
 
     def _warn_alone(self, result: Deidentified) -> None:
         if result.counts["alone"] and self._logged < _LOGGED:
@@ -242,7 +240,7 @@ class _Run:
                 "sent_alone": total["alone"],
                 "surviving_ids": {place: total[place] for place in PLACES},
                 "stored_bytes": total["stored"],
-                "requests": self._context.stats.requests,
+                "requests": self._context.meter.requests,
             },
         )
 

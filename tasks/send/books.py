@@ -21,7 +21,7 @@ from tasks.send.waiting import WaitingRoom
 from tasks.shared.errors import ReconciliationError, storage_errors
 from tasks.shared.fhir.bundle import Cut, Resource
 from tasks.shared.files.ledger import Account, Ledger, Ranges
-from tasks.shared.progress import Progress
+from tasks.shared.meter import Meter
 
 _LOGGED: Final = 20
 
@@ -82,7 +82,7 @@ class Books:
     """Takes in what is read and what becomes of it."""
 
     def __init__(
-        self, ledger: Ledger, waiting: WaitingRoom, failures: Failures, *, target: str, progress: Progress
+        self, ledger: Ledger, waiting: WaitingRoom, failures: Failures, *, target: str, progress: Meter
     ) -> None:
         self._ledger = ledger
         self._waiting = waiting

@@ -90,7 +90,7 @@ def compare(context: StepContext) -> Compared | None:
             what = f"it holds {count:,} files, the step before wrote {context.expected_files:,}"
             raise _differs(f"send: {directory.name}/ is not as it was left: {what}", [str(directory)], "STEP")
         return None
-    progress = context.progress
+    progress = context.meter
     progress.begin("checking what is to be sent")
     progress.expect(bytes=_size(directory))
     now = take(context.job_dir, [directory], stop=context.stop, read=lambda size: progress.add(bytes=size))

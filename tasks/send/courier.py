@@ -21,6 +21,7 @@ from tasks.shared.fhir.bundle import Resource
 from tasks.shared.http.answer import Answer
 from tasks.shared.http.client import ServiceClient
 from tasks.shared.http.retry import announce, parse_retry_after, wait_seconds
+from tasks.shared.meter import Meter
 
 OPERATION = "send transaction"
 
@@ -88,8 +89,8 @@ def poster(client: ServiceClient, transactions: Transactions, *, timeout: float)
 
 
 class Courier:
-    """Delivers parcels; thread-safe. ``check`` raises when the work is to stop; ``sleep`` takes seconds; ``again``
-    counts a repetition."""
+    """Delivers parcels; thread-safe. ``check`` raises when the work is to stop; ``sleep`` takes seconds; ``meter``
+    counts repetitions."""
 
     def __init__(
         self,
@@ -100,7 +101,7 @@ class Courier:
         retry: RetryConfig,
         check: Callable[[], None],
         sleep: Callable[[float], None],
-        again: Callable[[], None] = lambda: None,
+        meter: Meter | None = None,
     ) -> None:
         self._post = post
         self._transactions = transactions
@@ -108,7 +109,7 @@ class Courier:
         self._check = check
         self._retry = retry
         self._sleep = sleep
-        self._again = again
+        self._meter = meter or Meter()
 
     def deliver(self, parcel: Parcel, report: Report) -> None:
         """Deliver all of ``parcel``; every resource of it is reported once, as soon as its fate is known.
@@ -157,8 +158,8 @@ class Courier:
                     raise
                 seconds = wait_seconds(self._retry, attempt - 1, error.retry_after)
                 attempts = self._retry.max_attempts
-                announce("send", OPERATION, error, attempt=attempt, attempts=attempts, seconds=seconds)
-                self._again()
+                announce(self._meter, "send", OPERATION, error, attempt=attempt, attempts=attempts, seconds=seconds)
+                self._meter.retried()
                 self._sleep(seconds)
 
     def _attempt(self, pending: list[Resource], report: Report) -> Verdict | None:

@@ -26,7 +26,6 @@ from tasks.send.order import stages
 from tasks.send.parcels import Parcel, Part, Resolve, Unit, pack, pack_groups
 from tasks.send.transaction import MAX_BODY, Limits, Transactions
 from tasks.send.waiting import WaitingRoom
-from tasks.shared.course import Course
 from tasks.shared.errors import DataError, InputError, storage_errors
 from tasks.shared.fhir.bundle import cut
 from tasks.shared.files.ledger import Ledger
@@ -120,22 +119,21 @@ class _Load:
             retry=context.config.retry,
             check=together.check,
             sleep=sleep or together.sleep,
-            again=context.stats.again,
+            meter=context.meter,
         )
-        self._course = Course(files)
 
     def run(self) -> StepReport:
         directory = self._context.state(STATE)
         with storage_errors(directory):
             (directory / _WAITING).unlink(missing_ok=True)
-        self._context.progress.expect(files=len(self._files))
+        self._context.meter.work_on(self._files)
         with Ledger(directory / LEDGER) as ledger, WaitingRoom(directory) as self._waiting:
             self._books = Books(
                 ledger,
                 self._waiting,
                 Failures(directory / "failed"),
                 target=self._transactions.url,
-                progress=self._context.progress,
+                progress=self._context.meter,
             )
             complete = True
             try:
@@ -166,8 +164,8 @@ class _Load:
                     self._compared.verify(path)
                 self._books.end_of(source)
             else:
-                self._context.progress.add(files=1, bytes=source.facts.bytes)
-            self._context.progress.say(fraction=self._course.end_of(path, source.facts.bytes))
+                self._context.meter.add(files=1, bytes=source.facts.bytes)
+            self._context.meter.within(path, source.facts.bytes, whole=True)
 
     def _lines(self, source: Source) -> Iterator[Unit]:
         path = source.path
@@ -176,7 +174,7 @@ class _Load:
             self._context.stop.check()
             part = cut(line, file=path.name, number=number, first=source.facts.resources)
             left = self._books.read(source, part, len(line))
-            self._context.progress.add(bytes=len(line) + 1)
+            self._context.meter.add(bytes=len(line) + 1)
             if left:
                 # A Bundle of patients can be sent beside those of others. Of other lines nobody knows whom they
                 # concern, so the lines of such a file stay in sequence.
@@ -186,7 +184,7 @@ class _Load:
             if len(self._books.failures) >= self._bounds.max_failures:
                 raise _GivenUpError
             if not number % 64:
-                self._context.progress.say(fraction=self._course.within(path, source.facts.bytes))
+                self._context.meter.within(path, source.facts.bytes)
 
     # Sending
 
@@ -206,7 +204,7 @@ class _Load:
             return
         count = len(self._waiting)
         log.info("send: %d resources were put off until the targets of their references are there", count)
-        self._context.progress.say(f"{count:,} resources waited for the targets of their references")
+        self._context.meter.say(f"{count:,} resources waited for the targets of their references")
         # Too many for a graph: in the order of the input as long as that helps. Backwards in every other round: a chain
         # of references that runs against the order then needs one round, not one for each link.
         backwards = False
@@ -284,6 +282,6 @@ class _Load:
                 "skipped_entries": facts.skipped,
                 "derived_ids": facts.derived_ids,
                 "resolved_references": facts.resolved_references,
-                "requests": self._context.stats.requests,
+                "requests": self._context.meter.requests,
             },
         )

@@ -1,6 +1,6 @@
 """What a step tells while it works, for whoever keeps it: small typed facts, never data.
 
-A step calls ``context.progress.tell(event)`` and knows neither file nor Prefect; in a run the collector behind it is
+A step calls ``context.meter.tell(event)`` and knows neither file nor Prefect; in a run the collector behind it is
 the job's journal (``flows/reports/``), elsewhere nobody listens. The vocabulary as a whole, with the events of the
 job itself, is in ``flows/reports/events.py`` and in ``docs/observability.md``.
 

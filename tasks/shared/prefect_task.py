@@ -22,7 +22,6 @@ from tasks.shared.defects import translate_defect
 from tasks.shared.errors import SluiceError, Stopped
 from tasks.shared.files.facts import FileLedger
 from tasks.shared.files.inventory import kept_at, still_approved, take
-from tasks.shared.progress import RequestStats
 from tasks.shared.report import StepReport
 from tasks.shared.step import Parked, StepContext, reconcile
 
@@ -42,7 +41,7 @@ def step_task(name: str, run: Run) -> Task[[StepContext], Any]:
             done = run(context)
             reconcile(context, done)
             inventory = leave_inventory(context, done)
-            statistics = _statistics(context.stats, time.monotonic() - started)
+            statistics = context.meter.statistics() | {"seconds": round(time.monotonic() - started, 3)}
             return done.model_copy(update=statistics | {"inventory": inventory}).result()
         except Parked as parked:
             return _unfinished(Paused(message=f"waits for approval: {parked.directory.name}"), parked)
@@ -72,25 +71,12 @@ def leave_inventory(context: StepContext, done: StepReport) -> str | None:
         return facts.sha256 if facts is not None else None
 
     if (done.bytes_out or 0) > _WORTH_A_WORD:
-        context.progress.say("takes the hashes of what was written")
+        context.meter.say("takes the hashes of what was written")
     inventory = take(context.job_dir, [context.job_dir / done.output], stop=context.stop, known=known)
     if context.approved is not None:
         still_approved(context.approved.below(done.output), inventory)
     inventory.save(kept_at(context.job_dir, context.position))
     return inventory.digest
-
-
-def _statistics(stats: RequestStats, seconds: float) -> dict[str, Any]:
-    """What ``4-product.md`` §5 shows of a step; times in seconds."""
-    if not stats.requests:
-        return {"seconds": round(seconds, 3)}
-    return {
-        "seconds": round(seconds, 3),
-        "requests": stats.requests,
-        "retries": stats.retries,
-        "p50": stats.percentile(0.5),
-        "p95": stats.percentile(0.95),
-    }
 
 
 def _unfinished(state: State[Any], outcome: Exception) -> State[Any]:

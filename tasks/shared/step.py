@@ -19,7 +19,7 @@ from config import PipelineConfig
 from tasks.shared.errors import GateError, InputError, ReconciliationError, SluiceError, storage_errors
 from tasks.shared.files.inventory import Inventory, Recorded
 from tasks.shared.http.client import ServiceClient
-from tasks.shared.progress import Progress, RequestStats
+from tasks.shared.meter import Meter
 from tasks.shared.report import Approval, Corrections, StepReport
 from tasks.shared.service import Service
 from tasks.shared.stop import Stop
@@ -84,8 +84,7 @@ class StepContext:
     corrections: Corrections = Corrections.NDJSON
     patients: Path | None = None
     handle: HandleStore = field(default_factory=HandleStore)
-    progress: Progress = field(default_factory=Progress)
-    stats: RequestStats = field(default_factory=RequestStats)
+    meter: Meter = field(default_factory=Meter)
     stop: Stop = field(default_factory=Stop)
 
     @property
@@ -107,7 +106,7 @@ class StepContext:
 
     def client(self, service: Service, **more: Any) -> ServiceClient:
         """A client of a service that ends with this run and counts for it; ``more`` goes to ``ServiceClient``."""
-        return service.client(self.config, **({"stop": self.stop, "stats": self.stats} | more))
+        return service.client(self.config, **({"stop": self.stop, "meter": self.meter} | more))
 
 
 class Reads(StrEnum):

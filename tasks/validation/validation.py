@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Final
 
 from tasks.shared.blanked import blanked
-from tasks.shared.course import Course
 from tasks.shared.errors import DataError, InputError, SluiceError, StorageError, storage_errors
 from tasks.shared.fhir.long_line import lines_with_long
 from tasks.shared.files.ledger import Ledger
@@ -111,14 +110,13 @@ class _Validation:
     def __init__(self, context: StepContext, files: list[Path], validator: Validator, bounds: Bounds) -> None:
         service = context.config.services.validation
         self._context = context
-        self._progress = context.progress
+        self._progress = context.meter
         self._files = files
         self._validator = validator
         self._bounds = bounds
         self._threads = service.max_concurrent_requests
         self._limit = service.bundle_chunk_size_mb * bounds.mebibyte
         self._directory = context.state(REPORTS)
-        self._course = Course(files)
         self._open: list[FileReport] = []
         self._reports: dict[str, FileReport] = {}
 
@@ -127,7 +125,7 @@ class _Validation:
         refused = self._directory / REFUSED
         with storage_errors(refused):
             refused.unlink(missing_ok=True)
-        self._progress.expect(files=len(self._files))
+        self._progress.work_on(self._files)
         with Ledger(places.state / LEDGER) as ledger:
             try:
                 for work, outcomes in in_order(
@@ -156,7 +154,7 @@ class _Validation:
             if report.complete:
                 facts = Facts(**report.account.complete or {})
                 self._progress.add(files=1, bytes=facts.bytes, resources=facts.resources)
-                self._progress.say(fraction=self._course.end_of(path, facts.bytes))
+                self._progress.within(path, facts.bytes, whole=True)
                 continue
             self._open.append(report)
             self._progress.add(resources=report.done)
@@ -185,13 +183,13 @@ class _Validation:
             chunk = work.chunk
             report.add(chunk, outcomes)
             self._progress.add(bytes=len(chunk.body), resources=chunk.count)
-            self._progress.say(fraction=self._course.within(report.path, chunk.read))
+            self._progress.within(report.path, chunk.read)
             return
         report.finish(work.facts)
         report.close()
         self._open.remove(report)
         self._progress.add(files=1)
-        self._progress.say(fraction=self._course.end_of(report.path, work.facts.bytes))
+        self._progress.within(report.path, work.facts.bytes, whole=True)
         findings = report.account.counts["findings"]
         if findings:
             log.info("validation: %s has %d findings", report.path.name, findings)

@@ -49,7 +49,7 @@ def run(context: StepContext) -> StepReport:
             still_approved(context.approved.below(directory.name), Inventory(()))
         return StepReport(warnings=notes, details={"corrected": False})
     size = sum(map(_size, corrected))
-    context.progress.expect(files=len(corrected), bytes=size)
+    context.meter.expect(files=len(corrected), bytes=size)
     lines = 0
     empty: list[str] = []
     for file in corrected:
@@ -57,7 +57,7 @@ def run(context: StepContext) -> StepReport:
         if not (_size(file) if tables else count):
             empty.append(file.name)
         lines += count
-        context.progress.add(files=1, bytes=_size(file), resources=count)
+        context.meter.add(files=1, bytes=_size(file), resources=count)
     if empty:
         raise DataError(
             "empty-file",

@@ -129,7 +129,7 @@ def load(answer: Connection, url: str, directory: Path, job: Path, requests: int
     result = run(given)
     seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
     after = peak_bytes() / 2**20
-    answer.send(Figures(seconds, cpu, result.bytes_in or 0, given.stats.requests, before, after))
+    answer.send(Figures(seconds, cpu, result.bytes_in or 0, given.meter.requests, before, after))
 
 
 def measured(*arguments: Any) -> Figures:

@@ -158,7 +158,7 @@ def load(port: int, directory: Path, job: Path, requests: int = 2) -> tuple[floa
     given = context(job, "send", config, source=directory)
     started = time.perf_counter()
     result = run(given)
-    return time.perf_counter() - started, result.bytes_out or 0, given.stats.requests
+    return time.perf_counter() - started, result.bytes_out or 0, given.meter.requests
 
 
 def client(port: int, body: bytes, size: int, threads: int = 2) -> float:

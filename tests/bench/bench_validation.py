@@ -46,7 +46,7 @@ def validate(place: str, source: Path, job: Path, requests: int, bounds: Bounds 
     given = context(job, "validation", config, source=source)
     started = time.perf_counter()
     result = run(given, bounds=bounds)
-    return time.perf_counter() - started, result, given.stats.requests
+    return time.perf_counter() - started, result, given.meter.requests
 
 
 def slow(directory: Path, rounds: int) -> None:

@@ -19,7 +19,7 @@ from flows.reports.trace import Trace
 from tasks.shared.errors import InputError, NetworkError, ServiceBusyError
 from tasks.shared.events import Event, RequestRetry, Status
 from tasks.shared.http.client import ServiceClient
-from tasks.shared.progress import Progress
+from tasks.shared.meter import Meter
 from tasks.shared.report import StepReport
 from tasks.shared.step import Handle, HandleStore
 
@@ -65,7 +65,7 @@ def test_events_belong_to_the_step_that_runs(tmp_path: Path) -> None:
     with Journal.opened(tmp_path, JOB, STEPS, RUN) as journal:
         journal.at("http_import", 1)
         journal.tell(Step(state="running"))
-        Progress(collector=journal.tell).say("downloading")
+        Meter(collector=journal.tell).say("downloading")
         journal.at("send", 2)
         journal.tell(Step(state="running"))
         journal.ends("completed")
@@ -103,9 +103,12 @@ def test_an_end_is_told_once(tmp_path: Path) -> None:
     assert states(tmp_path) == ["created", "started", "waiting"]
 
 
-def client(handler: httpx.MockTransport) -> ServiceClient:
+def client(handler: httpx.MockTransport, journal: Journal) -> ServiceClient:
     retry = RetryConfig(max_attempts=3, initial_backoff_ms=1000, max_backoff_ms=1500)
-    return ServiceClient("services.send", tls=TlsConfig(), retry=retry, transport=handler, sleep=lambda _: None)
+    meter = Meter(collector=journal.tell)
+    return ServiceClient(
+        "services.send", tls=TlsConfig(), retry=retry, meter=meter, transport=handler, sleep=lambda _: None
+    )
 
 
 def refuse(request: httpx.Request) -> httpx.Response:
@@ -123,7 +126,7 @@ def test_every_retry_of_a_service_client_is_an_event(
     tmp_path: Path, handler: object, error: type[Exception], status: int | None, reference: str | None
 ) -> None:
     transport = httpx.MockTransport(handler)  # type: ignore[arg-type]
-    with Journal.opened(tmp_path, JOB, STEPS, RUN) as journal, client(transport) as service:
+    with Journal.opened(tmp_path, JOB, STEPS, RUN) as journal, client(transport, journal) as service:
         journal.at("send", 2)
         with pytest.raises(error):
             service.send("GET", "http://service.test/fhir?name=Meier", operation="ask")
@@ -142,7 +145,7 @@ def test_after_the_run_retries_are_no_events_of_it(tmp_path: Path) -> None:
     with Journal.opened(tmp_path, JOB, STEPS, RUN) as journal:
         journal.ends("completed")
     before = events(tmp_path)
-    with client(httpx.MockTransport(refuse)) as service, pytest.raises(NetworkError):
+    with client(httpx.MockTransport(refuse), journal) as service, pytest.raises(NetworkError):
         service.send("GET", "http://service.test/", operation="ask")
     assert events(tmp_path) == before
 
@@ -160,7 +163,7 @@ def test_a_kickoff_is_told_when_the_handle_is_kept_and_its_end_too() -> None:
 
 def test_a_new_text_of_a_step_is_a_status_and_the_same_one_is_not() -> None:
     told: list[Event] = []
-    progress = Progress(collector=told.append)
+    progress = Meter(collector=told.append)
     progress.say("submitting")
     progress.say("extracting: 1 of 7", fraction=0.1)
     progress.say("extracting: 1 of 7", fraction=0.1)
@@ -174,7 +177,7 @@ def test_a_new_text_of_a_step_is_a_status_and_the_same_one_is_not() -> None:
 
 
 def test_without_a_collector_nobody_listens() -> None:
-    Progress().tell(Status(message="x"))
+    Meter().tell(Status(message="x"))
 
 
 def test_send_tells_what_was_delivered(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from flows.reports import events
 from flows.reports.event_file import read_events
 from flows.reports.journal import Journal
 from tasks.shared.events import RequestRetry
+from tasks.shared.meter import Meter
 from tests.conftest import Commands
 from tests.peers.s3 import S3Job
 from tests.peers.server import Reply, Seen, loopback
@@ -132,6 +133,6 @@ def test_an_upload_tells_the_requests_that_it_repeats(tmp_path: Path) -> None:
     run = Run(number=1, created="2026-01-01T00:00:00.000Z", began="2026-01-01T00:00:00.000Z")
     with loopback(busy) as store, Journal.opened(tmp_path, "job-1", ("send",), run) as journal:
         journal.at("send", 1)
-        job.send(store.url)
+        job.send(store.url, meter=Meter(collector=journal.tell))
     (retry,) = [entry.event for entry in read_events(tmp_path) if isinstance(entry.event, RequestRetry)]
     assert (retry.service, retry.operation, retry.status) == ("send", "upload", 503)

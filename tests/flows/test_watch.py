@@ -11,7 +11,7 @@ from flows.engine.artifacts import Artifacts
 from flows.job.record import RecordWriter
 from flows.job.watch import Watcher, cancel_asked, describe, record_end
 from flows.signals import exit_code_of
-from tasks.shared.progress import Progress, RequestStats, Snapshot
+from tasks.shared.meter import Meter, Snapshot
 from tasks.shared.stop import Stop
 from tasks.shared.units import human_bytes, human_seconds
 
@@ -129,7 +129,7 @@ def test_exit_codes_of_signals(name, code):
 
 def test_a_snapshot_knows_rate_fraction_and_the_time_left():
     now = [0.0]
-    progress = Progress(clock=lambda: now[0])
+    progress = Meter(clock=lambda: now[0])
     progress.expect(files=4, bytes=1000)
     progress.add(files=1, bytes=250, resources=9)
     now[0] = 10.0
@@ -139,7 +139,7 @@ def test_a_snapshot_knows_rate_fraction_and_the_time_left():
 
 
 def test_a_fraction_reported_by_a_service_wins():
-    progress = Progress(clock=lambda: 0.0)
+    progress = Meter(clock=lambda: 0.0)
     progress.expect(bytes=10)
     progress.say("batch 3 of 7", fraction=0.4)
     assert progress.snapshot().fraction == 0.4
@@ -152,9 +152,9 @@ def test_nothing_known_yet_is_said_as_started():
 
 
 def test_percentiles_are_right_to_five_percent_and_memory_does_not_grow():
-    stats = RequestStats()
+    stats = Meter()
     for number in range(1, 1001):
-        stats.record(number / 1000)
+        stats.request(number / 1000)
     assert stats.requests == 1000
     assert stats.percentile(0.5) == pytest.approx(0.5, rel=0.06)
     assert stats.percentile(0.95) == pytest.approx(0.95, rel=0.06)

@@ -65,8 +65,9 @@ class S3Job(job.Job):
         sizes: Sizes | None = None,
         transport: httpx.BaseTransport | None = None,
         environ: dict[str, str] | None = None,
+        **more: Any,
     ) -> StepReport:
-        context = self.prepare(configuration(config) if isinstance(config, str) else config)
+        context = self.prepare(configuration(config) if isinstance(config, str) else config, **more)
         return run(context, sizes=sizes, transport=transport, environ=environ or {}, sleep=self.slept.append)
 
     @property

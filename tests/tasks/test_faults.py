@@ -199,7 +199,7 @@ def test_a_transient_status_is_repeated_with_the_same_bytes(scene: Scene, status
     first, second = scene.tries()
     assert first == second
     assert scene.job.slept == [0.1]
-    assert scene.job.context.stats.retries == 1
+    assert scene.job.context.meter.retries == 1
 
 
 # flattening takes a 500 that stays for terminal

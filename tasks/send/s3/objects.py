@@ -21,7 +21,7 @@ from tasks.send.s3.refusal import UploadGoneError
 from tasks.send.s3.source import OpenSource, Source
 from tasks.send.s3.store import CONNECTIONS, Bucket, Part, Stored, Unfinished
 from tasks.shared.errors import ServiceBusyError, SluiceError
-from tasks.shared.progress import Progress
+from tasks.shared.meter import Meter
 from tasks.shared.stop import Stop
 from tasks.shared.work import for_each
 
@@ -48,7 +48,7 @@ class Sizes:
 class Uploader:
     """Uploads files into one bucket; thread-safe. At most ``CONNECTIONS`` files or parts are under way at once."""
 
-    def __init__(self, bucket: Bucket, progress: Progress, sizes: Sizes) -> None:
+    def __init__(self, bucket: Bucket, progress: Meter, sizes: Sizes) -> None:
         self._bucket = bucket
         self._progress = progress
         self._sizes = sizes

@@ -35,7 +35,7 @@ from tasks.send.s3.source import Digests, OpenSource
 from tasks.shared.errors import InputError, ServiceError, TransientError
 from tasks.shared.http.answer import place
 from tasks.shared.http.retry import announce, retrying
-from tasks.shared.progress import RequestStats
+from tasks.shared.meter import Meter
 from tasks.shared.stop import Stop
 
 log = logging.getLogger("sluice.send")
@@ -96,7 +96,7 @@ class Bucket:
         config: PipelineConfig,
         *,
         stop: Stop,
-        stats: RequestStats | None = None,
+        meter: Meter | None = None,
         retry: RetryConfig | None = None,
         timeout: float | None = None,
         transport: httpx.BaseTransport | None = None,
@@ -106,7 +106,7 @@ class Bucket:
         s3 = config.services.send.s3
         self.name = s3.bucket or ""
         self.wants_md5 = s3.endpoint is not None
-        self._stats = stats
+        self._meter = meter or Meter()
         self._retry = retry or config.retry
         self._sleep = sleep
         self._exchange = Exchange(
@@ -256,6 +256,7 @@ class Bucket:
         def tell(state: tenacity.RetryCallState, seconds: float) -> None:
             error = state.outcome.exception() if state.outcome else None
             announce(
+                self._meter,
                 "send",
                 getattr(error, "operation", None) or name.replace("_", " "),
                 error,
@@ -278,8 +279,7 @@ class Bucket:
         except (BotoCoreError, ValueError) as error:
             raise _unusable(error) from None
         finally:
-            if self._stats is not None:
-                self._stats.record(time.monotonic() - started, retry=retry)
+            self._meter.request(time.monotonic() - started, repeated=retry)
         return answer
 
     def _etag(self, answer: Mapping[str, Any], key: str) -> str:

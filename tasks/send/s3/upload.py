@@ -71,19 +71,19 @@ def run(
     prefix = job_prefix(context.config.services.send.s3.prefix, context.job_id)
     keys = {source.name: object_key(prefix, source.name) for source in found}
     total = sum(source.size for source in found)
-    context.progress.expect(files=len(found), bytes=total)
+    context.meter.expect(files=len(found), bytes=total)
     done: list[Uploaded] = []
     sent: list[str] = []
     with Bucket(
         context.config,
         stop=context.stop,
-        stats=context.stats,
+        meter=context.meter,
         transport=transport,
         environ=environ,
         sleep=sleep,
     ) as bucket:
         _tidy(bucket, prefix, context.stop)
-        uploader = Uploader(bucket, context.progress, sizes or Sizes())
+        uploader = Uploader(bucket, context.meter, sizes or Sizes())
 
         def one(source: Source, stop: Stop) -> None:
             uploaded, new = uploader.upload(source, keys[source.name], stop)

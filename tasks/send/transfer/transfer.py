@@ -112,7 +112,7 @@ class _Sending:
     # The zip
 
     def _survey(self) -> Contents:
-        progress = self._context.progress
+        progress = self._context.meter
         progress.say("reads the files")
 
         def read(size: int) -> None:
@@ -130,7 +130,7 @@ class _Sending:
 
     def _pack(self, contents: Contents) -> Archive:
         """Make the zip."""
-        progress = self._context.progress
+        progress = self._context.meter
         progress.begin("packs the zip")
         progress.expect(bytes=contents.size)
         self._remove_zip()  # one of other contents must not stand under this name with a journal of these
@@ -168,7 +168,7 @@ class _Sending:
             archive = self._pack(contents)
         identity = self._transfer.binary_id(archive)
         self._note(leftovers=_with(self._journal.leftovers, [identity]), uploaded=False)
-        progress = self._context.progress
+        progress = self._context.meter
         progress.begin(f"uploads {archive.size / 1e6:,.1f} MB")
 
         def sent(count: int) -> None:
@@ -249,7 +249,7 @@ class _Sending:
                 "zip_sha256": archive.sha256,
                 "already_there": not uploaded,
                 "removed_binaries": outcome.removed,
-                "requests": self._context.stats.requests,
+                "requests": self._context.meter.requests,
             },
         )
 

@@ -63,7 +63,7 @@ from tasks.shared.http.proxies import Proxies, Proxy
 from tasks.shared.http.retry import announce, retrying
 from tasks.shared.http.tls import ssl_context
 from tasks.shared.http.wire import Patience, PoolTransport
-from tasks.shared.progress import RequestStats
+from tasks.shared.meter import Meter
 from tasks.shared.stop import Stop
 
 __all__ = ["DEFAULT_TRANSIENT", "Answer", "ServiceClient", "answer_of"]
@@ -104,7 +104,7 @@ class ServiceClient:
         credentials_origin: str | None = None,
         timeout: float = 60.0,
         stop: Stop | None = None,
-        stats: RequestStats | None = None,
+        meter: Meter | None = None,
         max_connections: int = 8,
         transport: httpx.BaseTransport | None = None,
         environ: Mapping[str, str] | None = None,
@@ -115,7 +115,7 @@ class ServiceClient:
         self.service = service = service.removeprefix("services.")
         self._timeout = timeout
         self._stop = stop
-        self._stats = stats
+        self.meter = meter or Meter()
         self._clock = clock
         self._max_connections = max_connections
         self._proxies = Proxies(environ)
@@ -350,8 +350,7 @@ class ServiceClient:
         except Exception as error:  # noqa: BLE001 - the seam where foreign errors become ours
             raise self._broken(error, call, target) from None
         finally:
-            if self._stats is not None:
-                self._stats.record(self._clock() - started, retry=call.attempt > 1)
+            self.meter.request(self._clock() - started, repeated=call.attempt > 1)
 
     def _read(self, call: Call, target: Target, response: httpx.Response, started: float) -> Answer:
         """The whole answer to a request that began at ``started``."""
@@ -458,9 +457,8 @@ class ServiceClient:
     def _log_retry(self, state: tenacity.RetryCallState, seconds: float) -> None:
         call: Call = state.args[0]
         error = state.outcome.exception() if state.outcome else None
-        announce(
-            self.service, call.operation, error, attempt=call.attempt, attempts=self._max_attempts, seconds=seconds
-        )
+        attempt, attempts = call.attempt, self._max_attempts
+        announce(self.meter, self.service, call.operation, error, attempt=attempt, attempts=attempts, seconds=seconds)
 
 
 # What the issuer says about the client and its own configuration is for auth.py to read.

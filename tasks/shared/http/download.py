@@ -24,14 +24,14 @@ import msgspec
 
 from config import CompressionConfig, RetryConfig
 from tasks.shared.errors import NetworkError, ServiceBusyError, ServiceError, TransientError
-from tasks.shared.events import Download, RequestRetry
+from tasks.shared.events import Download
 from tasks.shared.files.facts import FileFacts
 from tasks.shared.files.intake import Intake
 from tasks.shared.http.answer import place
 from tasks.shared.http.client import ServiceClient
 from tasks.shared.http.retry import wait_seconds
 from tasks.shared.log import logger
-from tasks.shared.progress import Progress, RequestStats
+from tasks.shared.meter import Meter
 from tasks.shared.stop import Stop
 
 STALL_TIMEOUT = 60.0
@@ -55,8 +55,7 @@ class Downloader:
         retry: RetryConfig,
         compression: CompressionConfig,
         stop: Stop,
-        progress: Progress,
-        stats: RequestStats | None = None,
+        meter: Meter,
         stall_timeout: float = STALL_TIMEOUT,
         operation: str = "download",
         accept: str = "application/fhir+ndjson",
@@ -66,8 +65,7 @@ class Downloader:
         self._retry = retry
         self._compression = compression
         self._stop = stop
-        self._progress = progress
-        self._stats = stats
+        self._meter = meter
         self._stall_timeout = stall_timeout or STALL_TIMEOUT
         self._operation = operation
         self._accept = accept
@@ -117,8 +115,8 @@ class Downloader:
             facts = transfer.commit(allow_empty, record)
         finally:
             transfer.intake.abort()
-        self._progress.add(files=1, resources=facts.lines)
-        self._progress.tell(
+        self._meter.add(files=1, resources=facts.lines)
+        self._meter.tell(
             Download(
                 file=facts.name,
                 bytes=facts.bytes_in,
@@ -136,19 +134,15 @@ class Downloader:
             "%s: %s after %d bytes, attempt %d of %d, next in %.1f s",
             self._operation, error.reference, transfer.offset, failures, self._retry.max_attempts, seconds,
         )  # fmt: skip
-        self._progress.tell(
-            RequestRetry(
-                service=self._client.service,
-                operation=self._operation,
-                attempt=failures,
-                attempts=self._retry.max_attempts,
-                wait=round(seconds, 3),
-                status=error.status,
-                error=None if error.status else error.reference,
-            )
+        self._meter.retry(
+            self._client.service,
+            self._operation,
+            error,
+            attempt=failures,
+            attempts=self._retry.max_attempts,
+            seconds=seconds,
         )
-        if self._stats is not None:
-            self._stats.again()
+        self._client.meter.retried()
         sleep = stop.sleep if self._sleep is None else self._sleep
         sleep(seconds)
 
@@ -192,12 +186,12 @@ class Downloader:
                 )
             if transfer.length is not None and on_size is not None:
                 on_size(transfer.length)
-            transfer.intake.run(_Body(response.iter_raw(), transfer, stop, self._progress))
+            transfer.intake.run(_Body(response.iter_raw(), transfer, stop, self._meter))
             if transfer.length is not None and transfer.offset != transfer.length:
                 raise self._broken(transfer, "length-mismatch", f"{transfer.offset} of {transfer.length} bytes arrived")
 
     def _start_over(self, transfer: _Transfer) -> None:
-        self._progress.add(bytes=-transfer.offset)
+        self._meter.add(bytes=-transfer.offset)
         transfer.restart()
 
     def _check_range(self, transfer: _Transfer, status: int, header: str) -> None:
@@ -282,18 +276,18 @@ class _Transfer:
 class _Body:
     """The bytes of an answer as they arrive, counted; the end of a run is noticed here."""
 
-    def __init__(self, chunks: Iterator[bytes], transfer: _Transfer, stop: Stop, progress: Progress) -> None:
+    def __init__(self, chunks: Iterator[bytes], transfer: _Transfer, stop: Stop, meter: Meter) -> None:
         self._chunks = chunks
         self._transfer = transfer
         self._stop = stop
-        self._progress = progress
+        self._meter = meter
 
     def read(self, size: int, /) -> bytes:
         """The next bytes as the network gave them, whatever ``size`` says: cutting or gathering costs a copy."""
         self._stop.check()
         data = next(self._chunks, b"")
         self._transfer.arrived(len(data))
-        self._progress.add(bytes=len(data))
+        self._meter.add(bytes=len(data))
         return data
 
 

@@ -18,6 +18,7 @@ import tenacity
 
 from config import RetryConfig
 from tasks.shared.errors import ServiceBusyError, TransientError
+from tasks.shared.meter import Meter
 
 log = logging.getLogger("sluice.http")
 
@@ -64,15 +65,19 @@ def parse_retry_after(value: str | None, *, now: Callable[[], float] = time.time
 
 
 def announce(
-    service: str, operation: str, error: BaseException | None, *, attempt: int, attempts: int, seconds: float
+    meter: Meter,
+    service: str,
+    operation: str,
+    error: BaseException | None,
+    *,
+    attempt: int,
+    attempts: int,
+    seconds: float,
 ) -> None:
-    """Say that a request failed for now and is made again after ``seconds``.
-
-    ``attempt`` of ``attempts`` has failed. The one line for every service: the journal of a run makes an event of its
-    arguments (``flows/reports/journal.py``).
-    """
+    """Say that a request failed for now and is made again after ``seconds``; ``attempt`` of ``attempts`` has failed."""
     status = getattr(error, "status", None)
     why = f"status {status}" if status else str(getattr(error, "reference", type(error).__name__))
+    meter.retry(service, operation, error, attempt=attempt, attempts=attempts, seconds=seconds)
     log.warning(
         "%s: %s failed (%s), attempt %d of %d, next one in %.1f s", service, operation, why, attempt, attempts, seconds
     )

@@ -264,7 +264,7 @@ class TestDownload:
     def test_progress_of_the_download_counts_files(self, tmp_path: Path) -> None:
         run = job(tmp_path, manifest(CORE, BATCH), {CORE: BUNDLE, BATCH: BUNDLE * 2})
         run.run()
-        snapshot = run.context.progress.snapshot()
+        snapshot = run.context.meter.snapshot()
         assert (snapshot.files, snapshot.files_total, snapshot.resources, snapshot.fraction) == (2, 2, 3, 1.0)
 
 
@@ -494,7 +494,7 @@ def test_nothing_of_a_run_shows_data_or_secrets(tmp_path: Path, caplog: pytest.L
     run.store.save(Handle(f"{BASE}/fhir/__status/{JOB}", JOB))
     with caplog.at_level("DEBUG"):
         result = run.run()
-    assert "CANARY" not in caplog.text + repr(result) + repr(run.context.progress.snapshot())
+    assert "CANARY" not in caplog.text + repr(result) + repr(run.context.meter.snapshot())
     assert "CANARY" not in (run.path / ".results" / "1-files.ndjson").read_text()
 
 

@@ -185,7 +185,7 @@ def watch(run: Job) -> list[tuple[str | None, float | None]]:
     sleep = run.clock.sleep
 
     def remember(seconds: float) -> None:
-        snapshot = run.context.progress.snapshot()
+        snapshot = run.context.meter.snapshot()
         seen.append((snapshot.message, snapshot.fraction))
         sleep(seconds)
 

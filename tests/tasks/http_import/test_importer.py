@@ -67,7 +67,7 @@ def test_the_url_named_on_the_command_line_wins_over_the_configuration(tmp_path:
     assert imported(tmp_path) == {"Patient.ndjson.zst": PATIENT * 3}
     assert (result.files, result.resources_in, result.resources_out, result.output) == (1, 3, 3, "import")
     assert result.bytes_in == len(PATIENT) * 3
-    assert ctx.progress.snapshot().fraction == 1.0
+    assert ctx.meter.snapshot().fraction == 1.0
     record = (ctx.job_dir / ".results" / "0-files.ndjson").read_text()
     assert "CANARY" not in record + str(result)
 
@@ -281,7 +281,7 @@ def test_a_refusal_is_terminal_and_a_busy_server_is_asked_again(tmp_path: Path) 
     with loopback([Reply(503), Reply(503), Reply(200, PATIENT)]) as server:
         ctx = context(tmp_path, f"{server.url}/x")
         assert run(ctx).files == 1
-        assert ctx.stats.retries == 2
+        assert ctx.meter.retries == 2
     with loopback([Reply(404)]) as server:
         assert fails(ServiceError, context(tmp_path, f"{server.url}/y")).status == 404
         assert len(server.seen) == 1

@@ -82,7 +82,7 @@ def test_files_are_imported_with_counts_and_sizes(tmp_path: Path, enabled: bool)
         output="import",
         details={"content_bytes": size},
     )
-    snapshot = ctx.progress.snapshot()
+    snapshot = ctx.meter.snapshot()
     assert (snapshot.files, snapshot.files_total, snapshot.resources) == (2, 2, 5)
     assert snapshot.bytes == snapshot.bytes_total == size
 

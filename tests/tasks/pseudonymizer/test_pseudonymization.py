@@ -317,6 +317,6 @@ def test_progress_counts_files_bytes_and_resources(job: Job) -> None:
     job.write("b.ndjson", patient("q"))
     with serving() as service:
         result = job.run(service.url)
-    seen = job.context.progress.snapshot()
+    seen = job.context.meter.snapshot()
     assert (seen.files, seen.files_total, seen.fraction) == (2, 2, 1.0)
     assert (seen.bytes, seen.resources) == (result.bytes_in, result.resources_in) == (result.bytes_in, 6)

@@ -491,7 +491,7 @@ def test_counts_types_and_bytes_are_reported(job: Job) -> None:
     assert result.output is None
     assert result.details["types"] == {"Observation": 6, "Organization": 1, "Patient": 2}
     assert result.details["requests"] == 2
-    snapshot = job.context.progress.snapshot()
+    snapshot = job.context.meter.snapshot()
     assert (snapshot.files, snapshot.files_total, snapshot.resources, snapshot.fraction) == (2, 2, 9, 1.0)
 
 

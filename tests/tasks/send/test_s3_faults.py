@@ -103,7 +103,7 @@ def test_a_transient_failure_is_repeated_with_the_same_bytes(job: S3Job, name: s
         assert asked[0].seen.body == asked[1].seen.body
         assert store.objects["job-1/a.ndjson"][0] == CONTENT
     assert job.slept == [0.1]
-    assert job.context.stats.retries == 1
+    assert job.context.meter.retries == 1
 
 
 def test_the_waits_are_those_of_the_retry_block(job: S3Job) -> None:

@@ -200,11 +200,11 @@ def test_progress_counts_files_and_bytes_and_requests_are_counted(store: ObjectS
     job.write("a.ndjson", LINE)
     job.write("large.ndjson", b"x" * (7 * MIB))
     job.send(store.url, sizes=SMALL)
-    snapshot = job.context.progress.snapshot()
+    snapshot = job.context.meter.snapshot()
     assert (snapshot.files, snapshot.files_total) == (2, 2)
     assert snapshot.bytes == snapshot.bytes_total == len(LINE) + 7 * MIB
     # list of unfinished uploads; look and upload; look, begin, two parts, end
-    assert (job.context.stats.requests, job.context.stats.retries) == (8, 0)
+    assert (job.context.meter.requests, job.context.meter.retries) == (8, 0)
 
 
 def test_the_send_step_uploads_when_the_configuration_says_so(store: ObjectStoreChild, job: S3Job) -> None:

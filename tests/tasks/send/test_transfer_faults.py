@@ -318,7 +318,7 @@ def test_nothing_of_a_person_is_outside_the_zip(
         repr(caught.value),
         repr(result),
         caplog.text,
-        repr(job.context and job.context.stats),
+        repr(job.context and job.context.meter),
     ]
     texts += [path.read_text() for path in (job.directory / "send").iterdir()]
     for text in texts:

@@ -26,7 +26,7 @@ from tasks.shared.errors import (
 from tasks.shared.events import Download, Event, RequestRetry
 from tasks.shared.files.facts import FileFacts
 from tasks.shared.http.download import Downloader
-from tasks.shared.progress import Progress, RequestStats
+from tasks.shared.meter import Meter
 from tasks.shared.stop import Stop
 from tests.peers.client import Sleeps, client
 from tests.peers.server import Loopback, Raw, Reply, Seen, loopback
@@ -46,8 +46,7 @@ class Setting:
         self.directory = directory / "import"
         self.sleeps = Sleeps()
         self.told: list[Event] = []
-        self.progress = Progress(collector=self.told.append)
-        self.stats = RequestStats()
+        self.progress = Meter(collector=self.told.append)
         self.stop = stop or Stop()
         self.client = client("http_import", stop=self.stop)
         self.downloader = Downloader(
@@ -55,8 +54,7 @@ class Setting:
             retry=RetryConfig(max_attempts=attempts, initial_backoff_ms=1000, max_backoff_ms=3000),
             compression=CompressionConfig(enabled=enabled),
             stop=self.stop,
-            progress=self.progress,
-            stats=self.stats,
+            meter=self.progress,
             stall_timeout=stall,
             sleep=self.sleeps,
         )
@@ -213,7 +211,7 @@ def test_a_broken_transfer_goes_on_with_range_and_if_range(plain: Setting, valid
     if then == "close":  # a reset may drop what was still on its way
         assert [seen.headers.get("range") for seen in server.seen] == [None, "bytes=50000-"]
     assert server.seen[-1].headers.get("if-range", validator.partition(": ")[2]) == validator.partition(": ")[2]
-    assert plain.stats.retries == len(server.seen) - 1
+    assert plain.client.meter.retries == len(server.seen) - 1
     assert plain.progress.snapshot().bytes == len(LINES)
 
 

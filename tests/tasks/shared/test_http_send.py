@@ -20,7 +20,7 @@ from tasks.shared.errors import (
     Stopped,
 )
 from tasks.shared.http.client import DEFAULT_TRANSIENT, answer_of
-from tasks.shared.progress import RequestStats
+from tasks.shared.meter import Meter
 from tasks.shared.stop import Stop
 from tests.peers.client import Sleeps, client
 from tests.peers.server import Raw, Reply, Seen, closed_port, loopback
@@ -174,12 +174,12 @@ def test_a_broken_connection_is_tried_again() -> None:
 
 
 def test_nobody_listening_is_a_transient_network_error() -> None:
-    stats = RequestStats()
-    with client(attempts=3, stats=stats) as http, pytest.raises(NetworkError) as caught:
+    meter = Meter()
+    with client(attempts=3, meter=meter) as http, pytest.raises(NetworkError) as caught:
         http.send("GET", f"http://127.0.0.1:{closed_port()}/a?b=c", operation="read")
     assert caught.value.reference == "connect-failed"
     assert "b=c" not in caught.value.render()
-    assert (stats.requests, stats.retries) == (3, 2)
+    assert (meter.requests, meter.retries) == (3, 2)
 
 
 def test_an_unknown_host_name_is_a_transient_network_error() -> None:
@@ -268,12 +268,12 @@ def test_a_retry_is_logged_in_one_line_without_url_body_or_secret(caplog: pytest
 
 
 def test_requests_are_counted_with_their_retries() -> None:
-    stats = RequestStats()
-    with loopback([Reply(503), Reply(200)]) as server, client(stats=stats) as http:
+    meter = Meter()
+    with loopback([Reply(503), Reply(200)]) as server, client(meter=meter) as http:
         http.send("GET", server.url, operation="read")
         http.send("GET", server.url, operation="read")
-    assert (stats.requests, stats.retries) == (3, 1)
-    assert stats.percentile(0.5) is not None
+    assert (meter.requests, meter.retries) == (3, 1)
+    assert meter.percentile(0.5) is not None
 
 
 def test_a_stop_ends_the_wait_between_attempts() -> None:
@@ -301,8 +301,8 @@ def test_many_threads_share_a_client() -> None:
         return Reply(200, seen.body)
 
     wrong = []
-    stats = RequestStats()
-    with loopback(answer) as server, client(max_connections=4, stats=stats) as http:
+    meter = Meter()
+    with loopback(answer) as server, client(max_connections=4, meter=meter) as http:
 
         def work(number: int) -> None:
             for turn in range(20):
@@ -317,7 +317,7 @@ def test_many_threads_share_a_client() -> None:
             thread.join()
     assert wrong == []
     assert server.connections <= 4
-    assert (len(server.seen), stats.requests, stats.retries) == (160, 160, 0)
+    assert (len(server.seen), meter.requests, meter.retries) == (160, 160, 0)
 
 
 def test_a_large_body_arrives_whole() -> None:

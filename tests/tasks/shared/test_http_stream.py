@@ -9,7 +9,7 @@ import pytest
 from config import AuthConfig
 from tasks.shared.errors import NetworkError, ServiceBusyError, ServiceError, StalledError, Stopped
 from tasks.shared.http.client import answer_of
-from tasks.shared.progress import RequestStats
+from tasks.shared.meter import Meter
 from tasks.shared.stop import Stop
 from tests.peers.client import Sleeps, client
 from tests.peers.server import Raw, Reply, Seen, loopback
@@ -151,11 +151,11 @@ def test_a_mock_transport_can_give_a_download() -> None:
 
 
 def test_downloads_are_counted() -> None:
-    stats = RequestStats()
-    with loopback([Reply(200, LINES)]) as server, client(stats=stats) as http:
+    meter = Meter()
+    with loopback([Reply(200, LINES)]) as server, client(meter=meter) as http:
         with http.stream("GET", server.url, operation="download") as response:
             response.read()
-    assert (stats.requests, stats.retries) == (1, 0)
+    assert (meter.requests, meter.retries) == (1, 0)
 
 
 def test_a_stop_ends_a_download_that_is_silent() -> None:

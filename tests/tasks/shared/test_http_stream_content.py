@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from config import RetryConfig, TlsConfig
 from tasks.shared.http.client import ServiceClient
-from tasks.shared.progress import RequestStats
+from tasks.shared.meter import Meter
 from tests.peers.server import Reply, loopback
 
 
 def test_a_stream_sends_its_content_once_and_counts_as_the_attempt_it_is() -> None:
     content = b"{}" + b" " * 3_000_000  # larger than what is written at once
-    stats = RequestStats()
+    meter = Meter()
     with (
         loopback(lambda seen: Reply(200, seen.body[:2])) as listening,
-        ServiceClient("flattening", tls=TlsConfig(), retry=RetryConfig(), stats=stats) as client,
+        ServiceClient("flattening", tls=TlsConfig(), retry=RetryConfig(), meter=meter) as client,
     ):
         for attempt in (1, 2, 3):
             with client.stream(
@@ -21,4 +21,4 @@ def test_a_stream_sends_its_content_once_and_counts_as_the_attempt_it_is() -> No
             ) as response:
                 assert b"".join(response.iter_raw()) == b"{}"
         assert [(seen.method, len(seen.body)) for seen in listening.seen] == [("POST", len(content))] * 3
-    assert (stats.requests, stats.retries) == (3, 2)
+    assert (meter.requests, meter.retries) == (3, 2)

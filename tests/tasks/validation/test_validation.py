@@ -322,7 +322,7 @@ def test_progress_is_of_files_resources_and_the_fraction_done(job: Job) -> None:
     job.write("b.ndjson", patient("x"))
     with serving() as server:
         job.validate(server.url)
-    snapshot = job.context.progress.snapshot()
+    snapshot = job.context.meter.snapshot()
     assert (snapshot.files, snapshot.files_total, snapshot.resources, snapshot.fraction) == (2, 2, 6, 1.0)
 
 

@@ -73,7 +73,7 @@ def test_corrected_files_in_either_form_are_counted_and_become_the_output(tmp_pa
     result = run(ctx)
     size = sum(file.stat().st_size for file in corrected.iterdir())
     assert (result.files, result.lines_out, result.bytes_out, result.output) == (2, 5, size, "import_wait")
-    assert ctx.progress.snapshot().fraction == 1.0
+    assert ctx.meter.snapshot().fraction == 1.0
 
 
 @pytest.mark.parametrize(

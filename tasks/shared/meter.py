@@ -1,18 +1,28 @@
-"""Progress of one step: counters that tasks feed and nobody in ``tasks/`` reads.
+"""What a running step counts: files, bytes, resources, requests, and how far it is. Nobody in ``tasks/`` reads it.
 
-A task calls ``progress.add(...)`` and knows neither terminal nor Prefect. Whoever shows progress takes a
-``snapshot()`` when it likes (a bar, a plain line per minute, an artifact). What happens rather than adds up is told
-with ``progress.tell(event)``, for a collector that keeps it (``events.py``).
+A step calls ``meter.add(...)`` and knows neither terminal nor Prefect. Whoever shows progress takes a ``snapshot()``
+when it likes (a bar, a plain line per minute, an artifact). What happens rather than adds up is told with
+``meter.tell(event)``, for a collector that keeps it (``events.py``).
 """
 
 from __future__ import annotations
 
+import math
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
 
-from tasks.shared.events import Collector, Event, Status, nobody
+from tasks.shared.errors import storage_errors
+from tasks.shared.events import Collector, Event, RequestRetry, Status, nobody
+from tasks.shared.files.names import ZST
+
+_USUAL_RATIO: Final = 10.0
+"""Content to stored size of compressed files, until one has been read."""
+
+_BASE: Final = 1.05
 
 
 @dataclass(frozen=True)
@@ -41,7 +51,7 @@ class Snapshot:
         return max(0.0, self.seconds * (1 - self.fraction) / self.fraction)
 
 
-class Progress:
+class Meter:
     """Thread-safe counters of one step; ``collector`` takes what the step tells, and each new text it shows."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic, collector: Collector = nobody) -> None:
@@ -54,12 +64,38 @@ class Progress:
         self._bytes_total: int | None = None
         self._message: str | None = None
         self._fraction: float | None = None
+        self._stored: dict[Path, int] = {}
+        self._done = 0
+        self._ratio = _USUAL_RATIO
+        self.requests = 0
+        self.retries = 0
+        self._buckets: dict[int, int] = {}
 
     def expect(self, *, files: int | None = None, bytes: int | None = None) -> None:  # noqa: A002
         """Say how much there is to do, as far as it is known."""
         with self._lock:
             self._files_total = files if files is not None else self._files_total
             self._bytes_total = bytes if bytes is not None else self._bytes_total
+
+    def work_on(self, files: Iterable[Path]) -> None:
+        """Say which files are worked on, one after the other: how far it is goes by their sizes on disk, because what
+        compressed files hold is not known beforehand. Raises ``StorageError``.
+        """
+        for path in files:
+            with storage_errors(path):
+                self._stored[path] = max(1, path.stat().st_size)
+        self.expect(files=len(self._stored))
+
+    def within(self, path: Path, content: int, *, whole: bool = False) -> None:
+        """Say that ``content`` bytes of a file are done; ``whole`` when that is all of it."""
+        stored, compressed = self._stored[path], path.suffix.lower() == ZST
+        with self._lock:
+            if whole:
+                self._done += stored
+                if compressed and content:
+                    self._ratio = max(1.0, content / stored)
+            part = 0 if whole else min(stored, content / (self._ratio if compressed else 1.0))
+            self._fraction = min(1.0, (self._done + part) / sum(self._stored.values()))
 
     def add(self, *, files: int = 0, bytes: int = 0, resources: int = 0) -> None:  # noqa: A002
         """Count what was just done."""
@@ -109,45 +145,54 @@ class Progress:
                 fraction=fraction,
             )
 
+    def request(self, seconds: float, *, repeated: bool = False) -> None:
+        """Count one request that took ``seconds``; ``repeated`` when it repeats an earlier one.
 
-@dataclass
-class RequestStats:
-    """Requests of one step: how many, how many again, how long they took.
-
-    Durations are kept as a histogram with buckets 5 % apart, so memory does not grow with their number.
-    """
-
-    requests: int = 0
-    retries: int = 0
-    _buckets: dict[int, int] = field(default_factory=dict)
-    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
-
-    _BASE = 1.05
-
-    def record(self, seconds: float, *, retry: bool = False) -> None:
-        """Count one request that took ``seconds``; ``retry`` when it repeated an earlier one."""
-        import math
-
-        bucket = math.ceil(math.log(max(seconds, 1e-6), self._BASE))
+        Durations are kept as a histogram with buckets 5 % apart, so memory does not grow with their number.
+        """
+        bucket = math.ceil(math.log(max(seconds, 1e-6), _BASE))
         with self._lock:
             self.requests += 1
-            self.retries += retry
+            self.retries += repeated
             self._buckets[bucket] = self._buckets.get(bucket, 0) + 1
 
-    def again(self) -> None:
-        """Count a repetition of which ``record`` cannot know."""
+    def retry(
+        self, service: str, operation: str, error: BaseException | None, *, attempt: int, attempts: int, seconds: float
+    ) -> None:
+        """Tell that a request failed for now and is made again after ``seconds``; ``attempt`` of ``attempts`` has
+        failed."""
+        status: int | None = getattr(error, "status", None)
+        reference = str(getattr(error, "reference", type(error).__name__))
+        self.tell(
+            RequestRetry(
+                service=service,
+                operation=operation,
+                attempt=attempt,
+                attempts=attempts,
+                wait=round(seconds, 3),
+                status=status,
+                error=None if status else reference,
+            )
+        )
+
+    def retried(self) -> None:
+        """Count a repetition of which ``request`` cannot know."""
         with self._lock:
             self.retries += 1
 
     def percentile(self, share: float) -> float | None:
         """The time in seconds that ``share`` (0…1) of the requests did not exceed, to within 5 %."""
         with self._lock:
-            total = sum(self._buckets.values())
-            if not total:
-                return None
             seen = 0
             for bucket in sorted(self._buckets):
                 seen += self._buckets[bucket]
-                if seen >= share * total:
-                    return float(self._BASE**bucket)
+                if seen >= share * self.requests:
+                    return float(_BASE**bucket)
             return None
+
+    def statistics(self) -> dict[str, int | float | None]:
+        """Requests, retries, p50 and p95 as ``StepReport`` has them; nothing when no service was asked."""
+        if not self.requests:
+            return {}
+        p50, p95 = self.percentile(0.5), self.percentile(0.95)
+        return {"requests": self.requests, "retries": self.retries, "p50": p50, "p95": p95}
