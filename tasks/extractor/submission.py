@@ -22,7 +22,7 @@ from tasks.extractor import failures
 from tasks.extractor.client import ExtractionClient
 from tasks.extractor.manifest import parse_result
 from tasks.extractor.patients import read_patients
-from tasks.extractor.same_query import same_query
+from tasks.extractor.query_match import same_query
 from tasks.extractor.task import ExtractionTask
 from tasks.extractor.urls import job_id_of, service_url
 from tasks.shared.blanked import blanked

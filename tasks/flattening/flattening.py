@@ -19,12 +19,12 @@ from config import OutputFormat
 from tasks.flattening.batches import MIB, Batch, Packer, share
 from tasks.flattening.client import Flattener
 from tasks.flattening.csv_writer import AnswerWriter
-from tasks.flattening.index import Index
 from tasks.flattening.lookup import read_lookup
 from tasks.flattening.parquet import format_findings
 from tasks.flattening.report import by_type, result
 from tasks.flattening.resume import Tables, terms
 from tasks.flattening.routing import Facts, Groups, Router
+from tasks.flattening.routing_index import Index
 from tasks.flattening.views import View, views
 from tasks.flattening.watchdog import INTERVAL
 from tasks.shared.errors import DataError, InputError

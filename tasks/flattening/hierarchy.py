@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tasks.flattening.shape import WrittenElement
+from tasks.flattening.element_path import WrittenElement
 
 DEEPEST: Final = 16
 """Elements above one another. A FHIR element id has far fewer parts; keeps a view from nesting without end."""

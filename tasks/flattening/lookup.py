@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tasks.flattening.clause import SelectClause
-from tasks.flattening.document import join, read_document
+from tasks.flattening.element_path import Shape, WrittenTable
 from tasks.flattening.hierarchy import Disagreement, Hierarchy
-from tasks.flattening.shape import Shape, WrittenTable
+from tasks.flattening.lookup_document import join, read_document
+from tasks.flattening.where_clause import SelectClause
 from tasks.shared.errors import InputError, SluiceError
 
 NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]*\Z")

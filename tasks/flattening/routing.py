@@ -19,8 +19,8 @@ from typing import Final, Protocol
 
 import msgspec
 
-from tasks.flattening.index import Index, Scope
 from tasks.flattening.provenance import MARK, PROVENANCE, Grouping, grouping
+from tasks.flattening.routing_index import Index, Scope
 from tasks.flattening.views import View
 from tasks.shared.fhir.bundle import UNWRAPPED, Resource, cut
 from tasks.shared.fhir.crtdl import AttributeGroup

@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tasks.flattening.clause import ColumnDefinition
 from tasks.flattening.compartment import PATIENT_PATH
-from tasks.flattening.draft import Draft
 from tasks.flattening.lookup import Element, Lookup, Table
+from tasks.flattening.view_builder import Draft
+from tasks.flattening.where_clause import ColumnDefinition
 from tasks.shared.fhir.crtdl import AttributeGroup, Crtdl
 
 RESOURCE_TYPE: Final = "https://sql-on-fhir.org/ig/StructureDefinition/ViewDefinition"

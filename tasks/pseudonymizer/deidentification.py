@@ -12,10 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from tasks.pseudonymizer.answer_check import OutlineError, ResourceSummary, outline_of
 from tasks.pseudonymizer.client import OPERATION
-from tasks.pseudonymizer.outline import Outline, OutlineError, outline_of
+from tasks.pseudonymizer.residual_identifiers import survivors
 from tasks.pseudonymizer.splitting import Chunk, halves
-from tasks.pseudonymizer.survivors import survivors
 from tasks.shared.errors import DataError, ReconciliationError, ServiceError, SluiceError
 from tasks.shared.fhir.envelope import open_bundle
 from tasks.shared.fhir.reading import repeats
@@ -82,7 +82,7 @@ class Deidentification:
         pieces = tuple(self._piece(text, chunk.place) for text in texts)
         return Deidentified(chunk.place, chunk.line, chunk.part == 0, chunk.last, counts, pieces=pieces)
 
-    def _texts(self, text: bytes, given: Outline, chunk: Chunk, first: int, counts: Counts) -> list[bytes]:
+    def _texts(self, text: bytes, given: ResourceSummary, chunk: Chunk, first: int, counts: Counts) -> list[bytes]:
         """What comes back for a resource: one text, or several when it had to be halved."""
         divisible = given.entries > 1 and given.is_bundle
         place = _place(chunk, given, first)
@@ -105,7 +105,7 @@ class Deidentification:
             found += self._texts(half, _given(half, place), chunk, start, counts)
         return found
 
-    def _check(self, text: bytes, given: Outline, answer: Answer, place: str, counts: Counts) -> bytes:
+    def _check(self, text: bytes, given: ResourceSummary, answer: Answer, place: str, counts: Counts) -> bytes:
         """The resource that came back, as one line."""
         body = answer.body.removeprefix(codecs.BOM_UTF8)
         try:
@@ -178,7 +178,7 @@ class Deidentification:
             error.hint = f"{error.hint}; {kept}" if error.hint else kept
 
 
-def _given(text: bytes, place: str) -> Outline:
+def _given(text: bytes, place: str) -> ResourceSummary:
     try:
         outline = outline_of(text, urls=False)
     except OutlineError as problem:
@@ -193,7 +193,7 @@ def _given(text: bytes, place: str) -> Outline:
     return outline
 
 
-def _refuse_hidden(text: bytes, outline: Outline, place: str) -> None:
+def _refuse_hidden(text: bytes, outline: ResourceSummary, place: str) -> None:
     """Refuse a Bundle whose ``entry``, or an entry whose ``resource``, stands twice.
 
     JSON readers take one and drop the other: the service would lose a resource, and the counts would agree.
@@ -213,7 +213,7 @@ def _refuse_hidden(text: bytes, outline: Outline, place: str) -> None:
             )
 
 
-def _place(chunk: Chunk, given: Outline, first: int) -> str:
+def _place(chunk: Chunk, given: ResourceSummary, first: int) -> str:
     """``file:line``, which entry when it is a single one of many, and the type."""
     place = f"{chunk.file}:{chunk.line}"
     if given.is_bundle and given.entries == 1:

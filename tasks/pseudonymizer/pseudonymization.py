@@ -19,9 +19,9 @@ from tasks.pseudonymizer.client import Deidentify
 from tasks.pseudonymizer.deidentification import Counts, Deidentification, Deidentified
 from tasks.pseudonymizer.outputs import OUTPUT, Outputs, Source
 from tasks.pseudonymizer.reassembly import Reassembly
+from tasks.pseudonymizer.residual_identifiers import PLACES
 from tasks.pseudonymizer.rules import AnonymizationRules, read_rules
 from tasks.pseudonymizer.splitting import Chunk, chunks
-from tasks.pseudonymizer.survivors import PLACES
 from tasks.shared.errors import DataError, InputError
 from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.files.ledger import Ledger

@@ -16,16 +16,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tasks.send.books import Books, Source
+from tasks.send.batches import Batch, Part, Resolve, Unit, pack, pack_groups
 from tasks.send.checks import STATE, service
 from tasks.send.comparison import Compared
-from tasks.send.courier import Courier, poster
-from tasks.send.dependencies import dependency_order
+from tasks.send.deferred import DeferredResources
 from tasks.send.failures import Failures
-from tasks.send.order import stages
-from tasks.send.parcels import Parcel, Part, Resolve, Unit, pack, pack_groups
+from tasks.send.load_account import LoadAccount, Source
+from tasks.send.load_order import stages
+from tasks.send.reference_order import dependency_order
 from tasks.send.transaction import MAX_BODY, Limits, Transactions
-from tasks.send.waiting import WaitingRoom
+from tasks.send.transaction_sender import TransactionSender, poster
 from tasks.shared.errors import DataError, InputError, storage_errors
 from tasks.shared.fhir.bundle import cut
 from tasks.shared.files.ledger import Ledger
@@ -112,7 +112,7 @@ class _Load:
         self._limits = Limits(send.batch_size, bounds.max_body)
         self._threads = send.max_concurrent_requests
         self._together = together
-        self._courier = Courier(
+        self._sender = TransactionSender(
             poster(client, self._transactions, timeout=bounds.timeout),
             self._transactions,
             self._limits,
@@ -127,8 +127,8 @@ class _Load:
         with storage_errors(directory):
             (directory / _WAITING).unlink(missing_ok=True)
         self._context.meter.work_on(self._files)
-        with Ledger(directory / LEDGER) as ledger, WaitingRoom(directory) as self._waiting:
-            self._books = Books(
+        with Ledger(directory / LEDGER) as ledger, DeferredResources(directory) as self._waiting:
+            self._account = LoadAccount(
                 ledger,
                 self._waiting,
                 Failures(directory / "failed"),
@@ -138,11 +138,11 @@ class _Load:
             complete = True
             try:
                 with Workers(
-                    self._courier.deliver,
-                    take=self._books.take,
+                    self._sender.deliver,
+                    take=self._account.take,
                     threads=self._threads,
                     stop=self._together,
-                    # One parcel ready for each thread keeps them busy while outcomes are taken in; more would only use
+                    # One batch ready for each thread keeps them busy while outcomes are taken in; more would only use
                     # memory.
                     budget=self._threads + 2,
                 ) as self._workers:
@@ -157,12 +157,12 @@ class _Load:
 
     def _units(self, files: Iterable[Path]) -> Iterator[Unit]:
         for path in files:
-            source = self._books.open(path, self._compared.sha256(path) if self._compared else None)
+            source = self._account.open(path, self._compared.sha256(path) if self._compared else None)
             if not source.read_to_end:
                 yield from self._lines(source)
                 if self._compared:
                     self._compared.verify(path)
-                self._books.end_of(source)
+                self._account.end_of(source)
             else:
                 self._context.meter.add(files=1, bytes=source.facts.bytes)
             self._context.meter.within(path, source.facts.bytes, whole=True)
@@ -173,7 +173,7 @@ class _Load:
         for number, line in numbered_lines(path):
             self._context.stop.check()
             part = cut(line, file=path.name, number=number, first=source.facts.resources)
-            left = self._books.read(source, part, len(line))
+            left = self._account.read(source, part, len(line))
             self._context.meter.add(bytes=len(line) + 1)
             if left:
                 # A Bundle of patients can be sent beside those of others. Of other lines nobody knows whom they
@@ -181,20 +181,20 @@ class _Load:
                 yield Unit(
                     left, part.patients or alone, len(line) + 50 * part.derived_ids + 100 * part.resolved_references
                 )
-            if len(self._books.failures) >= self._bounds.max_failures:
+            if len(self._account.failures) >= self._bounds.max_failures:
                 raise _GivenUpError
             if not number % 64:
                 self._context.meter.within(path, source.facts.bytes)
 
     # Sending
 
-    def _pack(self, units: Iterable[Unit]) -> Iterator[Parcel]:
+    def _pack(self, units: Iterable[Unit]) -> Iterator[Batch]:
         return pack(units, self._limits, self._transactions)
 
-    def _submit_all(self, parcels: Iterable[Parcel]) -> None:
-        for parcel in parcels:
-            self._workers.submit(parcel, keys=parcel.lanes)
-            if len(self._books.failures) >= self._bounds.max_failures:
+    def _submit_all(self, batches: Iterable[Batch]) -> None:
+        for batch in batches:
+            self._workers.submit(batch, keys=batch.lanes)
+            if len(self._account.failures) >= self._bounds.max_failures:
                 raise _GivenUpError
         self._workers.drain()
 
@@ -220,7 +220,7 @@ class _Load:
                 break
         # Nothing more will come. One by one, so that each is refused with an answer of its own.
         self._submit_all(
-            Parcel(Part(unit.resources), unit.lanes, resolve=Resolve.NEVER)
+            Batch(Part(unit.resources), unit.lanes, resolve=Resolve.NEVER)
             for unit in self._waiting_units(self._waiting.keys())
         )
 
@@ -239,25 +239,25 @@ class _Load:
             for names in groups
             if (group := [resource for name in names if (resource := self._waiting.read(name))])
         )
-        self._books.put_off_in_a_row = 0
-        for parcel in pack_groups(units, self._limits, self._transactions, resolve=Resolve.ISOLATE):
+        self._account.put_off_in_a_row = 0
+        for batch in pack_groups(units, self._limits, self._transactions, resolve=Resolve.ISOLATE):
             self._workers.drain()
-            self._workers.submit(parcel)
+            self._workers.submit(batch)
             # One request for each hopeless resource: after as many as may fail, it is known that there are too many.
-            if self._books.put_off_in_a_row >= self._bounds.max_failures:
+            if self._account.put_off_in_a_row >= self._bounds.max_failures:
                 break
         self._workers.drain()
 
     # Reporting
 
     def _result(self, *, complete: bool) -> StepReport:
-        books = self._books
-        facts = books.facts()
+        account = self._account
+        facts = account.facts()
         if complete:
-            books.reconcile()
-        if len(books.failures):
-            raise books.failures.error(facts.resources, complete=complete)
-        collapsed = books.count("collapsed")
+            account.reconcile()
+        if len(account.failures):
+            raise account.failures.error(facts.resources, complete=complete)
+        collapsed = account.count("collapsed")
         warnings = [
             text.format(f"{count:,}")
             for count, text in (
@@ -271,13 +271,13 @@ class _Load:
             files=len(self._files),
             resources_in=facts.resources,
             lines_in=facts.lines,
-            resources_out=books.count("sent"),
+            resources_out=account.count("sent"),
             bytes_in=facts.bytes,
-            bytes_out=books.bytes_out,
+            bytes_out=account.bytes_out,
             warnings=tuple(warnings),
             details={
                 "types": dict(sorted(facts.types.items())),
-                "deferred": books.deferred,
+                "deferred": account.deferred,
                 "collapsed": collapsed,
                 "skipped_entries": facts.skipped,
                 "derived_ids": facts.derived_ids,

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final, NamedTuple, Self
 
-from tasks.validation.entries import Entry, Item, Unusable, key_of
+from tasks.validation.items import Entry, Item, Unusable, key_of
 
 HEAD: Final = b'{"resourceType":"Bundle","type":"collection","entry":['
 TAIL: Final = b"]}"

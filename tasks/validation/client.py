@@ -19,8 +19,8 @@ from tasks.shared.errors import SluiceError
 from tasks.shared.http.answer import Answer, RefusedError
 from tasks.shared.http.client import ServiceClient
 from tasks.validation.chunks import Chunk, Place
-from tasks.validation.entries import Unusable
 from tasks.validation.findings import Issue, NotAnOutcomeError, read_outcome
+from tasks.validation.items import Unusable
 
 OPERATION: Final = "validate resources"
 HEADERS: Final = {"Content-Type": "application/fhir+json", "Accept": "application/fhir+json"}

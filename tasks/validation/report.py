@@ -24,8 +24,8 @@ from tasks.shared.files.names import base_name
 from tasks.shared.files.out_file import PART, OutFile, can_continue, part_of, publish, size_of
 from tasks.validation.chunks import Chunk
 from tasks.validation.client import Outcome
-from tasks.validation.entries import Facts
 from tasks.validation.findings import OTHER, Tally
+from tasks.validation.items import Facts
 from tasks.validation.summary import rows
 
 SUFFIX: Final = ".validation.ndjson"

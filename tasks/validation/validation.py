@@ -27,8 +27,8 @@ from tasks.shared.work import in_order
 from tasks.validation import checks
 from tasks.validation.chunks import Chunk, pack
 from tasks.validation.client import Outcome, Validator
-from tasks.validation.entries import Facts, Reader
 from tasks.validation.findings import OTHER, SEVERITIES
+from tasks.validation.items import Facts, ItemReader
 from tasks.validation.report import FileReport, Reports
 from tasks.validation.summary import SUMMARY, assemble
 
@@ -158,7 +158,7 @@ class _Validation:
                 continue
             self._open.append(report)
             self._progress.add(resources=report.done)
-            reader = Reader(path.name)
+            reader = ItemReader(path.name)
             lines = lines_with_long(path, limit=self._limit, spool=places.state)
             for chunk in pack(
                 ((items, reader.facts.bytes) for items in reader.groups(lines)),

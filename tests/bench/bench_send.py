@@ -27,9 +27,9 @@ from typing import Any
 import zstandard
 
 from config import PipelineConfig
-from tasks.send.courier import poster
 from tasks.send.direct import run
 from tasks.send.transaction import Transactions
+from tasks.send.transaction_sender import poster
 from tasks.shared.fhir.bundle import cut
 from tasks.shared.files.lines import numbered_lines
 from tasks.shared.files.names import data_files

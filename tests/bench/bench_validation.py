@@ -26,7 +26,7 @@ from config import PipelineConfig
 from tasks.shared.fhir.long_line import lines_with_long
 from tasks.shared.report import StepReport
 from tasks.validation.chunks import pack
-from tasks.validation.entries import Reader
+from tasks.validation.items import ItemReader
 from tasks.validation.validation import Bounds, run
 from tests.bench.data import bundles, write_files
 from tests.bench.echo import MB, in_turn, limit, ratio, requests_a_second, serve_slowly, serving
@@ -107,7 +107,7 @@ def read(source: Path, size: int) -> float:
     """MB/s at which the input is read, cut and packed, without sending it."""
     started = time.perf_counter()
     for path in source.iterdir():
-        reader = Reader(path.name)
+        reader = ItemReader(path.name)
         groups = reader.groups(lines_with_long(path, limit=10 << 20, spool=source))
         for _ in pack(((group, 0) for group in groups), file=path.name, limit=10 << 20):
             pass

@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from deployments.sandbox.data import DATA, DEMO_CRTDL
-from tasks.flattening.clause import ColumnDefinition, SelectClause
 from tasks.flattening.lookup import Element, Table, lookup_findings, lookup_warnings, read_lookup
 from tasks.flattening.views import views
+from tasks.flattening.where_clause import ColumnDefinition, SelectClause
 from tasks.shared.errors import InputError, SluiceError
 from tasks.shared.fhir.crtdl import load_crtdl
 from tests.tasks.flattening.lookups import URL, Json, column, element, lookup_of, table, write

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.flattening.clause import SelectClause
+from tasks.flattening.element_path import WrittenElement
 from tasks.flattening.hierarchy import Hierarchy, find_cycles, is_prefix
 from tasks.flattening.lookup import lookup_warnings, read_lookup
-from tasks.flattening.shape import WrittenElement
+from tasks.flattening.where_clause import SelectClause
 from tests.tasks.flattening.lookups import URL, Json, element, lookup_of, table, write
 
 

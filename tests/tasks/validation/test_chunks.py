@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.validation.chunks import HEAD, TAIL, Chunk, Place, pack
-from tasks.validation.entries import Entry, Item, Reader
+from tasks.validation.items import Entry, Item, ItemReader
 from tests.conftest import examples
 from tests.peers.validation import bundle, patient, resource
 
@@ -27,7 +27,7 @@ class Sent(msgspec.Struct, rename="camel"):
 
 
 def items_of(lines: list[bytes]) -> list[list[Item]]:
-    return list(Reader("a.ndjson").groups(enumerate(lines, 1)))
+    return list(ItemReader("a.ndjson").groups(enumerate(lines, 1)))
 
 
 def chunks_of(groups: list[list[Item]], limit: int, skip: int = 0) -> list[Chunk]:

@@ -49,7 +49,7 @@ _head: Final = msgspec.json.Decoder(_Head)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Outline:
+class ResourceSummary:
     """A resource: ``resources`` is what it counts for, those in the ``entries`` of a Bundle or one.
 
     The lists are those of a Bundle's entries and empty for everything else; ``single_type`` is the type of its resource
@@ -71,7 +71,7 @@ class Outline:
         return self.type == "Bundle"
 
 
-def outline_of(text: bytes, *, urls: bool = True) -> Outline:
+def outline_of(text: bytes, *, urls: bool = True) -> ResourceSummary:
     """Read a resource; its URLs only when they are asked for: it is kept while the request is under way.
 
     Raises ``OutlineError``.
@@ -82,10 +82,10 @@ def outline_of(text: bytes, *, urls: bool = True) -> Outline:
         raise OutlineError("is not UTF-8") from None
     read = _read(text)
     if read.resource_type != "Bundle":
-        return Outline(read.resource_type, read.id)
+        return ResourceSummary(read.resource_type, read.id)
     entries = read.entry or []
     inside = [entry.resource for entry in entries if entry.resource is not None]
-    return Outline(
+    return ResourceSummary(
         read.resource_type,
         read.id,
         len(entries),

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.extractor.same_query import same_query
+from tasks.extractor.query_match import same_query
 
 QUERY: dict[str, Any] = {
     "version": "1",

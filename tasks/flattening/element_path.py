@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from config.fields import nearest
-from tasks.flattening.clause import ColumnDefinition, SelectClause
-from tasks.flattening.document import join, repeated
+from tasks.flattening.lookup_document import join, repeated
+from tasks.flattening.where_clause import ColumnDefinition, SelectClause
 from tasks.shared.errors import InputError
 
 DEEPEST: Final = 16

@@ -7,7 +7,7 @@ import sys
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.send.dependencies import dependency_order
+from tasks.send.reference_order import dependency_order
 
 graphs = st.integers(0, 9).flatmap(
     lambda size: st.lists(st.tuples(st.integers(0, 10), st.integers(0, 10)), max_size=25).map(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import zstandard
 
-from tasks.send.order import stages
+from tasks.send.load_order import stages
 from tasks.shared.files.names import data_files
 
 

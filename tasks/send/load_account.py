@@ -1,6 +1,6 @@
 """What was read, sent, put off and refused: the counts of a load and its ledger (document 3 §7).
 
-One thread keeps the books. A resource is *done* in the ledger when it is on the server, or when a later resource with
+One thread keeps the account. A resource is *done* in the ledger when it is on the server, or when a later resource with
 the same ``Type/id`` stands for it; it is then never sent again, also not with another batch size after a crash.
 """
 
@@ -15,9 +15,9 @@ from typing import Final
 
 import msgspec
 
-from tasks.send.courier import Collapsed, Deferred, Failed, Outcome, Sent
+from tasks.send.deferred import DeferredResources
 from tasks.send.failures import Failures
-from tasks.send.waiting import WaitingRoom
+from tasks.send.transaction_sender import Collapsed, Deferred, Failed, Outcome, Sent
 from tasks.shared.errors import ReconciliationError, storage_errors
 from tasks.shared.fhir.bundle import Cut, Resource
 from tasks.shared.files.ledger import Account, Ledger, Ranges
@@ -78,11 +78,11 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-class Books:
+class LoadAccount:
     """Takes in what is read and what becomes of it."""
 
     def __init__(
-        self, ledger: Ledger, waiting: WaitingRoom, failures: Failures, *, target: str, progress: Meter
+        self, ledger: Ledger, waiting: DeferredResources, failures: Failures, *, target: str, progress: Meter
     ) -> None:
         self._ledger = ledger
         self._waiting = waiting

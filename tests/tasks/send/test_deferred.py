@@ -6,7 +6,7 @@ import os
 import stat
 from pathlib import Path
 
-from tasks.send.waiting import WaitingRoom
+from tasks.send.deferred import DeferredResources
 from tasks.shared.fhir.bundle import Resource
 
 
@@ -16,7 +16,7 @@ def made(identifier: str, ordinal: int = 0, raw: bytes = b"{}") -> Resource:
 
 def test_a_waiting_resource_comes_back_as_it_was_in_the_order_it_came(tmp_path: Path) -> None:
     ones = [made(f"o{n}", n, b'{"v":1.50,"n":%d}' % n) for n in range(50)]
-    with WaitingRoom(tmp_path) as room:
+    with DeferredResources(tmp_path) as room:
         for one in ones:
             room.put(one)
         assert list(map(room.read, room.keys())) == ones
@@ -26,7 +26,7 @@ def test_a_waiting_resource_comes_back_as_it_was_in_the_order_it_came(tmp_path: 
 
 
 def test_what_is_taken_out_does_not_wait_any_more(tmp_path: Path) -> None:
-    with WaitingRoom(tmp_path) as room:
+    with DeferredResources(tmp_path) as room:
         room.put(made("a", 7))
         assert room.take_out("Observation/a") == ("a.ndjson", 7)
         assert room.take_out("Observation/a") is None
@@ -39,7 +39,7 @@ def test_references_to_other_waiting_resources_are_found_in_all_their_spellings(
         b'{"a":{"reference":"Observation/b"},"c":[{"reference" : "http://h/fhir/Observation/c/_history/2"}],'
         b'"d":{"reference":"Observation/d#part"},"e":{"reference":"Patient/p"},"f":{"reference":"Observation/a"}}'
     )
-    with WaitingRoom(tmp_path) as room:
+    with DeferredResources(tmp_path) as room:
         for name in "bcd":
             room.put(made(name))
         room.put(made("a", raw=raw))
@@ -48,7 +48,7 @@ def test_references_to_other_waiting_resources_are_found_in_all_their_spellings(
 
 
 def test_the_file_is_private_and_has_no_name(tmp_path: Path) -> None:
-    with WaitingRoom(tmp_path / "send") as room:
+    with DeferredResources(tmp_path / "send") as room:
         room.put(made("a"))
         assert stat.S_IMODE(os.fstat(room._spool._file.fileno()).st_mode) == 0o600
         assert list((tmp_path / "send").iterdir()) == []

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from tasks.shared.fhir.long_line import lines_with_long
-from tasks.validation.entries import Entry, Item, Reader, Unusable, key_of
+from tasks.validation.items import Entry, Item, ItemReader, Unusable, key_of
 from tests.peers.validation import bundle, patient, resource
 
 
-def read(line: bytes | dict[str, Any], file: str = "a.ndjson") -> tuple[list[Item], Reader]:
+def read(line: bytes | dict[str, Any], file: str = "a.ndjson") -> tuple[list[Item], ItemReader]:
     text = line if isinstance(line, bytes) else json.dumps(line).encode()
-    reader = Reader(file)
+    reader = ItemReader(file)
     [items] = reader.groups([(7, text)])
     return items, reader
 
@@ -156,7 +156,7 @@ def test_a_line_longer_than_the_limit_gives_the_same_items_one_by_one(tmp_path: 
     line = bundle(*[resource("Observation", f"o{n}", value=1.5) for n in range(50)])
     path = tmp_path / "a.ndjson"
     path.write_bytes(json.dumps(line).encode() + b"\n" + json.dumps(patient("p1")).encode())
-    short, long = Reader("a.ndjson"), Reader("a.ndjson")
+    short, long = ItemReader("a.ndjson"), ItemReader("a.ndjson")
     as_one = list(short.groups(lines_with_long(path, limit=1 << 20, spool=tmp_path)))
     one_by_one = list(long.groups(lines_with_long(path, limit=100, spool=tmp_path)))
     assert [len(group) for group in as_one] == [50, 1]

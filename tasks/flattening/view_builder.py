@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
-from tasks.flattening.clause import ColumnDefinition, SelectClause
+from tasks.flattening.where_clause import ColumnDefinition, SelectClause
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ import re
 from collections import Counter
 from typing import Final
 
-from tasks.pseudonymizer.outline import Outline
+from tasks.pseudonymizer.answer_check import ResourceSummary
 
 PLACES: Final = ("id", "fullUrl", "request.url", "reference")
 """Where ids can survive, as in the counts."""
@@ -22,7 +22,7 @@ PLACES: Final = ("id", "fullUrl", "request.url", "reference")
 _REFERENCE: Final = re.compile(rb'"reference"\s*:\s*"([^"\\]+)"')
 
 
-def survivors(sent: bytes, given: Outline, received: bytes, answer: Outline) -> Counter[str]:
+def survivors(sent: bytes, given: ResourceSummary, received: bytes, answer: ResourceSummary) -> Counter[str]:
     """How many original ids of what was ``sent`` are in what was ``received``, by place."""
     # This runs for every request: comprehensions and sets, nothing per entry that could be done once.
     originals = {given.id, *given.ids, *map(target_of, set(_REFERENCE.findall(sent)))}

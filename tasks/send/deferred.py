@@ -35,7 +35,7 @@ class _Head(msgspec.Struct, frozen=True, array_like=True):
     ordinal: int
 
 
-class WaitingRoom:
+class DeferredResources:
     """The waiting resources, by ``Type/id``, in the order they came. For one thread.
 
     They lie in ``directory`` until the context is left. Raises ``StorageError``.

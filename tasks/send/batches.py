@@ -29,7 +29,7 @@ class Resolve(Enum):
 class Unit:
     """Resources that stay in one transaction when they fit into one: a line, or a circle of references.
 
-    ``lanes`` name what must be sent in sequence: parcels with a lane in common are never under way together.
+    ``lanes`` name what must be sent in sequence: batches with a lane in common are never under way together.
     ``bytes`` is what the resources have together at most, where that is known without looking at each of them.
     """
 
@@ -66,7 +66,7 @@ class Part:
 
 
 @dataclass(slots=True, eq=False)
-class Parcel:
+class Batch:
     """The content of one transaction; ``collapsed`` are resources that a later one with the same id replaced."""
 
     content: Part
@@ -117,17 +117,17 @@ class _Open:
                 self._bytes -= self._transactions.sizes([earlier])[0]
             self._content[resource.key] = resource
 
-    def close(self, resolve: Resolve) -> Parcel:
-        parcel = Parcel(Part(list(self._content.values())), frozenset(self._lanes), self._collapsed, resolve)
+    def close(self, resolve: Resolve) -> Batch:
+        batch = Batch(Part(list(self._content.values())), frozenset(self._lanes), self._collapsed, resolve)
         self._content, self._lanes, self._collapsed = {}, set(), []
         self._bytes = self._transactions.envelope
-        return parcel
+        return batch
 
 
 def pack(
     units: Iterable[Unit], limits: Limits, transactions: Transactions, *, resolve: Resolve = Resolve.LATER
-) -> Iterator[Parcel]:
-    """Pack units into parcels, in order.
+) -> Iterator[Batch]:
+    """Pack units into batches, in order.
 
     A unit that fits into one transaction is not divided; one that does not begins a new transaction.
     """
@@ -158,7 +158,7 @@ def pack(
 
 def pack_groups(
     units: Iterable[Unit], limits: Limits, transactions: Transactions, *, resolve: Resolve
-) -> Iterator[Parcel]:
+) -> Iterator[Batch]:
     """Like ``pack``, but every unit stays a group, which the halving of a refused transaction respects.
 
     ``Type/id`` must be unique. A unit larger than the limits travels alone.
@@ -170,11 +170,11 @@ def pack_groups(
     for unit in units:
         added = sum(transactions.sizes(unit.resources))
         if groups and (len(resources) + len(unit.resources) > limits.batch_size or bytes_ + added > limits.max_bytes):
-            yield Parcel(Part(resources, groups), frozenset(lanes), resolve=resolve)
+            yield Batch(Part(resources, groups), frozenset(lanes), resolve=resolve)
             resources, groups, lanes, bytes_ = [], [], set(), transactions.envelope
         groups.append(len(resources))
         resources += unit.resources
         lanes |= unit.lanes
         bytes_ += added
     if groups:
-        yield Parcel(Part(resources, groups), frozenset(lanes), resolve=resolve)
+        yield Batch(Part(resources, groups), frozenset(lanes), resolve=resolve)

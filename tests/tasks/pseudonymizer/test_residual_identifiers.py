@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tasks.pseudonymizer.outline import OutlineError, outline_of
-from tasks.pseudonymizer.survivors import survivors, target_of
+from tasks.pseudonymizer.answer_check import OutlineError, outline_of
+from tasks.pseudonymizer.residual_identifiers import survivors, target_of
 from tests.peers.pseudonymization import bundle, observation, patient
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.send.parcels import Parcel, Part, Resolve, Unit, pack, pack_groups
+from tasks.send.batches import Batch, Part, Resolve, Unit, pack, pack_groups
 from tasks.send.transaction import Limits, Transactions
 from tasks.shared.fhir.bundle import Resource
 
@@ -30,12 +30,12 @@ def units(*sizes: int) -> list[Unit]:
     return result
 
 
-def packed(given_ones: list[Unit], count: int, size: int = 10**6) -> list[Parcel]:
+def packed(given_ones: list[Unit], count: int, size: int = 10**6) -> list[Batch]:
     return list(pack(given_ones, Limits(count, size), TRANSACTIONS))
 
 
-def ordinals(parcel: Parcel) -> list[int]:
-    return [resource.ordinal for resource in parcel.content.resources]
+def ordinals(batch: Batch) -> list[int]:
+    return [resource.ordinal for resource in batch.content.resources]
 
 
 def body(resources: Sequence[Resource]) -> int:
@@ -43,34 +43,34 @@ def body(resources: Sequence[Resource]) -> int:
 
 
 def test_small_lines_share_a_transaction() -> None:
-    assert [ordinals(parcel) for parcel in packed(units(1, 1, 1, 1, 1), 3)] == [[0, 1, 2], [3, 4]]
+    assert [ordinals(batch) for batch in packed(units(1, 1, 1, 1, 1), 3)] == [[0, 1, 2], [3, 4]]
 
 
 def test_a_line_that_fits_into_one_transaction_is_not_divided() -> None:
-    assert [len(ordinals(parcel)) for parcel in packed(units(4, 4, 2, 5), 6)] == [4, 6, 5]
+    assert [len(ordinals(batch)) for batch in packed(units(4, 4, 2, 5), 6)] == [4, 6, 5]
 
 
 def test_a_line_with_thousands_of_resources_is_divided_at_batch_size() -> None:
-    assert [len(ordinals(parcel)) for parcel in packed(units(1, 2501, 1), 1000)] == [1, 1000, 1000, 502]
+    assert [len(ordinals(batch)) for batch in packed(units(1, 2501, 1), 1000)] == [1, 1000, 1000, 502]
 
 
 def test_a_transaction_holds_at_most_the_bytes_allowed() -> None:
     given_ones = [Unit([made(n, size=30)], frozenset()) for n in range(5)]
     two = body(given_ones[0].resources) * 2 - ENVELOPE
-    assert [len(ordinals(parcel)) for parcel in packed(given_ones, 100, size=two)] == [2, 2, 1]
-    assert [len(ordinals(parcel)) for parcel in packed(given_ones, 100, size=two - 1)] == [1] * 5
+    assert [len(ordinals(batch)) for batch in packed(given_ones, 100, size=two)] == [2, 2, 1]
+    assert [len(ordinals(batch)) for batch in packed(given_ones, 100, size=two - 1)] == [1] * 5
 
 
 def test_a_single_larger_resource_travels_alone() -> None:
     given_ones = [Unit([made(0)], frozenset()), Unit([made(1, size=500)], frozenset()), Unit([made(2)], frozenset())]
-    assert [ordinals(parcel) for parcel in packed(given_ones, 100, size=400)] == [[0], [1], [2]]
+    assert [ordinals(batch) for batch in packed(given_ones, 100, size=400)] == [[0], [1], [2]]
 
 
 def test_the_last_of_the_same_type_and_id_wins_within_a_transaction() -> None:
     unit = Unit([made(0, key="a"), made(1, key="b"), made(2, key="a")], frozenset())
-    (parcel,) = packed([unit], 10)
-    assert ordinals(parcel) == [1, 2]
-    assert [resource.ordinal for resource in parcel.collapsed] == [0]
+    (batch,) = packed([unit], 10)
+    assert ordinals(batch) == [1, 2]
+    assert [resource.ordinal for resource in batch.collapsed] == [0]
 
 
 def test_a_parcel_has_the_lanes_of_all_its_lines() -> None:
@@ -96,33 +96,33 @@ def test_every_resource_goes_out_once_in_order_and_no_limit_is_exceeded(
             ordinal += 1
         raw = sum(len(resource.raw) for resource in resources)
         given_ones.append(Unit(resources, frozenset({str(line)}), raw if told else None))
-    parcels = packed(given_ones, count, size)
+    batches = packed(given_ones, count, size)
     last: dict[str, int] = {}
-    for parcel in parcels:
-        resources = list(parcel.content.resources)
+    for batch in batches:
+        resources = list(batch.content.resources)
         assert len(resources) <= count
         assert len({resource.key for resource in resources}) == len(resources)
         assert len(resources) == 1 or body(resources) <= size
-        assert {str(resource.line) for resource in resources} <= parcel.lanes
+        assert {str(resource.line) for resource in resources} <= batch.lanes
         for resource in resources:  # the sequence of one resource's versions is kept
             assert last.get(resource.key, -1) < resource.ordinal
             last[resource.key] = resource.ordinal
-    everything = [n for parcel in parcels for n in (*ordinals(parcel), *(c.ordinal for c in parcel.collapsed))]
+    everything = [n for batch in batches for n in (*ordinals(batch), *(c.ordinal for c in batch.collapsed))]
     assert sorted(everything) == list(range(ordinal))
     for line, unit in enumerate(given_ones):
         fits = len(unit.resources) <= count and body(unit.resources) <= size
-        holding = [parcel for parcel in parcels if str(line) in parcel.lanes]
+        holding = [batch for batch in batches if str(line) in batch.lanes]
         assert not fits or len(holding) == 1
 
 
 def test_groups_stay_together_and_one_larger_than_the_limits_travels_alone() -> None:
-    parcels = list(pack_groups(units(2, 3, 9, 1, 1), Limits(5), TRANSACTIONS, resolve=Resolve.ISOLATE))
-    assert [(len(parcel.content.resources), parcel.content.groups) for parcel in parcels] == [
+    batches = list(pack_groups(units(2, 3, 9, 1, 1), Limits(5), TRANSACTIONS, resolve=Resolve.ISOLATE))
+    assert [(len(batch.content.resources), batch.content.groups) for batch in batches] == [
         (5, [0, 2]),
         (9, [0]),
         (2, [0, 1]),
     ]
-    assert {parcel.resolve for parcel in parcels} == {Resolve.ISOLATE}
+    assert {batch.resolve for batch in batches} == {Resolve.ISOLATE}
 
 
 @given(st.integers(2, 30), st.sets(st.integers(1, 29)) | st.none())

@@ -1,4 +1,4 @@
-"""Gets one parcel to the FHIR server, in as many transactions as that takes (document 3 §7).
+"""Gets one batch to the FHIR server, in as many transactions as that takes (document 3 §7).
 
 A transaction is all or nothing, so one that is refused is halved until what is refused is a single resource:
 the others get in, and the guilty one is named. 413 halves in the same way. Conflicts of versions and locks
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from config import RetryConfig
-from tasks.send.parcels import Parcel, Part, Resolve
+from tasks.send.batches import Batch, Part, Resolve
 from tasks.send.transaction import HEADERS, Limits, Transactions
 from tasks.send.verdict import REFUSALS, Fate, Verdict, judge, judge_entries
 from tasks.shared.errors import ServiceBusyError
@@ -88,8 +88,8 @@ def poster(client: ServiceClient, transactions: Transactions, *, timeout: float)
     return post
 
 
-class Courier:
-    """Delivers parcels; thread-safe. ``check`` raises when the work is to stop; ``sleep`` takes seconds; ``meter``
+class TransactionSender:
+    """Delivers batches; thread-safe. ``check`` raises when the work is to stop; ``sleep`` takes seconds; ``meter``
     counts repetitions."""
 
     def __init__(
@@ -111,15 +111,15 @@ class Courier:
         self._sleep = sleep
         self._meter = meter or Meter()
 
-    def deliver(self, parcel: Parcel, report: Report) -> None:
-        """Deliver all of ``parcel``; every resource of it is reported once, as soon as its fate is known.
+    def deliver(self, batch: Batch, report: Report) -> None:
+        """Deliver all of ``batch``; every resource of it is reported once, as soon as its fate is known.
 
         Raises ``ServiceError`` when the endpoint refuses (401, 404 …) or answers nonsense, ``TransientError``
         when attempts are exhausted, and what ``check`` raises. What was reported before stays true.
         """
-        if parcel.collapsed:
-            report(Collapsed(parcel.collapsed))
-        stack = [parcel.content]
+        if batch.collapsed:
+            report(Collapsed(batch.collapsed))
+        stack = [batch.content]
         while stack:
             part = stack.pop()
             if self._exceeds(part.resources):
@@ -129,9 +129,9 @@ class Courier:
             refused = self._transact(pending, report)
             if refused is None:
                 continue
-            if _to_halve(refused, part, parcel.resolve):
+            if _to_halve(refused, part, batch.resolve):
                 stack += reversed(part.halves())
-            elif refused.fate is Fate.MISSING_TARGET and parcel.resolve is not Resolve.NEVER:
+            elif refused.fate is Fate.MISSING_TARGET and batch.resolve is not Resolve.NEVER:
                 report(Deferred(pending))
             else:
                 for resource in pending:

@@ -124,7 +124,7 @@ _method = msgspec.json.Decoder(_Method | None)
 _mode = msgspec.json.Decoder(_Mode | None)
 
 
-class Reader:
+class ItemReader:
     """Cuts the lines of one file into items and counts them in ``facts``."""
 
     def __init__(self, file: str) -> None:
