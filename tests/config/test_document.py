@@ -18,6 +18,7 @@ trees = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(trees)
 def test_a_document_reads_like_yaml_reads_it(tree: Any) -> None:
     root, duplicates = parse_document(yaml.safe_dump(tree))

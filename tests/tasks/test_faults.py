@@ -271,6 +271,7 @@ def test_when_that_goes_on_the_step_fails_transiently(scene: Scene, how: str) ->
 
 
 # flattening does not ask again: there a timeout means that the batch is too large
+@pytest.mark.slow
 @pytest.mark.parametrize("scene", [kind for kind in KINDS if kind != "flattening"], indirect=True)
 def test_a_service_that_stalls_is_asked_again_after_the_timeout(scene: Scene) -> None:
     scene.goes_wrong(Reply(stall=True))

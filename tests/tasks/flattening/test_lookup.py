@@ -254,6 +254,7 @@ def _spoilt(document: Any, junk: Any, dice: random.Random) -> Any:
     return junk
 
 
+@pytest.mark.slow
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(JUNK, st.randoms(use_true_random=False))
 def test_no_content_of_the_file_raises_and_no_value_is_quoted(tmp_path: Path, junk: Any, dice: random.Random) -> None:

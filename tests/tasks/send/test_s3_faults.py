@@ -373,6 +373,7 @@ def test_a_stop_in_the_middle_of_a_part_ends_within_ten_seconds_and_aborts_the_u
     assert seconds < 10
 
 
+@pytest.mark.slow
 def test_a_stop_ends_an_upload_that_the_store_does_not_read(job: S3Job) -> None:
     job.write("large.ndjson", os.urandom(40 * MIB))
     reading = threading.Event()

@@ -83,6 +83,7 @@ def was_applied(store: Store, rule: dict[str, Any], before: list[bytes]) -> bool
     return store.counts()["Binary"] == 2 if "Binary" in rule["path"] else documents(store) != before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "moment", [*MOMENTS, *(pytest.param(name, marks=pytest.mark.campaign) for name in MORE_MOMENTS)]
 )

@@ -154,6 +154,7 @@ def test_every_failure_is_500_with_the_text_of_the_exception(
     assert refusal(told_apart) == refusal(deployed)
 
 
+@pytest.mark.slow
 def test_a_failure_in_the_last_resource_leaves_no_row_behind(quirky: Client) -> None:
     patients: list[Json] = [{**PATIENT, "id": str(number)} for number in range(5_000)]
     response = post(quirky, parameters(NAMES, [*patients, {"resourceType": "Group"}]))

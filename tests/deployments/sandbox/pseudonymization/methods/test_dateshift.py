@@ -57,6 +57,7 @@ def test_values_that_are_no_dates_stay() -> None:
     assert apply(file, resource)["note"] == [{"text": "2024-01-01", "time": "2024-01-02"}]
 
 
+@pytest.mark.slow
 @given(seed=st.text(), key=st.text())
 def test_the_offset_is_at_most_fifty_days_and_always_the_same(seed: str, key: str) -> None:
     assert -50 <= offset(seed, key) <= 50
