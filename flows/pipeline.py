@@ -141,11 +141,9 @@ def guarded(job: Job, *, deployed: bool) -> Outcome:
 
 
 def show(job: Job, state: pages.PageState) -> None:
-    """Publish the job's page with the ``state`` it is about to have. What cannot be written fails no run."""
-    try:
+    """Publish the job's page with the ``state`` it is about to have."""
+    with pages.best_effort("the page of the job"):
         pages.job_page(job.artifacts, job.record(), state=state)
-    except SluiceError as error:
-        logger.warning("the page of the job is not written: %s", error.message)
 
 
 def run(job: Job, *, deployed: bool) -> Outcome:
@@ -218,7 +216,8 @@ def failed(job: Job, position: int, error: SluiceError) -> Outcome:
     """Record that a step failed; the state in which the run ends."""
     name = job.step_names[position - 1]
     job.failed(position, error)
-    pages.failure_table(job.artifacts, job.id, position, name, error)
+    with pages.best_effort(f"the table of {name}"):
+        pages.failure_table(job.artifacts, job.id, position, name, error)
     show(job, "failed")
     return Failed(message=f"{name}: {error.render()}")
 

@@ -175,10 +175,10 @@ class PrefectApi:
         body = {"key": key, "type": kind, "data": data, "description": description, "flow_run_id": run_id}
         return str(self.request("POST", "/artifacts/", body)["id"])
 
-    def update_artifact(self, artifact_id: str, *, data: Any, description: str | None = None) -> None:
-        """Replace an artifact's data in place."""
+    def update_artifact(self, artifact_id: str, *, data: Any, description: str | None = None) -> bool:
+        """Replace an artifact's data in place; whether it was there."""
         body = {"data": data} | ({"description": description} if description is not None else {})
-        self.request("PATCH", f"/artifacts/{artifact_id}", body)
+        return self.request("PATCH", f"/artifacts/{artifact_id}", body) is not None
 
     def set_state(
         self, run_id: str, kind: str, *, name: str | None = None, message: str = "", force: bool = False

@@ -23,12 +23,11 @@ class Artifacts:
             if self._ids is None:
                 self._ids = {str(one["key"]): str(one["id"]) for one in self._api.artifacts(self._run_id)}
             known = self._ids.get(key)
-            if known is not None:
-                self._api.update_artifact(known, data=data, description=description)
+            if known is not None and self._api.update_artifact(known, data=data, description=description):
                 return
-            self._ids[key] = self._api.create_artifact(
-                self._run_id, key=key, kind=kind, data=data, description=description
-            )
+            ids, self._ids = self._ids, None  # asked for anew when the answer to this is lost
+            ids[key] = self._api.create_artifact(self._run_id, key=key, kind=kind, data=data, description=description)
+            self._ids = ids
 
 
 def step_key(kind: str, position: int, name: str, job_id: str) -> str:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import click
+from pydantic import ValidationError
 
 from config import PipelineConfig
 from flows.commands.status import where_to_look
@@ -16,11 +17,11 @@ from flows.engine.artifacts import Artifacts
 from flows.job.destinations import destinations
 from flows.job.directory import JobDirectory
 from flows.job.inputs import JobInputs
-from flows.job.record import JobRecord, JobState, RecordWriter, Run, now
+from flows.job.record import JobRecord, JobState, RecordWriter, Run, last_run, now
 from flows.job.seen import to_be_read
 from flows.job.session import Session
 from flows.output import one_line, say
-from tasks.shared.errors import InputError, SluiceError, TerminalError
+from tasks.shared.errors import InputError, SluiceError, StorageError, TerminalError
 from tasks.shared.log import logger
 from tasks.shared.report import Approval, Problem, Waiting
 
@@ -161,18 +162,23 @@ def end_parked(session: Session, job_id: str, rejection: Problem | None = None) 
     """
     from flows.reports import pages, summary
 
-    try:
-        record = session.job(job_id)
-        directory = JobDirectory.of(session.jobs_dir, job_id)
-        if record.run is not None:
-            ended = _told_as_cancelled(directory.path, record, record.run, rejection)
-            steps = [directory.whole(step) for step in record.steps]
-            inputs = JobInputs.of(record.parameters)
-            document = summary.summary_of(job_id, record.run, "cancelled", steps, inputs, ended=ended, error=rejection)
-            summary.write(directory.path, document)
-        pages.job_page(Artifacts(session.api, job_id), record, state="cancelled")
-    except SluiceError as error:
-        logger.warning("the end of job %s is not told: %s", job_id, error.message)
+    with pages.best_effort(f"the end of job {job_id}"):
+        record, directory = session.job(job_id), JobDirectory.of(session.jobs_dir, job_id)
+        steps = tuple(directory.whole(step) for step in record.steps)
+        run = last_run(record)
+        try:
+            if run is not None:
+                ended = _told_as_cancelled(directory.path, record, run, rejection)
+                inputs = JobInputs.of(record.parameters)
+                document = summary.summary_of(job_id, run, "cancelled", steps, inputs, ended=ended, error=rejection)
+                summary.write(directory.path, document)
+        except StorageError as error:
+            logger.warning("the end of job %s is not told: %s", job_id, error.message)
+        except ValidationError:
+            logger.warning("the end of job %s is not told: another version wrote its parameters", job_id)
+        with pages.best_effort("the page of the job"):
+            shown = record.model_copy(update={"steps": steps})
+            pages.job_page(Artifacts(session.api, job_id), shown, state="cancelled")
 
 
 def _told_as_cancelled(directory: Path, record: JobRecord, run: Run, rejection: Problem | None) -> str:
@@ -182,7 +188,7 @@ def _told_as_cancelled(directory: Path, record: JobRecord, run: Run, rejection: 
     from flows.reports.trace import Trace
 
     at = record.waiting.position if record.waiting else 0
-    step = (record.step_names[at - 1], at) if at else None
+    step = (record.step_names[at - 1], at) if 0 < at <= len(record.step_names) else None
     with EventLog(directory) as log:
         journal = Journal(record.id, log, Trace(), run, step=step)
         if rejection is None:

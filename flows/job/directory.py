@@ -71,14 +71,15 @@ class JobDirectory:
             return False
 
     def whole(self, step: StepReport) -> StepReport:
-        """A step of the record with what only its result file says: warnings and details."""
+        """A step of the record with what its result file says beyond it."""
         try:
             kept = read_report(self.path.parent / self.result_key(step.position, step.name))
         except DamagedResultError:
             kept = None
         if step.state != "completed" or kept is None:
             return step
-        return step.model_copy(update={"warnings": kept.warnings, "details": kept.details})
+        beyond = {name: value for name, value in kept if getattr(step, name) in (None, (), {})}
+        return step.model_copy(update=beyond)
 
     def reset(self, steps: Sequence[StepReport], first: int) -> None:
         """Forget the steps from position ``first`` on: their results and outputs. May be repeated.

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +19,14 @@ from flows.engine.artifacts import Artifacts
 from flows.job.directory import JobDirectory
 from flows.job.inputs import JobInputs
 from flows.job.lock import JobLock
-from flows.job.record import JobRecord, RecordedHandle, RecordWriter, Run, now
+from flows.job.record import JobRecord, RecordedHandle, RecordWriter, Run, last_run, now, timestamp
 from flows.job.seen import NEXT, Sight, no_longer
 from flows.job.sources import Source, Sources
 from flows.job.watch import CANCEL, Watcher
 from flows.reports import pages, summary
 from flows.reports.events import Gate, JobEnd, StepEnd, Wait
 from flows.reports.events import Step as StepEvent
-from flows.reports.journal import AnnouncedHandle, Journal, timestamp, utc_now
+from flows.reports.journal import AnnouncedHandle, Journal
 from flows.reports.presenter import Presenter
 from tasks import declared
 from tasks.shared.corrections import make_directory, wait_directory
@@ -248,7 +248,8 @@ class Job:
             mode = str(self.config.services.send.send_as) if declared(name).delivers else None
             self.journal.completed(step, mode=mode)
             self.writer.step(step, progress=None)
-            pages.step_table(self.artifacts, self.id, step)
+            with pages.best_effort(f"the table of {name}"):
+                pages.step_table(self.artifacts, self.id, step)
             logger.info("step %d %s is complete: %s", position, name, step.summary())
             for warning in step.warnings:
                 logger.warning("step %d %s: %s", position, name, warning)
@@ -263,6 +264,8 @@ class Job:
         self.writer.step(self.steps[position], progress=None, **also)
 
     def _not_complete(self, position: int, state: StepEnd, error: Problem | None) -> None:
+        if state == "stopped" and self.steps[position].state == "completed":
+            return  # the stop met it while it answered from its stored result
         step = self.steps[position] = self.steps[position].model_copy(update={"state": state})
         self.journal.at(step.name, position)
         self.journal.tell(StepEvent(state=state, error=error.reference if error else None))
@@ -415,12 +418,11 @@ def known_step(step: StepReport, directory: JobDirectory) -> StepReport:
 
 
 def next_run(record: JobRecord) -> Run:
-    """The run of a job that begins now; the first one since a version that kept no count has Prefect's."""
-    began = timestamp(utc_now())
-    if record.run is not None:
-        return Run(number=record.run.number + 1, created=record.run.created, began=max(began, record.run.began))
-    known = any(step.state != "pending" for step in record.steps)
-    return Run(number=max(2, record.run_count) if known else 1, created=began, began=began)
+    """The run of a job that begins now."""
+    began, last = timestamp(datetime.now(UTC)), last_run(record)
+    if last is None:
+        return Run(number=1, created=began, began=began)
+    return Run(number=last.number + 1, created=last.created, began=max(began, last.began))
 
 
 def finish_reset(record: JobRecord, directory: JobDirectory, writer: RecordWriter) -> bool:

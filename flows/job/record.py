@@ -294,6 +294,23 @@ def _since(run: Json) -> timedelta:
     return datetime.now(UTC) - datetime.fromisoformat(str(stamp)) if stamp else timedelta(0)
 
 
+def timestamp(moment: datetime) -> str:
+    """A moment in UTC as events and summaries write it: ISO 8601, milliseconds."""
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def last_run(record: JobRecord) -> Run | None:
+    """The last run of a job; ``None`` before the first. A version that kept no count left Prefect's, which passes over
+    runs that went on from a form.
+    """
+    if record.run is not None or not (
+        record.approvals or record.forms or any(s.state != "pending" for s in record.steps)
+    ):
+        return record.run
+    created = timestamp(datetime.fromisoformat(record.created)) if record.created else timestamp(datetime.now(UTC))
+    return Run(number=max(1, record.run_count + len(record.forms) - 1), created=created, began=created)
+
+
 def now() -> str:
     """This moment in UTC, as the record writes times."""
     return datetime.now(UTC).isoformat(timespec="seconds")
@@ -314,10 +331,10 @@ class RecordWriter:
         Raises:
             LookupError: the run is gone.
         """
-        run = self.api.read_run(self.job_id)
+        with self._lock:
+            run = self._run = self.api.read_run(self.job_id)
         if run is None:
             raise LookupError(self.job_id)
-        self._run = run
         return JobRecord.of(run)
 
     def known(self) -> JobRecord:
@@ -327,8 +344,8 @@ class RecordWriter:
     def set(self, **labels: Label | BaseModel | None) -> None:
         """Set labels ``job.<name>``; ``__`` in a name stands for a dot; ``None`` clears."""
         written = {f"job.{name.replace('__', '.')}": _label(value) for name, value in labels.items()}
-        self.api.set_labels(self.job_id, written)
         with self._lock:
+            self.api.set_labels(self.job_id, written)
             if self._run is not None:
                 self._run = self._run | {"labels": (self._run.get("labels") or {}) | written}
 

@@ -32,6 +32,11 @@ class EventLog:
         self._lost = 0
         self._file = AppendFile(directory / NAME)
 
+    @property
+    def empty(self) -> bool:
+        """Whether nothing was told yet."""
+        return self._file.size == 0
+
     def append(self, entry: Entry) -> None:
         """Append an entry. Never raises: the first event that cannot be written is said in ``job.log``."""
         line = entry.line()

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from config import ConfigError
-from flows.job.record import Run
+from flows.job.record import Run, timestamp
 from flows.reports.event_file import EventLog
 from flows.reports.events import Entry, Export, Head, Job, JobEnd, KickOff, Step
 from flows.reports.trace import Trace
@@ -25,11 +25,6 @@ from tasks.shared.step import Handle, HandleStore
 def utc_now() -> datetime:
     """This moment."""
     return datetime.now(UTC)
-
-
-def timestamp(moment: datetime) -> str:
-    """A moment in UTC as events and summaries write it: ISO 8601, milliseconds."""
-    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 class Journal:
@@ -68,16 +63,15 @@ class Journal:
         """
         with EventLog(directory) as log:
             journal = cls(job, log, Trace(), run)
-            journal.begins(steps)
+            journal.begins(steps, first=log.empty)
             try:
                 yield journal
             except BaseException as left:
                 journal.left(left)
                 raise
 
-    def begins(self, steps: tuple[str, ...]) -> None:
-        """Tell that the run began; in the first one also that there is a job."""
-        first = self.run.number == 1
+    def begins(self, steps: tuple[str, ...], *, first: bool) -> None:
+        """Tell that the run began; where nothing was told before, also that there is a job."""
         if first:
             self._tell(Job(state="created", steps=list(steps)), self.run.created)
         self._tell(Job(state="started" if first else "resumed"), self.run.began)

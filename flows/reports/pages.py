@@ -7,7 +7,8 @@ details; the progress artifact is written by ``flows/job/watch.py``.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal
 
 from flows.engine.artifacts import Artifacts, step_key
@@ -15,6 +16,7 @@ from flows.job.record import JobRecord
 from flows.reports.markdown import code, literal, table
 from flows.reports.summary import Compared, reconciliation
 from tasks.shared.errors import SluiceError
+from tasks.shared.log import logger
 from tasks.shared.report import Corrections, StepReport, Waiting
 from tasks.shared.units import human_bytes
 
@@ -23,6 +25,15 @@ TIMES = ("#", "step", "time", "rate", "requests", "retries", "p50", "p95")
 """The columns in two tables, because one is wider than the page."""
 
 PageState = Literal["running", "waiting", "completed", "failed", "stopped", "cancelled"]
+
+
+@contextmanager
+def best_effort(what: str) -> Iterator[None]:
+    """What cannot be written for a person fails no run."""
+    try:
+        yield
+    except SluiceError as error:
+        logger.warning("%s is not written: %s", what, error.message)
 
 
 def step_table(artifacts: Artifacts, job_id: str, step: StepReport) -> None:

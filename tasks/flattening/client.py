@@ -78,8 +78,9 @@ class Flattener:
         self._idle: list[_Connection] = []
         self._lock = threading.Lock()
         self._ending = SharedStop(together)
+        told = Meter(collector=context.meter.tell)  # no requests of the step's
         self._metadata = context.client(
-            self._service, timeout=METADATA_TIMEOUT, stop=self._ending, meter=Meter(), max_connections=1
+            self._service, timeout=METADATA_TIMEOUT, stop=self._ending, meter=told, max_connections=1
         )
         self._watchdog = Watchdog(self._ask_for_metadata, interval=interval, clock=clock)
 

@@ -186,6 +186,13 @@ class Waiting(Kept):
     corrections: Corrections = Corrections.NDJSON
     again: tuple[str, ...] = ()
 
+    @model_validator(mode="before")
+    @classmethod
+    def _of_an_earlier_version(cls, kept: Any) -> Any:
+        if isinstance(kept, dict) and kept.get("leaves") and "reader" not in kept:
+            kept = kept | {"reader": "send"}
+        return kept
+
 
 class Problem(Kept):
     """An error that ended a run of a job; ``step`` is ``None`` when it was none of a step."""

@@ -74,3 +74,30 @@ def test_a_step_of_it_can_be_run_again(sluice: Commands, project: Path, fhir: Fh
     again = sluice("job", "run", "config.yaml", job, "--step", "local_import", "--force")
     assert again.code == 0, again.err
     assert "1 local_import: complete" in again.out
+
+
+def test_it_ends_everywhere_when_it_waits_and_is_rejected(
+    sluice: Commands, project: Path, prefect_api: str, job: str
+) -> None:
+    directory = project / "jobs" / job
+    waiting = {
+        "position": 2, "step": "wait", "directory": str(directory / "import_wait"), "since": "2026-11-22T17:57",
+        "looked_at": str(directory / "import"), "leaves": str(directory / "import"), "reads": str(directory / "import"),
+    }  # fmt: skip
+    waits = {
+        "job.waiting": json.dumps(waiting), "job.approval.2": "", "job.step.3": "", "job.error": "",
+        "job.step.2": json.dumps({"position": 2, "name": "wait", "state": "waiting", "directory": "import_wait"}),
+    }  # fmt: skip
+    ask_prefect("PATCH", f"{prefect_api}/flow_runs/{job}/labels", waits)
+    paused = {"state": {"type": "PAUSED", "name": "Paused"}, "force": True}
+    ask_prefect("POST", f"{prefect_api}/flow_runs/{job}/set_state", paused)
+    (directory / ".results/2-wait.json").unlink()
+
+    assert "send will read" in sluice("pipeline", "status", "config.yaml", job).out
+    ran = sluice("pipeline", "continue", "config.yaml", job, "--reject", "--comment", "no")
+    assert ran.code == 0, ran.err
+    summary = json.loads((directory / "summary.json").read_text())
+    assert (summary["state"], summary["waiting"], summary["error"]["reference"]) == ("cancelled", None, "rejected")
+    assert summary["steps"][0]["lines_out"] == 7
+    last = json.loads((directory / "events.ndjson").read_text().splitlines()[-1])
+    assert (last["event"], last["state"], last["step"]) == ("job", "cancelled", "wait")

@@ -218,3 +218,10 @@ def test_a_finished_step_costs_three_requests_to_prefect(tmp_path: Path) -> None
             running.finished(1, StepReport(files=2, lines_out=7, output="import"), expected=None)
             show(running, "running")
     assert asked == [("PATCH", f"/flow_runs/{JOB}/labels"), ("POST", "/artifacts/"), ("PATCH", f"/artifacts/job-{JOB}")]
+
+
+def test_a_stop_leaves_a_step_complete_that_was(job: RunningJob) -> None:
+    job.steps[4] = job.steps[4].model_copy(update={"state": "completed"})
+    stopped(job, 4, Stopped("SIGTERM"))
+    assert told(job) == [Job(state="stopped", reason="SIGTERM")]
+    assert document(job).steps[3].state == "completed"

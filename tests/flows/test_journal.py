@@ -11,16 +11,16 @@ import pytest
 
 from config import RetryConfig, TlsConfig
 from flows.job.job import next_run
-from flows.job.record import JobRecord, JobState, Run
+from flows.job.record import JobRecord, JobState, Run, timestamp
 from flows.reports.event_file import EventLog, read_events
 from flows.reports.events import Export, Job, KickOff, Step
-from flows.reports.journal import AnnouncedHandle, Journal, timestamp
+from flows.reports.journal import AnnouncedHandle, Journal
 from flows.reports.trace import Trace
 from tasks.shared.errors import InputError, NetworkError, ServiceBusyError
 from tasks.shared.events import Event, RequestRetry, Status
 from tasks.shared.http.client import ServiceClient
 from tasks.shared.meter import Meter
-from tasks.shared.report import StepReport
+from tasks.shared.report import Approval, StepReport
 from tasks.shared.step import Handle, HandleStore
 
 JOB = "368f91e2-dd1f-4d71-8c99-58332d55a824"
@@ -219,15 +219,29 @@ def test_a_run_never_begins_before_the_one_before_it_whatever_the_clock_of_the_m
 
 
 def test_a_job_that_a_version_before_began_is_not_created_anew() -> None:
-    assert next_run(record(None, "completed", "pending")).number == 2
+    """Prefect's count passes over the runs that went on from a form: each has left one."""
+    before = record(None, "completed", "pending").model_copy(
+        update={"created": "2026-01-02T03:04:05.678901+00:00", "run_count": 2, "forms": {2: "paused-2-response"}}
+    )
+    run = next_run(before)
+    assert (run.number, run.created) == (3, "2026-01-02T03:04:05.678Z")
+    waits = record(None, "pending").model_copy(update={"approvals": {1: Approval(approved=True)}})
+    assert next_run(waits).number == 2
+
+
+def test_a_run_that_was_killed_before_it_told_anything_leaves_the_beginning_to_the_next(tmp_path: Path) -> None:
+    second = RUN.model_copy(update={"number": 2})
+    with Journal.opened(tmp_path, JOB, STEPS, second) as journal:
+        journal.ends("completed")
+    assert states(tmp_path) == ["created", "started", "completed"]
 
 
 def test_the_summary_of_a_job_and_its_log_name_the_same_moments(tmp_path: Path) -> None:
     with EventLog(tmp_path) as log:
-        Journal(JOB, log, Trace(), RUN).begins(STEPS)
+        Journal(JOB, log, Trace(), RUN).begins(STEPS, first=log.empty)
     second = Run(number=2, created=RUN.created, began="2026-01-02T00:00:00.000Z")
     with EventLog(tmp_path) as log:
-        Journal(JOB, log, Trace(), second).begins(STEPS)
+        Journal(JOB, log, Trace(), second).begins(STEPS, first=log.empty)
     assert [entry.head.time for entry in read_events(tmp_path)] == [RUN.created, RUN.began, second.began]
 
 

@@ -159,3 +159,11 @@ def test_labels_that_are_no_record_of_ours_do_no_harm():
     record = JobRecord.of(run("FAILED", labels=labels))
     assert record.steps == (StepReport(position=1, name="send"),)
     assert record.error is None
+
+
+def test_a_wait_that_an_earlier_version_recorded_says_that_data_leave() -> None:
+    kept = (
+        '{"position": 2, "step": "wait", "directory": "d", "looked_at": "l", "since": "s", "leaves": "/jobs/j/import"}'
+    )
+    assert Waiting.model_validate_json(kept).reader == "send"
+    assert Waiting.model_validate_json(kept.replace(', "leaves": "/jobs/j/import"', "")).reader == "the next step"

@@ -15,7 +15,7 @@ from flows.engine.api import PrefectApi
 from flows.engine.api_address import ApiAddress
 from flows.engine.artifacts import Artifacts as Published
 from flows.job.record import JobRecord, JobState
-from flows.reports.pages import failure_table, job_page, step_table, wait_description
+from flows.reports.pages import best_effort, failure_table, job_page, step_table, wait_description
 from tasks.shared.errors import DataError
 from tasks.shared.report import Approval, Problem, StepReport, Waiting
 
@@ -178,3 +178,29 @@ def test_a_failed_step_shows_what_its_error_counted(artifacts: Artifacts) -> Non
     error.details = {"failed": {"422 invalid": 3}}
     failure_table(Published(artifacts.api, JOB), JOB, 1, "local_import", error)
     assert artifacts.rows(f"step-1-local-import-{JOB[:8]}") == [{"what": "failed: 422 invalid", "value": "3"}]
+
+
+def test_an_artifact_that_somebody_removed_is_made_anew(artifacts: Artifacts) -> None:
+    gone: set[str] = set()
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/artifacts/filter":
+            return httpx.Response(200, json=[])
+        if request.method == "PATCH":
+            return httpx.Response(404 if request.url.path in gone else 204)
+        return httpx.Response(201, json={"id": str(len(gone))})
+
+    artifacts.api._client = httpx.Client(transport=httpx.MockTransport(answer), base_url="http://127.0.0.1")
+    published = Published(artifacts.api, JOB)
+    published.publish("job", "markdown", "one", "")
+    published.publish("job", "markdown", "two", "")
+    assert published._ids == {"job": "0"}
+    gone.add("/artifacts/0")
+    published.publish("job", "markdown", "three", "")
+    assert published._ids == {"job": "1"}
+
+
+def test_what_cannot_be_written_for_a_person_is_said_and_fails_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    with best_effort("the table of send"):
+        raise DataError("prefect-refused", "no")
+    assert caplog.messages == ["the table of send is not written: no"]
