@@ -80,6 +80,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         if signals.seen is None:
             raise
         code = exit_code_of(signals.seen)
+    signals.leave()
     sys.exit(code)
 
 

@@ -37,6 +37,15 @@ class Signals:
         self._give_up: Callable[[str], None] | None = None
         self._pipe: tuple[int, int] | None = None
 
+    def leave(self) -> None:
+        """The exit code is that of the signal that was seen: another one while the interpreter ends must not change it.
+
+        ``STOP_SECONDS`` from the first one go on.
+        """
+        if self.seen is not None and threading.current_thread() is threading.main_thread():
+            for number in NUMBERS:
+                signal.signal(number, signal.SIG_IGN)
+
     def install(self) -> None:
         """Take over the signals; only the main thread can."""
         if threading.current_thread() is not threading.main_thread():
