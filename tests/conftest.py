@@ -48,6 +48,9 @@ for name in [key for key in os.environ if key.startswith(("PREFECT_", "APP_"))]:
     del os.environ[name]
 for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy", "ALL_PROXY", "all_proxy"):
     os.environ.pop(name, None)
+# A shell that runs the tests in its background has SIGINT ignored, and so would every process that they start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 _SCRATCH = Path(tempfile.mkdtemp(prefix="sluice-tests-"))
 os.environ["PREFECT_HOME"] = str(_SCRATCH / "prefect")
 os.environ["PREFECT_SERVER_EPHEMERAL_ENABLED"] = "false"
