@@ -28,6 +28,8 @@ from tasks.shared.http.proxies import Proxy
 from tasks.shared.stop import Stop
 
 T = TypeVar("T")
+Errors = tuple[type[httpcore.TimeoutException], type[httpcore.NetworkError]]
+"""What a wait that was too long becomes, and what an error of the socket does."""
 
 _SLICE = 0.25  # seconds between two looks at the stop
 # Seconds an idle connection is used again. Many servers close theirs after 5, and a request that meets the
@@ -37,6 +39,10 @@ _SMALL, _LARGE = 128 * 1024, 256 * 1024
 _MANY = 64 * 1024  # what httpcore asks for, and as much as tells that more follows
 _HELD = 16 * 1024  # bytes that wait for what is written next
 _NEEDS: dict[type[OSError], int] = {ssl.SSLWantReadError: select.POLLIN, ssl.SSLWantWriteError: select.POLLOUT}
+
+_CONNECT: Errors = (httpcore.ConnectTimeout, httpcore.ConnectError)
+_READ: Errors = (httpcore.ReadTimeout, httpcore.ReadError)
+_WRITE: Errors = (httpcore.WriteTimeout, httpcore.WriteError)
 
 
 class Patience:
@@ -63,21 +69,19 @@ class Patience:
             raise Stopped(self._stop.reason or "stopped")
 
     def wait(
-        self, step: Callable[[float | None], T], timeout: float | None, late: type[httpcore.TimeoutException]
-    ) -> T:
-        """The result of ``step``, which raises ``TimeoutError`` when the seconds it is given are not
-        enough."""
+        self, ready: Callable[[float | None], bool], timeout: float | None, late: type[httpcore.TimeoutException]
+    ) -> None:
+        """Return when ``ready``, which waits for the seconds it is given, says so; raise ``late`` after ``timeout``."""
         left = timeout
         while True:
             seconds = left if self._stop is None else _SLICE if left is None else min(left, _SLICE)
-            try:
-                return step(seconds)
-            except TimeoutError:
-                self.check()
-                if left is not None and seconds is not None:
-                    left -= seconds
-                    if left <= 0:
-                        raise late from None
+            if ready(seconds):
+                return
+            self.check()
+            if left is not None and seconds is not None:
+                left -= seconds
+                if left <= 0:
+                    raise late
 
 
 class _Stream(httpcore.NetworkStream):
@@ -91,10 +95,8 @@ class _Stream(httpcore.NetworkStream):
         sock.setblocking(False)
         self._sock = sock
         self._patience = patience
-        self._tls = isinstance(sock, ssl.SSLSocket)
         self._want = _SMALL
         self._held = b""
-        self._asked = False
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         """Bytes as they come. More than ``max_bytes`` while a large body streams: httpcore does not mind."""
@@ -103,13 +105,7 @@ class _Stream(httpcore.NetworkStream):
             with contextlib.suppress(httpcore.WriteError):
                 self._flush(timeout)
         want = max(max_bytes, self._want) if max_bytes >= _MANY else max_bytes
-        try:
-            if self._asked:  # the answer to what was just sent cannot be there yet
-                self._asked = False
-                self._wait(select.POLLIN, timeout, httpcore.ReadTimeout)
-            data = self._now(lambda: self._sock.recv(want), select.POLLIN, timeout, httpcore.ReadTimeout)
-        except OSError as error:
-            raise httpcore.ReadError from error
+        data = self._act(lambda: self._sock.recv(want), select.POLLIN, timeout, _READ)
         self._want = _LARGE if len(data) >= _MANY else _SMALL
         return data
 
@@ -119,61 +115,29 @@ class _Stream(httpcore.NetworkStream):
 
         httpcore writes the head of a request by itself: sent alone, it wakes a server that cannot do anything yet.
         """
-        self._held = b"".join((self._held, buffer)) if self._held else bytes(buffer)
+        self._held = self._held + buffer if self._held else bytes(buffer)
         if len(self._held) > _HELD:
             self._flush(timeout)
-
-    def _flush(self, timeout: float | None) -> None:
-        held, self._held = self._held, b""
-        view = memoryview(held)
-        self._asked = not self._tls  # of TLS, something may be decrypted already, where no poll sees it
-        try:
-            while view:
-                sent = self._now(lambda: self._sock.send(view), select.POLLOUT, timeout, httpcore.WriteTimeout)  # noqa: B023
-                view = view[sent:]
-        except OSError as error:
-            raise httpcore.WriteError from error
-
-    def _now(self, act: Callable[[], T], event: int, timeout: float | None, late: type[httpcore.TimeoutException]) -> T:
-        """What ``act`` gives, as soon as the socket is ready for it."""
-        while True:
-            try:
-                return act()
-            except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
-                needs = _NEEDS.get(type(error), event)  # TLS may have to read in order to write
-            self._wait(needs, timeout, late)
-
-    def _wait(self, event: int, timeout: float | None, late: type[httpcore.TimeoutException]) -> None:
-        def step(seconds: float | None) -> None:
-            if not _ready(self._sock, event, seconds):
-                raise TimeoutError
-
-        self._patience.wait(step, timeout, late)
-
-    def close(self) -> None:
-        """Close the socket."""
-        self._sock.close()
 
     def start_tls(
         self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
     ) -> httpcore.NetworkStream:
         """The same connection under TLS, after the handshake."""
-        try:
-            sock = ssl_context.wrap_socket(self._sock, server_hostname=server_hostname, do_handshake_on_connect=False)
-        except (OSError, ValueError) as error:
-            self.close()
-            raise httpcore.ConnectError from error
 
-        secure = _Stream(sock, self._patience)
+        def wrap() -> ssl.SSLSocket:
+            return ssl_context.wrap_socket(self._sock, server_hostname=server_hostname, do_handshake_on_connect=False)
+
         try:
-            secure._now(sock.do_handshake, select.POLLIN, timeout, httpcore.ConnectTimeout)
-        except OSError as error:
-            sock.close()
-            raise httpcore.ConnectError from error
+            self._sock = secure = self._act(wrap, select.POLLIN, timeout, _CONNECT)
+            self._act(secure.do_handshake, select.POLLIN, timeout, _CONNECT)
         except BaseException:
-            sock.close()
+            self.close()
             raise
-        return secure
+        return self
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._sock.close()
 
     def get_extra_info(self, info: str) -> Any:
         """What httpcore asks: whether an idle connection has something to read, that is, was closed."""
@@ -182,6 +146,23 @@ class _Stream(httpcore.NetworkStream):
         if info == "ssl_object":
             return self._sock if isinstance(self._sock, ssl.SSLSocket) else None
         return None
+
+    def _flush(self, timeout: float | None) -> None:
+        view, self._held = memoryview(self._held), b""
+        while view:
+            view = view[self._act(lambda: self._sock.send(view), select.POLLOUT, timeout, _WRITE) :]  # noqa: B023
+
+    def _act(self, act: Callable[[], T], event: int, timeout: float | None, errors: Errors) -> T:
+        """What ``act`` gives, as soon as the socket is ready for it."""
+        late, broken = errors
+        while True:
+            try:
+                return act()
+            except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
+                needs = _NEEDS.get(type(error), event)  # TLS may have to read in order to write
+            except (OSError, ValueError) as error:  # some names cannot be that of a certificate
+                raise broken from error
+            self._patience.wait(functools.partial(_ready, self._sock, needs), timeout, late)
 
 
 class _Backend(httpcore.NetworkBackend):
@@ -208,30 +189,24 @@ class _Backend(httpcore.NetworkBackend):
             sock = socket.socket(family, kind, protocol)
             try:
                 self._connect(sock, address, timeout)
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                return _Stream(sock, self._patience)
             except OSError as error:
                 sock.close()
                 problem = error
             except BaseException:
                 sock.close()
                 raise
-            else:
-                return _Stream(sock, self._patience)
         raise httpcore.ConnectError from problem
 
     def _connect(self, sock: socket.socket, address: Any, timeout: float | None) -> None:
         sock.setblocking(False)
         code = sock.connect_ex(address)
         if code == errno.EINPROGRESS:
-
-            def step(seconds: float | None) -> None:
-                if not _ready(sock, select.POLLOUT, seconds):
-                    raise TimeoutError
-
-            self._patience.wait(step, timeout, httpcore.ConnectTimeout)
+            self._patience.wait(functools.partial(_ready, sock, select.POLLOUT), timeout, httpcore.ConnectTimeout)
             code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
             raise OSError(code, errno.errorcode.get(code, "connect"))
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
 def _ready(sock: socket.socket, event: int, seconds: float | None) -> bool:
@@ -344,12 +319,7 @@ class PoolTransport(httpx.BaseTransport):
             connection.close()
 
     def _take(self, timeout: float | None) -> _Direct | httpcore.HTTPProxy:
-        def step(seconds: float | None) -> None:
-            if not self._free.acquire(timeout=seconds):
-                raise TimeoutError
-
-        if not self._free.acquire(blocking=False):
-            self._patience.wait(step, timeout, httpcore.PoolTimeout)
+        self._patience.wait(lambda seconds: self._free.acquire(timeout=seconds), timeout, httpcore.PoolTimeout)
         with self._lock:
             return self._idle.pop() if self._idle else self._make()
 

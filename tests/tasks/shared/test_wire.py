@@ -17,32 +17,28 @@ from tests.peers.client import client
 from tests.peers.server import Raw, Reply, Seen, loopback
 
 
-def late(seconds: float | None) -> bytes:
-    raise TimeoutError
-
-
 def test_without_a_stop_the_wait_is_the_timeout() -> None:
     waits = []
 
-    def step(seconds: float | None) -> bytes:
+    def never(seconds: float | None) -> bool:
         waits.append(seconds)
-        raise TimeoutError
+        return False
 
     with pytest.raises(httpcore.ReadTimeout):
-        Patience(None).wait(step, 10.0, httpcore.ReadTimeout)
+        Patience(None).wait(never, 10.0, httpcore.ReadTimeout)
     assert waits == [10.0]
 
 
 def test_with_a_stop_the_wait_is_cut_into_slices_that_add_up() -> None:
     waits: list[float] = []
 
-    def step(seconds: float | None) -> bytes:
+    def never(seconds: float | None) -> bool:
         assert seconds is not None
         waits.append(seconds)
-        raise TimeoutError
+        return False
 
     with pytest.raises(httpcore.ReadTimeout):
-        Patience(Stop()).wait(step, 1.1, httpcore.ReadTimeout)
+        Patience(Stop()).wait(never, 1.1, httpcore.ReadTimeout)
     assert sum(waits) == pytest.approx(1.1)
     assert max(waits) <= 0.25
 
@@ -92,6 +88,15 @@ def test_a_stop_ends_a_connection_attempt_that_nobody_answers() -> None:
                 http.send("GET", f"http://127.0.0.1:{port}/", operation="read")
         for sock in fill:
             sock.close()
+
+
+def test_a_stop_ends_a_tls_handshake_that_nobody_answers() -> None:
+    stop = Stop()
+    with socket.create_server(("127.0.0.1", 0)) as listener, client(stop=None, timeout=1800) as http:
+        http._patience = Patience(stop, grace=0.0)
+        stop.request("signal")
+        with pytest.raises(Stopped):
+            http.send("GET", f"https://127.0.0.1:{listener.getsockname()[1]}/", operation="read")
 
 
 @pytest.fixture
