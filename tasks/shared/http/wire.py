@@ -58,6 +58,7 @@ class Patience:
         self._grace = grace
         self._clock = clock
         self._seen: float | None = None
+        self._thread = threading.local()
 
     def check(self) -> None:
         """Raise ``Stopped`` when the grace is over."""
@@ -67,6 +68,20 @@ class Patience:
             self._seen = self._clock()
         if self._clock() - self._seen >= self._grace:
             raise Stopped(self._stop.reason or "stopped")
+
+    def limit(self, seconds: float | None) -> None:
+        """Whatever this thread begins to wait for is late after so many seconds from now, all of it together."""
+        self._thread.end = None if seconds is None else self._clock() + seconds
+
+    def left(self, timeout: float | None, late: type[httpcore.TimeoutException]) -> float | None:
+        """Seconds that this thread may wait: ``timeout``, or what is left of its limit. Raises ``late`` for none."""
+        end: float | None = getattr(self._thread, "end", None)
+        if end is None:
+            return timeout
+        rest = end - self._clock()
+        if rest <= 0:
+            raise late
+        return rest if timeout is None else min(timeout, rest)
 
     def wait(
         self, ready: Callable[[float | None], bool], timeout: float | None, late: type[httpcore.TimeoutException]
@@ -155,6 +170,7 @@ class _Stream(httpcore.NetworkStream):
     def _act(self, act: Callable[[], T], event: int, timeout: float | None, errors: Errors) -> T:
         """What ``act`` gives, as soon as the socket is ready for it."""
         late, broken = errors
+        timeout = self._patience.left(timeout, late)
         while True:
             try:
                 return act()
@@ -202,6 +218,7 @@ class _Backend(httpcore.NetworkBackend):
         sock.setblocking(False)
         code = sock.connect_ex(address)
         if code == errno.EINPROGRESS:
+            timeout = self._patience.left(timeout, httpcore.ConnectTimeout)
             self._patience.wait(functools.partial(_ready, sock, select.POLLOUT), timeout, httpcore.ConnectTimeout)
             code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
@@ -291,9 +308,15 @@ class PoolTransport(httpx.BaseTransport):
         self._idle: list[_Direct | httpcore.HTTPProxy] = []  # the last one used is the first one used again
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """One exchange; the body of the response is not read yet."""
+        """One exchange; the body of the response is not read yet.
+
+        The ``read`` timeout is also that of all of it: of connecting, of the request and of the head of its answer, by
+        however many bytes it comes and however many informational answers come before it (document 3 §1).
+        """
         url = request.url
-        connection = self._take(request.extensions["timeout"]["pool"])
+        timeouts = request.extensions["timeout"]
+        connection = self._take(timeouts["pool"])
+        self._patience.limit(timeouts["read"])
         try:
             answer = connection.handle_request(
                 httpcore.Request(
@@ -307,6 +330,8 @@ class PoolTransport(httpx.BaseTransport):
         except BaseException:
             self._give_back(connection)
             raise
+        finally:
+            self._patience.limit(None)
         parts = _Parts(answer.stream, functools.partial(self._give_back, connection))
         return httpx.Response(answer.status, headers=answer.headers, stream=parts, extensions=answer.extensions)
 

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import contextlib
 import select
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import httpcore
 import pytest
 
 from config import TlsConfig
-from tasks.shared.errors import InputError, Stopped
+from tasks.shared.errors import InputError, NetworkError, Stopped
 from tasks.shared.http.wire import Patience, _Stream
 from tasks.shared.stop import Stop
 from tests.peers.client import client
@@ -97,6 +99,38 @@ def test_a_stop_ends_a_tls_handshake_that_nobody_answers() -> None:
         stop.request("signal")
         with pytest.raises(Stopped):
             http.send("GET", f"https://127.0.0.1:{listener.getsockname()[1]}/", operation="read")
+
+
+@pytest.mark.parametrize(
+    ("first", "again", "pause"),
+    [
+        (b"HTTP/1.1 200 OK\r\nX: ", b"x", 0.02),
+        (b"", b"HTTP/1.1 100 Continue\r\n\r\n", 0.02),
+        (b"", b"HTTP/1.1 100 Continue\r\n\r\n", 0.0),
+    ],
+    ids=["byte by byte", "one 100 after the other", "without a pause"],
+)
+def test_a_head_that_comes_bit_by_bit_has_the_time_of_one_that_does_not_come(
+    first: bytes, again: bytes, pause: float
+) -> None:
+    def drip(listener: socket.socket) -> None:
+        peer, _ = listener.accept()
+        with peer, contextlib.suppress(OSError):
+            peer.sendall(first)
+            while True:
+                peer.sendall(again)
+                time.sleep(pause)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, client(timeout=0.3, attempts=1) as http:
+        thread = threading.Thread(target=drip, args=(listener,))
+        thread.start()
+        began = time.monotonic()
+        with pytest.raises(NetworkError) as caught:
+            http.send("GET", f"http://127.0.0.1:{listener.getsockname()[1]}/", operation="read")
+        assert caught.value.reference == "timeout"
+        assert time.monotonic() - began < 3
+        http.close()
+        thread.join()
 
 
 @pytest.fixture
