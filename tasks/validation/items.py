@@ -22,23 +22,28 @@ from tasks.shared.errors import DataError
 from tasks.shared.fhir.bundle import UNWRAPPED
 from tasks.shared.fhir.envelope import open_bundle
 from tasks.shared.fhir.long_line import LongLine
-from tasks.shared.fhir.reading import ID, REASONS, TYPE, UNREADABLE, USUAL, ambiguous, head, repeats, why
+from tasks.shared.fhir.reading import (
+    ID,
+    REASONS,
+    RESOURCE_TYPE,
+    TYPE,
+    UNREADABLE,
+    USUAL,
+    UnusableError,
+    ambiguous,
+    kind_of,
+    nothing_hidden,
+    read_head,
+    repeats,
+)
 from tasks.shared.files.names import base_name
 
 BASE: Final = "https://sluice.invalid/fhir"
 """Where a resource without a ``fullUrl`` of its own seems to be. Nothing is there, nor ever will be (RFC 2606)."""
 
 _NAMESPACE: Final = uuid.uuid5(uuid.NAMESPACE_URL, "urn:sluice:validated-resource-without-id")
-_RESOURCE_TYPE: Final = b'"resourceType"'
 _AROUND_URL: Final = len(b'{"fullUrl":') + len(b',"resource":')
 _NO_URL: Final = frozenset({b"", b'""', b"null"})
-
-_MESSAGES: Final = {
-    **REASONS,
-    "repeated-key": "a key stands twice, so what this holds is ambiguous",
-    "not-an-entry": "the entry of the Bundle is no object with a resource",
-    "not-a-bundle": "the Bundle, or an entry of it, is not what FHIR says",
-}
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
@@ -71,7 +76,7 @@ class Unusable(msgspec.Struct, frozen=True, gc=False):
     @property
     def message(self) -> str:
         """What is wrong, for a person."""
-        return _MESSAGES[self.reference]
+        return REASONS[self.reference]
 
 
 Item = Entry | Unusable
@@ -109,15 +114,6 @@ class _Bundle(msgspec.Struct, rename="camel"):
     entry: list[_Entry] | None = None
 
 
-class _UnusableError(Exception):
-    """Private to this module: ends the reading of one resource."""
-
-    def __init__(self, reference: str, type: str | None = None) -> None:  # noqa: A002
-        super().__init__(reference)
-        self.reference = reference
-        self.type = type
-
-
 _entry = msgspec.json.Decoder(_Entry)
 _bundle = msgspec.json.Decoder(_Bundle)
 _method = msgspec.json.Decoder(_Method | None)
@@ -151,7 +147,7 @@ class ItemReader:
     def _line(self, line: bytes, number: int) -> list[Item]:
         try:
             usual = USUAL.match(line)
-            if (usual[1] if usual else _kind(line)) != b"Bundle":
+            if (usual[1].decode() if usual else kind_of(line)) != "Bundle":
                 return [self._item(line, number, None, b"")]
             bundle = _whole(line)
             if bundle is not None:
@@ -160,7 +156,7 @@ class ItemReader:
                 envelope, pieces = open_bundle(line)
                 kind, items = envelope.type, self._pieces(pieces, number)
             return list(items) if kind in UNWRAPPED else [self._item(line, number, None, b"")]
-        except _UnusableError as problem:
+        except UnusableError as problem:
             return [Unusable(number, None, problem.reference, problem.type)]
         except DataError as problem:
             return [Unusable(number, None, _known(problem), "Bundle")]
@@ -171,7 +167,7 @@ class ItemReader:
                 yield from self._pieces(line.entries(), number)
             else:
                 yield self._item(line.whole(), number, None, b"")
-        except _UnusableError as problem:
+        except UnusableError as problem:
             yield Unusable(number, None, problem.reference, problem.type)
         except DataError as problem:
             yield Unusable(number, None, _known(problem), "Bundle")
@@ -185,7 +181,7 @@ class ItemReader:
                 yield Unusable(number, index, "not-an-entry")
                 continue
             # JSON readers drop what stands under a repeated key: no resource may be lost with it.
-            hidden = piece.count(_RESOURCE_TYPE) != bytes(entry.resource).count(_RESOURCE_TYPE)
+            hidden = piece.count(RESOURCE_TYPE) != bytes(entry.resource).count(RESOURCE_TYPE)
             if hidden and repeats(piece, ("resource",)):
                 yield Unusable(number, index, "repeated-key")
                 continue
@@ -200,7 +196,7 @@ class ItemReader:
                     self.facts.skipped += 1
                 else:
                     yield self._item(raw, number, index, bytes(entry.full_url))
-            except _UnusableError as problem:
+            except UnusableError as problem:
                 yield Unusable(number, index, problem.reference, problem.type)
 
     def _item(self, raw: bytes | msgspec.Raw, number: int, index: int | None, url: bytes) -> Entry:
@@ -222,7 +218,7 @@ def key_of(raw: bytes | memoryview) -> tuple[str, str]:
     """Type of a resource, and its ``Type/id`` (the type alone when it has no usable id); for private files only."""
     try:
         kind, identifier = type_and_id(raw)
-    except _UnusableError as problem:
+    except UnusableError as problem:
         kind, identifier = problem.type or "", None
     return kind, f"{kind}/{identifier}" if identifier else kind
 
@@ -232,42 +228,19 @@ def type_and_id(raw: bytes | memoryview | msgspec.Raw) -> tuple[str, str | None]
     usual = USUAL.match(raw)
     if usual is not None:
         return usual[1].decode(), usual[2].decode()
-    try:
-        read = head.decode(raw)
-    except msgspec.ValidationError:
-        # An id that is no string is for the service to complain about.
-        return _type(_kind(raw)), None
-    except UNREADABLE as error:
-        raise _UnusableError(why(error)) from None
-    if ambiguous(bytes(raw)):
-        raise _UnusableError("repeated-key", read.resource_type if TYPE.fullmatch(read.resource_type) else None)
-    identifier = read.id if read.id is not msgspec.UNSET and ID.fullmatch(read.id) else None
-    return _type(read.resource_type.encode()), identifier
-
-
-def _type(kind: bytes) -> str:
-    text = kind.decode()
-    if not TYPE.fullmatch(text):
-        raise _UnusableError("invalid-resource-type")
-    return text
-
-
-class _Kind(msgspec.Struct, rename="camel"):
-    resource_type: str
-
-
-_kind_decoder = msgspec.json.Decoder(_Kind)
-
-
-def _kind(raw: bytes | memoryview | msgspec.Raw) -> bytes:
-    try:
-        return _kind_decoder.decode(raw).resource_type.encode()
-    except UNREADABLE as error:
-        raise _UnusableError(why(error)) from None
+    read = read_head(raw)
+    kind, identifier = read.resource_type, read.id
+    named = TYPE.fullmatch(kind) is not None
+    # An id that is no string is for the service to complain about.
+    if identifier is not None and ambiguous(bytes(raw)):
+        raise UnusableError("repeated-key", type=kind if named else None)
+    if not named:
+        raise UnusableError("invalid-resource-type")
+    return kind, identifier if isinstance(identifier, str) and ID.fullmatch(identifier) else None
 
 
 def _known(problem: DataError) -> str:
-    return problem.reference if problem.reference in _MESSAGES else "not-json"
+    return problem.reference if problem.reference in REASONS else "not-json"
 
 
 def _whole(line: bytes) -> _Bundle | None:
@@ -280,13 +253,12 @@ def _whole(line: bytes) -> _Bundle | None:
         bundle = _bundle.decode(line)
     except UNREADABLE:
         return None
-    count = line.count(_RESOURCE_TYPE) - 1
+    count = line.count(RESOURCE_TYPE) - 1
     entries = bundle.entry or ()
     if count == sum([len(entry.resource) > len(b"null") for entry in entries]):
         return bundle
     # Contained resources have a type, too.
-    inside = sum(bytes(entry.resource).count(_RESOURCE_TYPE) for entry in entries)
-    return bundle if count == inside else None
+    return bundle if nothing_hidden(line, [entry.resource for entry in entries]) else None
 
 
 def _carries_nothing(entry: _Entry) -> bool:
@@ -297,4 +269,4 @@ def _carries_nothing(entry: _Entry) -> bool:
             return True
         return bool(entry.search and (search := _mode.decode(entry.search)) is not None and search.mode == "outcome")
     except UNREADABLE:
-        raise _UnusableError("not-an-entry") from None
+        raise UnusableError("not-an-entry") from None

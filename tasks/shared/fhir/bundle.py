@@ -31,7 +31,17 @@ from typing import Final
 import msgspec
 
 from tasks.shared.errors import DataError
-from tasks.shared.fhir.reading import ID, REASONS, TYPE, UNREADABLE, USUAL, Head, ambiguous, head, why
+from tasks.shared.fhir.reading import (
+    ID,
+    RESOURCE_TYPE,
+    TYPE,
+    UNREADABLE,
+    USUAL,
+    UnusableError,
+    ambiguous,
+    nothing_hidden,
+    read_head,
+)
 from tasks.shared.files.names import base_name
 
 UNWRAPPED: Final = frozenset({"collection", "searchset", "transaction", "batch"})
@@ -127,16 +137,6 @@ class _Bundle(msgspec.Struct, rename="camel"):
 _bundle = msgspec.json.Decoder(_Bundle)
 
 
-class _UnusableError(Exception):
-    """A resource that must be rejected; private to this module."""
-
-    def __init__(self, reference: str, message: str, type: str | None = None) -> None:  # noqa: A002
-        super().__init__(reference)
-        self.reference = reference
-        self.message = message
-        self.type = type
-
-
 def cut(line: bytes, *, file: str, number: int, first: int = 0) -> Cut:
     """Cut one line into its resources.
 
@@ -150,16 +150,17 @@ def cut(line: bytes, *, file: str, number: int, first: int = 0) -> Cut:
             if bundle is not None and bundle.resource_type == "Bundle" and bundle.type not in RESOURCES:
                 return _cut_bundle(line, bundle, file, number, first)
         return _cut_plain(line, file, number, first)
-    except _UnusableError as problem:
+    except UnusableError as problem:
         return Cut(rejected=(_rejected(problem, line, file, number, None, first),))
 
 
 def type_of(line: bytes) -> str | None:
     """The ``resourceType`` of a line, ``None`` when it is not readable. Cheap enough to look into every file."""
     try:
-        return head.decode(line).resource_type
-    except UNREADABLE:
+        read = read_head(line)
+    except UnusableError:
         return None
+    return read.resource_type if read.id is not None else None
 
 
 def _maybe_bundle(line: bytes | msgspec.Raw) -> _Bundle | None:
@@ -170,31 +171,30 @@ def _maybe_bundle(line: bytes | msgspec.Raw) -> _Bundle | None:
 
 
 def _cut_plain(line: bytes, file: str, number: int, first: int) -> Cut:
-    read = _read_head(line)
-    if read.resource_type == "Bundle":
+    kind, known = _usable_head(line)
+    if kind == "Bundle":
         bundle = _maybe_bundle(line)
         if bundle is None:
-            raise _UnusableError("not-a-bundle", "the Bundle's type or entries are not what FHIR says", "Bundle")
+            raise UnusableError("not-a-bundle", "the Bundle's type or entries are not what FHIR says", "Bundle")
         if bundle.type not in RESOURCES:
             return _cut_bundle(line, bundle, file, number, first)
-    raw, identifier, derived = _identified(line, read, file, number, None)
-    kind = read.resource_type
+    raw, identifier, derived = _identified(line, known, file, number, None)
     resource = Resource(kind, identifier, f"{kind}/{identifier}", raw, file, number, None, first)
     return Cut(resources=(resource,), derived_ids=derived)
 
 
 def _cut_bundle(line: bytes, bundle: _Bundle, file: str, number: int, first: int) -> Cut:
     if bundle.type not in UNWRAPPED:
-        raise _UnusableError(
+        raise UnusableError(
             "bundle-type",
             "only collection, searchset, transaction, batch, document and message Bundles can be sent",
             "Bundle",
         )
     # JSON readers drop what stands under a repeated key. So that no resource is lost with it, they are counted; where
     # the count does not agree (contained resources have a type too), the resources are looked at one by one.
-    exact = line.count(b'"resourceType"') == 1 + sum(1 for entry in bundle.entry if entry.resource)
-    if not exact and not _nothing_lost(line, bundle):
-        raise _UnusableError("repeated-key", "the Bundle has a key twice, so what it holds is ambiguous", "Bundle")
+    exact = line.count(RESOURCE_TYPE) == 1 + sum(1 for entry in bundle.entry if entry.resource)
+    if not exact and not nothing_hidden(line, [entry.resource for entry in bundle.entry]):
+        raise UnusableError("repeated-key", "the Bundle has a key twice, so what it holds is ambiguous", "Bundle")
     resources: list[Resource] = []
     rejected: list[Rejected] = []
     patients: list[str] = []
@@ -210,13 +210,12 @@ def _cut_bundle(line: bytes, bundle: _Bundle, file: str, number: int, first: int
             kind, identifier = usual[1].decode(), usual[2].decode()
         else:
             try:
-                read = _read_head(raw)
-            except _UnusableError as problem:
+                kind, known = _usable_head(raw)
+            except UnusableError as problem:
                 rejected.append(_rejected(problem, raw, file, number, index, ordinal))
                 ordinal += 1
                 continue
-            kind = read.resource_type
-            raw, identifier, new = _identified(raw, read, file, number, index)
+            raw, identifier, new = _identified(raw, known, file, number, index)
             derived += new
         key = f"{kind}/{identifier}"
         resources.append(Resource(kind, identifier, key, raw, file, number, index, ordinal))
@@ -239,48 +238,27 @@ def _carries_nothing(entry: _Entry) -> bool:
     )
 
 
-def _nothing_lost(line: bytes, bundle: _Bundle) -> bool:
-    inside = sum(bytes(entry.resource).count(b'"resourceType"') for entry in bundle.entry)
-    return line.count(b'"resourceType"') == inside + 1
-
-
-def _read_head(raw: bytes | msgspec.Raw) -> Head:
-    try:
-        read = head.decode(raw)
-    except msgspec.ValidationError:
-        raise _diagnosed(raw) from None
-    except UNREADABLE as error:
-        raise _unusable(why(error)) from None
-    kind = read.resource_type
+def _usable_head(raw: bytes | msgspec.Raw) -> tuple[str, str | None]:
+    """Type and id; ``None`` without one."""
+    read = read_head(raw)
+    kind, identifier = read.resource_type, read.id
+    if identifier is None:
+        raise UnusableError("invalid-id", "the id is not a string", kind if TYPE.fullmatch(kind) else None)
     if not TYPE.fullmatch(kind):
-        raise _unusable("invalid-resource-type")
-    if read.id is not msgspec.UNSET and not ID.fullmatch(read.id):
-        raise _UnusableError("invalid-id", "the id is not 1 to 64 letters, digits, - or .", kind)
+        raise UnusableError("invalid-resource-type")
+    if identifier is not msgspec.UNSET and not ID.fullmatch(identifier):
+        raise UnusableError("invalid-id", "the id is not 1 to 64 letters, digits, - or .", kind)
     if ambiguous(bytes(raw)):
-        raise _UnusableError("repeated-key", "resourceType or id stands twice in the resource", kind)
-    return read
-
-
-def _unusable(reference: str) -> _UnusableError:
-    return _UnusableError(reference, REASONS[reference])
-
-
-def _diagnosed(raw: bytes | msgspec.Raw) -> _UnusableError:
-    """Which of the two keys that are read has the wrong shape."""
-    try:
-        keys = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
-        kind = msgspec.json.decode(keys["resourceType"], type=str)
-    except (*UNREADABLE, KeyError):
-        return _unusable("not-a-resource")
-    return _UnusableError("invalid-id", "the id is not a string", kind if TYPE.fullmatch(kind) else None)
+        raise UnusableError("repeated-key", "resourceType or id stands twice in the resource", kind)
+    return kind, None if identifier is msgspec.UNSET else identifier
 
 
 def _identified(
-    raw: bytes | msgspec.Raw, read: Head, file: str, number: int, entry: int | None
+    raw: bytes | msgspec.Raw, known: str | None, file: str, number: int, entry: int | None
 ) -> tuple[bytes | msgspec.Raw, str, int]:
     """The resource's bytes with an id, that id, and 1 when it had to be derived."""
-    if read.id is not msgspec.UNSET:
-        return raw, read.id, 0
+    if known is not None:
+        return raw, known, 0
     text = bytes(raw)
     canonical = hashlib.sha256(msgspec.json.format(text, indent=-1)).hexdigest()
     position = f"{base_name(file)}\n{number}\n{'' if entry is None else entry}"
@@ -311,6 +289,6 @@ def _resolve(resources: list[Resource], placeholders: dict[bytes, bytes]) -> tup
 
 
 def _rejected(
-    problem: _UnusableError, raw: bytes | msgspec.Raw, file: str, number: int, entry: int | None, ordinal: int
+    problem: UnusableError, raw: bytes | msgspec.Raw, file: str, number: int, entry: int | None, ordinal: int
 ) -> Rejected:
     return Rejected(problem.reference, problem.message, raw, file, number, entry, ordinal, problem.type)

@@ -20,8 +20,7 @@ from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
-from tasks.shared.errors import DataError
-from tasks.shared.fhir.reading import REASONS, check_utf8
+from tasks.shared.fhir.reading import UnusableError, check_utf8
 
 T = TypeVar("T")
 
@@ -91,7 +90,7 @@ def open_bundle(line: bytes, *, where: str | None = None) -> tuple[Envelope, lis
         if opened is None:
             # One deeper inside stands before the Bundle's own, or the key is written with escapes: the long way.
             opened = _open_at(line, _members(line)["entry"].start + 1, raws)
-    except _RefusedError as refused:
+    except UnusableError as refused:
         raise refused.error(where) from None
     assert opened is not None  # noqa: S101 - the second way finds what msgspec read, or has raised
     return opened
@@ -106,10 +105,10 @@ def envelope_around(before: bytes, after: bytes, *, where: str | None = None) ->
         _check_utf8(before)
         _check_utf8(after)
         envelope = _fitting(before, after)
-    except _RefusedError as refused:
+    except UnusableError as refused:
         raise refused.error(where) from None
     if envelope is None:
-        raise _RefusedError("not-a-bundle", "the entries were not cut out of the Bundle's own entry").error(where)
+        raise UnusableError("not-a-bundle", "the entries were not cut out of the Bundle's own entry").error(where)
     return envelope
 
 
@@ -118,27 +117,11 @@ def check_entry(piece: bytes, *, where: str | None = None) -> None:
     try:
         _check_utf8(piece)
         _decode(_object, piece)
-    except _RefusedError as refused:
+    except UnusableError as refused:
         raise refused.error(where) from None
 
 
 _REPEATED = "the Bundle has a key twice, so what it holds is ambiguous"
-
-
-class _RefusedError(Exception):
-    """Why a text cannot be cut; private to this module."""
-
-    def __init__(self, reference: str, message: str) -> None:
-        super().__init__(reference)
-        self.reference = reference
-        self.message = message
-
-    def error(self, where: str | None) -> DataError:
-        return DataError(self.reference, self.message, context=where)
-
-
-def _refused(reference: str) -> _RefusedError:
-    return _RefusedError(reference, REASONS[reference])
 
 
 class _Bundle(msgspec.Struct):
@@ -167,18 +150,18 @@ def _decode(decoder: msgspec.json.Decoder[T], text: bytes | msgspec.Raw) -> T:
     try:
         return decoder.decode(text)
     except msgspec.ValidationError:
-        raise _RefusedError("not-a-bundle", "this is no Bundle, or its keys hold what FHIR does not allow") from None
+        raise UnusableError("not-a-bundle", "this is no Bundle, or its keys hold what FHIR does not allow") from None
     except msgspec.DecodeError:
-        raise _refused("not-json") from None
+        raise UnusableError("not-json") from None
     except RecursionError:
-        raise _refused("json-too-deep") from None
+        raise UnusableError("json-too-deep") from None
 
 
 def _check_utf8(text: bytes) -> None:
     try:
         check_utf8(text)
     except UnicodeDecodeError:
-        raise _refused("not-utf8") from None
+        raise UnusableError("not-utf8") from None
 
 
 def _open_at(line: bytes, start: int, raws: list[msgspec.Raw]) -> tuple[Envelope, list[bytes]] | None:
@@ -192,7 +175,7 @@ def _open_at(line: bytes, start: int, raws: list[msgspec.Raw]) -> tuple[Envelope
         if not line.startswith(text, value):
             return None
         if not text.startswith(b"{"):
-            raise _RefusedError("not-a-bundle", "an entry of the Bundle is no JSON object")
+            raise UnusableError("not-a-bundle", "an entry of the Bundle is no JSON object")
         stop = _end(_ENTRY_END, line, end) - 1
         pieces.append(text if value == at and stop == end else line[at:stop])
         at, end = stop + 1, stop
@@ -229,7 +212,7 @@ def _envelope(before: bytes, after: bytes, members: dict[str, _Member], form: En
         _decode(_text, members[name].text) if name in members else None for name in ("resourceType", "id", "type")
     )
     if kind != "Bundle":
-        raise _RefusedError("not-a-bundle", "this is no Bundle")
+        raise UnusableError("not-a-bundle", "this is no Bundle")
     return Envelope(before, after, kind, identifier, type_, "total" in members, form)
 
 
@@ -247,7 +230,7 @@ def _members(text: bytes) -> dict[str, _Member]:
         value = bytes(values[name])
         end = _MEMBER_END.match(text, key.end() + len(value))
         if name in members or end is None or not text.startswith(value, key.end()):
-            raise _RefusedError("repeated-key", _REPEATED)
+            raise UnusableError("repeated-key", _REPEATED)
         members[name] = _Member(key.end(), value)
         at = end.end()
     return members

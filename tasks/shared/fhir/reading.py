@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Final
 
 import msgspec
+
+from tasks.shared.errors import DataError
 
 TYPE: Final = re.compile(r"[A-Z][A-Za-z]{1,63}")
 ID: Final = re.compile(r"[A-Za-z0-9\-.]{1,64}")
@@ -21,7 +23,7 @@ USUAL: Final = re.compile(
 """How nearly every resource begins: type and id. Where it does, nothing more of it needs to be read."""
 
 UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What msgspec raises for a text that it cannot read; ``why`` says what that means."""
+"""What msgspec raises for a text that it cannot read."""
 
 REASONS: Final = {
     "not-json": "the text is not valid JSON",
@@ -29,30 +31,87 @@ REASONS: Final = {
     "json-too-deep": "the JSON is nested too deeply to be read",
     "not-a-resource": "this is no FHIR resource: no object with a resourceType",
     "invalid-resource-type": "resourceType is not the name of a FHIR type",
+    "repeated-key": "a key stands twice, so what this holds is ambiguous",
+    "not-an-entry": "the entry of the Bundle is no object with a resource",
+    "not-a-bundle": "the Bundle, or an entry of it, is not what FHIR says",
 }
-"""What is wrong with a text, for a person."""
+"""What is wrong with a text, for a person, where a reader has nothing closer to say."""
+
+RESOURCE_TYPE: Final = b'"resourceType"'
 
 _PIECE: Final = 1 << 20
 """Bytes whose UTF-8 is checked at once: text of several bytes a character must not be there twice."""
 
 
+class UnusableError(Exception):
+    """A text that is not what it has to be: never seen outside of the readers, which say what that means.
+
+    ``reference`` is that of an error or a finding, ``message`` what ``REASONS`` says of it unless given; they quote
+    nothing of the text. ``type`` is that of the resource, where it is known.
+    """
+
+    def __init__(self, reference: str, message: str | None = None, type: str | None = None) -> None:  # noqa: A002
+        super().__init__(reference)
+        self.reference = reference
+        self.message = REASONS[reference] if message is None else message
+        self.type = type
+
+    def error(self, where: str | None) -> DataError:
+        """The error for a person; ``where`` is ``file:line``."""
+        return DataError(self.reference, self.message, context=where)
+
+
 class Head(msgspec.Struct, rename="camel"):
-    """Of a resource only what it is called."""
+    """Of a resource only what it is called; ``id`` is ``None`` when there is one that is no text."""
 
     resource_type: str
+    id: str | msgspec.UnsetType | None = msgspec.UNSET
+
+
+class _Head(Head):
     id: str | msgspec.UnsetType = msgspec.UNSET
 
 
-head: Final = msgspec.json.Decoder(Head)
+class _Kind(msgspec.Struct, rename="camel"):
+    resource_type: str
 
 
-def why(error: Exception) -> str:
-    """The key in ``REASONS`` of an error of ``UNREADABLE``."""
+_head = msgspec.json.Decoder(_Head)
+_kind = msgspec.json.Decoder(_Kind)
+
+
+def read_head(raw: bytes | memoryview | msgspec.Raw) -> Head:
+    """What a resource is called, in whatever form. Raises ``UnusableError``."""
+    try:
+        return _head.decode(raw)
+    except msgspec.ValidationError:
+        return Head(kind_of(raw), None)
+    except UNREADABLE as error:
+        raise UnusableError(_why(error)) from None
+
+
+def kind_of(raw: bytes | memoryview | msgspec.Raw) -> str:
+    """The ``resourceType``, nothing else of the resource looked at. Raises ``UnusableError``."""
+    try:
+        return _kind.decode(raw).resource_type
+    except UNREADABLE as error:
+        raise UnusableError(_why(error)) from None
+
+
+def _why(error: Exception) -> str:
     if isinstance(error, msgspec.ValidationError):
         return "not-a-resource"
     if isinstance(error, RecursionError):
         return "json-too-deep"
     return "not-utf8" if isinstance(error, UnicodeDecodeError) else "not-json"
+
+
+def nothing_hidden(line: bytes, resources: Iterable[msgspec.Raw]) -> bool:
+    """Whether every ``resourceType`` on the line of a Bundle is its own or in one of these resources.
+
+    JSON readers drop what stands under a repeated key: no resource may be lost with it.
+    """
+    return line.count(RESOURCE_TYPE) == 1 + sum(bytes(raw).count(RESOURCE_TYPE) for raw in resources)
 
 
 def check_utf8(text: bytes) -> None:
@@ -70,7 +129,7 @@ def check_utf8(text: bytes) -> None:
 
 def ambiguous(raw: bytes) -> bool:
     """Whether ``resourceType`` or ``id`` of a resource stands twice."""
-    suspicious = raw.count(b'"resourceType"') > 1 or raw.count(b'"id"') > 1
+    suspicious = raw.count(RESOURCE_TYPE) > 1 or raw.count(b'"id"') > 1
     return suspicious and repeats(raw, ("resourceType", "id"))
 
 
