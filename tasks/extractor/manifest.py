@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tasks.extractor.failures import result_unreadable
-from tasks.extractor.task import STAGES, extension_name, parse_json
+from tasks.extractor.task import STAGES, extension_name, list_of, object_of, parse_json
 from tasks.shared.fhir.crtdl import Crtdl
 from tasks.shared.http.answer import Answer
 
@@ -50,8 +50,8 @@ class ExtractionResult:
         """Issues of the job by severity."""
         found = Counter(
             severity if severity in SEVERITIES else OTHER
-            for issue in _list(self.extensions.get("job-issues"))
-            for severity in [_object(issue).get("severity")]
+            for issue in list_of(self.extensions.get("job-issues"))
+            for severity in [object_of(issue).get("severity")]
         )
         return {severity: found[severity] for severity in (*SEVERITIES, OTHER) if found[severity]}
 
@@ -71,10 +71,10 @@ def parse_result(answer: Answer, status_url: str) -> ExtractionResult:
     outputs = document.get("output")
     if outputs is not None and not isinstance(outputs, list):
         raise result_unreadable(status_url, "a manifest whose output is no list")
-    urls = [_url(_object(entry).get("url"), status_url) for entry in outputs or ()]
+    urls = [_url(object_of(entry).get("url"), status_url) for entry in outputs or ()]
     extensions: dict[str, Any] = {}
     reports: list[str] = []
-    for extension in map(_object, _list(document.get("extension"))):
+    for extension in map(object_of, list_of(document.get("extension"))):
         name = extension_name(extension.get("url"))
         extensions.setdefault(name, extension.get("valueObject"))
         value = extension.get("valueUrl")
@@ -82,7 +82,7 @@ def parse_result(answer: Answer, status_url: str) -> ExtractionResult:
             reports.append(value)
     return ExtractionResult(
         urls=tuple(urls),
-        listed_errors=len(_list(document.get("error"))),
+        listed_errors=len(list_of(document.get("error"))),
         requires_access_token=document.get("requiresAccessToken") is True,
         report_urls=tuple(dict.fromkeys(reports)),
         extensions=extensions,
@@ -92,11 +92,11 @@ def parse_result(answer: Answer, status_url: str) -> ExtractionResult:
 def _parameters(document: dict[str, Any], status_url: str) -> ExtractionResult:
     urls: list[str] = []
     errors = 0
-    for parameter in map(_object, _list(document.get("parameter"))):
+    for parameter in map(object_of, list_of(document.get("parameter"))):
         if parameter.get("name") == "error":
             errors += 1
         if parameter.get("name") == "output":
-            parts = [part for part in map(_object, _list(parameter.get("part"))) if part.get("name") == "url"]
+            parts = [part for part in map(object_of, list_of(parameter.get("part"))) if part.get("name") == "url"]
             values = [value for part in parts for key, value in part.items() if key.startswith("value")]
             urls += [_url(value, status_url) for value in values or [None]]
     return ExtractionResult(urls=tuple(urls), listed_errors=errors)
@@ -116,18 +116,18 @@ def details(result: ExtractionResult, crtdl: Crtdl | None) -> dict[str, Any]:
     """
     summary = _summary(result)
     names = {name for group in crtdl.groups for name in (group.id, group.name) if name} if crtdl else set()
-    patients = _object(summary.get("Patient-Exclusions"))
-    durations = _object(summary.get("Duration-Measurements"))
+    patients = object_of(summary.get("Patient-Exclusions"))
+    durations = object_of(summary.get("Duration-Measurements"))
     found: dict[str, Any] = {
         "cohort_patients": _count(summary.get("Num-Cohort-Patients")),
         "final_patients": result.final_patients,
         "patient_exclusions": {stage: n for stage in _PATIENT_STAGES if (n := _count(patients.get(stage))) is not None},
-        "resource_exclusions": _exclusions(_object(summary.get("Resource-Exclusions")), names),
-        "resource_inclusions": dict(_inclusions(_object(summary.get("Resource-Inclusions")), names)),
+        "resource_exclusions": _exclusions(object_of(summary.get("Resource-Exclusions")), names),
+        "resource_inclusions": dict(_inclusions(object_of(summary.get("Resource-Inclusions")), names)),
         "median_seconds": {
             stage: round(nanos / 1e9, 3)
             for stage in STAGES
-            if (nanos := _count(_object(durations.get(stage)).get("medianNanos"))) is not None
+            if (nanos := _count(object_of(durations.get(stage)).get("medianNanos"))) is not None
         },
         "issues": result.issues,
     }
@@ -135,15 +135,15 @@ def details(result: ExtractionResult, crtdl: Crtdl | None) -> dict[str, Any]:
 
 
 def _summary(result: ExtractionResult) -> dict[str, Any]:
-    return _object(result.extensions.get("job-diagnostics-summary"))
+    return object_of(result.extensions.get("job-diagnostics-summary"))
 
 
 def _exclusions(groups: dict[str, Any], names: Collection[str]) -> dict[str, dict[str, int]]:
     found: dict[str, Counter[str]] = {}
     for group, value in groups.items():
         counts = found.setdefault(group if group in names else OTHER, Counter())
-        reasons = _object(value)
-        counts["Must-Have"] += sum(_count(n) or 0 for n in _object(reasons.get("Must-Have")).values())
+        reasons = object_of(value)
+        counts["Must-Have"] += sum(_count(n) or 0 for n in object_of(reasons.get("Must-Have")).values())
         for reason in _EXCLUSIONS:
             counts[reason] += _count(reasons.get(reason)) or 0
     kept = {group: {reason: n for reason, n in counts.items() if n} for group, counts in found.items()}
@@ -155,14 +155,6 @@ def _inclusions(groups: dict[str, Any], names: Collection[str]) -> Iterator[tupl
     for group, value in groups.items():
         found[group if group in names else OTHER] += _count(value) or 0
     yield from found.items()
-
-
-def _object(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
 
 
 def _count(value: Any) -> int | None:

@@ -139,8 +139,8 @@ def parse_task(resource: Any) -> ExtractionTask | None:
     task_id = _text(resource.get("id"))
     if task_id is None:
         return None
-    meta, business, period = (_object(resource.get(key)) for key in ("meta", "businessStatus", "executionPeriod"))
-    codes = [_text(_object(coding).get("code")) for coding in _list(business.get("coding"))]
+    meta, business, period = (object_of(resource.get(key)) for key in ("meta", "businessStatus", "executionPeriod"))
+    codes = [_text(object_of(coding).get("code")) for coding in list_of(business.get("coding"))]
     known = [code for code in codes if code in JobStatus.__members__]
     version = meta.get("versionId")
     return ExtractionTask(
@@ -162,7 +162,7 @@ def parse_tasks(bundle: Any) -> list[ExtractionTask] | None:
     """The Tasks of a searchset, in the server's order; ``None`` when this is no Bundle."""
     if not isinstance(bundle, dict) or bundle.get("resourceType") != "Bundle":
         return None
-    found = (parse_task(_object(entry).get("resource")) for entry in _list(bundle.get("entry")))
+    found = (parse_task(object_of(entry).get("resource")) for entry in list_of(bundle.get("entry")))
     return [task for task in found if task is not None]
 
 
@@ -173,18 +173,18 @@ def extension_name(url: Any) -> str:
 
 
 def _progress(resource: dict[str, Any]) -> JobProgress | None:
-    for extension in _list(resource.get("extension")):
+    for extension in list_of(resource.get("extension")):
         if isinstance(extension, dict) and extension_name(extension.get("url")) == "job-progress":
             break
     else:
         return None
     values: dict[str, int] = {}
     stages: list[str] = []
-    for part in map(_object, _list(extension.get("extension"))):
+    for part in map(object_of, list_of(extension.get("extension"))):
         name = extension_name(part.get("url"))
         number = part.get("valueInteger")
         if name == "activeBatch":
-            inner = map(_object, _list(part.get("extension")))
+            inner = map(object_of, list_of(part.get("extension")))
             stages += [stage for one in inner if (stage := one.get("valueString")) in STAGES]
         elif isinstance(number, int) and not isinstance(number, bool) and number >= 0:
             values[name] = number
@@ -198,17 +198,19 @@ def _progress(resource: dict[str, Any]) -> JobProgress | None:
 
 
 def _consent_urls(resource: dict[str, Any]) -> Iterator[str]:
-    for output in map(_object, _list(resource.get("output"))):
+    for output in map(object_of, list_of(resource.get("output"))):
         url = output.get("valueUrl")
-        if isinstance(url, str) and url and _object(output.get("type")).get("text") == CONSENT_AUDIT:
+        if isinstance(url, str) and url and object_of(output.get("type")).get("text") == CONSENT_AUDIT:
             yield url
 
 
-def _object(value: Any) -> dict[str, Any]:
+def object_of(value: Any) -> dict[str, Any]:
+    """The value if it is an object, else an empty one."""
     return value if isinstance(value, dict) else {}
 
 
-def _list(value: Any) -> list[Any]:
+def list_of(value: Any) -> list[Any]:
+    """The value if it is a list, else an empty one."""
     return value if isinstance(value, list) else []
 
 

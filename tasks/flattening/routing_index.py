@@ -14,7 +14,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Final, Self
 
-from tasks.shared.errors import StorageError, storage_errors
+from tasks.shared.errors import StorageError
 from tasks.shared.files.out_file import OutFile
 
 _CACHE_KIB: Final = 8192
@@ -39,8 +39,6 @@ class Index:
     def __init__(self, directory: Path) -> None:
         self._path = directory / "index.tmp"
         self._calls = 0
-        with storage_errors(self._path):
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         OutFile(self._path).close()
         try:
             self._database = sqlite3.connect(self._path, isolation_level=None)
