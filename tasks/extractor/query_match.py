@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from tasks.extractor.task import parse_json
-from tasks.shared.fhir.crtdl import type_of
+from tasks.shared.fhir.crtdl_model import type_of
 
 _PATIENTS = ("patient", "paramBatch")
 """What the list of patients is called, by server; it is empty when the cohort of the CRTDL decides."""

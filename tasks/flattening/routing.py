@@ -23,7 +23,7 @@ from tasks.flattening.provenance import MARK, PROVENANCE, Grouping, grouping
 from tasks.flattening.routing_index import Index, Scope
 from tasks.flattening.views import View
 from tasks.shared.fhir.bundle import UNWRAPPED, Resource, cut
-from tasks.shared.fhir.crtdl import AttributeGroup
+from tasks.shared.fhir.crtdl_model import AttributeGroup
 from tasks.shared.fhir.long_line import LongLine, lines_with_long
 from tasks.shared.files.names import CORE, base_name
 from tasks.shared.stop import Stop

@@ -17,7 +17,8 @@ from tasks.flattening.compartment import PATIENT_PATH
 from tasks.flattening.lookup import Element, Lookup, Table
 from tasks.flattening.view_builder import Draft
 from tasks.flattening.where_clause import ColumnDefinition
-from tasks.shared.fhir.crtdl import AttributeGroup, Crtdl
+from tasks.shared.fhir.crtdl import Crtdl
+from tasks.shared.fhir.crtdl_model import AttributeGroup
 
 RESOURCE_TYPE: Final = "https://sql-on-fhir.org/ig/StructureDefinition/ViewDefinition"
 

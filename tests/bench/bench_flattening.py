@@ -27,7 +27,8 @@ import zstandard
 from config import PipelineConfig
 from tasks.flattening.flattening import flatten
 from tasks.flattening.views import RESOURCE_TYPE, Column, View
-from tasks.shared.fhir.crtdl import Attribute, AttributeGroup, Crtdl
+from tasks.shared.fhir.crtdl import Crtdl
+from tasks.shared.fhir.crtdl_model import Attribute, AttributeGroup
 from tests.bench.data import bundles
 from tests.bench.memory import peak as peak_bytes
 from tests.peers.job import context

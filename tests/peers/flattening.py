@@ -12,7 +12,8 @@ import msgspec
 
 from tasks.flattening.flattening import Bounds, flatten
 from tasks.flattening.views import RESOURCE_TYPE, Column, View
-from tasks.shared.fhir.crtdl import Attribute, AttributeGroup, Crtdl
+from tasks.shared.fhir.crtdl import Crtdl
+from tasks.shared.fhir.crtdl_model import Attribute, AttributeGroup
 from tasks.shared.report import StepReport
 from tests.peers import job
 from tests.peers.job import resource

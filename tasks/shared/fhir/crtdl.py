@@ -1,8 +1,8 @@
 """The CRTDL, the query of an extraction: its structure, and what its parts say about each other (document 3 §3).
 
-``crtdl_findings`` reports everything that is wrong at once, before a job exists; ``load_crtdl`` reads the attribute
-groups for the steps that need them. Both families of versions are accepted: the number and the URL of a schema.
-Criteria of the cohort definition are checked by ``ccdl.py``. Keys nobody knows are left alone.
+``document_findings`` are everything that is wrong, before a job exists; ``load_crtdl`` reads the attribute groups for
+the steps that need them. What a document may hold is said by the models in ``crtdl_model.py``; both families of
+versions are accepted: the number and the URL of a schema.
 
 References: ``crtdl-unreadable``, ``crtdl-not-json``, ``crtdl-parameters``, ``crtdl-keys``, ``crtdl-schema``,
 ``crtdl-version``, ``crtdl-duplicate-group``, ``crtdl-linked-group``, ``crtdl-patient-group``, ``crtdl-date-order``.
@@ -12,15 +12,17 @@ from __future__ import annotations
 
 import functools
 import json
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeGuard
 
+from pydantic import ValidationError
+from pydantic.alias_generators import to_camel
+
+from config.translate import path_of
 from tasks.shared.errors import InputError
-from tasks.shared.fhir.ccdl import check_cohort
-from tasks.shared.structure import Structure
+from tasks.shared.fhir.crtdl_model import SCHEMA, AttributeGroup, Query
 
 KEYS = ("cohortDefinition", "dataExtraction")
 """What makes a JSON object a CRTDL."""
@@ -32,32 +34,17 @@ LARGEST_FILE = 64 * 1024 * 1024
 _REMEMBERED = 4 * 1024 * 1024
 """Bytes of a document that is kept in memory, parsed."""
 
-GROUPS = "dataExtraction.attributeGroups"
-
-
-@dataclass(frozen=True)
-class Attribute:
-    """One element that a group asks for; ``linked_groups`` are ids of the groups its references may fill."""
-
-    ref: str
-    must_have: bool
-    linked_groups: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class AttributeGroup:
-    """One attribute group; ``reference`` is the canonical URL of its profile."""
-
-    id: str
-    name: str | None
-    reference: str
-    attributes: tuple[Attribute, ...]
-    reference_only: bool = False
-
-    @property
-    def resource_type(self) -> str:
-        """The type its attributes belong to: the first part of an element's id."""
-        return type_of(self.attributes[0].ref)
+_MESSAGES = {
+    "missing": "is missing",
+    "model_type": "must be an object",
+    "dataclass_type": "must be an object",
+    "tuple_type": "must be a list",
+    "string_type": "must be text that is not empty",
+    "predicate_failed": "must be text that is not empty",
+    "bool_type": "must be true or false",
+    "float_type": "must be a number",
+    "recursion_loop": "is nested too deeply",
+}
 
 
 @dataclass(frozen=True)
@@ -65,17 +52,6 @@ class Crtdl:
     """What the steps read of a CRTDL."""
 
     groups: tuple[AttributeGroup, ...]
-    display: str | None = None
-
-
-def type_of(attribute_ref: str) -> str:
-    """The resource type of an element id such as ``Observation.value[x]:valueQuantity.code``."""
-    return re.split(r"[.:]", attribute_ref, maxsplit=1)[0]
-
-
-def read_document(path: Path) -> Any:
-    """The JSON document in ``path``. Raises ``InputError`` (``crtdl-unreadable``, ``crtdl-not-json``)."""
-    return parse_document(read_content(path), path)
 
 
 def read_content(path: Path) -> bytes:
@@ -130,41 +106,35 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(name)
 
 
-def crtdl_findings(path: Path) -> list[InputError]:
-    """Everything that is wrong with the file."""
-    try:
-        return document_findings(read_document(path), path)
-    except InputError as error:
-        return [error]
-
-
 def document_findings(document: Any, path: Path, *, whole: bool = True) -> list[InputError]:
     """Everything that is wrong with a document; ``path`` stands in errors.
 
     Without ``whole`` only its structure is checked, not that it has exactly one Patient group: preprocessing may still
     add it.
     """
-    if (finding := _no_crtdl(document, path)) is not None:
-        return [finding]
-    structure = Structure(path)
-    structure.version(document, "", {"1"}, reference="crtdl-version")
-    structure.text(document, "display", "", required=False)
-    check_cohort(structure, structure.object(document, "cohortDefinition", ""), "cohortDefinition")
-    extraction = structure.object(document, "dataExtraction", "")
-    if extraction is not None:
-        groups = structure.list(extraction, "attributeGroups", "dataExtraction", at_least=1)
-        _check_groups(structure, groups)
-        if whole and not structure.findings:
-            _check_patient_group(structure, _groups(document))
-    return structure.findings
+    return _read(document, path, whole=whole)[1]
 
 
 def load_crtdl(path: Path) -> Crtdl:
     """The groups of a CRTDL. Raises ``InputError``: its first finding."""
-    document = read_document(path)
-    for finding in document_findings(document, path):
+    groups, findings = _read(parse_document(read_content(path), path), path)
+    for finding in findings:
         raise finding
-    return Crtdl(groups=tuple(_groups(document)), display=document.get("display"))
+    return Crtdl(groups)
+
+
+def _read(document: Any, path: Path, *, whole: bool = True) -> tuple[tuple[AttributeGroup, ...], list[InputError]]:
+    """The groups of a document, and everything that is wrong with it."""
+    if (no_crtdl := _no_crtdl(document, path)) is not None:
+        return (), [no_crtdl]
+    disagreements = list(_disagreements(document, path))
+    try:
+        groups = Query.model_validate(document).data_extraction.attribute_groups
+    except ValidationError as error:
+        return (), [*_translated(error, path), *disagreements]
+    if whole and not disagreements:
+        disagreements += _patient_group_findings(groups, path)
+    return groups, disagreements
 
 
 def _no_crtdl(document: Any, path: Path) -> InputError | None:
@@ -188,93 +158,62 @@ def _no_crtdl(document: Any, path: Path) -> InputError | None:
     return InputError("crtdl-keys", f"the key {' and '.join(missing)} is missing", context=str(path), hint=hint)
 
 
-def _check_groups(structure: Structure, groups: list[Any]) -> None:
-    ids: dict[str, int] = {}
-    for number, group in enumerate(groups):
-        where = f"{GROUPS}[{number}]"
-        if not structure.is_object(group, where):
-            continue
-        group_id = structure.text(group, "id", where)
-        if group_id is not None and ids.setdefault(group_id, number) != number:
-            structure.add(
-                "crtdl-duplicate-group",
-                f"the group id {group_id!r} is used by {GROUPS}[{ids[group_id]}] already",
-                f"{where}.id",
-                "give every group an id of its own",
-            )
-        structure.text(group, "name", where, required=False)
-        structure.text(group, "groupReference", where)
-        structure.boolean(group, "includeReferenceOnly", where, required=False)
-        for index, attribute in enumerate(structure.list(group, "attributes", where, at_least=1)):
-            place = f"{where}.attributes[{index}]"
-            if structure.is_object(attribute, place):
-                structure.text(attribute, "attributeRef", place)
-                structure.boolean(attribute, "mustHave", place)
-        _check_filters(structure, structure.list(group, "filter", where, required=False), f"{where}.filter")
-    for place, link in _links(structure, groups):
-        if link not in ids:
-            structure.add(
-                "crtdl-linked-group",
-                f"the linked group {link!r} does not exist",
-                place,
-                "linkedGroups holds ids of groups of this CRTDL",
-            )
+def _translated(error: ValidationError, path: Path) -> Iterator[InputError]:
+    """pydantic's errors as findings: the key paths of the file, our words, and no value."""
+    for detail in error.errors(include_url=False):
+        place = tuple(part if isinstance(part, int) else to_camel(part) for part in detail["loc"])
+        context, reference = detail.get("ctx", {}), SCHEMA
+        message = _MESSAGES.get(detail["type"], "has a value of the wrong kind")
+        if context.get("above"):
+            reference, message, place = detail["type"], context["message"], place[:-1]
+        elif detail["input"] is None and isinstance(place[-1], str):
+            message = _MESSAGES["missing"]
+        elif "message" in context:
+            reference, message = detail["type"], context["message"]
+        elif detail["type"] == "literal_error":
+            message = "must be one of " + context["expected"].replace("'", "").replace(" or ", ", ")
+        yield _finding(reference, message, path, path_of(place))
 
 
-def _links(structure: Structure, groups: list[Any]) -> Iterator[tuple[str, str]]:
-    """Every linked group with its place."""
-    for number, group in enumerate(groups):
-        attributes = group.get("attributes") if isinstance(group, dict) else None
-        for index, attribute in enumerate(attributes if isinstance(attributes, list) else ()):
-            place = f"{GROUPS}[{number}].attributes[{index}]"
-            if not isinstance(attribute, dict):
-                continue
-            for position, link in enumerate(structure.list(attribute, "linkedGroups", place, required=False)):
-                if structure.is_text(link, f"{place}.linkedGroups[{position}]"):
-                    yield f"{place}.linkedGroups[{position}]", link
+def _finding(reference: str, message: str, path: Path, place: str, hint: str | None = None) -> InputError:
+    return InputError(reference, message, context=f"{path} {place}", hint=hint)
 
 
-def _check_filters(structure: Structure, filters: list[Any], where: str) -> None:
-    dates = 0
-    for number, entry in enumerate(filters):
-        place = f"{where}[{number}]"
-        if not structure.is_object(entry, place):
-            continue
-        structure.text(entry, "name", place)
-        kind = structure.choice(entry, "type", place, ("token", "date"))
-        if kind == "token":
-            structure.codings(entry, "codes", place)
-        elif kind == "date":
-            dates += 1
-            structure.period(entry, "start", "end", place)
-    if dates > 1:
-        structure.add("crtdl-schema", "a group has at most one date filter", where)
+def _disagreements(document: dict[str, Any], path: Path) -> Iterator[InputError]:
+    """What is wrong between groups, or filters, that may each be right; whatever is wrong within them."""
+    groups = list(_entries(document["dataExtraction"], "attributeGroups", "dataExtraction"))
+    ids: dict[str, str] = {}
+    for place, group in groups:
+        if _is_text(group_id := group.get("id")) and ids.setdefault(group_id, place) != place:
+            message = f"the group id {group_id!r} is used by {ids[group_id]} already"
+            yield _finding("crtdl-duplicate-group", message, path, f"{place}.id", "give every group an id of its own")
+        if [entry.get("type") for _, entry in _entries(group, "filter", place)].count("date") > 1:
+            yield _finding(SCHEMA, "a group has at most one date filter", path, f"{place}.filter")
+    for group_place, group in groups:
+        for place, attribute in _entries(group, "attributes", group_place):
+            links = attribute.get("linkedGroups")
+            for number, link in enumerate(links if isinstance(links, list) else ()):
+                if _is_text(link) and link not in ids:
+                    where, hint = f"{place}.linkedGroups[{number}]", "linkedGroups holds ids of groups of this CRTDL"
+                    yield _finding("crtdl-linked-group", f"the linked group {link!r} does not exist", path, where, hint)
 
 
-def _groups(document: dict[str, Any]) -> Iterator[AttributeGroup]:
-    """The groups of a document whose structure is right."""
-    for group in document["dataExtraction"]["attributeGroups"]:
-        attributes = tuple(
-            Attribute(item["attributeRef"], item["mustHave"], tuple(item.get("linkedGroups") or ()))
-            for item in group["attributes"]
-        )
-        yield AttributeGroup(
-            id=group["id"],
-            name=group.get("name"),
-            reference=group["groupReference"],
-            attributes=attributes,
-            reference_only=bool(group.get("includeReferenceOnly")),
-        )
+def _entries(parent: Any, key: str, where: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The objects of a list, each with its place; none where there is no such list."""
+    entries = parent.get(key) if isinstance(parent, dict) else None
+    for number, entry in enumerate(entries if isinstance(entries, list) else ()):
+        if isinstance(entry, dict):
+            yield f"{where}.{key}[{number}]", entry
 
 
-def _check_patient_group(structure: Structure, groups: Iterator[AttributeGroup]) -> None:
-    patients = [number for number, group in enumerate(groups) if group.resource_type == PATIENT]
-    if len(patients) == 1:
-        return
-    found = "has none" if not patients else f"has {len(patients)} ({', '.join(f'[{n}]' for n in patients)})"
-    structure.add(
-        "crtdl-patient-group",
-        f"a CRTDL has exactly one Patient group, this one {found}",
-        GROUPS,
-        "the Patient group is the one whose attributes begin with Patient.",
-    )
+def _is_text(value: Any) -> TypeGuard[str]:
+    return isinstance(value, str) and bool(value.strip())
+
+
+def _patient_group_findings(groups: tuple[AttributeGroup, ...], path: Path) -> Iterator[InputError]:
+    patients = [f"[{number}]" for number, group in enumerate(groups) if group.resource_type == PATIENT]
+    if len(patients) != 1:
+        found = f"has {len(patients)} ({', '.join(patients)})" if patients else "has none"
+        message = f"a CRTDL has exactly one Patient group, this one {found}"
+        hint = "the Patient group is the one whose attributes begin with Patient."
+        yield _finding("crtdl-patient-group", message, path, "dataExtraction.attributeGroups", hint)

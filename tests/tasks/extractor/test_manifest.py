@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from tasks.extractor.manifest import ExtractionResult, details, parse_result
 from tasks.shared.errors import ServiceError
-from tasks.shared.fhir.crtdl import Attribute, AttributeGroup, Crtdl
+from tasks.shared.fhir.crtdl import Crtdl
+from tasks.shared.fhir.crtdl_model import Attribute, AttributeGroup
 from tasks.shared.http.answer import Answer
 
 STATUS = "https://torch.example/fhir/__status/x"

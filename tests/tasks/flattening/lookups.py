@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from tasks.flattening.lookup import Lookup, read_lookup
-from tasks.shared.fhir.crtdl import Attribute, AttributeGroup, Crtdl
+from tasks.shared.fhir.crtdl import Crtdl
+from tasks.shared.fhir.crtdl_model import Attribute, AttributeGroup
 
 URL = "https://example.org/StructureDefinition/diagnosis"
 

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from tasks.flattening.lookup import Lookup, read_lookup
 from tasks.flattening.views import View, views
-from tasks.shared.fhir.crtdl import AttributeGroup, Crtdl
+from tasks.shared.fhir.crtdl import Crtdl
+from tasks.shared.fhir.crtdl_model import AttributeGroup
 from tests.tasks.flattening.lookups import URL, Json, crtdl, group, table, write
 
 MARK = "column of "

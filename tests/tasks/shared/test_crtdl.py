@@ -12,7 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.shared.errors import InputError
-from tasks.shared.fhir.crtdl import crtdl_findings, document_findings, load_crtdl, type_of
+from tasks.shared.fhir.crtdl import document_findings, load_crtdl
+from tasks.shared.fhir.crtdl_model import type_of
+from tasks.shared.fhir.crtdl_preprocessing import findings as crtdl_findings
 
 HERE = Path("query.json")
 CODE = {"system": "http://snomed.info/sct", "code": "1", "display": "One"}

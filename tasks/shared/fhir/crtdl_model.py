@@ -1,0 +1,225 @@
+"""The models of a CRTDL and of its cohort query, the CCDL: their structure is checked by reading it (document 3 §3).
+
+``inclusionCriteria`` is an AND of ORs, ``exclusionCriteria`` an OR of ANDs; whether a server knows the codes is for
+the server to say. Unknown keys are left alone, and null counts as absent.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import date
+from typing import Annotated, Any, Literal
+
+from annotated_types import Predicate
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    StrictBool,
+    StrictFloat,
+    StrictStr,
+    ValidationInfo,
+    WrapValidator,
+)
+from pydantic.alias_generators import to_camel
+from pydantic_core import PydanticCustomError
+
+from config.fields import problem
+
+SCHEMA = "crtdl-schema"
+"""The reference of what has not the form that it must have."""
+
+_DATE = re.compile(r"\d{4}(-\d{2}(-\d{2}(T.*)?)?)?\Z", re.ASCII)
+
+
+class _Part(BaseModel):
+    # Most starts of the program read no query: the models are built when the first one is read.
+    model_config = ConfigDict(frozen=True, alias_generator=to_camel, validate_default=True, defer_build=True)
+
+
+def _of_both(reference: str, message: str) -> PydanticCustomError:
+    """What is wrong with two keys together, told when the later one is read: the finding is about their object."""
+    return PydanticCustomError(reference, "{message}", {"message": message, "above": True})
+
+
+def _only(*kinds: str) -> WrapValidator:
+    """A key that belongs to these values of the object's ``type``; beside others it is left alone."""
+
+    def read(value: Any, handler: Callable[[Any], Any], info: ValidationInfo) -> Any:
+        return handler(value) if info.data.get("type") in kinds else None
+
+    return WrapValidator(read)
+
+
+def _until(first: str) -> AfterValidator:
+    """The later of two dates: one of both is there, and it is not before the one named ``first``."""
+
+    def check(end: str | None, info: ValidationInfo) -> str | None:
+        begin, names = info.data.get(first, ""), (to_camel(first), to_camel(info.field_name or ""))
+        if begin is None and end is None:
+            raise _of_both(SCHEMA, f"needs {', '.join(names)} or both")
+        if begin and end and end[: len(begin)] < begin[: len(end)]:
+            raise _of_both("crtdl-date-order", f"{names[1]} is before {names[0]}")
+        return end
+
+    return AfterValidator(check)
+
+
+def _version(number: str) -> AfterValidator:
+    def check(value: Any) -> Any:
+        if not isinstance(value, str) or not re.match(rf"({number}|https?://\S+)\Z", value):
+            raise problem("crtdl-version", f'must be "{number}", or the URL of a schema')
+        return value
+
+    return AfterValidator(check)
+
+
+def _read_date(value: Any) -> str | None:
+    """The date as far as it is written: a year, a month or a day."""
+    try:
+        if value is None or (_DATE.match(value) and date.fromisoformat(f"{value}-01-01"[:10])):
+            return value and value[:10]  # type: ignore[no-any-return]
+    except (TypeError, ValueError):
+        pass
+    raise problem(SCHEMA, "must be a date like 2021-06-30")
+
+
+def _not_below_least(most: float, info: ValidationInfo) -> float:
+    if most < info.data.get("min_value", most):
+        raise _of_both(SCHEMA, "maxValue is below minValue")
+    return most
+
+
+def _list_of_criteria(value: Any) -> Any:
+    if not isinstance(value, list):
+        raise problem(SCHEMA, "must be a list of criteria")
+    return value
+
+
+def _has_entries(value: Any) -> Any:
+    # pydantic's own bound counts entries that are right: one wrong entry would be two findings.
+    if value == []:
+        raise problem(SCHEMA, "must have at least 1 entry")
+    return value
+
+
+_ABSENT: Any = None
+"""What a key of another ``type`` has. Of its own type it is checked like null, and is missing."""
+
+_NOT_EMPTY = BeforeValidator(_has_entries)
+_Text = Annotated[StrictStr, Predicate(lambda text: bool(text.strip()))]
+_Date = Annotated[str | None, PlainValidator(_read_date)]
+
+
+class _Coding(_Part):
+    system: _Text
+    code: _Text
+    display: StrictStr | None = None
+
+
+_Codings = Annotated[tuple[_Coding, ...], _NOT_EMPTY]
+
+
+class _Unit(_Part):
+    code: _Text
+
+
+class _CriterionFilter(_Part):
+    type: str
+    selected_concepts: Annotated[_Codings, _only("concept")] = _ABSENT
+    comparator: Annotated[Literal["gt", "ge", "lt", "le", "eq"], _only("quantity-comparator")] = _ABSENT
+    value: Annotated[StrictFloat, _only("quantity-comparator")] = _ABSENT
+    min_value: Annotated[StrictFloat, _only("quantity-range")] = _ABSENT
+    max_value: Annotated[StrictFloat, AfterValidator(_not_below_least), _only("quantity-range")] = _ABSENT
+    unit: Annotated[_Unit | None, _only("quantity-comparator", "quantity-range")] = None
+
+
+class _ValueFilter(_CriterionFilter):
+    type: Literal["concept", "quantity-comparator", "quantity-range"]
+
+
+class _AttributeFilter(_CriterionFilter):
+    type: Literal["concept", "quantity-comparator", "quantity-range", "reference"]
+    attribute_code: _Coding
+    criteria: Annotated[tuple[_Criterion, ...], _NOT_EMPTY, _only("reference")] = _ABSENT
+
+
+class _TimeRestriction(_Part):
+    after_date: _Date = None
+    before_date: Annotated[_Date, _until("after_date")] = None
+
+
+class _Criterion(_Part):
+    context: _Coding
+    term_codes: _Codings
+    value_filter: _ValueFilter | None = None
+    attribute_filters: tuple[_AttributeFilter, ...] | None = None
+    time_restriction: _TimeRestriction | None = None
+
+
+_Row = Annotated[tuple[_Criterion, ...], _NOT_EMPTY, BeforeValidator(_list_of_criteria)]
+
+
+class _Cohort(_Part):
+    version: Annotated[Any, _version("2")]
+    inclusion_criteria: tuple[_Row, ...]
+    exclusion_criteria: tuple[_Row, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """One element that a group asks for; ``linked_groups`` are ids of the groups its references may fill."""
+
+    ref: Annotated[_Text, Field(alias="attributeRef")]
+    must_have: Annotated[StrictBool, Field(alias="mustHave")]
+    linked_groups: Annotated[
+        tuple[_Text, ...], Field(alias="linkedGroups"), BeforeValidator(lambda links: () if links is None else links)
+    ] = ()
+
+
+class _GroupFilter(_Part):
+    type: Literal["token", "date"]
+    name: _Text
+    codes: Annotated[_Codings, _only("token")] = _ABSENT
+    start: Annotated[_Date, _only("date")] = None
+    end: Annotated[_Date, _until("start"), _only("date")] = None
+
+
+@dataclass(frozen=True)
+class AttributeGroup:
+    """One attribute group; ``reference`` is the canonical URL of its profile."""
+
+    id: _Text
+    name: Annotated[StrictStr | None, Field(default=None)]
+    reference: Annotated[_Text, Field(alias="groupReference")]
+    attributes: Annotated[tuple[Attribute, ...], _NOT_EMPTY]
+    reference_only: Annotated[StrictBool | None, Field(alias="includeReferenceOnly")] = None
+    filter: tuple[_GroupFilter, ...] | None = None
+
+    @property
+    def resource_type(self) -> str:
+        """The type its attributes belong to: the first part of an element's id."""
+        return type_of(self.attributes[0].ref)
+
+
+class _Extraction(_Part):
+    attribute_groups: Annotated[tuple[AttributeGroup, ...], _NOT_EMPTY]
+
+
+class Query(_Part):
+    """A whole CRTDL."""
+
+    version: Annotated[Any, _version("1")]
+    display: StrictStr | None = None
+    cohort_definition: _Cohort
+    data_extraction: _Extraction
+
+
+def type_of(attribute_ref: str) -> str:
+    """The resource type of an element id such as ``Observation.value[x]:valueQuantity.code``."""
+    return re.split(r"[.:]", attribute_ref, maxsplit=1)[0]
