@@ -17,8 +17,9 @@ from config.url_secrets import secret_parameters
 from tasks import declared
 from tasks.shared.errors import InputError
 from tasks.shared.fhir import crtdl_preprocessing
-from tasks.shared.fhir.crtdl import KEYS, LARGEST_FILE, parse_document
+from tasks.shared.fhir.crtdl import KEYS, parse_document
 from tasks.shared.http.url_names import is_url
+from tasks.shared.json_file import LARGEST_FILE
 from tasks.shared.step import Given
 
 

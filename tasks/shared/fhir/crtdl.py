@@ -11,11 +11,10 @@ References: ``crtdl-unreadable``, ``crtdl-not-json``, ``crtdl-parameters``, ``cr
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, TypeGuard
+from typing import Any, TypeGuard
 
 from pydantic import ValidationError
 from pydantic.alias_generators import to_camel
@@ -23,16 +22,16 @@ from pydantic.alias_generators import to_camel
 from config.translate import path_of
 from tasks.shared.errors import InputError
 from tasks.shared.fhir.crtdl_model import SCHEMA, AttributeGroup, Query
+from tasks.shared.json_file import JsonFile, strict_json
 
 KEYS = ("cohortDefinition", "dataExtraction")
 """What makes a JSON object a CRTDL."""
 
 PATIENT = "Patient"
-LARGEST_FILE = 64 * 1024 * 1024
-"""Bytes. Real ones have a few hundred kilobytes; a data file given by mistake must not fill the memory."""
-
 _REMEMBERED = 4 * 1024 * 1024
 """Bytes of a document that is kept in memory, parsed."""
+
+_FILE = JsonFile("crtdl-unreadable", "crtdl-not-json", "the CRTDL", "the input of a run is a directory")
 
 _MESSAGES = {
     "missing": "is missing",
@@ -56,54 +55,18 @@ class Crtdl:
 
 def read_content(path: Path) -> bytes:
     """The bytes of the file. Raises ``InputError`` (``crtdl-unreadable``)."""
-    try:
-        with path.open("rb") as file:
-            content = file.read(LARGEST_FILE + 1)
-    except OSError as error:
-        raise InputError(
-            "crtdl-unreadable",
-            f"the CRTDL cannot be read: {error.strerror or type(error).__name__}",
-            context=str(path),
-        ) from None
-    if len(content) > LARGEST_FILE:
-        raise InputError(
-            "crtdl-unreadable",
-            f"this file is larger than {LARGEST_FILE // 2**20} MiB",
-            context=str(path),
-            hint="is it a data file? the input of a run is a directory",
-        )
-    return content
+    return _FILE.read(path)
 
 
 def parse_document(content: bytes, path: Path) -> Any:
     """The JSON document in ``content``; ``path`` stands in errors. Raises ``InputError`` (``crtdl-not-json``)."""
-
-    def refuse(message: str, where: str = "", hint: str | None = None) -> NoReturn:
-        raise InputError("crtdl-not-json", message, context=f"{path}{where}", hint=hint) from None
-
-    if content.startswith(b"\xef\xbb\xbf"):
-        refuse(
-            "the CRTDL begins with a byte order mark, which JSON does not allow", hint="save it as UTF-8 without BOM"
-        )
-    try:
-        return (_parsed if len(content) <= _REMEMBERED else _parsed.__wrapped__)(content)
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        refuse("the CRTDL is not UTF-8", f":{line}", "save it as UTF-8")
-    except json.JSONDecodeError as error:
-        refuse("the CRTDL is not valid JSON", f":{error.lineno}")
-    except (ValueError, RecursionError):
-        refuse("the CRTDL is not valid JSON", hint="NaN, Infinity, huge numbers and endless nesting are not allowed")
+    return _FILE.parse(content, path, _parsed if len(content) <= _REMEMBERED else strict_json)
 
 
 @functools.lru_cache(maxsize=2)
 def _parsed(content: bytes) -> Any:
     """One document stands for what is given and one for what is made of it: a command asks for either several times."""
-    return json.loads(content.decode("utf-8"), parse_constant=_no_constant)
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(name)
+    return strict_json(content)
 
 
 def document_findings(document: Any, path: Path, *, whole: bool = True) -> list[InputError]:

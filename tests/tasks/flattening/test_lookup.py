@@ -78,7 +78,7 @@ def test_a_text_that_is_not_utf8_is_told_with_its_line(tmp_path: Path) -> None:
     path.write_bytes(b'[\n"\xe4"]')
     assert [(f.reference, f.context) for f in lookup_findings(path)] == [("lookup-not-json", f"{path}:2")]
     path.write_bytes(b"\xef\xbb\xbf[]")
-    assert [f.hint for f in lookup_findings(path)] == ["save it without BOM"]
+    assert [f.hint for f in lookup_findings(path)] == ["save it as UTF-8 without BOM"]
 
 
 def test_a_file_that_cannot_be_read_is_a_finding(tmp_path: Path) -> None:
