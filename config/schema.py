@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import json
 from datetime import timedelta
-from typing import Any
+from typing import Any, get_args, get_origin
+
+from pydantic_core import to_jsonable_python
 
 from config.deprecated import DEPRECATED
 from config.duration import format_duration
-from config.fields import Kind
+from config.fields import Block, Kind
 from config.keys import KeyInfo, blocks, describe_keys
-from config.services import AttributeToAdd, CreateGroup, EnrichmentRule
+from config.services import EnrichmentRule
 
 _VARIABLE = {"type": "string", "pattern": r"\$\{[A-Za-z_][A-Za-z0-9_]*\}"}
 _DURATION_PATTERN = (
@@ -47,7 +49,7 @@ def json_schema() -> dict[str, Any]:
         instead = f"Use {old.replacement}" if old.replacement else "Has no effect"
         value = {"type": ["integer", "string"]} if old.kind is Kind.INTEGER else {"type": "string"}
         _place(root, old.key).update(value | {"deprecated": True, "description": f"Deprecated. {instead}"})
-    root["$defs"] = {"enrichmentRule": _rule()}
+    root["$defs"] = {"enrichmentRule": _of_type(EnrichmentRule)}
     return root
 
 
@@ -61,89 +63,53 @@ def _place(root: dict[str, Any], path: str) -> dict[str, Any]:
 def _key(info: KeyInfo) -> dict[str, Any]:
     schema: dict[str, Any] = {"description": info.description} | _shape(info)
     if info.default is not None and info.default != ():
-        schema["default"] = _plain(info.default)
+        schema["default"] = to_jsonable_python(info.default)
     return schema
 
 
 def _shape(info: KeyInfo) -> dict[str, Any]:
+    described: dict[str, Any] = {}
+    forms: list[dict[str, Any]]
     match info.kind:
         case Kind.INTEGER:
-            return {"anyOf": [{"type": "integer"} | _range(info), _VARIABLE, {"type": "null"}]}
+            bounds = {"minimum": info.minimum, "maximum": info.maximum}
+            forms = [{"type": "integer"} | {name: bound for name, bound in bounds.items() if bound is not None}]
         case Kind.BOOLEAN:
-            return {"anyOf": [{"type": "boolean"}, _VARIABLE, {"type": "null"}]}
+            forms = [{"type": "boolean"}]
         case Kind.CHOICE:
-            return {"anyOf": [{"enum": list(info.choices)}, _VARIABLE, {"type": "null"}]}
+            forms = [{"enum": list(info.choices)}]
         case Kind.DURATION:
-            lowest = f" At least {format_duration(_LOWEST)}" if info.minimum == _LOWEST else ""
-            duration = {"type": "string", "pattern": _DURATION_PATTERN, "examples": ["PT30M", "PT5S", "1h30m"]}
-            zero = [{"const": 0}, {"const": "0"}] if "0 selects" in info.description else []
-            described = {"description": f"{info.description}.{lowest}"} if lowest else {}
-            return described | {"anyOf": [duration, *zero, _VARIABLE, {"type": "null"}]}
+            forms = [{"type": "string", "pattern": _DURATION_PATTERN, "examples": ["PT30M", "PT5S", "1h30m"]}]
+            if "0 selects" in info.description:
+                forms += [{"const": 0}, {"const": "0"}]
+            if info.minimum == _LOWEST:
+                described = {"description": f"{info.description}. At least {format_duration(_LOWEST)}"}
         case Kind.LIST:
-            items: dict[str, Any] = {"type": "string"}
-            if info.choices:
-                items = {"anyOf": [{"enum": list(info.choices)}, _VARIABLE]}
-            return {"anyOf": [{"type": "array", "items": items}, _VARIABLE, {"type": "null"}]}
+            choices = {"anyOf": [{"enum": list(info.choices)}, _VARIABLE]}
+            forms = [{"type": "array", "items": choices if info.choices else {"type": "string"}}]
         case Kind.RULES:
             return {"anyOf": [{"type": "array", "items": {"$ref": "#/$defs/enrichmentRule"}}, {"type": "null"}]}
         case _:
             # Numbers are taken as they are written: a project may be called 0815.
             return {"type": ["string", "number", "null"]}
+    return described | {"anyOf": [*forms, _VARIABLE, {"type": "null"}]}
 
 
-def _range(info: KeyInfo) -> dict[str, Any]:
-    bounds = {"minimum": info.minimum, "maximum": info.maximum}
-    return {name: bound for name, bound in bounds.items() if bound is not None}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, timedelta):
-        return format_duration(value)
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    return value if isinstance(value, bool | int) else str(value)
-
-
-def _rule() -> dict[str, Any]:
-    def describe(model: Any, name: str) -> str:
-        return str(model.model_fields[name].description)
-
-    def text(model: Any, name: str) -> dict[str, Any]:
-        return {"type": "string", "description": describe(model, name)}
-
-    attribute = {
-        "type": "object",
-        "additionalProperties": False,
-        "required": ["attribute_ref"],
-        "properties": {
-            "attribute_ref": text(AttributeToAdd, "attribute_ref"),
-            "must_have": {"type": "boolean", "description": describe(AttributeToAdd, "must_have")},
-            "linked_groups": {
-                "type": "array",
-                "items": {"type": "string"},
-                "description": describe(AttributeToAdd, "linked_groups"),
-            },
-        },
-    }
+def _of_type(annotation: Any) -> dict[str, Any]:
+    """The schema of a type in an enrichment rule: a block, a list, one line of text or a truth value."""
+    arguments = get_args(annotation)
+    if get_origin(annotation) is tuple:
+        return {"type": "array", "items": _of_type(arguments[0])}
+    if arguments:
+        return _of_type(arguments[0])  # what may also be absent, or has a reader
+    if not issubclass(annotation, Block):
+        return {"type": "boolean" if annotation is bool else "string"}
+    fields = annotation.model_fields.items()
     return {
         "type": "object",
         "additionalProperties": False,
-        "required": ["group_reference"],
-        "properties": {
-            "group_reference": text(EnrichmentRule, "group_reference"),
-            "create_if_not_exists": {
-                "type": "object",
-                "additionalProperties": False,
-                "required": ["group_name"],
-                "properties": {"group_name": text(CreateGroup, "group_name")},
-                "description": describe(EnrichmentRule, "create_if_not_exists"),
-            },
-            "attributes_to_add": {
-                "type": "array",
-                "items": attribute,
-                "description": describe(EnrichmentRule, "attributes_to_add"),
-            },
-        },
+        "required": [name for name, field in fields if field.is_required()],
+        "properties": {name: _of_type(field.annotation) | {"description": field.description} for name, field in fields},
     }
 
 
