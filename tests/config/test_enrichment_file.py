@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from config import AttributeToAdd, ConfigError, CreateGroup, EnrichmentRule, enrichment_rules
-from config.enrichment_file import load_enrichment_file
-from config.enrichments import KEY
+from config.enrichments import KEY, load_enrichment_file
 from tests.config.conftest import MINIMAL, Errors, Load, Loader
 
 PROFILE = "https://profiles.example/StructureDefinition/Patient"

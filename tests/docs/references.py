@@ -21,7 +21,7 @@ _FOREIGN |= {"_only"}  # a type of filter
 # Calls that make an error or a finding: there, a reference may also be one word.
 _MAKERS = {"Finding", "problem", "Problem", "error"}
 
-# References that only ``config.enrichment_file`` puts together: those of its readers and of pydantic, behind a prefix.
+# References that only ``config.enrichments`` puts together: those of its readers and of pydantic, behind a prefix.
 ENRICHMENT = {"required-key", "unknown-key", "wrong-type", "out-of-range", "control-character"}
 
 
