@@ -33,8 +33,7 @@ from flows.job.watch import CANCEL, cancel_asked, end_now
 from flows.reports import pages, presenter
 from flows.signals import signals
 from tasks import declared
-from tasks.shared.defects import translate_defect
-from tasks.shared.errors import InputError, SluiceError, Stopped, StorageError
+from tasks.shared.errors import InputError, SluiceError, Stopped, StorageError, internal_error
 from tasks.shared.log import logger
 from tasks.shared.prefect_task import step_task
 from tasks.shared.report import Problem, StepReport, Waiting
@@ -134,7 +133,7 @@ def guarded(job: Job, *, deployed: bool) -> Outcome:
     except SluiceError as problem:
         error = problem
     except Exception as defect:  # noqa: BLE001 - the seam where defects become reports
-        error = translate_defect(defect)
+        error = internal_error(defect)
     job.failed(None, error)
     show(job, "failed")
     return Failed(message=error.render())

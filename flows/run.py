@@ -108,13 +108,12 @@ def run(argv: Sequence[str]) -> int:
 def tell(error: Exception) -> int:
     """Print an error in the one form; its exit code."""
     from config import ConfigError
-    from tasks.shared.defects import translate_defect
-    from tasks.shared.errors import SluiceError
+    from tasks.shared.errors import SluiceError, internal_error
 
     if isinstance(error, ConfigError):
         say(str(error), err=True)
         return error.exit_code
-    problem = error if isinstance(error, SluiceError) else translate_defect(error)
+    problem = error if isinstance(error, SluiceError) else internal_error(error)
     say(problem.render(), err=True)
     return problem.exit_code
 

@@ -28,11 +28,14 @@ from __future__ import annotations
 
 import errno
 import os
+import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
+
+from tasks.shared.log import logger
 
 
 class SluiceError(Exception):
@@ -153,6 +156,20 @@ class InternalError(TerminalError):
 
 class Stopped(Exception):  # noqa: N818 - a request, not an error
     """Somebody asked the run to stop: a signal, or a cancel in the Prefect UI."""
+
+
+def internal_error(error: BaseException) -> SluiceError:
+    """An unexpected exception as an error: where it happened. Its text is left out, it may quote data."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "unknown place"
+    for frame in frames:
+        logger.debug("  at %s:%s in %s", frame.filename, frame.lineno, frame.name)
+    if isinstance(error, OSError):
+        reason = error.strerror or type(error).__name__
+        named = str(error.filename) if error.filename is not None else place
+        return StorageError("storage", f"the file system refused ({reason})", context=named)
+    hint = "this is a defect of the program; please report it with this line"
+    return InternalError("internal", f"unexpected {type(error).__name__} at {place}", hint=hint)
 
 
 def storage_error(error: OSError, path: Path) -> StorageError:

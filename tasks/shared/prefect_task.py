@@ -18,8 +18,7 @@ from prefect.tasks import Task
 from prefect.transactions import get_transaction
 
 from tasks.shared.blanked import SECRETS
-from tasks.shared.defects import translate_defect
-from tasks.shared.errors import SluiceError, Stopped
+from tasks.shared.errors import SluiceError, Stopped, internal_error
 from tasks.shared.files.facts import FileLedger
 from tasks.shared.files.inventory import kept_at, still_approved, take
 from tasks.shared.report import StepReport
@@ -50,7 +49,7 @@ def step_task(name: str, run: Run) -> Task[[StepContext], Any]:
         except SluiceError as error:
             return _unfinished(Failed(message=error.render()), error)
         except Exception as error:  # noqa: BLE001 - the seam where defects become reports
-            defect = translate_defect(error)
+            defect = internal_error(error)
             return _unfinished(Failed(message=defect.render()), defect)
 
     body.__name__ = name
