@@ -59,13 +59,9 @@ _STEPS = "pipeline.enabled_steps"
 
 
 def _steps(facts: Facts) -> Iterator[Finding]:
-    if facts.steps is None:
-        if _STEPS not in facts.unknown:
-            hint = "write it like [local_import, send]"
-            yield Finding("steps-missing", _STEPS, "no steps are enabled", hint)
-        return
     if not facts.steps:
-        yield Finding("steps-missing", _STEPS, "no steps are enabled", "write it like [local_import, send]")
+        if facts.steps is not None or _STEPS not in facts.unknown:
+            yield Finding("steps-missing", _STEPS, "no steps are enabled", "write it like [local_import, send]")
         return
     yield from _import_first(facts.steps)
     yield from _waits(facts.steps)
@@ -157,15 +153,13 @@ def _missing(facts: Facts, keys: tuple[str, ...], needed_by: str) -> Iterator[Fi
 
 # --- auth blocks (document 1, "Authentication") ---------------------------------------------------------------
 
-AUTH_STEPS = {
-    "services.extractor.auth": StepName.EXTRACTOR,
-    "services.pseudonymizer.auth": StepName.PSEUDONYMIZER,
-    "services.send.auth": StepName.SEND,
-}
+_URLS = {StepName.EXTRACTOR: "base_url", StepName.PSEUDONYMIZER: "url", StepName.SEND: "url"}
+"""The steps whose service has an auth block, and the key beside the block that says where the credentials go."""
 
 
 def _auth(facts: Facts) -> Iterator[Finding]:
-    for block in AUTH_STEPS:
+    for step in _URLS:
+        block = f"services.{step}.auth"
         basic = [name for name in BASIC if f"{block}.{name}" in facts.present]
         oauth2 = [name for name in OAUTH2 if f"{block}.{name}" in facts.present]
         if basic and oauth2:
@@ -178,7 +172,7 @@ def _auth(facts: Facts) -> Iterator[Finding]:
         else:
             yield from _incomplete(facts, block, "Basic Auth", BASIC, basic)
             yield from _incomplete(facts, block, "OAuth 2.0", OAUTH2, oauth2)
-        yield from _authorization_header(facts, block, bool(basic or oauth2))
+        yield from _authorization_header(facts, step, bool(basic or oauth2))
 
 
 def _incomplete(facts: Facts, block: str, scheme: str, names: tuple[str, ...], given: list[str]) -> Iterator[Finding]:
@@ -189,8 +183,8 @@ def _incomplete(facts: Facts, block: str, scheme: str, names: tuple[str, ...], g
         yield Finding("auth-incomplete", block, f"{scheme} lacks {', '.join(missing)}", hint)
 
 
-def _authorization_header(facts: Facts, block: str, other_scheme: bool) -> Iterator[Finding]:
-    header = _auth_of(facts, block).api_key_header
+def _authorization_header(facts: Facts, step: StepName, other_scheme: bool) -> Iterator[Finding]:
+    header, block = _auth_of(facts, step).api_key_header, f"services.{step}.auth"
     if header.lower() == "authorization" and other_scheme and facts.known(f"{block}.api_key_header"):
         yield Finding(
             "auth-authorization-twice",
@@ -200,13 +194,9 @@ def _authorization_header(facts: Facts, block: str, other_scheme: bool) -> Itera
         )
 
 
-def _auth_of(facts: Facts, block: str) -> AuthConfig:
-    services = facts.config.services
-    return {
-        "services.extractor.auth": services.extractor.auth,
-        "services.pseudonymizer.auth": services.pseudonymizer.auth,
-        "services.send.auth": services.send.auth,
-    }[block]
+def _auth_of(facts: Facts, step: StepName) -> AuthConfig:
+    auth: AuthConfig = getattr(facts.config.services, step).auth
+    return auth
 
 
 def _ignored_in_s3(facts: Facts) -> Iterator[Finding]:
@@ -275,18 +265,15 @@ def _tls(facts: Facts) -> Iterator[Finding]:
 
 
 def _credentials_in_the_clear(facts: Facts) -> Iterator[Finding]:
-    services = facts.config.services
-    for block, key, url in (
-        ("services.extractor.auth", "services.extractor.base_url", services.extractor.base_url),
-        ("services.pseudonymizer.auth", "services.pseudonymizer.url", services.pseudonymizer.url),
-        ("services.send.auth", "services.send.url", services.send.url),
-    ):
-        auth = _auth_of(facts, block)
-        if url is None or not facts.enabled(AUTH_STEPS[block]) or not _plain_http_away(url):
+    for step, name in _URLS.items():
+        url, auth = getattr(getattr(facts.config.services, step), name), _auth_of(facts, step)
+        if url is None or not facts.enabled(step) or not _plain_http_away(url):
             continue
         if auth.scheme != "none" or auth.api_key is not None:
             message = "credentials travel over plain HTTP to another machine"
-            yield Finding("credentials-unencrypted", key, message, "use https://", level="warning")
+            yield Finding(
+                "credentials-unencrypted", f"services.{step}.{name}", message, "use https://", level="warning"
+            )
 
 
 def _plain_http_away(url: str) -> bool:
