@@ -9,7 +9,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator
 
 from config.auth import AuthConfig
 from config.fields import (
@@ -53,6 +53,12 @@ class OutputFormat(StrEnum):
     PARQUET = "parquet"
 
 
+def _zero_is(default: int | timedelta) -> AfterValidator:
+    """Zero selects the default (document 1)."""
+    return AfterValidator(lambda value: value or default)
+
+
+StallTimeout = Annotated[DurationOrZero, _zero_is(DEFAULT_STALL_TIMEOUT)]
 ModeKey = Annotated[SendMode, Kind.CHOICE, BeforeValidator(one_of(SendMode))]
 FormatKey = Annotated[OutputFormat, Kind.CHOICE, BeforeValidator(one_of(OutputFormat))]
 
@@ -82,7 +88,7 @@ class ExtractorConfig(Block):
         10, description="Repeats of the check that a result file is available. 0 or less turns the check off"
     )
     file_ready_interval: Duration = Field(timedelta(seconds=10), description="Delay between two availability checks")
-    download_stall_timeout: DurationOrZero = Field(
+    download_stall_timeout: StallTimeout = Field(
         DEFAULT_STALL_TIMEOUT,
         description="A download is given up when no byte arrives for this long. 0 selects the default",
     )
@@ -92,11 +98,6 @@ class ExtractorConfig(Block):
         ge=SHORTEST,
         description="Timeout of one request other than a download: submission, poll, Task call",
     )
-
-    @field_validator("download_stall_timeout")
-    @classmethod
-    def _zero_is_default(cls, value: timedelta) -> timedelta:
-        return value or DEFAULT_STALL_TIMEOUT
 
 
 class PseudonymizerConfig(Block):
@@ -134,7 +135,7 @@ class FlatteningConfig(Block):
         "(needs `pip install -c constraints.txt -e '.[parquet]'`)",
     )
     timeout: Duration = Field(timedelta(minutes=30), ge=SHORTEST, description="Timeout of one request")
-    batch_size_mb: Integer = Field(
+    batch_size_mb: Annotated[Integer, _zero_is(DEFAULT_FLATTENING_MB)] = Field(
         DEFAULT_FLATTENING_MB,
         ge=0,
         description="Memory budget (MiB) of all attribute groups together. 0 selects the default",
@@ -146,11 +147,6 @@ class FlatteningConfig(Block):
         if OutputFormat.CSV not in value:
             raise problem("invalid-choice", "must contain csv: parquet is made from it", "write [csv, parquet]")
         return value
-
-    @field_validator("batch_size_mb")
-    @classmethod
-    def _zero_is_default(cls, value: int) -> int:
-        return value or DEFAULT_FLATTENING_MB
 
 
 class TransferConfig(Block):
@@ -189,7 +185,7 @@ class SendConfig(Block):
         description="FHIR server root URL, without `/fhir`. Required for `direct_resource_load` and "
         "`transfer_load`, ignored for `s3_upload`",
     )
-    batch_size: Integer = Field(
+    batch_size: Annotated[Integer, _zero_is(DEFAULT_SEND_BATCH)] = Field(
         DEFAULT_SEND_BATCH,
         ge=0,
         le=1000,
@@ -202,11 +198,6 @@ class SendConfig(Block):
     )
     transfer: TransferConfig = Field(default_factory=TransferConfig)
     s3: S3Config = Field(default_factory=S3Config)
-
-    @field_validator("batch_size")
-    @classmethod
-    def _zero_is_default(cls, value: int) -> int:
-        return value or DEFAULT_SEND_BATCH
 
 
 class ValidationConfig(Block):
@@ -238,15 +229,10 @@ class HttpImportConfig(Block):
         repr=False,
         description="URLs to download, when none is given on the command line",
     )
-    stall_timeout: DurationOrZero = Field(
+    stall_timeout: StallTimeout = Field(
         DEFAULT_STALL_TIMEOUT,
         description="A download is given up when no byte arrives for this long. 0 selects the default",
     )
-
-    @field_validator("stall_timeout")
-    @classmethod
-    def _zero_is_default(cls, value: timedelta) -> timedelta:
-        return value or DEFAULT_STALL_TIMEOUT
 
 
 class CreateGroup(Block):
