@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import sys
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any, Protocol
 
 AFTER = 0.5
 """Seconds of waiting until a person is told; nothing is silent for more than one (``4-product.md`` §5)."""
@@ -33,6 +34,11 @@ def prepare_streams() -> None:
 def say(text: str, *, err: bool = False) -> None:
     """Print ``text`` and a line break."""
     write(text + "\n", err=err)
+
+
+def say_json(document: Any) -> None:
+    """Print a document as every ``--json`` does."""
+    say(json.dumps(document, indent=2, ensure_ascii=False))
 
 
 def write(text: str, *, err: bool = False) -> None:

@@ -1,15 +1,37 @@
-"""``extraction preview | list | show | pause | resume | cancel | delete | prioritize``. Never imports Prefect."""
+"""``extraction preview | list | show | pause | resume | cancel | delete | prioritize``: document 2, on a terminal.
+
+The cohort preview and the Task API of the extraction server, without a job of ours. Never imports Prefect.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import click
+
+from flows.commands.options import config_argument, set_option
+from flows.output import complain, say, say_json
+from tasks.shared.errors import InputError, ServiceError, SluiceError, shown
+from tasks.shared.units import human_seconds
+
+if TYPE_CHECKING:
+    from tasks.extractor.client import ExtractionClient
+    from tasks.extractor.task import ExtractionTask
 
 _STATUSES = (
     "PENDING", "RUNNING_GET_COHORT", "RUNNING_PROCESS_BATCH", "RUNNING_PROCESS_CORE", "PAUSED", "TEMP_FAILED",
     "COMPLETED", "FAILED", "CANCELLED",
 )  # fmt: skip
+
+_PAUSE = 0.2
+"""Seconds before the version is read again after a 409, times the number of the attempt."""
 
 
 @click.group("extraction")
@@ -17,41 +39,58 @@ def group() -> None:
     """Preview a cohort; list and control the jobs of the extraction server."""
 
 
-_config = click.argument("config")
-_ids = click.argument("ids", nargs=-1, required=True, metavar="ID…")
-_set = click.option(
-    "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a configuration key; repeatable."
-)
-_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-def _on_jobs(function: Callable[..., int]) -> Callable[..., int]:
-    """The arguments and options that the commands on single jobs share."""
-    for decorate in (_json, _set, _ids, _config):
-        function = decorate(function)
-    return function
+def _on_jobs(one: Callable[..., ExtractionTask | None], *, in_full: bool = False) -> Callable[..., int]:
+    """A command that does ``one`` thing to each of the jobs it is given; its further options go there."""
+
+    @functools.wraps(one)
+    def command(config: str, ids: tuple[str, ...], overrides: tuple[str, ...], as_json: bool, **options: Any) -> int:
+        each = functools.partial(one, **options)
+        return _each(config, ids, each, overrides=overrides, as_json=as_json, told=_in_full if in_full else _line)
+
+    several = click.argument("ids", nargs=-1, required=True, metavar="ID…")
+    for decorate in (_json_option, set_option, several, config_argument):
+        command = decorate(command)
+    return command
 
 
 @group.command()
-@_config
+@config_argument
 @click.argument("crtdl")
 @click.option(
     "--ids", "target", metavar="FILE", help="Write the patient ids there, one a line, as --patients reads them."
 )
-@_set
-@_json
+@set_option
+@_json_option
 def preview(config: str, crtdl: str, target: str | None, overrides: tuple[str, ...], as_json: bool) -> int:
     """Print how many patients a CRTDL selects. CRTDL may also be a bare cohort definition (CCDL).
 
     The server evaluates the cohort, creates no job and stores nothing.
     """
-    from flows import extraction
+    from tasks.shared.fhir.crtdl import parse_document, read_content
+    from tasks.shared.files.out_file import write_file
 
-    return extraction.preview(config, crtdl, target=target, overrides=overrides, as_json=as_json)
+    path = Path(crtdl)
+    content = read_content(path)
+    _check_query(parse_document(content, path), path)
+    with _opened(config, overrides) as client:
+        ids = client.evaluate_cohort(content)
+    if target is not None:
+        # Readable by this user only.
+        write_file(Path(target), "".join(f"{patient}\n" for patient in ids).encode())
+    if as_json:
+        say_json({"patients": len(ids), "ids": target})
+    else:
+        say(f"{len(ids):,} patients")
+        if target is not None:
+            say(f"ids: {target}")
+    return 0
 
 
 @group.command("list")
-@_config
+@config_argument
 @click.argument("ids", nargs=-1, metavar="[ID…]")
 @click.option(
     "--status",
@@ -61,8 +100,8 @@ def preview(config: str, crtdl: str, target: str | None, overrides: tuple[str, .
     help="Only jobs in this state; repeatable.",
 )
 @click.option("--lenient", is_flag=True, help="Let the server ignore what it does not understand of the search.")
-@_set
-@_json
+@set_option
+@_json_option
 def list_(
     config: str,
     ids: tuple[str, ...],
@@ -72,56 +111,71 @@ def list_(
     as_json: bool,
 ) -> int:
     """List the server's extraction jobs, newest first."""
-    from flows import extraction
-
-    return extraction.list_jobs(
-        config, ids, statuses=statuses, strict=not lenient, overrides=overrides, as_json=as_json
-    )
+    with _opened(config, overrides) as client:
+        try:
+            tasks = client.tasks(_checked(ids), [status.upper() for status in statuses], strict=not lenient)
+        except ServiceError as error:
+            if error.status != 400:
+                raise
+            raise InputError(
+                "extraction-search", "the extraction server does not accept the search", context=error.context,
+                hint="it may not know a state; --lenient lets it ignore what it does not know",
+                operation="task", status=400,
+            ) from None  # fmt: skip
+    if as_json:
+        say_json([task.as_dict() for task in tasks])
+        return 0
+    if not tasks:
+        say("no extraction jobs")
+        return 0
+    say(f"{'JOB':36}  {'STATE':21}  {'PRIORITY':8}  {'AUTHORED':20}  PROGRESS")
+    for task in tasks:
+        authored = (task.authored or "")[:19].replace("T", " ")
+        say(f"{task.id:36}  {task.status or task.task_status:21}  {task.priority:8}  {authored:20}  {_done(task)}")
+    return 0
 
 
 @group.command()
-@_on_jobs
-def show(config: str, ids: tuple[str, ...], overrides: tuple[str, ...], as_json: bool) -> int:
+@functools.partial(_on_jobs, in_full=True)
+def show(client: ExtractionClient, job_id: str) -> ExtractionTask:
     """Show jobs: state, priority, times, and how far they are."""
-    from flows import extraction
-
-    return extraction.show(config, ids, overrides=overrides, as_json=as_json)
+    return client.task(job_id)
 
 
 @group.command()
 @_on_jobs
-def pause(config: str, ids: tuple[str, ...], overrides: tuple[str, ...], as_json: bool) -> int:
+def pause(client: ExtractionClient, job_id: str) -> ExtractionTask:
     """Pause running jobs. A batch that is under way is finished."""
-    from flows import extraction
-
-    return extraction.change(config, ids, "pause", overrides=overrides, as_json=as_json)
+    return _changed(client, job_id, "pause", "only a running job can be paused")
 
 
 @group.command()
 @_on_jobs
-def resume(config: str, ids: tuple[str, ...], overrides: tuple[str, ...], as_json: bool) -> int:
+def resume(client: ExtractionClient, job_id: str) -> ExtractionTask:
     """Resume paused jobs where they were."""
-    from flows import extraction
-
-    return extraction.change(config, ids, "resume", overrides=overrides, as_json=as_json)
+    return _changed(client, job_id, "resume", "only a paused job can be resumed")
 
 
 @group.command()
 @_on_jobs
-def cancel(config: str, ids: tuple[str, ...], overrides: tuple[str, ...], as_json: bool) -> int:
+def cancel(client: ExtractionClient, job_id: str) -> ExtractionTask:
     """Cancel jobs for good. A pipeline that waits for one ends with an error."""
-    from flows import extraction
-
-    return extraction.change(config, ids, "cancel", overrides=overrides, as_json=as_json)
+    return _changed(client, job_id, "cancel", "a job that is completed, failed or cancelled cannot be cancelled")
 
 
 @group.command()
 @_on_jobs
-def delete(config: str, ids: tuple[str, ...], overrides: tuple[str, ...], as_json: bool) -> int:
+def delete(client: ExtractionClient, job_id: str) -> None:
     """Remove jobs and their result files from the server, also while they run."""
-    from flows import extraction
-
-    return extraction.delete(config, ids, overrides=overrides, as_json=as_json)
+    try:
+        client.delete(job_id)
+    except ServiceError as error:
+        if error.status == 500:
+            raise ServiceError(
+                "extraction-delete", "the server could not remove the result files of the job", context=job_id,
+                hint="see its log: files may be left on its disk", operation="delete", status=500,
+            ) from None  # fmt: skip
+        raise
 
 
 @group.command()
@@ -133,8 +187,155 @@ def delete(config: str, ids: tuple[str, ...], overrides: tuple[str, ...], as_jso
     show_default=True,
     help="High jobs are taken before normal ones.",
 )
-def prioritize(config: str, ids: tuple[str, ...], overrides: tuple[str, ...], as_json: bool, priority: str) -> int:
+def prioritize(client: ExtractionClient, job_id: str, priority: str) -> ExtractionTask:
     """Change the priority of jobs. The version is read again when it has moved on in between."""
-    from flows import extraction
+    from tasks.extractor.task import Priority
 
-    return extraction.prioritize(config, ids, priority, overrides=overrides, as_json=as_json)
+    try:
+        return client.prioritize(job_id, Priority(priority), pause=lambda attempt: time.sleep(_PAUSE * attempt))
+    except ServiceError as error:
+        raise _version_refused(error, job_id) from None
+
+
+@contextmanager
+def _opened(config: str, overrides: Sequence[str] = ()) -> Iterator[ExtractionClient]:
+    """The client of the configured server; errors say what the server's answer means."""
+    from config import load_config
+    from tasks.extractor.connection import extraction_client, service_client
+
+    loaded = load_config(Path(config), overrides=overrides)
+    complain(loaded.warnings)
+    with service_client(loaded.config) as http:
+        yield extraction_client(loaded.config, http)
+
+
+def _check_query(document: Any, path: Path) -> None:
+    """A CRTDL or a bare CCDL; whether its criteria are right is for the server to say."""
+    if not isinstance(document, dict) or not {"cohortDefinition", "inclusionCriteria"} & document.keys():
+        raise InputError(
+            "crtdl-keys", "neither a CRTDL (cohortDefinition) nor a CCDL (inclusionCriteria)", context=str(path),
+            hint="give the query itself, not a FHIR resource that wraps it",
+        )  # fmt: skip
+
+
+def _checked(ids: Sequence[str]) -> list[str]:
+    """The ids as the server writes them, each once. Raises ``InputError`` (``extraction-id``)."""
+    found: dict[str, None] = {}
+    for job_id in ids:
+        try:
+            found[str(UUID(job_id))] = None
+        except ValueError:
+            raise InputError(
+                "extraction-id", "the id of an extraction job is a UUID", context=shown(job_id),
+                hint="see: extraction list CONFIG; pipeline status shows the one of a pipeline job",
+            ) from None  # fmt: skip
+    return list(found)
+
+
+def _each(
+    config: str,
+    ids: Sequence[str],
+    one: Callable[[ExtractionClient, str], ExtractionTask | None],
+    *,
+    overrides: Sequence[str],
+    as_json: bool,
+    told: Callable[[ExtractionTask], str],
+) -> int:
+    """Do something to each job, also after one of them failed; the exit code of the worst."""
+    errors: list[SluiceError] = []
+    documents: list[dict[str, Any]] = []
+    with _opened(config, overrides) as client:
+        for job_id in _checked(ids):
+            try:
+                task = one(client, job_id)
+            except SluiceError as error:
+                problem = _explained(error, job_id)
+                errors.append(problem)
+                complain([problem])
+                continue
+            if as_json:
+                documents.append(task.as_dict() if task is not None else {"id": job_id, "deleted": True})
+            elif task is None:
+                say(f"{job_id} is deleted")
+            else:
+                say(told(task))
+    if as_json:
+        say_json(documents)
+    # What a person must mend comes before what may mend itself.
+    return next((code for code in (2, 1, 3) if any(error.exit_code == code for error in errors)), 0)
+
+
+def _explained(error: SluiceError, job_id: str) -> SluiceError:
+    if error.status != 404:
+        return error
+    return InputError(
+        "extraction-unknown", "the extraction server has no such job", context=job_id, operation=error.operation,
+        status=404, hint="see: extraction list CONFIG; is services.extractor.base_url the right server?",
+    )  # fmt: skip
+
+
+def _changed(client: ExtractionClient, job_id: str, operation: str, allowed: str) -> ExtractionTask:
+    """Pause, resume or cancel a job. A 409 is explained with its state, and with what is ``allowed``."""
+    try:
+        return client.change(job_id, operation)
+    except ServiceError as error:
+        if error.status != 409:
+            raise
+    try:
+        state = client.task(job_id, brief=True).status or "not known"
+    except SluiceError:
+        state = "not known"
+    raise ServiceError(
+        "extraction-state", f"the state of the job does not allow to {operation} it: {state}", context=job_id,
+        hint=allowed, operation=operation, status=409,
+    )  # fmt: skip
+
+
+def _version_refused(error: ServiceError, job_id: str) -> ServiceError:
+    """What 409, 412 and 428 mean for a change of priority."""
+    if error.status in (409, 412):
+        reference, message = "extraction-version", "the job kept changing while its priority was to be changed"
+        hint = "try again in a moment: its version moves on whenever a batch finishes"
+    elif error.status == 428:
+        reference, message = "extraction-precondition", "the server did not see which version is meant (If-Match)"
+        hint = "a proxy in between may drop the header If-Match"
+    else:
+        return error
+    return ServiceError(reference, message, context=job_id, hint=hint, operation="prioritize", status=error.status)
+
+
+def _line(task: ExtractionTask) -> str:
+    return f"{task.id} {task.status or task.task_status}, priority {task.priority}"
+
+
+def _in_full(task: ExtractionTask) -> str:
+    progress = task.progress
+    facts = {
+        "state": f"{task.status} ({task.task_status})" if task.status else task.task_status,
+        "priority": str(task.priority),
+        "version": task.version,
+        "authored": task.authored,
+        "started": task.started,
+        "ended": task.ended,
+        "took": _took(task),
+        "progress": _done(task),
+        "batch size": progress.batch_size if progress else None,
+        "consent audit files": len(task.consent_urls) or None,
+    }
+    lines = [f"extraction {task.id}", *(f"  {name:20} {value}" for name, value in facts.items() if value)]
+    return "\n".join(lines)
+
+
+def _took(task: ExtractionTask) -> str | None:
+    try:
+        begin, end = (datetime.fromisoformat(moment or "") for moment in (task.started, task.ended))
+        return human_seconds(max(0.0, (end - begin).total_seconds()))
+    except (ValueError, TypeError):
+        return None
+
+
+def _done(task: ExtractionTask) -> str:
+    if task.progress is None:
+        return ""
+    share = task.progress.fraction
+    return ", ".join(part for part in (f"{share:.0%}" if share is not None else "", task.progress.describe()) if part)

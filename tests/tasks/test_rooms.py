@@ -11,7 +11,7 @@ import pytest
 from tasks import STEPS
 from tests.conftest import ROOT
 
-EXTRACTION = "flows/extraction.py"
+EXTRACTION = "flows/commands/extraction.py"
 """The commands about an extraction server talk to it without a job; there is no declaration for that."""
 
 

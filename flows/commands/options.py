@@ -1,0 +1,59 @@
+"""Arguments and options that several commands have: each stands here once, with one meaning and one text."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import click
+
+config_argument = click.argument("config")
+job_argument = click.argument("job")
+set_option = click.option(
+    "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a configuration key; repeatable."
+)
+no_progress_option = click.option("--no-progress", is_flag=True, help="No progress, only results.")
+status_option = click.option("--json", "as_json", is_flag=True, help="Print the job's status as JSON at the end.")
+
+
+def job_inputs(function: Callable[..., int]) -> Callable[..., int]:
+    """What a new job is told on the command line; the command gets it as its first argument, a ``JobInputs``."""
+
+    @functools.wraps(function)
+    def command(
+        config: str,
+        inputs: tuple[str, ...],
+        directory: str | None,
+        anonymization_config: str | None,
+        patients: str | None,
+        overrides: tuple[str, ...],
+        **more: bool,
+    ) -> int:
+        from flows.job.inputs import gather
+
+        job = gather(
+            config,
+            inputs,
+            directory=directory,
+            anonymization_config=anonymization_config,
+            patients=patients,
+            overrides=overrides,
+        )
+        return function(job, **more)
+
+    for decorate in (
+        set_option,
+        click.option(
+            "--patients", metavar="FILE", help="File with one patient id a line, instead of the CRTDL's cohort."
+        ),
+        click.option(
+            "--anonymization-config", metavar="FILE", help="Anonymization YAML file; overrides the configuration."
+        ),
+        click.option(
+            "--dir", "directory", metavar="DIR", help="Directory to import; overrides services.local_import.dir."
+        ),
+        click.argument("inputs", nargs=-1, metavar="[CRTDL] [INPUT]"),
+        config_argument,
+    ):
+        command = decorate(command)
+    return command
