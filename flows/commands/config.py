@@ -6,35 +6,32 @@ from pathlib import Path
 
 import click
 
+from flows.commands.options import config_argument, set_option
+from flows.output import complain, say, say_json
+
 
 @click.group("config")
 def group() -> None:
     """Check a configuration, show its effective values, print the JSON Schema."""
 
 
-_set = click.option(
-    "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a configuration key; repeatable."
-)
-
-
 @group.command()
-@click.argument("config")
-@_set
+@config_argument
+@set_option
 def check(config: str, overrides: tuple[str, ...]) -> int:
     """Report all findings of a configuration at once."""
     from config import load_config
 
     loaded = load_config(Path(config), overrides=overrides)
-    for warning in loaded.warnings:
-        click.echo(warning.render(), err=True)
+    complain(loaded.warnings)
     steps = ", ".join(str(name) for name in loaded.config.pipeline.enabled_steps)
-    click.echo(f"{config}: valid; steps: {steps}")
+    say(f"{config}: valid; steps: {steps}")
     return 0
 
 
 @group.command()
-@click.argument("config")
-@_set
+@config_argument
+@set_option
 @click.option("--json", "as_json", is_flag=True, help="A JSON list of key, value and source.")
 def show(config: str, overrides: tuple[str, ...], as_json: bool) -> int:
     """Show every effective value and the layer it came from. Secrets are masked."""
@@ -43,24 +40,19 @@ def show(config: str, overrides: tuple[str, ...], as_json: bool) -> int:
     loaded = load_config(Path(config), overrides=overrides)
     rows = loaded.effective()
     if as_json:
-        import json
-
-        document = [{"key": row.key, "value": row.value, "source": row.source} for row in rows]
-        click.echo(json.dumps(document, indent=2, ensure_ascii=False))
+        say_json([{"key": row.key, "value": row.value, "source": row.source} for row in rows])
         return 0
     keys = max(len(row.key) for row in rows)
     values = min(max(len(str(row.value)) for row in rows), 48)
     for row in rows:
-        click.echo(f"{row.key:{keys}}  {row.value!s:{values}}  {row.source}")
+        say(f"{row.key:{keys}}  {row.value!s:{values}}  {row.source}")
     return 0
 
 
 @group.command()
 def schema() -> int:
     """Print the JSON Schema of the configuration file."""
-    import json
-
     from config import json_schema
 
-    click.echo(json.dumps(json_schema(), indent=2, ensure_ascii=False))
+    say_json(json_schema())
     return 0

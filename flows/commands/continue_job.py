@@ -15,8 +15,8 @@ from flows.job.inputs import JobInputs
 from flows.job.lock import JobLock, is_held
 from flows.job.record import JobRecord, JobState, RecordWriter
 from flows.job.seen import at_decision
-from flows.job.session import Session, dump
-from flows.output import complain, say
+from flows.job.session import Session
+from flows.output import complain, say, say_json
 from tasks.shared.errors import InputError, TerminalError
 
 
@@ -89,7 +89,7 @@ def leave_to_worker(session: Session, record: JobRecord, *, as_json: bool) -> in
     session.api.set_state(record.id, "SCHEDULED", name="Continuing", force=True)
     say(f"job {record.id}: a worker of its deployment goes on with it", err=as_json)
     if as_json:
-        say(dump(session.job(record.id).status()))
+        say_json(session.job(record.id).status())
     return 0
 
 

@@ -6,8 +6,7 @@ from datetime import timedelta
 
 import click
 
-from config.duration import DurationError, parse_duration
-from flows.commands.pipeline import set_option
+from flows.commands.options import config_argument, job_argument, no_progress_option, set_option, status_option
 
 
 @click.group("job")
@@ -16,7 +15,7 @@ def group() -> None:
 
 
 @group.command("list")
-@click.argument("config")
+@config_argument
 @click.option("--json", "as_json", is_flag=True, help="A JSON list.")
 @set_option
 def list_(config: str, as_json: bool, overrides: tuple[str, ...]) -> int:
@@ -27,8 +26,8 @@ def list_(config: str, as_json: bool, overrides: tuple[str, ...]) -> int:
 
 
 @group.command()
-@click.argument("config")
-@click.argument("job")
+@config_argument
+@job_argument
 @click.option(
     "--step", required=True, metavar="STEP", help="Name of the step, or its position when the name occurs twice."
 )
@@ -36,8 +35,8 @@ def list_(config: str, as_json: bool, overrides: tuple[str, ...]) -> int:
     "--force", is_flag=True, help="Run a completed step again; resets the steps after it, removes their outputs."
 )
 @set_option
-@click.option("--no-progress", is_flag=True, help="No progress, only results.")
-@click.option("--json", "as_json", is_flag=True, help="Print the job's status as JSON at the end.")
+@no_progress_option
+@status_option
 def run(
     config: str,
     job: str,
@@ -55,8 +54,8 @@ def run(
 
 
 @group.command()
-@click.argument("config")
-@click.argument("job")
+@config_argument
+@job_argument
 @set_option
 def delete(config: str, job: str, overrides: tuple[str, ...]) -> int:
     """Remove a job's directory and record. Refused while it runs."""
@@ -72,6 +71,8 @@ class Age(click.ParamType[timedelta]):
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:
         """Read it, or say what is wrong with it."""
+        from config.duration import DurationError, parse_duration
+
         if isinstance(value, timedelta):
             return value
         try:
@@ -81,7 +82,7 @@ class Age(click.ParamType[timedelta]):
 
 
 @group.command()
-@click.argument("config")
+@config_argument
 @click.option("--older-than", type=Age(), required=True, metavar="AGE", help="How long ago, as P30D, 30d or 12h.")
 @click.option("--dry-run", is_flag=True, help="Only list what would be deleted.")
 @click.option("--json", "as_json", is_flag=True, help="A JSON list of id, state, updated and bytes.")

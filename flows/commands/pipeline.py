@@ -2,36 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import click
 
-START_OPTIONS = (
-    click.option("--dir", "directory", metavar="DIR", help="Directory to import; overrides services.local_import.dir."),
-    click.option(
-        "--anonymization-config", metavar="FILE", help="Anonymization YAML file; overrides the configuration."
-    ),
-    click.option("--patients", metavar="FILE", help="File with one patient id a line, instead of the CRTDL's cohort."),
-    click.option(
-        "--set",
-        "overrides",
-        multiple=True,
-        metavar="KEY=VALUE",
-        help="Override a configuration key; repeatable.",
-    ),
+from flows.commands.options import (
+    config_argument,
+    job_argument,
+    job_inputs,
+    no_progress_option,
+    set_option,
+    status_option,
 )
 
-
-set_option = click.option(
-    "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a configuration key; repeatable."
-)
-
-
-def start_options(function: Callable[..., int]) -> Callable[..., int]:
-    """The options that ``start`` and ``plan`` share."""
-    for option in reversed(START_OPTIONS):
-        function = option(function)
-    return function
+if TYPE_CHECKING:
+    from flows.job.inputs import JobInputs
 
 
 @click.group("pipeline")
@@ -40,78 +25,39 @@ def group() -> None:
 
 
 @group.command()
-@click.argument("config")
-@click.argument("inputs", nargs=-1, metavar="[CRTDL] [INPUT]")
-@start_options
-@click.option("--no-progress", is_flag=True, help="No progress, only results.")
-@click.option("--json", "as_json", is_flag=True, help="Print the job's status as JSON at the end.")
+@job_inputs
+@no_progress_option
+@status_option
 @click.option("--detach", is_flag=True, help="Hand the run to a Prefect deployment instead of running it here.")
-def start(
-    config: str,
-    inputs: tuple[str, ...],
-    directory: str | None,
-    anonymization_config: str | None,
-    patients: str | None,
-    overrides: tuple[str, ...],
-    no_progress: bool,
-    as_json: bool,
-    detach: bool,
-) -> int:
+def start(job: JobInputs, no_progress: bool, as_json: bool, detach: bool) -> int:
     """Check everything, then run a new job. Prints the job id first.
 
     CRTDL is a JSON file, INPUT a directory, an HTTP(S) URL or the URL of an extraction result; either may be left out.
     """
     from flows.commands import start
-    from flows.job.inputs import gather
 
-    job = gather(
-        config,
-        inputs,
-        directory=directory,
-        anonymization_config=anonymization_config,
-        patients=patients,
-        overrides=overrides,
-    )
     return start.start(job, progress=not no_progress, as_json=as_json, detach=detach)
 
 
 @group.command()
-@click.argument("config")
-@click.argument("inputs", nargs=-1, metavar="[CRTDL] [INPUT]")
-@start_options
-def plan(
-    config: str,
-    inputs: tuple[str, ...],
-    directory: str | None,
-    anonymization_config: str | None,
-    patients: str | None,
-    overrides: tuple[str, ...],
-) -> int:
+@job_inputs
+def plan(job: JobInputs) -> int:
     """Check everything that start checks, and start nothing."""
     from flows.commands import start
-    from flows.job.inputs import gather
 
-    job = gather(
-        config,
-        inputs,
-        directory=directory,
-        anonymization_config=anonymization_config,
-        patients=patients,
-        overrides=overrides,
-    )
     return start.plan(job)
 
 
 @group.command("continue")
-@click.argument("config")
-@click.argument("job")
+@config_argument
+@job_argument
 @click.option("--approve", is_flag=True, help="Approve a waiting job without asking.")
 @click.option("--reject", is_flag=True, help="End a waiting job as cancelled.")
 @click.option("--by", metavar="NAME", help="Who decides, kept in the record. Without it: the login name.")
 @click.option("--comment", default="", metavar="TEXT", help="Kept in the record with the decision.")
 @set_option
-@click.option("--no-progress", is_flag=True, help="No progress, only results.")
-@click.option("--json", "as_json", is_flag=True, help="Print the job's status as JSON at the end.")
+@no_progress_option
+@status_option
 def continue_(
     config: str,
     job: str,
@@ -141,8 +87,8 @@ def continue_(
 
 
 @group.command()
-@click.argument("config")
-@click.argument("job")
+@config_argument
+@job_argument
 @click.option("--json", "as_json", is_flag=True, help="One JSON object; keys are never left out.")
 @click.option(
     "--watch", is_flag=True, help="Show it again every two seconds until the job neither runs nor is pending."

@@ -16,8 +16,8 @@ from flows.job.directory import JobDirectory
 from flows.job.inputs import JobInputs
 from flows.job.lock import JobLock
 from flows.job.record import JobState
-from flows.job.session import Session, dump, opened
-from flows.output import complain, say
+from flows.job.session import Session, opened
+from flows.output import complain, say, say_json
 from flows.reports import presenter
 from flows.reports.terminal import Terminal
 from flows.signals import exit_code_of, signals
@@ -91,7 +91,7 @@ def hand_over(loaded: LoadedConfig, inputs: JobInputs, *, as_json: bool) -> int:
         job_id = session.api.run_deployment(str(chosen[0]["id"]), inputs.parameters())
         say(f"job {job_id}", err=as_json)
         if as_json:
-            say(dump(session.job(job_id).status()))
+            say_json(session.job(job_id).status())
     return 0
 
 
@@ -147,7 +147,7 @@ def report(session: Session, job_id: str, *, as_json: bool) -> int:
     """Print how the job stands, and return the exit code for it."""
     record = session.job(job_id)
     if as_json:
-        say(dump(record.status()))
+        say_json(record.status())
     error = record.error
     match record.state:
         case JobState.COMPLETED:

@@ -11,8 +11,8 @@ from pathlib import Path
 from config import load_config
 from flows.job.record import JobRecord, JobState
 from flows.job.seen import correction_words, told
-from flows.job.session import dump, has_any_job, opened
-from flows.output import one_line, say, write
+from flows.job.session import has_any_job, opened
+from flows.output import one_line, say, say_json, write
 from tasks.shared.report import Waiting
 from tasks.shared.units import human_seconds
 
@@ -24,7 +24,10 @@ def show(config: str, job_id: str, *, overrides: Sequence[str], as_json: bool, w
             record = session.job(job_id)
             if not as_json and watch:
                 write("\x1b[2J\x1b[H")
-            say(dump(record.status()) if as_json else text(record))
+            if as_json:
+                say_json(record.status())
+            else:
+                say(text(record))
             if not watch or record.state not in {JobState.RUNNING, JobState.PENDING}:
                 return 0
             time.sleep(2)
@@ -76,7 +79,7 @@ def list_jobs(config: str, *, overrides: Sequence[str], as_json: bool) -> int:
         with opened(loaded) as session:
             records = session.jobs()
     if as_json:
-        say(dump([record.row() for record in records]))
+        say_json([record.row() for record in records])
         return 0
     if not records:
         say("no jobs")

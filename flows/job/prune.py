@@ -20,8 +20,8 @@ from flows.job.directory import JobDirectory
 from flows.job.lease import Lease, LeaseTakenError, lease_api
 from flows.job.lock import JobBusyError, JobLock
 from flows.job.record import JobRecord, JobState
-from flows.job.session import Session, dump, has_any_job, opened
-from flows.output import say
+from flows.job.session import Session, has_any_job, opened
+from flows.output import say, say_json
 from tasks.shared.errors import StorageError
 from tasks.shared.units import human_bytes
 
@@ -87,7 +87,7 @@ def prune(config: str, older_than: timedelta, overrides: Sequence[str], *, dry_r
             _tell_of_unrecorded(session, (record.id for record in records), before, dry_run=dry_run)
     total = sum(int(str(job["bytes"])) for job in gone)
     if as_json:
-        say(dump(gone))
+        say_json(gone)
     else:
         say(f"{len(gone)} jobs, {human_bytes(total)} {'would be' if dry_run else 'are'} deleted")
     return 1 if failed else 0

@@ -5,7 +5,6 @@ A job of another jobs directory is refused: its lock lies there, and two process
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -94,8 +93,3 @@ def opened(loaded: LoadedConfig) -> Iterator[Session]:
 def has_any_job(loaded: LoadedConfig) -> bool:
     """Whether a look at the record can find anything; spares starting a server over an empty directory."""
     return configured_api() is not None or (loaded.config.jobs_dir / ".prefect" / "prefect.db").exists()
-
-
-def dump(document: Any) -> str:
-    """JSON as the commands print it."""
-    return json.dumps(document, indent=2, ensure_ascii=False)
