@@ -28,7 +28,7 @@ from flows.job.lock import JobBusyError
 from flows.job.preflight import preflight, worst
 from flows.job.record import RecordWriter, now
 from flows.job.released import waits_again
-from flows.job.sources import Source, Sources
+from flows.job.sources import Sources
 from flows.job.watch import CANCEL, cancel_asked, end_now
 from flows.reports import pages, presenter
 from flows.signals import signals
@@ -37,7 +37,7 @@ from tasks.shared.errors import InputError, SluiceError, Stopped, StorageError, 
 from tasks.shared.log import logger
 from tasks.shared.prefect_task import step_task
 from tasks.shared.report import Problem, StepReport, Waiting
-from tasks.shared.step import Parked, Step
+from tasks.shared.step import Parked, Source, Step
 
 Outcome = State[Any]
 
@@ -200,7 +200,7 @@ def run_step(job: Job, position: int, step: Step, source: Source | None, *, depl
         return failed(job, position, outcome)
     if not isinstance(outcome, StepReport):
         raise outcome
-    job.finished(position, outcome, expected=context.expected_lines)
+    job.finished(position, outcome, expected=source.lines if source else None)
     if step.gate is not None:
         found = step.gate(context, outcome)
         job.passed_gate(position, found)

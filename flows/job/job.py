@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from flows.job.inputs import JobInputs
 from flows.job.lock import JobLock
 from flows.job.record import JobRecord, RecordedHandle, RecordWriter, Run, last_run, now, timestamp
 from flows.job.seen import NEXT, Sight, no_longer
-from flows.job.sources import Source, Sources
+from flows.job.sources import Sources
 from flows.job.watch import CANCEL, Watcher
 from flows.reports import pages, summary
 from flows.reports.events import Gate, JobEnd, StepEnd, Wait
@@ -36,7 +36,7 @@ from tasks.shared.files.inventory import Inventory, Recorded, kept_at
 from tasks.shared.log import logger
 from tasks.shared.meter import Meter
 from tasks.shared.report import Approval, Corrections, Problem, StepReport, Waiting
-from tasks.shared.step import Step, StepContext
+from tasks.shared.step import Source, Step, StepContext
 from tasks.shared.stop import Stop
 
 
@@ -163,24 +163,17 @@ class Job:
 
     def context(self, position: int, step: Step, source: Source | None) -> StepContext:
         """What the step at ``position`` gets."""
-        approval = self.approvals.get(position)
         return StepContext(
             config=self.config,
             job_id=self.id,
             job_dir=self.directory.path,
             position=position,
             name=step.name,
-            source=source.path if source else None,
-            expected_lines=source.lines if source else None,
-            expected_files=source.files if source else None,
-            recorded=source.recorded if source else None,
-            input=self.inputs.input,
-            crtdl=self.crtdl,
-            patients=Path(self.inputs.patients) if self.inputs.patients else None,
-            handle=AnnouncedHandle(RecordedHandle(self.writer), self.journal.tell),
-            decision=approval,
-            approved=self.there if approval and step.asks else None,
+            given=replace(self.inputs.given(), crtdl=self.crtdl),
+            source=source,
+            approved=self.there if step.asks and position in self.approvals else None,
             corrections=self.sight.corrections if self.sight and step.asks else Corrections.NDJSON,
+            handle=AnnouncedHandle(RecordedHandle(self.writer), self.journal.tell),
             meter=Meter(collector=self.journal.tell),
             stop=self.stop,
         )
@@ -197,8 +190,8 @@ class Job:
         return Source(
             path=self.directory.path / str(step.output),
             lines=step.lines_out,
-            tables=tables,
             files=step.files,
+            tables=tables,
             recorded=Recorded(step.name, position, kept, step.inventory) if step.inventory else None,
         )
 

@@ -3,25 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
 from config import PipelineConfig
 from tasks import declared
-from tasks.shared.files.inventory import Recorded
 from tasks.shared.report import Corrections
-from tasks.shared.step import Reads, Step
-
-
-@dataclass(frozen=True)
-class Source:
-    """Data a step reads: the directory, what the step that wrote it counted and listed, and what the data are."""
-
-    path: Path
-    lines: int | None
-    tables: bool = False
-    files: int | None = None
-    recorded: Recorded | None = None
+from tasks.shared.step import Reads, Source, Step
 
 
 class Sources:

@@ -44,8 +44,8 @@ def run(
 ) -> StepReport:
     """Extract and download; goes on with the job whose handle is stored.
 
-    ``context.input`` may be the URL of a complete result: then nothing is submitted. ``client``, ``clock`` (seconds)
-    and ``sleep`` (seconds) are seams for tests.
+    ``given.input`` may be the URL of a complete result: then nothing is submitted. ``client``, ``clock`` (seconds) and
+    ``sleep`` (seconds) are seams for tests.
 
     Raises the named failures of ``failures.py`` and what the modules of this package raise.
     """
@@ -78,8 +78,8 @@ class _Run:
     def run(self) -> StepReport:
         """All eight points of the procedure."""
         handle: Handle | None = None
-        if self._context.input is not None:
-            status_url = self._context.input
+        if self._context.given.input is not None:
+            status_url = self._context.given.input
             answer = self._direct(status_url)
         else:
             handle, answer = self._extract()
@@ -145,14 +145,15 @@ class _Run:
 
     def _submission(self) -> Submission:
         context = self._context
-        if context.crtdl is None:
+        if context.given.crtdl is None:
             raise InputError(
                 "crtdl-missing",
                 "the step extractor needs a CRTDL",
                 context="pipeline.enabled_steps",
                 hint="give the CRTDL file on the command line",
             )
-        return Submission(self._client, context.handle, self._directory, Query(context.crtdl, context.patients))
+        query = Query(context.given.crtdl, context.given.patients)
+        return Submission(self._client, context.handle, self._directory, query)
 
     def _was_cancelled(self, handle: Handle) -> bool:
         """Whether a person cancelled the job, as its Task says; read once (document 3 §2)."""
@@ -236,6 +237,6 @@ class _Run:
     def _crtdl(self) -> Crtdl | None:
         """The effective CRTDL, for the names of its groups; none is needed with a direct result URL."""
         try:
-            return load_crtdl(self._context.crtdl) if self._context.crtdl is not None else None
+            return load_crtdl(self._context.given.crtdl) if self._context.given.crtdl is not None else None
         except InputError:
             return None

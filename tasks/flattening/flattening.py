@@ -67,13 +67,13 @@ def run(
     are no resources and when no resource belongs to a group; what is done stays done.
     """
     settings = context.config.services.flattening
-    if context.crtdl is None:
+    if context.given.crtdl is None:
         raise InputError("flattening-crtdl", "flattening: there is no CRTDL, so there are no groups", context="CRTDL")
     if settings.lookup_path is None:
         raise InputError(
             "flattening-lookup", "flattening: there is no lookup file", context="services.flattening.lookup_path"
         )
-    crtdl = load_crtdl(context.crtdl)
+    crtdl = load_crtdl(context.given.crtdl)
     path = Path(settings.lookup_path)
     lookup, findings, warnings = read_lookup(path)
     for finding in findings:
@@ -101,7 +101,9 @@ def flatten(
         )
     files = data_files(context.input_dir)
     if not files:
-        raise DataError("flattening-no-input", "flattening: there is nothing to flatten", context=str(context.source))
+        raise DataError(
+            "flattening-no-input", "flattening: there is nothing to flatten", context=str(context.input_dir)
+        )
     if not made:
         raise InputError(
             "flattening-no-views",
@@ -244,7 +246,7 @@ class _Run:
             raise DataError(
                 "flattening-unrouted",
                 f"flattening: none of {unrouted:,} resources belongs to a group ({by_type(facts.unrouted)})",
-                context=str(self._context.source),
+                context=str(self._context.input_dir),
                 hint="the Provenances of the data name other resources or other groups: does the CRTDL belong to this "
                 "data? did the pseudonymization treat the ids of resources and the targets of Provenances differently?",
             )

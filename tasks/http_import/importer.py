@@ -82,7 +82,7 @@ def run(context: StepContext, *, client: ClientFactory | None = None) -> StepRep
 
     Raises the findings about URLs, and what ``Downloader.fetch`` raises.
     """
-    urls = _urls(context.config, context.input)
+    urls = _urls(context.config, context.given.input)
     for problem in _problems(urls):
         raise problem
     target = ImportDirectory(context)

@@ -51,7 +51,7 @@ def run(context: StepContext) -> StepReport:
     ``zst-truncated``, ``zst-corrupt``, ``empty-file``); ``StorageError`` (``source-changed``,
     ``source-unreadable``, ``disk-full`` …); ``Stopped``.
     """
-    named = context.input or context.config.services.local_import.dir
+    named = context.given.input or context.config.services.local_import.dir
     if named is None:
         raise InputError(
             "input-missing",

@@ -83,25 +83,23 @@ def compare(context: StepContext) -> Compared | None:
     Raises:
         DataError: ``send-input-differs``, with the files that are not as the step left them. Nothing was requested.
     """
-    directory = context.input_dir
-    if context.recorded is None:
+    directory, recorded, files = context.input_dir, context.input.recorded, context.input.files
+    if recorded is None:
         count = sum(1 for _ in finished_files(directory))
-        if context.expected_files is not None and count != context.expected_files:
-            what = f"it holds {count:,} files, the step before wrote {context.expected_files:,}"
+        if files is not None and count != files:
+            what = f"it holds {count:,} files, the step before wrote {files:,}"
             raise _differs(f"send: {directory.name}/ is not as it was left: {what}", [str(directory)], "STEP")
         return None
     progress = context.meter
     progress.begin("checking what is to be sent")
     progress.expect(bytes=_size(directory))
     now = take(context.job_dir, [directory], stop=context.stop, read=lambda size: progress.add(bytes=size))
-    if now.digest != context.recorded.digest:
-        step = f"step {context.recorded.position}, {context.recorded.step}"
-        before = context.recorded.load()
+    if now.digest != recorded.digest:
+        step = f"step {recorded.position}, {recorded.step}"
+        before = recorded.load()
         listed = differences(before, now) if before is not None else ["the list of its files is gone or was changed"]
-        removes = ", which removes the corrected files" if context.recorded.step == "wait" else ""
-        raise _differs(
-            f"send: {directory.name}/ is not as {step}, left it", listed, str(context.recorded.position), removes
-        )
+        removes = ", which removes the corrected files" if recorded.step == "wait" else ""
+        raise _differs(f"send: {directory.name}/ is not as {step}, left it", listed, str(recorded.position), removes)
     progress.begin("sending")
     return Compared(context.job_dir, now)
 

@@ -30,7 +30,8 @@ def run(context: StepContext) -> StepReport:
 
 def _left_alone(context: StepContext) -> tuple[str, ...]:
     """A wait has named what is in its directory."""
-    if context.recorded is not None and context.recorded.step == "wait":
+    recorded = context.input.recorded
+    if recorded is not None and recorded.step == "wait":
         return ()
     return left_alone_warning(context.input_dir, left_alone(context.input_dir))
 

@@ -20,7 +20,7 @@ from tasks.shared.errors import GateError, InputError, ReconciliationError, Slui
 from tasks.shared.files.inventory import Inventory, Recorded
 from tasks.shared.http.client import ServiceClient
 from tasks.shared.meter import Meter
-from tasks.shared.report import Approval, Corrections, StepReport
+from tasks.shared.report import Corrections, StepReport
 from tasks.shared.service import Service
 from tasks.shared.stop import Stop
 
@@ -57,15 +57,37 @@ class Parked(Exception):  # noqa: N818 - not an error
 
 
 @dataclass(frozen=True)
+class Given:
+    """What a job is given beside its configuration: files, and the directory or URL to import."""
+
+    crtdl: Path | None = None
+    patients: Path | None = None
+    input: str | None = None
+    anonymization_config: Path | None = None
+
+
+@dataclass(frozen=True)
+class Source:
+    """Data a step reads (``4-product.md`` §4), and what the step that wrote it says of it.
+
+    ``lines`` and ``files`` are how many it says it wrote, ``recorded`` is the inventory that it left; ``None`` from a
+    version that left none. ``tables`` says that the data are no NDJSON.
+    """
+
+    path: Path
+    lines: int | None = None
+    files: int | None = None
+    tables: bool = False
+    recorded: Recorded | None = None
+
+
+@dataclass(frozen=True)
 class StepContext:
     """Everything one step instance may use.
 
-    ``source`` is the directory the step reads (the output of the nearest earlier step that produces data,
-    ``4-product.md`` §4); import steps have none. ``input`` is what the user named on the command line: a directory
-    for ``local_import``, a URL for ``http_import``; ``None`` means the configuration decides. ``decision`` is for
-    ``wait`` only, and so are ``approved``, the files that it is about, and ``corrections``. ``expected_lines`` and
-    ``expected_files`` are how many the step that wrote ``source`` says it wrote, ``recorded`` is the inventory that it
-    left; ``None`` from a version that left none.
+    ``given`` is what the job was given, with its effective CRTDL; without an ``input`` the configuration says what is
+    imported. Import steps have no ``source``. ``approved`` and ``corrections`` are for ``wait`` only: the files that a
+    person has released, ``None`` while nobody has, and which corrected files can be taken.
     """
 
     config: PipelineConfig
@@ -73,26 +95,25 @@ class StepContext:
     job_dir: Path
     position: int
     name: str
-    source: Path | None = None
-    input: str | None = None
-    expected_lines: int | None = None
-    expected_files: int | None = None
-    recorded: Recorded | None = None
-    crtdl: Path | None = None
-    decision: Approval | None = None
+    given: Given = Given()
+    source: Source | None = None
     approved: Inventory | None = None
     corrections: Corrections = Corrections.NDJSON
-    patients: Path | None = None
     handle: HandleStore = field(default_factory=HandleStore)
     meter: Meter = field(default_factory=Meter)
     stop: Stop = field(default_factory=Stop)
 
     @property
-    def input_dir(self) -> Path:
-        """The directory this step reads; only steps after an import have one."""
+    def input(self) -> Source:
+        """What this step reads; only steps after an import have it."""
         if self.source is None:
-            raise ValueError(f"step {self.name} has no input directory")
+            raise ValueError(f"step {self.name} has no input")
         return self.source
+
+    @property
+    def input_dir(self) -> Path:
+        """The directory this step reads."""
+        return self.input.path
 
     def state(self, name: str) -> Path:
         """A directory of this step below the job's, made (0700) where it is not there. Raises ``StorageError``.
@@ -130,16 +151,6 @@ def latest(_config: PipelineConfig) -> Reads:
 def nothing(_config: PipelineConfig) -> Reads:
     """An import reads nothing of the job."""
     return Reads.NOTHING
-
-
-@dataclass(frozen=True)
-class Given:
-    """What a job is given beside its configuration: files, and the directory or URL to import."""
-
-    crtdl: Path | None = None
-    patients: Path | None = None
-    input: str | None = None
-    anonymization_config: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -229,12 +240,12 @@ def reconcile(context: StepContext, result: StepReport) -> None:
     Raises:
         ReconciliationError: the numbers differ; says both and where.
     """
-    if context.expected_lines is None or result.lines_in is None or context.expected_lines == result.lines_in:
+    source = context.source
+    if source is None or source.lines is None or result.lines_in is None or source.lines == result.lines_in:
         return
-    place = context.source.name if context.source is not None else context.name
     raise ReconciliationError(
         "lines-differ",
-        f"{context.name} read {result.lines_in:,} lines, the step before wrote {context.expected_lines:,}",
-        context=f"{place}/, step {context.position}",
+        f"{context.name} read {result.lines_in:,} lines, the step before wrote {source.lines:,}",
+        context=f"{source.path.name}/, step {context.position}",
         hint="somebody changed the files in between: run the step before again with job run --step … --force",
     )

@@ -99,7 +99,9 @@ def run(
         raise InputError("validation-url", "validation: there is no service to ask", context="services.validation.url")
     files = data_files(context.input_dir)
     if not files:
-        raise DataError("validation-no-input", "validation: there is nothing to validate", context=str(context.source))
+        raise DataError(
+            "validation-no-input", "validation: there is nothing to validate", context=str(context.input_dir)
+        )
     bounds = bounds or Bounds()
     with context.client(checks.service(config), max_connections=service.max_concurrent_requests, sleep=sleep) as client:
         timeout = bounds.timeout * service.max_concurrent_requests

@@ -38,15 +38,15 @@ def run(context: StepContext) -> StepReport:
         Stopped: somebody asked.
     """
     directory = wait_directory(context.input_dir)
-    if context.decision is None:
+    if context.approved is None:
         raise Parked(directory)
     make_directory(directory)
     corrected, no_data = corrected_files(directory, context.corrections)
     tables = context.corrections is Corrections.TABLES
     notes = left_alone_warning(directory, no_data)
     if not corrected:
-        if context.approved is not None:  # nobody approved the data that would be read without them
-            still_approved(context.approved.below(directory.name), Inventory(()))
+        # Nobody approved the data that would be read without them.
+        still_approved(context.approved.below(directory.name), Inventory(()))
         return StepReport(warnings=notes, details={"corrected": False})
     size = sum(map(_size, corrected))
     context.meter.expect(files=len(corrected), bytes=size)

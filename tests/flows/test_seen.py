@@ -13,13 +13,14 @@ import pytest
 from flows.job.job import Job, known_step
 from flows.job.record import JobRecord, JobState, now
 from flows.job.seen import OF_AN_EARLIER_VERSION, at_decision, told
-from flows.job.sources import Source, Sources
+from flows.job.sources import Sources
 from flows.pipeline import decide, decided
 from flows.reports.pages import wait_description
 from tasks import declared
 from tasks.shared.errors import DataError
 from tasks.shared.files.inventory import kept_at, take
 from tasks.shared.report import Approval, StepReport, Waiting
+from tasks.shared.step import Source
 from tasks.shared.stop import Stop
 from tests.conftest import ask_prefect, wait_until
 from tests.flows.test_job_events import STEPS, job  # noqa: F401 - a fixture

@@ -8,11 +8,12 @@ import pytest
 
 from config import PipelineConfig, SendMode
 from flows.job.seen import NEXT, Sight, correction_words, to_be_read, told
-from flows.job.sources import Source, Sources
+from flows.job.sources import Sources
 from flows.reports.pages import wait_description
 from tasks import declared
 from tasks.shared.errors import DataError
 from tasks.shared.report import Corrections, Waiting
+from tasks.shared.step import Source
 from tasks.shared.stop import Stop
 
 DIRECT, TRANSFER, S3 = SendMode.DIRECT_RESOURCE_LOAD, SendMode.TRANSFER_LOAD, SendMode.S3_UPLOAD

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from config import PipelineConfig
-from tasks.shared.step import StepContext
+from tasks.shared.step import Given, Source, StepContext
 
 ROOT = Path(__file__).parents[2]
 
@@ -25,11 +25,15 @@ def context(
 ) -> StepContext:
     """The context of step ``name`` in a job directory: the one place in the tests that makes one.
 
-    ``config`` as it is loaded or as it is written; ``more`` as the fields are called.
+    ``config`` as it is loaded or as it is written; ``more`` as the fields are called, those of what was given and of
+    the source too (which is called ``source`` by its path, with its ``lines`` and ``files``).
     """
     if not isinstance(config, PipelineConfig):
         config = PipelineConfig.model_validate(config or {})
     fields: dict[str, Any] = {"job_id": "j", "position": 1} | more
+    fields["given"] = Given(**{name: fields.pop(name) for name in ("crtdl", "patients", "input") if name in fields})
+    source = {name: fields.pop(name) for name in ("lines", "files", "recorded") if name in fields}
+    fields["source"] = Source(fields["source"], **source) if fields.get("source") else None
     return StepContext(config=config, job_dir=directory, name=name, **fields)
 
 

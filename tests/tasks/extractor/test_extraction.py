@@ -21,7 +21,7 @@ from tasks.shared.errors import (
     SluiceError,
     TerminalError,
 )
-from tasks.shared.step import Handle
+from tasks.shared.step import Given, Handle
 from tests.peers.extraction import (
     BASE,
     BUNDLE,
@@ -482,7 +482,7 @@ def test_without_a_crtdl_the_step_says_what_it_needs(tmp_path: Path) -> None:
     from tests.peers.extraction import http_client
 
     with pytest.raises(InputError) as caught:
-        step(replace(context, crtdl=None), client=lambda config, _: http_client(run.server, config))
+        step(replace(context, given=Given()), client=lambda config, _: http_client(run.server, config))
     assert caught.value.reference == "crtdl-missing"
 
 

@@ -62,7 +62,7 @@ class Job:
         if mode == "s3_upload":
             send["s3"] = {**send["s3"], "endpoint": url, "use_path_style": True}
         retry = {"max_attempts": 1, "initial_backoff_ms": 1, "max_backoff_ms": 1}
-        more = {"source": self.input, "recorded": self.recorded, "expected_files": self.files, "stop": stop or Stop()}
+        more = {"source": self.input, "recorded": self.recorded, "files": self.files, "stop": stop or Stop()}
         return context(self.directory, "send", {"services": {"send": send}, "retry": retry}, position=2, **more)
 
 

@@ -13,7 +13,7 @@ from tests.peers.job import context
 
 
 def test_a_step_that_read_another_number_of_lines_than_the_step_before_wrote_fails_and_says_where() -> None:
-    given = context(Path("j"), "pseudonymizer", position=2, source=Path("j/import"), expected_lines=7)
+    given = context(Path("j"), "pseudonymizer", position=2, source=Path("j/import"), lines=7)
     reconcile(given, StepReport(lines_in=7))
     reconcile(given, StepReport())
     with pytest.raises(ReconciliationError) as caught:

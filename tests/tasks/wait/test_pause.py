@@ -12,22 +12,22 @@ from hypothesis import strategies as st
 
 from tasks.shared.corrections import make_directory, wait_directory
 from tasks.shared.errors import DataError, SluiceError, Stopped, StorageError
-from tasks.shared.files.inventory import take
-from tasks.shared.report import Approval, Corrections
-from tasks.shared.step import Parked, StepContext
+from tasks.shared.files.inventory import Inventory, take
+from tasks.shared.report import Corrections
+from tasks.shared.step import Parked, Source, StepContext
 from tasks.shared.stop import Stop
 from tasks.wait.pause import run
 from tests.peers import job
 
 LINE = b'{"resourceType":"Patient","id":"1"}\n'
 CANARY = b"Canaryperson"
-APPROVED = Approval(approved=True)
+RELEASED = Inventory(())
 
 
-def context(tmp_path: Path, decision: Approval | None = APPROVED, *, stop: Stop | None = None) -> StepContext:
+def context(tmp_path: Path, approved: Inventory | None = RELEASED, *, stop: Stop | None = None) -> StepContext:
     source = tmp_path / "job" / "import"
     source.mkdir(parents=True, exist_ok=True)
-    more = {"position": 2, "source": source, "decision": decision, "stop": stop or Stop()}
+    more = {"position": 2, "source": source, "approved": approved, "stop": stop or Stop()}
     return job.context(tmp_path / "job", "wait", **more)
 
 
@@ -210,7 +210,7 @@ def test_corrections_that_vanish_after_the_approval_do_not_release_the_uncorrect
 def behind_flattening(tmp_path: Path, corrections: Corrections) -> StepContext:
     directory = tmp_path / "job" / "csv"
     directory.mkdir(parents=True, exist_ok=True)
-    return replace(context(tmp_path), source=directory, corrections=corrections)
+    return replace(context(tmp_path), source=Source(directory), corrections=corrections)
 
 
 @pytest.fixture
