@@ -23,7 +23,6 @@ from unittest import mock
 import flows.run
 from flows.engine import api_address
 from flows.job.lock import JobLock
-from flows.reports import presenter
 from flows.signals import NUMBERS, Interrupted, exit_code_of, signals
 from tasks.shared import blanked
 from tasks.shared.http import tls
@@ -79,19 +78,17 @@ def _environ(wanted: dict[str, str]) -> None:
 @contextmanager
 def _memory() -> Iterator[None]:
     """What our own modules remember for the life of a process."""
-    shown, secrets = presenter.current(), dict(blanked.SECRETS.__dict__)
+    secrets = dict(blanked.SECRETS.__dict__)
     warned = tls._warned.is_set()
     log = {name: _log(logging.getLogger(name)) for name in ("", "sluice")}
     assert signals.seen is None
     try:
-        presenter.use(presenter.Presenter())
         blanked.SECRETS.clear()
         tls._warned.clear()
         with mock.patch.object(JobLock, "held", set()):
             yield
     finally:
         signals.seen = None
-        presenter.use(shown)
         blanked.SECRETS.__dict__.update(secrets)
         (tls._warned.set if warned else tls._warned.clear)()
         for name, (handlers, level) in log.items():

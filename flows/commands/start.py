@@ -126,20 +126,17 @@ def run_here(session: Session, job_id: str, *, progress: bool, as_json: bool) ->
     from flows.engine import runs
     from flows.pipeline import pipeline
 
-    terminal = Terminal(progress=progress, summary_to_stderr=as_json)
-    presenter.use(terminal)
     if session.state_type(job_id) in {"COMPLETED", "PAUSED"}:
         session.api.set_state(job_id, "PENDING", force=True)
     try:
-        runs.execute(pipeline, job_id)
+        with presenter.told(Terminal(progress=progress, summary_to_stderr=as_json)):
+            runs.execute(pipeline, job_id)
     except BaseException:
         # A signal between two steps of Prefect's own surfaces as anything; without one it is an error to tell.
         if signals.seen is None:
             raise
         session.api.set_labels(job_id, {"job.stopped_by": signals.seen})
         session.api.set_state(job_id, "CRASHED", name="Stopped", message=f"stopped by {signals.seen}", force=True)
-    finally:
-        terminal.close()
     return report(session, job_id, as_json=as_json)
 
 

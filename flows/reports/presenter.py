@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
 from tasks.shared.meter import Snapshot
 from tasks.shared.report import StepReport, Waiting
 
@@ -25,15 +29,20 @@ class Presenter:
         """Leave the terminal tidy; called also when the process ends in a hurry."""
 
 
-_presenter = Presenter()
+_told: ContextVar[Presenter | None] = ContextVar("presenter", default=None)
 
 
 def current() -> Presenter:
-    """The presenter of this process."""
-    return _presenter
+    """Who is told in this context: Prefect's engine is between the command that says so and the flow that asks."""
+    return _told.get() or Presenter()
 
 
-def use(presenter: Presenter) -> None:
-    """Set the presenter of this process; commands do, workers do not."""
-    global _presenter
-    _presenter = presenter
+@contextmanager
+def told(presenter: Presenter) -> Iterator[None]:
+    """Tell ``presenter`` what runs in this context; commands do, workers do not. It is closed at the end."""
+    before = _told.set(presenter)
+    try:
+        yield
+    finally:
+        _told.reset(before)
+        presenter.close()
