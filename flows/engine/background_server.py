@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import signal
 import time
 from pathlib import Path
 
+import msgspec
+
 from flows.engine import server
 from flows.engine.api import PrefectApi
+from flows.engine.server_file import announce, announced, withdraw
 from flows.job.lock import is_held
 from flows.output import patience, say
 from tasks.shared.errors import TerminalError
@@ -30,9 +32,9 @@ def start(home: Path, port: int) -> int:
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     with (home / "start.lock").open("a+b") as starting, server.told():
         server.locked(starting, fcntl.LOCK_EX, f"a command that is starting one: {starting.name}")
-        running = server.EmbeddedServer(home.parent).running()
-        if running is not None:
-            server.announce(home, running.url, _pid(home), stay=True)
+        running, found = server.EmbeddedServer(home.parent).running(), announced(home)
+        if running is not None and found is not None:
+            announce(home, msgspec.structs.replace(found, stay=True))
             say(f"the server runs already: {running.link}")
             return 0
         child, address = server.spawn(home, stay=True, port=port)
@@ -61,22 +63,23 @@ def stop(home: Path) -> int:
                 "server-in-use", f"the server is in use by {', '.join(held)}", context=running.ui,
                 hint="wait for the running job, or stop it first",
             )  # fmt: skip
-        pid = _pid(home)
-        os.kill(pid, signal.SIGTERM)
-        deadline = time.monotonic() + 15
-        with patience("waiting for the local Prefect server to end, for 15 s at most"):
-            while _alive(pid):
-                if time.monotonic() > deadline:
-                    os.kill(pid, signal.SIGKILL)
-                    break
-                time.sleep(0.05)
-    (home / "server.json").unlink(missing_ok=True)
+        found = announced(home)
+        if found is not None:
+            _end(found.pid)
+            withdraw(home, found.pid)
     say("the server is stopped")
     return 0
 
 
-def _pid(home: Path) -> int:
-    return int(json.loads((home / "server.json").read_text())["pid"])
+def _end(pid: int) -> None:
+    os.kill(pid, signal.SIGTERM)
+    deadline = time.monotonic() + 15
+    with patience("waiting for the local Prefect server to end, for 15 s at most"):
+        while _alive(pid):
+            if time.monotonic() > deadline:
+                os.kill(pid, signal.SIGKILL)
+                break
+            time.sleep(0.05)
 
 
 def _alive(pid: int) -> bool:

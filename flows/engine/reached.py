@@ -6,7 +6,6 @@ in every command, never "no jobs".
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from pathlib import Path
@@ -15,6 +14,7 @@ import httpx
 
 from flows.engine.api_address import ApiAddress, configured_api, is_loopback
 from flows.engine.server import EmbeddedServer, is_alive
+from flows.engine.server_file import announced
 from flows.output import patience
 from tasks.shared.errors import NetworkError
 
@@ -45,14 +45,8 @@ def chosen_api(jobs_dir: Path) -> ApiAddress | None:
 def own_server(jobs_dir: Path, url: str) -> Path | None:
     """The ``.prefect`` directory, when ``url`` is where the jobs directory's own server is; nothing is asked."""
     home = jobs_dir.absolute() / ".prefect"
-    return home if _announced_url(home) == url.rstrip("/") else None
-
-
-def _announced_url(home: Path) -> str | None:
-    try:
-        return str(json.loads((home / "server.json").read_text())["url"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+    found = announced(home)
+    return home if found is not None and found.url == url.rstrip("/") else None
 
 
 def reach(address: ApiAddress, *, seconds: float = REACH_SECONDS) -> None:

@@ -12,7 +12,6 @@ Nothing here imports Prefect: the server starts while the command imports it.
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import socket
 import subprocess
@@ -25,6 +24,7 @@ from urllib.parse import urlsplit
 
 from flows.engine.api_address import QUIET, ApiAddress
 from flows.engine.server_database import check_database
+from flows.engine.server_file import NAME, Announced, announce, announced
 from flows.engine.server_proof import (
     PROOF_SECONDS,
     NotProvedError,
@@ -140,7 +140,7 @@ class EmbeddedServer:
         deadline = time.monotonic() + 10
         with patience("waiting for the local Prefect server to end, for 10 s at most"):
             while time.monotonic() < deadline and self._child.poll() is None:
-                if time.monotonic() > deadline - 8 and (self.home / "server.json").exists():
+                if time.monotonic() > deadline - 8 and (self.home / NAME).exists():
                     return  # somebody else still uses it
                 time.sleep(0.02)
 
@@ -215,22 +215,19 @@ def find(home: Path, *, wait: bool = False) -> tuple[ApiAddress, State] | None:
 
 def _announced(home: Path) -> ApiAddress:
     """The address in ``server.json``; nobody has asked it anything yet."""
-    secret = read_secret(home)
+    secret, found = read_secret(home), announced(home)
     try:
-        state = json.loads((home / "server.json").read_text())
-        port = int(urlsplit(str(state["url"])).port or 0)
-    except (OSError, ValueError, KeyError, TypeError):
-        port = 0
-    if secret is None or not 0 < port < 65536:
+        port = urlsplit(found.url).port if found is not None else None
+    except ValueError:
+        port = None
+    if secret is None or not port:
         raise NotProvedError("its address or its secret is gone from that directory")
     return ApiAddress.local(home, port, secret)
 
 
 def _silent(home: Path, why: str) -> NetworkError:
-    try:
-        process = f"process {int(json.loads((home / 'server.json').read_text())['pid'])}"
-    except (OSError, ValueError, KeyError, TypeError):
-        process = "a process"
+    found = announced(home)
+    process = f"process {found.pid}" if found is not None else "a process"
     return NetworkError(
         "prefect-server-silent", f"the Prefect server of this jobs directory does not answer: {why}",
         context=f"{process} holds {home / 'server.lock'}",
@@ -253,15 +250,15 @@ def spawn(home: Path, *, stay: bool = False, port: int = 0) -> tuple[subprocess.
         StorageError: the database is of a newer version, or damaged.
     """
     check_database(home)
-    state = home / "server.json"
-    if state.exists():
+    left_behind = home / NAME
+    if left_behind.exists():
         say(
             "the local Prefect server had ended without a word; whoever answers in its place is not asked: "
             "another one is started",
             err=True,
         )
         secret = make_secret(home)
-        state.unlink()
+        left_behind.unlink()
     else:
         secret = read_secret(home) or make_secret(home)
     listener = socket.socket()
@@ -295,7 +292,7 @@ def spawn(home: Path, *, stay: bool = False, port: int = 0) -> tuple[subprocess.
             start_new_session=True,
             pass_fds=[listener.fileno(), lock.fileno()],
         )
-    announce(home, address.url, child.pid, stay=stay)
+    announce(home, Announced(address.url, child.pid, stay))
     return child, address
 
 
@@ -305,14 +302,6 @@ _OURS_ALONE = frozenset(
 )
 """Of the environment: what says which API is used and with which credentials, which is no business of a server, and
 what would move its API away from where the door expects it."""
-
-
-def announce(home: Path, url: str, pid: int, *, stay: bool) -> None:
-    """Write ``server.json`` by rename, readable by this user only. The server removes it when it ends."""
-    part = home / f"server.json.{os.getpid()}.part"
-    with _open_private(part) as file:
-        file.write(json.dumps({"url": url, "pid": pid, "stay": stay}).encode())
-    part.replace(home / "server.json")
 
 
 def wait_until_up(address: ApiAddress, child: subprocess.Popen[bytes] | None) -> None:

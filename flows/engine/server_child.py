@@ -14,9 +14,7 @@ silent socket.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import fcntl
-import json
 import os
 import signal
 import socket
@@ -29,6 +27,7 @@ from pathlib import Path
 from typing import IO
 
 from flows.engine.server_door import Door
+from flows.engine.server_file import announced, withdraw
 from flows.engine.server_proof import HELD_SECONDS, PROOF_PATH, State, answer, read_secret
 
 LOOK_EVERY = 0.5
@@ -63,23 +62,13 @@ def watch(home: Path) -> None:
 
 def stays(home: Path) -> bool:
     """Whether the server is to stay without users: ``server start`` says so, also of one that runs already."""
-    try:
-        return bool(json.loads((home / "server.json").read_text())["stay"])
-    except (OSError, ValueError, KeyError):
-        return False
-
-
-def withdraw(home: Path) -> None:
-    """Remove ``server.json``, unless it tells of another server by now."""
-    path = home / "server.json"
-    with contextlib.suppress(OSError, ValueError, KeyError):
-        if json.loads(path.read_text())["pid"] == os.getpid():
-            path.unlink()
+    found = announced(home)
+    return found is not None and found.stay
 
 
 def end(home: Path) -> None:
     """Stop the server: politely first, for certain after ``GRACE_SECONDS``."""
-    withdraw(home)
+    withdraw(home, os.getpid())
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(GRACE_SECONDS)
     os._exit(1)
@@ -174,7 +163,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         uvicorn.Server(config).run(sockets=[listener])
     finally:
-        withdraw(home)
+        withdraw(home, os.getpid())
     return 0
 
 

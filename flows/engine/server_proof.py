@@ -9,7 +9,6 @@ of what is hashed, so that another listener cannot pass the challenge on to the 
 from __future__ import annotations
 
 import base64
-import contextlib
 import hashlib
 import hmac
 import json
@@ -22,6 +21,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
+
+from tasks.shared.files.out_file import write_file
 
 SECRET_FILE = "api-secret"  # noqa: S105 - a name
 PROOF_PATH = "/sluice/proof"
@@ -60,14 +61,7 @@ def read_secret(home: Path) -> str | None:
 def make_secret(home: Path) -> str:
     """A new secret for the jobs directory, in place of what was there. Whoever knew the old one knows nothing now."""
     secret = f"sluice:{secrets.token_urlsafe(32)}"
-    part = home / f"{SECRET_FILE}.{os.getpid()}.part"
-    with contextlib.suppress(FileNotFoundError):
-        part.unlink()
-    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "w") as file:
-        file.write(secret)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(home / SECRET_FILE)
+    write_file(home / SECRET_FILE, secret.encode())
     return secret
 
 

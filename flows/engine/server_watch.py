@@ -6,7 +6,6 @@ Prefect's own client would try again for minutes before it gave up. A job's file
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -15,6 +14,7 @@ from pathlib import Path
 
 from flows.engine.api_address import ApiAddress
 from flows.engine.server import is_alive
+from flows.engine.server_file import announced
 from flows.output import say
 from tasks.shared.errors import NetworkError, SluiceError, StorageError
 
@@ -66,10 +66,8 @@ def _watch(address: ApiAddress, home: Path, over: threading.Event) -> None:
 
 def _replaced(address: ApiAddress, home: Path) -> bool:
     """Whether another command has started another server meanwhile."""
-    try:
-        return bool(json.loads((home / "server.json").read_text())["url"] != address.url)
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
+    found = announced(home)
+    return found is not None and found.url != address.url
 
 
 def end(home: Path) -> None:

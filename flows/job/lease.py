@@ -13,7 +13,6 @@ refused. A holder that was away for too long finds its own id gone and ends at o
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import sys
@@ -31,6 +30,7 @@ import httpx
 
 from flows.engine.api import Json, PrefectApi
 from flows.engine.api_address import ApiAddress, configured_api
+from flows.engine.reached import own_server
 from tasks.shared.errors import NetworkError, SluiceError, TransientError
 from tasks.shared.log import logger
 
@@ -66,12 +66,7 @@ class LeaseLostError(TransientError):
 def lease_api(jobs_dir: Path) -> ApiAddress | None:
     """The Prefect API that other machines may share; ``None`` for the embedded one, which is this machine's alone."""
     address = configured_api()
-    if address is None:
-        return None
-    with suppress(OSError, ValueError, KeyError):
-        if json.loads((jobs_dir / ".prefect" / "server.json").read_text())["url"] == address.url:
-            return None
-    return address
+    return None if address is None or own_server(jobs_dir, address.url) else address
 
 
 class Limits(PrefectApi):

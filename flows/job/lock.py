@@ -7,7 +7,6 @@ system. ``.lock`` says who has the lock, so that its machine need not wait for t
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import socket
@@ -20,7 +19,8 @@ from typing import IO, ClassVar, Self
 import msgspec
 
 from flows.job.lease import Lease, LeaseTakenError, is_leased, lease_api
-from tasks.shared.errors import TerminalError, storage_error
+from tasks.shared.errors import TerminalError, storage_errors
+from tasks.shared.files.out_file import write_all
 
 PATIENCE = 1.0
 """Seconds to try: long enough to outlast a reader's glance (``is_held``), short for a person."""
@@ -76,20 +76,18 @@ class JobLock:
         if self.path in self.held:
             return self
         lease: Lease | None = None
-        with ExitStack() as unless_held:
-            try:
-                # Unbuffered: what could not be written is not tried again when it is closed.
-                handle = os.fdopen(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600), "r+b", buffering=0)
-                unless_held.enter_context(handle)
-                self._flock(handle)
-                lease = self._leased(_holder(handle))
-                if lease is not None:
-                    unless_held.callback(lease.release)
-                limit = lease.limit if lease is not None else None
-                holder = Holder(os.getpid(), socket.gethostname(), this_machine(), limit)
-                _write(handle, msgspec.json.encode(holder) + b"\n")
-            except OSError as error:
-                raise storage_error(error, self.path) from None
+        with storage_errors(self.path), ExitStack() as unless_held:
+            # Unbuffered: what could not be written is not tried again when it is closed.
+            handle = os.fdopen(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600), "r+b", buffering=0)
+            unless_held.enter_context(handle)
+            self._flock(handle)
+            lease = self._leased(_holder(handle))
+            if lease is not None:
+                unless_held.callback(lease.release)
+            limit = lease.limit if lease is not None else None
+            _write(
+                handle, msgspec.json.encode(Holder(os.getpid(), socket.gethostname(), this_machine(), limit)) + b"\n"
+            )
             unless_held.pop_all()
         self._handle, self._lease = handle, lease
         self.held.add(self.path)
@@ -182,5 +180,4 @@ def _holder(handle: IO[bytes]) -> Holder | None:
 def _write(handle: IO[bytes], content: bytes) -> None:
     handle.seek(0)
     handle.truncate()
-    if handle.write(content) != len(content):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    write_all(handle.fileno(), content)

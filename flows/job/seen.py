@@ -15,7 +15,7 @@ from pathlib import Path
 from flows.job.record import JobRecord
 from flows.output import say
 from tasks.shared.corrections import corrected_files
-from tasks.shared.errors import DataError, storage_error
+from tasks.shared.errors import DataError, storage_errors
 from tasks.shared.files.data_directory import as_shown, finished_files
 from tasks.shared.files.inventory import Inventory, Known, differences, kept_at, load, take
 from tasks.shared.report import Approval, Corrections, StepReport, Waiting
@@ -113,10 +113,8 @@ class Sight:
     @property
     def bytes(self) -> int:
         """How much there is to read at most. Raises ``StorageError``."""
-        try:
+        with storage_errors(self.looked_at):
             return sum(path.stat().st_size for folder in self._folders for path in finished_files(folder))
-        except OSError as error:
-            raise storage_error(error, self.looked_at) from None
 
     @property
     def _folders(self) -> list[Path]:

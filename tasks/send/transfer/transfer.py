@@ -29,7 +29,8 @@ from tasks.send.transfer.contents import Contents, survey
 from tasks.send.transfer.documents import MAX_SIZE, Hit, Transfer
 from tasks.send.transfer.journal import Journal, load_journal, save_journal
 from tasks.send.transfer.store import Bounds, FhirStore
-from tasks.shared.errors import InputError, SluiceError, storage_error, storage_errors
+from tasks.shared.errors import InputError, SluiceError, storage_errors
+from tasks.shared.files.out_file import size_of
 from tasks.shared.report import StepReport
 from tasks.shared.step import StepContext
 
@@ -146,12 +147,7 @@ class _Sending:
 
     def _has_zip(self, archive: Archive) -> bool:
         """Whether the finished zip is there: under its final name it is complete."""
-        try:
-            return self._path.stat().st_size == archive.size
-        except FileNotFoundError:
-            return False
-        except OSError as error:
-            raise storage_error(error, self._path) from None
+        return size_of(self._path) == archive.size
 
     def _remove_zip(self) -> None:
         with storage_errors(self._path):

@@ -6,13 +6,13 @@ mode 0600; errors and logs name the file only.
 
 from __future__ import annotations
 
-import os
 import threading
 from pathlib import Path
 from typing import Final, Self
 
 from tasks.shared.blanked import blanked
-from tasks.shared.errors import storage_error, storage_errors
+from tasks.shared.errors import storage_errors
+from tasks.shared.files.out_file import OutFile
 
 FAILED: Final = "failed"
 LARGEST: Final = 1 << 20
@@ -41,10 +41,6 @@ class FailedAnswers:
         with self._lock:
             self._count += 1
             path = self._directory / f"{self._count:04}.txt"
-        try:
-            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            with os.fdopen(handle, "wb") as file:
-                file.write(kept)
-        except OSError as error:
-            raise storage_error(error, path) from None
+        with OutFile(path) as file:
+            file.write(kept)
         return f"{self._directory.parent.name}/{FAILED}/{path.name}"

@@ -1,0 +1,42 @@
+"""``HOME/server.json`` (0600): where the local server of a jobs directory is, for the commands that come later.
+
+A server that ended without a word leaves it behind, so nobody is believed for what stands in it (``server_proof.py``).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from tasks.shared.files.out_file import write_file
+
+NAME = "server.json"
+
+
+class Announced(msgspec.Struct, frozen=True):
+    """A server: its address, its process, and whether it stays without users (``server start``)."""
+
+    url: str
+    pid: int
+    stay: bool = False
+
+
+def announced(home: Path) -> Announced | None:
+    """What is said of the server of ``home``; ``None`` when nothing is, or nothing that can be read."""
+    try:
+        return msgspec.json.decode((home / NAME).read_bytes(), type=Announced)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def announce(home: Path, server: Announced) -> None:
+    """Say where a server is; it withdraws that when it ends. The caller holds ``start.lock``."""
+    write_file(home / NAME, msgspec.json.encode(server))
+
+
+def withdraw(home: Path, pid: int) -> None:
+    """Say it no more, unless another server is told of by now."""
+    found = announced(home)
+    if found is not None and found.pid == pid:
+        (home / NAME).unlink(missing_ok=True)
