@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
 
 from flows.engine.results import DamagedResultError, read_report, read_result
+from flows.job.lock import LOCK
 from tasks import declared
 from tasks.shared.errors import InputError, StorageError, shown
 from tasks.shared.log import logger
@@ -100,18 +102,35 @@ class JobDirectory:
         if target.exists():
             shutil.rmtree(target)
 
+    def clear(self) -> None:
+        """Remove everything but the lock file, which may still be in use.
+
+        NFS keeps a file that is open under another name, in the same directory, which then cannot be removed.
+
+        Raises:
+            StorageError: something cannot be removed.
+        """
+        try:
+            for entry in list(self.path.iterdir()) if self.path.is_dir() else ():
+                if entry.name == LOCK:
+                    continue
+                if entry.is_dir() and not entry.is_symlink():
+                    shutil.rmtree(entry)
+                else:
+                    entry.unlink()
+        except OSError as error:
+            raise StorageError(
+                "job-delete", f"the job's directory cannot be removed: {error.strerror}",
+                context=str(error.filename or self.path),
+                hint="let the user who runs the jobs delete them; what is left is removed by the next job prune or "
+                "delete",
+            ) from None  # fmt: skip
+
     def delete(self) -> None:
         """Remove everything. The lock file goes last, so that a second command keeps seeing the lock."""
-        if not self.path.exists():
-            return
-        for entry in self.path.iterdir():
-            if entry.name == ".lock":
-                continue
-            if entry.is_dir() and not entry.is_symlink():
-                shutil.rmtree(entry)
-            else:
-                entry.unlink()
-        shutil.rmtree(self.path)
+        self.clear()
+        with suppress(FileNotFoundError):
+            shutil.rmtree(self.path)
 
 
 def _folders(step: StepReport, steps: Sequence[StepReport]) -> set[str]:

@@ -22,6 +22,8 @@ from flows.job.lease import Lease, LeaseTakenError, is_leased, lease_api
 from tasks.shared.errors import TerminalError, storage_errors
 from tasks.shared.files.out_file import write_all
 
+LOCK = ".lock"
+
 PATIENCE = 1.0
 """Seconds to try: long enough to outlast a reader's glance (``is_held``), short for a person."""
 
@@ -61,7 +63,7 @@ class JobLock:
     held: ClassVar[set[Path]] = set()
 
     def __init__(self, directory: Path) -> None:
-        self.path = directory.absolute() / ".lock"
+        self.path = directory.absolute() / LOCK
         self._handle: IO[bytes] | None = None
         self._lease: Lease | None = None
 
@@ -144,10 +146,10 @@ class JobLock:
 
 def is_held(directory: Path) -> bool:
     """Whether another process holds the job's lock now, on this machine or another."""
-    if directory.absolute() / ".lock" in JobLock.held:
+    if directory.absolute() / LOCK in JobLock.held:
         return False
     try:
-        with (directory / ".lock").open("rb") as handle:
+        with (directory / LOCK).open("rb") as handle:
             fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
             holder = _holder(handle)
     except BlockingIOError:
@@ -163,7 +165,7 @@ def is_held(directory: Path) -> bool:
 def last_taken(directory: Path) -> tuple[bool, datetime | None]:
     """Whether the last who had a job's lock gave it back, and when that one took it or gave it back."""
     try:
-        with (directory / ".lock").open("rb") as handle:
+        with (directory / LOCK).open("rb") as handle:
             return _holder(handle) is None, datetime.fromtimestamp(os.fstat(handle.fileno()).st_mtime, UTC)
     except OSError:
         return True, None

@@ -8,9 +8,8 @@ in the middle, the next one goes on with it: the record stays until there is not
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import UUID
@@ -18,7 +17,7 @@ from uuid import UUID
 from config import load_config
 from flows.job.directory import JobDirectory
 from flows.job.lease import Lease, LeaseTakenError, lease_api
-from flows.job.lock import JobBusyError, JobLock
+from flows.job.lock import LOCK, JobBusyError, JobLock
 from flows.job.record import JobRecord, JobState
 from flows.job.session import Session, has_any_job, opened
 from flows.output import say, say_json
@@ -27,8 +26,6 @@ from tasks.shared.units import human_bytes
 
 PRUNED = frozenset({JobState.COMPLETED, JobState.CANCELLED, JobState.FAILED, JobState.STOPPED, JobState.INTERRUPTED})
 """States in which a job may be old. Waiting, running and pending jobs are somebody's work in progress."""
-
-LOCK = ".lock"
 
 
 def delete(config: str, job_id: str, overrides: Sequence[str]) -> int:
@@ -135,56 +132,31 @@ def held(session: Session, directory: JobDirectory) -> Iterator[None]:
         JobBusyError: somebody else has it.
     """
     job = directory.path.name
-    if directory.path.is_dir():
-        try:
-            lock = JobLock(directory.path).acquire()
-        except FileNotFoundError:
-            raise JobBusyError("job-busy", "the job is being deleted by another process", context=job) from None
-        try:
-            yield
-        finally:
-            lock.release()
-        return
-    address = lease_api(session.jobs_dir)
-    if address is None:
-        yield  # the API is this machine's alone, and here the job has nothing that could be locked
-        return
-    lease = Lease(address, job)
-    try:
-        lease.acquire()
-    except LeaseTakenError:
-        raise JobBusyError(
-            "job-busy", "the job is being run by another process (on another machine)", context=job,
-            hint="wait for it; after a crash of its machine try again in a minute",
-        ) from None  # fmt: skip
-    try:
+    with ExitStack() as stack:
+        if directory.path.is_dir():
+            try:
+                stack.enter_context(JobLock(directory.path))
+            except StorageError as error:
+                if error.reference != "file-vanished":
+                    raise
+                raise JobBusyError("job-busy", "the job is being deleted by another process", context=job) from None
+        elif (address := lease_api(session.jobs_dir)) is not None:
+            lease = Lease(address, job)
+            try:
+                lease.acquire()
+            except LeaseTakenError:
+                raise JobBusyError(
+                    "job-busy", "the job is being run by another process (on another machine)", context=job,
+                    hint="wait for it; after a crash of its machine try again in a minute",
+                ) from None  # fmt: skip
+            stack.callback(lease.release)
+        # Else the API is this machine's alone, and here the job has nothing that could be locked.
         yield
-    finally:
-        lease.release()
 
 
 def _remove(session: Session, directory: JobDirectory) -> None:
-    """Remove what lies in the directory, then the record. The lock file is still in use: it goes when it is not.
-
-    NFS keeps a file that is open under another name, in the same directory, which then cannot be removed.
-
-    Raises:
-        StorageError: something cannot be removed.
-    """
-    try:
-        for entry in list(directory.path.iterdir()) if directory.path.is_dir() else ():
-            if entry.name == LOCK:
-                continue
-            if entry.is_dir() and not entry.is_symlink():
-                shutil.rmtree(entry)
-            else:
-                entry.unlink()
-    except OSError as error:
-        raise StorageError(
-            "job-delete", f"the job's directory cannot be removed: {error.strerror}",
-            context=str(error.filename or directory.path),
-            hint="let the user who runs the jobs delete them; what is left is removed by the next job prune or delete",
-        ) from None  # fmt: skip
+    """Remove what lies in the directory, then the record; the lock file goes when nobody has the lock any more."""
+    directory.clear()
     session.api.delete_run(directory.path.name)
 
 

@@ -17,15 +17,17 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from unittest import mock
 from uuid import uuid4
 
 import msgspec
 import pytest
 
 from flows.engine.api import PrefectApi
+from flows.job.directory import JobDirectory
 from flows.job.lease import Lease
-from flows.job.lock import Holder, JobLock
-from flows.job.prune import delete, prune
+from flows.job.lock import Holder, JobBusyError, JobLock
+from flows.job.prune import delete, held, prune
 from tasks import STEPS, declared
 from tasks.shared.errors import SluiceError
 from tests.conftest import ROOT, Commands, address_of, ask_prefect, kill, wait_until, without_waiting
@@ -236,6 +238,13 @@ def test_a_directory_without_a_record_is_told_of_left_alone_and_deleted_by_its_i
     with pytest.raises(SluiceError) as unknown:
         delete(records.config, job, ())
     assert unknown.value.reference == "job-unknown"
+
+
+def test_a_job_whose_directory_vanishes_before_it_is_locked_is_being_deleted_by_somebody_else(tmp_path: Path) -> None:
+    (tmp_path / ".lock").symlink_to(tmp_path / "gone" / "file")
+    with pytest.raises(JobBusyError) as caught, held(mock.Mock(), JobDirectory(tmp_path)):
+        pass
+    assert caught.value.message == "the job is being deleted by another process"
 
 
 @pytest.mark.e2e
