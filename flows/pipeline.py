@@ -22,8 +22,8 @@ from flows.engine.api import FLOW_NAME, PrefectApi
 from flows.engine.reached import own_server
 from flows.engine.server_watch import last_words, watched
 from flows.job.decisions import answered, rejected
-from flows.job.inputs import JobInputs
-from flows.job.job import Job, config_error, job_name
+from flows.job.inputs import JobInputs, config_error, job_name
+from flows.job.job import Job
 from flows.job.lock import JobBusyError
 from flows.job.preflight import preflight, worst
 from flows.job.record import RecordWriter, now

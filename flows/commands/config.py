@@ -24,8 +24,7 @@ def check(config: str, overrides: tuple[str, ...]) -> int:
 
     loaded = load_config(Path(config), overrides=overrides)
     complain(loaded.warnings)
-    steps = ", ".join(str(name) for name in loaded.config.pipeline.enabled_steps)
-    say(f"{config}: valid; steps: {steps}")
+    say(f"{config}: valid; steps: {', '.join(loaded.config.pipeline.enabled_steps)}")
     return 0
 
 

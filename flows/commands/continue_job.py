@@ -13,7 +13,7 @@ from flows.job.decisions import ask, decision_of, keep, on_terminal, reject, set
 from flows.job.directory import JobDirectory
 from flows.job.inputs import JobInputs
 from flows.job.lock import JobLock, is_held
-from flows.job.record import JobRecord, JobState, RecordWriter
+from flows.job.record import JobRecord, JobState, RecordWriter, refuse_changed_steps
 from flows.job.seen import at_decision
 from flows.job.session import Session
 from flows.output import complain, say, say_json
@@ -162,8 +162,6 @@ def adopted(asked: Asked) -> Iterator[tuple[Session, JobRecord, JobInputs]]:
         JobBusyError: another process runs it.
         InputError: there is no such job, or ``enabled_steps`` differ from the job's.
     """
-    from flows.job.job import refuse_changed_steps
-
     known_by_file = load_config(Path(asked.config), overrides=asked.overrides)
     place = JobDirectory.of(known_by_file.config.jobs_dir, asked.job_id).path
     if is_held(place):
@@ -180,7 +178,7 @@ def adopted(asked: Asked) -> Iterator[tuple[Session, JobRecord, JobInputs]]:
         )
         loaded = inputs.load()
         warn(loaded, inputs, place)
-        refuse_changed_steps(record, tuple(str(name) for name in loaded.config.pipeline.enabled_steps))
+        refuse_changed_steps(record, loaded.config.pipeline.enabled_steps)
         directory = JobDirectory.of(session.jobs_dir, record.id)
         directory.create()
         with JobLock(directory.path):

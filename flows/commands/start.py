@@ -13,7 +13,7 @@ from flows.engine.reached import chosen_api
 from flows.engine.server_database import diagnosed
 from flows.engine.server_watch import watched
 from flows.job.directory import JobDirectory
-from flows.job.inputs import JobInputs
+from flows.job.inputs import JobInputs, job_name
 from flows.job.lock import JobLock
 from flows.job.record import JobState
 from flows.job.session import Session, opened
@@ -54,15 +54,13 @@ def start(inputs: JobInputs, *, progress: bool, as_json: bool, detach: bool) -> 
         return hand_over(loaded, inputs, as_json=as_json)
     with opened_with_prefect(loaded) as session:
         from flows.engine import runs
-        from flows.job.job import job_name
         from flows.pipeline import pipeline
 
-        names = ",".join(str(name) for name in loaded.config.pipeline.enabled_steps)
         job_id = runs.create_run(
             pipeline,
             name=job_name(loaded),
             parameters=inputs.parameters(),
-            labels={"job.config": inputs.config, "job.steps": names},
+            labels={"job.config": inputs.config, "job.steps": ",".join(loaded.config.pipeline.enabled_steps)},
         )
         directory = JobDirectory.of(session.jobs_dir, job_id)
         directory.create()

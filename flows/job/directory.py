@@ -72,6 +72,12 @@ class JobDirectory:
             logger.warning("the stored result of step %d %s is damaged: %s; it is done again", position, name, problem)
             return False
 
+    def known(self, step: StepReport) -> StepReport:
+        """A step as recorded; one whose stored result is gone is to be done again, whatever the record says."""
+        if step.state == "completed" and not self.has_result(step.position, step.name):
+            return StepReport(position=step.position, name=step.name, directory=step.directory)
+        return step
+
     def whole(self, step: StepReport) -> StepReport:
         """A step of the record with what its result file says beyond it."""
         try:

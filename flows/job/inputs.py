@@ -6,13 +6,15 @@ import json
 import os
 import stat
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, field_validator
 
-from config import LoadedConfig, load_config
+from config import ConfigError, LoadedConfig, PipelineConfig, load_config
+from config.enrichments import enrichment_rules
 from config.url_secrets import secret_parameters
 from tasks import declared
 from tasks.shared.errors import InputError
@@ -90,9 +92,43 @@ class JobInputs(BaseModel):
         vanished = self.crtdl is not None and not os.path.exists(self.crtdl)  # noqa: PTH110
         return crtdl_preprocessing.effective_file(job_dir) if rests or vanished else None
 
+    def effective_crtdl(
+        self, config: PipelineConfig, job_dir: Path, *, attached: bool
+    ) -> tuple[Path | None, tuple[str, ...]]:
+        """The CRTDL of every step (document 1, procedure 1), written anew until something rests on it; and warnings.
+
+        Raises ``InputError`` when it or the enrichment rules cannot be used, and ``StorageError``.
+        """
+        if self.crtdl is None:
+            return None, ()
+        source = Path(self.crtdl)
+        if not config.pipeline.requires_crtdl:  # nor is it checked then
+            kept = crtdl_preprocessing.effective_file(job_dir)
+            return kept or crtdl_preprocessing.write_copy(source, job_dir), ()
+        if own := self.own_crtdl(job_dir, config.pipeline.enabled_steps, attached=attached):
+            return own, ()
+        try:
+            rules = enrichment_rules(config.services.crtdl_preprocessing)
+        except ConfigError as error:
+            raise config_error(error) from None
+        return crtdl_preprocessing.write_effective(source, job_dir, rules)
+
     def parameters(self) -> dict[str, Any]:
         """As flow-run parameters."""
         return self.model_dump(mode="json")
+
+
+def job_name(loaded: LoadedConfig) -> str:
+    """The name of a run: project or configuration, and date (``4-product.md`` §5)."""
+    project = loaded.config.services.send.transfer.project_identifier or loaded.path.stem
+    return f"{project} {datetime.now().astimezone():%Y-%m-%d %H:%M}"
+
+
+def config_error(error: ConfigError) -> InputError:
+    """A configuration's findings as one error, for the record."""
+    first = error.findings[0]
+    more = f" (and {len(error.findings) - 1} more)" if len(error.findings) > 1 else ""
+    return InputError(first.reference, f"{first.message}{more}", context=first.key, hint=first.hint)
 
 
 def gather(

@@ -2,36 +2,32 @@
 
 from __future__ import annotations
 
-import logging
 import os
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from config import ConfigError, LoadedConfig, PipelineConfig
-from config.enrichments import enrichment_rules
+from config import LoadedConfig, PipelineConfig
 from flows.engine.api import Label, PrefectApi
 from flows.engine.artifacts import Artifacts
 from flows.job.directory import JobDirectory
 from flows.job.inputs import JobInputs
 from flows.job.lock import JobLock
-from flows.job.record import JobRecord, RecordedHandle, RecordWriter, Run, last_run, now, timestamp
+from flows.job.record import JobRecord, RecordedHandle, RecordWriter, next_run, now, refuse_changed_steps
 from flows.job.seen import NEXT, Sight, no_longer
 from flows.job.sources import Sources
 from flows.job.watch import CANCEL, Watcher
 from flows.reports import pages, summary
 from flows.reports.events import Gate, JobEnd, StepEnd, Wait
 from flows.reports.events import Step as StepEvent
+from flows.reports.job_log import job_log
 from flows.reports.journal import AnnouncedHandle, Journal
 from flows.reports.presenter import Presenter
 from tasks import declared
 from tasks.shared.corrections import make_directory, wait_directory
-from tasks.shared.errors import GateError, InputError, SluiceError
-from tasks.shared.fhir import crtdl_preprocessing
+from tasks.shared.errors import GateError, SluiceError
 from tasks.shared.files.inventory import Inventory, Recorded, kept_at
 from tasks.shared.log import logger
 from tasks.shared.meter import Meter
@@ -75,7 +71,7 @@ class Job:
     @property
     def step_names(self) -> tuple[str, ...]:
         """The steps of this job, in order."""
-        return tuple(str(name) for name in self.config.pipeline.enabled_steps)
+        return self.config.pipeline.enabled_steps
 
     @property
     def api(self) -> PrefectApi:
@@ -103,7 +99,7 @@ class Job:
             record = writer.read()
             if finish_reset(record, directory, writer):
                 record = writer.read()
-            names = tuple(str(name) for name in config.pipeline.enabled_steps)
+            names = config.pipeline.enabled_steps
             run = next_run(record)
             writer.set(run=run)
             journal = stack.enter_context(Journal.opened(directory.path, job_id, names, run))
@@ -119,19 +115,19 @@ class Job:
                 approvals=dict(record.approvals),
                 forms=dict(record.forms),
                 seen=dict(record.seen),
-                steps={step.position: known_step(step, directory) for step in record.steps},
+                steps={step.position: directory.known(step) for step in record.steps},
                 until=record.until,
             )
             yield job
 
     def prepare(self) -> None:
         """Write what every step may rely on: the record's head and the effective CRTDL."""
-        if self.inputs.crtdl is not None:
-            self.crtdl = self._effective_crtdl(Path(self.inputs.crtdl))
+        attached = self.writer.known().extraction.job_id is not None
+        self.crtdl, doubts = self.inputs.effective_crtdl(self.config, self.directory.path, attached=attached)
         for position, name in enumerate(self.step_names, start=1):
             self.steps.setdefault(position, StepReport(position=position, name=name))
-        for warning in self.loaded.warnings:
-            logger.warning("%s", warning.render())
+        for warning in (*doubts, *(found.render() for found in self.loaded.warnings)):
+            logger.warning("%s", warning)
         logger.info("job %s runs in process %d: %s", self.id, os.getpid(), ", ".join(self.step_names))
         self.writer.set(
             config=self.inputs.config,
@@ -143,23 +139,6 @@ class Job:
             waiting=None,
             progress=None,
         )
-
-    def _effective_crtdl(self, source: Path) -> Path:
-        """The CRTDL of every step (document 1, procedure 1): written anew until something of the job rests on it."""
-        directory = self.directory.path
-        if not self.config.pipeline.requires_crtdl:  # nor is it checked then
-            return crtdl_preprocessing.effective_file(directory) or crtdl_preprocessing.write_copy(source, directory)
-        attached = self.writer.read().extraction.job_id is not None
-        if own := self.inputs.own_crtdl(directory, self.step_names, attached=attached):
-            return own
-        try:
-            rules = enrichment_rules(self.config.services.crtdl_preprocessing)
-        except ConfigError as error:
-            raise config_error(error) from None
-        path, warnings = crtdl_preprocessing.write_effective(source, directory, rules)
-        for warning in warnings:
-            logger.warning("%s", warning)
-        return path
 
     def context(self, position: int, step: Step, source: Source | None) -> StepContext:
         """What the step at ``position`` gets."""
@@ -403,21 +382,6 @@ class Job:
         self.ended("failed", error=Problem.of(error))
 
 
-def known_step(step: StepReport, directory: JobDirectory) -> StepReport:
-    """A step as recorded; one whose stored result is gone is to be done again, whatever the record says."""
-    if step.state == "completed" and not directory.has_result(step.position, step.name):
-        return StepReport(position=step.position, name=step.name, directory=step.directory)
-    return step
-
-
-def next_run(record: JobRecord) -> Run:
-    """The run of a job that begins now."""
-    began, last = timestamp(datetime.now(UTC)), last_run(record)
-    if last is None:
-        return Run(number=1, created=began, began=began)
-    return Run(number=last.number + 1, created=last.created, began=max(began, last.began))
-
-
 def finish_reset(record: JobRecord, directory: JobDirectory, writer: RecordWriter) -> bool:
     """Carry out a reset that is in the record: asked for before anything was removed, done however often it takes."""
     if record.reset is None:
@@ -426,60 +390,3 @@ def finish_reset(record: JobRecord, directory: JobDirectory, writer: RecordWrite
     cleared = [f"step__{step.position}" for step in record.steps if step.position >= record.reset]
     writer.set(**dict.fromkeys(cleared), reset=None)
     return True
-
-
-def job_name(loaded: LoadedConfig) -> str:
-    """The name of a run: project or configuration, and date (``4-product.md`` §5)."""
-    project = loaded.config.services.send.transfer.project_identifier or loaded.path.stem
-    return f"{project} {datetime.now().astimezone():%Y-%m-%d %H:%M}"
-
-
-def refuse_changed_steps(record: JobRecord, names: tuple[str, ...]) -> None:
-    """A job goes on only with the steps it was started with.
-
-    Raises:
-        InputError: names both lists.
-    """
-    if record.step_names and record.step_names != names:
-        raise InputError(
-            "steps-changed", "pipeline.enabled_steps differ from the job's",
-            context=f"job: {', '.join(record.step_names)}; configuration: {', '.join(names)}",
-            hint="restore enabled_steps, or start a new job",
-        )  # fmt: skip
-
-
-def config_error(error: ConfigError) -> InputError:
-    """A configuration's findings as one error, for the record."""
-    first = error.findings[0]
-    more = f" (and {len(error.findings) - 1} more)" if len(error.findings) > 1 else ""
-    return InputError(first.reference, f"{first.message}{more}", context=first.key, hint=first.hint)
-
-
-class _JobLogFormatter(logging.Formatter):
-    """Time in UTC, level, message; one line a record, so that a log cannot be made to lie."""
-
-    converter = staticmethod(time.gmtime)
-
-    def format(self, record: logging.LogRecord) -> str:
-        record.exc_info = None  # a traceback may quote data
-        record.exc_text = None
-        text = super().format(record)
-        return text.replace("\r", "\\r").replace("\n", "\n    ")
-
-
-@contextmanager
-def job_log(path: Path) -> Iterator[None]:
-    """Append everything the pipeline's logger says to ``job.log`` (0600)."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    stream = os.fdopen(descriptor, "a", encoding="utf-8")
-    handler = logging.StreamHandler(stream)
-    handler.setFormatter(_JobLogFormatter("%(asctime)sZ %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S"))
-    level = logger.level
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    try:
-        yield
-    finally:
-        logger.removeHandler(handler)
-        logger.setLevel(level)
-        stream.close()

@@ -39,7 +39,7 @@ def preflight(
     """
     config = loaded.config
     complete = set(done)
-    names = [str(name) for name in config.pipeline.enabled_steps]
+    names = config.pipeline.enabled_steps
     enabled = [declared(name) for name in dict.fromkeys(names)]
     left = {name for position, name in enumerate(names, 1) if position not in complete}
     steps = [step for step in enabled if step.name in left]
@@ -60,7 +60,7 @@ def warnings(config: PipelineConfig, inputs: JobInputs, job_dir: Path | None = N
     """What is doubtful, found at start (document 3 §4 and §5), one sentence each; errors are among the findings."""
     context = CheckContext(config, inputs.given(), job_dir)
     for name in dict.fromkeys(config.pipeline.enabled_steps):
-        yield from declared(str(name)).warnings(context)
+        yield from declared(name).warnings(context)
 
 
 def worst(findings: Sequence[SluiceError]) -> SluiceError:

@@ -20,6 +20,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from flows.engine.api import Json, Label, PrefectApi
 from flows.job.lock import is_held, last_taken
+from tasks.shared.errors import InputError
 from tasks.shared.report import Approval, Kept, Problem, StepReport, Waiting
 from tasks.shared.step import Handle, HandleStore
 
@@ -309,6 +310,28 @@ def last_run(record: JobRecord) -> Run | None:
         return record.run
     created = timestamp(datetime.fromisoformat(record.created)) if record.created else timestamp(datetime.now(UTC))
     return Run(number=max(1, record.run_count + len(record.forms) - 1), created=created, began=created)
+
+
+def next_run(record: JobRecord) -> Run:
+    """The run of a job that begins now."""
+    began, last = timestamp(datetime.now(UTC)), last_run(record)
+    if last is None:
+        return Run(number=1, created=began, began=began)
+    return Run(number=last.number + 1, created=last.created, began=max(began, last.began))
+
+
+def refuse_changed_steps(record: JobRecord, names: tuple[str, ...]) -> None:
+    """A job goes on only with the steps it was started with.
+
+    Raises:
+        InputError: names both lists.
+    """
+    if record.step_names and record.step_names != names:
+        raise InputError(
+            "steps-changed", "pipeline.enabled_steps differ from the job's",
+            context=f"job: {', '.join(record.step_names)}; configuration: {', '.join(names)}",
+            hint="restore enabled_steps, or start a new job",
+        )  # fmt: skip
 
 
 def now() -> str:

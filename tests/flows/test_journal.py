@@ -10,8 +10,7 @@ import httpx
 import pytest
 
 from config import RetryConfig, TlsConfig
-from flows.job.job import next_run
-from flows.job.record import JobRecord, JobState, Run, timestamp
+from flows.job.record import JobRecord, JobState, Run, next_run, timestamp
 from flows.reports.event_file import EventLog, read_events
 from flows.reports.events import Export, Job, KickOff, Step
 from flows.reports.journal import AnnouncedHandle, Journal

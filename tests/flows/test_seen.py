@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from flows.job.job import Job, known_step
+from flows.job.job import Job
 from flows.job.record import JobRecord, JobState, now
 from flows.job.seen import OF_AN_EARLIER_VERSION, at_decision, told
 from flows.job.sources import Sources
@@ -244,7 +244,7 @@ def test_killed_while_a_wait_is_opened_again_it_asks_when_the_job_goes_on(releas
     (released.corrections / "a.ndjson").write_bytes(LINE)
     released.result.unlink()
     record = StepReport(position=3, name="wait", state="completed", directory="import_wait")
-    released.job.steps[3] = known_step(record, released.job.directory)
+    released.job.steps[3] = released.job.directory.known(record)
     assert not released.again()
 
 

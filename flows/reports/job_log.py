@@ -1,0 +1,42 @@
+"""``jobs_dir/<job>/job.log``: everything the pipeline's logger says, of all runs of a job, without payloads."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tasks.shared.log import logger
+
+
+class _JobLogFormatter(logging.Formatter):
+    """Time in UTC, level, message; one line a record, so that a log cannot be made to lie."""
+
+    converter = staticmethod(time.gmtime)
+
+    def format(self, record: logging.LogRecord) -> str:
+        record.exc_info = None  # a traceback may quote data
+        record.exc_text = None
+        text = super().format(record)
+        return text.replace("\r", "\\r").replace("\n", "\n    ")
+
+
+@contextmanager
+def job_log(path: Path) -> Iterator[None]:
+    """Append everything the pipeline's logger says to ``job.log`` (0600)."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    stream = os.fdopen(descriptor, "a", encoding="utf-8")
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(_JobLogFormatter("%(asctime)sZ %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S"))
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+        stream.close()
