@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from flows.engine.api import TAG
 from flows.engine.api_address import use
 from flows.engine.reached import chosen_api
 from flows.engine.server import EmbeddedServer
@@ -49,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with watched(address):  # whoever takes the place of a dead server is asked for nothing, and sent no secret
         pipeline.serve(
             name=args.name,
-            tags=["sluice"],
+            tags=[TAG],
             limit=args.limit,
             entrypoint_type=EntrypointType.MODULE_PATH,
             print_starting_message=False,

@@ -17,6 +17,7 @@ from flows.job.inputs import JobInputs, job_name
 from flows.job.lock import JobLock
 from flows.job.record import JobState
 from flows.job.session import Session, opened
+from flows.job.watch import record_end
 from flows.output import complain, say, say_json
 from flows.reports import presenter
 from flows.reports.terminal import Terminal
@@ -29,27 +30,27 @@ DEPLOYMENT = "sluice"
 
 def plan(inputs: JobInputs) -> int:
     """Preflight only: print every finding."""
+    code = check(inputs.load(), inputs)
+    if code == 0:
+        say("nothing found: the job can start")
+    return code
+
+
+def check(loaded: LoadedConfig, inputs: JobInputs) -> int:
+    """Everything that can be found wrong before a job exists, printed; the exit code for it, 0 when nothing was."""
     from flows.job.preflight import exit_code, preflight
 
-    loaded = inputs.load()
     warn(loaded, inputs)
     findings = preflight(loaded, inputs)
     complain(findings)
-    if not findings:
-        say("nothing found: the job can start")
     return exit_code(findings)
 
 
 def start(inputs: JobInputs, *, progress: bool, as_json: bool, detach: bool) -> int:
     """Preflight, create the job, run it here or hand it to a deployment."""
-    from flows.job.preflight import exit_code, preflight
-
     loaded = inputs.load()
-    warn(loaded, inputs)
-    findings = preflight(loaded, inputs)
-    if findings:
-        complain(findings)
-        return exit_code(findings)
+    if code := check(loaded, inputs):
+        return code
     if detach:
         return hand_over(loaded, inputs, as_json=as_json)
     with opened_with_prefect(loaded) as session:
@@ -133,8 +134,7 @@ def run_here(session: Session, job_id: str, *, progress: bool, as_json: bool) ->
         # A signal between two steps of Prefect's own surfaces as anything; without one it is an error to tell.
         if signals.seen is None:
             raise
-        session.api.set_labels(job_id, {"job.stopped_by": signals.seen})
-        session.api.set_state(job_id, "CRASHED", name="Stopped", message=f"stopped by {signals.seen}", force=True)
+        record_end(session.api, job_id, signals.seen)
     return report(session, job_id, as_json=as_json)
 
 

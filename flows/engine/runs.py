@@ -37,7 +37,7 @@ from prefect.states import Paused, Pending, Suspended
 from prefect.utilities.annotations import quote
 from pydantic import Field, ValidationError
 
-from flows.engine.api import PrefectApi
+from flows.engine.api import TAG, PrefectApi
 from flows.engine.api_address import ApiAddress
 from flows.engine.results import DamagedResultError, read_result, write_result
 from tasks.shared.errors import InternalError, NetworkError, TerminalError
@@ -68,7 +68,7 @@ def create_run(flow: Flow[..., Any], *, name: str, parameters: dict[str, Any], l
     """
     with translated(), get_client(sync_client=True) as client:
         run = client.create_flow_run(
-            flow, name=name, parameters=parameters, state=Pending(), tags=["sluice"],
+            flow, name=name, parameters=parameters, state=Pending(), tags=[TAG],
         )  # fmt: skip
         client.update_flow_run_labels(run.id, labels)
     return str(run.id)

@@ -14,12 +14,12 @@ from config import PipelineConfig
 from flows.commands.status import where_to_look
 from flows.engine.api import PrefectApi
 from flows.engine.artifacts import Artifacts
-from flows.job.destinations import destinations
 from flows.job.directory import JobDirectory
 from flows.job.inputs import JobInputs
 from flows.job.record import JobRecord, JobState, RecordWriter, Run, last_run, now
 from flows.job.seen import to_be_read
 from flows.job.session import Session
+from flows.job.sources import destinations
 from flows.output import one_line, say
 from tasks.shared.errors import InputError, SluiceError, StorageError, TerminalError
 from tasks.shared.log import logger

@@ -14,13 +14,16 @@ from pathlib import Path
 from config import LoadedConfig, PipelineConfig
 from config.enrichments import enrichment_rules
 from flows.job.inputs import JobInputs
-from flows.job.space import needed
 from tasks import STEPS, declared
 from tasks.shared.errors import InputError, SluiceError, StorageError
 from tasks.shared.fhir import crtdl_preprocessing
 from tasks.shared.files.named_file import is_special, not_a_file
 from tasks.shared.http.tls import ssl_context
-from tasks.shared.step import CheckContext, Given, Step
+from tasks.shared.import_directory import IMPORT
+from tasks.shared.step import CheckContext, Given, Reads, Step
+
+RESERVE = 100_000_000
+"""Bytes that must stay free on the disk of the jobs directory besides the data."""
 
 
 def preflight(
@@ -127,13 +130,28 @@ def _disk(context: CheckContext, steps: Sequence[Step]) -> Iterator[SluiceError]
             hint="check jobs_dir and its permissions",
         )  # fmt: skip
         return
-    space = needed(context, steps)
+    space = space_needed(context, steps)
     free = shutil.disk_usage(existing).free
     if free < space:
         yield StorageFindingError(
             "disk-space", f"{free / 1e6:.0f} MB are free for the jobs directory, {space / 1e6:.0f} MB are needed",
             context=str(jobs_dir), hint="free some space, or set jobs_dir to a larger disk",
         )  # fmt: skip
+
+
+def space_needed(context: CheckContext, steps: Sequence[Step]) -> int:
+    """Bytes that must be free for ``steps``, those that are still to do: what each writes, and ``RESERVE``.
+
+    What the steps left in the job's directory before is there already. An extraction's size is known to nobody before
+    it ran, and counts as nothing.
+    """
+    imports = [step for step in steps if step.reads(context.config) is Reads.NOTHING]
+    size = sum(step.space(context, 0) for step in imports) if imports else context.held(IMPORT)
+    bytes_needed = RESERVE
+    for step in steps:
+        written = size if step in imports else step.space(context, size)
+        bytes_needed += max(written - context.held(step.output or step.folders[0]), 0) if written else 0
+    return bytes_needed
 
 
 class StorageFindingError(StorageError):

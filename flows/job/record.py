@@ -106,20 +106,19 @@ class JobRecord(Kept):
         """Read the record out of a flow run as the API returns it."""
         labels: dict[str, Any] = run.get("labels") or {}
         parameters: dict[str, Any] = run.get("parameters") or {}
-        names = tuple(str(labels["job.steps"]).split(",")) if labels.get("job.steps") else ()
+
+        def label(name: str) -> Any:
+            return labels.get(f"job.{name}") or None
+
+        names = tuple(str(label("steps")).split(",")) if label("steps") else ()
+        places = range(1, len(names) + 1)
         steps = tuple(
-            _parse(StepReport, labels.get(f"job.step.{position}")) or StepReport(position=position, name=name)
+            _parse(StepReport, label(f"step.{position}")) or StepReport(position=position, name=name)
             for position, name in enumerate(names, start=1)
         )
-        approvals = {
-            position: approval
-            for position in range(1, len(names) + 1)
-            if (approval := _parse(Approval, labels.get(f"job.approval.{position}")))
-        }
-        forms = {p: str(form) for p in range(1, len(names) + 1) if (form := labels.get(f"job.form.{p}"))}
-        seen = {p: str(digest) for p in range(1, len(names) + 1) if (digest := labels.get(f"job.seen.{p}"))}
-        directory = labels.get("job.directory") or None
-        waiting = _parse(Waiting, labels.get("job.waiting"))
+        approvals = {p: approval for p in places if (approval := _parse(Approval, label(f"approval.{p}")))}
+        directory = label("directory")
+        waiting = _parse(Waiting, label("waiting"))
         state = job_state(run, directory)
         if (
             state is JobState.INTERRUPTED
@@ -137,26 +136,23 @@ class JobRecord(Kept):
             state=state,
             created=run.get("created"),
             updated=run.get("updated"),
-            config=labels.get("job.config") or parameters.get("config"),
+            config=label("config") or parameters.get("config"),
             directory=directory,
-            crtdl=labels.get("job.crtdl") or None,
+            crtdl=label("crtdl"),
             step_names=names,
             steps=steps,
             approvals=approvals,
-            forms=forms,
-            seen=seen,
+            forms={p: str(form) for p in places if (form := label(f"form.{p}"))},
+            seen={p: str(digest) for p in places if (digest := label(f"seen.{p}"))},
             waiting=waiting,
-            error=_parse(Problem, labels.get("job.error")),
-            progress=_parse(ProgressRecord, labels.get("job.progress")) if state is JobState.RUNNING else None,
-            extraction=Extraction(
-                status_url=labels.get("job.extraction.status_url") or None,
-                job_id=labels.get("job.extraction.job_id") or None,
-            ),
-            run=_parse(Run, labels.get("job.run")),
+            error=_parse(Problem, label("error")),
+            progress=_parse(ProgressRecord, label("progress")) if state is JobState.RUNNING else None,
+            extraction=Extraction(status_url=label("extraction.status_url"), job_id=label("extraction.job_id")),
+            run=_parse(Run, label("run")),
             run_count=int(run.get("run_count") or 0),
-            stopped_by=labels.get("job.stopped_by") or None,
-            until=labels.get("job.until") or None,
-            reset=labels.get("job.reset") or None,
+            stopped_by=label("stopped_by"),
+            until=label("until"),
+            reset=label("reset"),
             parameters=parameters,
             has_deployment=bool(run.get("deployment_id")),
         )
@@ -390,9 +386,8 @@ class RecordedHandle(HandleStore):
 
     def load(self) -> Handle | None:
         """The handle in the record."""
-        extraction = self._writer.read().extraction
-        known = extraction.status_url and extraction.job_id
-        return Handle(extraction.status_url or "", extraction.job_id or "") if known else None
+        known = self._writer.read().extraction
+        return Handle(known.status_url, known.job_id) if known.status_url and known.job_id else None
 
     def save(self, handle: Handle | None) -> None:
         """Write the handle into the labels ``job.extraction.*``, or clear them."""

@@ -1,7 +1,8 @@
-"""What each step reads (``4-product.md`` §4, "What a step reads"), and what of it leaves the house."""
+"""What each step reads (``4-product.md`` §4, "What a step reads"), and what of it leaves the house, and where to."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 from config import PipelineConfig
@@ -66,3 +67,9 @@ class Sources:
             return Corrections.NDJSON
         leaving = self.leaving(position)
         return Corrections.NOT_SENT if leaving is not None and leaving is not self.newest else Corrections.TABLES
+
+
+def destinations(config: PipelineConfig, position: int) -> list[tuple[str, str]]:
+    """The steps behind the wait at ``position`` (from 1) up to the next wait that send data somewhere, and where to."""
+    behind = itertools.takewhile(lambda step: not step.asks, map(declared, config.pipeline.enabled_steps[position:]))
+    return [(step.name, service.destination) for step in behind for service in step.services(config)]

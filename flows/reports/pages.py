@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from flows.engine.artifacts import Artifacts, step_key
 from flows.job.record import JobRecord
+from flows.reports.events import JobEnd
 from flows.reports.markdown import code, literal, table
 from flows.reports.summary import Compared, reconciliation
 from tasks.shared.errors import SluiceError
@@ -24,7 +25,7 @@ DATA = ("#", "step", "state", "files", "resources in", "resources out", "in", "o
 TIMES = ("#", "step", "time", "rate", "requests", "retries", "p50", "p95")
 """The columns in two tables, because one is wider than the page."""
 
-PageState = Literal["running", "waiting", "completed", "failed", "stopped", "cancelled"]
+PageState = Literal["running"] | JobEnd
 
 
 @contextmanager

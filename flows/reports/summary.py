@@ -118,13 +118,7 @@ def reconciliation(steps: Iterable[StepReport]) -> list[Compared]:
 
 def inputs_of(inputs: JobInputs) -> Inputs:
     """The names of a job's inputs."""
-    return Inputs(
-        config=Path(inputs.config).name,
-        crtdl=_name(inputs.crtdl),
-        input=_name(inputs.input),
-        anonymization_config=_name(inputs.anonymization_config),
-        patients=_name(inputs.patients),
-    )
+    return Inputs.model_validate({name: _name(getattr(inputs, name)) for name in Inputs.model_fields})
 
 
 def _name(value: str | None) -> str | None:

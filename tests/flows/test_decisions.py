@@ -18,8 +18,8 @@ from config import PipelineConfig
 from flows import run
 from flows.engine import runs
 from flows.job.decisions import decided_meanwhile, decision_of, rejected
-from flows.job.destinations import destinations
 from flows.job.record import JobRecord, JobState
+from flows.job.sources import destinations
 from tasks.shared.report import Approval
 from tests.conftest import Commands, ask_prefect
 from tests.flows.conftest import Fhir

@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 
 from config import CompressionConfig, PipelineConfig
-from flows.job import space
 from flows.job.inputs import JobInputs
-from flows.job.preflight import exit_code, preflight
-from flows.job.space import RESERVE
+from flows.job.preflight import RESERVE, exit_code, preflight, space_needed
 from tasks import declared
 from tasks.http_import.importer import findings
 from tasks.shared.errors import SluiceError
@@ -284,7 +282,7 @@ def needed(
 ) -> int:
     """Bytes; ``directory`` is to be imported, ``offered`` is what servers said of URLs."""
     given = Given(input=str(directory) if directory is not None else None)
-    return space.needed(CheckContext(config, given, job_dir, sizes=offered), [declared(name) for name in steps])
+    return space_needed(CheckContext(config, given, job_dir, sizes=offered), [declared(name) for name in steps])
 
 
 def remote(server: Loopback, *paths: str) -> int:
