@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from prefect import flow
 from prefect.client.schemas.objects import State
@@ -304,25 +304,18 @@ def stopped(job: Job, position: int, reason: Stopped) -> Outcome:
     """Record the stop; a cancel from the UI ends the job, a signal leaves it to be continued.
 
     A worker passes a cancel on as a signal.
-    """
-    if str(reason) == CANCEL or cancel_asked(job.api, job.id):
-        job.unfinished(position, "stopped")
-        job.ended("cancelled", reason=CANCEL)
-        show(job, "cancelled")
-        leave_to_prefect()
-        return Cancelled(message="cancelled in the Prefect UI")
-    job.unfinished(position, "stopped", stopped_by=str(reason))
-    job.ended("stopped", reason=str(reason))
-    show(job, "stopped")
-    leave_to_prefect()
-    return Crashed(name="Stopped", message=f"stopped by {reason}")
-
-
-def leave_to_prefect() -> None:
-    """Let Prefect end this process when its runner asked; what the step's task run came to is sent before.
 
     Raises:
-        prefect.exceptions.TerminationSignal: a runner asked.
+        prefect.exceptions.TerminationSignal: a runner asked this process to end.
     """
+    cancelled = str(reason) == CANCEL or cancel_asked(job.api, job.id)
+    job.unfinished(position, "stopped", stopped_by=None if cancelled else str(reason))
+    end: Literal["cancelled", "stopped"] = "cancelled" if cancelled else "stopped"
+    job.ended(end, reason=CANCEL if cancelled else str(reason))
+    show(job, end)
+    # What the step's task run came to is sent before Prefect ends this process, when its runner asked.
     runs.drain()
     runs.raise_termination_if_asked()
+    if cancelled:
+        return Cancelled(message="cancelled in the Prefect UI")
+    return Crashed(name="Stopped", message=f"stopped by {reason}")
