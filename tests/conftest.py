@@ -26,6 +26,7 @@ from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
     from flows.engine.api_address import ApiAddress
+    from tests.peers.project import Fhir
 
 # A busy machine is no failure. Every run draws the same examples: one that fails now would have failed before, too.
 # A few do between two thoughts; .ci/run draws them all. Others come with --hypothesis-profile=explore, which is for
@@ -332,6 +333,36 @@ def sluice_alone(tmp_path: Path, migrated_database: Path) -> Iterator[Commands]:
     commands = Commands(tmp_path, None)
     yield commands
     commands.close()
+
+
+@pytest.fixture
+def fhir(tmp_path: Path) -> Iterator[Fhir]:
+    """A sandbox FHIR server."""
+    from deployments.sandbox.common.serve import serve_in_thread
+    from deployments.sandbox.fhir.app import FhirOptions, fhir_service
+    from tests.peers.project import Fhir
+
+    with serve_in_thread(fhir_service(FhirOptions(state=tmp_path / "fhir-state"))) as served:
+        yield Fhir(served.url)
+
+
+@pytest.fixture
+def project(tmp_path: Path, fhir: Fhir) -> Path:
+    """A configuration for local_import → wait → send in the working directory, and its input in ``data/``."""
+    from tests.peers.project import write_input
+
+    write_input(tmp_path / "data")
+    (tmp_path / "config.yaml").write_text(
+        f"""
+services:
+  local_import: {{dir: data}}
+  send: {{send_as: direct_resource_load, url: "{fhir.url}"}}
+pipeline: {{enabled_steps: [local_import, wait, send]}}
+retry: {{max_attempts: 2, initial_backoff_ms: 10, max_backoff_ms: 20}}
+jobs_dir: jobs
+"""
+    )
+    return tmp_path
 
 
 def ask_prefect(method: str, url: str, body: object = None, *, secret: str | None = None) -> Any:

@@ -32,7 +32,7 @@ import httpx
 from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.fhir.app import FhirOptions, fhir_service
 from flows.engine.server import EmbeddedServer
-from tests.flows.conftest import Fhir, write_input
+from tests.peers.project import Fhir, write_input
 
 ROOT = Path(__file__).parents[2]
 SLUICE = (sys.executable, "-m", "flows.run")

@@ -11,7 +11,7 @@ import pytest
 
 from flows.engine.api import PrefectApi
 from tests.conftest import address_of, own_name, wait_until
-from tests.flows.machines import deployment
+from tests.e2e.machines import deployment
 
 
 @pytest.mark.slow

@@ -13,10 +13,8 @@ import pytest
 from deployments.worker import children
 from flows.engine.api import PrefectApi
 from tests.conftest import ROOT, Commands, address_of, own_name, wait_until
-from tests.flows.conftest import Fhir, fhir, write_input
-from tests.flows.machines import deployment
-
-__all__ = ["fhir"]
+from tests.e2e.machines import deployment
+from tests.peers.project import Fhir, write_input
 
 RUN = """
 import pathlib, signal, sys, time

@@ -26,8 +26,8 @@ ELSEWHERE = {
     ("docs/deployment.md", "runuser --user postgres"): "tests/deployments/systemd/site.py",
     ("docs/deployment.md", "systemctl daemon-reload"): "tests/deployments/systemd/site.py",
     ("docs/deployment.md", "sluice pipeline start /etc/sluice"): "tests/deployments/systemd/site.py",
-    ("docs/deployment.md", "webhook=$(python"): "tests/flows/test_notifications.py",
-    ("docs/deployment.md", "# every-morning"): "tests/flows/test_prune.py",
+    ("docs/deployment.md", "webhook=$(python"): "tests/e2e/test_notifications.py",
+    ("docs/deployment.md", "# every-morning"): "tests/flows/job/test_prune.py",
 }
 
 GENERATED = {"docs/commands.md": "usage lines, generated from the commands; a test compares"}

@@ -11,7 +11,7 @@ import pytest
 
 from tests.docs.pages import read
 from tests.docs.references import ROOT
-from tests.docs.test_readme import TESTS
+from tests.e2e.docs.test_readme import TESTS
 
 TOOLS = ("pip", "python", "ruff", "mypy")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 from functools import cache
-from pathlib import Path
 
 import pytest
 
@@ -18,9 +17,9 @@ BLOCKS = [block for page in PAGES for block in blocks(page) if str(page.relative
 
 @cache
 def constants() -> tuple[frozenset[tuple[str, str]], frozenset[str]]:
-    """What the tests of this room take from pages with ``example(page, beginning)``, and every text in them."""
+    """What the tests of the pages take from pages with ``example(page, beginning)``, and every text in them."""
     taken, texts = set(), set()
-    for path in Path(__file__).parent.glob("test_*.py"):
+    for path in ROOT.glob("tests/**/docs/test_*.py"):
         for node in ast.walk(ast.parse(read(path))):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 texts.add(node.value)

@@ -12,7 +12,7 @@ import pytest
 from flows.reports import summary
 from flows.reports.journal import timestamp
 from tests.docs.pages import example
-from tests.flows.test_summary import ERROR, document
+from tests.flows.reports.test_summary import ERROR, document
 
 
 def check(jobs: Path, *, hours: str = "26") -> tuple[int, str]:

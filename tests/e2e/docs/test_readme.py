@@ -1,0 +1,115 @@
+"""The README's commands run (architecture.md, rule 10); installing is compared with what CI runs, not repeated here."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from deployments.sandbox.configuration import STEPS
+from tests.conftest import ROOT
+from tests.docs.pages import README, blocks, example, read, section
+from tests.docs.shown import assert_shown
+from tests.e2e.docs.place import Place
+
+INSTALL = "python3 -m venv .venv && .venv/bin/pip install --quiet -c constraints.txt -e {} && .venv/bin/python -m {}"
+DEMO = INSTALL.format(".", "flows.run demo")
+TESTS = INSTALL.format("'.[dev]'", "pytest")
+
+
+def test_the_two_commands_stand_in_the_readme_each_on_its_own_line() -> None:
+    commands = [line for block in blocks(README, "bash") for line in block.text.splitlines()]
+    assert commands.index(DEMO) < commands.index(TESTS)
+
+
+def test_every_package_of_the_project_is_pinned_to_one_version() -> None:
+    import tomllib
+
+    project = tomllib.loads(read(ROOT / "pyproject.toml"))
+    extras = [name for names in project["project"]["optional-dependencies"].values() for name in names]
+    wanted = [name for name in project["project"]["dependencies"] + extras if not name.startswith("sluice[")]
+    pins = [line for line in read(ROOT / "constraints.txt").splitlines() if line and not line.startswith("#")]
+    assert all(re.fullmatch(r"[\w.-]+==[\w.!+]+", pin) for pin in pins)
+    pinned = {normal(pin.partition("==")[0]) for pin in pins}
+    assert {normal(re.split(r"[<>=!~\[ ]", name)[0]) for name in wanted} <= pinned
+    assert all("==" in name for name in project["build-system"]["requires"])
+
+
+def normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+class TestDemo:
+    @pytest.mark.e2e
+    @pytest.mark.timeout(240)
+    def test_it_runs_and_prints_what_the_readme_shows_and_the_paths_of_its_files(self, tmp_path: Path) -> None:
+        line = example("README.md", "python3 -m venv .venv && .venv/bin/pip install --quiet -c constraints.txt -e . &&")
+        printed = Place(tmp_path, None).run(line.text.strip().rpartition(" && ")[2], timeout=200)
+        assert_shown(example("README.md", "Sluice demo in").text, printed)
+        shown = [Path(file.split()[0]) for file in printed.partition("\nfiles of job")[2].splitlines()[1:]]
+        assert shown
+        assert all(path.is_file() for path in shown)
+        job = next(path.parent for path in shown if path.name == "summary.json")
+        rows = section(ROOT / "docs/operating.md", "The job directory")
+        for entry in job.iterdir():
+            name = f"{entry.name}/" if entry.is_dir() else entry.name
+            assert re.search(rf"^\| .*`{re.escape(name)}", rows, re.MULTILINE), (
+                f"{name} is missing on the operating page"
+            )
+
+    @pytest.mark.campaign
+    @pytest.mark.timeout(240)
+    @pytest.mark.parametrize(("mode", "shown"), [("s3", "Patient.csv  "), ("transfer", "Binary/")])
+    def test_it_shows_the_other_ways_to_send(self, tmp_path: Path, mode: str, shown: str) -> None:
+        assert f"`demo --send {mode}`" in read(README)
+        ran = Place(tmp_path, None).ran(f"sluice demo --send {mode}", timeout=200)
+        assert ran.code == 0, ran.err
+        assert shown in ran.out.partition("\nfiles of job")[2].partition("\nobjects in")[2 if mode == "s3" else 0]
+        assert "sandbox-secret" not in ran.out + ran.err
+
+    @pytest.mark.campaign
+    @pytest.mark.timeout(240)
+    def test_with_review_it_asks_on_a_terminal(self, tmp_path: Path) -> None:
+        assert "`demo --review`" in read(README)
+        printed = on_a_terminal(Place(tmp_path, None), ["demo", "--review"], answer_when="[y/N]", answer="y\n")
+        assert re.search(r"^\d  wait +completed", printed, re.MULTILINE), printed
+        assert set(STEPS) <= set(re.findall(r"^\d  (\w+) +completed", printed, re.MULTILINE))
+
+
+def on_a_terminal(place: Place, words: list[str], *, answer_when: str, answer: str) -> str:
+    """Run a command on a terminal and answer its question; what the terminal showed, without escape sequences."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "flows.run", *words], cwd=place.directory, env=place.environment | {"TERM": "xterm"},
+        stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
+    )  # fmt: skip
+    os.close(theirs)
+    shown, deadline = "", time.monotonic() + 200
+    try:
+        while time.monotonic() < deadline:
+            if not select.select([ours], [], [], 0.2)[0]:
+                continue
+            try:
+                data = os.read(ours, 65536)
+            except OSError:  # the terminal is closed: the command has ended
+                break
+            if not data:
+                break
+            shown += data.decode(errors="replace")
+            if answer_when in shown and answer:
+                os.write(ours, answer.encode())
+                answer = ""
+        assert process.wait(30) == 0, shown
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+        os.close(ours)
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown).replace("\r\n", "\n")

@@ -1,0 +1,298 @@
+"""A job that extracts from the sandbox extraction server, to be killed anywhere and looked at afterwards.
+
+The server is a process of its own and has more to hand out than a moment's worth. It takes its time by faults: the
+answer to the submission comes late, bodies trickle, one is cut. What it was asked is counted by the server itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import zstandard
+
+from deployments.sandbox.child import start_child
+from deployments.sandbox.options import SandboxOptions
+from tests.conftest import Commands, seed, wait_until
+from tests.deployments.sandbox.extraction.conftest import attribute, crtdl, group
+from tests.e2e.test_kill_campaign import DECIMALS, Trial
+
+OBSERVATIONS, NOTE = 10, 8_000
+BATCHES = 10
+FILES = BATCHES + 1
+"""With ``core.ndjson``."""
+
+QUERY = crtdl(
+    group("patients", "Patient", attribute("Patient.gender"), attribute("Patient.birthDate")),
+    group(
+        "values", "Observation",
+        attribute("Observation.code", must=True),
+        attribute("Observation.value[x]"),
+        attribute("Observation.note"),
+        attribute("Observation.performer", "clinics"),
+    ),
+    group("clinics", "Organization", attribute("Organization.name"), includeReferenceOnly=True),
+)  # fmt: skip
+"""Everybody, all observations, and the clinics that made them: those are the core file."""
+
+
+@dataclass(frozen=True)
+class Hospital:
+    """A directory of FHIR NDJSON."""
+
+    directory: Path
+    patients: int
+
+    @property
+    def per_batch(self) -> int:
+        return self.patients // BATCHES
+
+
+def write_hospital(directory: Path, megabytes: float) -> Hospital:
+    """About so much data (10⁶ bytes), for ``BATCHES`` equal batches of patients."""
+    directory.mkdir(parents=True)
+    patients = max(1, round(megabytes * 1e6 / (BATCHES * OBSERVATIONS * (NOTE + 250)))) * BATCHES
+    note = ("Probe kühl gelagert, Wert im Vergleich zur Vorwoche leicht verändert. " * (NOTE // 60))[:NOTE]
+    with (directory / "clinics.ndjson").open("w", encoding="utf-8") as file:
+        for number in range(20):
+            file.write(f'{{"resourceType":"Organization","id":"clinic-{number}","name":"Klinik {number}"}}\n')
+    with (directory / "patients.ndjson").open("w", encoding="utf-8") as file:
+        for number in range(patients):
+            file.write(
+                f'{{"resourceType":"Patient","id":"p{number}","gender":"female","birthDate":"19{number % 90 + 10}"}}\n'
+            )
+            for n in range(OBSERVATIONS):
+                file.write(
+                    f'{{"resourceType":"Observation","id":"o{number}-{n}","status":"final","code":{{"text":"x"}},'
+                    f'"subject":{{"reference":"Patient/p{number}"}},'
+                    f'"performer":[{{"reference":"Organization/clinic-{(number + n) % 20}"}}],'
+                    f'"valueQuantity":{{"value":{DECIMALS[(number + n) % len(DECIMALS)]},"unit":"mg"}},'
+                    f'"note":[{{"text":"{note}"}}]}}\n'
+                )
+    return Hospital(directory, patients)
+
+
+@dataclass(frozen=True)
+class Content:
+    """What is in a file, small enough to be shown."""
+
+    size: int
+    sha256: str
+
+    @classmethod
+    def of(cls, content: bytes) -> Content:
+        return cls(len(content), hashlib.sha256(content).hexdigest())
+
+
+@dataclass
+class Extractor:
+    """The running sandbox extraction server."""
+
+    url: str
+    cuts: int = 0
+
+    def requests(self) -> list[dict[str, Any]]:
+        """What it was asked so far."""
+        found: list[dict[str, Any]] = self._get("/_sandbox/requests").json()["requests"]
+        return found
+
+    def submissions(self) -> list[dict[str, Any]]:
+        return [request for request in self.requests() if request["path"] == "/fhir/$extract-data"]
+
+    def asked(self) -> Counter[str]:
+        """How often each result file was asked for, by GET or HEAD."""
+        return Counter(_name(request) for request in self.requests() if "/output/" in request["path"])
+
+    def fetched(self) -> Counter[str]:
+        """How often the bytes of each result file were asked for."""
+        return Counter(
+            _name(request)
+            for request in self.requests()
+            if "/output/" in request["path"] and request["method"] == "GET" and request["path"].endswith(".ndjson")
+        )
+
+    def tasks(self) -> list[str]:
+        """The ids of its jobs."""
+        return [entry["resource"]["id"] for entry in self._get("/fhir/Task").json().get("entry", ())]
+
+    def files(self, job: str) -> dict[str, Content]:
+        """A job's result files by name, as anybody gets them who just asks."""
+        self._put_faults()
+        urls = [entry["url"] for entry in self._get(f"/fhir/__status/{job}").json()["output"]]
+        return {url.rpartition("/")[2]: Content.of(httpx.get(url, trust_env=False, timeout=60).content) for url in urls}
+
+    def slow(self, *, submission: float, megabyte: float, cut: int | None = None) -> None:
+        """Seconds until a submission that was carried out is answered, and for each megabyte of a result file.
+
+        ``cut``: the so-manyth download breaks off half-way, once.
+        """
+        self.cuts += cut is not None
+        piece = 1 << 16
+        files = {"path": "/output/*.ndjson", "method": "GET"}
+        rules: list[dict[str, Any]] = [
+            {
+                "action": "delay", "at": "applied", "seconds": submission, "path": "/fhir/$extract-data", "times": None,
+            },
+            {"action": "slow", "bytes": piece, "seconds": megabyte * piece / 1e6, "times": None, **files},
+        ]  # fmt: skip
+        if cut is not None:
+            rules.insert(1, {"action": "cut", "skip": cut, "times": 1, **files})
+        self._put_faults(*rules)
+
+    def _put_faults(self, *rules: dict[str, Any]) -> None:
+        httpx.put(f"{self.url}/_sandbox/faults", json=list(rules), trust_env=False, timeout=60).raise_for_status()
+
+    def _get(self, path: str) -> httpx.Response:
+        return httpx.get(f"{self.url}{path}", trust_env=False, timeout=60).raise_for_status()
+
+
+def _name(request: dict[str, Any]) -> str:
+    return str(request["path"]).rpartition("/")[2]
+
+
+@dataclass
+class ExtractionTrial(Trial):
+    """One working directory with its extraction server and what was seen in it."""
+
+    server: Extractor
+    asked: dict[str, int] = field(default_factory=dict)
+    """The requests for a file until it was seen complete."""
+    child: subprocess.Popen[bytes] | None = None
+
+    def launch(self) -> subprocess.Popen[bytes]:
+        """The command that goes on from here, in a process group of its own: start, or continue."""
+        words = ["start", "config.yaml", "query.json"] if self.job is None else ["continue", "config.yaml", self.id]
+        with (self.directory / "stdout.txt").open("wb") as out, (self.directory / "stderr.txt").open("ab") as err:
+            self.child = subprocess.Popen(
+                [sys.executable, "-m", "flows.run", "pipeline", *words, "--json"],
+                cwd=self.directory, env=self.sluice.environment, stdin=subprocess.DEVNULL,
+                stdout=out, stderr=err, start_new_session=True,
+            )  # fmt: skip
+        return self.child
+
+    def close(self) -> None:
+        """End what a failed test has left."""
+        if self.child is not None and self.child.poll() is None:
+            os.killpg(self.child.pid, signal.SIGKILL)
+            self.child.wait()
+        self.sluice.close()
+
+    @property
+    def id(self) -> str:
+        assert self.job is not None
+        return self.job.name
+
+    def begin(self) -> subprocess.Popen[bytes]:
+        """Launch, and wait until the extraction step begins, or goes on."""
+        before = self.begins("1-extractor")
+        child = self.launch()
+        wait_until(lambda: self.begins("1-extractor") > before or child.poll() is not None, 90)
+        return child
+
+    def kill(self, child: subprocess.Popen[bytes]) -> bool:
+        """``kill -9``; whether it still ran. A file that is complete was asked for as often as it ever will be."""
+        killed = super().kill(child)
+        asked = self.server.asked()
+        for name in self.complete_files():
+            assert self.asked.setdefault(name, asked[name]) == asked[name], f"{name} was asked for again"
+        return killed
+
+    def complete_files(self) -> list[str]:
+        """The names of the files that are complete, as the server calls them."""
+        found = self.job.glob("import/*.ndjson.zst") if self.job is not None else ()
+        return sorted(path.name.removesuffix(".zst") for path in found)
+
+    def where(self) -> str:
+        """How far the job is, for a person."""
+        polls = sum("/__status/" in request["path"] for request in self.server.requests())
+        return (
+            f"{len(self.server.submissions())} submission, {polls} polls, "
+            f"{self.server.fetched().total()} downloads begun, {len(self.complete_files())} files complete"
+        )
+
+    def imported(self) -> dict[str, Content]:
+        """The imported files by the server's names."""
+        assert self.job is not None
+        return {
+            path.name.removesuffix(".zst"): Content.of(zstandard.ZstdDecompressor().decompressobj().decompress(stored))
+            for path in (self.job / "import").iterdir()
+            for stored in [path.read_bytes()]
+        }
+
+    def kept(self) -> list[str]:
+        """What is in the job directory besides the data, by name."""
+        assert self.job is not None
+        inside = (path.relative_to(self.job) for path in self.job.rglob("*") if path.is_file())
+        return sorted(str(path) for path in inside if path.parts[0] != "import")
+
+    def refuses_a_second_process(self) -> dict[str, Any]:
+        """The job goes on; meanwhile continuing it once more is refused with exit code 4."""
+        child = self.begin()
+        # It holds still in the middle of its work: however busy the machine is, it does not end too early.
+        os.killpg(child.pid, signal.SIGSTOP)
+        second = self.sluice("pipeline", "continue", "config.yaml", self.id)
+        os.killpg(child.pid, signal.SIGCONT)
+        assert second.code == 4, second.err
+        assert "error[job-busy]" in second.err
+        return self.finish(child)
+
+
+def check(trial: ExtractionTrial, status: dict[str, Any], hospital: Hospital, kept: list[str] | None) -> None:
+    """Everything that must hold after the job is complete."""
+    server = trial.server
+    asked, fetched = server.asked(), server.fetched()
+    assert [request["status"] for request in server.submissions()] == [202]
+    assert server.tasks() == [status["extraction"]["job_id"]]
+    assert {name: asked[name] for name in trial.asked} == trial.asked, "a complete file was asked for again"
+    for path, facts in trial.finished.items():
+        assert (path.stat().st_ino, path.stat().st_mtime_ns) == facts, f"{path.name} was written again"
+    assert len(fetched) == FILES
+    assert max(fetched.values()) <= 1 + trial.kills + server.cuts
+    imported = trial.imported()
+    assert imported == server.files(status["extraction"]["job_id"])
+    assert trial.job is not None
+    assert [path for path in trial.job.rglob("*") if path.name.endswith((".part", ".tmp"))] == []
+    assert kept is None or trial.kept() == kept
+    (step,) = status["steps"]
+    assert (status["state"], step["state"]) == ("completed", "completed")
+    # The counts are those of all files, also of those that an earlier process has fetched.
+    assert step["files"] == FILES
+    assert step["resources_in"] == step["resources_out"] == hospital.patients + 1
+    assert step["bytes_in"] == sum(content.size for content in imported.values())
+    assert step["bytes_out"] == sum(path.stat().st_size for path in (trial.job / "import").iterdir())
+
+
+@contextmanager
+def trial(directory: Path, hospital: Hospital, database: Path, *, api: str | None = None) -> Iterator[ExtractionTrial]:
+    """A configuration, a query and a server; an embedded Prefect server unless there is ``api``."""
+    directory.mkdir(exist_ok=True)
+    seed(directory / "jobs", database)
+    (directory / "query.json").write_text(json.dumps(QUERY))
+    settings = {"batchsize": str(hospital.per_batch), "batch_delay": "0.2"}
+    with start_child(SandboxOptions(data=hospital.directory, settings=settings)) as sandbox:
+        url = sandbox.urls["extraction"]
+        (directory / "config.yaml").write_text(
+            f"""
+services:
+  extractor: {{base_url: "{url}", polling_interval: 1s, max_polling_interval: 1s, file_ready_interval: 50ms}}
+pipeline: {{enabled_steps: [extractor]}}
+retry: {{max_attempts: 3, initial_backoff_ms: 10, max_backoff_ms: 50}}
+jobs_dir: jobs
+"""
+        )
+        job = ExtractionTrial(directory, Commands(directory, api), Extractor(url))
+        try:
+            yield job
+        finally:
+            job.close()

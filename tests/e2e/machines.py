@@ -1,0 +1,177 @@
+"""Machines for tests: workers that die with everything they started, and the pool that two of them share.
+
+One machine is this one. Processes of the other one know that they are elsewhere, and see the locks on files of each
+other only: what both machines see are the files themselves and Prefect's API.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from flows.engine.api import PrefectApi
+from flows.job.lease import LeaseTimes
+from tests.conftest import ROOT, Commands, address_of, own_name, wait_until
+from tests.e2e.test_prefect_yaml import Prefect
+
+_TIMES = """
+import flows.job.lease
+flows.job.lease.TIMES = flows.job.lease.LeaseTimes(**{times})
+"""
+_OTHER = """
+import fcntl
+import flows.job.lock
+flows.job.lock.this_machine = lambda: "the other machine"
+class LocksOfItsOwn:
+    LOCK_EX, LOCK_NB, LOCK_SH = fcntl.LOCK_EX, fcntl.LOCK_NB, fcntl.LOCK_SH
+    flock = staticmethod(fcntl.lockf)  # the kernel keeps the two kinds apart
+flows.job.lock.fcntl = LocksOfItsOwn
+"""
+
+
+def other_machine(directory: Path, times: LeaseTimes | None = None) -> dict[str, str]:
+    """The environment of processes on another machine; their start-up code lies in ``directory``."""
+    return _starting_with(directory, _times(times) + _OTHER)
+
+
+def this_machine(directory: Path, times: LeaseTimes) -> dict[str, str]:
+    """The environment of processes here, with other times of the lease."""
+    return _starting_with(directory, _times(times))
+
+
+def _times(times: LeaseTimes | None) -> str:
+    return _TIMES.format(times=asdict(times)) if times else ""
+
+
+def _starting_with(directory: Path, code: str) -> dict[str, str]:
+    directory.mkdir(exist_ok=True)
+    (directory / "sitecustomize.py").write_text(code)
+    return {"PYTHONPATH": f"{directory}:{ROOT}"}
+
+
+def descendants(pid: int) -> list[int]:
+    """The processes that ``pid`` started, and those that they started; a run has a session of its own."""
+    parents = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                parents[int(entry.name)] = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
+    found = [pid]
+    for known in found:
+        found += [child for child, parent in parents.items() if parent == known]
+    return found[1:]
+
+
+@dataclass
+class Worker:
+    """A worker with the runs it starts: a machine that can die as a whole.
+
+    ``environment`` is what makes a command one of this machine.
+    """
+
+    process: subprocess.Popen[bytes]
+    log: Path
+    environment: dict[str, str]
+
+    @classmethod
+    def start(cls, sluice: Commands, api: str, pool: str, name: str, environment: dict[str, str]) -> Worker:
+        log = sluice.cwd / f"{name}.log"
+        often = {"PREFECT_WORKER_QUERY_SECONDS": "1"}
+        with log.open("wb") as file:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "prefect", "worker", "start", "--pool", pool, "--name", name],
+                cwd=sluice.cwd, env=Prefect(sluice, api).environment | often | environment, stdout=file, stderr=file,
+            )  # fmt: skip
+        return cls(process, log, environment)
+
+    def ready(self) -> None:
+        wait_until(lambda: b"started!" in self.log.read_bytes(), 90)
+
+    @property
+    def runs(self) -> bool:
+        """Whether it has a run now."""
+        return bool(descendants(self.process.pid))
+
+    @property
+    def taken(self) -> int:
+        """How many runs it has taken up. Both may reach for one; the server gives it to the first."""
+        return self.log.read_bytes().count(b"submitted")
+
+    def freeze(self) -> list[int]:
+        """Stop the worker and everything it started where they are; the process ids, the worker's first."""
+        frozen: list[int] = []
+        while new := [pid for pid in (self.process.pid, *descendants(self.process.pid)) if pid not in frozen]:
+            for pid in new:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGSTOP)
+            frozen += new
+        return frozen
+
+    def thaw(self) -> None:
+        """Let everything of it go on, as when the lid of a laptop is opened."""
+        for pid in (self.process.pid, *descendants(self.process.pid)):
+            with contextlib.suppress(ProcessLookupError):  # a run may come to its end meanwhile
+                os.kill(pid, signal.SIGCONT)
+
+    def die(self, *, idle: bool = False) -> None:
+        """``kill -9`` for the worker and everything it started, as when the machine loses its power.
+
+        ``idle`` says that it has nothing to do; otherwise it has a run.
+        """
+        dying = self.freeze()
+        assert (len(dying) == 1) is idle, dying
+        for pid in dying:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait(timeout=30)
+
+    def stop(self) -> None:
+        if self.process.poll() is None:
+            self.thaw()
+            self.process.send_signal(signal.SIGINT)
+            self.process.wait(timeout=60)
+
+
+def deployment(api: str, pool: str, working_dir: Path) -> str:
+    """A pool and a deployment on it, made through the API: ``test_prefect_yaml.py`` does it with Prefect's commands."""
+
+    template = {
+        "job_configuration": {
+            "command": "{{ command }}", "env": "{{ env }}", "labels": {}, "name": None, "stream_output": True,
+            "working_dir": "{{ working_dir }}",
+        },
+        "variables": {"type": "object", "properties": {"command": {}, "env": {"default": {}}, "working_dir": {}}},
+    }  # fmt: skip
+    with PrefectApi(address_of(api)) as prefect:
+        prefect.request("POST", "/work_pools/", {"name": pool, "type": "process", "base_job_template": template})
+        flow = prefect.request("POST", "/flows/", {"name": "pipeline"})
+        body = {
+            "name": pool, "flow_id": flow["id"], "work_pool_name": pool, "tags": ["sluice"], "pull_steps": [],
+            "entrypoint": "flows.pipeline.pipeline", "job_variables": {"working_dir": str(working_dir)},
+        }  # fmt: skip
+        return str(prefect.request("POST", "/deployments/", body)["id"])
+
+
+@contextlib.contextmanager
+def two_workers(
+    sluice: Commands, api: str, first: dict[str, str], second: dict[str, str]
+) -> Iterator[tuple[Worker, Worker, str]]:
+    """Two workers and a deployment on their pool; their environments make them machines of their own, or not."""
+    pool = f"pool-{own_name(sluice.cwd)}"
+    deployed = deployment(api, pool, sluice.cwd)
+    workers = [
+        Worker.start(sluice, api, pool, name, environment) for name, environment in (("one", first), ("two", second))
+    ]
+    try:
+        for worker in workers:
+            worker.ready()
+        yield workers[0], workers[1], deployed
+    finally:
+        for worker in workers:
+            worker.stop()

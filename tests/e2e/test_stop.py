@@ -1,0 +1,131 @@
+"""Signals, kill -9, cancel: how a run ends before its time (4-product.md §4 "Stop", "Continue")."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ask_prefect, kill, processes_with, wait_until
+from tests.peers.project import allowed
+
+pytestmark = pytest.mark.e2e
+
+HANGS = {"action": "delay", "seconds": 600, "path": "/fhir*", "method": "POST", "times": 1}
+"""The first transaction is answered later than any test ends."""
+
+
+def started_and_sending(sluice, project, fhir):
+    job = sluice("pipeline", "start", "config.yaml").job
+    fhir.faults(HANGS)
+    child = sluice.start("pipeline", "continue", "config.yaml", job, "--approve")
+    log = project / "jobs" / job / "job.log"
+    wait_until(lambda: "step 3 send begins" in log.read_text(), 90)
+    return job, child
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_stops_within_ten_seconds_and_the_job_continues_later(request, project, fhir, number, code):
+    # With a server of its own, which must end too, and with one that others use.
+    sluice = request.getfixturevalue("sluice_alone" if number == signal.SIGTERM else "sluice")
+    job, child = started_and_sending(sluice, project, fhir)
+    began = time.monotonic()
+    child.send_signal(number)
+    _, err = child.communicate(timeout=120)
+    assert time.monotonic() - began < allowed(10)
+    assert child.returncode == code
+    assert f"pipeline continue {project / 'config.yaml'} {job}" in err
+    wait_until(lambda: processes_with(str(project / "jobs")) == [])
+    assert json.loads(sluice("job", "list", "config.yaml", "--json").out)[0]["state"] == "stopped"
+    fhir.faults()
+    assert sluice("pipeline", "continue", "config.yaml", job).code == 0
+    assert fhir.total() == 19
+
+
+def test_after_kill_9_no_server_process_is_left_and_the_job_is_interrupted(sluice_alone, project, fhir):
+    job, child = started_and_sending(sluice_alone, project, fhir)
+    assert processes_with(str(project / "jobs"))
+    kill(child.pid)
+    child.communicate()
+    wait_until(lambda: processes_with(str(project / "jobs")) == [], 60)
+    (listed,) = json.loads(sluice_alone("job", "list", "config.yaml", "--json").out)
+    assert listed["state"] == "interrupted"
+    fhir.faults()
+    assert sluice_alone("pipeline", "continue", "config.yaml", job).code == 0
+    assert fhir.total() == 19
+    log = (project / "jobs" / job / "job.log").read_text()
+    assert log.count("step 1 local_import begins") == 1
+    assert log.count("step 3 send begins") == 2
+
+
+def test_a_cancel_in_the_ui_reaches_a_local_run(sluice, project, fhir, prefect_api):
+    job, child = started_and_sending(sluice, project, fhir)
+    state = {"state": {"type": "CANCELLING", "name": "Cancelling"}, "force": False}
+    ask_prefect("POST", f"{prefect_api}/flow_runs/{job}/set_state", state)
+    _, err = child.communicate(timeout=120)
+    assert child.returncode == 1, err
+    assert "is cancelled" in err
+    assert json.loads(sluice("pipeline", "status", "config.yaml", job, "--json").out)["state"] == "cancelled"
+
+
+def test_a_stop_ends_in_ten_seconds_although_the_prefect_server_hangs(sluice_alone, project, fhir):
+    _, child = started_and_sending(sluice_alone, project, fhir)
+    server = json.loads((project / "jobs/.prefect/server.json").read_text())["pid"]
+    os.kill(server, signal.SIGSTOP)
+    try:
+        began = time.monotonic()
+        child.send_signal(signal.SIGINT)
+        child.communicate(timeout=120)
+        assert time.monotonic() - began < allowed(11)
+        assert child.returncode == 130
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(server, signal.SIGCONT)
+            os.kill(server, signal.SIGTERM)
+
+
+def test_the_death_of_the_embedded_server_under_a_job_ends_it_with_3_and_it_continues(sluice_alone, project, fhir):
+    """Issue 13, number 3: noticed within 30 s, said, nothing lost."""
+    job, child = started_and_sending(sluice_alone, project, fhir)
+    kill(json.loads((project / "jobs/.prefect/server.json").read_text())["pid"])
+    began = time.monotonic()
+    _, err = child.communicate(timeout=120)
+    assert time.monotonic() - began < allowed(30)
+    assert child.returncode == 3, err
+    assert "error[prefect-server-lost]: " in err
+    assert "internal" not in err
+    assert "Traceback" not in err
+    log = (project / "jobs" / job / "job.log").read_text()
+    assert "prefect-server-lost" in log
+    summary = json.loads((project / "jobs" / job / "summary.json").read_text())
+    assert (summary["state"], summary["error"]["reference"]) == ("failed", "prefect-server-lost")
+    fhir.faults()
+    assert json.loads(sluice_alone("pipeline", "status", "config.yaml", job, "--json").out)["state"] == "interrupted"
+    assert sluice_alone("pipeline", "continue", "config.yaml", job).code == 0
+    assert fhir.total() == 19
+    assert (project / "jobs" / job / "job.log").read_text().count("step 1 local_import begins") == 1
+
+
+def catches(child, number) -> bool:
+    """Whether the process has a handler for a signal."""
+    status = Path(f"/proc/{child.pid}/status").read_text()
+    (caught,) = re.findall(r"^SigCgt:\s*([0-9a-f]+)$", status, re.MULTILINE)
+    return bool(int(caught, 16) & 1 << number - 1)
+
+
+@pytest.mark.parametrize("after", [0.0, 0.7, 1.6])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_at_any_moment_of_the_start_has_its_exit_code_and_no_traceback(sluice, project, number, code, after):
+    child = sluice.start("pipeline", "start", "config.yaml")
+    # Before that it is Python that starts, not yet the command. SIGINT has a handler of Python's then.
+    wait_until(lambda: catches(child, signal.SIGTERM))
+    time.sleep(after)
+    child.send_signal(number)
+    out, err = child.communicate(timeout=120)
+    assert "Traceback" not in err
+    if child.returncode != 0:  # the run was quicker
+        assert child.returncode == code, out + err

@@ -1,0 +1,173 @@
+"""``kill -9`` while a job is being parked: it waits and can be decided (4-product.md §4, "Wait").
+
+Between the run and the Prefect API stands a bridge that stops it at one request: before the API has it, or after, when
+the answer is on its way. There the process is killed.
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.engine.api import PrefectApi
+from flows.job.record import JobRecord
+from tests.conftest import Commands, address_of, kill, wait_until
+from tests.peers.bridge import Bridge
+from tests.peers.project import Fhir
+
+SEED = 20261122
+
+PARKING = ("input", "input", "labels", "artifacts", "set_state")
+"""What a run asks the API from the first request of its parking on: form and description, record, page, state."""
+
+
+class Doorkeeper(Bridge):
+    """Stops the run at a request of its parking; ``taken``: when the API has carried it out.
+
+    ``stop`` is the number of the request, from 0, or the end of its path: a slow run may ask something in between.
+    """
+
+    def __init__(self, upstream: str, *, stop: int | str, taken: bool) -> None:
+        self._stop, self._taken = stop, taken
+        self.asked: list[tuple[str, str]] = []
+        """Method and path of the requests of the parking that came here."""
+        self.stopped = threading.Event()
+        self._muted: set[socket.socket] = set()
+        super().__init__(upstream)
+
+    def passes(self, method: str, path: str, upstream: socket.socket) -> bool:
+        with self._lock:
+            if path.endswith("/input") or (self.asked and path.startswith(("/api/flow_runs/", "/api/artifacts/"))):
+                self.asked.append((method, path.rpartition("/")[2]))
+                stops = self._stop in (len(self.asked) - 1, self.asked[-1][1])
+            else:
+                stops = False
+        if stops and self._taken:
+            self._muted.add(upstream)
+        elif stops:
+            self.stopped.set()  # the run is left waiting
+        return not stops or self._taken
+
+    def returns(self, upstream: socket.socket) -> bool:
+        if upstream in self._muted:
+            self.stopped.set()  # what the API answered comes to nobody
+        return upstream not in self._muted
+
+
+@dataclass
+class Scene:
+    """A job whose process was killed while it was parked."""
+
+    sluice: Commands
+    api: PrefectApi
+    job: str
+    asked: list[tuple[str, str]]
+
+    def run(self) -> dict[str, Any]:
+        return self.api.read_run(self.job) or {}
+
+    def record(self) -> JobRecord:
+        return JobRecord.of(self.run())
+
+    def go_on(self, *words: str) -> str:
+        ran = self.sluice("pipeline", "continue", "config.yaml", self.job, *words)
+        assert ran.code == 0, ran.err
+        return ran.out
+
+
+@contextmanager
+def killed_at(stop: int | str, sluice: Commands, prefect_api: str, *, taken: bool) -> Iterator[Scene]:
+    door = Doorkeeper(prefect_api.removesuffix("/api"), stop=stop, taken=taken)
+    try:
+        child = sluice.start("pipeline", "start", "config.yaml", env={"PREFECT_API_URL": f"{door.url}/api"})
+        assert child.stdout
+        job = child.stdout.readline().split()[1]
+        assert door.stopped.wait(120), door.asked
+        kill(child.pid)
+        child.wait()
+    finally:
+        door.close()
+    with PrefectApi(address_of(prefect_api)) as api:
+        yield Scene(sluice, api, job, door.asked)
+
+
+def goes_on(scene: Scene, fhir: Fhir, decision: str) -> None:
+    """The killed job waits, and a person's decision is what happens to it."""
+    shown = scene.sluice("job", "list", "config.yaml").out
+    assert f"{scene.job}  waiting " in shown
+    assert fhir.total() == 0
+    scene.go_on(decision, "--by", "Anna Data")
+    assert scene.record().state.value == ("completed" if decision == "--approve" else "cancelled")
+    assert fhir.total() == (19 if decision == "--approve" else 0)
+    assert scene.record().approvals[2].by == "Anna Data"
+
+
+@pytest.mark.e2e
+def test_a_job_killed_in_the_moment_before_it_is_parked_waits_and_is_approved(
+    sluice: Commands, project: Path, fhir: Fhir, prefect_api: str
+) -> None:
+    with killed_at("set_state", sluice, prefect_api, taken=False) as scene:
+        assert len(scene.asked) >= len(PARKING)
+        assert (project / "jobs" / scene.job / "import_wait").is_dir()
+        assert scene.run()["state_type"] == "RUNNING"
+        goes_on(scene, fhir, "--approve")
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("decision", ["--approve", "--reject"])
+@pytest.mark.parametrize(
+    ("stop", "taken"),
+    [("labels", True), (3, False), (4, False), (5, False), (5, True), ("set_state", False), ("set_state", True)],
+)
+def test_a_job_killed_at_any_request_after_its_record_says_that_it_waits_can_be_decided(
+    sluice: Commands, project: Path, fhir: Fhir, prefect_api: str, stop: int | str, taken: bool, decision: str
+) -> None:
+    with killed_at(stop, sluice, prefect_api, taken=taken) as scene:
+        assert scene.run()["state_type"] == ("PAUSED" if (stop, taken) == ("set_state", True) else "RUNNING")
+        assert "nothing is decided" in scene.go_on()
+        goes_on(scene, fhir, decision)
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize(("stop", "taken"), [(0, False), (0, True), (1, False), (1, True), ("labels", False)])
+def test_a_job_killed_before_its_record_says_that_it_waits_is_interrupted_and_comes_to_the_wait_again(
+    sluice: Commands, project: Path, fhir: Fhir, prefect_api: str, stop: int | str, taken: bool
+) -> None:
+    with killed_at(stop, sluice, prefect_api, taken=taken) as scene:
+        assert not (project / "jobs" / scene.job / "import_wait").exists(), "nobody sees a wait that is none yet"
+        assert scene.record().state.value == "interrupted"
+        assert "2 wait: waiting for approval" in scene.go_on()
+        assert scene.run()["state_type"] == "PAUSED"
+        goes_on(scene, fhir, "--approve")
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(1800)
+def test_a_job_killed_at_random_moments_after_its_wait_directory_appeared_waits(
+    sluice: Commands, project: Path, fhir: Fhir, prefect_api: str
+) -> None:
+    draw = random.Random(SEED)
+    with PrefectApi(address_of(prefect_api)) as api:
+        for number in range(20):
+            child = sluice.start("pipeline", "start", "config.yaml")
+            assert child.stdout
+            scene = Scene(sluice, api, child.stdout.readline().split()[1], [])
+            wait_until((project / "jobs" / scene.job / "import_wait").is_dir, 120)
+            moment = draw.uniform(0.0, 0.15)
+            time.sleep(moment)
+            kill(child.pid)
+            child.wait()
+            print(f"{number:2}. {moment * 1000:3.0f} ms: {scene.run()['state_name']}", flush=True)
+            assert scene.record().state.value == "waiting"
+            scene.go_on("--reject")
+            assert scene.record().state.value == "cancelled"
+    assert fhir.total() == 0

@@ -1,0 +1,244 @@
+""".results/ is read as JSON and as nothing else (4-product.md §4): a pickle never runs, it is a damaged result."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.engine.api import PrefectApi
+from flows.engine.results import LARGEST, DamagedResultError, read_result, write_result
+from tests.conftest import Commands, address_of, own_name, wait_until
+from tests.e2e.machines import Worker, deployment
+from tests.peers.project import Fhir
+
+JOB = "0d6a1c35-2a83-4a36-9f0b-3c6a2d1f6b11"
+
+
+class Opens:
+    """Unpickled, it leaves a file behind."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.path),)
+
+
+def bare(marker: Path) -> bytes:
+    return base64.encodebytes(pickle.dumps(Opens(marker)))
+
+
+def wrapped(marker: Path, **serializer: Any) -> bytes:
+    """As Prefect writes a result whose serializer is another one; with its own word on how to read it."""
+    kind: dict[str, Any] = serializer or {"type": "pickle", "picklelib": "pickle"}
+    return json.dumps({"metadata": {"serializer": kind}, "result": bare(marker).decode()}).encode()
+
+
+def compressed(marker: Path) -> bytes:
+    import lzma
+
+    inside = {"type": "pickle", "picklelib": "pickle"}
+    kind = {"type": "compressed", "compressionlib": "lzma", "serializer": inside}
+    result = base64.encodebytes(lzma.compress(bare(marker))).decode()
+    return json.dumps({"metadata": {"serializer": kind}, "result": result}).encode()
+
+
+def calling(marker: Path) -> bytes:
+    """JSON by name, but read by another library."""
+    kind = {"type": "json", "jsonlib": "pickle", "object_decoder": None}
+    return json.dumps({"metadata": {"serializer": kind}, "result": str(marker)}).encode()
+
+
+SERIALIZER = {
+    "type": "json", "jsonlib": "json", "object_encoder": "prefect.serializers.prefect_json_object_encoder",
+    "object_decoder": "prefect.serializers.prefect_json_object_decoder", "dumps_kwargs": {}, "loads_kwargs": {},
+}  # fmt: skip
+COUNTS = {"files": 1, "lines_out": 3, "output": "import", "warnings": [], "details": {}, "statistics": {"seconds": 0.1}}
+
+
+def record(
+    *, result: object = None, serializer: dict[str, Any] | None = None, key: str | None = None, **metadata: object
+) -> bytes:
+    """A record as Prefect writes it."""
+    described = {
+        "storage_key": key or f"/srv/jobs/{JOB}/.results/1-local_import.json", "expiration": None,
+        "serializer": SERIALIZER | (serializer or {}), "prefect_version": "3.8.8", "storage_block_id": None,
+    }  # fmt: skip
+    content = json.dumps(COUNTS if result is None else result)
+    return json.dumps({"metadata": described | metadata, "result": content}).encode()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    made = tmp_path / JOB / ".results" / "1-local_import.json"
+    made.parent.mkdir(parents=True, mode=0o700)
+    return made
+
+
+def put(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    path.chmod(0o600)
+
+
+def test_a_result_is_read_after_the_jobs_directory_was_moved_and_with_no_decoder_but_jsons(path: Path) -> None:
+    put(path, record())
+    found = json.loads(read_result(path) or b"")
+    assert json.loads(found["result"]) == COUNTS
+    assert found["metadata"]["serializer"]["type"] == "json"
+    assert found["metadata"]["serializer"]["object_decoder"] is None
+
+
+def test_a_missing_result_is_none(path: Path) -> None:
+    assert read_result(path) is None
+    assert read_result(path.parent / "more" / "1-local_import.json") is None
+
+
+DAMAGED = {
+    "nothing": b"",
+    "cut": record()[:-20],
+    "no record": b'{"files": 1}',
+    "old form": json.dumps({"data": "gASV", "serializer": {"type": "pickle"}}).encode(),
+    "pickle": record(serializer={"type": "pickle"}),
+    "compressed pickle": record(serializer={"type": "compressed/pickle"}),
+    "compressed json": record(serializer={"type": "compressed/json"}),
+    "another JSON library": record(serializer={"jsonlib": "cloudpickle"}),
+    "another decoder": record(serializer={"object_decoder": "os.system"}),
+    "arguments": record(serializer={"loads_kwargs": {"cls": "x"}}),
+    "a class": record(result=COUNTS | {"details": {"a": [{"__class__": "pathlib.Path", "data": "/"}]}}),
+    "an exception": record(result={"__exc_type__": "SystemExit", "message": "0"}),
+    "no object": record(result=[1]),
+    "wrong types": record(result=COUNTS | {"files": "many"}),
+    "an absolute output": record(result=COUNTS | {"output": "/etc"}),
+    "an output outside": record(result=COUNTS | {"output": "../../other"}),
+    "of another step": record(key=f"/srv/jobs/{JOB}/.results/2-wait.json"),
+    "of another job": record(key="/srv/jobs/another/.results/1-local_import.json"),
+    "kept in a block": record(storage_block_id=JOB),
+    "too old": record(expiration="2020-01-01T00:00:00Z"),
+    "deep": b"[" * 200_000,
+}
+
+
+@pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED)
+def test_what_is_not_exactly_what_a_step_left_is_damaged(path: Path, content: bytes) -> None:
+    put(path, content)
+    with pytest.raises(DamagedResultError):
+        read_result(path)
+
+
+def test_no_link_is_followed_and_no_pipe_is_waited_for(path: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere.json"
+    put(elsewhere, record())
+    path.symlink_to(elsewhere)
+    with pytest.raises(DamagedResultError):
+        read_result(path)
+    path.unlink()
+    os.mkfifo(path, 0o600)
+    with pytest.raises(DamagedResultError):
+        read_result(path)
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(DamagedResultError):
+        read_result(path)
+
+
+def test_a_linked_directory_of_results_is_damaged(path: Path, tmp_path: Path) -> None:
+    put(path, record())
+    real = path.parent.rename(tmp_path / "results")
+    path.parent.symlink_to(real)
+    with pytest.raises(DamagedResultError):
+        read_result(path)
+
+
+def test_a_file_that_others_may_write_or_that_is_huge_is_damaged(path: Path) -> None:
+    put(path, record())
+    path.chmod(0o620)
+    with pytest.raises(DamagedResultError, match="others"):
+        read_result(path)
+    path.chmod(0o600)
+    os.truncate(path, LARGEST + 1)
+    with pytest.raises(DamagedResultError, match="bytes"):
+        read_result(path)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_a_file_of_another_owner_is_damaged(path: Path) -> None:
+    put(path, record())
+    os.chown(path, 12345, -1)
+    with pytest.raises(DamagedResultError, match="others"):
+        read_result(path)
+
+
+def test_a_result_is_written_whole_0600_in_place_of_a_link_a_pipe_or_a_directory(path: Path, tmp_path: Path) -> None:
+    untouched = tmp_path / "untouched"
+    untouched.write_text("as it was")
+    plants: list[Callable[[], object]] = [lambda: path.symlink_to(untouched), lambda: os.mkfifo(path), path.mkdir, list]
+    for plant in plants:
+        path.unlink(missing_ok=True)
+        plant()
+        write_result(path, record())
+        assert path.stat().st_mode & 0o7777 == 0o600
+        assert read_result(path) is not None
+    assert untouched.read_text() == "as it was"
+
+
+def failing(project: Path, fhir: Fhir) -> None:
+    """local_import → send, and the server refuses everything."""
+    config = project / "config.yaml"
+    config.write_text(config.read_text().replace("[local_import, wait, send]", "[local_import, send]"))
+    fhir.faults({"action": "status", "status": 403, "path": "/fhir*", "method": "POST", "times": None})
+
+
+@pytest.mark.slow
+def test_a_pickle_never_runs_and_the_step_is_done_again(sluice: Commands, project: Path, fhir: Fhir) -> None:
+    failing(project, fhir)
+    job = sluice("pipeline", "start", "config.yaml").job
+    directory = project / "jobs" / job
+    results, markers = directory / ".results", [project / f"marker-{number}" for number in range(4)]
+    assert (results / "1-local_import.json").exists()
+
+    put(results / "1-local_import.json", wrapped(markers[0]))
+    put(results / "2-send.json", bare(markers[1]))
+    fhir.faults()
+    ran = sluice("pipeline", "continue", "config.yaml", job)
+    assert [marker.name for marker in markers if marker.exists()] == []
+    assert ran.code == 0, ran.err
+    assert fhir.total() == 19
+
+    put(results / "1-local_import.json", compressed(markers[2]))
+    put(results / "2-send.json", calling(markers[3]))
+    ran = sluice("job", "run", "config.yaml", job, "--step", "send", "--force")
+    assert ran.code == 0, ran.err
+    assert [marker.name for marker in markers if marker.exists()] == []
+    log = (directory / "job.log").read_text()
+    assert log.count("the stored result of step 1 local_import is damaged") == 2
+    assert not any(b'"pickle"' in file.read_bytes() for file in results.glob("*.json"))
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(240)
+def test_a_workers_run_reads_no_pickle_either(sluice: Commands, prefect_api: str, project: Path, fhir: Fhir) -> None:
+    failing(project, fhir)
+    fhir.faults()
+    pool = f"pool-{own_name(sluice.cwd)}"
+    deployed = deployment(prefect_api, pool, sluice.cwd)
+    with PrefectApi(address_of(prefect_api)) as prefect:
+        job = prefect.run_deployment(deployed, {"config": str(project / "config.yaml")})
+    marker = project / "marker"
+    results = project / "jobs" / job / ".results"
+    results.mkdir(parents=True, mode=0o700)
+    put(results / "1-local_import.json", wrapped(marker))
+    worker = Worker.start(sluice, prefect_api, pool, "one", {})
+    try:
+        worker.ready()
+        wait_until(lambda: fhir.total() == 19, 90)
+    finally:
+        worker.stop()
+    assert not marker.exists()
+    assert b'"pickle"' not in (results / "1-local_import.json").read_bytes()

@@ -1,0 +1,403 @@
+"""An approval is for what was seen (4-product.md §2): whatever changes afterwards closes the gate again."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.job.job import Job
+from flows.job.record import JobRecord, JobState, now
+from flows.job.seen import OF_AN_EARLIER_VERSION, at_decision, told
+from flows.job.sources import Sources
+from flows.pipeline import decide, decided
+from flows.reports.pages import wait_description
+from tasks import declared
+from tasks.shared.errors import DataError
+from tasks.shared.files.inventory import kept_at, take
+from tasks.shared.report import Approval, StepReport, Waiting
+from tasks.shared.step import Source
+from tasks.shared.stop import Stop
+from tests.conftest import ask_prefect, wait_until
+from tests.flows.job.test_job_events import STEPS, job  # noqa: F401 - a fixture
+
+LINE = b'{"resourceType":"Patient","id":"only-this"}\n'
+
+
+class Waits:
+    """A job that waits at step 3 over ``import/``, in one process; what a run does there is ``again()``."""
+
+    def __init__(self, job: Job) -> None:  # noqa: F811
+        self.job = job
+        self.labels: dict[str, Any] = {}
+        self.input = job.directory.path / "import"
+        self.input.mkdir()
+        (self.input / "a.ndjson").write_bytes(LINE)
+        self.corrections = job.directory.path / "import_wait"
+        self.corrections.mkdir()
+        job.writer.set = lambda **labels: self.labels.update(labels)  # type: ignore[method-assign]
+        self.sources = Sources(STEPS, job.config)
+        self.sources.wrote(Source(self.input, 1))
+        self.look()
+        self.park()
+
+    def look(self) -> None:
+        self.job.look(3, Source(self.input, 1), self.sources)
+
+    def park(self) -> Waiting:
+        waiting = self.job.as_seen(
+            Waiting(position=3, step="wait", directory=str(self.corrections), looked_at=str(self.input), since=now())
+        )
+        self.job.waits(waiting, "form")
+        self.job.seen[3] = self.labels["seen__3"]
+        return waiting
+
+    def approve(self) -> None:
+        self.look()
+        assert self.job.sight is not None
+        self.job.approvals[3] = Approval(approved=True, files=self.job.sight.keep(self.job.there))
+
+    def again(self) -> bool:
+        """Whether the approval still counts when the run goes on."""
+        assert decided(self.job, 3, self.sources) is None
+        return 3 in self.job.approvals
+
+
+@pytest.fixture
+def waits(job: Job) -> Waits:  # noqa: F811
+    return Waits(job)
+
+
+def test_what_is_as_it_was_at_the_decision_goes_on(waits: Waits) -> None:
+    waits.approve()
+    assert waits.again()
+
+
+def test_corrections_that_were_there_at_the_decision_are_covered(waits: Waits) -> None:
+    (waits.corrections / "a.ndjson").write_bytes(LINE * 2)
+    waits.approve()
+    assert waits.again()
+    assert waits.job.context(3, _step(), Source(waits.input, 1)).approved == waits.job.there
+
+
+MEDDLING: dict[str, Callable[[Waits], object]] = {
+    "changed: import/a.ndjson": lambda w: (w.input / "a.ndjson").write_bytes(LINE.replace(b"only", b"0nly")),
+    "removed: import/a.ndjson": lambda w: (w.input / "a.ndjson").unlink(),
+    "added: import/b.ndjson": lambda w: (w.input / "b.ndjson").write_bytes(b"{}\n"),
+    "added: import_wait/a.ndjson": lambda w: (w.corrections / "a.ndjson").write_bytes(b"{}\n"),
+}
+
+
+@pytest.mark.parametrize("what", list(MEDDLING))
+def test_what_changed_after_the_decision_closes_the_gate_again_and_is_named(
+    waits: Waits, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    waits.approve()
+    MEDDLING[what](waits)
+    assert not waits.again()
+    assert (waits.labels["approval__3"], waits.labels["form__3"]) == (None, None)
+    assert f"the approval counts no more, the job waits again: {what}" in caplog.text
+    waiting = waits.park()
+    assert waiting.again == (what,)
+    assert f"    {what}" in told(waiting)
+    assert f"`{what}`" in wait_description(waiting, waits.job.step_names)
+    waits.approve()
+    assert waits.again()
+
+
+def test_what_is_no_data_may_come_and_go(waits: Waits) -> None:
+    waits.approve()
+    (waits.corrections / "NOTES.txt").write_text("x")
+    assert waits.again()
+
+
+def test_an_approval_of_a_version_without_hashes_covers_nothing(waits: Waits) -> None:
+    waits.job.approvals[3] = Approval(approved=True)
+    assert not waits.again()
+    assert waits.park().again == (OF_AN_EARLIER_VERSION,)
+
+
+def test_a_list_of_files_that_was_changed_too_hides_nothing(waits: Waits) -> None:
+    waits.approve()
+    (waits.input / "a.ndjson").write_bytes(LINE * 2)
+    assert waits.job.sight is not None
+    waits.look()
+    waits.job.sight.keep(waits.job.there)
+    assert not waits.again()
+
+
+def test_a_rejection_needs_no_files(waits: Waits) -> None:
+    waits.job.approvals[3] = Approval(approved=False)
+    assert decide(waits.job, 3) is not None
+
+
+def test_what_was_seen_at_one_wait_says_nothing_about_a_later_one_that_is_complete(waits: Waits) -> None:
+    waits.approve()
+    (waits.corrections / "a.ndjson").write_bytes(LINE)
+    waits.look()  # as at a wait before
+    for position in (3, 4):
+        waits.job.steps[position] = waits.job.steps[position].model_copy(update={"state": "completed"})
+    assert waits.again()
+    assert waits.job.sight is None
+
+
+IN_PLACE = [what for what in MEDDLING if "import/" in what]
+
+
+@pytest.mark.parametrize("what", IN_PLACE)
+def test_what_was_edited_where_its_step_left_it_cannot_be_approved(waits: Waits, what: str) -> None:
+    left = take(waits.job.directory.path, [waits.input], stop=Stop())
+    left.save(kept_at(waits.job.directory.path, 1))
+    done = waits.job.steps[1].model_copy(update={"state": "completed", "output": "import", "inventory": left.digest})
+    waits.job.steps[1] = done
+    waiting = waits.park()
+    record = JobRecord(
+        id="j", name="", state=JobState.WAITING, steps=tuple(waits.job.steps.values()), seen=waits.job.seen
+    )  # fmt: skip
+    assert at_decision(waits.job.directory.path, record, waiting) == waits.job.seen[3]
+    MEDDLING[what](waits)
+    with pytest.raises(DataError) as caught:
+        at_decision(waits.job.directory.path, record, waiting)
+    assert (caught.value.reference, caught.value.context) == ("edited-in-place", what)
+
+    waits.approve()  # in the form, which showed it
+    ended = decided(waits.job, 3, waits.sources)
+    assert ended is not None
+    assert ended.is_failed()
+    assert waits.labels["error"].reference == "edited-in-place"
+
+    (waits.corrections / "all.ndjson").write_bytes(LINE)  # nobody reads the other then
+    waits.approve()
+    assert waits.again()
+    assert at_decision(waits.job.directory.path, record, waiting)
+
+
+class Released(Waits):
+    """The same job, approved and released; ``begun`` says whether ``send`` has started."""
+
+    def __init__(self, job: Job) -> None:  # noqa: F811
+        super().__init__(job)
+        self.approve()
+        self.result = job.directory.path.parent / job.directory.result_key(3, "wait")
+        self.result.write_text("{}")
+        self.is_("completed", 3)
+
+    def is_(self, state: str, position: int = 4, started: str | None = None) -> None:
+        known = self.job.steps[position]
+        self.job.steps[position] = known.model_copy(update={"state": state, "started": started, "resources_out": 19})
+
+
+@pytest.fixture
+def released(job: Job) -> Released:  # noqa: F811
+    return Released(job)
+
+
+@pytest.mark.parametrize("what", list(MEDDLING))
+def test_what_changes_behind_a_complete_wait_lets_it_ask_again_while_nothing_was_read(
+    released: Released, what: str
+) -> None:
+    assert released.again()
+    MEDDLING[what](released)
+    assert not released.again()
+    assert not released.result.exists()
+    assert (released.labels["approval__3"], released.labels["form__3"]) == (None, None)
+    assert (released.labels["step__3"].state, released.labels["step__3"].resources_out) == ("pending", None)
+    assert released.park().again == (what,)
+    assert (released.corrections / "a.ndjson").exists() == ("import_wait" in what)
+
+
+@pytest.mark.parametrize("what", list(MEDDLING))
+def test_what_changes_behind_a_complete_wait_is_an_error_when_a_step_has_begun_to_read(
+    released: Released, what: str
+) -> None:
+    released.is_("failed", started=now())
+    aside = released.job.directory.path / "aside"
+    shutil.copytree(released.job.directory.path, aside)
+    MEDDLING[what](released)
+    ended = decided(released.job, 3, released.sources)
+    assert ended is not None
+    assert ended.is_failed()
+    error = released.labels["error"]
+    assert (error.reference, error.step, error.context) == ("approved-files-changed", "send", what)
+    assert "--step 3 --force" in error.hint
+    assert "removes import_wait/" in error.hint
+    assert 3 in released.job.approvals
+    assert released.job.steps[3].state == "completed"
+    assert released.result.exists()
+    for folder in ("import", "import_wait"):  # put back
+        shutil.rmtree(released.job.directory.path / folder)
+        (aside / folder).rename(released.job.directory.path / folder)
+    assert released.again()
+
+
+def test_data_that_every_step_has_read_may_be_tidied_away(released: Released) -> None:
+    released.is_("completed")
+    (released.input / "a.ndjson").unlink()
+    assert released.again()
+
+
+def test_killed_while_a_wait_is_opened_again_it_asks_when_the_job_goes_on(released: Released) -> None:
+    (released.corrections / "a.ndjson").write_bytes(LINE)
+    released.result.unlink()
+    record = StepReport(position=3, name="wait", state="completed", directory="import_wait")
+    released.job.steps[3] = released.job.directory.known(record)
+    assert not released.again()
+
+
+@pytest.mark.parametrize("answer", ["reject", "release", None])
+def test_a_no_in_the_form_counts_where_a_command_said_yes_at_the_same_moment(waits: Waits, answer: str | None) -> None:
+    waits.approve()
+    waits.job.forms[3] = "form"
+    given = {"decision": answer, "by": "Bo"} if answer else None
+    waits.job.api.run_input = lambda _job, _form: given  # type: ignore[method-assign]
+    ended = decided(waits.job, 3, waits.sources)
+    assert (ended is not None) == (answer == "reject")
+    kept = waits.labels.get("approval__3")
+    assert (kept and (kept.approved, kept.by)) == ((False, "Bo") if answer == "reject" else None)
+    assert waits.job.approvals[3].where == ("ui" if answer == "reject" else "cli")
+
+
+def test_corrections_that_are_there_when_it_is_parked_are_listed(waits: Waits) -> None:
+    (waits.corrections / "fixed.ndjson").write_bytes(LINE)
+    waits.look()
+    waiting = waits.park()
+    assert waiting.files == ("fixed.ndjson, 44 B",)
+    assert f"  send will read the corrected files in {waits.corrections}" in told(waiting)
+    assert "fixed.ndjson" in wait_description(waiting, waits.job.step_names)
+    assert "    fixed.ndjson, 44 B" in told(waiting)
+
+
+def _step() -> Any:
+    return declared("wait")
+
+
+def status(sluice: Any, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(sluice("pipeline", "status", "config.yaml", name, "--json").out)
+    return found
+
+
+@pytest.mark.slow
+def test_a_form_answered_in_the_ui_covers_what_it_showed_and_not_what_was_put_there_afterwards(
+    sluice: Any, project: Path, fhir: Any, prefect_api: str
+) -> None:
+    name = sluice("pipeline", "start", "config.yaml").job
+    directory = project / "jobs" / name
+    (directory / "import_wait" / "fixed.ndjson").write_bytes(LINE)
+    ask_prefect("POST", f"{prefect_api}/flow_runs/{name}/resume", {"run_input": ANSWER})
+    once_more = sluice("pipeline", "continue", "config.yaml", name)
+    assert once_more.code == 0, once_more.err
+    assert "it waits again: what is there is not what was approved" in once_more.out
+    assert "added: import_wait/fixed.ndjson" in once_more.out
+    assert status(sluice, name)["state"] == "waiting"
+    assert "approved by" not in sluice("pipeline", "status", "config.yaml", name).out
+    assert "the approval counts no more" in (directory / "job.log").read_text()
+    assert fhir.total() == 0
+
+    ask_prefect("POST", f"{prefect_api}/flow_runs/{name}/resume", {"run_input": ANSWER})
+    done = sluice("pipeline", "continue", "config.yaml", name)
+    assert done.code == 0, done.err
+    assert fhir.total() == 1
+    for kept in ("1-inventory.ndjson", "2-inventory.ndjson", "2-seen.ndjson"):
+        assert (directory / ".results" / kept).stat().st_mode & 0o777 == 0o600
+
+
+def corrected_too_late(sluice: Any, project: Path, fhir: Any) -> Path:
+    """A correction that somebody puts there after ``send`` was approved and failed; ``continue`` names it."""
+    name = sluice("pipeline", "start", "config.yaml").job
+    correction = project / "jobs" / name / "import_wait" / "fixed.ndjson"
+    fhir.faults({"action": "status", "status": 503, "path": "/fhir*", "method": "POST", "times": 99})
+    assert sluice("pipeline", "continue", "config.yaml", name, "--approve").code == 3
+    fhir.faults()
+    correction.write_bytes(LINE)
+    refused = sluice("pipeline", "continue", "config.yaml", name)
+    assert refused.code == 1
+    assert "error[approved-files-changed]" in refused.err
+    assert "added: import_wait/fixed.ndjson" in refused.err
+    assert fhir.total() == 0
+    return correction
+
+
+@pytest.mark.slow
+def test_a_wait_of_an_earlier_version_is_shown_anew_before_it_is_approved_and_is_rejected_at_once(
+    sluice: Any, project: Path, fhir: Any, prefect_api: str
+) -> None:
+    name = sluice("pipeline", "start", "config.yaml").job
+    url = f"{prefect_api}/flow_runs/{name}"
+
+    def of_an_earlier_version() -> None:
+        waiting = json.loads(ask_prefect("GET", url)["labels"]["job.waiting"])
+        for key in ("reads", "files", "leaves", "corrections", "again"):
+            del waiting[key]
+        ask_prefect("PATCH", f"{url}/labels", {"job.waiting": json.dumps(waiting), "job.seen.2": ""})
+
+    of_an_earlier_version()
+    shown = sluice("pipeline", "continue", "config.yaml", name, "--approve")
+    assert shown.code == 0, shown.err
+    assert "nothing is decided: step 2 began to wait under an earlier version" in shown.out
+    assert "  send will read these files in" in shown.out
+    assert "without a decision" not in (project / "jobs" / name / "job.log").read_text()
+    assert (status(sluice, name)["state"], status(sluice, name)["approvals"]) == ("waiting", [])
+    assert ask_prefect("GET", url)["labels"]["job.seen.2"]
+
+    of_an_earlier_version()
+    assert sluice("pipeline", "continue", "config.yaml", name, "--reject").code == 0
+    assert status(sluice, name)["state"] == "cancelled"
+    assert fhir.total() == 0
+
+
+@pytest.mark.slow
+def test_a_correction_that_comes_after_send_has_begun_is_not_passed_over(sluice: Any, project: Path, fhir: Any) -> None:
+    corrected_too_late(sluice, project, fhir)
+
+
+@pytest.mark.campaign
+def test_what_the_error_about_a_late_correction_says_to_do_sends_the_correction(
+    sluice: Any, project: Path, fhir: Any
+) -> None:
+    correction = corrected_too_late(sluice, project, fhir)
+    name = correction.parent.parent.name
+    correction.rename(project / "fixed.ndjson")
+    assert sluice("job", "run", "config.yaml", name, "--step", "2", "--force").code == 0
+    assert status(sluice, name)["state"] == "waiting"
+    (project / "fixed.ndjson").rename(correction)
+    done = sluice("pipeline", "continue", "config.yaml", name, "--approve")
+    assert done.code == 0, done.err
+    assert fhir.total() == 1
+
+
+@pytest.mark.campaign
+def test_after_kill_9_of_a_send_its_input_is_compared_before_the_next_request(
+    sluice: Any, project: Path, fhir: Any
+) -> None:
+    name = sluice("pipeline", "start", "config.yaml", "--set", "services.send.batch_size=3").job
+    directory = project / "jobs" / name
+    fhir.faults({"action": "delay", "seconds": 600, "path": "/fhir*", "method": "POST", "skip": 2, "times": 9})
+    child = sluice.start("pipeline", "continue", "config.yaml", name, "--approve")
+    wait_until(lambda: posts(fhir) > 2, 90)
+    child.kill()
+    child.communicate()
+    fhir.faults()
+    (removed,) = (directory / "import").glob("batch-1*")
+    content = removed.read_bytes()
+    removed.unlink()
+    asked = posts(fhir)
+    found = sluice("pipeline", "continue", "config.yaml", name)
+    assert found.code == 1
+    assert "error[approved-files-changed]" in found.err
+    assert f"removed: import/{removed.name}" in found.err
+    assert posts(fhir) == asked
+    removed.write_bytes(content)
+    done = sluice("pipeline", "continue", "config.yaml", name)
+    assert done.code == 0, done.err
+    assert fhir.total() == 19
+
+
+def posts(fhir: Any) -> int:
+    return sum(one["method"] == "POST" for one in fhir.requests()["requests"])
+
+
+ANSWER = {"decision": "release", "by": "Anna"}

@@ -1,0 +1,596 @@
+"""Whole runs with flattening against the sandbox services, as a user starts them (document 3 §5; ``4-product.md`` §4).
+
+The cells are those of a plain loop over the NDJSON that flattening read. After every disturbance the tables are those
+of an undisturbed run, and nothing of a patient is in what a person or a log sees.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import random
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from pyarrow import parquet
+
+from deployments.sandbox.common.serve import serve_in_thread
+from deployments.sandbox.data import ANONYMIZATION_RULES, DATA, DEMO_CRTDL, DEMO_LOOKUP
+from deployments.sandbox.extraction.app import ExtractionOptions, extraction_service
+from deployments.sandbox.fhir.app import FhirOptions, fhir_service
+from deployments.sandbox.flattening.app import FlatteningOptions, flattening_service
+from deployments.sandbox.pseudonymization.app import PseudonymizationOptions, pseudonymization_service
+from tasks.shared.files.lines import read_lines
+from tasks.shared.files.names import data_files
+from tests.conftest import Commands, Ran, wait_until
+from tests.peers.flattening import bundle, of_patient, patient_line, provenance, resource
+from tests.peers.project import PATIENCE
+
+FAMILY = "Kanarienvogel"
+DISPLAY = 'Größe, "quer"\nzweite Zeile'
+PROFILE = "https://example.org/StructureDefinition/"
+Json = dict[str, Any]
+
+
+@dataclass
+class Project:
+    """A working directory with ``config.yaml``, ``query.json``, ``lookup.json`` and ``data/``, and services."""
+
+    directory: Path
+    urls: dict[str, str] = field(default_factory=dict)
+
+    def configure(self, steps: str, *, formats: str = "csv", batch: int = 500) -> None:
+        """Write the configuration."""
+        url = self.urls
+        (self.directory / "config.yaml").write_text(f"""
+services:
+  extractor: {{base_url: "{url["extraction"]}", polling_interval: 1s, file_ready_interval: 50ms}}
+  local_import: {{dir: data}}
+  pseudonymizer: {{url: "{url["pseudonymizer"]}", anonymization_config: {ANONYMIZATION_RULES}}}
+  flattening:
+    service_url: "{url["flattening"]}"
+    lookup_path: lookup.json
+    formats: [{formats}]
+    batch_size_mb: {batch}
+  send: {{send_as: direct_resource_load, url: "{url["fhir"]}"}}
+pipeline: {{enabled_steps: [{steps}]}}
+retry: {{max_attempts: 2, initial_backoff_ms: 10, max_backoff_ms: 20}}
+jobs_dir: jobs
+""")
+
+    def query(self, *groups: tuple[str, str, str, str]) -> None:
+        """A query and a lookup file for these groups: id, name, type, and profile; each with ``id`` and two columns."""
+        wanted = [
+            {
+                "id": key, "name": name, "groupReference": PROFILE + profile,
+                "attributes": [{"attributeRef": f"{kind}.x", "mustHave": False}],
+            }
+            for key, name, kind, profile in groups
+        ]  # fmt: skip
+        document = json.loads(DEMO_CRTDL.read_text())
+        document["dataExtraction"]["attributeGroups"] = wanted
+        (self.directory / "query.json").write_text(json.dumps(document))
+        self.lookup(*dict.fromkeys((profile, kind) for _, _, kind, profile in groups))
+
+    def lookup(
+        self, *tables: tuple[str, str], columns: tuple[str, ...] = ("gender", "value.ofType(Quantity).value")
+    ) -> None:
+        """A lookup file with these tables: profile and type."""
+        named = [{"name": re.sub(r"\W", "_", path), "path": path} for path in columns]
+        coding = {"forEachOrNull": "code.coding", "column": [{"name": "code", "path": "code"}]}
+        written = [
+            {
+                "url": PROFILE + profile,
+                "resourceType": kind,
+                "elements": {
+                    f"{kind}.x": {
+                        "viewDefinition": coding if kind == "Condition" else {"column": named[kind != "Patient" :][:1]}
+                    }
+                },
+            }
+            for profile, kind in tables
+        ]
+        (self.directory / "lookup.json").write_text(json.dumps(written))
+
+    def data(self, **files: list[Json]) -> None:
+        """The input of ``local_import``."""
+        directory = self.directory / "data"
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir()
+        for name, lines in files.items():
+            text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+            (directory / f"{name}.ndjson").write_text(text, encoding="utf-8")
+
+    def job(self, ran: Ran | str) -> Path:
+        return self.directory / "jobs" / (ran if isinstance(ran, str) else ran.job)
+
+    def tables(self, ran: Ran | str) -> dict[str, bytes]:
+        """Everything in ``csv/``."""
+        return {path.name: path.read_bytes() for path in sorted((self.job(ran) / "csv").iterdir())}
+
+    def ask(self, method: str, service: str, what: str, **options: Any) -> httpx.Response:
+        """Use the sandbox's own endpoints."""
+        with httpx.Client(trust_env=False, timeout=PATIENCE) as client:
+            return client.request(method, f"{self.urls[service]}/_sandbox/{what}", **options).raise_for_status()
+
+    def faults(self, *rules: Json) -> None:
+        """Let the flattening service fail; without rules, no more."""
+        self.ask("PUT", "flattening", "faults", json=list(rules))
+
+    def posts(self) -> int:
+        """How many batches the flattening service was asked about."""
+        requests = self.ask("GET", "flattening", "requests").json()["requests"]
+        return sum(request["method"] == "POST" for request in requests)
+
+    def recorded(self, ran: Ran | str) -> int:
+        """How many batches are in the tables of a job so far, by its ledger."""
+        lines = (self.job(ran) / "flattening" / "ledger.ndjson").read_text(encoding="utf-8").splitlines()
+        return sum(stop - start for line in lines for start, stop in json.loads(line).get("done", ()))
+
+    def leaks(self, ran: Ran | str, *outputs: str) -> list[str]:
+        """Names of patients in what a run prints, logs and records (not in its data and private answers)."""
+        job = self.job(ran)
+        private = {"import", "pseudonymized", "csv"}
+        texts = dict(enumerate(output.encode() for output in outputs)) | {
+            path: path.read_bytes()
+            for path in job.rglob("*")
+            if path.is_file() and path.relative_to(job).parts[0] not in private and "failed" not in path.parts
+        }
+        return [
+            str(place)
+            for place, text in texts.items()
+            if re.search(rf"{FAMILY}|Patient/p|\bp[0-9]+-[oc][0-9]".encode(), text)
+        ]
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[Project]:
+    made = Project(tmp_path)
+    data = tmp_path / "hospital"
+    data.mkdir()
+    for path in DATA.glob("*.ndjson"):
+        (data / path.name).write_bytes(path.read_bytes())
+    (data / "special.ndjson").write_text(json.dumps(special(), ensure_ascii=False).replace('"DECIMAL"', "1.50") + "\n")
+    shutil.copy(DEMO_LOOKUP, tmp_path / "lookup.json")
+    shutil.copy(DEMO_CRTDL, tmp_path / "query.json")
+    with ExitStack() as stack:
+        for name, service in {
+            "extraction": extraction_service(ExtractionOptions(data=data, state=tmp_path / "x-state", batchsize=5)),
+            "pseudonymizer": pseudonymization_service(PseudonymizationOptions()),
+            "flattening": flattening_service(FlatteningOptions()),
+            "fhir": fhir_service(FhirOptions(state=tmp_path / "fhir-state")),
+        }.items():
+            made.urls[name] = stack.enter_context(serve_in_thread(service)).url
+        yield made
+
+
+def special() -> Json:
+    """A patient with two codings on one diagnosis, a display with everything in it, and a value of 1.50."""
+
+    def made(kind: str, identifier: str, profile: str, **more: Any) -> Json:
+        url = f"https://www.medizininformatik-initiative.de/fhir/core/modul-{profile}"
+        patient = {} if kind == "Patient" else {"subject": {"reference": "Patient/p99"}}
+        return resource(kind, identifier, meta={"profile": [url]}, **patient, **more)
+
+    person = made(
+        "Patient", "p99", "person/StructureDefinition/Patient",
+        gender="female", birthDate="1970-01", name=[{"family": FAMILY}],
+    )  # fmt: skip
+    codes = [{"system": "icd", "code": "A,1", "display": DISPLAY}, {"system": "alpha", "code": "1.50"}]
+    diagnosis = made("Condition", "c99", "diagnose/StructureDefinition/Diagnose", code={"coding": codes})
+    value = made(
+        "Observation", "o99", "labor/StructureDefinition/ObservationLab", status="final",
+        code={"coding": [{"code": "x"}, {"code": "y"}], "text": DISPLAY}, valueQuantity={"value": "DECIMAL"},
+    )  # fmt: skip
+    medication = made(
+        "MedicationAdministration", "m99", "medikation/StructureDefinition/MedicationAdministration",
+        status="completed", medicationReference={"reference": "Medication/demo-a10ba02"},
+    )  # fmt: skip
+    return bundle("b99", person, diagnosis, value, medication)
+
+
+def lines_of(directory: Path) -> list[Json]:
+    """The lines of all data files, in the order of the steps, numbers as they are spelled."""
+    found = []
+    for path in data_files(directory):
+        found += [json.loads(line, parse_float=str, parse_int=str) for line in read_lines(path)]
+    return found
+
+
+def resources_of(line: Json) -> list[Json]:
+    return [entry["resource"] for entry in line["entry"]] if line["resourceType"] == "Bundle" else [line]
+
+
+def of_groups(lines: list[Json]) -> dict[str, list[Json]]:
+    """The resources of each group, by the Provenances of their line, each once."""
+    found: dict[str, dict[str, Json]] = {}
+    for line in lines:
+        inside = resources_of(line)
+        by_key = {f"{one['resourceType']}/{one['id']}": one for one in inside}
+        named: dict[str, set[str]] = {}
+        for one in inside:
+            if one["resourceType"] == "Provenance":
+                for entity in one["entity"]:
+                    identifier = entity["what"]["identifier"]
+                    if identifier["system"].endswith("/attribute_group"):
+                        named.setdefault(identifier["value"], set()).update(t["reference"] for t in one["target"])
+        for group, keys in named.items():
+            for key in by_key:
+                if key in keys:
+                    found.setdefault(group, {}).setdefault(key, by_key[key])
+    return {group: list(members.values()) for group, members in found.items()}
+
+
+def at(node: Any, path: str) -> list[Any]:
+    """All values at a path."""
+    nodes = [node]
+    for key in path.split("."):
+        below = [one.get(key) for one in nodes if isinstance(one, dict)]
+        nodes = [item for one in below for item in (one if isinstance(one, list) else [one]) if item is not None]
+    return nodes
+
+
+def one(node: Any, path: str) -> str:
+    """The only value at a path, or nothing."""
+    found = at(node, path)
+    assert len(found) <= 1
+    return str(found[0]) if found else ""
+
+
+def collected(node: Any, path: str) -> str:
+    return json.dumps(at(node, path), separators=(",", ":"))
+
+
+def rows_of(found: Json) -> list[dict[str, str]]:
+    """The rows that the demo's query and lookup file ask of a resource."""
+    kind = found["resourceType"]
+    cells = {"id": found["id"]}
+    if "subject" in found:
+        cells["patient"] = one(found, "subject.reference")
+    elif kind in ("Condition", "Observation", "MedicationAdministration", "Encounter"):
+        cells["patient"] = ""
+    codings: list[Json] = at(found, "code.coding") or [{}]
+    if kind == "Patient":
+        return [
+            cells
+            | {"identifier_system": one(each, "system"), "identifier_value": one(each, "value")}
+            | {"gender": one(found, "gender"), "birth_date": one(found, "birthDate")}
+            for each in at(found, "identifier") or [{}]
+        ]
+    if kind == "Condition":
+        return [
+            cells
+            | {"code_text": one(found, "code.text")}
+            | {f"code_{name}": one(each, name) for name in ("system", "version")}
+            | {"code": one(each, "code"), "code_display": one(each, "display")}
+            | {"clinical_status": collected(found, "clinicalStatus.coding.code")}
+            | {"recorded_date": one(found, "recordedDate"), "encounter": one(found, "encounter.reference")}
+            for each in codings
+        ]
+    if kind == "Observation":
+        return [
+            cells
+            | {"status": one(found, "status"), "category": collected(found, "category.coding.code")}
+            | {"code_text": one(found, "code.text"), "code_system": one(each, "system")}
+            | {"code": one(each, "code"), "code_display": one(each, "display")}
+            | {"value": one(found, "valueQuantity.value"), "value_unit": one(found, "valueQuantity.unit")}
+            | {"value_unit_code": one(found, "valueQuantity.code"), "value_text": one(found, "valueString")}
+            | {"value_code_system": one(concept, "system"), "value_code": one(concept, "code")}
+            | _effective(found)
+            for each, concept in product(codings, at(found, "valueCodeableConcept.coding") or [{}])
+        ]
+    if kind == "MedicationAdministration":
+        return [
+            cells
+            | {"status": one(found, "status"), "medication": one(found, "medicationReference.reference")}
+            | {"medication_code_system": one(each, "system"), "medication_code": one(each, "code")}
+            | _effective(found)
+            | {"dosage_text": one(found, "dosage.text"), "dose": one(found, "dosage.dose.value")}
+            | {"dose_unit": one(found, "dosage.dose.unit")}
+            for each in at(found, "medicationCodeableConcept.coding") or [{}]
+        ]
+    if kind == "Encounter":
+        return [
+            cells
+            | {"status": one(found, "status"), "class": one(found, "class.code")}
+            | {"class_display": one(found, "class.display"), "period_start": one(found, "period.start")}
+            | {"period_end": one(found, "period.end")}
+        ]
+    assert kind == "Medication"
+    return [
+        cells
+        | {"code_text": one(found, "code.text"), "code_system": one(each, "system")}
+        | {"code": one(each, "code"), "code_display": one(each, "display"), "status": one(found, "status")}
+        for each in codings
+    ]
+
+
+def _effective(found: Json) -> dict[str, str]:
+    return {
+        "effective": one(found, "effectiveDateTime"),
+        "effective_start": one(found, "effectivePeriod.start"),
+        "effective_end": one(found, "effectivePeriod.end"),
+    }
+
+
+def table(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+GROUPS = {
+    "g-patient": "Patient", "g-condition": "Condition", "g-observation": "Observation",
+    "g-administration": "MedicationAdministration", "g-encounter": "Encounter", "g-medication": "Medication",
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pseudonymized", [False, True])
+def test_every_cell_of_the_demo_is_what_a_plain_loop_over_the_ndjson_gives(
+    sluice: Commands, project: Project, pseudonymized: bool
+) -> None:
+    steps = "extractor, pseudonymizer, flattening, send" if pseudonymized else "extractor, flattening"
+    project.configure(steps, formats="csv, parquet")
+    ran = sluice("pipeline", "start", "config.yaml", "query.json")
+    assert ran.code == 0, ran.err
+    job = project.job(ran)
+    lines = lines_of(job / ("pseudonymized" if pseudonymized else "import"))
+    members = of_groups(lines)
+    assert set(members) == set(GROUPS)
+    for group, name in GROUPS.items():
+        expected = [row for found in members[group] for row in rows_of(found)]
+        written = table(job / "csv" / f"{name}.csv")
+        assert written == expected
+        assert list(written[0]) == list(expected[0])
+        typed = parquet.read_table(job / "csv" / f"{name}.parquet").to_pylist()
+        assert [{key: value or "" for key, value in row.items()} for row in typed] == expected
+    assert {path.suffix for path in (job / "csv").iterdir()} == {".csv", ".parquet"}
+    diagnoses = [row for row in table(job / "csv" / "Condition.csv") if row["code"] in ("A,1", "1.50")]
+    assert [row["code"] for row in diagnoses] == ["A,1", "1.50"]
+    assert len({row["id"] for row in diagnoses}) == 1
+    if not pseudonymized:
+        assert diagnoses[0]["code_display"] == DISPLAY
+        values = [row for row in table(job / "csv" / "Observation.csv") if row["id"] == "o99"]
+        assert [(row["code"], row["value"], row["code_text"]) for row in values] == [
+            ("x", "1.50", DISPLAY), ("y", "1.50", DISPLAY),
+        ]  # fmt: skip
+    else:
+        assert b"1.50" in (job / "csv" / "Observation.csv").read_bytes()
+        sent = [json.loads(text) for text in project.ask("GET", "fhir", "resources").content.splitlines()]
+        read = {f"{each['resourceType']}/{each['id']}" for line in lines for each in resources_of(line)}
+        assert sorted(f"{each['resourceType']}/{each['id']}" for each in sent) == sorted(read)
+    assert project.leaks(ran, ran.out, ran.err) == []
+
+
+def fill(project: Project, patients: int = 12) -> None:
+    """Patients with diagnoses and values, their Provenances, and a name that nobody may see."""
+    project.query(
+        ("g-pat", "Patienten", "Patient", "pat"), ("g-cond", "Diagnosen", "Condition", "cond"),
+        ("g-obs", "Labor", "Observation", "obs"),
+    )  # fmt: skip
+    lines = [patient_line(number, 6, 4000) for number in range(patients)]
+    for line in lines:
+        line["entry"][0]["resource"]["name"] = [{"family": FAMILY}]
+    project.data(a=lines[::2], b=lines[1::2])
+
+
+def undisturbed(sluice: Commands, project: Project) -> dict[str, bytes]:
+    ran = sluice("pipeline", "start", "config.yaml", "query.json")
+    assert ran.code == 0, ran.err
+    tables = project.tables(ran)
+    assert len(table(project.job(ran) / "csv" / "Labor.csv")) > 60
+    return tables
+
+
+def started(child: subprocess.Popen[str]) -> str:
+    """The job id that a command has printed."""
+    assert child.stdout is not None
+    line = child.stdout.readline()
+    assert line.startswith("job "), line
+    return line.split()[1]
+
+
+OUTCOME = {"resourceType": "OperationOutcome", "issue": [{"severity": "error", "diagnostics": FAMILY}]}
+
+
+def fault(action: str, **more: Any) -> Json:
+    return {"action": action, "method": "POST", "times": None, **more}
+
+
+@pytest.mark.e2e
+def test_after_faults_of_the_service_and_after_a_kill_a_run_goes_on_to_the_same_tables(
+    sluice: Commands, project: Project
+) -> None:
+    project.configure("local_import, flattening", formats="csv, parquet", batch=1)
+    fill(project, 140)
+    whole = undisturbed(sluice, project)
+    batches = project.posts()
+    assert batches > 5
+    project.faults(fault("status", status=503, body=OUTCOME, skip=2))
+    ran = sluice("pipeline", "start", "config.yaml", "query.json")
+    assert ran.code == 3, ran.err
+    assert "error[service-busy]: flattening" in ran.err
+    assert {path.suffix for path in (project.job(ran) / "csv").iterdir()} == {".partial"}
+    kept = project.recorded(ran)  # two groups at a time: one request may have been under way when the other failed
+    assert 1 <= kept <= 2
+    project.faults(fault("reset", times=1))
+    before = project.posts()
+    last = sluice("pipeline", "continue", "config.yaml", ran.job)
+    assert last.code == 0, last.err
+    assert project.tables(ran) == whole
+    assert project.posts() - before == batches - kept + 1
+    assert project.leaks(ran, ran.out, ran.err, last.out, last.err) == []
+
+    project.faults(fault("delay", seconds=600, skip=3))
+    before = project.posts()
+    child = sluice.start("pipeline", "start", "config.yaml", "query.json")
+    job = started(child)
+    wait_until(lambda: project.posts() > before + 3, 90)
+    child.send_signal(signal.SIGKILL)
+    child.communicate(timeout=30)
+    project.faults()
+    kept = project.recorded(job)
+    assert 2 <= kept <= 3
+    before = project.posts()
+    last = sluice("pipeline", "continue", "config.yaml", job)
+    assert last.code == 0, last.err
+    assert project.tables(job) == whole
+    assert project.posts() - before == batches - kept
+    assert project.leaks(job, last.out, last.err) == []
+
+
+@pytest.mark.slow
+def test_a_lookup_file_that_changes_before_a_continue_is_checked_and_its_views_are_the_new_ones(
+    sluice: Commands, project: Project
+) -> None:
+    project.configure("local_import, flattening")
+    fill(project)
+    project.faults(fault("status", status=503, skip=1))
+    ran = sluice("pipeline", "start", "config.yaml", "query.json")
+    assert ran.code == 3, ran.err
+    project.faults()
+    asked = project.posts()
+    lookup = project.directory / "lookup.json"
+    good = lookup.read_text()
+    lookup.write_text(good.replace("forEachOrNull", "forEvery").replace('"path": "gender"', '"way": "gender"'))
+    broken = sluice("pipeline", "continue", "config.yaml", ran.job)
+    assert broken.code == 2, broken.err
+    assert broken.err.count("error[lookup-schema-violation]") == 2
+    assert project.posts() == asked
+    lookup.write_text(good.replace('"name": "gender"', '"name": "sex"'))
+    last = sluice("pipeline", "continue", "config.yaml", ran.job)
+    assert last.code == 0, last.err
+    assert set(table(project.job(ran) / "csv" / "Patienten.csv")[0]) == {"id", "sex"}
+    assert len(table(project.job(ran) / "csv" / "Patienten.csv")) == 12
+    assert '"sex"' in (project.job(ran) / "viewdefinitions" / "Patienten.json").read_text()
+
+
+def test_names_of_groups_groups_without_a_table_and_groups_without_resources(
+    sluice: Commands, project: Project
+) -> None:
+    project.configure("local_import, flattening")
+    project.query(
+        ("g-pat", "Größe/Labor: ä", "Patient", "pat"), ("g-cond", "Diagnosen", "Condition", "cond"),
+        ("g-two", "diagnosen", "Condition", "two"), ("g-obs", "Ohne Tabelle", "Observation", "obs"),
+        ("g-none", "Leer", "Encounter", "none"),
+    )  # fmt: skip
+    project.lookup(("pat", "Patient"), ("cond", "Condition"), ("two", "Condition"), ("none", "Encounter"))
+    lines = [patient_line(number) for number in range(3)]
+    for line in lines:
+        found = next(each["resource"] for each in line["entry"] if each["resource"]["resourceType"] == "Condition")
+        line["entry"].append({"resource": provenance("g-two", found)})
+    project.data(a=lines)
+    ran = sluice("pipeline", "start", "config.yaml", "query.json")
+    assert ran.code == 0, ran.err
+    tables = project.tables(ran)
+    assert sorted(tables) == ["Diagnosen.csv", "Größe_Labor_ ä.csv", "Leer.csv", "diagnosen-2.csv"]
+    assert tables["Leer.csv"].count(b"\n") == 1
+    assert tables["Diagnosen.csv"] == tables["diagnosen-2.csv"]
+    assert tables["Diagnosen.csv"].count(b"\n") == 4
+    assert "Ohne Tabelle" in ran.err
+    assert "9 resources belong only to groups that get no CSV (Observation 9)" in ran.err
+
+
+def test_data_of_a_directory_without_provenance_is_routed_by_profile_and_type(
+    sluice: Commands, project: Project
+) -> None:
+    project.configure("local_import, flattening")
+    project.query(("g-pat", "Patienten", "Patient", "pat"), ("g-obs", "Labor", "Observation", "obs"))
+    profiled: Json = {"meta": {"profile": [PROFILE + "obs"]}, "valueQuantity": {"value": 7}}
+    project.data(
+        core=[resource("Organization", "o")],
+        plain=[resource("Patient", "p1", gender="male"), of_patient("Observation", "o1", "p1", **profiled)],
+    )
+    ran = sluice("pipeline", "start", "config.yaml", "query.json")
+    assert ran.code == 0, ran.err
+    assert project.tables(ran) == {
+        "Labor.csv": b"id,patient,value_ofType_Quantity__value\no1,Patient/p1,7\n",
+        "Patienten.csv": b"id,gender\np1,male\n",
+    }
+    assert "the data has no Provenance that names a group" in ran.err
+    assert "1 resources belong to no group (Organization 1)" in ran.err
+
+
+def test_a_core_file_alone_is_enough(sluice: Commands, project: Project) -> None:
+    project.configure("local_import, flattening")
+    project.query(("g-pat", "Patienten", "Patient", "pat"), ("g-org", "Häuser", "Organization", "org"))
+    house = resource("Organization", "o")
+    project.data(core=[bundle("core", house, provenance("g-org", house))])
+    ran = sluice("pipeline", "start", "config.yaml", "query.json")
+    assert ran.code == 0, ran.err
+    assert sorted(project.tables(ran)) == ["Häuser.csv", "Patienten.csv"]
+    assert [row["id"] for row in table(project.job(ran) / "csv" / "Häuser.csv")] == ["o"]
+
+
+def begins(log: Path) -> int:
+    """How often the step began."""
+    return log.read_text().count("flattening begins") if log.exists() else 0
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(1800)
+def test_kill_9_at_20_random_moments(sluice: Commands, project: Project) -> None:
+    """Jobs that are killed twice each, at random moments behind the begin of the step."""
+    project.configure("local_import, flattening", formats="csv, parquet", batch=1)
+    fill(project, 140)
+    whole = undisturbed(sluice, project)
+    draw = random.Random(23)
+    kills = 0
+    for trial in range(10):
+        project.faults(fault("delay", seconds=0.15))
+        child = sluice.start("pipeline", "start", "config.yaml", "query.json")
+        job = started(child)
+        log = project.job(job) / "job.log"
+        for begun in (0, 1):
+            wait_until(lambda: child.poll() is not None or begins(log) > begun, 60)  # noqa: B023 - called at once
+            time.sleep(draw.uniform(0, 1.6))
+            kills += child.poll() is None
+            child.kill()
+            child.communicate(timeout=30)
+            child = sluice.start("pipeline", "continue", "config.yaml", job)
+        project.faults()
+        out, err = child.communicate(timeout=120)
+        assert child.returncode == 0, err
+        assert project.tables(job) == whole
+        assert project.leaks(job, out, err) == []
+        print(f"trial {trial}: {kills} kills so far")
+    assert kills >= 14
+
+
+@pytest.mark.slow
+def test_a_wait_in_front_of_a_direct_load_says_that_the_ndjson_leaves_and_takes_no_tables(
+    sluice: Commands, project: Project
+) -> None:
+    project.configure("local_import, flattening, wait, send")
+    fill(project)
+    ran = sluice("pipeline", "start", "config.yaml", "query.json")
+    assert ran.code == 0, ran.err
+    job = project.job(ran)
+    shown = sluice("pipeline", "status", "config.yaml", ran.job).out
+    for said in (ran.out, shown):
+        assert f"look at {job}/csv\n" in said
+        assert f"send will read these files in {job}/import\n" in said
+        assert all(f"    {path.name}, " in said for path in (job / "import").iterdir())
+    corrected = job / "csv_wait" / "Patienten.csv"
+    shutil.copy(job / "csv" / "Patienten.csv", corrected)
+    refused = sluice("pipeline", "continue", "config.yaml", ran.job, "--approve")
+    assert refused.code == 1
+    assert "error[corrections-not-sent]" in refused.err
+    assert "Patienten.csv" in refused.err
+    assert "waits at step 3" in sluice("pipeline", "status", "config.yaml", ran.job).out
+    loads = [one for one in project.ask("GET", "fhir", "requests").json()["requests"] if one["method"] == "POST"]
+    assert loads == []
+    corrected.unlink()
+    done = sluice("pipeline", "continue", "config.yaml", ran.job, "--approve")
+    assert done.code == 0, done.err

@@ -1,0 +1,328 @@
+"""Whole runs from the command line: start, wait, continue, and what a job leaves (4-product.md §2 and §4)."""
+
+import json
+import shlex
+import signal
+
+import pytest
+
+from tests.conftest import ask_prefect, wait_until, without_waiting
+from tests.peers.project import write_input
+
+
+@pytest.mark.slow
+def test_import_wait_send_with_an_approval_in_between(sluice, project, fhir):
+    first = sluice("pipeline", "start", "config.yaml")
+    assert first.code == 0, first.err
+    assert first.out.splitlines()[0] == f"job {first.job}"
+    status = json.loads(sluice("pipeline", "status", "config.yaml", first.job, "--json").out)
+    assert status["state"] == "waiting"
+    assert status["step"] == "wait"
+    directory = project / "jobs" / first.job
+    assert status["waiting"] == {"step": "wait", "directory": str(directory / "import_wait")}
+    assert list((directory / "import_wait").iterdir()) == []
+    assert fhir.total() == 0
+
+    second = sluice("pipeline", "continue", "config.yaml", first.job, "--approve", "--comment", "looks good")
+    assert second.code == 0, second.err
+    assert fhir.total() == 19
+    status = json.loads(sluice("pipeline", "status", "config.yaml", first.job, "--json").out)
+    assert status["state"] == "completed"
+    assert [step["state"] for step in status["steps"]] == ["completed"] * 3
+    assert status["steps"][0]["files"] == 3
+    assert status["steps"][2]["resources_out"] == 19
+
+
+def test_status_json_never_leaves_a_key_out(sluice, project):
+    job = sluice("pipeline", "start", "config.yaml").job
+    status = json.loads(sluice("pipeline", "status", "config.yaml", job, "--json").out)
+    assert set(status) == {
+        "id", "state", "step", "created", "updated", "config", "crtdl", "extraction", "steps", "progress", "waiting",
+        "error", "approvals",
+    }  # fmt: skip
+    assert set(status["extraction"]) == {"status_url", "job_id"}
+    assert set(status["progress"]) == {"fraction", "eta_seconds", "message"}
+    for step in status["steps"]:
+        assert set(step) == {
+            "position", "name", "state", "files", "resources_in", "resources_out", "bytes_in", "bytes_out", "seconds",
+        }  # fmt: skip
+    (listed,) = json.loads(sluice("job", "list", "config.yaml", "--json").out)
+    assert set(listed) == {"id", "state", "step", "files", "created"}
+    assert listed["id"] == job
+
+
+def test_with_json_the_job_line_goes_to_stderr_and_stdout_is_one_object(sluice, project):
+    ran = sluice("pipeline", "start", "config.yaml", "--json")
+    assert without_waiting(ran.err).splitlines()[0].startswith("job ")
+    document = json.loads(ran.out)
+    assert document == json.loads(sluice("pipeline", "status", "config.yaml", document["id"], "--json").out)
+
+
+@pytest.mark.slow
+def test_corrected_files_in_the_wait_directory_are_what_the_next_step_reads(sluice, project, fhir):
+    job = sluice("pipeline", "start", "config.yaml").job
+    corrected = {"resourceType": "Patient", "id": "only-this"}
+    (project / "jobs" / job / "import_wait" / "fixed.ndjson").write_text(json.dumps(corrected) + "\n")
+    assert sluice("pipeline", "continue", "config.yaml", job, "--approve").code == 0
+    assert fhir.total() == 1
+
+
+def test_reject_ends_the_job_as_cancelled_for_good(sluice, project, fhir):
+    job = sluice("pipeline", "start", "config.yaml").job
+    rejected = sluice("pipeline", "continue", "config.yaml", job, "--reject", "--comment", "wrong cohort")
+    assert rejected.code == 0
+    assert json.loads(sluice("pipeline", "status", "config.yaml", job, "--json").out)["state"] == "cancelled"
+    again = sluice("pipeline", "continue", "config.yaml", job)
+    assert again.code == 1
+    assert "error[job-cancelled]" in again.err
+    assert fhir.total() == 0
+
+
+@pytest.mark.slow
+def test_a_wait_does_not_ask_again_after_a_later_failure(sluice, project, fhir):
+    job = sluice("pipeline", "start", "config.yaml").job
+    fhir.faults({"action": "status", "status": 503, "path": "/fhir*", "method": "POST", "times": 100})
+    failed = sluice("pipeline", "continue", "config.yaml", job, "--approve")
+    assert failed.code == 3, failed.err
+    status = json.loads(sluice("pipeline", "status", "config.yaml", job, "--json").out)
+    assert status["state"] == "failed"
+    assert status["error"]["transient"] is True
+    assert status["error"]["hint"]
+    fhir.faults()
+    assert sluice("pipeline", "continue", "config.yaml", job).code == 0
+    assert fhir.total() == 19
+
+
+@pytest.mark.slow
+def test_a_terminal_failure_of_a_step_is_exit_code_1_with_reference_and_hint(sluice, project, fhir):
+    job = sluice("pipeline", "start", "config.yaml").job
+    fhir.faults({"action": "status", "status": 403, "path": "/fhir*", "method": "POST", "times": 100})
+    failed = sluice("pipeline", "continue", "config.yaml", job, "--approve")
+    assert failed.code == 1
+    assert "error[" in failed.err
+    assert f"pipeline continue {project / 'config.yaml'} {job}" in failed.err
+
+
+def test_continue_is_refused_when_enabled_steps_differ_from_the_jobs(sluice, project):
+    job = sluice("pipeline", "start", "config.yaml").job
+    text = (project / "config.yaml").read_text()
+    (project / "config.yaml").write_text(text.replace("[local_import, wait, send]", "[local_import, send]"))
+    ran = sluice("pipeline", "continue", "config.yaml", job)
+    assert ran.code == 2
+    assert "error[steps-changed]" in ran.err
+
+
+def test_overrides_of_the_start_hold_for_continue(sluice, project, tmp_path):
+    write_input(tmp_path / "other", patients=2, files=1)
+    started = sluice(
+        "pipeline", "start", "config.yaml", "--dir", "other", "--set", "pipeline.enabled_steps=[local_import, wait]"
+    )
+    assert started.code == 0, started.err
+    done = sluice("pipeline", "continue", "config.yaml", started.job, "--approve")
+    assert done.code == 0, done.err
+
+
+def test_everything_in_a_job_is_private(sluice, project):
+    job = sluice("pipeline", "start", "config.yaml").job
+    directory = project / "jobs" / job
+    for path in (directory, *directory.rglob("*")):
+        mode = path.stat().st_mode & 0o777
+        assert mode == (0o700 if path.is_dir() else 0o600), path
+
+
+def test_delete_removes_directory_and_record(sluice, project):
+    job = sluice("pipeline", "start", "config.yaml").job
+    assert sluice("job", "delete", "config.yaml", job).code == 0
+    assert not (project / "jobs" / job).exists()
+    gone = sluice("pipeline", "status", "config.yaml", job)
+    assert gone.code == 2
+    assert "error[job-unknown]" in gone.err
+    assert sluice("job", "list", "config.yaml").out == "no jobs\n"
+
+
+@pytest.mark.slow
+def test_job_run_repeats_a_completed_step_only_with_force_and_resets_what_follows(sluice, project, fhir):
+    job = sluice("pipeline", "start", "config.yaml").job
+    assert sluice("pipeline", "continue", "config.yaml", job, "--approve").code == 0
+    refused = sluice("job", "run", "config.yaml", job, "--step", "local_import")
+    assert refused.code == 2
+    assert "error[step-complete]" in refused.err
+    write_input(project / "more", patients=8)
+    (project / "data" / "batch-0.ndjson").write_bytes((project / "more" / "batch-0.ndjson").read_bytes())
+    ran = sluice("job", "run", "config.yaml", job, "--step", "local_import", "--force")
+    assert ran.code == 0, ran.err
+    status = json.loads(sluice("pipeline", "status", "config.yaml", job, "--json").out)
+    assert status["state"] == "stopped"
+    assert [step["state"] for step in status["steps"]] == ["completed", "pending", "pending"]
+    assert not (project / "jobs" / job / "send").exists()
+    assert not (project / "jobs" / job / "import_wait").exists()
+    # The wait asks again, because it was reset; then the send loads what the new import brought.
+    assert "waiting for approval" in sluice("pipeline", "continue", "config.yaml", job).out
+    assert sluice("pipeline", "continue", "config.yaml", job, "--approve").code == 0
+    assert fhir.count("Patient") == 7
+
+
+@pytest.mark.e2e
+def test_a_second_process_on_a_running_job_is_refused_with_exit_code_4(sluice, project, fhir):
+    job = sluice("pipeline", "start", "config.yaml").job
+    fhir.faults({"action": "delay", "seconds": 600, "path": "/fhir*", "method": "POST", "times": 1})
+    running = sluice.start("pipeline", "continue", "config.yaml", job, "--approve")
+    wait_until(lambda: status_of(sluice, job)["state"] == "running", 90)
+    second = sluice("pipeline", "continue", "config.yaml", job)
+    assert second.code == 4
+    assert "error[job-busy]" in second.err
+    deletion = sluice("job", "delete", "config.yaml", job)
+    assert deletion.code == 4
+    running.send_signal(signal.SIGTERM)
+    running.communicate(timeout=120)
+    assert running.returncode == 143
+    fhir.faults()
+    assert sluice("pipeline", "continue", "config.yaml", job).code == 0
+    assert fhir.total() == 19
+
+
+@pytest.mark.slow
+def test_a_line_lost_in_front_of_a_wait_cannot_be_approved_and_nothing_is_sent(sluice, project, fhir):
+    text = (project / "config.yaml").read_text()
+    (project / "config.yaml").write_text(text + "compression: {enabled: false}\n")
+    job = sluice("pipeline", "start", "config.yaml").job
+    imported = project / "jobs" / job / "import" / "batch-0.ndjson"
+    content = imported.read_text()
+    imported.write_text(content.split("\n", 1)[1])
+    ran = sluice("pipeline", "continue", "config.yaml", job, "--approve")
+    assert ran.code == 1
+    assert "error[edited-in-place]: import/ is not as step 1, local_import, left it" in ran.err
+    assert "changed: import/batch-0.ndjson" in ran.err
+    assert fhir.total() == 0
+    assert json.loads(sluice("pipeline", "status", "config.yaml", job, "--json").out)["state"] == "waiting"
+    imported.write_text(content)
+    assert sluice("pipeline", "continue", "config.yaml", job, "--approve").code == 0
+    assert fhir.total() == 19
+
+
+def test_all_findings_of_the_preflight_are_told_together_before_a_job_exists(sluice, project):
+    (project / "empty").mkdir()
+    ran = sluice("pipeline", "start", "config.yaml", "--dir", "empty", "--set", "services.send.url=http://127.0.0.1:9")
+    assert ran.code == 2
+    assert ran.err.count("error[") == 2
+    assert ran.out == ""
+    assert not (project / "jobs").exists()
+
+
+def test_a_preflight_with_nothing_but_unreachable_services_is_exit_code_3(sluice, project):
+    ran = sluice("pipeline", "start", "config.yaml", "--set", "services.send.url=http://127.0.0.1:9")
+    assert ran.code == 3
+    assert not (project / "jobs").exists()
+
+
+def status_of(sluice, job):
+    return json.loads(sluice("pipeline", "status", "config.yaml", job, "--json").out)
+
+
+@pytest.mark.slow
+def test_job_run_removes_nothing_when_its_preflight_fails(sluice, project, fhir):
+    job = sluice("pipeline", "start", "config.yaml").job
+    assert sluice("pipeline", "continue", "config.yaml", job, "--approve").code == 0
+    text = (project / "config.yaml").read_text()
+    (project / "config.yaml").write_text(text.replace(fhir.url, "http://127.0.0.1:9"))
+    assert sluice("job", "run", "config.yaml", job, "--step", "send", "--force").code == 3
+    assert (project / "jobs" / job / "send").is_dir()
+    assert [step["state"] for step in status_of(sluice, job)["steps"]] == ["completed"] * 3
+    (project / "config.yaml").write_text(text)
+    assert "is complete" in sluice("pipeline", "continue", "config.yaml", job).out
+
+
+@pytest.mark.slow
+def test_continue_after_a_failed_job_run_goes_all_the_way(sluice, project, fhir):
+    job = sluice("pipeline", "start", "config.yaml").job
+    assert sluice("pipeline", "continue", "config.yaml", job, "--approve").code == 0
+    fhir.faults({"action": "status", "status": 403, "path": "/fhir*", "method": "POST", "times": 1})
+    assert sluice("job", "run", "config.yaml", job, "--step", "send", "--force").code == 1
+    done = sluice("pipeline", "continue", "config.yaml", job)
+    assert done.code == 0, done.err
+    assert status_of(sluice, job)["state"] == "completed"
+
+
+@pytest.mark.slow
+def test_a_later_steps_reset_keeps_what_an_earlier_wait_was_given(sluice, project, fhir):
+    text = (
+        (project / "config.yaml").read_text().replace("[local_import, wait, send]", "[local_import, wait, send, wait]")
+    )
+    (project / "config.yaml").write_text(text)
+    job = sluice("pipeline", "start", "config.yaml").job
+    corrected = project / "jobs" / job / "import_wait" / "fixed.ndjson"
+    corrected.write_text(json.dumps({"resourceType": "Patient", "id": "only-this"}) + "\n")
+    assert sluice("pipeline", "continue", "config.yaml", job, "--approve").code == 0  # on to the second wait
+    assert sluice("pipeline", "continue", "config.yaml", job, "--approve").code == 0
+    assert (project / "jobs" / job / "import_wait_wait").is_dir()
+    assert sluice("job", "run", "config.yaml", job, "--step", "4", "--force").code == 0
+    assert corrected.exists()
+    assert status_of(sluice, job)["waiting"]["directory"].endswith("import_wait_wait")
+
+
+@pytest.mark.e2e
+def test_a_reader_that_goes_away_does_not_fail_the_run(sluice, project):
+    child = sluice.start("pipeline", "start", "config.yaml")
+    assert child.stdout
+    job = child.stdout.readline().split()[1]
+    child.stdout.close()
+    child.stdout = None
+    child.wait(timeout=120)
+    assert child.returncode == 0
+    assert status_of(sluice, job)["state"] == "waiting"
+
+
+def test_a_terminal_without_the_signs_does_not_fail_the_run(sluice_process, project):
+    ran = sluice_process("pipeline", "start", "config.yaml", env={"PYTHONIOENCODING": "ascii"})
+    assert ran.code == 0, ran.err
+    assert "7 ? 7 resources" in ran.out
+
+
+def test_a_job_of_another_jobs_directory_is_left_alone(sluice, project):
+    job = sluice("pipeline", "start", "config.yaml").job
+    for command in (["pipeline", "continue"], ["pipeline", "status"], ["job", "delete"]):
+        ran = sluice(*command, "config.yaml", job, "--set", "jobs_dir=elsewhere")
+        assert ran.code == 2
+        assert "error[job-elsewhere]" in ran.err
+    assert (project / "jobs" / job / "import").is_dir()
+
+
+def test_a_jobs_directory_given_with_set_is_part_of_the_printed_command(sluice, project):
+    started = sluice("pipeline", "start", "config.yaml", "--set", "jobs_dir=my jobs")
+    assert started.code == 0, started.err
+    line = next(line for line in started.out.splitlines() if line.startswith("continue with: "))
+    words = shlex.split(line.removeprefix("continue with: "))
+    assert words[:3] == ["python", "-m", "flows.run"]
+    assert sluice(*words[3:], "--approve").code == 0
+
+
+def test_a_run_of_another_flow_is_no_job(sluice, project, prefect_api):
+    flow = ask_prefect("POST", f"{prefect_api}/flows/", {"name": "foreign"})
+    run = ask_prefect("POST", f"{prefect_api}/flow_runs/", {"flow_id": flow["id"]})
+    for command in (["pipeline", "continue"], ["job", "delete"]):
+        ran = sluice(*command, "config.yaml", run["id"])
+        assert ran.code == 2
+        assert "error[job-unknown]" in ran.err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("approved", [True, False])
+def test_a_form_answered_in_the_ui_of_a_local_run_is_the_decision_of_continue(
+    sluice, project, fhir, prefect_api, approved
+):
+    job = sluice("pipeline", "start", "config.yaml").job
+    answer = {"run_input": {"decision": "release" if approved else "reject", "by": "Anna", "comment": "seen in the UI"}}
+    ask_prefect("POST", f"{prefect_api}/flow_runs/{job}/resume", answer)
+    assert status_of(sluice, job)["state"] == "waiting"
+    ran = sluice("pipeline", "continue", "config.yaml", job)
+    assert ran.code == (0 if approved else 1), ran.err
+    assert status_of(sluice, job)["state"] == ("completed" if approved else "cancelled")
+    assert fhir.total() == (19 if approved else 0)
+
+
+def test_a_parked_run_cancelled_in_the_ui_is_cancelled(sluice, project, prefect_api):
+    job = sluice("pipeline", "start", "config.yaml").job
+    state = {"state": {"type": "CANCELLING", "name": "Cancelling"}}
+    ask_prefect("POST", f"{prefect_api}/flow_runs/{job}/set_state", state)
+    assert status_of(sluice, job)["state"] == "cancelled"
+    assert "error[job-cancelled]" in sluice("pipeline", "continue", "config.yaml", job).err

@@ -1,0 +1,312 @@
+"""Whole runs through validation and pseudonymization against the sandbox services, as a user starts them.
+
+Document 1, "Pseudonymization, send and validation behavior"; document 3 §4 and §6; ``4-product.md`` §4. After every
+disturbance: nothing lost, nothing doubled, the outputs those of an undisturbed run, nothing of a patient in what a
+person or a log sees.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+
+from deployments.sandbox.common.serve import serve_in_thread
+from deployments.sandbox.data import ANONYMIZATION_RULES
+from deployments.sandbox.fhir.app import FhirOptions, fhir_service
+from deployments.sandbox.pseudonymization.app import PseudonymizationOptions, pseudonymization_service
+from deployments.sandbox.validation.app import validation_service
+from tasks.shared.files.lines import read_lines
+from tasks.shared.files.names import data_files
+from tests.conftest import Commands, Ran, ask_prefect, wait_until
+from tests.peers.project import PATIENCE, allowed, write_input
+
+FAMILY = "Umläut"
+LEAK = "Kanarienvogel"
+OUTCOME = {
+    "resourceType": "OperationOutcome",
+    "issue": [{"severity": "error", "code": "processing", "diagnostics": f"{LEAK} in Patient/p3"}],
+}
+PATIENTS = 24
+"""With three resources each, in two files; ``core.ndjson`` has one more."""
+
+
+@dataclass
+class Services:
+    """The three services that such a run talks to, by the name of their block."""
+
+    urls: dict[str, str]
+
+    def faults(self, service: str, *rules: dict[str, object]) -> None:
+        """Inject faults; without any, none."""
+        self._ask("PUT", service, "faults", json=list(rules))
+
+    def posts(self, service: str) -> list[dict[str, object]]:
+        """The POST requests since it started, without payloads."""
+        seen = self._ask("GET", service, "requests").json()["requests"]
+        return [request for request in seen if request["method"] == "POST"]
+
+    def held(self) -> list[bytes]:
+        """All resources of the FHIR server, in an order of their own."""
+        return sorted(self._ask("GET", "send", "resources").content.splitlines())
+
+    def _ask(self, method: str, service: str, what: str, **options: object) -> httpx.Response:
+        with httpx.Client(trust_env=False, timeout=PATIENCE) as client:
+            answer = client.request(method, f"{self.urls[service]}/_sandbox/{what}", **options)  # type: ignore[arg-type]
+        return answer.raise_for_status()
+
+
+@pytest.fixture
+def services(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Services]:
+    options: PseudonymizationOptions = getattr(request, "param", PseudonymizationOptions())
+    with ExitStack() as stack:
+        served = {
+            "validation": validation_service(),
+            "pseudonymizer": pseudonymization_service(options),
+            "send": fhir_service(FhirOptions(state=tmp_path / "fhir-state")),
+        }
+        yield Services({name: stack.enter_context(serve_in_thread(app)).url for name, app in served.items()})
+
+
+@dataclass
+class Project:
+    """A working directory with ``config.yaml``, ``rules.yaml`` and the input in ``data/``."""
+
+    directory: Path
+    resources: int
+
+    def job(self, ran: Ran | str) -> Path:
+        return self.directory / "jobs" / (ran if isinstance(ran, str) else ran.job)
+
+    def outputs(self, ran: Ran | str) -> dict[str, str]:
+        """Names and digests of all that the two steps made, their ledgers left out."""
+        job = self.job(ran)
+        return {
+            str(path.relative_to(job)): hashlib.sha256(path.read_bytes()).hexdigest()
+            for folder in ("pseudonymized", "validation")
+            for path in (job / folder).rglob("*")
+            if path.is_file() and path.name != "ledger.ndjson"
+        }
+
+    def change(self, old: str, new: str) -> None:
+        """Edit the configuration."""
+        path = self.directory / "config.yaml"
+        text = path.read_text()
+        assert old in text
+        path.write_text(text.replace(old, new))
+
+
+@pytest.fixture
+def project(tmp_path: Path, services: Services) -> Project:
+    resources = write_input(tmp_path / "data", patients=PATIENTS)
+    (tmp_path / "rules.yaml").write_bytes(ANONYMIZATION_RULES.read_bytes())
+    urls = services.urls
+    (tmp_path / "config.yaml").write_text(
+        f"""
+services:
+  local_import: {{dir: data}}
+  validation: {{url: "{urls["validation"]}"}}
+  pseudonymizer: {{url: "{urls["pseudonymizer"]}", anonymization_config: rules.yaml}}
+  send: {{send_as: direct_resource_load, url: "{urls["send"]}"}}
+pipeline: {{enabled_steps: [local_import, validation, pseudonymizer, send]}}
+retry: {{max_attempts: 2, initial_backoff_ms: 10, max_backoff_ms: 20}}
+jobs_dir: jobs
+"""
+    )
+    return Project(tmp_path, resources)
+
+
+def started(child: subprocess.Popen[str]) -> str:
+    """The job id that a command has printed."""
+    assert child.stdout is not None
+    line = child.stdout.readline()
+    assert line.startswith("job "), line
+    return line.split()[1]
+
+
+def shown(project: Project, job: str, *outputs: str) -> list[str]:
+    """Names and ids of patients in what a run prints, logs and records (not in its data and private reports)."""
+    texts = dict(enumerate(output.encode() for output in outputs)) | {
+        path: path.read_bytes()
+        for path in project.job(job).rglob("*")
+        if path.is_file()
+        and path.relative_to(project.job(job)).parts[0] not in {"import", "pseudonymized", "validation"}
+        and "failed" not in path.parts
+    }
+    traces = [FAMILY.encode(), LEAK.encode(), *(rf"\b{kind}{n}\b".encode() for kind in "pb" for n in range(PATIENTS))]
+    return [f"{place}: {trace!r}" for place, text in texts.items() for trace in traces if re.search(trace, text)]
+
+
+def sent_once(project: Project, services: Services, ran: Ran | str) -> None:
+    """What the FHIR server holds is what was pseudonymized: each resource once."""
+    lines = [json.loads(line) for path in data_files(project.job(ran) / "pseudonymized") for line in read_lines(path)]
+    resources = [entry["resource"] for line in lines for entry in line.get("entry", ())]
+    resources += [line for line in lines if line["resourceType"] != "Bundle"]
+    keys = sorted((each["resourceType"], each["id"]) for each in resources)
+    held = [json.loads(text) for text in services.held()]
+    assert sorted((each["resourceType"], each["id"]) for each in held) == keys
+    assert len(set(keys)) == project.resources
+
+
+@pytest.mark.slow
+def test_disturbed_in_either_service_a_run_ends_as_an_undisturbed_one(
+    sluice: Commands, project: Project, services: Services
+) -> None:
+    undisturbed = sluice("pipeline", "start", "config.yaml")
+    assert undisturbed.code == 0, undisturbed.err
+    sent_once(project, services, undisturbed)
+    whole, held = project.outputs(undisturbed), services.held()
+    assert FAMILY.encode() not in b"".join(held)
+    assert b"1.50" in b"".join(held)
+
+    busy = {"action": "status", "status": 503, "body": OUTCOME, "method": "POST", "skip": 9, "times": None}
+    services.faults("pseudonymizer", busy)
+    services.faults("validation", {**busy, "skip": 1})
+    ran = sluice("pipeline", "start", "config.yaml")
+    assert ran.code == 3, ran.err
+    assert "error[service-busy]: validation" in ran.err
+    services.faults("validation")
+    again = sluice("pipeline", "continue", "config.yaml", ran.job)
+    assert again.code == 3, again.err
+    assert "error[service-busy]: pseudonymizer" in again.err
+    services.faults("pseudonymizer")
+    last = sluice("pipeline", "continue", "config.yaml", ran.job)
+    assert last.code == 0, last.err
+    assert project.outputs(ran) == whole
+    assert services.held() == held
+    texts = [text for each in (undisturbed, ran, again, last) for text in (each.out, each.err)]
+    assert shown(project, undisturbed.job) + shown(project, ran.job, *texts) == []
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+def test_a_run_that_ends_in_the_middle_of_a_request_goes_on_where_it_was(
+    sluice: Commands, project: Project, services: Services, number: signal.Signals, code: int
+) -> None:
+    services.faults("pseudonymizer", {"action": "delay", "seconds": 600, "method": "POST", "skip": 12, "times": None})
+    child = sluice.start("pipeline", "start", "config.yaml")
+    job = started(child)
+    wait_until(lambda: len(services.posts("pseudonymizer")) > 12, 90)
+    second = sluice("pipeline", "continue", "config.yaml", job) if number == signal.SIGTERM else None
+    began = time.monotonic()
+    child.send_signal(number)
+    out, err = child.communicate(timeout=120)
+    assert child.returncode == code
+    assert time.monotonic() - began < allowed(10)
+    assert second is None or second.code == 4
+    services.faults("pseudonymizer")
+    last = sluice("pipeline", "continue", "config.yaml", job)
+    assert last.code == 0, last.err
+    log = (project.job(job) / "job.log").read_text()
+    assert (log.count("step 2 validation begins"), log.count("step 3 pseudonymizer begins")) == (1, 2)
+    sent_once(project, services, job)
+    assert shown(project, job, out, err, last.out, last.err) == []
+
+
+def test_findings_are_in_the_step_s_artifact_by_severity_type_and_message_code_and_nothing_else_of_them(
+    sluice: Commands, project: Project, services: Services, prefect_api: str
+) -> None:
+    wrong = {"resourceType": "Patient", "id": "p99", "gender": LEAK, "name": [{"family": FAMILY, LEAK: 1}]}
+    (project.directory / "data" / "batch-9.ndjson").write_text(json.dumps(wrong) + "\n")
+    ran = sluice("pipeline", "start", "config.yaml")
+    assert ran.code == 5, ran.err
+    assert services.held() == []
+    wanted = {"artifacts": {"key": {"any_": [f"step-2-validation-{ran.job[:8]}"]}}}
+    (artifact,) = ask_prefect("POST", f"{prefect_api}/artifacts/filter", wanted)
+    facts = {row["what"]: row["value"] for row in json.loads(artifact["data"])}
+    assert (facts["findings"], facts["severities: error"], facts["types: Patient"]) == ("2", "2", "2")
+    assert sum(int(value) for what, value in facts.items() if what.startswith("codes: ")) == 2
+    assert "codes: code-invalid Value_Code" in facts
+    assert [trace for trace in (FAMILY, LEAK, "p99") if trace in artifact["data"]] == []
+    assert shown(project, ran.job, ran.out, ran.err) == []
+
+
+@pytest.mark.parametrize("services", [PseudonymizationOptions(ignore_config=True)], indirect=True)
+def test_a_service_before_2_34_0_gets_no_resource_and_nothing_is_sent(
+    sluice: Commands, project: Project, services: Services
+) -> None:
+    ran = sluice("pipeline", "start", "config.yaml")
+    assert ran.code == 1, ran.err
+    assert "error[pseudonymizer-too-old]" in ran.err
+    assert "2.34.0" in ran.err
+    assert len(services.posts("pseudonymizer")) == 1
+    assert services.held() == []
+
+
+@pytest.mark.slow
+def test_rules_that_became_unusable_or_others_are_noticed_when_a_job_is_continued(
+    sluice: Commands, project: Project, services: Services
+) -> None:
+    refused = {"action": "status", "status": 400, "body": OUTCOME, "method": "POST", "skip": 9, "times": None}
+    services.faults("pseudonymizer", refused)
+    ran = sluice("pipeline", "start", "config.yaml")
+    assert ran.code == 1, ran.err
+    assert "error[service-refused]" in ran.err
+    assert "answers 400 for an anonymization file that it cannot use, too" in ran.err
+    services.faults("pseudonymizer")
+    rules = project.directory / "rules.yaml"
+    rules.write_text("services: {send: {auth: {password: Kanarienvogel}}}\n")
+    asked = len(services.posts("pseudonymizer"))
+    unusable = sluice("pipeline", "continue", "config.yaml", ran.job)
+    assert unusable.code == 2, unusable.err
+    assert "error[rules-not-yaml]" in unusable.err
+    assert len(services.posts("pseudonymizer")) == asked
+    rules.write_text(ANONYMIZATION_RULES.read_text().replace("not-a-secret", "another-key"))
+    last = sluice("pipeline", "continue", "config.yaml", ran.job)
+    assert last.code == 0, last.err
+    assert "files were pseudonymized again" in last.err
+    sent_once(project, services, ran)
+    assert shown(project, ran.job, *(text for each in (ran, unusable, last) for text in (each.out, each.err))) == []
+
+
+def killed_behind(child: subprocess.Popen[str], log: Path, step: str, seconds: float, *, begun: int) -> bool:
+    """``kill -9`` so many seconds after the log says once more that the step begins; whether the process still ran."""
+    wait_until(lambda: child.poll() is not None or (log.exists() and log.read_text().count(step) > begun), 60)
+    time.sleep(seconds)
+    runs = child.poll() is None
+    child.kill()
+    child.communicate(timeout=30)
+    return runs
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(1800)
+def test_kill_9_at_random_moments_of_validation_and_pseudonymization(
+    sluice: Commands, project: Project, services: Services
+) -> None:
+    """Jobs that are killed three times each, at random moments behind the begin of the one or the other step."""
+    undisturbed = sluice("pipeline", "start", "config.yaml")
+    assert undisturbed.code == 0, undisturbed.err
+    whole, held = project.outputs(undisturbed), services.held()
+    draw = random.Random(17)
+    for trial in range(10):
+        for service, seconds in (("pseudonymizer", 0.3), ("validation", 0.6)):
+            services.faults(service, {"action": "delay", "seconds": seconds, "method": "POST", "times": None})
+        child = sluice.start("pipeline", "start", "config.yaml")
+        job = started(child)
+        log = project.job(job) / "job.log"
+        kills = 0
+        for step in ("step 2 validation begins", "step 3 pseudonymizer begins", "step 3 pseudonymizer begins"):
+            kills += killed_behind(
+                child, log, step, draw.uniform(0, 2.0), begun=log.read_text().count(step) if kills else 0
+            )
+            child = sluice.start("pipeline", "continue", "config.yaml", job)
+        services.faults("pseudonymizer")
+        services.faults("validation")
+        out, err = child.communicate(timeout=120)
+        assert child.returncode == 0, err
+        assert project.outputs(job) == whole
+        assert services.held() == held
+        assert shown(project, job, out, err) == []
+        print(f"trial {trial}: {kills} kills")

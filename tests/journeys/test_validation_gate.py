@@ -1,0 +1,129 @@
+"""The validation gate in whole runs (document 1, "send and validation behavior"; document 3 §6, "The gate")."""
+
+import csv
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Commands
+from tests.peers.project import Fhir
+from tests.peers.server import Reply
+from tests.peers.validation import FakeService, issue, outcome, serving
+
+CANARY = "Kanarienvogel"
+
+
+def judged(_: int, body: bytes) -> Reply:
+    """Every resource with the family name of the canary is an error; the answer quotes it, as real ones do."""
+    return Reply(body=outcome(*[
+        issue(diagnostics=f"{CANARY} is not allowed", expression=[f"Bundle.entry[{number}].resource.name[0]"])
+        for number, entry in enumerate(json.loads(body or b'{"entry": []}')["entry"])
+        if CANARY in json.dumps(entry)
+    ] or [issue("information", "informational", diagnostics="All OK")]))  # fmt: skip
+
+
+@pytest.fixture
+def service() -> Iterator[FakeService]:
+    with serving(judged) as service:
+        yield service
+
+
+@pytest.fixture
+def checked(tmp_path: Path, fhir: Fhir, service: FakeService) -> Path:
+    """local_import → validation → send, over three patients of whom one is wrong."""
+    (tmp_path / "data").mkdir()
+    names = ["Gut", CANARY, "Besser"]
+    lines = [json.dumps({"resourceType": "Patient", "id": f"p{n}", "name": [{"family": name}]})
+             for n, name in enumerate(names)]  # fmt: skip
+    (tmp_path / "data" / "Patient.ndjson").write_text("\n".join(lines) + "\n")
+    (tmp_path / "config.yaml").write_text(
+        f"""
+services:
+  local_import: {{dir: data}}
+  validation: {{url: "{service.url}"}}
+  send: {{send_as: direct_resource_load, url: "{fhir.url}"}}
+pipeline: {{enabled_steps: [local_import, validation, send]}}
+retry: {{max_attempts: 2, initial_backoff_ms: 10, max_backoff_ms: 20}}
+jobs_dir: jobs
+"""
+    )
+    return tmp_path
+
+
+def posts(service: FakeService) -> int:
+    return sum(seen.method == "POST" for seen in service.seen)
+
+
+def test_findings_complete_the_step_and_fail_the_job_with_exit_code_5(
+    sluice: Commands, checked: Path, fhir: Fhir
+) -> None:
+    ran = sluice("pipeline", "start", "config.yaml")
+    assert ran.code == 5, ran.err
+    assert "error[validation-findings]: validation found 1 errors in 1 resources" in ran.err
+    assert "fail_on_error: false" in ran.err
+    status = json.loads(sluice("pipeline", "status", "config.yaml", ran.job, "--json").out)
+    assert status["state"] == "failed"
+    assert [step["state"] for step in status["steps"]] == ["completed", "completed", "pending"]
+    assert status["error"]["reference"] == "validation-findings"
+    assert not status["error"]["transient"]
+    assert fhir.total() == 0
+    summary = checked / "jobs" / ran.job / "validation" / "summary.csv"
+    (row,) = csv.DictReader(summary.read_text(encoding="utf-8").splitlines())
+    assert (row["file"].partition(".")[0], row["line"], row["resource"]) == ("Patient", "2", "Patient/p1")
+    assert CANARY not in ran.out + ran.err + (checked / "jobs" / ran.job / "job.log").read_text()
+
+
+@pytest.mark.slow
+def test_the_gate_cannot_be_passed_by_continuing(
+    sluice: Commands, checked: Path, fhir: Fhir, service: FakeService
+) -> None:
+    job = sluice("pipeline", "start", "config.yaml").job
+    before = posts(service)
+    for _ in range(2):
+        again = sluice("pipeline", "continue", "config.yaml", job)
+        assert again.code == 5, again.err
+    assert posts(service) == before  # the findings still count without asking again
+    assert fhir.total() == 0
+
+
+@pytest.mark.slow
+def test_without_fail_on_error_the_reports_are_written_and_the_pipeline_goes_on(
+    sluice: Commands, checked: Path, fhir: Fhir
+) -> None:
+    job = sluice("pipeline", "start", "config.yaml").job
+    text = (checked / "config.yaml").read_text().replace("validation: {", "validation: {fail_on_error: false, ")
+    (checked / "config.yaml").write_text(text)
+    opened = sluice("pipeline", "continue", "config.yaml", job)
+    assert opened.code == 0, opened.err
+    assert fhir.total() == 3
+    directory = checked / "jobs" / job / "validation"
+    assert {path.name for path in directory.iterdir() if not path.name.startswith(".")} >= {
+        "Patient.validation.ndjson", "summary.csv",
+    }  # fmt: skip
+
+
+@pytest.mark.slow
+def test_corrected_data_opens_the_gate(sluice: Commands, checked: Path, fhir: Fhir) -> None:
+    data = checked / "data" / "Patient.ndjson"
+    job = sluice("pipeline", "start", "config.yaml").job
+    data.write_text(data.read_text().replace(CANARY, "Richtig"))
+    alone = sluice("job", "run", "config.yaml", job, "--step", "local_import", "--force")
+    assert alone.code == 0, alone.err
+    opened = sluice("pipeline", "continue", "config.yaml", job)
+    assert opened.code == 0, opened.err
+    assert fhir.total() == 3
+
+
+def test_a_step_run_alone_meets_the_gate_too(sluice: Commands, checked: Path) -> None:
+    job = sluice("pipeline", "start", "config.yaml").job
+    alone = sluice("job", "run", "config.yaml", job, "--step", "validation", "--force")
+    assert alone.code == 5, alone.err
+
+
+def test_a_validation_service_that_fails_is_no_finding(sluice: Commands, checked: Path, service: FakeService) -> None:
+    service.script = lambda _, body: Reply(503 if body else 200)
+    ran = sluice("pipeline", "start", "config.yaml")
+    assert ran.code == 3, ran.err
+    assert "validation-findings" not in ran.err

@@ -1,0 +1,75 @@
+"""A small input for whole runs, and the sandbox FHIR server that it goes to."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+PATIENCE = 60
+"""Seconds for an answer of the sandbox: it shares its processors with everything else."""
+
+
+def allowed(seconds: float) -> float:
+    """A limit of the specification on this machine as it is now: where processes share a processor, so much longer."""
+    running = int(Path("/proc/loadavg").read_text().split()[3].partition("/")[0])
+    return seconds * max(1.0, max(os.getloadavg()[0], running) / len(os.sched_getaffinity(0)))
+
+
+def patient_bundle(number: int) -> dict[str, object]:
+    """One transaction Bundle: a patient and two observations whose value has a spelling to keep."""
+    entries: list[dict[str, object]] = [
+        {"resourceType": "Patient", "id": f"p{number}", "name": [{"family": "Umläut", "given": [f"N{number}"]}]}
+    ]
+    entries += [
+        {
+            "resourceType": "Observation", "id": f"o{number}-{n}", "status": "final", "code": {"text": "x"},
+            "subject": {"reference": f"Patient/p{number}"}, "performer": [{"reference": "Organization/org"}],
+            "valueQuantity": {"value": "DECIMAL"},
+        }
+        for n in range(2)
+    ]  # fmt: skip
+    return {
+        "resourceType": "Bundle", "id": f"b{number}", "type": "transaction",
+        "entry": [{"resource": entry, "request": {"method": "PUT", "url": "gone"}} for entry in entries],
+    }  # fmt: skip
+
+
+def write_input(directory: Path, *, patients: int = 6, files: int = 2) -> int:
+    """Patient Bundles in ``files`` files and a ``core.ndjson``; returns the number of resources."""
+    directory.mkdir(parents=True)
+    core = {"resourceType": "Organization", "id": "org", "name": "Klinik"}
+    (directory / "core.ndjson").write_text(json.dumps(core) + "\n")
+    for file in range(files):
+        lines = [json.dumps(patient_bundle(n), ensure_ascii=False) for n in range(file, patients, files)]
+        text = "\n".join(lines).replace('"DECIMAL"', "1.50") + "\n"
+        (directory / f"batch-{file}.ndjson").write_text(text, encoding="utf-8")
+    return 3 * patients + 1
+
+
+@dataclass
+class Fhir:
+    """A running sandbox FHIR server."""
+
+    url: str
+
+    def count(self, kind: str) -> int:
+        """How many resources of a type it holds."""
+        answer = httpx.get(f"{self.url}/fhir/{kind}", params={"_summary": "count"}, trust_env=False, timeout=PATIENCE)
+        return int(answer.json()["total"])
+
+    def total(self) -> int:
+        """How many resources the input's types have there."""
+        return sum(self.count(kind) for kind in ("Organization", "Patient", "Observation"))
+
+    def requests(self) -> object:
+        """What it was asked, without payloads."""
+        return httpx.get(f"{self.url}/_sandbox/requests", trust_env=False, timeout=PATIENCE).json()
+
+    def faults(self, *rules: dict[str, object]) -> None:
+        """Inject faults."""
+        url = f"{self.url}/_sandbox/faults"
+        httpx.put(url, json=list(rules), trust_env=False, timeout=PATIENCE).raise_for_status()
