@@ -41,18 +41,13 @@ def main() -> None:
         rows = [("interpreter start (limit)", timed(sys.executable, "-c", "pass", cwd=place)[0], None)]
         rows.append(("--help", timed(*sluice, "--help", cwd=place)[0], 0.4))
         rows.append(("config check", timed(*sluice, "config", "check", "c.yaml", cwd=place)[0], 0.4))
-        rows.append(
-            (
-                "run, first ever (fresh database)",
-                timed(*sluice, "pipeline", "start", "c.yaml", cwd=place, runs=1)[0],
-                None,
-            )
-        )
-        rows.append(("run, cold", timed(*sluice, "pipeline", "start", "c.yaml", cwd=place)[0], 6.0))
+        start = (*sluice, "pipeline", "start", "c.yaml")
+        rows.append(("run, first ever (fresh database)", timed(*start, cwd=place, runs=1)[0], None))
+        rows.append(("run, cold", timed(*start, cwd=place)[0], 6.0))
         subprocess.run([*sluice, "server", "start", "--port", "0"], cwd=place, check=True, capture_output=True,
                        env=os.environ | {"PYTHONPATH": str(ROOT)})  # fmt: skip
         try:
-            seconds, out = timed(*sluice, "pipeline", "start", "c.yaml", cwd=place)
+            seconds, out = timed(*start, cwd=place)
             rows.append(("run, server runs", seconds, 3.0))
             job = out.split()[1]
             rows.append(("status, server runs", timed(*sluice, "pipeline", "status", "c.yaml", job, cwd=place)[0], 1.5))

@@ -15,25 +15,20 @@ import json
 import multiprocessing
 import socket
 import tempfile
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
-
-import zstandard
 
 from config import PipelineConfig
 from tasks.flattening.flattening import flatten
 from tasks.flattening.views import RESOURCE_TYPE, Column, View
 from tasks.shared.fhir.crtdl import Crtdl
 from tasks.shared.fhir.crtdl_model import Attribute, AttributeGroup
-from tests.bench.data import bundles
+from tests.bench.data import bundles, compress
+from tests.bench.echo import MB, listen, receive_head, serving
 from tests.bench.memory import peak as peak_bytes
 from tests.peers.job import context
 
-MB = 1_000_000
 COLUMNS = ("id", "patient", "code", "display", "value", "unit", "effective", "status")
 SYSTEM = "https://www.medizininformatik-initiative.de/fhir/fdpg/NamingSystem/attribute_group"
 _MARK = b'{"name":"resources"'
@@ -47,22 +42,13 @@ def service(ready: Connection) -> None:
     """Answer every POST with a row for each resource, every GET with nothing."""
 
     def serve(connection: socket.socket) -> None:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         buffer = bytearray(1 << 20)
         view = memoryview(buffer)
         with connection:
-            while True:
-                got = 0
-                while (end := buffer.find(b"\r\n\r\n", 0, got)) < 0:
-                    count = connection.recv_into(view[got:])
-                    if not count:
-                        return
-                    got += count
-                head = bytes(buffer[:end]).lower()
-                length = int(head.split(b"content-length:")[1].split(b"\r\n")[0]) if head.startswith(b"post") else 0
-                left = end + 4 + length - got
-                rows = buffer.count(_MARK, end, got)
-                tail = bytes(buffer[max(end, got - len(_MARK) + 1) : got])
+            while request := receive_head(connection, view):
+                _, got, left = request
+                rows = buffer.count(_MARK, 0, got)
+                tail = bytes(buffer[max(0, got - len(_MARK) + 1) : got])
                 while left > 0:
                     count = connection.recv_into(view, min(left, len(view)))
                     if not count:
@@ -77,28 +63,7 @@ def service(ready: Connection) -> None:
                     rows -= 1000
                 connection.sendall(_ROW * rows)
 
-    server = socket.create_server(("127.0.0.1", 0), backlog=64)
-    ready.send(server.getsockname()[1])
-    while True:
-        accepted, _ = server.accept()
-        threading.Thread(target=serve, args=(accepted,), daemon=True).start()
-
-
-@contextmanager
-def serving() -> Iterator[int]:
-    """The port of a service in a process of its own."""
-    context = multiprocessing.get_context("spawn")  # a fork would share this one's memory figures
-    mine, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=service, args=(theirs,), daemon=True)
-    process.start()
-    theirs.close()
-    try:
-        yield mine.recv()
-    finally:
-        process.terminate()
-        process.join()
-        process.close()
-        mine.close()
+    listen(ready, serve)
 
 
 def view(group: str, kind: str) -> View:
@@ -191,11 +156,8 @@ def main() -> None:
         maker.join()
         size = sum(path.stat().st_size for path in data.iterdir())
         if options.zst:
-            for path in list(data.iterdir()):
-                with path.open("rb") as plain, path.with_name(f"{path.name}.zst").open("wb") as packed:
-                    zstandard.ZstdCompressor(3).copy_stream(plain, packed)
-                path.unlink()
-        with serving() as port:
+            compress(data)
+        with serving(service) as port:
             before = peak()
             seconds, result, cpu = measured(port, data, directory / "job", options.batch)
             most = peak()

@@ -14,7 +14,6 @@ import argparse
 import functools
 import http.server
 import json
-import multiprocessing
 import os
 import shutil
 import ssl
@@ -24,6 +23,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,8 @@ from tasks.shared.files.names import data_files
 from tasks.shared.files.writer import NdjsonWriter
 from tasks.shared.step import StepContext
 from tests.bench.data import bundles, write_files
+from tests.bench.echo import serving
+from tests.bench.memory import MIB
 from tests.bench.memory import peak as peak_bytes
 from tests.peers.job import context
 
@@ -59,47 +61,27 @@ class _Files(http.server.SimpleHTTPRequestHandler):
             self.connection.sendfile(source)
 
 
-def _serve(directory: str, certificate: str | None, port: object) -> None:
+def _serve(ready: Connection, directory: str, certificate: str | None) -> None:
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Files, directory=directory))
     if certificate is not None:
         tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         tls.load_cert_chain(certificate)
         server.socket = tls.wrap_socket(server.socket, server_side=True)
-    port.send(server.server_address[1])  # type: ignore[attr-defined]
+    ready.send(server.server_address[1])
     server.serve_forever()
 
 
 @contextmanager
 def served(directory: Path, certificate: Path | None = None) -> Iterator[str]:
     """The directory over HTTP, or HTTPS, from a process of its own."""
-    ours, theirs = multiprocessing.Pipe()
-    process = multiprocessing.get_context("spawn").Process(
-        target=_serve, args=(str(directory), str(certificate) if certificate else None, theirs), daemon=True
-    )
-    process.start()
-    try:
-        yield f"{'https' if certificate else 'http'}://localhost:{ours.recv()}"
-    finally:
-        process.terminate()
-        process.join()
+    with serving(_serve, str(directory), str(certificate) if certificate else None) as port:
+        yield f"{'https' if certificate else 'http'}://localhost:{port}"
 
 
-def _config(
-    work: Path,
-    *,
-    enabled: bool = True,
-    level: str = "default",
-    ca: Path | None = None,
-    extractor: dict[str, object] | None = None,
-) -> PipelineConfig:
-    return PipelineConfig.model_validate(
-        {
-            "services": {"extractor": extractor or {}},
-            "compression": {"enabled": enabled, "level": level},
-            "tls": {"ca_cert_path": str(ca)} if ca else {},
-            "jobs_dir": str(work),
-        }
-    )
+def _config(work: Path, ca: Path | None = None, extractor: object = None, **compression: object) -> PipelineConfig:
+    tls = {"ca_cert_path": str(ca)} if ca else {}
+    settings = {"services": {"extractor": extractor or {}}, "compression": compression, "tls": tls}
+    return PipelineConfig.model_validate(settings | {"jobs_dir": str(work)})
 
 
 def _context(work: Path, config: PipelineConfig, source: str) -> StepContext:
@@ -131,8 +113,8 @@ def _shell(command: str) -> None:
 def downloads(work: Path, megabytes: float, rounds: int) -> None:
     """``http_import`` of one file, beside curl."""
     source = work / "served"
-    path = write_files(source, megabytes, 1)[0]
-    size = path.stat().st_size
+    size = write_files(source, megabytes, 1)
+    (path,) = data_files(source)
     authority = trustme.CA()
     ca, server = work / "ca.pem", work / "server.pem"
     authority.cert_pem.write_to_path(str(ca))
@@ -143,38 +125,19 @@ def downloads(work: Path, megabytes: float, rounds: int) -> None:
         config = _config(work / "jobs", **settings)  # type: ignore[arg-type]
         return lambda: http_import.run(_context(work / "jobs", config, f"{url}/{path.name}"))
 
+    def compared(name: str, get: str, target: float, step: Callable[[], object]) -> None:
+        _compare(name, size, step, lambda: _shell(get), target, rounds)
+
+    packed, plain = f"| zstd -q -3 -f -o {out}", f"-o {out}"
     with served(source) as url:
         get = f"curl -sS {url}/{path.name}"
-        _compare(
-            "download → zst 3, checked, SHA-256",
-            size,
-            ours(url),
-            lambda: _shell(f"{get} | zstd -q -3 -f -o {out}"),
-            0.9,
-            rounds,
-        )
-        _compare(
-            "download kept plain, checked, SHA-256",
-            size,
-            ours(url, enabled=False),
-            lambda: _shell(f"{get} -o {out}"),
-            1.0,
-            rounds,
-        )
-        _compare(
-            "the same, beside curl and then sync", size, ours(url, enabled=False),
-            lambda: _shell(f"{get} -o {out} && sync {out}"), 1.0, rounds,
-        )  # fmt: skip
+        compared("download → zst 3, checked, SHA-256", f"{get} {packed}", 0.9, ours(url))
+        compared("download kept plain, checked, SHA-256", f"{get} {plain}", 1.0, ours(url, enabled=False))
+        kept = f"{get} {plain} && sync {out}"
+        compared("the same, beside curl and then sync", kept, 1.0, ours(url, enabled=False))
     with served(source, server) as url:
         get = f"curl -sS --cacert {ca} {url}/{path.name}"
-        _compare(
-            "the same → zst 3 over TLS",
-            size,
-            ours(url, ca=ca),
-            lambda: _shell(f"{get} | zstd -q -3 -f -o {out}"),
-            1.0,
-            rounds,
-        )
+        compared("the same → zst 3 over TLS", f"{get} {packed}", 1.0, ours(url, ca=ca))
 
 
 def extracted(work: Path, megabytes: float, rounds: int) -> None:
@@ -184,8 +147,8 @@ def extracted(work: Path, megabytes: float, rounds: int) -> None:
     All of the step counts: manifest, a HEAD for each file, the Task, the record of what is complete.
     """
     source, out = work / "extracted", work / "limit"
-    paths = write_files(source, megabytes, 11)
-    size = sum(path.stat().st_size for path in paths)
+    size = write_files(source, megabytes, 11)
+    paths = data_files(source)
     status = source / "fhir" / "__status" / "11111111-1111-4111-8111-111111111111"
     status.parent.mkdir(parents=True)
     with served(source) as url:
@@ -213,8 +176,8 @@ def extracted(work: Path, megabytes: float, rounds: int) -> None:
 def local(work: Path, megabytes: float, rounds: int) -> None:
     """``local_import`` of four files, beside ``zstd -3`` of the same bytes."""
     source = work / "local"
-    paths = write_files(source, megabytes, 4)
-    size = sum(path.stat().st_size for path in paths)
+    size = write_files(source, megabytes, 4)
+    paths = data_files(source)
     config = _config(work / "jobs")
     _compare(
         "local import → zst 3, checked, SHA-256", size,
@@ -254,23 +217,16 @@ def levels(work: Path, megabytes: float, rounds: int) -> None:
 
 def _memory(work: Path, megabytes: float, files: int, kind: str) -> None:
     source = work / f"{kind}-source"
-    size = sum(path.stat().st_size for path in write_files(source, megabytes, files))
-    command = [
-        sys.executable,
-        "-m",
-        "tests.bench.bench_import",
-        "--import-only",
-        str(source),
-        "--work",
-        str(work / kind),
-    ]
+    size = write_files(source, megabytes, files)
+    command = [sys.executable, "-m", "tests.bench.bench_import", "--import-only", str(source)]
+    command += ["--work", str(work / kind)]
     seconds = _clock(lambda: subprocess.run(command, check=True, env=os.environ | {"PYTHONPATH": str(Path.cwd())}))
     print(f"{f'{files} files, {size / MB:.0f} MB in its own process':44} {size / MB / seconds:6.0f} MB/s with start-up")
 
 
 def _import_only(source: str, work: Path) -> None:
     result = local_import.run(_context(work, _config(work), source))
-    peak = peak_bytes() / 2**20
+    peak = peak_bytes() / MIB
     print(f"{f'peak memory, {result.files} files':44} {peak:6.0f} MiB   target 300 MB")
 
 

@@ -20,9 +20,7 @@ Every load runs in a process of its own, whose peak memory is its own too.
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
-import os
 import tempfile
 import time
 from collections.abc import Iterator
@@ -30,21 +28,17 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import zstandard
-
 from config import PipelineConfig
 from tasks.pseudonymizer.client import Deidentify
 from tasks.pseudonymizer.pseudonymization import run
 from tasks.shared.http.client import ServiceClient
-from tests.bench.data import bundles
-from tests.bench.echo import KILOBYTES, MB, in_threads, in_turn, limit, ratio, requests_a_second, serve_slowly, serving
+from tests.bench.data import bundles, compress, one_line, write_files
+from tests.bench.echo import KILOBYTES, MB, against_slow, in_threads, in_turn, limit, load_line, options, ratio, serving
+from tests.bench.memory import MIB
 from tests.bench.memory import peak as peak_bytes
 from tests.peers.job import context
 
 RULES = "fhirPathRules:\n  - {path: Patient.name, method: redact}\n"
-
-TAKES = 0.02
-"""Seconds that the slow service takes for a request."""
 
 
 class Figures(NamedTuple):
@@ -61,33 +55,9 @@ class Figures(NamedTuple):
     peak: float
 
 
-def make(directory: Path, megabytes: float, files: int, *, compressed: bool) -> int:
-    """Write Bundles of 80 kB on average into ``files`` files; the bytes written, uncompressed."""
-    directory.mkdir(parents=True)
-    lines = list(bundles(min(megabytes, 16.0), kilobytes=KILOBYTES))
-    total = number = 0
-    for index in range(files):
-        with (directory / f"batch-{index}.ndjson{'.zst' if compressed else ''}").open("wb") as raw:
-            file = zstandard.ZstdCompressor(3).stream_writer(raw, closefd=False) if compressed else raw
-            while total < megabytes * MB * (index + 1) / files:
-                line = lines[number % len(lines)] + b"\n"
-                file.write(line)
-                total += len(line)
-                number += 1
-            if compressed:
-                file.close()
-    return total
-
-
-def make_large(directory: Path, megabytes: int) -> int:
-    """Write one Bundle of that size on one line; its bytes."""
-    directory.mkdir(parents=True)
-    entry = json.dumps(json.loads(next(bundles(0.1)))["entry"][1], ensure_ascii=False, separators=(",", ":")).encode()
-    with (directory / "large.ndjson").open("wb") as file:
-        size = file.write(b'{"resourceType":"Bundle","id":"large","type":"transaction","entry":[' + entry)
-        while size < megabytes * MB:
-            size += file.write(b"," + entry)
-        return size + file.write(b"]}\n")
+def make(directory: Path, megabytes: float, files: int = 4) -> int:
+    """Bundles of 80 kB on average in ``files`` files; their bytes."""
+    return write_files(directory, megabytes, files, list(bundles(min(megabytes, 16.0), kilobytes=KILOBYTES)))
 
 
 def client(port: int, size: int, threads: int) -> tuple[float, float]:
@@ -115,20 +85,16 @@ def load(answer: Connection, url: str, directory: Path, job: Path, requests: int
     """One run of the step; sends its ``Figures``."""
     rules = job.with_suffix(".yaml")
     rules.write_text(RULES)
-    settings = {
-        "url": url,
-        "max_concurrent_requests": requests,
-        "anonymization_config": str(rules),
-    }
+    settings = {"url": url, "max_concurrent_requests": requests, "anonymization_config": str(rules)}
     config = PipelineConfig.model_validate(
         {"services": {"pseudonymizer": settings}, "compression": {"enabled": compressed}}
     )
     given = context(job, "p", config, source=directory)
-    before = peak_bytes() / 2**20
+    before = peak_bytes() / MIB
     started, cpu = time.perf_counter(), time.process_time()
     result = run(given)
     seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
-    after = peak_bytes() / 2**20
+    after = peak_bytes() / MIB
     answer.send(Figures(seconds, cpu, result.bytes_in or 0, given.meter.requests, before, after))
 
 
@@ -149,35 +115,23 @@ def measured(*arguments: Any) -> Figures:
 
 def slow(place: Path, rounds: int) -> Iterator[str]:
     """With the service that takes its time."""
-    with serving(serve_slowly, TAKES) as port:
-        for slots in (1, 4, 16):
-            data = place / f"slow{slots}"
-            make(data, 16.0 * slots, 4, compressed=False)  # 200 requests for each slot
 
-            def step(number: int, slots: int = slots, data: Path = data) -> float:
-                url = f"http://127.0.0.1:{port}/slow{slots}"
-                one = measured(url, data, place / f"job{slots}-{number}", slots, True)
-                return one.requests / one.seconds
+    def step(url: str, slots: int, number: int) -> float:
+        data = place / f"slow{slots}"
+        if not data.exists():
+            make(data, 16.0 * slots)  # 200 requests for each slot
+        one = measured(url, data, place / f"job{slots}-{number}", slots, True)
+        return one.requests / one.seconds
 
-            def plain(_: int, slots: int = slots) -> float:
-                return requests_a_second(port, f"/slow{slots}/", 200 * slots, slots)
-
-            ours, bare = in_turn(rounds, step, plain)
-            possible = slots / TAKES
-            yield (
-                f"20 ms, N = {slots:<2}         {ours.median:6.0f} requests/s of {possible:.0f}: ratio "
-                f"{ours.best / possible:.3f} best, {ours.median / possible:.3f} median (target ≥ 0.95)"
-            )
-            yield (
-                f"    http.client       {bare.median:6.0f} requests/s: {bare.best / possible:.3f} best, "
-                f"{bare.median / possible:.3f} median; ours to it {ratio(ours, bare)}"
-            )
+    yield from against_slow(rounds, "/", step)
     yield load_line()
 
 
-def fast(place: Path, options: argparse.Namespace) -> Iterator[str]:
+def fast(place: Path, given: argparse.Namespace) -> Iterator[str]:
     """With the service that answers at once."""
-    size = make(place / "data", options.mb, options.files, compressed=options.zst)
+    size = make(place / "data", given.mb, given.files)
+    if given.zst:
+        compress(place / "data")
     runs: list[Figures] = []
     plain_cpu: list[float] = []
     alone_cpu: list[float] = []
@@ -185,65 +139,55 @@ def fast(place: Path, options: argparse.Namespace) -> Iterator[str]:
 
         def plain(_: int) -> float:
             cpu = time.process_time()
-            rate = limit(port, size=options.mb * MB)
-            plain_cpu.append((time.process_time() - cpu) * 1000 * 80_000 / (options.mb * MB))
+            rate = limit(port, size=given.mb * MB)
+            plain_cpu.append((time.process_time() - cpu) * 1000 * 80_000 / (given.mb * MB))
             return rate
 
         def step(number: int) -> float:
             job = place / f"job{number}"
             url = f"http://127.0.0.1:{port}"
-            runs.append(measured(url, place / "data", job, options.requests, True))
+            runs.append(measured(url, place / "data", job, given.requests, True))
             return runs[-1].read / runs[-1].seconds / MB
 
         def ours_alone(_: int) -> float:
-            rate, cpu = client(port, options.mb * MB, options.requests)
+            rate, cpu = client(port, given.mb * MB, given.requests)
             alone_cpu.append(cpu)
             return rate
 
-        bare, ours, alone = in_turn(options.rounds, plain, step, ours_alone)
+        bare, ours, alone = in_turn(given.rounds, plain, step, ours_alone)
         cpu = min(run.cpu / run.requests for run in runs) * 1000
         read, requests = runs[0].read, runs[0].requests
-        yield f"input                {size / MB:6.0f} MB in {options.files} files, {'zst' if options.zst else 'plain'}"
+        yield f"input                {size / MB:6.0f} MB in {given.files} files, {'zst' if given.zst else 'plain'}"
         yield f"http.client, 80 kB   {bare.median:6.0f} MB/s, best {bare.best:.0f}; {min(plain_cpu):.2f} ms of CPU each"
         yield (
             f"ServiceClient        {alone.median:6.0f} MB/s, best {alone.best:.0f}; "
             f"{min(alone_cpu):.2f} ms of CPU each; ratio {ratio(alone, bare)}"
         )
         yield (
-            f"step, N = {options.requests:<10} {ours.median:6.0f} MB/s, best {ours.best:.0f}; {cpu:.2f} ms of CPU for "
+            f"step, N = {given.requests:<10} {ours.median:6.0f} MB/s, best {ours.best:.0f}; {cpu:.2f} ms of CPU for "
             f"each of {requests} requests of {read / requests / 1000:.0f} kB"
         )
         yield f"ratio                  {ratio(ours, bare)} (target ≥ 0.7)"
         peak = max(run.peak for run in runs)
         yield f"peak memory          {peak:6.0f} MiB, {runs[0].before:.0f} MiB before (target ≤ 300)"
         yield load_line()
-        if options.large:
-            size = make_large(place / "large", options.large)
+        if given.large:
+            size = one_line(place / "large", given.large)
             url = f"http://127.0.0.1:{port}"
-            one = measured(url, place / "large", place / "job-l", options.requests, True)
+            one = measured(url, place / "large", place / "job-l", given.requests, True)
             rate = size / one.seconds / MB
             yield f"one Bundle           {size / MB:6.0f} MB in {one.requests} requests, {rate:.0f} MB/s"
             yield f"peak memory          {one.peak:6.0f} MiB, {one.before:.0f} MiB before (target ≤ 300)"
 
 
-def load_line() -> str:
-    """How busy the machine is."""
-    return f"load of the machine  {os.getloadavg()[0]:6.1f} in the last minute, on {os.cpu_count()} cores"
-
-
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--mb", type=int, default=100, help="size of the data, uncompressed")
-    parser.add_argument("--files", type=int, default=8)
-    parser.add_argument("--requests", type=int, default=4, help="max_concurrent_requests when it answers at once")
-    parser.add_argument("--rounds", type=int, default=5, help="how often each is measured")
-    parser.add_argument("--zst", action="store_true", help="compressed input")
+    parser = options(__doc__, requests=4)
     parser.add_argument("--large", type=int, default=400, help="MB of the one large Bundle; 0 leaves it out")
     parser.add_argument("--slow", action="store_true", help="only the service that takes 20 ms")
-    options = parser.parse_args()
+    given = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        for line in slow(Path(name), options.rounds) if options.slow else fast(Path(name), options):
+        for line in slow(Path(name), given.rounds) if given.slow else fast(Path(name), given):
             print(line, flush=True)
 
 

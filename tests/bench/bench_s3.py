@@ -16,15 +16,14 @@ whoever needs less CPU, so measure on a quiet one.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
-import multiprocessing
 import os
 import resource
 import socket
 import ssl
 import subprocess
 import tempfile
-import threading
 import time
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -33,15 +32,11 @@ import trustme
 
 from config import PipelineConfig
 from tasks.send.s3.upload import findings, run
+from tests.bench.echo import MB, listen, receive_head, serving
 from tests.bench.memory import peak as peak_bytes
 from tests.peers.job import context
 
-MB = 1_000_000
-_ANSWERS = {
-    b"POST": b"<R><UploadId>u</UploadId><ETag>e</ETag></R>",
-    b"GET": b"<R></R>",
-    b"PUT": b"",
-}
+_ANSWERS = {b"post": b"<R><UploadId>u</UploadId><ETag>e</ETag></R>", b"get": b"<R></R>"}
 
 
 def sink(ready: Connection, certificate: str | None, etag: bool) -> None:
@@ -52,30 +47,15 @@ def sink(ready: Connection, certificate: str | None, etag: bool) -> None:
         context.load_cert_chain(certificate)
 
     def serve(connection: socket.socket) -> None:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        try:
+        with contextlib.suppress(OSError):
             talk(context.wrap_socket(connection, server_side=True) if context else connection)
-        except OSError:
-            return
 
     def talk(connection: socket.socket) -> None:
         buffer = memoryview(bytearray(1 << 20))
         with connection:
-            while True:
-                got = 0
-                while (end := bytes(buffer[:got]).find(b"\r\n\r\n")) < 0:
-                    count = connection.recv_into(buffer[got:])
-                    if not count:
-                        return
-                    got += count
-                head = bytes(buffer[:end])
-                method = head.partition(b" ")[0]
-                fields = head.lower()
-                length = (
-                    int(fields.split(b"content-length:")[1].split(b"\r\n")[0]) if b"content-length:" in fields else 0
-                )
-                left = length - (got - end - 4)
-                digest = hashlib.md5(buffer[end + 4 : got])
+            while request := receive_head(connection, buffer):
+                head, got, left = request
+                digest = hashlib.md5(buffer[len(head) + 4 : got])
                 while left > 0:
                     count = connection.recv_into(buffer, min(left, len(buffer)))
                     if not count:
@@ -83,19 +63,16 @@ def sink(ready: Connection, certificate: str | None, etag: bool) -> None:
                     if etag:
                         digest.update(buffer[:count])
                     left -= count
+                method = head.partition(b" ")[0]
                 body = _ANSWERS.get(method, b"")
-                status = b"404 Not Found" if method == b"HEAD" else b"200 OK"
+                status = b"404 Not Found" if method == b"head" else b"200 OK"
                 size = str(len(body)).encode()
                 tag = digest.hexdigest().encode()
                 connection.sendall(
                     b"HTTP/1.1 " + status + b"\r\nETag: " + tag + b"\r\nContent-Length: " + size + b"\r\n\r\n" + body
                 )
 
-    listener = socket.create_server(("127.0.0.1", 0), backlog=64)
-    ready.send(listener.getsockname()[1])
-    while True:
-        connection, _ = listener.accept()
-        threading.Thread(target=serve, args=(connection,), daemon=True).start()
+    listen(ready, serve)
 
 
 def make(directory: Path, size: int, files: int, sparse: int) -> int:
@@ -129,24 +106,12 @@ def curl(directory: Path, url: str, bundle: Path) -> float:
 
 def upload(directory: Path, job: Path, url: str, bundle: Path) -> float:
     """Seconds that our upload takes. As in a run, the preflight has asked the store before."""
-    config = PipelineConfig.model_validate(
-        {
-            "services": {
-                "send": {
-                    "send_as": "s3_upload",
-                    "s3": {
-                        "bucket": "sluice-demo",
-                        "region": "eu-central-1",
-                        "access_key_id": "bench",
-                        "secret_access_key": "bench",
-                        "endpoint": url,
-                        "use_path_style": True,
-                    },
-                }
-            },
-            "tls": {"ca_cert_path": str(bundle)},
-        }
-    )
+    store = {
+        "bucket": "sluice-demo", "region": "eu-central-1", "endpoint": url, "use_path_style": True,
+        "access_key_id": "bench", "secret_access_key": "bench",
+    }  # fmt: skip
+    send = {"send_as": "s3_upload", "s3": store}
+    config = PipelineConfig.model_validate({"services": {"send": send}, "tls": {"ca_cert_path": str(bundle)}})
     given = context(job, "send", config, source=directory)
     if findings(config):
         raise SystemExit("the sink does not answer")
@@ -178,7 +143,7 @@ def main() -> None:
     parser.add_argument("--plain", action="store_true", help="without TLS")
     parser.add_argument("--no-curl", action="store_true", help="only ours, for the memory")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="sluice-bench-") as temporary:
+    with tempfile.TemporaryDirectory(prefix="sluice-bench-") as temporary, contextlib.ExitStack() as ended:
         base = Path(temporary)
         ca = trustme.CA()
         bundle, certificate = base / "ca.pem", base / "server.pem"
@@ -187,12 +152,9 @@ def main() -> None:
         data = base / "import"
         data.mkdir()
         total = make(data, options.mb * MB, options.files, options.sparse_mb * MB) / MB
-        here, there = multiprocessing.get_context("spawn").Pipe()
-        process = multiprocessing.get_context("spawn").Process(
-            target=sink, args=(there, None if options.plain else str(certificate), not options.discard), daemon=True
-        )
-        process.start()
-        url = f"{'http' if options.plain else 'https'}://127.0.0.1:{here.recv()}"
+        certified = None if options.plain else str(certificate)
+        port = ended.enter_context(serving(sink, certified, not options.discard))
+        url = f"{'http' if options.plain else 'https'}://127.0.0.1:{port}"
         print(f"{total:,.0f} MB in {len([*data.iterdir()]):,} files, {'plain' if options.plain else 'TLS'}")
         for number in range(options.rounds):
             limits = [] if options.no_curl else [curl(data, url, bundle)]
@@ -212,8 +174,6 @@ def main() -> None:
             children = resource.getrusage(resource.RUSAGE_CHILDREN)
             print(f"  curl took {(children.ru_utime + children.ru_stime) / options.rounds / 2:.1f} s of CPU each time")
         print(f"  peak memory {peak_bytes() / 1e6:,.0f} MB (target 300)")
-        process.terminate()
-        process.join()
 
 
 if __name__ == "__main__":

@@ -11,20 +11,13 @@ limit are measured in turn, in several rounds; the target is a ratio of at least
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import random
-import socket
 import tempfile
-import threading
 import time
 import uuid
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
-
-import zstandard
 
 from config import PipelineConfig
 from tasks.send.direct import run
@@ -34,10 +27,14 @@ from tasks.shared.fhir.bundle import cut
 from tasks.shared.files.lines import numbered_lines
 from tasks.shared.files.names import data_files
 from tasks.shared.http.client import ServiceClient
-from tests.bench.echo import MB, in_threads, in_turn, limit, ratio, serving
+from tests.bench.data import compress, write_files
+from tests.bench.echo import MB, in_threads, in_turn, limit, load_line, options, ratio, serving
+from tests.bench.memory import MIB
 from tests.bench.memory import peak as peak_bytes
 from tests.peers.job import context
 
+_PROFILE = "https://example.org/fhir/StructureDefinition/Laboratory"
+_CATEGORY = "http://terminology.hl7.org/CodeSystem/observation-category"
 _CODES = [("2345-7", "Glucose"), ("718-7", "Hemoglobin"), ("2160-0", "Creatinine"), ("2951-2", "Sodium")]
 
 
@@ -51,19 +48,12 @@ def patient(number: int, chance: random.Random) -> bytes:
             {
                 "resourceType": "Observation",
                 "id": str(uuid.UUID(int=chance.getrandbits(128))),
-                "meta": {
-                    "profile": ["https://example.org/fhir/StructureDefinition/Laboratory"],
-                    "source": f"#{number}",
-                },
+                "meta": {"profile": [_PROFILE], "source": f"#{number}"},
                 "status": "final",
                 "identifier": [{"system": "https://example.org/sid/lab", "value": f"{number}-{index}"}],
                 "category": [
                     {"coding": [{"system": "http://loinc.org", "code": "26436-6"}]},
-                    {
-                        "coding": [
-                            {"system": "http://terminology.hl7.org/CodeSystem/observation-category", "code": "lab"}
-                        ]
-                    },
+                    {"coding": [{"system": _CATEGORY, "code": "lab"}]},
                 ],
                 "note": [{"text": "Probe kühl gelagert; Wert im Vergleich zur Vorwoche leicht verändert, Kontrolle."}],
                 "referenceRange": [{"low": {"value": 1.5, "unit": "mg/dL"}, "high": {"value": 9.25, "unit": "mg/dL"}}],
@@ -81,80 +71,10 @@ def patient(number: int, chance: random.Random) -> bytes:
     return json.dumps(line, separators=(",", ":")).encode()
 
 
-def make(directory: Path, size: int, files: int, *, compressed: bool) -> int:
-    """Write ``files`` files with together ``size`` bytes of lines; the bytes written, uncompressed."""
-    chance = random.Random(7)
-    lines = [patient(number, chance) for number in range(200)]
-    total = number = 0
-    for index in range(files):
-        path = directory / f"batch-{index}.ndjson{'.zst' if compressed else ''}"
-        with path.open("wb") as raw:
-            file = zstandard.ZstdCompressor(3).stream_writer(raw, closefd=False) if compressed else raw
-            while total < size * (index + 1) // files:
-                line = lines[number % len(lines)] + b"\n"
-                file.write(line)
-                total += len(line)
-                number += 1
-            if compressed:
-                file.close()
-    return total
-
-
-def sink(ready: Connection) -> None:
-    """Answer every POST with a transaction-response for as many entries as came, as fast as this machine can."""
-    entry = b'{"response":{"status":"200 OK","etag":"W/\\"1\\"","lastModified":"2026-01-01T00:00:00Z"}}'
-
-    def serve(connection: socket.socket) -> None:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        buffer = bytearray(1 << 23)
-        with connection:
-            while True:
-                got = 0
-                while (end := buffer.find(b"\r\n\r\n", 0, got)) < 0:
-                    count = connection.recv_into(memoryview(buffer)[got:])
-                    if not count:
-                        return
-                    got += count
-                head = bytes(buffer[:end]).lower()
-                length = int(head.split(b"content-length:")[1].split(b"\r\n")[0]) if b"content-length:" in head else 0
-                need = end + 4 + length
-                if need > len(buffer):
-                    buffer.extend(bytes(need - len(buffer)))
-                while got < need:
-                    count = connection.recv_into(memoryview(buffer)[got:need])
-                    if not count:
-                        return
-                    got += count
-                if b"/echo" in head[:20]:
-                    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % length)
-                    connection.sendall(memoryview(buffer)[end + 4 : need])
-                    continue
-                entries = buffer.count(b'"request":{"method":"PUT"', end, need)
-                body = b'{"resourceType":"Bundle","type":"transaction-response","entry":[%s]}' % b",".join(
-                    [entry] * entries
-                )
-                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
-
-    server = socket.create_server(("127.0.0.1", 0))
-    ready.send(server.getsockname()[1])
-    while True:
-        accepted, _ = server.accept()
-        threading.Thread(target=serve, args=(accepted,), daemon=True).start()
-
-
 def load(port: int, directory: Path, job: Path, requests: int = 2) -> tuple[float, int, int]:
     """Seconds, bytes sent and requests of one load of ``directory``."""
-    config = PipelineConfig.model_validate(
-        {
-            "services": {
-                "send": {
-                    "send_as": "direct_resource_load",
-                    "url": f"http://127.0.0.1:{port}",
-                    "max_concurrent_requests": requests,
-                }
-            }
-        }
-    )
+    settings = {"url": f"http://127.0.0.1:{port}", "max_concurrent_requests": requests}
+    config = PipelineConfig.model_validate({"services": {"send": {"send_as": "direct_resource_load"} | settings}})
     given = context(job, "send", config, source=directory)
     started = time.perf_counter()
     result = run(given)
@@ -190,50 +110,44 @@ def split(directory: Path, size: int) -> float:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--mb", type=int, default=100, help="size of the data, uncompressed")
-    parser.add_argument("--files", type=int, default=8)
-    parser.add_argument("--requests", type=int, default=2, help="max_concurrent_requests")
-    parser.add_argument("--rounds", type=int, default=5, help="how often each is measured")
-    parser.add_argument("--zst", action="store_true", help="compressed input")
-    options = parser.parse_args()
+    given = options(__doc__, requests=2).parse_args()
     with tempfile.TemporaryDirectory() as name, serving() as port:
         data = Path(name) / "data"
-        data.mkdir()
-        size = make(data, options.mb * MB, options.files, compressed=options.zst)
-        base = peak_bytes() / 2**20
+        chance = random.Random(7)
+        size = write_files(data, given.mb, given.files, [patient(number, chance) for number in range(200)])
+        if given.zst:
+            compress(data)
+        base = peak_bytes() / MIB
         one = json.loads(patient(0, random.Random(1)))["entry"][1]
         ready = json.dumps({"resourceType": "Bundle", "entry": [one] * 70}, separators=(",", ":")).encode()
         some = min(size, 50 * MB)
         counted: list[tuple[int, int]] = []
 
         def step(number: int) -> float:
-            seconds, sent, requests = load(port, data, Path(name) / f"job-{number}", options.requests)
+            seconds, sent, requests = load(port, data, Path(name) / f"job-{number}", given.requests)
             counted.append((sent, requests))
             return sent / seconds / MB
 
         ours, bare, posted, alone = in_turn(
-            options.rounds,
+            given.rounds,
             step,
             lambda _: limit(port, size=some),
             lambda _: limit(port, "/fhir", some, body=ready),
             lambda _: client(port, ready, some),
         )
-        peak = peak_bytes() / 2**20
+        peak = peak_bytes() / MIB
         cutting = split(data, some)
     sent, requests = counted[0]
-    print(f"input               {size / MB:6.0f} MB in {options.files} files, {'zst' if options.zst else 'plain'}")
+    print(f"input               {size / MB:6.0f} MB in {given.files} files, {'zst' if given.zst else 'plain'}")
     print(f"http.client, 80 kB  {bare.median:6.0f} MB/s, best {bare.best:.0f}")
     print(f"direct load         {ours.median:6.0f} MB/s of bodies, best {ours.best:.0f}")
     print(f"                    {requests} requests of {sent / requests / 1000:.0f} kB")
     print(f"ratio                 {ratio(ours, bare)} (target ≥ 0.6)")
     print(f"peak memory         {peak:6.0f} MiB, {base:.0f} MiB before the load (target ≤ 300)")
-    print(
-        f"http.client, ready  {posted.median:6.0f} MB/s of transactions that need not be made, best {posted.best:.0f}"
-    )
+    print(f"http.client, ready  {posted.median:6.0f} MB/s, best {posted.best:.0f}: transactions that need not be made")
     print(f"ServiceClient, same {alone.median:6.0f} MB/s, best {alone.best:.0f}")
     print(f"split with reading  {cutting:6.0f} MB/s (target ≥ 500)")
-    print(f"load of the machine {os.getloadavg()[0]:6.1f} in the last minute, on {os.cpu_count()} cores")
+    print(load_line())
 
 
 if __name__ == "__main__":

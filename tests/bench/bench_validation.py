@@ -15,12 +15,10 @@ MiB).
 from __future__ import annotations
 
 import argparse
-import os
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
-
-import zstandard
 
 from config import PipelineConfig
 from tasks.shared.fhir.long_line import lines_with_long
@@ -28,19 +26,17 @@ from tasks.shared.report import StepReport
 from tasks.validation.chunks import pack
 from tasks.validation.items import ItemReader
 from tasks.validation.validation import Bounds, run
-from tests.bench.data import bundles, write_files
-from tests.bench.echo import MB, in_turn, limit, ratio, requests_a_second, serve_slowly, serving
+from tests.bench.data import compress, one_line, write_files
+from tests.bench.echo import MB, against_slow, in_turn, limit, load_line, options, ratio, serving
+from tests.bench.memory import MIB
 from tests.bench.memory import peak as peak_bytes
 from tests.peers.job import context
 
-TAKES = 0.02
-"""Seconds that the slow service takes for a request."""
 
-
-def validate(place: str, source: Path, job: Path, requests: int, bounds: Bounds | None = None) -> tuple[float, int]:
-    """Seconds, result and number of requests of one run; ``place`` is the port of the service, and a path."""
+def validate(url: str, source: Path, job: Path, requests: int, bounds: Bounds | None = None) -> tuple[float, int]:
+    """Seconds, result and number of requests of one run."""
     config = PipelineConfig.model_validate(
-        {"services": {"validation": {"url": f"http://127.0.0.1:{place}", "max_concurrent_requests": requests}}}
+        {"services": {"validation": {"url": url, "max_concurrent_requests": requests}}}
     )
     job.mkdir()
     given = context(job, "validation", config, source=source)
@@ -49,58 +45,23 @@ def validate(place: str, source: Path, job: Path, requests: int, bounds: Bounds 
     return time.perf_counter() - started, result, given.meter.requests
 
 
-def slow(directory: Path, rounds: int) -> None:
-    """Print the share of the possible rate that is reached with a service that takes 20 ms."""
+def slow(directory: Path, rounds: int) -> Iterator[str]:
+    """The share of the possible rate that is reached with a service that takes 20 ms."""
     bounds = Bounds(mebibyte=8000)  # chunks of 80 kB, a line each
-    with serving(serve_slowly, TAKES) as port:
-        for slots in (1, 4, 16):
-            data = directory / f"data-{slots}"
+    used: dict[int, list[float]] = {}
+
+    def step(url: str, slots: int, number: int) -> float:
+        data = directory / f"data-{slots}"
+        if slots not in used:
             write_files(data, 16 * slots, 4)  # 200 requests for each slot
-            used: list[float] = []
+        cpu = time.process_time()
+        seconds, _, count = validate(url, data, directory / f"slow-{slots}-{number}", slots, bounds)
+        used.setdefault(slots, []).append(1000 * (time.process_time() - cpu) / count)
+        return count / seconds
 
-            def step(number: int, slots: int = slots, data: Path = data, used: list[float] = used) -> float:
-                cpu = time.process_time()
-                job = directory / f"slow-{slots}-{number}"
-                seconds, _, count = validate(f"{port}/slow{slots}", data, job, slots, bounds)
-                used.append(1000 * (time.process_time() - cpu) / count)
-                return count / seconds
-
-            def plain(_: int, slots: int = slots) -> float:
-                return requests_a_second(port, f"/slow{slots}/validateResource", 200 * slots, slots)
-
-            ours, bare = in_turn(rounds, step, plain)
-            possible = slots / TAKES
-            print(
-                f"20 ms, N = {slots:<2}       {ours.median:6.0f} requests/s of {possible:.0f}: ratio "
-                f"{ours.best / possible:.3f} best, {ours.median / possible:.3f} median (target ≥ 0.95); "
-                f"{min(used):.2f} ms of CPU for a request"
-            )
-            print(
-                f"    http.client     {bare.median:6.0f} requests/s: {bare.best / possible:.3f} best, "
-                f"{bare.median / possible:.3f} median; ours to it {ratio(ours, bare)}",
-                flush=True,
-            )
-    print(f"load of the machine {os.getloadavg()[0]:6.1f} in the last minute, on {os.cpu_count()} cores")
-
-
-def peak() -> float:
-    """Most memory of this process so far, in MiB."""
-    return peak_bytes() / 2**20
-
-
-def one_line(directory: Path, megabytes: int) -> None:
-    """Write one Bundle of that size on one line, without holding it."""
-    directory.mkdir()
-    with (directory / "a.ndjson").open("wb") as file:
-        size = file.write(b'{"resourceType":"Bundle","type":"transaction","entry":[')
-        first = True
-        number = 0
-        block = [line[line.index(b"[") + 1 : line.rindex(b"]")] for line in bundles(20)]
-        while size < megabytes * MB:
-            size += file.write((b"" if first else b",") + block[number % len(block)])
-            first = False
-            number += 1
-        file.write(b"]}\n")
+    yield from against_slow(rounds, "/validateResource", step)
+    yield f"CPU for a request    {', '.join(f'{min(values):.2f} ms (N = {slots})' for slots, values in used.items())}"
+    yield load_line()
 
 
 def read(source: Path, size: int) -> float:
@@ -114,20 +75,13 @@ def read(source: Path, size: int) -> float:
     return size / (time.perf_counter() - started) / MB
 
 
-def fast(directory: Path, options: argparse.Namespace) -> None:
-    """Print the rate and the memory with a service that answers at once."""
+def fast(directory: Path, given: argparse.Namespace) -> Iterator[str]:
+    """The rate and the memory with a service that answers at once."""
     data = directory / "data"
-    if options.line:
-        one_line(data, options.line)
-    else:
-        write_files(data, options.mb, options.files)
-    size = sum(path.stat().st_size for path in data.iterdir())
-    if options.zst:
-        for path in list(data.iterdir()):
-            with path.open("rb") as plain, path.with_name(f"{path.name}.zst").open("wb") as packed:
-                zstandard.ZstdCompressor(3).copy_stream(plain, packed)
-            path.unlink()
-    base = peak()
+    size = one_line(data, given.line) if given.line else write_files(data, given.mb, given.files)
+    if given.zst:
+        compress(data)
+    base = peak_bytes() / MIB
     results: list[StepReport] = []
     used: list[float] = []
     allowed: list[float] = []
@@ -136,7 +90,9 @@ def fast(directory: Path, options: argparse.Namespace) -> None:
 
         def step(number: int) -> float:
             cpu = time.process_time()
-            seconds, result, count = validate(str(port), data, directory / f"job-{number}", options.requests)
+            seconds, result, count = validate(
+                f"http://127.0.0.1:{port}", data, directory / f"job-{number}", given.requests
+            )
             used.append(size / (time.process_time() - cpu) / MB)
             results.append(result)
             sent.append(count)
@@ -148,38 +104,29 @@ def fast(directory: Path, options: argparse.Namespace) -> None:
             allowed.append(50 / (time.process_time() - cpu))
             return rate
 
-        ours, bare = in_turn(options.rounds, step, bare_client)
+        ours, bare = in_turn(given.rounds, step, bare_client)
     result, count = results[0], sent[0]
-    cpu_ratio = max(used) / max(allowed)
-    print(f"input               {size / MB:6.0f} MB, {result.lines_in} lines, {result.resources_in} resources")
-    print(f"http.client, 80 kB  {bare.median:6.0f} MB/s, best {bare.best:.0f}")
-    print(f"validation          {ours.median:6.0f} MB/s of input, best {ours.best:.0f}; {count} requests", end=" ")
-    print(f"of {size / count / 1000:.0f} kB")
-    print(f"ratio                 {ratio(ours, bare)} (target ≥ 0.7)")
-    print(
-        f"by CPU time         {max(used):6.0f} MB per second of this process, limit {max(allowed):.0f}: {cpu_ratio:.2f}"
-    )
-    print(f"peak memory         {peak():6.0f} MiB, {base:.0f} MiB before (target ≤ 300)")
-    print(f"reading and packing {read(data, size):6.0f} MB/s")
-    print(f"load of the machine {os.getloadavg()[0]:6.1f} in the last minute, on {os.cpu_count()} cores")
+    yield f"input               {size / MB:6.0f} MB, {result.lines_in} lines, {result.resources_in} resources"
+    yield f"http.client, 80 kB  {bare.median:6.0f} MB/s, best {bare.best:.0f}"
+    each = f"{count} requests of {size / count / 1000:.0f} kB"
+    yield f"validation          {ours.median:6.0f} MB/s of input, best {ours.best:.0f}; {each}"
+    yield f"ratio                 {ratio(ours, bare)} (target ≥ 0.7)"
+    by_cpu = f"limit {max(allowed):.0f}: {max(used) / max(allowed):.2f}"
+    yield f"by CPU time         {max(used):6.0f} MB per second of this process, {by_cpu}"
+    yield f"peak memory         {peak_bytes() / MIB:6.0f} MiB, {base:.0f} MiB before (target ≤ 300)"
+    yield f"reading and packing {read(data, size):6.0f} MB/s"
+    yield load_line()
 
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--mb", type=int, default=100, help="size of the data, uncompressed")
-    parser.add_argument("--files", type=int, default=8)
-    parser.add_argument("--requests", type=int, default=4, help="max_concurrent_requests")
-    parser.add_argument("--rounds", type=int, default=5, help="how often each is measured")
-    parser.add_argument("--zst", action="store_true", help="compressed input")
+    parser = options(__doc__, requests=4)
     parser.add_argument("--slow", action="store_true", help="only the service that takes 20 ms")
     parser.add_argument("--line", type=int, metavar="MB", help="one Bundle of that size instead")
-    options = parser.parse_args()
+    given = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        if options.slow:
-            slow(Path(name), options.rounds)
-        else:
-            fast(Path(name), options)
+        for line in slow(Path(name), given.rounds) if given.slow else fast(Path(name), given):
+            print(line, flush=True)
 
 
 if __name__ == "__main__":

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
+import zstandard
+
 _NAMES = ("Albers", "Böhm", "Claßen", "Dörfler", "Ehlers", "Fröhlich", "Günther", "Hübner", "Jäger", "Krüger", "Möbius")
 _CODES = ("2345-7", "718-7", "2160-0", "2951-2", "2823-3", "6690-2", "777-3", "1988-5", "4548-4", "2524-7")
+_UCUM = "http://unitsofmeasure.org"
 _PROFILE = "https://www.medizininformatik-initiative.de/fhir/core/modul-labor/StructureDefinition/ObservationLab"
 
 
@@ -32,31 +36,43 @@ def bundles(megabytes: float, *, seed: int = 1, kilobytes: int = 79) -> Iterator
         yield line
 
 
-def write_files(directory: Path, megabytes: float, files: int) -> list[Path]:
-    """That much data in that many files; large amounts repeat 64 MB, which only a window of that size would notice."""
+def write_files(directory: Path, megabytes: float, files: int, lines: Sequence[bytes] = ()) -> int:
+    """That much data in that many files, the ``lines`` over and over: by default 64 MB, so that only a window of that
+    size would notice. Returns the bytes.
+    """
     directory.mkdir(parents=True, exist_ok=True)
-    each = megabytes / files
-    block = list(bundles(min(each * files, 64.0)))
-    at = 0
-    paths = []
+    more = cycle(lines or [*bundles(min(megabytes, 64.0))])
+    total = 0
     for number in range(files):
-        path = directory / f"batch-{number:05}.ndjson"
-        size = 0
-        with path.open("wb") as file:
-            while size < each * 1e6:
-                size += file.write(block[at % len(block)] + b"\n")
-                at += 1
-        paths.append(path)
-    return paths
+        with (directory / f"batch-{number:05}.ndjson").open("wb") as file:
+            while total < megabytes * 1e6 * (number + 1) / files:
+                total += file.write(next(more) + b"\n")
+    return total
+
+
+def one_line(directory: Path, megabytes: float) -> int:
+    """One Bundle of that size on one line, of which never more than a hundredth is held. Returns the bytes."""
+    directory.mkdir(parents=True, exist_ok=True)
+    entries = cycle([line[line.index(b"[") + 1 : line.rindex(b"]")] for line in bundles(min(megabytes / 100, 20))])
+    with (directory / "large.ndjson").open("wb") as file:
+        size = file.write(b'{"resourceType":"Bundle","id":"large","type":"transaction","entry":[' + next(entries))
+        while size < megabytes * 1e6:
+            size += file.write(b"," + next(entries))
+        return size + file.write(b"]}\n")
+
+
+def compress(directory: Path) -> None:
+    """Every file as ``.zst`` instead."""
+    for path in list(directory.iterdir()):
+        with path.open("rb") as plain, path.with_name(f"{path.name}.zst").open("wb") as packed:
+            zstandard.ZstdCompressor(3).copy_stream(plain, packed)
+        path.unlink()
 
 
 def _entry(resource: dict[str, Any]) -> dict[str, Any]:
     place = f"{resource['resourceType']}/{resource['id']}"
-    return {
-        "fullUrl": f"http://bench.example/fhir/{place}",
-        "resource": resource,
-        "request": {"method": "PUT", "url": place},
-    }
+    request = {"method": "PUT", "url": place}
+    return {"fullUrl": f"http://bench.example/fhir/{place}", "resource": resource, "request": request}
 
 
 def _patient(draw: random.Random, number: int, seed: int) -> dict[str, Any]:
@@ -85,11 +101,6 @@ def _observation(draw: random.Random, number: int, seed: int, index: int) -> dic
         "subject": {"reference": f"Patient/p{seed}-{number}"},
         "effectiveDateTime": moment,
         "issued": moment,
-        "valueQuantity": {
-            "value": round(draw.uniform(1, 300), 2),
-            "unit": "mg/dL",
-            "system": "http://unitsofmeasure.org",
-            "code": "mg/dL",
-        },
+        "valueQuantity": {"value": round(draw.uniform(1, 300), 2), "unit": "mg/dL", "system": _UCUM, "code": "mg/dL"},
         "referenceRange": [{"low": {"value": 60, "unit": "mg/dL"}, "high": {"value": 260, "unit": "mg/dL"}}],
     }

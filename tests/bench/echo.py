@@ -10,8 +10,10 @@ With fewer cores than processes that want one, a ratio is that of the CPU time o
 
 from __future__ import annotations
 
+import argparse
 import http.client
 import multiprocessing
+import os
 import socket
 import statistics
 import threading
@@ -27,6 +29,8 @@ import uvicorn
 MB = 1_000_000
 KILOBYTES = 250
 """What makes ``bundles`` give lines of 80 kB on average, the size of the limit's requests."""
+TAKES = 0.02
+"""Seconds that the slow service takes for a request."""
 
 _RESOURCE = b'{"name":"resource","resource":'
 _PROBE = b'"sluice-probe"'
@@ -77,12 +81,34 @@ def serve(ready: Connection) -> None:
     uvicorn.Server(config).run([listener])
 
 
-def serve_slowly(ready: Connection, seconds: float) -> None:
-    """Serve under ``/slow<N>/`` what takes ``seconds``, N at once: on bare sockets, as little as can be besides."""
+def listen(ready: Connection, talk: Callable[[socket.socket], None]) -> None:
+    """``talk`` on every connection, in a thread of its own; says its port when it listens."""
+    server = socket.create_server(("127.0.0.1", 0), backlog=64)
+    ready.send(server.getsockname()[1])
+    while True:
+        accepted, _ = server.accept()
+        accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        threading.Thread(target=talk, args=(accepted,), daemon=True).start()
+
+
+def receive_head(connection: socket.socket, view: memoryview) -> tuple[bytes, int, int] | None:
+    """The head of a request in lower case, the bytes received with it, and those of its body that are still to come."""
+    got = 0
+    while (end := bytes(view[:got]).find(b"\r\n\r\n")) < 0:
+        count = connection.recv_into(view[got:])
+        if not count:
+            return None
+        got += count
+    head = bytes(view[:end]).lower()
+    length = int(head.split(b"content-length:")[1].split(b"\r\n")[0]) if b"content-length:" in head else 0
+    return head, got, end + 4 + length - got
+
+
+def serve_slowly(ready: Connection) -> None:
+    """Serve under ``/slow<N>/`` what ``TAKES`` its time, N at once: on bare sockets, as little as can be besides."""
     slots = {number: threading.Semaphore(number) for number in (1, 4, 16)}
 
     def talk(connection: socket.socket) -> None:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         with connection, connection.makefile("rb", 1 << 18) as file:
             while line := file.readline():
                 length = 0
@@ -92,15 +118,11 @@ def serve_slowly(ready: Connection, seconds: float) -> None:
                 body = file.read(length)
                 path = line.split()[1].decode()
                 with slots[int(path.split("/slow")[1].split("/")[0])]:
-                    time.sleep(seconds)
+                    time.sleep(TAKES)
                 status, text = answer(path, body)
                 connection.sendall(b"HTTP/1.1 %d X\r\nContent-Length: %d\r\n\r\n" % (status, len(text)) + text)
 
-    server = socket.create_server(("127.0.0.1", 0), backlog=64)
-    ready.send(server.getsockname()[1])
-    while True:
-        accepted, _ = server.accept()
-        threading.Thread(target=talk, args=(accepted,), daemon=True).start()
+    listen(ready, talk)
 
 
 @contextmanager
@@ -179,3 +201,42 @@ def ratio(ours: Rounds, theirs: Iterable[float] | Rounds) -> str:
     values = theirs.values if isinstance(theirs, Rounds) else list(theirs)
     pairs = [mine / other for mine, other in zip(ours.values, values, strict=True)]
     return f"{ours.best / max(values):.2f} best to best, {statistics.median(pairs):.2f} median of the rounds"
+
+
+def against_slow(rounds: int, path: str, step: Callable[[str, int, int], float]) -> Iterator[str]:
+    """Lines about requests a second with a service that takes 20 ms: what ``step`` reaches with its URL, N at once, in
+    a round, beside what is possible and what N threads of ``http.client`` reach at ``path``.
+    """
+    with serving(serve_slowly) as port:
+        for slots in (1, 4, 16):
+            url = f"http://127.0.0.1:{port}/slow{slots}"
+            ours, bare = in_turn(
+                rounds,
+                lambda number, slots=slots, url=url: step(url, slots, number),  # type: ignore[misc]
+                lambda _, slots=slots: requests_a_second(port, f"/slow{slots}{path}", 200 * slots, slots),  # type: ignore[misc]
+            )
+            possible = slots / TAKES
+            yield (
+                f"20 ms, N = {slots:<2}         {ours.median:6.0f} requests/s of {possible:.0f}: ratio "
+                f"{ours.best / possible:.3f} best, {ours.median / possible:.3f} median (target ≥ 0.95)"
+            )
+            yield (
+                f"    http.client       {bare.median:6.0f} requests/s: {bare.best / possible:.3f} best, "
+                f"{bare.median / possible:.3f} median; ours to it {ratio(ours, bare)}"
+            )
+
+
+def load_line() -> str:
+    """How busy the machine is."""
+    return f"load of the machine  {os.getloadavg()[0]:6.1f} in the last minute, on {os.cpu_count()} cores"
+
+
+def options(doc: str | None, requests: int) -> argparse.ArgumentParser:
+    """What the benches of a step are told; ``requests`` is how many are under way at once by default."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--mb", type=int, default=100, help="size of the data, uncompressed")
+    parser.add_argument("--files", type=int, default=8)
+    parser.add_argument("--requests", type=int, default=requests, help="max_concurrent_requests")
+    parser.add_argument("--rounds", type=int, default=5, help="how often each is measured")
+    parser.add_argument("--zst", action="store_true", help="compressed input")
+    return parser

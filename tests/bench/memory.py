@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+MIB = 1 << 20
+
 
 def peak() -> int:
     """Bytes: ``VmHWM``. ``ru_maxrss`` would begin with what the process had that this one was forked from."""

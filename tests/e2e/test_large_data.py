@@ -5,7 +5,6 @@ kernel keeps it; the Prefect server is another process.
 """
 
 import json
-import multiprocessing
 import shutil
 import time
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench.bench_send import sink
+from tests.bench.echo import serving
 
 MB = 1_000_000
 LIMIT = 300
@@ -108,18 +107,8 @@ def nothing_kept(tmp_path: Path) -> Iterator[None]:
 @pytest.fixture
 def sink_port() -> Iterator[int]:
     """A server that answers every transaction at once, in another process."""
-    context = multiprocessing.get_context("spawn")
-    mine, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=sink, args=(theirs,), daemon=True)
-    process.start()
-    theirs.close()
-    try:
-        yield mine.recv()
-    finally:
-        process.terminate()
-        process.join()
-        process.close()
-        mine.close()
+    with serving() as port:
+        yield port
 
 
 @pytest.mark.parametrize(("size", "files"), [(100, 10), (2000, 10), (2000, 5000)])

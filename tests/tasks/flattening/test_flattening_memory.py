@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.bench.bench_flattening import make, serving
+from tests.bench.bench_flattening import make, service
+from tests.bench.echo import serving
 from tests.peers.job import printed
 
 MOST = 300
@@ -36,7 +37,7 @@ def flattened(port: int, source: Path, job: Path, batch: int) -> dict[str, Any]:
 @pytest.mark.slow
 def test_the_same_batch_size_takes_the_same_memory_for_four_times_the_data(tmp_path: Path) -> None:
     peaks = []
-    with serving() as port:
+    with serving(service) as port:
         for megabytes in (4, 16):
             size = make(tmp_path / f"{megabytes}", megabytes)
             found = flattened(port, tmp_path / f"{megabytes}", tmp_path / f"job-{megabytes}", 2)
@@ -51,7 +52,7 @@ def test_the_same_batch_size_takes_the_same_memory_for_four_times_the_data(tmp_p
 @pytest.mark.parametrize("long", [False, True])
 def test_200_mb_with_a_batch_size_of_50_take_at_most_300_mb(tmp_path: Path, long: bool) -> None:
     size = make(tmp_path / "data", 200, long=long)
-    with serving() as port:
+    with serving(service) as port:
         found = flattened(port, tmp_path / "data", tmp_path / "job", 50)
     print(found)
     assert found["bytes"] == size
