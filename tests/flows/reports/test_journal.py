@@ -35,13 +35,17 @@ def heads(directory: Path) -> list[tuple[int, str | None, int | None]]:
     return [(entry.head.run, entry.head.step, entry.head.position) for entry in read_events(directory)]
 
 
+def opened(directory: Path, number: int = 1) -> Journal:
+    return Journal.opened(directory, JOB, STEPS, RUN.model_copy(update={"number": number}))
+
+
 def states(directory: Path) -> list[str]:
     return [entry.event.state for entry in read_events(directory) if isinstance(entry.event, Job)]
 
 
 def test_the_first_run_is_created_and_started_later_ones_are_resumed(tmp_path: Path) -> None:
     for number in (1, 2, 3):
-        with Journal.opened(tmp_path, JOB, STEPS, RUN.model_copy(update={"number": number})) as journal:
+        with opened(tmp_path, number) as journal:
             journal.ends("failed", error="disk-full")
     assert states(tmp_path) == ["created", "started", "failed", "resumed", "failed", "resumed", "failed"]
     assert [run for run, _, _ in heads(tmp_path)] == [1, 1, 1, 2, 2, 3, 3]
@@ -61,7 +65,7 @@ def test_times_of_a_run_never_go_back_when_the_clock_of_the_machine_does(tmp_pat
 
 
 def test_events_belong_to_the_step_that_runs(tmp_path: Path) -> None:
-    with Journal.opened(tmp_path, JOB, STEPS, RUN) as journal:
+    with opened(tmp_path) as journal:
         journal.at("http_import", 1)
         journal.tell(Step(state="running"))
         Meter(collector=journal.tell).say("downloading")
@@ -86,7 +90,7 @@ def test_events_belong_to_the_step_that_runs(tmp_path: Path) -> None:
 def test_a_run_that_an_exception_ends_has_an_end(
     tmp_path: Path, left: BaseException, state: str, error: str | None, reason: str | None
 ) -> None:
-    with pytest.raises(type(left)), Journal.opened(tmp_path, JOB, STEPS, RUN):
+    with pytest.raises(type(left)), opened(tmp_path):
         raise left
     assert events(tmp_path)[-1] == Job(state=state, error=error, reason=reason)  # type: ignore[arg-type]
     assert b"quote" not in (tmp_path / "events.ndjson").read_bytes()
@@ -97,7 +101,7 @@ def test_an_end_is_told_once(tmp_path: Path) -> None:
         journal.ends("waiting")
         raise KeyboardInterrupt  # Prefect leaves a parked flow with an exception too
 
-    with pytest.raises(KeyboardInterrupt), Journal.opened(tmp_path, JOB, STEPS, RUN) as journal:
+    with pytest.raises(KeyboardInterrupt), opened(tmp_path) as journal:
         park(journal)
     assert states(tmp_path) == ["created", "started", "waiting"]
 
@@ -125,7 +129,7 @@ def test_every_retry_of_a_service_client_is_an_event(
     tmp_path: Path, handler: object, error: type[Exception], status: int | None, reference: str | None
 ) -> None:
     transport = httpx.MockTransport(handler)  # type: ignore[arg-type]
-    with Journal.opened(tmp_path, JOB, STEPS, RUN) as journal, client(transport, journal) as service:
+    with opened(tmp_path) as journal, client(transport, journal) as service:
         journal.at("send", 2)
         with pytest.raises(error):
             service.send("GET", "http://service.test/fhir?name=Meier", operation="ask")
@@ -141,7 +145,7 @@ def test_every_retry_of_a_service_client_is_an_event(
 
 
 def test_after_the_run_retries_are_no_events_of_it(tmp_path: Path) -> None:
-    with Journal.opened(tmp_path, JOB, STEPS, RUN) as journal:
+    with opened(tmp_path) as journal:
         journal.ends("completed")
     before = events(tmp_path)
     with client(httpx.MockTransport(refuse), journal) as service, pytest.raises(NetworkError):
@@ -182,7 +186,7 @@ def test_without_a_collector_nobody_listens() -> None:
 def test_send_tells_what_was_delivered(tmp_path: Path) -> None:
     counts = {"files": 3, "resources_in": 20, "resources_out": 19, "bytes_in": 5, "bytes_out": 4, "seconds": 0.5}
     step = StepReport(position=2, name="send", state="completed", warnings=("odd",), **counts)
-    with Journal.opened(tmp_path, JOB, STEPS, RUN) as journal:
+    with opened(tmp_path) as journal:
         journal.completed(step, mode="transfer_load")
         journal.completed(step.model_copy(update={"name": "http_import"}))
         journal.ends("completed")
@@ -229,8 +233,7 @@ def test_a_job_that_a_version_before_began_is_not_created_anew() -> None:
 
 
 def test_a_run_that_was_killed_before_it_told_anything_leaves_the_beginning_to_the_next(tmp_path: Path) -> None:
-    second = RUN.model_copy(update={"number": 2})
-    with Journal.opened(tmp_path, JOB, STEPS, second) as journal:
+    with opened(tmp_path, 2) as journal:
         journal.ends("completed")
     assert states(tmp_path) == ["created", "started", "completed"]
 
@@ -251,7 +254,7 @@ def test_what_is_told_of_a_parked_job_belongs_to_the_run_and_step_that_parked_it
 
 
 def test_events_of_several_threads_stand_in_the_order_of_their_times(tmp_path: Path) -> None:
-    with Journal.opened(tmp_path, JOB, STEPS, RUN) as journal:
+    with opened(tmp_path) as journal:
         work = [
             threading.Thread(target=lambda: [journal.tell(Status(message="x")) for _ in range(200)]) for _ in range(2)
         ]
