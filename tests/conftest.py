@@ -382,6 +382,14 @@ def ask_prefect(method: str, url: str, body: object = None, *, secret: str | Non
     return answer.json() if answer.content else None
 
 
+def started(child: subprocess.Popen[str]) -> str:
+    """The job id that a command has printed."""
+    assert child.stdout is not None
+    line = child.stdout.readline()
+    assert line.startswith("job "), line
+    return line.split()[1]
+
+
 def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     """Wait for something that another process does."""
     deadline = time.monotonic() + seconds

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import httpx
 import pytest
 
 from deployments.sandbox.common.serve import serve_in_thread
@@ -22,6 +21,7 @@ from deployments.sandbox.pseudonymization.app import pseudonymization_service
 from flows.engine.api_address import ApiAddress
 from flows.engine.server_door import sign_in_link
 from tests.conftest import Commands, wait_until
+from tests.peers.sandbox import Sandboxed
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -84,13 +84,11 @@ jobs_dir: "{self.directory}/jobs"
 
     def faults(self, service: str, *rules: dict[str, Any]) -> None:
         """Inject faults; without any, none."""
-        url = f"{self.urls[service]}/_sandbox/faults"
-        httpx.put(url, json=list(rules), trust_env=False, timeout=60).raise_for_status()
+        Sandboxed(self.urls[service]).faults(*rules)
 
     def posts(self) -> int:
         """How many transactions the FHIR server was sent so far."""
-        seen = httpx.get(f"{self.urls['fhir']}/_sandbox/requests", trust_env=False, timeout=60).json()
-        return sum(request["method"] == "POST" for request in seen["requests"])
+        return len(Sandboxed(self.urls["fhir"]).posts())
 
     def status(self, config: Path, job: str) -> dict[str, Any]:
         """What ``pipeline status`` says."""

@@ -27,6 +27,7 @@ from deployments.sandbox.options import SandboxOptions
 from tests.conftest import Commands, seed, wait_until
 from tests.deployments.sandbox.extraction.conftest import attribute, crtdl, group
 from tests.e2e.test_kill_campaign import DECIMALS, Trial
+from tests.peers.sandbox import Sandboxed
 
 OBSERVATIONS, NOTE = 10, 8_000
 BATCHES = 10
@@ -96,16 +97,10 @@ class Content:
 
 
 @dataclass
-class Extractor:
+class Extractor(Sandboxed):
     """The running sandbox extraction server."""
 
-    url: str
     cuts: int = 0
-
-    def requests(self) -> list[dict[str, Any]]:
-        """What it was asked so far."""
-        found: list[dict[str, Any]] = self._get("/_sandbox/requests").json()["requests"]
-        return found
 
     def submissions(self) -> list[dict[str, Any]]:
         return [request for request in self.requests() if request["path"] == "/fhir/$extract-data"]
@@ -128,7 +123,7 @@ class Extractor:
 
     def files(self, job: str) -> dict[str, Content]:
         """A job's result files by name, as anybody gets them who just asks."""
-        self._put_faults()
+        self.faults()
         urls = [entry["url"] for entry in self._get(f"/fhir/__status/{job}").json()["output"]]
         return {url.rpartition("/")[2]: Content.of(httpx.get(url, trust_env=False, timeout=60).content) for url in urls}
 
@@ -148,10 +143,7 @@ class Extractor:
         ]  # fmt: skip
         if cut is not None:
             rules.insert(1, {"action": "cut", "skip": cut, "times": 1, **files})
-        self._put_faults(*rules)
-
-    def _put_faults(self, *rules: dict[str, Any]) -> None:
-        httpx.put(f"{self.url}/_sandbox/faults", json=list(rules), trust_env=False, timeout=60).raise_for_status()
+        self.faults(*rules)
 
     def _get(self, path: str) -> httpx.Response:
         return httpx.get(f"{self.url}{path}", trust_env=False, timeout=60).raise_for_status()

@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from tests.conftest import ROOT, Commands, processes_with, seed, wait_until
+from tests.peers.sandbox import Sandboxed
 
 SEED = int(os.environ.get("KILL_SEED", "20250907"))
 DECIMALS = ("1.50", "0.10", "100", "1E2", "-0.0", "2.000000000000000001", "1e-7")
@@ -56,36 +56,13 @@ def write_input(directory: Path, *, files: int, observations: int) -> dict[str, 
     return texts
 
 
-@dataclass
-class Server:
+class Server(Sandboxed):
     """The sandbox FHIR server in a process of its own."""
-
-    url: str
-
-    def resources(self) -> dict[str, bytes]:
-        """What it holds, byte for byte, by ``Type/id``."""
-        found = {}
-        for line in httpx.get(f"{self.url}/_sandbox/resources", trust_env=False, timeout=60).content.splitlines():
-            document = json.loads(line)
-            found[f"{document['resourceType']}/{document['id']}"] = line
-        return found
-
-    def posts(self) -> list[dict[str, int]]:
-        """The transactions it got."""
-        requests = httpx.get(f"{self.url}/_sandbox/requests", trust_env=False, timeout=60).json()["requests"]
-        return [request for request in requests if request["method"] == "POST"]
 
     def slow(self, seconds: float) -> None:
         """Let every transaction take so long, once it was applied (half of the kills then hit an unanswered one)."""
-        rule = {
-            "action": "delay",
-            "at": "applied",
-            "seconds": seconds,
-            "path": "/fhir*",
-            "method": "POST",
-            "times": None,
-        }
-        httpx.put(f"{self.url}/_sandbox/faults", json=[rule], trust_env=False, timeout=60).raise_for_status()
+        rule = {"action": "delay", "at": "applied", "seconds": seconds, "path": "/fhir*", "method": "POST"}
+        self.faults(rule | {"times": None})
 
 
 @contextlib.contextmanager

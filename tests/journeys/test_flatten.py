@@ -12,20 +12,16 @@ import random
 import re
 import shutil
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from pyarrow import parquet
 
-from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.data import ANONYMIZATION_RULES, DATA, DEMO_CRTDL, DEMO_LOOKUP
 from deployments.sandbox.extraction.app import ExtractionOptions, extraction_service
 from deployments.sandbox.fhir.app import FhirOptions, fhir_service
@@ -33,9 +29,9 @@ from deployments.sandbox.flattening.app import FlatteningOptions, flattening_ser
 from deployments.sandbox.pseudonymization.app import PseudonymizationOptions, pseudonymization_service
 from tasks.shared.files.lines import read_lines
 from tasks.shared.files.names import data_files
-from tests.conftest import Commands, Ran, wait_until
+from tests.conftest import Commands, Ran, started, wait_until
 from tests.peers.flattening import bundle, of_patient, patient_line, provenance, resource
-from tests.peers.project import PATIENCE
+from tests.peers.sandbox import Sandboxed, sandboxed
 
 FAMILY = "Kanarienvogel"
 DISPLAY = 'Größe, "quer"\nzweite Zeile'
@@ -48,22 +44,21 @@ class Project:
     """A working directory with ``config.yaml``, ``query.json``, ``lookup.json`` and ``data/``, and services."""
 
     directory: Path
-    urls: dict[str, str] = field(default_factory=dict)
+    services: dict[str, Sandboxed]
 
     def configure(self, steps: str, *, formats: str = "csv", batch: int = 500) -> None:
         """Write the configuration."""
-        url = self.urls
         (self.directory / "config.yaml").write_text(f"""
 services:
-  extractor: {{base_url: "{url["extraction"]}", polling_interval: 1s, file_ready_interval: 50ms}}
+  extractor: {{base_url: "{self.services["extraction"].url}", polling_interval: 1s, file_ready_interval: 50ms}}
   local_import: {{dir: data}}
-  pseudonymizer: {{url: "{url["pseudonymizer"]}", anonymization_config: {ANONYMIZATION_RULES}}}
+  pseudonymizer: {{url: "{self.services["pseudonymizer"].url}", anonymization_config: {ANONYMIZATION_RULES}}}
   flattening:
-    service_url: "{url["flattening"]}"
+    service_url: "{self.services["flattening"].url}"
     lookup_path: lookup.json
     formats: [{formats}]
     batch_size_mb: {batch}
-  send: {{send_as: direct_resource_load, url: "{url["fhir"]}"}}
+  send: {{send_as: direct_resource_load, url: "{self.services["fhir"].url}"}}
 pipeline: {{enabled_steps: [{steps}]}}
 retry: {{max_attempts: 2, initial_backoff_ms: 10, max_backoff_ms: 20}}
 jobs_dir: jobs
@@ -119,19 +114,13 @@ jobs_dir: jobs
         """Everything in ``csv/``."""
         return {path.name: path.read_bytes() for path in sorted((self.job(ran) / "csv").iterdir())}
 
-    def ask(self, method: str, service: str, what: str, **options: Any) -> httpx.Response:
-        """Use the sandbox's own endpoints."""
-        with httpx.Client(trust_env=False, timeout=PATIENCE) as client:
-            return client.request(method, f"{self.urls[service]}/_sandbox/{what}", **options).raise_for_status()
-
     def faults(self, *rules: Json) -> None:
         """Let the flattening service fail; without rules, no more."""
-        self.ask("PUT", "flattening", "faults", json=list(rules))
+        self.services["flattening"].faults(*rules)
 
     def posts(self) -> int:
         """How many batches the flattening service was asked about."""
-        requests = self.ask("GET", "flattening", "requests").json()["requests"]
-        return sum(request["method"] == "POST" for request in requests)
+        return len(self.services["flattening"].posts())
 
     def recorded(self, ran: Ran | str) -> int:
         """How many batches are in the tables of a job so far, by its ledger."""
@@ -156,7 +145,6 @@ jobs_dir: jobs
 
 @pytest.fixture
 def project(tmp_path: Path) -> Iterator[Project]:
-    made = Project(tmp_path)
     data = tmp_path / "hospital"
     data.mkdir()
     for path in DATA.glob("*.ndjson"):
@@ -164,15 +152,13 @@ def project(tmp_path: Path) -> Iterator[Project]:
     (data / "special.ndjson").write_text(json.dumps(special(), ensure_ascii=False).replace('"DECIMAL"', "1.50") + "\n")
     shutil.copy(DEMO_LOOKUP, tmp_path / "lookup.json")
     shutil.copy(DEMO_CRTDL, tmp_path / "query.json")
-    with ExitStack() as stack:
-        for name, service in {
-            "extraction": extraction_service(ExtractionOptions(data=data, state=tmp_path / "x-state", batchsize=5)),
-            "pseudonymizer": pseudonymization_service(PseudonymizationOptions()),
-            "flattening": flattening_service(FlatteningOptions()),
-            "fhir": fhir_service(FhirOptions(state=tmp_path / "fhir-state")),
-        }.items():
-            made.urls[name] = stack.enter_context(serve_in_thread(service)).url
-        yield made
+    with sandboxed(
+        extraction=extraction_service(ExtractionOptions(data=data, state=tmp_path / "x-state", batchsize=5)),
+        pseudonymizer=pseudonymization_service(PseudonymizationOptions()),
+        flattening=flattening_service(FlatteningOptions()),
+        fhir=fhir_service(FhirOptions(state=tmp_path / "fhir-state")),
+    ) as services:
+        yield Project(tmp_path, services)
 
 
 def special() -> Json:
@@ -367,7 +353,7 @@ def test_every_cell_of_the_demo_is_what_a_plain_loop_over_the_ndjson_gives(
         ]  # fmt: skip
     else:
         assert b"1.50" in (job / "csv" / "Observation.csv").read_bytes()
-        sent = [json.loads(text) for text in project.ask("GET", "fhir", "resources").content.splitlines()]
+        sent = [json.loads(text) for text in project.services["fhir"].resources().values()]
         read = {f"{each['resourceType']}/{each['id']}" for line in lines for each in resources_of(line)}
         assert sorted(f"{each['resourceType']}/{each['id']}" for each in sent) == sorted(read)
     assert project.leaks(ran, ran.out, ran.err) == []
@@ -391,14 +377,6 @@ def undisturbed(sluice: Commands, project: Project) -> dict[str, bytes]:
     tables = project.tables(ran)
     assert len(table(project.job(ran) / "csv" / "Labor.csv")) > 60
     return tables
-
-
-def started(child: subprocess.Popen[str]) -> str:
-    """The job id that a command has printed."""
-    assert child.stdout is not None
-    line = child.stdout.readline()
-    assert line.startswith("job "), line
-    return line.split()[1]
 
 
 OUTCOME = {"resourceType": "OperationOutcome", "issue": [{"severity": "error", "diagnostics": FAMILY}]}
@@ -589,7 +567,7 @@ def test_a_wait_in_front_of_a_direct_load_says_that_the_ndjson_leaves_and_takes_
     assert "error[corrections-not-sent]" in refused.err
     assert "Patienten.csv" in refused.err
     assert "waits at step 3" in sluice("pipeline", "status", "config.yaml", ran.job).out
-    loads = [one for one in project.ask("GET", "fhir", "requests").json()["requests"] if one["method"] == "POST"]
+    loads = project.services["fhir"].posts()
     assert loads == []
     corrected.unlink()
     done = sluice("pipeline", "continue", "config.yaml", ran.job, "--approve")

@@ -15,22 +15,20 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
 import pytest
 
-from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.data import ANONYMIZATION_RULES
 from deployments.sandbox.fhir.app import FhirOptions, fhir_service
 from deployments.sandbox.pseudonymization.app import PseudonymizationOptions, pseudonymization_service
 from deployments.sandbox.validation.app import validation_service
 from tasks.shared.files.lines import read_lines
 from tasks.shared.files.names import data_files
-from tests.conftest import Commands, Ran, ask_prefect, wait_until
-from tests.peers.project import PATIENCE, allowed, write_input
+from tests.conftest import Commands, Ran, ask_prefect, started, wait_until
+from tests.peers.project import allowed, write_input
+from tests.peers.sandbox import Sandboxed, sandboxed
 
 FAMILY = "Umläut"
 LEAK = "Kanarienvogel"
@@ -42,41 +40,23 @@ PATIENTS = 24
 """With three resources each, in two files; ``core.ndjson`` has one more."""
 
 
-@dataclass
-class Services:
-    """The three services that such a run talks to, by the name of their block."""
+Services = dict[str, Sandboxed]
 
-    urls: dict[str, str]
 
-    def faults(self, service: str, *rules: dict[str, object]) -> None:
-        """Inject faults; without any, none."""
-        self._ask("PUT", service, "faults", json=list(rules))
-
-    def posts(self, service: str) -> list[dict[str, object]]:
-        """The POST requests since it started, without payloads."""
-        seen = self._ask("GET", service, "requests").json()["requests"]
-        return [request for request in seen if request["method"] == "POST"]
-
-    def held(self) -> list[bytes]:
-        """All resources of the FHIR server, in an order of their own."""
-        return sorted(self._ask("GET", "send", "resources").content.splitlines())
-
-    def _ask(self, method: str, service: str, what: str, **options: object) -> httpx.Response:
-        with httpx.Client(trust_env=False, timeout=PATIENCE) as client:
-            answer = client.request(method, f"{self.urls[service]}/_sandbox/{what}", **options)  # type: ignore[arg-type]
-        return answer.raise_for_status()
+def held(services: Services) -> list[bytes]:
+    """All resources of the FHIR server, in an order of their own."""
+    return sorted(services["send"].resources().values())
 
 
 @pytest.fixture
 def services(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Services]:
+    """The three services that such a run talks to, by the name of their block."""
     options: PseudonymizationOptions = getattr(request, "param", PseudonymizationOptions())
-    with ExitStack() as stack:
-        served = {
-            "validation": validation_service(),
-            "pseudonymizer": pseudonymization_service(options),
-            "send": fhir_service(FhirOptions(state=tmp_path / "fhir-state")),
-        }
-        yield Services({name: stack.enter_context(serve_in_thread(app)).url for name, app in served.items()})
+    with sandboxed(
+        validation=validation_service(), pseudonymizer=pseudonymization_service(options),
+        send=fhir_service(FhirOptions(state=tmp_path / "fhir-state")),
+    ) as served:  # fmt: skip
+        yield served
 
 
 @dataclass
@@ -111,28 +91,19 @@ class Project:
 def project(tmp_path: Path, services: Services) -> Project:
     resources = write_input(tmp_path / "data", patients=PATIENTS)
     (tmp_path / "rules.yaml").write_bytes(ANONYMIZATION_RULES.read_bytes())
-    urls = services.urls
     (tmp_path / "config.yaml").write_text(
         f"""
 services:
   local_import: {{dir: data}}
-  validation: {{url: "{urls["validation"]}"}}
-  pseudonymizer: {{url: "{urls["pseudonymizer"]}", anonymization_config: rules.yaml}}
-  send: {{send_as: direct_resource_load, url: "{urls["send"]}"}}
+  validation: {{url: "{services["validation"].url}"}}
+  pseudonymizer: {{url: "{services["pseudonymizer"].url}", anonymization_config: rules.yaml}}
+  send: {{send_as: direct_resource_load, url: "{services["send"].url}"}}
 pipeline: {{enabled_steps: [local_import, validation, pseudonymizer, send]}}
 retry: {{max_attempts: 2, initial_backoff_ms: 10, max_backoff_ms: 20}}
 jobs_dir: jobs
 """
     )
     return Project(tmp_path, resources)
-
-
-def started(child: subprocess.Popen[str]) -> str:
-    """The job id that a command has printed."""
-    assert child.stdout is not None
-    line = child.stdout.readline()
-    assert line.startswith("job "), line
-    return line.split()[1]
 
 
 def shown(project: Project, job: str, *outputs: str) -> list[str]:
@@ -154,8 +125,8 @@ def sent_once(project: Project, services: Services, ran: Ran | str) -> None:
     resources = [entry["resource"] for line in lines for entry in line.get("entry", ())]
     resources += [line for line in lines if line["resourceType"] != "Bundle"]
     keys = sorted((each["resourceType"], each["id"]) for each in resources)
-    held = [json.loads(text) for text in services.held()]
-    assert sorted((each["resourceType"], each["id"]) for each in held) == keys
+    kept = [json.loads(text) for text in held(services)]
+    assert sorted((each["resourceType"], each["id"]) for each in kept) == keys
     assert len(set(keys)) == project.resources
 
 
@@ -166,25 +137,25 @@ def test_disturbed_in_either_service_a_run_ends_as_an_undisturbed_one(
     undisturbed = sluice("pipeline", "start", "config.yaml")
     assert undisturbed.code == 0, undisturbed.err
     sent_once(project, services, undisturbed)
-    whole, held = project.outputs(undisturbed), services.held()
-    assert FAMILY.encode() not in b"".join(held)
-    assert b"1.50" in b"".join(held)
+    whole, kept = project.outputs(undisturbed), held(services)
+    assert FAMILY.encode() not in b"".join(kept)
+    assert b"1.50" in b"".join(kept)
 
     busy = {"action": "status", "status": 503, "body": OUTCOME, "method": "POST", "skip": 9, "times": None}
-    services.faults("pseudonymizer", busy)
-    services.faults("validation", {**busy, "skip": 1})
+    services["pseudonymizer"].faults(busy)
+    services["validation"].faults({**busy, "skip": 1})
     ran = sluice("pipeline", "start", "config.yaml")
     assert ran.code == 3, ran.err
     assert "error[service-busy]: validation" in ran.err
-    services.faults("validation")
+    services["validation"].faults()
     again = sluice("pipeline", "continue", "config.yaml", ran.job)
     assert again.code == 3, again.err
     assert "error[service-busy]: pseudonymizer" in again.err
-    services.faults("pseudonymizer")
+    services["pseudonymizer"].faults()
     last = sluice("pipeline", "continue", "config.yaml", ran.job)
     assert last.code == 0, last.err
     assert project.outputs(ran) == whole
-    assert services.held() == held
+    assert held(services) == kept
     texts = [text for each in (undisturbed, ran, again, last) for text in (each.out, each.err)]
     assert shown(project, undisturbed.job) + shown(project, ran.job, *texts) == []
 
@@ -194,10 +165,10 @@ def test_disturbed_in_either_service_a_run_ends_as_an_undisturbed_one(
 def test_a_run_that_ends_in_the_middle_of_a_request_goes_on_where_it_was(
     sluice: Commands, project: Project, services: Services, number: signal.Signals, code: int
 ) -> None:
-    services.faults("pseudonymizer", {"action": "delay", "seconds": 600, "method": "POST", "skip": 12, "times": None})
+    services["pseudonymizer"].faults({"action": "delay", "seconds": 600, "method": "POST", "skip": 12, "times": None})
     child = sluice.start("pipeline", "start", "config.yaml")
     job = started(child)
-    wait_until(lambda: len(services.posts("pseudonymizer")) > 12, 90)
+    wait_until(lambda: len(services["pseudonymizer"].posts()) > 12, 90)
     second = sluice("pipeline", "continue", "config.yaml", job) if number == signal.SIGTERM else None
     began = time.monotonic()
     child.send_signal(number)
@@ -205,7 +176,7 @@ def test_a_run_that_ends_in_the_middle_of_a_request_goes_on_where_it_was(
     assert child.returncode == code
     assert time.monotonic() - began < allowed(10)
     assert second is None or second.code == 4
-    services.faults("pseudonymizer")
+    services["pseudonymizer"].faults()
     last = sluice("pipeline", "continue", "config.yaml", job)
     assert last.code == 0, last.err
     log = (project.job(job) / "job.log").read_text()
@@ -221,7 +192,7 @@ def test_findings_are_in_the_step_s_artifact_by_severity_type_and_message_code_a
     (project.directory / "data" / "batch-9.ndjson").write_text(json.dumps(wrong) + "\n")
     ran = sluice("pipeline", "start", "config.yaml")
     assert ran.code == 5, ran.err
-    assert services.held() == []
+    assert held(services) == []
     wanted = {"artifacts": {"key": {"any_": [f"step-2-validation-{ran.job[:8]}"]}}}
     (artifact,) = ask_prefect("POST", f"{prefect_api}/artifacts/filter", wanted)
     facts = {row["what"]: row["value"] for row in json.loads(artifact["data"])}
@@ -240,8 +211,8 @@ def test_a_service_before_2_34_0_gets_no_resource_and_nothing_is_sent(
     assert ran.code == 1, ran.err
     assert "error[pseudonymizer-too-old]" in ran.err
     assert "2.34.0" in ran.err
-    assert len(services.posts("pseudonymizer")) == 1
-    assert services.held() == []
+    assert len(services["pseudonymizer"].posts()) == 1
+    assert held(services) == []
 
 
 @pytest.mark.slow
@@ -249,19 +220,19 @@ def test_rules_that_became_unusable_or_others_are_noticed_when_a_job_is_continue
     sluice: Commands, project: Project, services: Services
 ) -> None:
     refused = {"action": "status", "status": 400, "body": OUTCOME, "method": "POST", "skip": 9, "times": None}
-    services.faults("pseudonymizer", refused)
+    services["pseudonymizer"].faults(refused)
     ran = sluice("pipeline", "start", "config.yaml")
     assert ran.code == 1, ran.err
     assert "error[service-refused]" in ran.err
     assert "answers 400 for an anonymization file that it cannot use, too" in ran.err
-    services.faults("pseudonymizer")
+    services["pseudonymizer"].faults()
     rules = project.directory / "rules.yaml"
     rules.write_text("services: {send: {auth: {password: Kanarienvogel}}}\n")
-    asked = len(services.posts("pseudonymizer"))
+    asked = len(services["pseudonymizer"].posts())
     unusable = sluice("pipeline", "continue", "config.yaml", ran.job)
     assert unusable.code == 2, unusable.err
     assert "error[rules-not-yaml]" in unusable.err
-    assert len(services.posts("pseudonymizer")) == asked
+    assert len(services["pseudonymizer"].posts()) == asked
     rules.write_text(ANONYMIZATION_RULES.read_text().replace("not-a-secret", "another-key"))
     last = sluice("pipeline", "continue", "config.yaml", ran.job)
     assert last.code == 0, last.err
@@ -288,11 +259,11 @@ def test_kill_9_at_random_moments_of_validation_and_pseudonymization(
     """Jobs that are killed three times each, at random moments behind the begin of the one or the other step."""
     undisturbed = sluice("pipeline", "start", "config.yaml")
     assert undisturbed.code == 0, undisturbed.err
-    whole, held = project.outputs(undisturbed), services.held()
+    whole, kept = project.outputs(undisturbed), held(services)
     draw = random.Random(17)
     for trial in range(10):
         for service, seconds in (("pseudonymizer", 0.3), ("validation", 0.6)):
-            services.faults(service, {"action": "delay", "seconds": seconds, "method": "POST", "times": None})
+            services[service].faults({"action": "delay", "seconds": seconds, "method": "POST", "times": None})
         child = sluice.start("pipeline", "start", "config.yaml")
         job = started(child)
         log = project.job(job) / "job.log"
@@ -302,11 +273,11 @@ def test_kill_9_at_random_moments_of_validation_and_pseudonymization(
                 child, log, step, draw.uniform(0, 2.0), begun=log.read_text().count(step) if kills else 0
             )
             child = sluice.start("pipeline", "continue", "config.yaml", job)
-        services.faults("pseudonymizer")
-        services.faults("validation")
+        services["pseudonymizer"].faults()
+        services["validation"].faults()
         out, err = child.communicate(timeout=120)
         assert child.returncode == 0, err
         assert project.outputs(job) == whole
-        assert services.held() == held
+        assert held(services) == kept
         assert shown(project, job, out, err) == []
         print(f"trial {trial}: {kills} kills")

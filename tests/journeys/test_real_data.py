@@ -9,13 +9,13 @@ import tarfile
 from collections import Counter
 from pathlib import Path
 
-import httpx
 import pytest
 import zstandard
 
 from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.fhir.app import FhirOptions, fhir_service
 from tests.conftest import ROOT
+from tests.peers.sandbox import Sandboxed
 
 SAMPLE = ROOT.parent / "shared" / "data" / "synthea-r4-100-profiled.tar.zst"
 RESOURCES = 24_447
@@ -32,16 +32,6 @@ pipeline: {{enabled_steps: [local_import, send]}}
 jobs_dir: jobs
 """
     )
-
-
-def seen(url: str) -> dict[str, object]:
-    return httpx.get(f"{url}/_sandbox/requests", trust_env=False, timeout=60).json()
-
-
-def held(url: str) -> dict[str, bytes]:
-    """Every resource the server holds, byte for byte."""
-    lines = httpx.get(f"{url}/_sandbox/resources", trust_env=False, timeout=120).content.splitlines()
-    return {key(line): line for line in lines}
 
 
 def key(line: bytes) -> str:
@@ -74,8 +64,8 @@ def test_core_ndjson_is_loaded_first_and_alone(sluice, tmp_path, manners):
         write_config(tmp_path, served.url)
         ran = sluice("pipeline", "start", "config.yaml")
         assert ran.code == 0, ran.err
-        log = seen(served.url)
-        assert len(held(served.url)) == 250 + 3 * 240
+        log = Sandboxed(served.url).ask("GET", "requests").json()
+        assert len(Sandboxed(served.url).resources()) == 250 + 3 * 240
     posts = [request for request in log["requests"] if request["method"] == "POST"]
     of_core = [post for post in posts if "Medication" in post["types"]]
     others = [post for post in posts if "Medication" not in post["types"]]
@@ -117,8 +107,8 @@ def test_the_synthea_sample_loads_completely(sluice, tmp_path, sample, manners, 
         write_config(tmp_path, served.url, batch_size=100)
         ran = sluice("pipeline", "start", "config.yaml", "--json", timeout=800)
         assert ran.code == 0, ran.err
-        stored = held(served.url)
-        log = seen(served.url)
+        stored = Sandboxed(served.url).resources()
+        log = Sandboxed(served.url).ask("GET", "requests").json()
     assert stored.keys() == expected.keys()
     assert [name for name, line in expected.items() if stored[name] != line] == []
     assert log["max_entries"] <= 100

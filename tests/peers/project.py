@@ -9,8 +9,7 @@ from pathlib import Path
 
 import httpx
 
-PATIENCE = 60
-"""Seconds for an answer of the sandbox: it shares its processors with everything else."""
+from tests.peers.sandbox import PATIENCE, Sandboxed
 
 
 def allowed(seconds: float) -> float:
@@ -51,10 +50,8 @@ def write_input(directory: Path, *, patients: int = 6, files: int = 2) -> int:
 
 
 @dataclass
-class Fhir:
+class Fhir(Sandboxed):
     """A running sandbox FHIR server."""
-
-    url: str
 
     def count(self, kind: str) -> int:
         """How many resources of a type it holds."""
@@ -64,12 +61,3 @@ class Fhir:
     def total(self) -> int:
         """How many resources the input's types have there."""
         return sum(self.count(kind) for kind in ("Organization", "Patient", "Observation"))
-
-    def requests(self) -> object:
-        """What it was asked, without payloads."""
-        return httpx.get(f"{self.url}/_sandbox/requests", trust_env=False, timeout=PATIENCE).json()
-
-    def faults(self, *rules: dict[str, object]) -> None:
-        """Inject faults."""
-        url = f"{self.url}/_sandbox/faults"
-        httpx.put(url, json=list(rules), trust_env=False, timeout=PATIENCE).raise_for_status()

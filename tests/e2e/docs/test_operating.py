@@ -15,6 +15,7 @@ from deployments.sandbox.fhir.app import fhir_service
 from tests.conftest import ROOT, Ran, seed, wait_until
 from tests.docs.pages import example, read
 from tests.e2e.docs.place import Place
+from tests.peers.sandbox import Sandboxed
 
 pytestmark = [pytest.mark.campaign, pytest.mark.timeout(400)]
 
@@ -93,7 +94,7 @@ def test_a_worker_takes_runs_of_the_deployments_of_the_file(place: Place) -> Non
 def test_the_script_continues_a_job_that_failed_for_now(place: Place) -> None:
     place.environment |= {"APP_PIPELINE_ENABLED_STEPS": "local_import,send", "APP_RETRY_MAX_ATTEMPTS": "1"}
     fault = {"action": "status", "status": 503, "method": "POST", "path": "/fhir"}
-    httpx.put(f"{place.known['fhir']}/_sandbox/faults", json=[fault], trust_env=False, timeout=60).raise_for_status()
+    Sandboxed(place.known["fhir"]).faults(fault)
     script = place.ran(example("docs/operating.md", "sluice pipeline start first.yaml --json > status.json").text)
     assert "error[service-busy]" in script.err
     assert script.code == 0, script.err

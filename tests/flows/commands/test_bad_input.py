@@ -387,7 +387,7 @@ def test_a_url_that_stalls_ends_after_the_stall_timeout_and_leaves_no_file(sluic
     assert "error[" in ran.err
     assert "stall" in ran.err
     assert "\nhint: " in ran.err
-    assert len([request for request in fhir.requests()["requests"] if request["path"] == "/fhir/metadata"]) == 2
+    assert len([request for request in fhir.requests() if request["path"] == "/fhir/metadata"]) == 2
     whole(place, ran.job)
     assert list((place / "jobs" / ran.job).glob("import/*")) == []
 

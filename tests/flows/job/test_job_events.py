@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
-import httpx
 import pytest
 from pydantic import BaseModel
 
 from flows.engine.api import Label, PrefectApi
-from flows.engine.api_address import ApiAddress
 from flows.job.directory import JobDirectory
 from flows.job.inputs import JobInputs
 from flows.job.job import Job as RunningJob
@@ -26,6 +23,7 @@ from flows.reports.presenter import Presenter
 from tasks.shared.errors import GateError, NetworkError, ReconciliationError, Stopped, StorageError
 from tasks.shared.events import Event
 from tasks.shared.report import Approval, StepReport, Waiting
+from tests.peers.prefect import prefect_in_memory
 
 JOB = "368f91e2-dd1f-4d71-8c99-58332d55a824"
 STEPS = ("local_import", "validation", "wait", "send")
@@ -195,29 +193,20 @@ def test_a_step_is_told_complete_before_the_record_says_so_because_no_later_run_
 
 def test_a_finished_step_costs_three_requests_to_prefect(tmp_path: Path) -> None:
     """Its label, its table, the page of the job; what was there before is asked for once a run."""
-    asked: list[tuple[str, str]] = []
-
-    def answer(request: httpx.Request) -> httpx.Response:
-        asked.append((request.method, request.url.path))
-        if request.url.path == "/artifacts/filter":
-            return httpx.Response(200, json=[])
-        if request.url.path == "/artifacts/":
-            return httpx.Response(201, json={"id": json.loads(request.content)["key"]})
-        return httpx.Response(200, json={"id": JOB, "name": "n", "state_type": "RUNNING", "labels": {}})
-
     config = tmp_path / "config.yaml"
     config.write_text(f"pipeline: {{enabled_steps: [local_import]}}\njobs_dir: {tmp_path}/jobs\n")
     inputs = JobInputs(config=str(config), input=str(tmp_path))
-    with PrefectApi(ApiAddress(url="http://127.0.0.1")) as api:
-        api.close()
-        api._client = httpx.Client(transport=httpx.MockTransport(answer), base_url="http://127.0.0.1")
-        with RunningJob.opened(JOB, inputs, api, Presenter()) as running:
+    with prefect_in_memory() as prefect:
+        prefect.run = {"id": JOB, "name": "n", "state_type": "RUNNING", "labels": {}}
+        with RunningJob.opened(JOB, inputs, prefect.api, Presenter()) as running:
             running.prepare()
             show(running, "running")
-            asked.clear()
+            prefect.asked.clear()
             running.finished(1, StepReport(files=2, lines_out=7, output="import"), expected=None)
             show(running, "running")
-    assert asked == [("PATCH", f"/flow_runs/{JOB}/labels"), ("POST", "/artifacts/"), ("PATCH", f"/artifacts/job-{JOB}")]
+    assert prefect.asked == [
+        ("PATCH", f"/flow_runs/{JOB}/labels"), ("POST", "/artifacts/"), ("PATCH", f"/artifacts/job-{JOB}"),
+    ]  # fmt: skip
 
 
 def test_a_stop_leaves_a_step_complete_that_was(job: RunningJob) -> None:

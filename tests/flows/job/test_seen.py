@@ -397,7 +397,7 @@ def test_after_kill_9_of_a_send_its_input_is_compared_before_the_next_request(
 
 
 def posts(fhir: Any) -> int:
-    return sum(one["method"] == "POST" for one in fhir.requests()["requests"])
+    return len(fhir.posts())
 
 
 ANSWER = {"decision": "release", "by": "Anna"}

@@ -1,12 +1,7 @@
 """Progress as a person reads it, a cancel in the UI, and exit codes of signals."""
 
-import json
-
-import httpx
 import pytest
 
-from flows.engine.api import PrefectApi
-from flows.engine.api_address import ApiAddress
 from flows.engine.artifacts import Artifacts
 from flows.job.record import RecordWriter
 from flows.job.watch import Watcher, cancel_asked, describe, record_end
@@ -14,42 +9,14 @@ from flows.signals import exit_code_of
 from tasks.shared.meter import Meter, Snapshot
 from tasks.shared.stop import Stop
 from tasks.shared.units import human_bytes, human_seconds
+from tests.peers.prefect import prefect_in_memory
 
 JOB = "0b2c4a5e-1111-4222-8333-444455556666"
 
 
 @pytest.fixture
 def prefect():
-    """A Prefect API that keeps artifacts; ``prefect.run`` is the flow run it knows."""
-
-    class Prefect:
-        def __init__(self) -> None:
-            self.run: dict[str, str] | None = {"state_type": "RUNNING"}
-            self.artifacts: dict[str, dict[str, object]] = {}
-            self.states: list[str] = []
-
-        def __call__(self, request: httpx.Request) -> httpx.Response:
-            body = json.loads(request.content or b"null")
-            if request.url.path == "/artifacts/filter":
-                return httpx.Response(200, json=list(self.artifacts.values()))
-            if request.url.path.startswith("/artifacts/") and request.method == "PATCH":
-                self.artifacts[request.url.path.removeprefix("/artifacts/")] |= body
-                return httpx.Response(204)
-            if request.url.path == "/artifacts/":
-                self.artifacts[body["key"]] = body | {"id": body["key"]}
-                return httpx.Response(201, json={"id": body["key"]})
-            if request.method == "PATCH":
-                return httpx.Response(204)
-            if request.url.path.endswith("/set_state"):
-                self.states.append(body["state"]["name"])
-                return httpx.Response(201, json={})
-            return httpx.Response(200, json=self.run) if self.run else httpx.Response(404)
-
-    known = Prefect()
-    with PrefectApi(ApiAddress(url="http://127.0.0.1")) as api:
-        api.close()
-        api._client = httpx.Client(transport=httpx.MockTransport(known), base_url="http://127.0.0.1")
-        known.api = api
+    with prefect_in_memory() as known:
         yield known
 
 

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
-import httpx
 import pytest
 
-from flows.engine.api import PrefectApi
-from flows.engine.api_address import ApiAddress
 from flows.engine.artifacts import Artifacts as Published
 from flows.job.record import JobRecord, JobState
 from flows.reports.pages import best_effort, failure_table, job_page, step_table, wait_description
 from tasks.shared.errors import DataError
 from tasks.shared.report import Approval, Problem, StepReport, Waiting
+from tests.peers.prefect import Prefect, prefect_in_memory
 
 JOB = "0b2c4a5e-1111-4222-8333-444455556666"
 SEND = StepReport(
@@ -38,47 +34,21 @@ WAITING = Waiting(position=2, step="wait", directory=f"/jobs/{JOB}/import_wait",
                   since="2026-11-21T18:56:00+00:00")  # fmt: skip
 
 
-@dataclass
-class Artifacts:
-    """The artifacts of a Prefect API, by key."""
-
-    api: PrefectApi
-    kept: dict[str, dict[str, Any]] = field(default_factory=dict)
-
-    def rows(self, key: str) -> list[dict[str, str]]:
-        """A table artifact."""
-        return list(json.loads(self.kept[key]["data"]))
-
-
 @pytest.fixture
-def artifacts() -> Iterator[Artifacts]:
-    kept: dict[str, dict[str, Any]] = {}
-
-    def answer(request: httpx.Request) -> httpx.Response:
-        body = json.loads(request.content)
-        if request.url.path == "/artifacts/filter":
-            return httpx.Response(200, json=list(kept.values()))
-        if request.method == "PATCH":
-            kept[request.url.path.removeprefix("/artifacts/")] |= body
-            return httpx.Response(204)
-        kept[body["key"]] = body | {"id": body["key"]}
-        return httpx.Response(201, json=kept[body["key"]])
-
-    with PrefectApi(ApiAddress(url="http://127.0.0.1")) as api:
-        api.close()
-        api._client = httpx.Client(transport=httpx.MockTransport(answer), base_url="http://127.0.0.1")
-        yield Artifacts(api, kept)
+def prefect() -> Iterator[Prefect]:
+    with prefect_in_memory() as known:
+        yield known
 
 
-def page(artifacts: Artifacts, record: JobRecord = RECORD, state: Any = "completed") -> str:
-    job_page(Published(artifacts.api, JOB), record, state=state)
-    (key,) = artifacts.kept
+def page(prefect: Prefect, record: JobRecord = RECORD, state: Any = "completed") -> str:
+    job_page(Published(prefect.api, JOB), record, state=state)
+    (key,) = prefect.artifacts
     assert key == f"job-{JOB}"
-    return str(artifacts.kept[key]["data"])
+    return str(prefect.artifacts[key]["data"])
 
 
-def test_the_page_says_what_happened_to_every_step_and_what_it_took(artifacts: Artifacts) -> None:
-    text = page(artifacts)
+def test_the_page_says_what_happened_to_every_step_and_what_it_took(prefect: Prefect) -> None:
+    text = page(prefect)
     assert "# heart-study 2026-11-21 18:55" in text
     assert "The job is **completed**." in text
     assert "| 3 | send | completed | 2 | 1,234 | 1,234 | 5.0 MB | 6.0 MB |" in text
@@ -89,45 +59,45 @@ def test_the_page_says_what_happened_to_every_step_and_what_it_took(artifacts: A
     assert "- configuration `/etc/sluice/heart.yaml`" in text
 
 
-def test_no_table_of_the_page_is_wider_than_the_page(artifacts: Artifacts) -> None:
-    rows = re.findall(r"^\|.*\|$", page(artifacts), re.MULTILINE)
+def test_no_table_of_the_page_is_wider_than_the_page(prefect: Prefect) -> None:
+    rows = re.findall(r"^\|.*\|$", page(prefect), re.MULTILINE)
     assert max(row.count(" | ") + 1 for row in rows) == 8
 
 
-def test_a_slow_rate_is_not_shown_as_nothing(artifacts: Artifacts) -> None:
+def test_a_slow_rate_is_not_shown_as_nothing(prefect: Prefect) -> None:
     slow = SEND.model_copy(update={"bytes_in": 5_500, "seconds": 1.0})
-    assert "| 5.5 kB/s |" in page(artifacts, RECORD.model_copy(update={"steps": (*RECORD.steps[:2], slow)}))
+    assert "| 5.5 kB/s |" in page(prefect, RECORD.model_copy(update={"steps": (*RECORD.steps[:2], slow)}))
 
 
-def test_the_page_shows_where_the_counts_of_two_steps_agree_and_where_not(artifacts: Artifacts) -> None:
+def test_the_page_shows_where_the_counts_of_two_steps_agree_and_where_not(prefect: Prefect) -> None:
     read = {2: 1300, 3: 1299}
     steps = tuple(
         step.model_copy(update={"lines_expected": 1300, "lines_in": read[step.position]} if step.position > 1 else {})
         for step in RECORD.steps
     )
-    text = page(artifacts, RECORD.model_copy(update={"steps": steps}), "failed")
+    text = page(prefect, RECORD.model_copy(update={"steps": steps}), "failed")
     assert "| 2 | wait | 1,300 | 1,300 | agrees |" in text
     assert "| 3 | send | 1,300 | 1,299 | differs |" in text
 
 
-def test_the_page_of_a_failed_job_says_where_and_what_to_do(artifacts: Artifacts) -> None:
+def test_the_page_of_a_failed_job_says_where_and_what_to_do(prefect: Prefect) -> None:
     error = Problem(reference="not-json", message="a line is no JSON", context="a.ndjson:2", hint="<mend> it",
                         step="send")  # fmt: skip
-    text = page(artifacts, RECORD.model_copy(update={"error": error}), "failed")
+    text = page(prefect, RECORD.model_copy(update={"error": error}), "failed")
     assert "`not-json` in step send: a line is no JSON" in text
     assert "a.ndjson:2" in text
     assert "\\<mend\\> it" in text
 
 
-def test_the_error_of_an_earlier_run_is_not_on_the_page_of_one_that_goes_on(artifacts: Artifacts) -> None:
+def test_the_error_of_an_earlier_run_is_not_on_the_page_of_one_that_goes_on(prefect: Prefect) -> None:
     error = Problem(reference="not-json", message="a line is no JSON")
-    assert "not-json" not in page(artifacts, RECORD.model_copy(update={"error": error}), "running")
+    assert "not-json" not in page(prefect, RECORD.model_copy(update={"error": error}), "running")
 
 
-def test_the_page_is_one_artifact_however_often_it_is_written(artifacts: Artifacts) -> None:
-    page(artifacts, RECORD, "running")
-    assert "The job is **completed**." in page(artifacts)
-    assert artifacts.kept[f"job-{JOB}"]["description"] == "The page of the job: completed"
+def test_the_page_is_one_artifact_however_often_it_is_written(prefect: Prefect) -> None:
+    page(prefect, RECORD, "running")
+    assert "The job is **completed**." in page(prefect)
+    assert prefect.artifacts[f"job-{JOB}"]["description"] == "The page of the job: completed"
 
 
 def test_the_form_of_a_wait_says_where_it_waits_what_to_look_at_and_what_is_next() -> None:
@@ -142,15 +112,15 @@ def test_the_form_of_a_wait_at_the_end_says_that_the_job_is_complete_then() -> N
     assert "*release*, the job is complete" in wait_description(WAITING, RECORD.step_names[:2])
 
 
-def test_the_table_of_a_step_is_named_after_it_and_has_its_counts_and_details_in_words(artifacts: Artifacts) -> None:
+def test_the_table_of_a_step_is_named_after_it_and_has_its_counts_and_details_in_words(prefect: Prefect) -> None:
     details = {
         "content_bytes": 152_956, "own_rules": True, "unrouted": {}, "median_seconds": {"FETCH": 0.25},
         "reports": ["a.csv", "b.json"], "resources_with_findings": 12_000, "empty": None,
     }  # fmt: skip
     step_table(
-        Published(artifacts.api, JOB), JOB, SEND.model_copy(update={"details": details, "warnings": ("see <this>",)})
+        Published(prefect.api, JOB), JOB, SEND.model_copy(update={"details": details, "warnings": ("see <this>",)})
     )
-    rows = artifacts.rows(f"step-3-send-{JOB[:8]}")
+    rows = prefect.rows(f"step-3-send-{JOB[:8]}")
     facts = {row["what"]: row["value"] for row in rows}
     assert "#" not in facts
     assert facts["resources out"] == "1,234"
@@ -163,41 +133,33 @@ def test_the_table_of_a_step_is_named_after_it_and_has_its_counts_and_details_in
     assert facts["warning"] == r"see \<this\>"
 
 
-def test_a_table_among_the_details_is_an_artifact_of_its_own(artifacts: Artifacts) -> None:
+def test_a_table_among_the_details_is_an_artifact_of_its_own(prefect: Prefect) -> None:
     groups = [{"group": "![x](http://outside.example/a.png)", "rows": 1200, "bytes": 1855, "empty_columns": ""}]
-    step_table(Published(artifacts.api, JOB), JOB, SEND.model_copy(update={"details": {"groups": groups}}))
-    (row,) = artifacts.rows(f"step-3-send-{JOB[:8]}-groups")
+    step_table(Published(prefect.api, JOB), JOB, SEND.model_copy(update={"details": {"groups": groups}}))
+    (row,) = prefect.rows(f"step-3-send-{JOB[:8]}-groups")
     assert row == {
         "group": r"\!\[x\](http\://outside.example/a.png)", "rows": "1,200", "bytes": "1.9 kB", "empty columns": "",
     }  # fmt: skip
-    assert artifacts.kept[f"step-3-send-{JOB[:8]}-groups"]["description"] == "Step 3, send: groups"
+    assert prefect.artifacts[f"step-3-send-{JOB[:8]}-groups"]["description"] == "Step 3, send: groups"
 
 
-def test_a_failed_step_shows_what_its_error_counted(artifacts: Artifacts) -> None:
+def test_a_failed_step_shows_what_its_error_counted(prefect: Prefect) -> None:
     error = DataError("some", "did not get in")
     error.details = {"failed": {"422 invalid": 3}}
-    failure_table(Published(artifacts.api, JOB), JOB, 1, "local_import", error)
-    assert artifacts.rows(f"step-1-local-import-{JOB[:8]}") == [{"what": "failed: 422 invalid", "value": "3"}]
+    failure_table(Published(prefect.api, JOB), JOB, 1, "local_import", error)
+    assert prefect.rows(f"step-1-local-import-{JOB[:8]}") == [{"what": "failed: 422 invalid", "value": "3"}]
 
 
-def test_an_artifact_that_somebody_removed_is_made_anew(artifacts: Artifacts) -> None:
-    gone: set[str] = set()
-
-    def answer(request: httpx.Request) -> httpx.Response:
-        if request.url.path == "/artifacts/filter":
-            return httpx.Response(200, json=[])
-        if request.method == "PATCH":
-            return httpx.Response(404 if request.url.path in gone else 204)
-        return httpx.Response(201, json={"id": str(len(gone))})
-
-    artifacts.api._client = httpx.Client(transport=httpx.MockTransport(answer), base_url="http://127.0.0.1")
-    published = Published(artifacts.api, JOB)
-    published.publish("job", "markdown", "one", "")
-    published.publish("job", "markdown", "two", "")
-    assert published._ids == {"job": "0"}
-    gone.add("/artifacts/0")
+def test_an_artifact_that_somebody_removed_is_made_anew(prefect: Prefect) -> None:
+    published = Published(prefect.api, JOB)
+    for text in ("one", "two"):
+        published.publish("job", "markdown", text, "")
+    assert prefect.artifacts["job"]["data"] == "two"
+    prefect.artifacts.clear()
     published.publish("job", "markdown", "three", "")
-    assert published._ids == {"job": "1"}
+    assert prefect.artifacts["job"]["data"] == "three"
+    posted = [path for method, path in prefect.asked if method == "POST" and path == "/artifacts/"]
+    assert len(posted) == 2
 
 
 def test_what_cannot_be_written_for_a_person_is_said_and_fails_nothing(caplog: pytest.LogCaptureFixture) -> None:

@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from jsonschema import Draft202012Validator
 
-from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.data import ANONYMIZATION_RULES, DEMO_CRTDL, DEMO_LOOKUP
 from deployments.sandbox.extraction.app import extraction_service
 from deployments.sandbox.fhir.app import fhir_service
@@ -28,6 +25,7 @@ from tasks.shared.events import RequestRetry
 from tasks.shared.meter import Meter
 from tests.conftest import Commands
 from tests.peers.s3 import S3Job
+from tests.peers.sandbox import Sandboxed, sandboxed
 from tests.peers.server import Reply, Seen, loopback
 
 CONFLICT = {
@@ -37,48 +35,45 @@ CONFLICT = {
 
 
 @pytest.fixture
-def urls() -> Iterator[dict[str, str]]:
-    """All services of the sandbox, by name."""
-    services = {
-        "extraction": extraction_service(), "pseudonymizer": pseudonymization_service(),
-        "validation": validation_service(), "flattening": flattening_service(), "fhir": fhir_service(),
-    }  # fmt: skip
-    with ExitStack() as stack:
-        yield {name: stack.enter_context(serve_in_thread(service)).url for name, service in services.items()}
+def services() -> Iterator[dict[str, Sandboxed]]:
+    with sandboxed(
+        extraction=extraction_service(), pseudonymizer=pseudonymization_service(), validation=validation_service(),
+        flattening=flattening_service(), fhir=fhir_service(),
+    ) as all_of_them:  # fmt: skip
+        yield all_of_them
 
 
-def fail(url: str, *rules: dict[str, Any]) -> None:
+def fail(service: Sandboxed, *rules: dict[str, Any]) -> None:
     """Let requests fail once each."""
-    faults = [{"action": "status", "status": 503, "times": 1} | rule for rule in rules]
-    httpx.put(f"{url}/_sandbox/faults", json=faults, trust_env=False, timeout=60).raise_for_status()
+    service.faults(*({"action": "status", "status": 503, "times": 1} | rule for rule in rules))
 
 
 @pytest.mark.slow
 def test_every_step_tells_the_requests_that_it_repeats_and_the_log_says_all_that_happened(
-    sluice: Commands, tmp_path: Path, urls: dict[str, str]
+    sluice: Commands, tmp_path: Path, services: dict[str, Sandboxed]
 ) -> None:
     shutil.copy(DEMO_CRTDL, tmp_path / "query.crtdl")
     (tmp_path / "config.yaml").write_text(f"""
 services:
-  extractor: {{base_url: "{urls["extraction"]}", polling_interval: 1s, max_polling_interval: 1s}}
-  pseudonymizer: {{url: "{urls["pseudonymizer"]}", anonymization_config: {ANONYMIZATION_RULES}}}
-  validation: {{url: "{urls["validation"]}", fail_on_error: false}}
-  flattening: {{service_url: "{urls["flattening"]}", lookup_path: {DEMO_LOOKUP}}}
-  send: {{send_as: direct_resource_load, url: "{urls["fhir"]}"}}
+  extractor: {{base_url: "{services["extraction"].url}", polling_interval: 1s, max_polling_interval: 1s}}
+  pseudonymizer: {{url: "{services["pseudonymizer"].url}", anonymization_config: {ANONYMIZATION_RULES}}}
+  validation: {{url: "{services["validation"].url}", fail_on_error: false}}
+  flattening: {{service_url: "{services["flattening"].url}", lookup_path: {DEMO_LOOKUP}}}
+  send: {{send_as: direct_resource_load, url: "{services["fhir"].url}"}}
 pipeline: {{enabled_steps: [extractor, pseudonymizer, validation, flattening, send]}}
 retry: {{max_attempts: 4, initial_backoff_ms: 10, max_backoff_ms: 20}}
 jobs_dir: jobs
 """)
     fail(
-        urls["extraction"],
+        services["extraction"],
         {"path": "/fhir/__status/*"},
         {"path": "*core.ndjson", "method": "GET"},
         {"path": "*resource-exclusions.csv", "method": "GET"},
     )
-    fail(urls["pseudonymizer"], {"method": "POST"})
-    fail(urls["validation"], {"method": "POST"})
-    fail(urls["flattening"], {"method": "POST"}, {"method": "POST", "status": 500})
-    fail(urls["fhir"], {"method": "POST"}, {"method": "POST", "status": 409, "body": CONFLICT})
+    fail(services["pseudonymizer"], {"method": "POST"})
+    fail(services["validation"], {"method": "POST"})
+    fail(services["flattening"], {"method": "POST"}, {"method": "POST", "status": 500})
+    fail(services["fhir"], {"method": "POST"}, {"method": "POST", "status": 409, "body": CONFLICT})
     ran = sluice("pipeline", "start", "config.yaml", "query.crtdl")
     assert ran.code == 0, ran.err
 

@@ -1,0 +1,56 @@
+"""Services of the sandbox, and what only they are asked for: faults, what they were asked, what they hold."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from deployments.sandbox.common.serve import serve_in_thread
+
+PATIENCE = 60
+"""Seconds for an answer of the sandbox: it shares its processors with everything else."""
+
+
+@dataclass
+class Sandboxed:
+    """A service of the sandbox, wherever it runs."""
+
+    url: str
+
+    def ask(self, method: str, what: str, **options: Any) -> httpx.Response:
+        """Use an endpoint of the sandbox's own."""
+        with httpx.Client(trust_env=False, timeout=PATIENCE) as client:
+            return client.request(method, f"{self.url}/_sandbox/{what}", **options).raise_for_status()
+
+    def faults(self, *rules: dict[str, Any]) -> None:
+        """Inject faults; without any, none."""
+        self.ask("PUT", "faults", json=list(rules))
+
+    def requests(self) -> list[dict[str, Any]]:
+        """What it was asked so far, without payloads."""
+        found: list[dict[str, Any]] = self.ask("GET", "requests").json()["requests"]
+        return found
+
+    def posts(self) -> list[dict[str, Any]]:
+        """Of it the POST requests: the transactions of a FHIR server."""
+        return [request for request in self.requests() if request["method"] == "POST"]
+
+    def resources(self) -> dict[str, bytes]:
+        """What a FHIR server holds, byte for byte, by ``Type/id``."""
+        found = {}
+        for line in self.ask("GET", "resources").content.splitlines():
+            document = json.loads(line)
+            found[f"{document['resourceType']}/{document['id']}"] = line
+        return found
+
+
+@contextmanager
+def sandboxed(**applications: Any) -> Iterator[dict[str, Sandboxed]]:
+    """Applications that are served, by their names."""
+    with ExitStack() as stack:
+        yield {name: Sandboxed(stack.enter_context(serve_in_thread(app)).url) for name, app in applications.items()}
