@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from pathlib import Path
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import httpx
 import pytest
+from starlette.applications import Starlette
 
 from deployments.sandbox.common.gate import Gate
 from deployments.sandbox.common.serve import serve_in_thread
@@ -59,15 +59,23 @@ def bundle(*entries: tuple[str, str, str | bytes | None], kind: str = "transacti
 Start = Callable[..., Client]
 
 
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    """Start a FHIR server with options; several in one test are allowed."""
+@contextmanager
+def starting(
+    make: Callable[..., Starlette], options: Callable[..., Any], client: Callable[[str], Any] = Client
+) -> Iterator[Callable[..., Any]]:
+    """Starts a service with options, and behind a gate; several in one test are allowed."""
     with ExitStack() as stack:
 
-        def begin(gate: Gate | None = None, **options: Any) -> Client:
-            served = stack.enter_context(serve_in_thread(fhir_service(FhirOptions(**options), gate)))
-            return stack.enter_context(Client(served.url))
+        def begin(gate: Gate | None = None, **chosen: Any) -> Any:
+            return stack.enter_context(client(stack.enter_context(serve_in_thread(make(options(**chosen), gate))).url))
 
+        yield begin
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Start a FHIR server."""
+    with starting(fhir_service, FhirOptions) as begin:
         yield begin
 
 

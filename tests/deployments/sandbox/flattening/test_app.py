@@ -5,20 +5,17 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
-from typing import Any
 
 import httpx
 import pytest
 
-from deployments.sandbox.common.gate import Gate
 from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.flattening.app import FlatteningOptions, flattening_service
 from deployments.sandbox.options import OptionError, read_settings
 from tests.conftest import wait_until
-from tests.deployments.sandbox.conftest import Client
+from tests.deployments.sandbox.conftest import Client, Start, starting
 from tests.deployments.sandbox.flattening.support import Json, columns, one, parameters, view
 
 RUN = "/fhir/ViewDefinition/$run?_format=ndjson"
@@ -26,17 +23,11 @@ FHIR = "application/fhir+json"
 NDJSON = "application/x-ndjson"
 PATIENT: Json = {"resourceType": "Patient", "id": "kanarienvogel", "name": [{"family": "Gelb"}, {"family": "Grün"}]}
 NAMES = view({"column": columns("id")}, {"forEach": "name", "column": columns("family", "use")})
-Start = Callable[..., Client]
 
 
 @pytest.fixture
 def begin() -> Iterator[Start]:
-    with ExitStack() as stack:
-
-        def start(gate: Gate | None = None, **options: Any) -> Client:
-            served = stack.enter_context(serve_in_thread(flattening_service(FlatteningOptions(**options), gate)))
-            return stack.enter_context(Client(served.url))
-
+    with starting(flattening_service, FlatteningOptions) as start:
         yield start
 
 

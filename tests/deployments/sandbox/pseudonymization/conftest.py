@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from datetime import date
 from typing import Any
 
@@ -13,7 +12,6 @@ import httpx
 import pytest
 import yaml
 
-from deployments.sandbox.common.gate import Gate
 from deployments.sandbox.common.json_text import encode
 from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.pseudonymization.app import PseudonymizationOptions, pseudonymization_service
@@ -21,6 +19,8 @@ from deployments.sandbox.pseudonymization.deidentify import Engine
 from deployments.sandbox.pseudonymization.methods.dates import Calendar
 from deployments.sandbox.pseudonymization.request import read_request
 from deployments.sandbox.pseudonymization.rulefile import read_rule_file
+from tests.deployments.sandbox import conftest as sandbox
+from tests.deployments.sandbox.conftest import starting
 
 JSON = "application/fhir+json"
 TODAY = date(2026, 3, 2)
@@ -70,11 +70,8 @@ def parameters(file: bytes, resource: Any) -> dict[str, Any]:
     return {"resourceType": "Parameters", "parameter": entries}
 
 
-class Client(httpx.Client):
+class Client(sandbox.Client):
     """A client of the service."""
-
-    def __init__(self, url: str) -> None:
-        super().__init__(base_url=url, trust_env=False, timeout=30)
 
     def deidentify(self, body: Any, kind: str = JSON) -> httpx.Response:
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -86,13 +83,7 @@ Start = Callable[..., Client]
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Start a service with options; several in one test are allowed."""
-    with ExitStack() as stack:
-
-        def begin(gate: Gate | None = None, **options: Any) -> Client:
-            service = pseudonymization_service(PseudonymizationOptions(**options), gate)
-            return stack.enter_context(Client(stack.enter_context(serve_in_thread(service)).url))
-
+    with starting(pseudonymization_service, PseudonymizationOptions, Client) as begin:
         yield begin
 
 

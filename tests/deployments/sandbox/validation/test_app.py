@@ -6,8 +6,7 @@ import gzip
 import json
 import logging
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -16,21 +15,15 @@ import pytest
 from deployments.sandbox.common.gate import Gate
 from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.validation.app import ValidationOptions, validation_service
-from tests.deployments.sandbox.conftest import Client
+from tests.deployments.sandbox.conftest import Client, Start, starting
 from tests.deployments.sandbox.validation.support import OBSERVATION, PATIENT, Json, bundle, message
 
 FHIR = "application/fhir+json"
-Start = Callable[..., Client]
 
 
 @pytest.fixture
 def begin() -> Iterator[Start]:
-    with ExitStack() as stack:
-
-        def start(gate: Gate | None = None, **options: Any) -> Client:
-            served = stack.enter_context(serve_in_thread(validation_service(ValidationOptions(**options), gate)))
-            return stack.enter_context(Client(served.url))
-
+    with starting(validation_service, ValidationOptions) as start:
         yield start
 
 
