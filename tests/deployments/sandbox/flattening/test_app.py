@@ -6,7 +6,6 @@ import json
 import logging
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
@@ -14,7 +13,6 @@ import pytest
 from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.flattening.app import FlatteningOptions, flattening_service
 from deployments.sandbox.options import OptionError, read_settings
-from tests.conftest import wait_until
 from tests.deployments.sandbox.conftest import Client, Start, starting
 from tests.deployments.sandbox.flattening.support import Json, columns, one, parameters, view
 
@@ -161,15 +159,6 @@ def test_the_answer_may_quote_data_but_the_log_does_not(service: Client, caplog:
     assert "Gelb" not in json.dumps(service.seen())
 
 
-def test_a_body_above_the_limit_is_413_before_it_is_read(begin: Start) -> None:
-    service = begin(max_body=2_000)
-    assert post(service, parameters(NAMES, [PATIENT])).status_code == 200
-    large = parameters(NAMES, [PATIENT] * 50)
-    assert post(service, large).status_code == 413
-    unannounced = service.post(RUN, content=iter([large]), headers={"content-type": FHIR, "accept": NDJSON})
-    assert unannounced.status_code == 413
-
-
 def test_metadata_is_a_capability_statement(quirky: Client) -> None:
     response = quirky.get("/fhir/metadata")
     assert response.status_code == 200
@@ -178,54 +167,9 @@ def test_metadata_is_a_capability_statement(quirky: Client) -> None:
     assert "not for production" in statement["rest"][0]["documentation"]
 
 
-def test_metadata_answers_while_a_request_runs() -> None:
-    frame = flattening_service()
-    goes_on = threading.Event()
-    with serve_in_thread(frame) as served, Client(served.url) as client, ThreadPoolExecutor(1) as pool:
-        frame._inner._workers.submit(goes_on.wait, 60)  # type: ignore[attr-defined]  # as a long request does
-        answer = pool.submit(post, client, parameters(NAMES, [PATIENT]))
-        wait_until(lambda: client.seen()["in_flight"] == 1)
-        assert client.get("/fhir/metadata").status_code == 200
-        assert not answer.done()
-        goes_on.set()
-        assert answer.result().status_code == 200
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "status"),
-    [
-        ("GET", RUN, 405),
-        ("POST", "/fhir/metadata", 405),
-        ("GET", "/fhir", 404),
-        ("POST", "/fhir/ViewDefinition", 404),
-        ("POST", "/fhir/Patient/$run", 404),
-        ("GET", "/metadata", 404),
-    ],
-)
-def test_what_is_not_there(quirky: Client, method: str, path: str, status: int) -> None:
-    response = quirky.request(method, path)
-    assert response.status_code == status
-    assert refusal(response)
-
-
 def test_an_encoded_dollar_is_the_same_operation(quirky: Client) -> None:
     path = "/fhir/ViewDefinition/%24run?_format=ndjson"
     assert post(quirky, parameters(NAMES, [PATIENT]), path=path).status_code == 200
-
-
-def test_the_request_log_counts_resources_by_type(service: Client) -> None:
-    post(service, parameters(NAMES, [PATIENT, PATIENT]))
-    (request,) = service.seen()["requests"]
-    assert (request["entries"], request["types"], request["status"]) == (2, {"Patient": 2}, 200)
-
-
-def test_faults_meet_it_as_every_service(service: Client) -> None:
-    service.faults({"action": "status", "status": 503}, {"action": "cut", "bytes": 10})
-    body = parameters(NAMES, [PATIENT])
-    assert post(service, body).status_code == 503
-    with pytest.raises(httpx.RemoteProtocolError):
-        post(service, body)
-    assert post(service, body).status_code == 200
 
 
 def test_requests_at_the_same_time_get_their_own_rows(quirky: Client) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import base64
-import json
 import logging
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,11 +11,9 @@ from typing import Any
 import httpx
 import pytest
 
-from deployments.sandbox.common.gate import Gate
-from deployments.sandbox.common.serve import SandboxStartError, serve_in_thread
+from deployments.sandbox.common.serve import SandboxStartError
 from deployments.sandbox.options import read_settings
 from deployments.sandbox.pseudonymization.app import MAX_BODY, PseudonymizationOptions, pseudonymization_service
-from tests.conftest import wait_until
 from tests.deployments.sandbox.pseudonymization.conftest import Client, Start, parameters, rule, rules
 
 PATIENT = {"resourceType": "Patient", "id": "p", "name": [{"family": "Canary"}], "birthDate": "1990-01-02"}
@@ -117,21 +113,6 @@ def test_a_body_that_is_neither_resource_nor_parameters_is_400(service: Client, 
     assert "Canary" not in refused(service.deidentify(body), 400)
 
 
-@pytest.mark.parametrize("kind", ["text/plain", "application/xml", "application/fhir+xml", ""])
-def test_another_content_type_is_415(service: Client, kind: str) -> None:
-    refused(service.deidentify(PATIENT, kind), 415)
-
-
-@pytest.mark.parametrize("kind", ["application/json", "application/fhir+json; charset=utf-8", "Application/FHIR+JSON"])
-def test_json_by_any_of_its_names_is_taken(service: Client, kind: str) -> None:
-    assert service.deidentify(PATIENT, kind).status_code == 200
-
-
-def test_a_compressed_body_is_415(service: Client) -> None:
-    headers = {"content-type": "application/fhir+json", "content-encoding": "gzip"}
-    refused(service.post("/fhir/$de-identify", content=b"x", headers=headers), 415)
-
-
 def test_the_settings_of_the_sandbox() -> None:
     given = read_settings({"ignore_config": "true", "pseudonymizer_max_body": "5"})
     assert given.pseudonymizer == PseudonymizationOptions(ignore_config=True, max_body=5)
@@ -140,17 +121,6 @@ def test_the_settings_of_the_sandbox() -> None:
 
 def test_the_body_limit_is_thirty_million_bytes() -> None:
     assert MAX_BODY == PseudonymizationOptions().max_body == 30_000_000
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("chunked", [False, True])
-def test_a_body_above_the_limit_is_413(start: Start, chunked: bool) -> None:
-    body = json.dumps(PATIENT).encode()
-    at, below = start(max_body=len(body)), start(max_body=len(body) - 1)
-    assert at.deidentify(body).status_code == 200
-    headers = {"content-type": "application/fhir+json"}
-    answer = below.post("/fhir/$de-identify", content=iter([body]) if chunked else body, headers=headers)
-    refused(answer, 413)
 
 
 def test_a_value_that_cannot_be_handled_is_500_with_the_value_in_its_diagnostics(service: Client) -> None:
@@ -200,17 +170,6 @@ def test_metadata_names_the_operation_and_no_version(service: Client) -> None:
     assert "version" not in statement["software"]
 
 
-def test_what_is_not_there(service: Client) -> None:
-    refused(service.get("/fhir/Patient/1"), 404)
-    refused(service.get("/elsewhere"), 404)
-    refused(service.get("/fhir/$de-identify"), 405)
-    refused(service.post("/fhir/metadata"), 405)
-
-
-def test_it_asks_for_credentials_when_it_has_some(start: Start) -> None:
-    assert start(Gate(token="t")).deidentify(PATIENT).status_code == 401
-
-
 def test_ids_stay_consistent_across_requests_and_services(start: Start) -> None:
     first, second = start(), start()
     observation = {"resourceType": "Observation", "status": "final", "subject": {"reference": "Patient/p"}}
@@ -228,26 +187,6 @@ def test_requests_at_the_same_time_do_not_disturb_each_other(service: Client) ->
     with ThreadPoolExecutor(6) as pool:
         assert list(pool.map(identity, files * 3)) == alone * 3
     assert len(set(alone)) == len(files)
-
-
-def test_the_event_loop_stays_free_while_rules_are_applied() -> None:
-    frame = pseudonymization_service()
-    goes_on = threading.Event()
-    with serve_in_thread(frame) as served, Client(served.url) as client, ThreadPoolExecutor(1) as pool:
-        frame._inner._workers.submit(goes_on.wait, 60)  # type: ignore[attr-defined]  # as a long request does
-        answer = pool.submit(client.deidentify, PATIENT)
-        wait_until(lambda: client.get("/_sandbox/requests").json()["in_flight"] == 1)
-        assert client.get("/fhir/metadata").status_code == 200
-        assert not answer.done()
-        goes_on.set()
-        assert answer.result().status_code == 200
-
-
-def test_the_request_log_counts_entries_and_types(start: Start) -> None:
-    service = start()
-    service.deidentify({"resourceType": "Bundle", "type": "batch", "entry": [{"resource": PATIENT}, {}]})
-    logged = service.get("/_sandbox/requests").json()
-    assert (logged["max_entries"], logged["requests"][0]["types"]) == (2, {"Patient": 1})
 
 
 def test_a_client_that_leaves_early_disturbs_nobody(service: Client) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import logging
 import threading
@@ -12,7 +11,6 @@ from typing import Any
 import httpx
 import pytest
 
-from deployments.sandbox.common.gate import Gate
 from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.validation.app import ValidationOptions, validation_service
 from tests.deployments.sandbox.conftest import Client, Start, starting
@@ -117,48 +115,9 @@ def test_what_is_no_json_or_no_resource_is_400(service: Client, body: bytes) -> 
     assert [each["severity"] for each in issues_of(response)] == ["error"]
 
 
-@pytest.mark.parametrize("kind", ["application/xml", "text/plain", "application/fhir+xml", None])
-def test_another_content_type_is_415(service: Client, kind: str | None) -> None:
-    assert post(service, PATIENT, kind=kind).status_code == 415
-
-
-@pytest.mark.parametrize("kind", ["application/fhir+json; charset=utf-8", "application/json", "APPLICATION/FHIR+JSON"])
-def test_fhir_json_and_json_are_read(service: Client, kind: str) -> None:
-    assert post(service, PATIENT, kind=kind).status_code == 200
-
-
-def test_a_compressed_body_is_415(service: Client) -> None:
-    headers = {"content-type": FHIR, "content-encoding": "gzip"}
-    response = service.post("/validateResource", content=gzip.compress(b"{}"), headers=headers)
-    assert response.status_code == 415
-
-
-def test_a_body_above_the_limit_is_413_with_or_without_a_length(begin: Start) -> None:
-    client = begin(max_body=1000)
-    large = json.dumps(PATIENT | {"name": [{"text": "x" * 1000}]}).encode()
-    assert post(client, PATIENT).status_code == 200
-    assert post(client, large).status_code == 413
-    chunked = client.post("/validateResource", content=iter([large[:600], large[600:]]), headers={"content-type": FHIR})
-    assert chunked.status_code == 413
-
-
 @pytest.mark.parametrize("path", ["/validateResource", "/$validate", "/fhir/$validate", "/validateResource/"])
 def test_it_validates_at_its_paths(service: Client, path: str) -> None:
     assert post(service, PATIENT, path).status_code == 200
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "status"),
-    [
-        ("GET", "/validateResource", 405),
-        ("PUT", "/validateResource", 405),
-        ("POST", "/metadata", 405),
-        ("POST", "/Patient", 404),
-        ("GET", "/fhir", 404),
-    ],
-)
-def test_nothing_else_is_there(service: Client, method: str, path: str, status: int) -> None:
-    assert service.request(method, path).status_code == status
 
 
 @pytest.mark.parametrize("path", ["/metadata", "/fhir/metadata"])
@@ -174,28 +133,11 @@ def test_an_answer_is_a_valid_operation_outcome_itself(service: Client) -> None:
     assert message(issues_of(post(service, answer))[0]) == "All_OK"
 
 
-def test_the_request_log_counts_entries_and_types(service: Client) -> None:
-    post(service, bundle(PATIENT, PATIENT, OBSERVATION))
-    (seen,) = service.seen()["requests"]
-    assert seen["entries"] == 3
-    assert seen["types"] == {"Bundle": 1, "Patient": 2, "Observation": 1}
-
-
 @pytest.mark.parametrize("entries", [5, "x", {}, None, [None], [{"resource": 5}], []])
 def test_entries_that_are_none_are_findings(service: Client, entries: Any) -> None:
     response = post(service, bundle() | {"entry": entries})
     assert response.status_code == 200
     assert issues_of(response)[0]["severity"] == "error"
-
-
-def test_faults_can_be_ordered(service: Client) -> None:
-    service.faults({"action": "status", "status": 503, "times": 1})
-    assert [post(service, PATIENT).status_code for _ in range(2)] == [503, 200]
-
-
-def test_it_asks_for_credentials_when_it_has_a_gate(begin: Start) -> None:
-    client = begin(Gate(username="u", password="p"))
-    assert post(client, PATIENT).status_code == 401
 
 
 class Counting:

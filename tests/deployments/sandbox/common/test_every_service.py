@@ -1,0 +1,175 @@
+"""What the services of the sandbox that compute have in common, each with a request of its own."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pytest
+
+from deployments.sandbox.common.gate import Gate
+from deployments.sandbox.common.serve import serve_in_thread
+from deployments.sandbox.flattening.app import FlatteningOptions, flattening_service
+from deployments.sandbox.pseudonymization.app import PseudonymizationOptions, pseudonymization_service
+from deployments.sandbox.validation.app import ValidationOptions, validation_service
+from tests.conftest import wait_until
+from tests.deployments.sandbox.conftest import JSON, Client, Start, starting
+from tests.deployments.sandbox.flattening.support import columns, parameters, view
+
+PATIENT = {"resourceType": "Patient", "id": "p"}
+RUN = "/fhir/ViewDefinition/$run?_format=ndjson"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A service, where it takes which request, and what its log says of that one."""
+
+    make: Callable[..., Any]
+    options: Callable[..., Any]
+    path: str
+    body: bytes
+    entries: int
+    types: dict[str, int]
+
+    def post(self, client: Client, body: Any = None, kind: str | None = JSON, **headers: str) -> httpx.Response:
+        headers |= {"accept": "application/x-ndjson"} | ({"content-type": kind} if kind else {})
+        return client.post(self.path, content=body or self.body, headers=headers)
+
+
+def bundle(*resources: dict[str, Any]) -> bytes:
+    entries = [{"fullUrl": f"urn:x:{number}", "resource": each} for number, each in enumerate(resources)]
+    return json.dumps({"resourceType": "Bundle", "type": "collection", "entry": entries}).encode()
+
+
+KINDS = {
+    "pseudonymization": Kind(
+        pseudonymization_service, PseudonymizationOptions, "/fhir/$de-identify",
+        bundle(PATIENT).replace(b"]}", b",{}]}"), 2, {"Patient": 1},
+    ),
+    "flattening": Kind(
+        flattening_service, FlatteningOptions, RUN,
+        parameters(view({"column": columns("id")}), [PATIENT, PATIENT]), 2, {"Patient": 2},
+    ),
+    "validation": Kind(
+        validation_service, ValidationOptions, "/validateResource",
+        bundle(PATIENT, PATIENT, {"resourceType": "Observation"}), 3, {"Bundle": 1, "Patient": 2, "Observation": 1},
+    ),
+}  # fmt: skip
+every = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+of_json = pytest.mark.parametrize("kind", [KINDS["pseudonymization"], KINDS["validation"]], ids=lambda kind: kind.path)
+
+
+@pytest.fixture
+def begin(kind: Kind) -> Iterator[Start]:
+    with starting(kind.make, kind.options) as start:
+        yield start
+
+
+@pytest.fixture(scope="module")
+def clients() -> Iterator[dict[str, Client]]:
+    """A service of each kind, the same for all tests that leave nothing behind."""
+    with ExitStack() as stack:
+        yield {kind.path: stack.enter_context(starting(kind.make, kind.options))() for kind in KINDS.values()}
+
+
+@pytest.fixture
+def client(clients: dict[str, Client], kind: Kind) -> Client:
+    made = clients[kind.path]
+    made.delete("/_sandbox/requests")
+    return made
+
+
+@of_json
+@pytest.mark.parametrize("other", ["text/plain", "application/xml", "application/fhir+xml", "", None])
+def test_another_content_type_is_415(client: Client, kind: Kind, other: str | None) -> None:
+    assert_refused(kind.post(client, kind=other), 415)
+
+
+@of_json
+@pytest.mark.parametrize("name", ["application/json", "application/fhir+json; charset=utf-8", "Application/FHIR+JSON"])
+def test_json_by_any_of_its_names_is_taken(client: Client, kind: Kind, name: str) -> None:
+    assert kind.post(client, kind=name).status_code == 200
+
+
+@of_json
+def test_a_compressed_body_is_415(client: Client, kind: Kind) -> None:
+    assert_refused(kind.post(client, **{"content-encoding": "gzip"}), 415)
+
+
+@every
+def test_a_body_above_the_limit_is_413_announced_or_not(begin: Start, kind: Kind) -> None:
+    assert kind.post(begin(max_body=len(kind.body))).status_code == 200
+    below = begin(max_body=len(kind.body) - 1)
+    for body in (kind.body, iter([kind.body[:100], kind.body[100:]])):
+        assert_refused(kind.post(below, body), 413)
+
+
+@pytest.mark.parametrize(
+    ("kind", "method", "path", "status"),
+    [
+        (KINDS[name], method, path, status)
+        for name, method, path, status in (
+            ("flattening", "GET", RUN, 405), ("flattening", "POST", "/fhir/metadata", 405),
+            ("flattening", "GET", "/fhir", 404), ("flattening", "POST", "/fhir/ViewDefinition", 404),
+            ("flattening", "POST", "/fhir/Patient/$run", 404), ("flattening", "GET", "/metadata", 404),
+            ("pseudonymization", "GET", "/fhir/Patient/1", 404), ("pseudonymization", "GET", "/elsewhere", 404),
+            ("pseudonymization", "GET", "/fhir/$de-identify", 405), ("pseudonymization", "POST", "/fhir/metadata", 405),
+            ("validation", "GET", "/validateResource", 405), ("validation", "PUT", "/validateResource", 405),
+            ("validation", "POST", "/metadata", 405), ("validation", "POST", "/Patient", 404),
+            ("validation", "GET", "/fhir", 404),
+        )
+    ],
+    ids=lambda one: one.options.__name__ if isinstance(one, Kind) else None,
+)  # fmt: skip
+def test_what_is_not_there(client: Client, method: str, path: str, status: int) -> None:
+    assert_refused(client.request(method, path), status)
+
+
+def assert_refused(response: httpx.Response, status: int) -> None:
+    """An OperationOutcome with one issue says why."""
+    assert response.status_code == status
+    assert response.headers["content-type"].startswith(JSON)
+    assert (response.json()["resourceType"], len(response.json()["issue"])) == ("OperationOutcome", 1)
+
+
+@every
+def test_it_asks_for_credentials_when_it_has_some(begin: Start, kind: Kind) -> None:
+    assert kind.post(begin(Gate(token="t"))).status_code == 401
+
+
+@every
+def test_the_request_log_counts_entries_and_types(client: Client, kind: Kind) -> None:
+    kind.post(client)
+    seen = client.seen()
+    (request,) = seen["requests"]
+    assert (request["entries"], request["types"], request["status"]) == (kind.entries, kind.types, 200)
+    assert seen["max_entries"] == kind.entries
+
+
+@every
+def test_faults_can_be_ordered(client: Client, kind: Kind) -> None:
+    client.faults({"action": "status", "status": 503}, {"action": "cut", "bytes": 10})
+    assert kind.post(client).status_code == 503
+    with pytest.raises(httpx.RemoteProtocolError):
+        kind.post(client)
+    assert kind.post(client).status_code == 200
+
+
+@pytest.mark.parametrize("kind", [KINDS["pseudonymization"], KINDS["flattening"]], ids=lambda kind: kind.path)
+def test_metadata_answers_while_a_request_is_worked_on(kind: Kind) -> None:
+    frame = kind.make()
+    goes_on = threading.Event()
+    with serve_in_thread(frame) as served, Client(served.url) as client, ThreadPoolExecutor(1) as pool:
+        frame._inner._workers.submit(goes_on.wait, 60)  # as a long request does
+        answer = pool.submit(kind.post, client)
+        wait_until(lambda: client.seen()["in_flight"] == 1)
+        assert client.get("/fhir/metadata").status_code == 200
+        assert not answer.done()
+        goes_on.set()
+        assert answer.result().status_code == 200
