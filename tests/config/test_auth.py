@@ -13,11 +13,7 @@ from tests.config.conftest import Errors, Load, Loader
 
 BLOCKS = ["services.extractor.auth", "services.pseudonymizer.auth", "services.send.auth"]
 BASIC = {"username": "u", "password": "hunter2"}
-OAUTH = {
-    "oauth_issuer_uri": "https://login.example/realms/x",
-    "oauth_client_id": "c",
-    "oauth_client_secret": "hunter2",
-}
+OAUTH = {"oauth_issuer_uri": "https://login.example/realms/x", "oauth_client_id": "c", "oauth_client_secret": "hunter2"}
 
 
 def text(block: str, auth: dict[str, Any]) -> str:

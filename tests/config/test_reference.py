@@ -128,8 +128,7 @@ class TestExample:
     ) -> None:
         trustme.CA().cert_pem.write_to_path(str(tmp_path / "ca.pem"))
         loaded = load(
-            example(without=(*other_auth, "enrichments_path")),
-            env=VARIABLES | {"CA_BUNDLE": str(tmp_path / "ca.pem")},
+            example(without=(*other_auth, "enrichments_path")), env=VARIABLES | {"CA_BUNDLE": str(tmp_path / "ca.pem")}
         )
         assert loaded.warnings == ()
 

@@ -96,11 +96,7 @@ def test_a_step_list_is_accepted_exactly_when_it_follows_the_rules(steps: list[S
         ("extractor", [], ["services.extractor.base_url"]),
         ("local_import, pseudonymizer", [], ["services.pseudonymizer.url"]),
         ("local_import, validation", [], ["services.validation.url"]),
-        (
-            "local_import, flattening",
-            [],
-            ["services.flattening.service_url", "services.flattening.lookup_path"],
-        ),
+        ("local_import, flattening", [], ["services.flattening.service_url", "services.flattening.lookup_path"]),
         ("local_import, send", [], ["services.send.send_as"]),
         ("local_import, send", ["direct_resource_load"], ["services.send.url"]),
         (
@@ -141,10 +137,7 @@ pipeline: {enabled_steps: [local_import%s]}
 
 def test_an_unset_variable_of_an_enabled_step_is_an_error_that_names_variable_and_key(errors: Errors) -> None:
     found = errors(WITH_VARIABLE % ", send")
-    assert set(found) == {
-        ("unset-variable", "services.send.url"),
-        ("unset-variable", "services.send.auth.password"),
-    }
+    assert set(found) == {("unset-variable", "services.send.url"), ("unset-variable", "services.send.auth.password")}
     assert "PW" in found["unset-variable", "services.send.auth.password"].message
 
 

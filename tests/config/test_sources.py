@@ -278,9 +278,7 @@ def test_a_literal_secret_on_the_command_line_is_refused(errors: Errors, overrid
 
 def test_a_secret_on_the_command_line_may_name_a_variable(load: Load) -> None:
     loaded = load(
-        MINIMAL,
-        env={"PW": "hunter2"},
-        overrides=["services.send.auth.username=u", "services.send.auth.password=${PW}"],
+        MINIMAL, env={"PW": "hunter2"}, overrides=["services.send.auth.username=u", "services.send.auth.password=${PW}"]
     )
     password = loaded.config.services.send.auth.password
     assert password is not None

@@ -43,13 +43,7 @@ def test_a_run_that_is_complete_is_fine_with_its_numbers(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     ("state", "transient", "code"),
-    [
-        ("waiting", False, 1),
-        ("stopped", False, 1),
-        ("cancelled", False, 1),
-        ("failed", True, 1),
-        ("failed", False, 2),
-    ],
+    [("waiting", False, 1), ("stopped", False, 1), ("cancelled", False, 1), ("failed", True, 1), ("failed", False, 2)],
 )
 def test_the_newest_run_decides(tmp_path: Path, state: str, transient: bool, code: int) -> None:
     ended(tmp_path, "completed", hours_ago=2)

@@ -174,11 +174,7 @@ def test_the_send_step_works_through_a_server_that_wants_tokens(tmp_path: Path) 
         issuer = Issuer(upstream=store.url)
         stack.enter_context(issuer.up())
         write(tmp_path, "a.ndjson", *(observation(f"o{number}") for number in range(250)))
-        credentials = {
-            "oauth_issuer_uri": issuer.url,
-            "oauth_client_id": BY_POST,
-            "oauth_client_secret": SECRET,
-        }
+        credentials = {"oauth_issuer_uri": issuer.url, "oauth_client_id": BY_POST, "oauth_client_secret": SECRET}
         send = {"send_as": "direct_resource_load", "url": issuer.url, "auth": credentials}
         assert direct.run(job(tmp_path, {"send": send})).resources_out == 250
     assert issuer.refused == 0

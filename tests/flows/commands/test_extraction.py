@@ -125,8 +125,7 @@ def test_operations_change_the_job_and_print_it(
 
 
 @pytest.mark.parametrize(
-    ("command", "why"),
-    [("pause", "running"), ("resume", "paused"), ("cancel", "completed, failed or cancelled")],
+    ("command", "why"), [("pause", "running"), ("resume", "paused"), ("cancel", "completed, failed or cancelled")]
 )
 def test_409_is_explained_with_the_state_of_the_job(
     server: ExtractionServer, job: str, command: str, why: str, capsys

@@ -10,19 +10,7 @@ import pytest
 
 from tasks.shared.errors import ServiceError, SluiceError, TerminalError, TransientError
 from tasks.shared.step import Handle
-from tests.peers.extraction import (
-    BASE,
-    BUNDLE,
-    JOB,
-    Answer,
-    Job,
-    Server,
-    Store,
-    configuration,
-    manifest,
-    running,
-    task,
-)
+from tests.peers.extraction import BASE, BUNDLE, JOB, Answer, Job, Server, Store, configuration, manifest, running, task
 
 FILE = f"{BASE}/out/batch.ndjson"
 
@@ -283,11 +271,7 @@ def test_the_handle_is_saved_before_the_first_poll(tmp_path: Path) -> None:
 
 
 def test_a_token_that_cannot_be_renewed_for_the_moment_does_not_end_the_wait(tmp_path: Path) -> None:
-    auth = {
-        "oauth_issuer_uri": "https://issuer.example",
-        "oauth_client_id": "sluice",
-        "oauth_client_secret": "hidden",
-    }
+    auth = {"oauth_issuer_uri": "https://issuer.example", "oauth_client_id": "sluice", "oauth_client_secret": "hidden"}
     run = job(tmp_path, running(), manifest(FILE), auth=auth)
     tokens = 0
     answer = run.server.__call__

@@ -71,11 +71,7 @@ def attempts(service: FakeService) -> list[bytes]:
 
 
 def fails(
-    job: Job,
-    service: FakeService,
-    kind: type[SluiceError],
-    caplog: pytest.LogCaptureFixture,
-    **settings: Any,
+    job: Job, service: FakeService, kind: type[SluiceError], caplog: pytest.LogCaptureFixture, **settings: Any
 ) -> SluiceError:
     with caplog.at_level(logging.DEBUG), pytest.raises(kind) as caught:
         job.run(service.url, **SMALL | settings)

@@ -30,9 +30,7 @@ def warnings(directory: Path, elements: Json) -> list[str]:
 
 def test_an_element_that_two_list_is_an_error_that_names_both(tmp_path: Path) -> None:
     elements = {"a": element({}, "a.c"), "b": element({}, "a.c"), "a.c": element(parent="a")}
-    assert errors(tmp_path, elements) == [
-        ("lookup-multiple-parents", "element a.c: is listed as a child by a, b"),
-    ]
+    assert errors(tmp_path, elements) == [("lookup-multiple-parents", "element a.c: is listed as a child by a, b")]
 
 
 @pytest.mark.parametrize("length", [1, 2, 5])
@@ -58,7 +56,7 @@ def test_elements_that_nest_without_end_are_an_error(tmp_path: Path) -> None:
     elements = {name: element({}, *names[number + 1 : number + 2]) for number, name in enumerate(names[:17])}
     assert errors(tmp_path, elements | {names[16]: element()}) == []
     assert errors(tmp_path, elements | {names[17]: element()}) == [
-        ("lookup-schema-violation", f"element {names[17]}: has more than 16 elements above it"),
+        ("lookup-schema-violation", f"element {names[17]}: has more than 16 elements above it")
     ]
 
 
@@ -81,11 +79,7 @@ def test_a_child_without_an_entry_is_a_warning_and_is_left_out(tmp_path: Path) -
             "its parent a does not list it as a child; it is taken as one",
             "a",
         ),
-        (
-            {"a.c": element(parent="a")},
-            "its parent a has no entry in this table; it is taken as having none",
-            None,
-        ),
+        ({"a.c": element(parent="a")}, "its parent a has no entry in this table; it is taken as having none", None),
     ],
 )
 def test_a_parent_that_does_not_agree_is_a_warning_that_says_what_counts(
@@ -100,7 +94,7 @@ def test_a_parent_that_does_not_agree_is_a_warning_that_says_what_counts(
 def test_an_id_that_does_not_continue_its_parents_is_a_warning(tmp_path: Path) -> None:
     elements = {"a.b": element({}, "a.bc", "a.b.c", "a.b:c"), "a.bc": element(), "a.b.c": element(), "a.b:c": element()}
     assert warnings(tmp_path, elements) == [
-        "parent-not-prefix: element a.bc: its id does not continue the id of its parent a.b",
+        "parent-not-prefix: element a.bc: its id does not continue the id of its parent a.b"
     ]
 
 

@@ -110,10 +110,7 @@ def test_a_group_none_of_whose_attributes_has_an_entry_keeps_id_and_patient(tmp_
     ("kinds", "path"),
     [
         ("Observation Condition Encounter Procedure MedicationAdministration Specimen DiagnosticReport", "subject"),
-        (
-            BY_PATIENT,
-            "patient",
-        ),
+        (BY_PATIENT, "patient"),
         ("Coverage", "beneficiary"),
         ("Patient", None),
         ("Medication Organization Practitioner Location Device Substance Library", None),
@@ -203,9 +200,7 @@ def test_an_attribute_whose_ancestor_is_asked_for_too_is_skipped(tmp_path: Path,
         "a.b": element({"forEach": "b"} | column("b"), "a.b.c"),
         "a.b.c": element(column("c")),
     }
-    assert select_of(tmp_path, elements, *order) == [
-        column("a") | {"select": [{"forEach": "b"} | column("b", "c")]},
-    ]
+    assert select_of(tmp_path, elements, *order) == [column("a") | {"select": [{"forEach": "b"} | column("b", "c")]}]
 
 
 def test_an_id_that_only_looks_like_an_ancestor_takes_nothing_away(tmp_path: Path) -> None:
@@ -310,7 +305,7 @@ def test_columns_are_those_of_the_output_in_its_order_with_type_and_collection(t
 def test_a_column_without_a_path_is_what_its_clause_iterates_over(tmp_path: Path) -> None:
     given = {"a": element({"forEach": "name.given", "column": [{"name": "given"}]})}
     assert select_of(tmp_path, given, "a") == [
-        {"forEach": "name.given", "column": [{"name": "given", "path": "$this"}]},
+        {"forEach": "name.given", "column": [{"name": "given", "path": "$this"}]}
     ]
 
 

@@ -102,11 +102,7 @@ def test_two_urls_with_the_same_last_segment_do_not_overwrite_each_other(tmp_pat
     with loopback(answer) as server:
         urls = [f"{server.url}/one/x.ndjson", f"{server.url}/two/x.ndjson", f"{server.url}/two/x-2.ndjson"]
         result = run(context(tmp_path, *urls))
-    assert imported(tmp_path) == {
-        "x.ndjson.zst": PATIENT,
-        "x-2.ndjson.zst": PATIENT * 2,
-        "x-3.ndjson.zst": PATIENT * 2,
-    }
+    assert imported(tmp_path) == {"x.ndjson.zst": PATIENT, "x-2.ndjson.zst": PATIENT * 2, "x-3.ndjson.zst": PATIENT * 2}
     assert result.resources_out == 5
 
 

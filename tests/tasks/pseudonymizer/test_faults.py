@@ -15,13 +15,7 @@ from typing import Any
 
 import pytest
 
-from tasks.shared.errors import (
-    NetworkError,
-    ReconciliationError,
-    ServiceBusyError,
-    ServiceError,
-    SluiceError,
-)
+from tasks.shared.errors import NetworkError, ReconciliationError, ServiceBusyError, ServiceError, SluiceError
 from tests.peers.pseudonymization import (
     RULES,
     FakeService,

@@ -18,16 +18,7 @@ from tasks.pseudonymizer.pseudonymization import Bounds
 from tasks.shared.errors import ServiceError, TransientError
 from tests.conftest import wait_until
 from tests.peers.job import in_process
-from tests.peers.pseudonymization import (
-    RULES,
-    FakeService,
-    Job,
-    Request,
-    patient,
-    patient_bundle,
-    pseudonyms,
-    serving,
-)
+from tests.peers.pseudonymization import RULES, FakeService, Job, Request, patient, patient_bundle, pseudonyms, serving
 from tests.peers.server import Reply
 
 # A process of its own, so that it can be killed. Its arguments: directory, URL, compression, bytes between cuts,

@@ -18,17 +18,7 @@ from tasks.send.s3.objects import MIB
 from tasks.send.s3.upload import findings, run
 from tasks.shared.blanked import SECRETS
 from tasks.shared.errors import DataError, NetworkError, ServiceBusyError, ServiceError, SluiceError, Stopped
-from tests.peers.s3 import (
-    KEY_ID,
-    SECRET,
-    SMALL,
-    Asked,
-    S3Job,
-    Script,
-    configuration,
-    refusal,
-    scripted,
-)
+from tests.peers.s3 import KEY_ID, SECRET, SMALL, Asked, S3Job, Script, configuration, refusal, scripted
 from tests.peers.server import Raw, Reply, Seen, closed_port
 
 CONTENT = b'{"resourceType":"Patient","id":"canary-patient"}\n'

@@ -27,10 +27,7 @@ def test_direct_resource_load_sends(tmp_path: Path) -> None:
     assert list(server.stored) == ["Observation/o"]
 
 
-@pytest.mark.parametrize(
-    ("send", "reference"),
-    [({}, "send-mode"), ({"send_as": "direct_resource_load"}, "send-url")],
-)
+@pytest.mark.parametrize(("send", "reference"), [({}, "send-mode"), ({"send_as": "direct_resource_load"}, "send-url")])
 def test_a_missing_mode_or_url_is_an_error_of_the_configuration(
     tmp_path: Path, send: dict[str, Any], reference: str
 ) -> None:

@@ -15,17 +15,7 @@ from tasks.shared.blanked import SECRETS
 from tasks.shared.errors import DataError, InputError
 from tasks.validation.client import endpoint
 from tests.peers.server import Reply
-from tests.peers.validation import (
-    CANARY,
-    Job,
-    bundle,
-    issue,
-    outcome,
-    patient,
-    patient_line,
-    resource,
-    serving,
-)
+from tests.peers.validation import CANARY, Job, bundle, issue, outcome, patient, patient_line, resource, serving
 
 
 @pytest.fixture

@@ -80,8 +80,7 @@ def test_unknown_things_are_404(fhir: Client) -> None:
 
 
 @pytest.mark.parametrize(
-    "body",
-    ['{"resourceType":"Observation","id":"p1"}', '{"resourceType":"Patient","id":"p2"}', "{", "", '{"id":"p1"}'],
+    "body", ['{"resourceType":"Observation","id":"p1"}', '{"resourceType":"Patient","id":"p2"}', "{", "", '{"id":"p1"}']
 )
 def test_a_body_that_does_not_fit_the_url_is_400(fhir: Client, body: str) -> None:
     response = fhir.store("Patient/p1", body)

@@ -8,13 +8,7 @@ from typing import Any
 import hypothesis.strategies as st
 from hypothesis import given
 
-from deployments.sandbox.fhir.resource import (
-    local_target,
-    read_new_resource,
-    read_resource,
-    references,
-    resolve,
-)
+from deployments.sandbox.fhir.resource import local_target, read_new_resource, read_resource, references, resolve
 
 BASE = "http://127.0.0.1:1/fhir"
 values = st.recursive(

@@ -175,10 +175,7 @@ def test_for_each_keeps_the_types_of_what_it_found() -> None:
         "forEach": "component",
         "column": [column("s", "value.ofType(string)"), column("i", "value as integer")],
     }
-    assert rows(view(component, resource="Observation"), OBSERVATION) == [
-        {"s": "s", "i": None},
-        {"s": None, "i": 4},
-    ]
+    assert rows(view(component, resource="Observation"), OBSERVATION) == [{"s": "s", "i": None}, {"s": None, "i": 4}]
     nested = {"forEach": "extension.extension", "column": [column("c", "value.ofType(Coding).code"), column("url")]}
     assert rows(view(nested), PATIENT) == [{"c": "c1", "url": "code"}, {"c": None, "url": "x"}]
     contained = {

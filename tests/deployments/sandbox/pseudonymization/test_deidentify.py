@@ -415,9 +415,7 @@ def rule_by_rule(paths: list[str]) -> dict[tuple[str | int, ...], int]:
 
 NAMES = st.sampled_from(sorted(TYPES))
 STEPS = st.one_of(
-    NAMES,
-    NAMES.map(lambda name: f"nodesByName('{name}')"),
-    NAMES.map(lambda name: f"nodesByType('{TYPES[name]}')"),
+    NAMES, NAMES.map(lambda name: f"nodesByName('{name}')"), NAMES.map(lambda name: f"nodesByType('{TYPES[name]}')")
 )
 PATHS = st.one_of(
     st.lists(STEPS, min_size=1, max_size=4).map(".".join),

@@ -39,10 +39,7 @@ def done() -> list[bytes]:
 @pytest.fixture(scope="module")
 def extracted() -> list[bytes]:
     """What the demo's query extracts from the bundled data: patient Bundles with Provenances, and the core file."""
-    with (
-        serve_in_thread(extraction_service(ExtractionOptions(data=DATA))) as served,
-        Extraction(served.url) as client,
-    ):
+    with serve_in_thread(extraction_service(ExtractionOptions(data=DATA))) as served, Extraction(served.url) as client:
         texts = client.extract(DEMO_CRTDL.read_bytes()).texts
     return [line.encode() for text in texts.values() for line in text.splitlines()]
 

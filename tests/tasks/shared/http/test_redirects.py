@@ -76,9 +76,7 @@ def test_five_redirects_are_followed_and_six_are_not(read: Callable[..., bytes])
 
 
 @pytest.mark.parametrize("read", READERS)
-def test_a_redirect_to_another_origin_is_an_error_that_names_both_without_query(
-    read: Callable[..., bytes],
-) -> None:
+def test_a_redirect_to_another_origin_is_an_error_that_names_both_without_query(read: Callable[..., bytes]) -> None:
     with loopback([Reply()]) as other:
         location = f"{other.url}/file?signature=geheim"
         with loopback([Reply(302, headers={"Location": location})]) as server, client() as http:

@@ -60,8 +60,7 @@ def test_retry_after_as_http_date_is_the_time_until_then(seconds: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["Mon, 02 Mar 2026 12:00:30 GMT", "Monday, 02-Mar-26 12:00:30 GMT", "Mon Mar  2 12:00:30 2026"],
+    "text", ["Mon, 02 Mar 2026 12:00:30 GMT", "Monday, 02-Mar-26 12:00:30 GMT", "Mon Mar  2 12:00:30 2026"]
 )
 def test_retry_after_takes_the_three_forms_of_an_http_date(text: str) -> None:
     assert parse_retry_after(text, now=NOON.timestamp) == 30

@@ -11,14 +11,7 @@ import httpx
 import pytest
 
 from config import AuthConfig
-from tasks.shared.errors import (
-    InputError,
-    InternalError,
-    NetworkError,
-    ServiceBusyError,
-    ServiceError,
-    Stopped,
-)
+from tasks.shared.errors import InputError, InternalError, NetworkError, ServiceBusyError, ServiceError, Stopped
 from tasks.shared.http.client import DEFAULT_TRANSIENT, answer_of
 from tasks.shared.meter import Meter
 from tasks.shared.stop import Stop

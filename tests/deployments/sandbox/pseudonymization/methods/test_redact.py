@@ -49,9 +49,7 @@ def test_with_partial_ages_only_those_above_89_go(age: str, left: float | None) 
 )
 def test_with_partial_postal_codes_the_area_stays(code: str, left: str) -> None:
     file = rules(
-        rule("Patient.address", "redact"),
-        enablePartialZipCodesForRedact=True,
-        restrictedZipCodeTabulationAreas=["036"],
+        rule("Patient.address", "redact"), enablePartialZipCodesForRedact=True, restrictedZipCodeTabulationAreas=["036"]
     )
     done = labelled(file, {"resourceType": "Patient", "address": [{"postalCode": code}]})
     assert done["address"] == [{"postalCode": left}]
