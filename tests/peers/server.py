@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import signal
 import socket
 import ssl
 import struct
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Self, TypeVar
 
@@ -233,6 +236,29 @@ class Service(Loopback, Generic[R]):
     def answer(self, number: int, request: R, said: Reply | None) -> Reply:
         """What it answers, ``said`` by the script or of its own."""
         raise NotImplementedError
+
+    def kill_at(self, number: int, start: Callable[[], subprocess.Popen[str]], answer: Reply | None = None) -> None:
+        """Start a process that is killed with -9 when this request of its comes, which gets ``answer`` or a reset.
+
+        Returns when all that was under way has come in, and there is no script any more.
+        """
+
+        def script(asked: int, _: R) -> Reply | None:
+            if asked != number:
+                return None
+            started.result(60).kill()
+            return answer or Reply(reset=True)
+
+        started: Future[subprocess.Popen[str]] = Future()
+        self.script = script
+        started.set_result(start())
+        started.result().communicate(timeout=60)
+        assert started.result().returncode == -signal.SIGKILL
+        deadline = time.monotonic() + 60
+        while self.connected:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        self.script = None
 
     def handle(self, seen: Seen) -> Reply:
         request = self.read(seen)

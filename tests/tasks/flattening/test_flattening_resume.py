@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import signal
 import subprocess
 import time
 from contextlib import suppress
@@ -16,7 +14,6 @@ import pytest
 from tasks.flattening.flattening import Bounds
 from tasks.flattening.views import View
 from tasks.shared.errors import ServiceError
-from tests.conftest import wait_until
 from tests.peers.flattening import (
     OBSERVATIONS,
     VIEWS,
@@ -91,29 +88,14 @@ def test_after_three_kills_the_tables_are_byte_for_byte_those_of_an_undisturbed_
         assert asked > 20
         job = Job(tmp_path / "job")
         fill(job, 40)
-        process: list[subprocess.Popen[str]] = []
-        moments = [2, 5, 6]
-        answered = 0
-
-        def script(number: int, _: Request) -> Reply | None:
-            if moments and number == moments[0]:
-                os.kill(process[-1].pid, signal.SIGKILL)
-                return Reply(reset=True)
-            return None
-
-        service.script = script
-        while moments:
+        moments = (2, 5, 6)
+        for moment in moments:
             service.requests.clear()
-            process.append(start(job, service.url))
-            process[-1].communicate(timeout=60)
-            assert process[-1].returncode == -signal.SIGKILL
-            wait_until(lambda: service.connected == 0)  # what was under way has come in
-            answered += moments.pop(0)
+            service.kill_at(moment, lambda: start(job, service.url))
         service.requests.clear()
-        service.script = None
         assert finish(job, service.url) == f"{result}\n"
         # Of what was answered, at most the batches under way at each kill are asked for again.
-        assert len(service.requests) <= asked - answered + 3 * 2
+        assert len(service.requests) <= asked - sum(moments) + 3 * 2
     assert job.tables() == expected
 
 

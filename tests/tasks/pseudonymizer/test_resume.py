@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import signal
 import subprocess
 import time
 from contextlib import suppress
@@ -16,9 +14,8 @@ import pytest
 
 from tasks.pseudonymizer.pseudonymization import Bounds
 from tasks.shared.errors import ServiceError, TransientError
-from tests.conftest import wait_until
 from tests.peers.job import in_process
-from tests.peers.pseudonymization import RULES, FakeService, Job, Request, patient, patient_bundle, pseudonyms, serving
+from tests.peers.pseudonymization import RULES, FakeService, Job, patient, patient_bundle, pseudonyms, serving
 from tests.peers.server import Reply
 
 # A process of its own, so that it can be killed. Its arguments: directory, URL, compression, bytes between cuts,
@@ -83,25 +80,10 @@ def test_after_three_kills_the_output_is_byte_for_byte_that_of_an_undisturbed_ru
         total = len(service.requests)
         job = Job(tmp_path / "job")
         fill(job, 80, 1500)
-        process: list[subprocess.Popen[str]] = []
-        moments = [30, 25, 20]  # in the first file, in the large one, and late
-
-        def script(number: int, _: Request) -> Reply | None:
-            if moments and number == moments[0]:
-                os.kill(process[-1].pid, signal.SIGKILL)
-                return Reply(reset=True)
-            return None
-
-        service.script = script
-        while moments:
+        for moment in (30, 25, 20):  # in the first file, in the large one, and late
             service.requests.clear()
-            process.append(start(job, service.url, form, every))
-            process[-1].communicate(timeout=60)
-            assert process[-1].returncode == -signal.SIGKILL
-            wait_until(lambda: service.connected == 0)  # what was under way has come in
-            del moments[0]
+            service.kill_at(moment, lambda: start(job, service.url, form, every))
         service.requests.clear()
-        service.script = None
         assert finish(job, service.url, form, every) == line_of(result)
         assert len(service.requests) <= total - 20  # the core file at least was done, and stayed done
     assert output(job) == expected

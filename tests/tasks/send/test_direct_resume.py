@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,9 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tasks.shared.errors import ServiceError
-from tests.conftest import wait_until
 from tests.peers.fhir import FakeFhir, Job, Reply, hapi_missing, observation, patient_line, resource, serving
-from tests.peers.job import in_process
+from tests.peers.job import in_process, printed
 
 # A process of its own, so that it can be killed: directory, URL, batch size.
 CLIENT = """
@@ -130,26 +126,12 @@ def test_kill_9_at_a_transaction_loses_nothing_and_sends_at_most_what_was_under_
 ) -> None:
     job = Job(tmp_path)
     expected = fill(job)
-    process: list[subprocess.Popen[str]] = []
-
-    def script(number: int, _: dict[str, Any]) -> Reply | None:
-        if number != at:
-            return None
-        os.kill(process[0].pid, signal.SIGKILL)
-        return Reply(reset=True, apply=applied)
-
-    with serving(script) as server:
-        process.append(in_process(CLIENT, tmp_path, server.url, 4))
-        process[0].communicate(timeout=60)
-        assert process[0].returncode == -signal.SIGKILL
-        wait_until(lambda: server.connected == 0)  # what was under way has come in, and is stored or not
+    with serving() as server:
+        server.kill_at(at, lambda: in_process(CLIENT, tmp_path, server.url, 4), Reply(reset=True, apply=applied))
+        # What was under way has come in, and is stored or not.
         known = sum(json.loads(line).get("counts", {}).get("sent", 0) for line in job.ledger.read_text().splitlines())
         before = len(server.history)
-        server.script = None
-        process[0] = in_process(CLIENT, tmp_path, server.url, 5)
-        out, _ = process[0].communicate(timeout=60)
-        assert process[0].returncode == 0
-        assert out.split()[0] == str(len(expected) + 1)
+        assert printed(CLIENT, tmp_path, server.url, 5).split()[0] == str(len(expected) + 1)
         assert stored(server) == expected
         # Two transactions may have been under way, and two more stored but not yet noted.
         assert before - known <= 4 * 4

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import signal
 import subprocess
 import time
 from contextlib import suppress
@@ -17,7 +16,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tasks.shared.errors import SluiceError
-from tests.conftest import wait_until
 from tests.peers.job import in_process
 from tests.peers.server import Reply
 from tests.peers.validation import FakeService, Job, patient, patient_line, resource, serving
@@ -196,19 +194,8 @@ def test_kill_9_at_a_request_loses_nothing_and_ends_as_an_undisturbed_run(
     expected, details = whole
     job = Job(tmp_path / "job")
     fill(job)
-    process: list[subprocess.Popen[str]] = []
-
-    def script(number: int, _: bytes) -> Reply | None:
-        if number != at:
-            return None
-        os.kill(process[0].pid, signal.SIGKILL)
-        return Reply(reset=True)
-
-    with serving(script) as server:
-        process.append(start(job, server.url))
-        process[0].communicate(timeout=60)
-        assert process[0].returncode == -signal.SIGKILL
-        wait_until(lambda: server.connected == 0)  # what was under way has come in
+    with serving() as server:
+        server.kill_at(at, lambda: start(job, server.url))
         before = len(server.bodies)
         assert finish(job, server) == details
         # Answers that came in the last quarter of a second are lost with the process.
