@@ -276,6 +276,12 @@ def configure(directory: Path, steps: list[str], blocks: Json, *, server: str, n
     (directory / name).write_text(yaml.safe_dump(document))
 
 
+def configure_both(directory: Path, steps: list[str], blocks: Json, services: Services) -> None:
+    """A configuration for the job, and ``reference.yaml`` for a run that nothing disturbs."""
+    configure(directory, steps, blocks, server=services.urls["reference"], name="reference.yaml")
+    configure(directory, steps, blocks, server=services.urls["fhir"])
+
+
 def undisturbed(sluice: Commands, *words: str | Path) -> Callable[[], Path]:
     """Start a run of ``reference.yaml``, for as long as workers start; to be called for its job's directory."""
     child = sluice.start("pipeline", "start", "reference.yaml", *words)
@@ -352,8 +358,7 @@ def test_a_machine_dies_in_the_middle_of_a_step_that_asks_a_service(
         "flattening": {"service_url": services.urls["flattening"], "lookup_path": str(DEMO_LOOKUP)},
         "send": middle.send,
     }  # fmt: skip
-    configure(tmp_path, middle.steps, blocks, server=services.urls["reference"], name="reference.yaml")
-    configure(tmp_path, middle.steps, blocks, server=services.urls["fhir"])
+    configure_both(tmp_path, middle.steps, blocks, services)
     crtdl = {"crtdl": str(DEMO_CRTDL)} if "flattening" in middle.steps else {}
     reference = undisturbed(sluice, *crtdl.values())
     with machines(sluice, prefect, where) as trial:
@@ -386,8 +391,7 @@ def test_a_machine_dies_in_the_middle_of_an_import_from_a_directory(
     steps = ["local_import", "send"]
     write_input(tmp_path / "data", files=1500, observations=2)
     blocks: Json = {"local_import": {"dir": "data"}, "send": DIRECT | {"batch_size": 1000}}
-    configure(tmp_path, steps, blocks, server=services.urls["reference"], name="reference.yaml")
-    configure(tmp_path, steps, blocks, server=services.urls["fhir"])
+    configure_both(tmp_path, steps, blocks, services)
     reference = undisturbed(sluice)
     with machines(sluice, prefect, "local_import") as trial:
         whole = reference()
@@ -425,8 +429,7 @@ def test_a_machine_dies_in_the_middle_of_an_import_from_urls(
     with loopback(answer) as server:
         urls = [f"{server.url}/{name}" for name in sorted(bodies)]
         blocks: Json = {"http_import": {"urls": urls}, "send": DIRECT}
-        configure(tmp_path, steps, blocks, server=services.urls["reference"], name="reference.yaml")
-        configure(tmp_path, steps, blocks, server=services.urls["fhir"])
+        configure_both(tmp_path, steps, blocks, services)
         reference = undisturbed(sluice)
         with machines(sluice, prefect, "http_import") as trial:
             whole = reference()
@@ -462,8 +465,7 @@ def test_a_machine_dies_in_the_middle_of_an_upload_to_a_bucket(
         }  # fmt: skip
         flattening = {"service_url": services.urls["flattening"], "lookup_path": str(DEMO_LOOKUP)}
         blocks: Json = {"local_import": {"dir": str(DATA)}, "flattening": flattening, "send": send}
-        configure(tmp_path, FLATTENED, blocks, server=services.urls["reference"], name="reference.yaml")
-        configure(tmp_path, FLATTENED, blocks, server=services.urls["fhir"])
+        configure_both(tmp_path, FLATTENED, blocks, services)
         reference = undisturbed(sluice, DEMO_CRTDL)
         with machines(sluice, prefect, "s3") as trial:
             whole = reference()
@@ -724,8 +726,7 @@ def test_a_machine_that_wakes_up_after_its_lease_ends_by_itself_and_harms_nothin
 ) -> None:
     steps = ["local_import", "send"]
     blocks: Json = {"local_import": {"dir": str(DATA)}, "send": DIRECT}
-    configure(tmp_path, steps, blocks, server=services.urls["reference"], name="reference.yaml")
-    configure(tmp_path, steps, blocks, server=services.urls["fhir"])
+    configure_both(tmp_path, steps, blocks, services)
     reference = undisturbed(sluice)
     with machines(sluice, prefect, f"asleep, awake {'when the other is done' if complete else 'meanwhile'}") as trial:
         whole = reference()

@@ -38,37 +38,30 @@ def references(*arguments: str, **more: Any) -> list[str]:
 def test_a_crtdl_and_a_server_that_answers_are_enough(server: ExtractionServer) -> None:
     assert findings("query.json") == []
     assert server.count("GET", "/fhir/metadata") == 1
+    Path("patients.txt").write_text("p1\n")
+    assert references("query.json", patients="patients.txt") == []
     assert server.count("POST", "") == 0
 
 
-def test_the_extractor_needs_a_crtdl(server: ExtractionServer) -> None:
-    assert references() == ["crtdl-missing"]
-
-
 def test_all_findings_of_the_crtdl_are_told_with_those_of_the_server(server: ExtractionServer) -> None:
+    project(Path(), f"http://127.0.0.1:{closed_port()}")
     document = crtdl(version="9")
     document["dataExtraction"] = {"attributeGroups": [*document["dataExtraction"]["attributeGroups"]] * 2}
     Path("query.json").write_text(json.dumps(document))
-    project_url = f"http://127.0.0.1:{closed_port()}"
-    text = Path("config.yaml").read_text().replace(server.url, project_url)
-    Path("config.yaml").write_text(text)
     found = findings("query.json")
     assert [finding.reference for finding in found] == ["crtdl-version", "crtdl-duplicate-group", "connect-failed"]
     assert exit_code(found) == 2
 
 
 def test_what_enrichment_makes_of_it_is_checked(server: ExtractionServer) -> None:
-    project(
-        Path(),
-        server.url,
-        extra="""
+    rules = """
   crtdl_preprocessing:
     enabled: true
     enrichments:
       - group_reference: http://hl7.org/fhir/StructureDefinition/Patient
         attributes_to_add: [{attribute_ref: Patient.identifier, linked_groups: ["https://example.org/nowhere"]}]
-""",
-    )
+"""
+    project(Path(), server.url, extra=rules)
     assert references("query.json") == ["enrichment-linked-group"]
 
 
@@ -84,24 +77,6 @@ def test_another_url_is_a_finding(server: ExtractionServer) -> None:
 def test_a_directory_is_a_finding(server: ExtractionServer) -> None:
     Path("data").mkdir()
     assert references("query.json", "data") == ["input-is-directory"]
-
-
-def test_flattening_needs_a_crtdl_also_with_the_url_of_a_result(server: ExtractionServer) -> None:
-    text = Path("config.yaml").read_text().replace("[extractor]", "[extractor, flattening]")
-    flattening = '  flattening: {service_url: "http://127.0.0.1:9", lookup_path: query.json}\npipeline:'
-    Path("config.yaml").write_text(text.replace("pipeline:", flattening))
-    assert "crtdl-missing" in references(f"{server.url}/fhir/result/x")
-
-
-class TestPatients:
-    def test_the_file_is_read_before_a_job_exists(self, server: ExtractionServer) -> None:
-        Path("patients.txt").write_text("p1\n")
-        assert references("query.json", patients="patients.txt") == []
-        assert references("query.json", patients="nowhere.txt") == ["patients-unreadable"]
-
-    def test_naming_patients_where_nothing_is_submitted_is_a_finding(self, server: ExtractionServer) -> None:
-        Path("patients.txt").write_text("p1\n")
-        assert references(f"{server.url}/fhir/result/x", patients="patients.txt") == ["patients-unused"]
 
 
 class TestJobThatGoesOn:

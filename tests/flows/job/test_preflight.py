@@ -56,8 +56,12 @@ FLATTENING = ', flattening: {service_url: "http://127.0.0.1:9", lookup_path: loo
 
 
 class TestCrtdl:
-    def test_extraction_needs_a_crtdl(self, found):
-        assert "crtdl-missing" in found("extractor", EXTRACTOR)
+    @pytest.mark.parametrize(
+        ("steps", "services", "given"),
+        [("extractor", EXTRACTOR, None), ("http_import, flattening", FLATTENING, "http://127.0.0.1:9/x")],
+    )
+    def test_extraction_and_flattening_need_a_crtdl(self, found, steps, services, given):
+        assert "crtdl-missing" in found(steps, services, input=given)
 
     def test_the_url_of_a_complete_result_needs_none(self, found):
         assert "crtdl-missing" not in found("extractor", EXTRACTOR, input=RESULT)
@@ -66,9 +70,6 @@ class TestCrtdl:
         error = found("extractor, flattening", EXTRACTOR + FLATTENING, input=RESULT)["crtdl-missing"]
         assert "flattening" in error.message
         assert "extractor" not in error.message
-
-    def test_flattening_needs_one_also_for_an_import_from_a_url(self, found):
-        assert "crtdl-missing" in found("http_import, flattening", FLATTENING, input="http://127.0.0.1:9/x")
 
 
 class TestNamedFiles:
