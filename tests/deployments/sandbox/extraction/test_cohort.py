@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from datetime import UTC, datetime
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from deployments.sandbox.data import DATA
 from tests.deployments.sandbox.extraction.conftest import (
     AGE,
     EVERYBODY,
@@ -355,51 +352,3 @@ class TestAttributes:
             where = {"type": "reference", "attributeCode": code("x", "festgestellteDiagnose"), "criteria": [diagnosis]}
             query = ccdl([criterion("Specimen", code(SNOMED, "119297000"), attributeFilters=[where])])
             assert found(query, *resources) == expected
-
-
-class TestAgainstAPlainLoop:
-    """On the demo data: the numbers that a loop over the lines gives."""
-
-    def everything(self) -> Iterator[dict[str, Any]]:
-        for path in sorted(DATA.glob("*.ndjson")):
-            for line in path.read_text(encoding="utf-8").splitlines():
-                for entry in json.loads(line, parse_float=Decimal)["entry"]:
-                    yield entry["resource"]
-
-    def owners(self, kind: str, met: Any) -> set[str]:
-        return {
-            item["subject"]["reference"].removeprefix("Patient/")
-            for item in self.everything()
-            if item["resourceType"] == kind and met(item)
-        }
-
-    @pytest.mark.parametrize("number", range(8))
-    def test_diagnoses_with_a_time_restriction(self, start: Start, number: int) -> None:
-        client = start(DATA)
-        diagnoses = sorted(
-            {item["code"]["coding"][0]["code"] for item in self.everything() if item["resourceType"] == "Condition"}
-        )
-        wanted, after, before = diagnoses[number % len(diagnoses)], "2025-03-01", "2025-10-31"
-        expected = self.owners(
-            "Condition",
-            lambda item: item["code"]["coding"][0]["code"] == wanted and after <= item["recordedDate"] <= before,
-        )
-        time = {"afterDate": after, "beforeDate": before}
-        assert client.cohort(ccdl([criterion("Diagnose", code(ICD, wanted), timeRestriction=time)])) == sorted(expected)
-
-    @pytest.mark.parametrize("limit", ["10.50", "12.00", "13.65", "16.5"])
-    def test_laboratory_values_with_a_unit_minus_a_gender(self, start: Start, limit: str) -> None:
-        expected = self.owners(
-            "Observation",
-            lambda item: (
-                item["code"]["coding"][0]["code"] == "718-7"
-                and item["valueQuantity"]["code"] == "g/dL"
-                and item["valueQuantity"]["value"] >= Decimal(limit)
-            ),
-        )
-        men = {
-            item["id"] for item in self.everything() if item["resourceType"] == "Patient" and item["gender"] == "male"
-        }
-        value = compare("ge", float(limit), "g/dL")
-        query = ccdl([criterion("Laboruntersuchung", HB, valueFilter=value)], exclusion=[[gender("male")]])
-        assert start(DATA).cohort(query) == sorted(expected - men)

@@ -77,11 +77,15 @@ def has(item: Resource, pair: tuple[str, str]) -> bool:
     return pair in {(c.get("system"), c.get("code")) for c in item.get("code", {}).get("coding", [])}
 
 
+def of_gender(gender: str) -> Resource:
+    concept = {"type": "concept", "selectedConcepts": [code("http://hl7.org/fhir/administrative-gender", gender)]}
+    return criterion("Patient", GENDER, valueFilter=concept)
+
+
 @pytest.mark.parametrize("gender", ["female", "male"])
 def test_gender(hospital: Hospital, gender: str) -> None:
     expected = sorted(item["id"] for item in hospital.of("Patient") if item.get("gender") == gender)
-    concept = {"type": "concept", "selectedConcepts": [code("http://hl7.org/fhir/administrative-gender", gender)]}
-    assert hospital.client.cohort(ccdl([criterion("Patient", GENDER, valueFilter=concept)])) == expected
+    assert hospital.client.cohort(ccdl([of_gender(gender)])) == expected
 
 
 @pytest.mark.parametrize("limit", [1, 18, 40, 65])
@@ -99,7 +103,7 @@ def test_diagnoses_with_a_time_restriction(hospital: Hospital) -> None:
     conditions = hospital.of("Condition")
     dates = sorted(item["recordedDate"][:10] for item in conditions if len(item.get("recordedDate", "")) >= 10)
     after, before = dates[len(dates) // 4], dates[3 * len(dates) // 4]
-    for system, value in frequent(conditions, 5):
+    for system, value in frequent(conditions, 8):
         expected = hospital.people(
             item
             for item in conditions
@@ -110,14 +114,15 @@ def test_diagnoses_with_a_time_restriction(hospital: Hospital) -> None:
         assert hospital.client.cohort(query) == expected
 
 
-def test_laboratory_values_with_a_unit(hospital: Hospital) -> None:
+def test_laboratory_values_with_a_unit_with_and_without_men(hospital: Hospital) -> None:
     measured = [item for item in hospital.of("Observation") if "value" in item.get("valueQuantity", {})]
+    men = {item["id"] for item in hospital.of("Patient") if item.get("gender") == "male"}
     for system, value in frequent(measured, 5):
         mine = [item for item in measured if has(item, (system, value))]
         unit = mine[0]["valueQuantity"].get("code") or mine[0]["valueQuantity"]["unit"]
         values = sorted(item["valueQuantity"]["value"] for item in mine)
         middle = values[len(values) // 2]
-        for comparator, compare in (("gt", operator.gt), ("le", operator.le)):
+        for comparator, compare in (("gt", operator.gt), ("ge", operator.ge), ("le", operator.le)):
             expected = hospital.people(
                 item
                 for item in mine
@@ -126,10 +131,12 @@ def test_laboratory_values_with_a_unit(hospital: Hospital) -> None:
                 and compare(item["valueQuantity"]["value"], middle)
             )
             where = {"type": "quantity-comparator", "comparator": comparator, "value": 0, "unit": {"code": unit}}
-            query = ccdl([criterion("Laboruntersuchung", code(system, value), valueFilter=where)])
-            text = json.dumps(query).replace('"value": 0', f'"value": {middle}')
-            answer = hospital.client.post("/fhir/$evaluate-cohort", content=text).json()
-            assert [entry["item"]["reference"][8:] for entry in answer.get("entry", ())] == expected
+            wanted = [criterion("Laboruntersuchung", code(system, value), valueFilter=where)]
+            for left_out, exclusion in ((set[str](), []), (men, [[of_gender("male")]])):
+                text = json.dumps(ccdl(wanted, exclusion=exclusion)).replace('"value": 0', f'"value": {middle}')
+                answer = hospital.client.post("/fhir/$evaluate-cohort", content=text).json()
+                found = [entry["item"]["reference"][8:] for entry in answer.get("entry", ())]
+                assert found == [key for key in expected if key not in left_out]
 
 
 def test_exclusion(hospital: Hospital) -> None:
