@@ -54,7 +54,7 @@ def _in(tree: ast.Module) -> Iterator[str]:
                     yield from _texts(keyword.value, one_word=True)
         elif isinstance(node, ast.Assign):
             for target in node.targets:
-                if "reference" in ast.unparse(target):
+                if "reference" in ast.unparse(target).lower():
                     yield from _texts(node.value, one_word=True)
         elif isinstance(node, ast.Tuple) and node.elts:
             yield from _texts(node.elts[0], one_word=False)

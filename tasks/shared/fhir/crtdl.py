@@ -21,7 +21,7 @@ from pydantic.alias_generators import to_camel
 
 from config.translate import path_of
 from tasks.shared.errors import InputError
-from tasks.shared.fhir.crtdl_model import SCHEMA, AttributeGroup, Query
+from tasks.shared.fhir.crtdl_model import SCHEMA_REFERENCE, AttributeGroup, Query
 from tasks.shared.json_file import JsonFile, strict_json
 
 KEYS = ("cohortDefinition", "dataExtraction")
@@ -125,7 +125,7 @@ def _translated(error: ValidationError, path: Path) -> Iterator[InputError]:
     """pydantic's errors as findings: the key paths of the file, our words, and no value."""
     for detail in error.errors(include_url=False):
         place = tuple(part if isinstance(part, int) else to_camel(part) for part in detail["loc"])
-        context, reference = detail.get("ctx", {}), SCHEMA
+        context, reference = detail.get("ctx", {}), SCHEMA_REFERENCE
         message = _MESSAGES.get(detail["type"], "has a value of the wrong kind")
         if context.get("above"):
             reference, message, place = detail["type"], context["message"], place[:-1]
@@ -151,7 +151,7 @@ def _disagreements(document: dict[str, Any], path: Path) -> Iterator[InputError]
             message = f"the group id {group_id!r} is used by {ids[group_id]} already"
             yield _finding("crtdl-duplicate-group", message, path, f"{place}.id", "give every group an id of its own")
         if [entry.get("type") for _, entry in _entries(group, "filter", place)].count("date") > 1:
-            yield _finding(SCHEMA, "a group has at most one date filter", path, f"{place}.filter")
+            yield _finding(SCHEMA_REFERENCE, "a group has at most one date filter", path, f"{place}.filter")
     for group_place, group in groups:
         for place, attribute in _entries(group, "attributes", group_place):
             links = attribute.get("linkedGroups")

@@ -31,7 +31,7 @@ from pydantic_core import PydanticCustomError
 
 from config.fields import problem
 
-SCHEMA = "crtdl-schema"
+SCHEMA_REFERENCE = "crtdl-schema"
 """The reference of what has not the form that it must have."""
 
 _DATE = re.compile(r"\d{4}(-\d{2}(-\d{2}(T.*)?)?)?\Z", re.ASCII)
@@ -62,7 +62,7 @@ def _until(first: str) -> AfterValidator:
     def check(end: str | None, info: ValidationInfo) -> str | None:
         begin, names = info.data.get(first, ""), (to_camel(first), to_camel(info.field_name or ""))
         if begin is None and end is None:
-            raise _of_both(SCHEMA, f"needs {', '.join(names)} or both")
+            raise _of_both(SCHEMA_REFERENCE, f"needs {', '.join(names)} or both")
         if begin and end and end[: len(begin)] < begin[: len(end)]:
             raise _of_both("crtdl-date-order", f"{names[1]} is before {names[0]}")
         return end
@@ -86,25 +86,25 @@ def _read_date(value: Any) -> str | None:
             return value and value[:10]  # type: ignore[no-any-return]
     except (TypeError, ValueError):
         pass
-    raise problem(SCHEMA, "must be a date like 2021-06-30")
+    raise problem(SCHEMA_REFERENCE, "must be a date like 2021-06-30")
 
 
 def _not_below_least(most: float, info: ValidationInfo) -> float:
     if most < info.data.get("min_value", most):
-        raise _of_both(SCHEMA, "maxValue is below minValue")
+        raise _of_both(SCHEMA_REFERENCE, "maxValue is below minValue")
     return most
 
 
 def _list_of_criteria(value: Any) -> Any:
     if not isinstance(value, list):
-        raise problem(SCHEMA, "must be a list of criteria")
+        raise problem(SCHEMA_REFERENCE, "must be a list of criteria")
     return value
 
 
 def _has_entries(value: Any) -> Any:
     # pydantic's own bound counts entries that are right: one wrong entry would be two findings.
     if value == []:
-        raise problem(SCHEMA, "must have at least 1 entry")
+        raise problem(SCHEMA_REFERENCE, "must have at least 1 entry")
     return value
 
 
