@@ -151,7 +151,7 @@ def run(job: Job, *, deployed: bool) -> Outcome:
     if deployed and all(step.state == "pending" for step in job.steps.values()):
         job.api.rename(job.id, job_name(job.loaded))
         job.writer.read()
-        findings = preflight(job.loaded, job.inputs)
+        findings = preflight(job.loaded, job.inputs, tell=logger.warning)
         if findings:
             for finding in findings:
                 logger.error("%s", finding.render())
@@ -187,7 +187,7 @@ def run_step(job: Job, position: int, step: Step, source: Source | None, *, depl
         return stopped(job, position, Stopped(job.stop.reason or "stopped"))
     context = job.context(position, step, source)
     with job.running(context):
-        task = step_task(step.name, step.run)
+        task = step_task(step.name, step.run, step.services)
         state: State[Any] = task.with_options(result_storage_key=job.directory.result_key(position, step.name))(
             runs.sealed(context), return_state=True
         )

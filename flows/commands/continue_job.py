@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from config import load_config
-from flows.commands.start import opened_with_prefect, report, run_here, warn
+from flows.commands.start import doubt, opened_with_prefect, report, run_here, warn
 from flows.job.decisions import ask, decision_of, keep, on_terminal, reject, settle, still_waiting
 from flows.job.directory import JobDirectory
 from flows.job.inputs import JobInputs
@@ -198,6 +198,6 @@ def check_open_steps(record: JobRecord, inputs: JobInputs, *, only: int | None =
     loaded = inputs.load()
     directory = JobDirectory.of(loaded.config.jobs_dir, record.id)
     attached = record.extraction.job_id is not None
-    findings = preflight(loaded, inputs, done=done, job_dir=directory.path, attached=attached, reset=reset)
+    findings = preflight(loaded, inputs, done=done, job_dir=directory.path, attached=attached, reset=reset, tell=doubt)
     complain(findings)
     return exit_code(findings)

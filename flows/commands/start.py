@@ -41,7 +41,7 @@ def check(loaded: LoadedConfig, inputs: JobInputs) -> int:
     from flows.job.preflight import exit_code, preflight
 
     warn(loaded, inputs)
-    findings = preflight(loaded, inputs)
+    findings = preflight(loaded, inputs, tell=doubt)
     complain(findings)
     return exit_code(findings)
 
@@ -176,4 +176,9 @@ def warn(loaded: LoadedConfig, inputs: JobInputs, job_dir: Path | None = None) -
 
     complain(loaded.warnings)
     for text in warnings(loaded.config, inputs, job_dir):
-        say(f"warning: {text}", err=True)
+        doubt(text)
+
+
+def doubt(text: str) -> None:
+    """Print what is doubtful, and keeps nobody from starting."""
+    say(f"warning: {text}", err=True)

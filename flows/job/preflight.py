@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from config import LoadedConfig, PipelineConfig
 from config.enrichments import enrichment_rules
 from flows.job.inputs import JobInputs
+from flows.output import patience
 from tasks import STEPS, declared
 from tasks.shared.errors import InputError, SluiceError, StorageError
 from tasks.shared.fhir import crtdl_preprocessing
 from tasks.shared.files.named_file import is_special, not_a_file
 from tasks.shared.http.tls import ssl_context
 from tasks.shared.import_directory import IMPORT
+from tasks.shared.service import Doubt, Service
 from tasks.shared.step import CheckContext, Given, Reads, Step
 
 RESERVE = 100_000_000
@@ -34,9 +36,11 @@ def preflight(
     job_dir: Path | None = None,
     attached: bool = False,
     reset: int | None = None,
+    tell: Callable[[str], None] = lambda _: None,
 ) -> list[SluiceError]:
     """Every finding; ``done`` are the positions of steps that are complete and need nothing any more.
 
+    What is doubtful about a service goes to ``tell``.
     ``job_dir`` is the directory of a job that goes on: what is in it needs no space again, and where the job has a copy
     of its own of a file it was started with, the copy is checked; see ``JobInputs.own_crtdl``.
     """
@@ -55,8 +59,20 @@ def preflight(
     findings.extend(_disk(context, steps))
     if context.online:
         for service in (service for step in steps for service in step.services(config)):
-            findings.extend(service.probe.ask(service, config) if service.probe else ())
+            findings.extend(_asked(service, config, tell))
     return findings
+
+
+def _asked(service: Service, config: PipelineConfig, tell: Callable[[str], None]) -> Iterator[SluiceError]:
+    if service.probe is None:
+        return
+    with patience(f"asking {service.key} whether it is the service that it must be …"):
+        found = list(service.probe.ask(service, config))
+    for one in found:
+        if isinstance(one, Doubt):
+            tell(one.text)
+        else:
+            yield one
 
 
 def warnings(config: PipelineConfig, inputs: JobInputs, job_dir: Path | None = None) -> Iterator[str]:

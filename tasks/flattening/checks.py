@@ -7,15 +7,16 @@ from collections.abc import Collection, Iterator
 from config import PipelineConfig
 from tasks.flattening.lookup import lookup_findings, lookup_warnings
 from tasks.flattening.parquet import format_findings
+from tasks.flattening.probe import PROBE
 from tasks.shared.errors import SluiceError
 from tasks.shared.files.named_file import file_findings
-from tasks.shared.service import METADATA, Service
+from tasks.shared.service import Service
 from tasks.shared.step import CheckContext, Given
 
 
 def service(config: PipelineConfig) -> Service:
     """``services.flattening``: it has no credentials."""
-    return Service("flattening", config.services.flattening.service_url, probe=METADATA)
+    return Service("flattening", config.services.flattening.service_url, probe=PROBE)
 
 
 def needs(_given: Given) -> Collection[str]:

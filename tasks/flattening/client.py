@@ -25,6 +25,7 @@ import tenacity
 from tasks.flattening.batches import Batch
 from tasks.flattening.checks import service
 from tasks.flattening.csv_writer import AnswerWriter
+from tasks.flattening.probe import HEADERS, endpoint, metadata
 from tasks.flattening.rows import NoRowError
 from tasks.flattening.watchdog import INTERVAL, Watchdog, Watched
 from tasks.shared.errors import NetworkError, ServiceError, SluiceError, StalledError, Stopped, TransientError
@@ -38,9 +39,6 @@ from tasks.shared.stop import SharedStop
 
 SERVICE: Final = "flattening"
 OPERATION: Final = "$run"
-HEADERS: Final = {"Content-Type": "application/fhir+json", "Accept": "application/x-ndjson"}
-"""*Quirk:* ``Accept`` must be exactly one media type, everything else is a 500."""
-
 METADATA_TIMEOUT: Final = 30.0
 """Seconds within which a service that is alive tells its metadata."""
 
@@ -68,8 +66,8 @@ class Flattener:
     ) -> None:
         self._context = context
         self._service = service(context.config)
-        self._url = f"{url.rstrip('/')}/fhir/ViewDefinition/$run?_format=ndjson"
-        self._metadata_url = f"{url.rstrip('/')}/fhir/metadata"
+        self._url = endpoint(url)
+        self._metadata_url = metadata(url)
         self._timeout = context.config.services.flattening.timeout.total_seconds()
         self._failed = failed
         self._together = together

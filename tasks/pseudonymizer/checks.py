@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 
 from config import PipelineConfig
-from tasks.pseudonymizer.rules import read_rules
+from tasks.pseudonymizer.probe import PROBE
+from tasks.pseudonymizer.rules import read_rules, usable_rules
 from tasks.shared.errors import InputError, SluiceError
 from tasks.shared.files.named_file import file_findings
-from tasks.shared.service import METADATA, Service
+from tasks.shared.service import Service
 from tasks.shared.step import CheckContext, Given
 
 
 def service(config: PipelineConfig) -> Service:
     """``services.pseudonymizer``."""
-    return Service("pseudonymizer", config.services.pseudonymizer.url, config.services.pseudonymizer.auth, METADATA)
+    return Service("pseudonymizer", config.services.pseudonymizer.url, config.services.pseudonymizer.auth, PROBE)
 
 
 def rules_unused(_given: Given) -> InputError:
@@ -44,7 +44,5 @@ def checks(context: CheckContext) -> Iterator[SluiceError]:
 
 def warnings(context: CheckContext) -> Iterator[str]:
     """What is doubtful about the rules."""
-    path = context.config.services.pseudonymizer.anonymization_config
-    if path is not None and not list(file_findings("", path)):
-        with suppress(SluiceError):  # a finding
-            yield from read_rules(path).warnings
+    rules = usable_rules(context.config.services.pseudonymizer.anonymization_config)
+    yield from rules.warnings if rules is not None else ()

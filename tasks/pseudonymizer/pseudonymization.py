@@ -136,7 +136,6 @@ class _Run:
             service = Deidentify(
                 client, str(self._settings.url), self._rules, slots=self._settings.max_concurrent_requests
             )
-            service.probe()
             removes = self._rules is not None and self._rules.removes
             work = Deidentification(service, FailedAnswers(self._state).begin(), removes=removes)
             for stage in (core, [source for source in left if source not in core]):

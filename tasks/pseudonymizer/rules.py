@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
-from tasks.shared.errors import InputError
+from tasks.shared.errors import InputError, SluiceError
+from tasks.shared.files.named_file import file_findings
 
 KEY: Final = "services.pseudonymizer.anonymization_config"
 
@@ -72,6 +74,15 @@ def read_rules(path: Path) -> AnonymizationRules:
         warnings=tuple(_warnings(methods, document.get("parameters"))),
         keys=tuple(_keys(document.get("parameters"))),
     )
+
+
+def usable_rules(path: Path | None) -> AnonymizationRules | None:
+    """The anonymization file; ``None`` where there is none, or one with findings of its own (``checks.py``)."""
+    if path is None or list(file_findings("", path)):
+        return None
+    with suppress(SluiceError):
+        return read_rules(path)
+    return None
 
 
 def _parse(content: bytes, path: Path) -> Any:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 from config import PipelineConfig, SendMode
-from tasks.shared.errors import SluiceError
+from tasks.send.probe import PROBE
 from tasks.shared.http.answer import place
-from tasks.shared.service import METADATA, Service
+from tasks.shared.service import Found, Service
 from tasks.shared.step import CheckContext
 
 STATE: Final = "send"
@@ -18,7 +18,9 @@ STATE: Final = "send"
 class StoreProbe:
     """One question to an S3-compatible store."""
 
-    def ask(self, _service: Service, config: PipelineConfig) -> Iterator[SluiceError]:
+    proves = False  # HeadBucket names the bucket, and the first upload asks again
+
+    def ask(self, service: Service, config: PipelineConfig, *, repeat: bool = False, **more: Any) -> Iterator[Found]:
         """See ``tasks.shared.service.Probe``."""
         from tasks.send.s3 import upload  # boto3 is slow to import
 
@@ -29,7 +31,7 @@ def service(config: PipelineConfig) -> Service:
     """``services.send``, as its mode says: a FHIR server or a bucket."""
     send = config.services.send
     if send.send_as is not SendMode.S3_UPLOAD:
-        return Service("send", send.url, send.auth, METADATA, f"{place(send.url or '')} ({send.send_as})")
+        return Service("send", send.url, send.auth, PROBE, f"{place(send.url or '')} ({send.send_as})")
     store = place(send.s3.endpoint) if send.s3.endpoint else f"the public service in {send.s3.region}"
     words = f"bucket {send.s3.bucket} at {store} (s3_upload)"
     return Service("send", send.s3.endpoint, send.auth, StoreProbe(), words)

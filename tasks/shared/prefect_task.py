@@ -7,8 +7,10 @@ raising: an exception would be pickled beside the results and its traceback logg
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from prefect import task
@@ -17,12 +19,17 @@ from prefect.states import Crashed, Failed, Paused
 from prefect.tasks import Task
 from prefect.transactions import get_transaction
 
+from config import PipelineConfig
 from tasks.shared.blanked import SECRETS
 from tasks.shared.errors import SluiceError, Stopped, internal_error
 from tasks.shared.files.facts import FileLedger
 from tasks.shared.files.inventory import kept_at, still_approved, take
+from tasks.shared.meter import Meter
 from tasks.shared.report import StepReport
+from tasks.shared.service import Service
 from tasks.shared.step import Parked, StepContext, reconcile
+
+log = logging.getLogger("sluice.step")
 
 Run = Callable[[StepContext], StepReport]
 
@@ -30,18 +37,24 @@ _WORTH_A_WORD = 256_000_000
 """Bytes of which the hashes may take longer than a second."""
 
 
-def step_task(name: str, run: Run) -> Task[[StepContext], Any]:
-    """A Prefect task named ``name`` around ``run``."""
+Services = Callable[[PipelineConfig], Sequence[Service]]
+
+
+def step_task(name: str, run: Run, services: Services = lambda _: ()) -> Task[[StepContext], Any]:
+    """A Prefect task named ``name`` around ``run``, which talks to ``services``."""
 
     def body(context: StepContext) -> dict[str, Any] | State[Any]:
         started = time.monotonic()
         SECRETS.config(context.config)  # of all services: gateways quote more than what was theirs
         try:
-            done = run(context)
+            doubts = tuple(proved(services(context.config), context))
+            done = run(replace(context, doubts=doubts))
             reconcile(context, done)
             inventory = leave_inventory(context, done)
             statistics = context.meter.statistics() | {"seconds": round(time.monotonic() - started, 3)}
-            return done.model_copy(update=statistics | {"inventory": inventory}).result()
+            return done.model_copy(
+                update=statistics | {"inventory": inventory, "warnings": doubts + done.warnings}
+            ).result()
         except Parked as parked:
             return _unfinished(Paused(message=f"waits for approval: {parked.directory.name}"), parked)
         except Stopped as stopped:
@@ -54,6 +67,23 @@ def step_task(name: str, run: Run) -> Task[[StepContext], Any]:
 
     body.__name__ = name
     return task(name=name, persist_result=True, result_serializer="json", task_run_name=name)(body)
+
+
+def proved(services: Iterable[Service], context: StepContext) -> Iterator[str]:
+    """Ask each service with something made-up, before the first data go there (document 3 §1); what is doubtful.
+
+    Raises the error of the first that is not what the configuration calls it.
+    """
+    for service in services:
+        if service.probe is None or not service.probe.proves:
+            continue
+        context.meter.say(f"asks {service.key} with a made-up resource")
+        told = Meter(collector=context.meter.tell)  # no requests of the step's
+        for found in service.probe.ask(service, context.config, repeat=True, stop=context.stop, meter=told):
+            if isinstance(found, SluiceError):
+                raise found
+            log.warning("%s", found.text)
+            yield found.text
 
 
 def leave_inventory(context: StepContext, done: StepReport) -> str | None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
 
 from config import AuthConfig, PipelineConfig
-from tasks.shared.errors import SluiceError
-from tasks.shared.http.answer import Answer, place
+from tasks.shared.errors import ServiceError, SluiceError
+from tasks.shared.http.answer import Answer, RefusedError, place
 from tasks.shared.http.client import ServiceClient
 
 
@@ -38,12 +38,26 @@ class Service:
         )
 
 
-class Probe(Protocol):
-    """How to find out before a job that a service is there and is the right one: what is asked, what is wrong with the
-    answer, and the words for it."""
+@dataclass(frozen=True)
+class Doubt:
+    """What a probe could not find out, as a sentence. It keeps nobody from starting."""
 
-    def ask(self, service: Service, config: PipelineConfig) -> Iterator[SluiceError]:
-        """Ask once; what keeps the service from being used."""
+    text: str
+
+
+Found = SluiceError | Doubt
+
+
+class Probe(Protocol):
+    """How to find out that a service is there and is the right one: what is asked, what is wrong with the answer, and
+    the words for it."""
+
+    proves: bool
+    """Whether it must be asked again before the first data go to the service."""
+
+    def ask(self, service: Service, config: PipelineConfig, *, repeat: bool = False, **more: Any) -> Iterator[Found]:
+        """What keeps the service from being used, and what is doubtful. ``repeat``: as often as the retry block says,
+        as a step does; else once. ``more`` is for the client."""
         ...
 
 
@@ -60,16 +74,18 @@ class HttpProbe:
     step.
     """
 
+    proves = False
+
     path: str = ""
     check: Callable[[Service, Answer], SluiceError | None] = alive
     timeout: float = 15.0
 
-    def ask(self, service: Service, config: PipelineConfig) -> Iterator[SluiceError]:
+    def ask(self, service: Service, config: PipelineConfig, *, repeat: bool = False, **more: Any) -> Iterator[Found]:
         """See ``Probe``; a service without URL is not asked."""
         if not service.url:
             return
         try:
-            with service.client(config, timeout=self.timeout) as client:
+            with service.client(config, timeout=self.timeout, **more) as client:
                 client.authorize()
                 answer = client.peek("GET", f"{service.url.rstrip('/')}{self.path}" if self.path else service.url)
             wrong = self.check(service, answer)
@@ -81,3 +97,82 @@ class HttpProbe:
 
 METADATA = HttpProbe("/fhir/metadata")
 """That of a FHIR service."""
+
+PATIENCE: Final = 120.0
+"""Seconds that a service has for one made-up request: the first one may start an engine (document 3 §1)."""
+
+_MAX_ANSWER: Final = 1 << 24
+_REFUSALS: Final = frozenset({401, 403, 407, 413})
+"""What is about credentials, the proxy or sizes says nothing about whose URL this is."""
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One made-up request, and ``wrong``: what of its answer says that this is another service, in words that continue
+    "it …"; or an error that says it better, or a doubt. Statuses in ``accept`` are answers to look at, beside 2xx.
+    """
+
+    method: str
+    url: str
+    wrong: Callable[[Answer], Found | str | None]
+    body: bytes | None = field(default=None, repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict)
+    accept: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
+class MadeUp:
+    """The made-up resource that goes first (document 3 §1): that the thing at a URL is ``kind`` is proved before the
+    first data go there. ``exchanges`` are asked in order, until one is wrong; ``key`` names the URL's key below the
+    service's.
+
+    Terminal is what is no such service (``wrong-service``) and what ``ServiceClient`` says of credentials and
+    certificates; transient, who does not answer.
+    """
+
+    proves = True
+
+    kind: str
+    exchanges: Callable[[Service, PipelineConfig], Iterable[Exchange]]
+    key: str = "url"
+
+    def ask(self, service: Service, config: PipelineConfig, *, repeat: bool = False, **more: Any) -> Iterator[Found]:
+        """See ``Probe``; a service without URL is not asked."""
+        if not service.url:
+            return
+        with service.client(config, timeout=PATIENCE, **more) as client:
+            for exchange in self.exchanges(service, config):
+                found = self._ask(service, client, exchange, repeat=repeat)
+                if found is not None:
+                    yield found
+                if isinstance(found, SluiceError):
+                    return
+
+    def _ask(self, service: Service, client: ServiceClient, exchange: Exchange, *, repeat: bool) -> Found | None:
+        try:
+            answer = client.send(
+                exchange.method,
+                exchange.url,
+                operation="probe",
+                content=exchange.body,
+                headers=exchange.headers,
+                accept=exchange.accept,
+                retry=repeat,
+                max_answer_bytes=_MAX_ANSWER,
+            )
+        except SluiceError as error:
+            foreign = isinstance(error, RefusedError) and error.status not in _REFUSALS
+            return self._wrong(service, exchange, f"answered {error.status}", error.status) if foreign else error
+        wrong = exchange.wrong(answer)
+        return self._wrong(service, exchange, wrong, answer.status) if isinstance(wrong, str) else wrong
+
+    def _wrong(self, service: Service, exchange: Exchange, what: str, status: int | None) -> ServiceError:
+        path = f"{exchange.method} {place(exchange.url)}"
+        return ServiceError(
+            "wrong-service",
+            f"{service.key}: this is not {self.kind}: asked with a made-up resource, it {what}",
+            context=f"services.{service.key}.{self.key}: {path}",
+            hint="check this URL, and those of the other services: two may have changed places; no data was sent",
+            operation="probe",
+            status=status,
+        )

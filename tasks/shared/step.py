@@ -87,7 +87,8 @@ class StepContext:
 
     ``given`` is what the job was given, with its effective CRTDL; without an ``input`` the configuration says what is
     imported. Import steps have no ``source``. ``approved`` and ``corrections`` are for ``wait`` only: the files that a
-    person has released, ``None`` while nobody has, and which corrected files can be taken.
+    person has released, ``None`` while nobody has, and which corrected files can be taken. ``doubts`` are
+    what could not be found out of the step's services before their first data.
     """
 
     config: PipelineConfig
@@ -97,6 +98,7 @@ class StepContext:
     name: str
     given: Given = Given()
     source: Source | None = None
+    doubts: tuple[str, ...] = ()
     approved: Inventory | None = None
     corrections: Corrections = Corrections.NDJSON
     handle: HandleStore = field(default_factory=HandleStore)

@@ -18,6 +18,7 @@ import yaml
 from tests.conftest import Commands, processes_with, wait_until
 from tests.e2e.test_canaries import databases
 from tests.peers.extraction import project as extraction_project
+from tests.peers.honest import honest
 from tests.peers.project import write_input
 from tests.peers.server import Loopback, Reply, Seen, loopback
 
@@ -70,7 +71,7 @@ def known() -> list[str]:
 
 @pytest.fixture
 def server(known: list[str]) -> Iterator[Loopback]:
-    with loopback(lambda seen: echo(seen, known)) as running:
+    with loopback(lambda seen: honest(seen) or echo(seen, known)) as running:
         yield running
 
 

@@ -79,8 +79,8 @@ def test_an_import_a_wait_a_failure_and_a_send_that_repeats_a_request(
         "1 job created", "1 job started", "1 local_import step running", "1 local_import step completed",
         "1 wait step running", "1 wait step waiting", "1 wait wait asked", "1 wait job waiting",
         "2 job resumed", "2 wait wait decided", "2 wait step running", "2 wait step completed",
-        "2 send step running", *["2 send status"] * 2, "2 send step failed", "2 send job failed",
-        "3 job resumed", "3 send step running", *["3 send status"] * 2, "3 send request-retry", "3 send step completed",
+        "2 send step running", *["2 send status"] * 3, "2 send step failed", "2 send job failed",
+        "3 job resumed", "3 send step running", *["3 send status"] * 3, "3 send request-retry", "3 send step completed",
         "3 send export",
         "3 job completed",
     ]  # fmt: skip

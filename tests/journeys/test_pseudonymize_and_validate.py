@@ -141,9 +141,9 @@ def test_disturbed_in_either_service_a_run_ends_as_an_undisturbed_one(
     assert FAMILY.encode() not in b"".join(kept)
     assert b"1.50" in b"".join(kept)
 
-    busy = {"action": "status", "status": 503, "body": OUTCOME, "method": "POST", "skip": 9, "times": None}
+    busy = {"action": "status", "status": 503, "body": OUTCOME, "method": "POST", "skip": 12, "times": None}
     services["pseudonymizer"].faults(busy)
-    services["validation"].faults({**busy, "skip": 1})
+    services["validation"].faults({**busy, "skip": 3})
     ran = sluice("pipeline", "start", "config.yaml")
     assert ran.code == 3, ran.err
     assert "error[service-busy]: validation" in ran.err
@@ -208,7 +208,7 @@ def test_a_service_before_2_34_0_gets_no_resource_and_nothing_is_sent(
     sluice: Commands, project: Project, services: Services
 ) -> None:
     ran = sluice("pipeline", "start", "config.yaml")
-    assert ran.code == 1, ran.err
+    assert ran.code == 2, ran.err
     assert "error[pseudonymizer-too-old]" in ran.err
     assert "2.34.0" in ran.err
     assert len(services["pseudonymizer"].posts()) == 1
@@ -219,7 +219,7 @@ def test_a_service_before_2_34_0_gets_no_resource_and_nothing_is_sent(
 def test_rules_that_became_unusable_or_others_are_noticed_when_a_job_is_continued(
     sluice: Commands, project: Project, services: Services
 ) -> None:
-    refused = {"action": "status", "status": 400, "body": OUTCOME, "method": "POST", "skip": 9, "times": None}
+    refused = {"action": "status", "status": 400, "body": OUTCOME, "method": "POST", "skip": 12, "times": None}
     services["pseudonymizer"].faults(refused)
     ran = sluice("pipeline", "start", "config.yaml")
     assert ran.code == 1, ran.err

@@ -114,9 +114,11 @@ class Job(job.Job):
 
     step = "send"
 
-    def send(self, url: str, *, bounds: Bounds | None = None, attempts: int = 3, **send: Any) -> StepReport:
+    def send(
+        self, url: str, *, bounds: Bounds | None = None, attempts: int = 3, doubts: Sequence[str] = (), **send: Any
+    ) -> StepReport:
         services = {"send": {"send_as": "direct_resource_load", "url": url, **send}}
-        context = self.prepare(job.configuration(services, attempts=attempts))
+        context = self.prepare(job.configuration(services, attempts=attempts), doubts=tuple(doubts))
         return run(context, bounds=bounds, sleep=self.slept.append)
 
     def failed(self) -> list[dict[str, Any]]:

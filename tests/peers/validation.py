@@ -41,10 +41,11 @@ def judged(body: bytes) -> bytes:
 
 
 class FakeService(Service[bytes]):
-    """Judges the bodies that it gets, also where a script says no more than 200."""
+    """Judges the bodies that it gets, also where a script says no more than 200. A probe is honestly found wrong."""
 
     def __init__(self, script: Script | None = None, *, limit: int | None = None) -> None:
         self.accepted: list[bytes] = []
+        self.probes = 0
         super().__init__(script, limit=limit)
 
     @property
@@ -59,7 +60,15 @@ class FakeService(Service[bytes]):
     def read(self, seen: Seen) -> bytes:
         return seen.body
 
+    def note(self, request: bytes) -> int:
+        if b"sluiceProbe" in request:
+            self.probes += 1
+            return -1
+        return super().note(request)
+
     def answer(self, number: int, request: bytes, said: Reply | None) -> Reply:
+        if number < 0:
+            return Reply(body=outcome(issue(entry=0)))
         reply = said or Reply()
         if reply.body is not None or reply.status != 200:
             return reply

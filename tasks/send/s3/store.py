@@ -123,8 +123,9 @@ class Bucket:
         events.register("before-send.s3", self._exchange.send)
         events.register("response-received.s3", self._exchange.judge)
 
-    def check(self, stop: Stop) -> None:
-        """Look whether the bucket is there and the credentials are known. Keys that may only write pass.
+    def check(self, stop: Stop) -> bool:
+        """Look whether the bucket is there and the credentials are known; whether it may be looked at. Keys that may
+        only write pass.
 
         Raises the error that an upload would raise.
         """
@@ -139,7 +140,8 @@ class Bucket:
             except ServiceError as told:
                 if told.reference != "s3-access-denied":
                     raise
-                log.info("send: the keys may not look into the bucket; whether they may write, the upload will show")
+                return False
+        return True
 
     def head(self, key: str, stop: Stop) -> Stored | None:
         """The object ``key``; ``None`` when it is not there, or the store does not tell."""

@@ -19,6 +19,7 @@ from tasks.send.s3.source import Source, sources
 from tasks.send.s3.store import CONNECTIONS, Bucket
 from tasks.shared.errors import DataError, ServiceError, SluiceError
 from tasks.shared.report import StepReport
+from tasks.shared.service import Doubt, Found
 from tasks.shared.step import StepContext
 from tasks.shared.stop import Stop
 from tasks.shared.work import for_each
@@ -29,19 +30,20 @@ _PREFLIGHT_SECONDS: Final = 10.0
 _MAY_BE_FORBIDDEN: Final = frozenset({"s3-access-denied", "s3-not-supported", "s3-refused"})
 
 
-def findings(config: PipelineConfig, *, environ: Mapping[str, str] | None = None) -> list[SluiceError]:
+def findings(config: PipelineConfig, *, environ: Mapping[str, str] | None = None) -> list[Found]:
     """What would stop an upload before its first byte: one question to the store, asked once.
 
-    References: those of ``Refusal`` and of the HTTP client. Keys that may write but not look are no finding.
+    References: those of ``Refusal`` and of the HTTP client. Keys that may write but not look are a doubt.
     """
     stop = Stop()
     once = RetryConfig(max_attempts=1)
     try:
         with Bucket(config, stop=stop, retry=once, timeout=_PREFLIGHT_SECONDS, environ=environ) as bucket:
-            bucket.check(stop)
+            if bucket.check(stop):
+                return []
     except SluiceError as error:
         return [error]
-    return []
+    return [Doubt("send: the keys may not look into the bucket; whether they may write, the upload will show")]
 
 
 def run(

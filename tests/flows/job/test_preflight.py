@@ -16,6 +16,7 @@ from tasks import declared
 from tasks.http_import.importer import findings
 from tasks.shared.errors import SluiceError
 from tasks.shared.step import CheckContext, Given
+from tests.peers.pseudonymization import pseudonyms
 from tests.peers.server import Loopback, Raw, Reply, Seen, loopback
 
 CANARY = "Canaryperson"
@@ -197,7 +198,7 @@ def test_a_token_endpoint_is_asked_as_often_as_the_retry_block_says(found, failu
         if "openid-configuration" in seen.target:
             return Reply(404)
         if not seen.target.endswith("/token"):
-            return Reply(200, b"{}")
+            return Reply(200, pseudonyms(seen.body), {"Content-Type": "application/json"})
         asked.append(seen.target)
         token = b'{"access_token": "t", "token_type": "Bearer", "expires_in": 300}'
         return Reply(503) if len(asked) <= failures else Reply(200, token, {"Content-Type": "application/json"})

@@ -194,7 +194,7 @@ def test_a_token_that_expires_in_the_middle_is_renewed(job: Job) -> None:
         used.append(seen.authorization or "")
         if len(used) > 7 and seen.authorization == "Bearer t0":
             return Reply(401)
-        return Reply(200, pseudonyms(seen.body))
+        return Reply(200, pseudonyms(seen.body), {"Content-Type": "application/fhir+json"})
 
     auth = {"oauth_client_id": "c", "oauth_client_secret": "s"}
     with loopback(answer) as server:

@@ -8,12 +8,11 @@ import stat
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tasks.pseudonymizer.pseudonymization import Bounds
-from tasks.shared.errors import DataError, InputError, ReconciliationError, ServiceBusyError, ServiceError
+from tasks.shared.errors import DataError, InputError, ReconciliationError
 from tests.conftest import wait_until
 from tests.peers.pseudonymization import (
     REMOVING,
@@ -44,7 +43,6 @@ def test_without_anonymization_config_the_body_is_the_resource(job: Job) -> None
     assert request.target == "/fhir/$de-identify"
     assert request.headers["content-type"] == "application/fhir+json"
     assert request.body == line
-    assert service.probes == []
     assert job.lines("a.ndjson") == [line]
 
 
@@ -58,42 +56,12 @@ def test_with_it_the_body_is_parameters_with_the_file_s_bytes_and_the_resource(j
     assert job.lines("a.ndjson") == [line, line]
 
 
-def test_one_probe_with_a_made_up_patient_goes_before_the_first_resource(job: Job) -> None:
-    job.write("core.ndjson", patient("c"))
-    job.write("a.ndjson", patient("CANARY"))
-    order: list[bool] = []
-    with serving(script=lambda _, request: order.append(request.is_probe)) as service:
-        job.run(service.url, rules=RULES)
-    assert order == [True, False, False]
-    assert b"CANARY" not in service.probes[0].body
-
-
-def test_a_server_before_2_34_0_gets_no_resource(job: Job) -> None:
-    job.write("a.ndjson", patient("p"))
-    with serving() as service:
-        service.reads_config = False
-        with pytest.raises(ServiceError) as caught:
-            job.run(service.url, rules=RULES)
-    assert caught.value.reference == "pseudonymizer-too-old"
-    assert "2.34.0" in caught.value.message
-    assert caught.value.exit_code == 1
-    assert service.requests == []
-
-
-@pytest.mark.parametrize(("status", "kind", "attempts"), [(401, ServiceError, 1), (503, ServiceBusyError, 3)])
-def test_a_probe_that_fails_is_an_error_like_any_other(job: Job, status: int, kind: Any, attempts: int) -> None:
-    job.write("a.ndjson", patient("p"))
-    with serving(script=lambda *_: Reply(status)) as service, pytest.raises(kind):
-        job.run(service.url, rules=RULES)
-    assert (len(service.probes), len(service.requests)) == (attempts, 0)
-
-
 @pytest.mark.parametrize("content", [b"", b"a: ["])
 def test_an_anonymization_file_that_cannot_be_used_stops_before_any_request(job: Job, content: bytes) -> None:
     job.write("a.ndjson", patient("p"))
     with serving() as service, pytest.raises(InputError):
         job.run(service.url, rules=content)
-    assert (service.probes, service.requests) == ([], [])
+    assert service.requests == []
 
 
 def test_a_file_without_the_keys_its_rules_need_gets_a_warning(job: Job) -> None:

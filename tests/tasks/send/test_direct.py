@@ -63,6 +63,24 @@ def refusing(*keys: str, status: int = 422, code: str = "invariant") -> Any:
     return script
 
 
+def test_where_nobody_knows_what_the_server_takes_the_first_transaction_holds_one_resource(job: Job) -> None:
+    job.write("core.ndjson", observation("c1"), observation("c2"), observation("c3"))
+    job.write("a.ndjson", bundle(*[observation(f"o{number}") for number in range(5)]))
+    with serving() as server:
+        result = job.send(server.url, doubts=["the server does not show its metadata"])
+    assert server.sent[0] == ["Observation/c1"]
+    assert sorted(map(len, server.sent)) == [1, 2, 5]
+    assert result.resources_out == 8
+
+
+def test_a_first_transaction_that_is_refused_is_the_only_one(job: Job) -> None:
+    job.write("core.ndjson", *[observation(f"c{number}") for number in range(300)])
+    with serving(lambda *_: Reply(404, apply=False)) as server, pytest.raises(TerminalError):
+        job.send(server.url, doubts=["the server does not show its metadata"], batch_size=50)
+    assert server.sent[0] == ["Observation/c0"]
+    assert len(server.sent) == 1
+
+
 def test_transactions_are_posted_to_url_fhir_asking_for_a_minimal_answer(job: Job) -> None:
     job.write("a.ndjson", observation("o"))
     with serving() as server:

@@ -18,6 +18,7 @@ from tasks.send.s3.objects import MIB
 from tasks.send.s3.upload import findings, run
 from tasks.shared.blanked import SECRETS
 from tasks.shared.errors import DataError, NetworkError, ServiceBusyError, ServiceError, SluiceError, Stopped
+from tasks.shared.service import Doubt
 from tests.peers.s3 import KEY_ID, SECRET, SMALL, Asked, S3Job, Script, configuration, refusal, scripted
 from tests.peers.server import Raw, Reply, Seen, closed_port
 
@@ -419,7 +420,9 @@ def test_preflight_asks_a_second_time_because_head_says_no_reason(code: str, ref
 
 def test_preflight_lets_keys_pass_that_may_only_write() -> None:
     with scripted(lambda asked: Reply(403) if asked.name == "HeadBucket" else refusal(403, "AccessDenied")) as store:
-        assert findings(configuration(store.url), environ={}) == []
+        (doubt,) = findings(configuration(store.url), environ={})
+    assert isinstance(doubt, Doubt)
+    assert "may not look into the bucket" in doubt.text
 
 
 def test_preflight_names_the_region_that_head_names() -> None:

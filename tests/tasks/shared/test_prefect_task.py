@@ -1,18 +1,22 @@
-"""What every finished step leaves beside its result: the inventory of what it wrote."""
+"""What all steps share: the made-up resource before the first data, the inventory of what was written."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from config import PipelineConfig
 from tasks.shared.errors import DataError
 from tasks.shared.files.facts import FileFacts, FileLedger
 from tasks.shared.files.inventory import kept_at, load, take
-from tasks.shared.prefect_task import leave_inventory
+from tasks.shared.prefect_task import leave_inventory, proved
 from tasks.shared.report import StepReport
+from tasks.shared.service import Doubt, Found, Service
 from tasks.shared.step import StepContext
 from tasks.shared.stop import Stop
 from tests.peers import job
@@ -61,3 +65,36 @@ def test_corrected_files_that_are_not_those_of_the_approval_become_no_output(con
         leave_inventory(replace(context, approved=approved), DONE)
     assert (caught.value.reference, caught.value.context) == ("approval-outdated", "changed: import/a.ndjson")
     assert not kept_at(context.job_dir, 1).exists()
+
+
+class Probed:
+    """A probe that finds what it is told to find."""
+
+    def __init__(self, *found: Found, proves: bool = True) -> None:
+        self.found = found
+        self.proves = proves
+        self.asked: list[dict[str, Any]] = []
+
+    def ask(self, service: Service, config: PipelineConfig, *, repeat: bool = False, **more: Any) -> Iterator[Found]:
+        self.asked.append({"service": service.key, "repeat": repeat, **more})
+        return iter(self.found)
+
+
+def test_a_service_is_asked_before_the_first_data_as_often_as_the_retry_block_says(context: StepContext) -> None:
+    probe = Probed(Doubt("nobody knows"))
+    assert list(proved([Service("send", "http://x", probe=probe)], context)) == ["nobody knows"]
+    (asked,) = probe.asked
+    assert (asked["repeat"], asked["stop"]) == (True, context.stop)
+
+
+def test_a_wrong_service_ends_the_step_before_the_next_one_is_asked(context: StepContext) -> None:
+    wrong, next_one = Probed(DataError("wrong-service", "another one")), Probed()
+    with pytest.raises(DataError):
+        list(proved([Service("send", "http://x", probe=wrong), Service("send", "http://y", probe=next_one)], context))
+    assert next_one.asked == []
+
+
+def test_what_proves_nothing_is_not_asked_by_a_step(context: StepContext) -> None:
+    probe = Probed(DataError("x", "y"), proves=False)
+    assert list(proved([Service("extractor", "http://x", probe=probe), Service("extractor")], context)) == []
+    assert probe.asked == []

@@ -1,0 +1,64 @@
+"""The made-up resource that goes to the flattening service before anything else (document 3 §5)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+
+from config import PipelineConfig
+from tasks.flattening.views import RESOURCE_TYPE
+from tasks.shared.fhir.reading import UNREADABLE
+from tasks.shared.http.answer import Answer
+from tasks.shared.service import Exchange, MadeUp, Service
+
+HEADERS: Final = {"Content-Type": "application/fhir+json", "Accept": "application/x-ndjson"}
+"""*Quirk:* ``Accept`` must be exactly one media type, everything else is a 500."""
+
+ROW: Final = {"id": "sluice-probe-patient"}
+_VIEW: Final = {
+    "resourceType": RESOURCE_TYPE,
+    "name": "sluice_probe",
+    "status": "active",
+    "resource": "Patient",
+    "select": [{"column": [{"name": "id", "path": "id"}]}],
+}
+_BODY: Final = json.dumps(
+    {
+        "resourceType": "Parameters",
+        "parameter": [
+            {"name": "viewDefinition", "resource": _VIEW},
+            {"name": "resources", "resource": {"resourceType": "Patient", **ROW, "active": False}},
+        ],
+    }
+).encode()
+
+
+def endpoint(url: str) -> str:
+    """The operation of the service at ``url``, its root."""
+    return f"{url.rstrip('/')}/fhir/ViewDefinition/$run?_format=ndjson"
+
+
+def metadata(url: str) -> str:
+    """What a service that is alive answers."""
+    return f"{url.rstrip('/')}/fhir/metadata"
+
+
+def _exchanges(service: Service, _config: PipelineConfig) -> Iterator[Exchange]:
+    url = service.url or ""
+    yield Exchange("GET", metadata(url), lambda _: None)
+    yield Exchange("POST", endpoint(url), _wrong, _BODY, HEADERS)
+
+
+PROBE: Final = MadeUp("a flattening service", _exchanges, key="service_url")
+
+
+def _wrong(answer: Answer) -> str | None:
+    lines = answer.body.split()
+    try:
+        row: dict[str, Any] = msgspec.json.decode(answer.body, type=dict[str, Any])
+    except UNREADABLE:
+        return "answered no row" if not lines else "answered something that is not one row"
+    return None if row == ROW else "answered a row that is not that of the resource"

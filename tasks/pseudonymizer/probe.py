@@ -1,0 +1,130 @@
+"""The made-up resource that goes to the pseudonymization service before anything else (document 3 §4).
+
+Its values are the same in every probe, so a trust centre keeps one pseudonym for each of them. With an anonymization
+file another request goes before it, with rules that nobody can read: only a service that reads them refuses.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+
+from config import PipelineConfig
+from tasks.pseudonymizer.client import HEADERS, OLDEST, body, endpoint, hide
+from tasks.pseudonymizer.rules import KEY, AnonymizationRules, usable_rules
+from tasks.shared.errors import ServiceError, SluiceError
+from tasks.shared.fhir.reading import UNREADABLE
+from tasks.shared.http.answer import Answer
+from tasks.shared.service import Exchange, MadeUp, Service
+
+_REFUSED: Final = 400
+_UNREADABLE_RULES: Final = b"fhirPathRules: [\n"
+
+PATIENT: Final = {
+    "resourceType": "Patient",
+    "id": "sluice-probe-patient",
+    "text": {"status": "generated", "div": '<div xmlns="http://www.w3.org/1999/xhtml">Probe, Mira, Probeweg 1</div>'},
+    "identifier": [{"system": "https://example.org/sluice/probe", "value": "sluice-probe-4711"}],
+    "name": [{"use": "official", "family": "Probe", "given": ["Mira"]}],
+    "telecom": [{"system": "phone", "value": "+49 30 0000000"}],
+    "birthDate": "1970-01-31",
+    "address": [{"line": ["Probeweg 1"], "city": "Probestadt", "postalCode": "00000"}],
+}
+"""Nobody."""
+
+OBSERVATION: Final = {
+    "resourceType": "Observation",
+    "id": "sluice-probe-observation",
+    "status": "final",
+    "code": {"text": "sluice probe"},
+    "subject": {"reference": "Patient/sluice-probe-patient"},
+    "effectiveDateTime": "2020-02-29",
+}
+BUNDLE: Final = json.dumps(
+    {
+        "resourceType": "Bundle",
+        "id": "sluice-probe",
+        "type": "collection",
+        "entry": [
+            {"fullUrl": f"https://example.org/sluice/probe/{one['resourceType']}/{one['id']}", "resource": one}
+            for one in (PATIENT, OBSERVATION)
+        ],
+    }
+).encode()
+"""The made-up resource, as it is sent."""
+
+_IDENTIFYING: Final = ("id", "identifier", "name", "telecom", "address", "birthDate")
+
+
+def _exchanges(service: Service, config: PipelineConfig) -> Iterator[Exchange]:
+    path = config.services.pseudonymizer.anonymization_config
+    rules = usable_rules(path)
+    if path is not None and rules is None:
+        return  # a finding, and the step's own error
+    if rules is not None:
+        hide(rules)
+        nobody = body(_UNREADABLE_RULES, json.dumps(PATIENT).encode())
+        yield Exchange("POST", endpoint(service.url), _reads_rules, nobody, HEADERS, frozenset({_REFUSED}))
+
+    def wrong(answer: Answer) -> SluiceError | str | None:
+        return _wrong(answer, rules)
+
+    made_up = body(rules.content if rules is not None else None, BUNDLE)
+    yield Exchange("POST", endpoint(service.url), wrong, made_up, HEADERS, frozenset({_REFUSED}))
+
+
+PROBE: Final = MadeUp("a pseudonymization service", _exchanges)
+
+
+def _reads_rules(answer: Answer) -> SluiceError | None:
+    """A service that does not read the rules would answer 200 under its own, and nothing would tell."""
+    if answer.status == _REFUSED:
+        return None
+    return ServiceError(
+        "pseudonymizer-too-old",
+        f"pseudonymizer: the service ignores the anonymization file: it is older than {OLDEST}",
+        context=KEY,
+        hint=f"update the pseudonymization service to {OLDEST} or later, or leave the key out and give the "
+        "service the rules itself",
+        operation="probe",
+        status=answer.status,
+    )
+
+
+def _wrong(answer: Answer, rules: AnonymizationRules | None) -> SluiceError | str | None:
+    if answer.status == _REFUSED:
+        if rules is None:
+            return f"answered {_REFUSED}"
+        return ServiceError(
+            "rules-refused",
+            f"pseudonymizer: the service answered {_REFUSED} to a made-up resource under the anonymization file",
+            context=KEY,
+            hint="look into the service's log for the rule that it cannot use; is services.pseudonymizer.url the "
+            "service itself?",
+            operation="probe",
+            status=answer.status,
+        )
+    try:
+        document = msgspec.json.decode(answer.body, type=dict[str, Any])
+        resources = [entry["resource"] for entry in document["entry"]]
+        types = [resource["resourceType"] for resource in resources]
+    except (*UNREADABLE, KeyError, TypeError):
+        return "answered something that is no Bundle of resources"
+    sent = [PATIENT["resourceType"], OBSERVATION["resourceType"]]
+    if document.get("resourceType") != "Bundle":
+        return "answered something that is no Bundle"
+    # Rules with a removal may take one of the two away, and the order of what stays is still theirs.
+    if types != sent and not (rules is not None and rules.removes and types in ([], sent[:1], sent[1:])):
+        return "did not give back a Patient and an Observation, in this order"
+    if all(map(_unchanged, resources)) and types == sent:
+        return "did not pseudonymize it: names, identifiers, addresses, dates and ids came back as they went"
+    return None
+
+
+def _unchanged(resource: dict[str, Any]) -> bool:
+    if resource["resourceType"] == "Patient":
+        return all(resource.get(key) == PATIENT[key] for key in _IDENTIFYING)
+    return resource.get("id") == OBSERVATION["id"] and resource.get("subject") == OBSERVATION["subject"]

@@ -1,0 +1,50 @@
+"""The made-up resource that goes to the validation service before anything else (document 3 §6): it is wrong, and a
+service that finds nothing there is not validating."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Final
+
+from config import PipelineConfig
+from tasks.shared.http.answer import Answer
+from tasks.shared.service import Exchange, MadeUp, Service
+from tasks.validation.client import HEADERS, endpoint
+from tasks.validation.findings import NotAnOutcomeError, read_outcome
+
+WRONG: Final = {
+    "resourceType": "Patient",
+    "id": "sluice-probe-patient",
+    "sluiceProbe": True,
+    "gender": "sluice-probe",
+    "birthDate": "yesterday",
+}
+"""An element that FHIR does not know, a code that is none, a date that is none."""
+
+_BODY: Final = json.dumps(
+    {
+        "resourceType": "Bundle",
+        "type": "collection",
+        "entry": [{"fullUrl": "https://example.org/sluice/probe/Patient/sluice-probe-patient", "resource": WRONG}],
+    }
+).encode()
+
+
+def _exchanges(service: Service, _config: PipelineConfig) -> Iterator[Exchange]:
+    yield Exchange("POST", endpoint(service.url or ""), _wrong, _BODY, HEADERS)
+
+
+PROBE: Final = MadeUp("a validation service", _exchanges)
+
+
+def _wrong(answer: Answer) -> str | None:
+    try:
+        issues = read_outcome(answer.body)
+    except NotAnOutcomeError as problem:
+        return f"answered {answer.status} with {problem}"
+    if answer.status != 200:
+        return f"answered {answer.status} and no result"
+    if not any(issue.is_finding for issue in issues):
+        return "found nothing wrong with a Patient that is wrong in three ways: it does not validate"
+    return None

@@ -1,0 +1,97 @@
+"""Services that changed places: ``plan`` and ``start`` find them, not one byte of the input is sent (document 3 §1)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from itertools import permutations
+from pathlib import Path
+
+import httpx
+import pytest
+
+from deployments.sandbox.common.serve import serve_in_thread
+from deployments.sandbox.fhir.app import FhirOptions, fhir_service
+from deployments.sandbox.flattening.app import FlatteningOptions, flattening_service
+from deployments.sandbox.pseudonymization.app import PseudonymizationOptions, pseudonymization_service
+from deployments.sandbox.validation.app import ValidationOptions, validation_service
+from flows.job.inputs import JobInputs
+from flows.job.preflight import exit_code, preflight
+from tests.conftest import ROOT, Commands
+from tests.peers.project import write_input
+
+STEPS = ("pseudonymizer", "validation", "flattening", "send")
+URL_KEYS = {"flattening": "service_url"}
+
+
+@pytest.fixture(scope="module")
+def urls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The four services of the sandbox, by the step that uses them."""
+    services = {
+        "pseudonymizer": pseudonymization_service(PseudonymizationOptions()),
+        "validation": validation_service(ValidationOptions(serial=True)),
+        "flattening": flattening_service(FlatteningOptions()),
+        "send": fhir_service(FhirOptions(state=tmp_path_factory.mktemp("fhir"))),
+    }
+    with ExitStack() as stack:
+        yield {name: stack.enter_context(serve_in_thread(service)).url for name, service in services.items()}
+
+
+def configured(directory: Path, urls: dict[str, str]) -> Path:
+    data = ROOT / "deployments/sandbox/data"
+    services = {
+        "local_import": {"dir": "data"},
+        "pseudonymizer": {"url": urls["pseudonymizer"]},
+        "validation": {"url": urls["validation"]},
+        "flattening": {"service_url": urls["flattening"], "lookup_path": str(data / "lookup.json")},
+        "send": {"send_as": "direct_resource_load", "url": urls["send"]},
+    }
+    config = {
+        "services": services,
+        "pipeline": {"enabled_steps": ["local_import", *STEPS]},
+        "retry": {"max_attempts": 1},
+        "jobs_dir": "jobs",
+    }
+    path = directory / "config.yaml"
+    path.write_text(json.dumps(config))
+    return path
+
+
+CRTDL = ROOT / "deployments/sandbox/data/demo.crtdl"
+
+
+def test_four_services_at_their_own_places_are_believed(
+    tmp_path: Path, urls: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_input(tmp_path / "data")
+    inputs = JobInputs(config=str(configured(tmp_path, urls)), crtdl=str(CRTDL))
+    assert preflight(inputs.load(), inputs) == []
+
+
+@pytest.mark.parametrize("places", [places for places in permutations(STEPS) if places != STEPS], ids=",".join)
+def test_every_permutation_is_a_finding_about_the_configuration(
+    places: tuple[str, ...], tmp_path: Path, urls: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_input(tmp_path / "data")
+    swapped = {step: urls[other] for step, other in zip(STEPS, places, strict=True)}
+    inputs = JobInputs(config=str(configured(tmp_path, swapped)), crtdl=str(CRTDL))
+    findings = preflight(inputs.load(), inputs)
+    wrong = {finding.message.partition(":")[0] for finding in findings if finding.reference == "wrong-service"}
+    assert wrong == {step for step, other in zip(STEPS, places, strict=True) if step != other}
+    assert exit_code(findings) == 2
+
+
+def test_plan_and_start_find_them_and_nothing_is_sent(sluice: Commands, tmp_path: Path, urls: dict[str, str]) -> None:
+    write_input(tmp_path / "data")
+    swapped = urls | {"send": urls["pseudonymizer"], "pseudonymizer": urls["send"]}
+    config = configured(tmp_path, swapped)
+    for command in (("pipeline", "plan"), ("pipeline", "start")):
+        shown = sluice(*command, config, CRTDL)
+        assert shown.code == 2
+        assert shown.err.count("error[wrong-service]") == 2
+    stored = httpx.get(f"{urls['send']}/fhir/Patient", params={"_summary": "count"}, trust_env=False, timeout=60)
+    assert stored.json()["total"] == 0
+    assert not (tmp_path / "jobs").exists()

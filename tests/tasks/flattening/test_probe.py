@@ -1,0 +1,58 @@
+"""The made-up resource that goes to the flattening service first (document 3 §5): what is believed of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from deployments.sandbox.common.serve import serve_in_thread
+from deployments.sandbox.flattening.app import FlatteningOptions, flattening_service
+from tasks.flattening.checks import service as declared_service
+from tests.peers import job
+from tests.peers.flattening import FakeService
+from tests.peers.server import Reply
+
+
+def ask(url: str) -> list[Any]:
+    config = job.configuration({"flattening": {"service_url": url}})
+    service = declared_service(config)
+    assert service.probe is not None
+    return list(service.probe.ask(service, config))
+
+
+def test_a_service_that_answers_the_row_is_believed_and_gets_nothing_but_what_is_made_up() -> None:
+    with FakeService() as service:
+        assert ask(service.url) == []
+    assert [request.ids for request in service.requests] == [["sluice-probe-patient"]]
+    assert service.looks == 1
+
+
+def test_the_sandbox_service_passes() -> None:
+    with serve_in_thread(flattening_service(FlatteningOptions())) as served:
+        assert ask(served.url) == []
+
+
+@pytest.mark.parametrize("body", [b"", b"\n", b"[]", b'{"id":"somebody"}', b"{}", b'{"id":"sluice-probe-patient"}' * 2,
+                                  b'{"id":"sluice-probe-patient"}\n{"id":"sluice-probe-patient"}\n', b"<html>",
+                                  b'{"resourceType":"Bundle"}', b'"sluice-probe-patient"',
+                                  b'{"id":"sluice-probe-patient","more":1}', b"\xff"])  # fmt: skip
+def test_a_service_that_answers_something_else_is_another_one(body: bytes) -> None:
+    with FakeService(lambda *_: Reply(body=body)) as service:
+        (found,) = ask(service.url)
+    assert (found.reference, found.transient) == ("wrong-service", False)
+    assert found.context.startswith("services.flattening.service_url: POST http://127.0.0.1")
+
+
+def test_without_metadata_it_is_another_service_and_nothing_more_is_asked() -> None:
+    with FakeService() as service:
+        service.metadata = lambda: Reply(404)
+        (found,) = ask(service.url)
+    assert found.reference == "wrong-service"
+    assert service.requests == []
+
+
+def test_a_500_may_be_a_service_that_starts() -> None:
+    with FakeService(lambda *_: Reply(500)) as service:
+        (found,) = ask(service.url)
+    assert found.transient

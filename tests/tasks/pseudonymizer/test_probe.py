@@ -1,0 +1,155 @@
+"""The made-up resource that goes to the pseudonymization service first (document 3 §4): what is believed of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deployments.sandbox.common.serve import serve_in_thread
+from deployments.sandbox.pseudonymization.app import PseudonymizationOptions, pseudonymization_service
+from tasks.pseudonymizer.checks import service as declared_service
+from tasks.pseudonymizer.probe import BUNDLE, PATIENT
+from tasks.shared.errors import SluiceError
+from tests.peers import job
+from tests.peers.pseudonymization import RULES, FakeService, pseudonyms
+from tests.peers.server import Reply
+
+Change = Callable[[dict[str, Any]], Any]
+
+
+def ask(url: str, rules: Path | None = None, *, repeat: bool = False) -> list[Any]:
+    config = job.configuration({"pseudonymizer": {"url": url, "anonymization_config": rules and str(rules)}})
+    service = declared_service(config)
+    assert service.probe is not None
+    return list(service.probe.ask(service, config, repeat=repeat, sleep=lambda _: None))
+
+
+@pytest.fixture
+def rules(tmp_path: Path) -> Path:
+    path = tmp_path / "rules.yaml"
+    path.write_bytes(RULES)
+    return path
+
+
+def answering(change: Change) -> Callable[[bytes], bytes]:
+    """A service that answers its resource as ``change`` makes it."""
+
+    def answer(resource: bytes) -> bytes:
+        document = json.loads(pseudonyms(resource))
+        changed = change(document)
+        return json.dumps(document if changed is None else changed).encode()
+
+    return answer
+
+
+@pytest.mark.parametrize("with_rules", [False, True])
+def test_a_service_that_pseudonymizes_is_believed_and_gets_nothing_but_what_is_made_up(
+    rules: Path, *, with_rules: bool
+) -> None:
+    with FakeService(pseudonyms) as service:
+        assert ask(service.url, rules if with_rules else None) == []
+    assert [json.loads(request.resource) for request in service.requests] == [json.loads(BUNDLE)]
+    assert [json.loads(request.resource) for request in service.probes] == [PATIENT] * with_rules
+
+
+def test_the_sandbox_service_passes(tmp_path: Path) -> None:
+    with serve_in_thread(pseudonymization_service(PseudonymizationOptions())) as served:
+        assert ask(served.url) == []
+
+
+def remove_first(document: dict[str, Any]) -> None:
+    del document["entry"][0]
+
+
+def reverse(document: dict[str, Any]) -> None:
+    document["entry"].reverse()
+
+
+def other_type(document: dict[str, Any]) -> None:
+    document["entry"][1]["resource"]["resourceType"] = "Condition"
+
+
+def no_resource(document: dict[str, Any]) -> None:
+    del document["entry"][1]["resource"]
+
+
+LIES: dict[str, tuple[Change | bytes, str]] = {
+    "unchanged": (lambda _: json.loads(BUNDLE), "did not pseudonymize"),
+    "an entry is missing": (remove_first, "Patient and an Observation"),
+    "the order is another": (reverse, "Patient and an Observation"),
+    "a type is another": (other_type, "Patient and an Observation"),
+    "an entry without resource": (no_resource, "no Bundle of resources"),
+    "the Patient alone": (lambda document: document["entry"][0]["resource"], "no Bundle"),
+    "an OperationOutcome": (lambda _: {"resourceType": "OperationOutcome", "issue": []}, "no Bundle"),
+    "no entries": (lambda document: document | {"entry": []}, "Patient and an Observation"),
+    "entries that are a text": (lambda document: document | {"entry": "x"}, "no Bundle"),
+    "another root with its entries": (lambda document: document | {"resourceType": "Parameters"}, "no Bundle"),
+    "a page": (b"<html>welcome</html>", "no Bundle"),
+    "nothing": (b"", "no Bundle"),
+    "bytes that are no text": (b'{"resourceType":"\xff"}', "no Bundle"),
+}
+
+
+@pytest.mark.parametrize("name", LIES)
+def test_a_service_that_answers_something_else_is_another_one(name: str) -> None:
+    lie, words = LIES[name]
+    transform = (lambda _: lie) if isinstance(lie, bytes) else answering(lie)
+    with FakeService(transform) as service:
+        (found,) = ask(service.url)
+    assert isinstance(found, SluiceError)
+    assert found.reference == "wrong-service"
+    assert words in found.message
+    assert found.context is not None
+    assert found.context.startswith("services.pseudonymizer.url: POST http://127.0.0.1")
+    assert not found.transient
+
+
+def test_rules_that_remove_may_take_a_type_away(tmp_path: Path) -> None:
+    removing = tmp_path / "removing.yaml"
+    removing.write_bytes(b"fhirPathRules:\n  - {path: nodesByType('Patient'), method: remove}\n")
+    with FakeService(answering(remove_first)) as service:
+        assert ask(service.url, removing) == []
+
+
+def test_a_service_before_2_34_0_gets_no_resource(rules: Path) -> None:
+    with FakeService(pseudonyms) as service:
+        service.reads_config = False
+        (found,) = ask(service.url, rules)
+    assert found.reference == "pseudonymizer-too-old"
+    assert "2.34.0" in found.message
+    assert service.requests == []
+
+
+def test_a_rule_that_the_service_cannot_use_is_found_with_the_made_up_resource(rules: Path) -> None:
+    with FakeService(script=lambda number, _: Reply(400) if number >= 0 else None) as service:
+        (found,) = ask(service.url, rules)
+    assert found.reference == "rules-refused"
+
+
+@pytest.mark.parametrize(("status", "reference"), [(400, "wrong-service"), (404, "wrong-service"),
+                                                   (405, "wrong-service"), (415, "wrong-service"),
+                                                   (401, "service-unauthorized"), (403, "service-forbidden"),
+                                                   (307, "redirect-refused")])  # fmt: skip
+def test_a_refusal_is_terminal(status: int, reference: str) -> None:
+    reply = Reply(status, headers={"Location": "http://127.0.0.1:1/"} if status == 307 else {})
+    with FakeService(script=lambda *_: reply) as service:
+        (found,) = ask(service.url)
+    assert (found.reference, found.transient) == (reference, False)
+
+
+def test_who_does_not_answer_is_transient_and_asked_once_by_a_check_and_again_by_a_step() -> None:
+    with FakeService(script=lambda *_: Reply(503)) as service:
+        (found,) = ask(service.url)
+        assert (found.transient, len(service.requests)) == (True, 1)
+        (found,) = ask(service.url, repeat=True)
+        assert (found.transient, len(service.requests)) == (True, 4)
+
+
+def test_rules_that_cannot_be_read_are_a_finding_of_their_own(tmp_path: Path) -> None:
+    with FakeService(pseudonyms) as service:
+        assert ask(service.url, tmp_path / "missing.yaml") == []
+    assert service.seen == []

@@ -1,0 +1,92 @@
+"""What a FHIR server says of itself before data go there (document 3 §7): what is believed of it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from deployments.sandbox.common.serve import serve_in_thread
+from deployments.sandbox.fhir.app import FhirOptions, fhir_service
+from tasks.send.checks import service as declared_service
+from tasks.shared.service import Doubt
+from tests.peers import job
+from tests.peers.server import Reply, loopback
+
+SERVER: dict[str, Any] = {"resource": [{"type": "Patient"}], "interaction": [{"code": "transaction"}]}
+
+
+def statement(*rest: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"resourceType": "CapabilityStatement", "fhirVersion": "4.0.1", "rest": list(rest), **more}
+
+
+def ask(url: str, mode: str = "direct_resource_load") -> list[Any]:
+    config = job.configuration({"send": {"send_as": mode, "url": url}})
+    service = declared_service(config)
+    assert service.probe is not None
+    return list(service.probe.ask(service, config))
+
+
+def asked(document: Any, mode: str = "direct_resource_load", status: int = 200) -> list[Any]:
+    body = document if isinstance(document, bytes) else json.dumps(document).encode()
+    with loopback([Reply(status, body)]) as server:
+        found = ask(server.url, mode)
+    assert [(seen.method, seen.target, seen.body) for seen in server.seen] == [("GET", "/fhir/metadata", b"")]
+    return found
+
+
+@pytest.mark.parametrize("mode", ["direct_resource_load", "transfer_load"])
+def test_a_fhir_server_is_believed(mode: str) -> None:
+    assert asked(statement(SERVER), mode) == []
+
+
+@pytest.mark.parametrize("manners", ["hapi", "blaze"])
+def test_the_sandbox_server_passes(manners: str, tmp_path: Any) -> None:
+    with serve_in_thread(fhir_service(FhirOptions(state=tmp_path, manners=manners))) as served:
+        assert ask(served.url) == []
+
+
+OTHERS: dict[str, Any] = {
+    "no JSON": b"<html>",
+    "another resource": {"resourceType": "OperationOutcome"},
+    "R5": statement(SERVER, fhirVersion="5.0.0"),
+    "STU3": statement(SERVER, fhirVersion="3.0.2"),
+    "no version": {"resourceType": "CapabilityStatement", "rest": [SERVER]},
+    "no rest": statement(),
+    "no resources": statement({"interaction": [{"code": "transaction"}]}),
+    "a pseudonymizer by its name": statement(SERVER, software={"name": "FHIR Pseudonymizer"}),
+    "a pseudonymizer by its operation": statement(SERVER | {"operation": [{"name": "de-identify"}]}),
+    "one with a sign before it": statement(SERVER | {"operation": [{"name": "$de-identify"}]}),
+    "an extraction server": statement(SERVER | {"operation": [{"name": "extract-data"}]}),
+    "a flattener": statement(SERVER | {"operation": [
+        {"name": "run", "definition": "http://sql-on-fhir.org/OperationDefinition/$run"}]}),
+    "a flattener by its type": statement(SERVER | {"resource": [
+        {"type": "ViewDefinition", "operation": [{"name": "run"}]}]}),
+    "rest that is a text": statement() | {"rest": "none"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", ["direct_resource_load", "transfer_load"])
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_is_another_service_gets_nothing(name: str, mode: str) -> None:
+    (found,) = asked(OTHERS[name], mode)
+    assert (found.reference, found.transient) == ("wrong-service", False)
+
+
+def test_a_server_that_says_it_takes_no_transactions_is_none_for_a_direct_load() -> None:
+    reading = statement(SERVER | {"interaction": [{"code": "batch"}]})
+    (found,) = asked(reading)
+    assert "no transactions" in found.message
+    assert asked(reading, "transfer_load") == []
+
+
+@pytest.mark.parametrize("status", [401, 403, 404])
+def test_metadata_that_are_not_shown_are_a_doubt(status: int) -> None:
+    (found,) = asked(b"", status=status)
+    assert isinstance(found, Doubt)
+
+
+def test_a_server_that_does_not_say_what_it_takes_is_a_doubt() -> None:
+    (found,) = asked(statement({"resource": [{"type": "Patient"}]}))
+    assert isinstance(found, Doubt)

@@ -1,0 +1,54 @@
+"""The made-up resource that goes to the validation service first (document 3 §6): what is believed of it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from deployments.sandbox.common.serve import serve_in_thread
+from deployments.sandbox.validation.app import ValidationOptions, validation_service
+from tasks.validation.checks import service as declared_service
+from tasks.validation.probe import WRONG
+from tests.peers import job
+from tests.peers.server import Reply, loopback
+
+
+def ask(url: str) -> list[Any]:
+    config = job.configuration({"validation": {"url": url}})
+    service = declared_service(config)
+    assert service.probe is not None
+    return list(service.probe.ask(service, config))
+
+
+def outcome(*severities: str) -> bytes:
+    issues = [{"severity": severity, "code": "invalid"} for severity in severities]
+    return json.dumps({"resourceType": "OperationOutcome", "issue": issues}).encode()
+
+
+@pytest.mark.parametrize("path", ["", "/validateResource", "/fhir/Patient/$validate"])
+def test_a_service_that_finds_something_is_believed_and_gets_nothing_but_what_is_made_up(path: str) -> None:
+    with loopback([Reply(body=outcome("warning", "error"))]) as server:
+        assert ask(server.url + path) == []
+    (seen,) = server.seen
+    assert (seen.method, seen.target) == ("POST", path or "/validateResource")
+    assert [entry["resource"] for entry in json.loads(seen.body)["entry"]] == [WRONG]
+
+
+def test_the_sandbox_service_passes() -> None:
+    with serve_in_thread(validation_service(ValidationOptions(serial=True))) as served:
+        assert ask(served.url) == []
+
+
+@pytest.mark.parametrize(("status", "body", "words"), [
+    (200, outcome("information"), "does not validate"), (200, outcome(), "does not validate"),
+    (200, outcome("warning"), "does not validate"), (202, outcome("error"), "no result"),
+    (200, b'{"resourceType":"Bundle"}', "no OperationOutcome"), (200, b"<html>", "no JSON"), (200, b"", "no JSON"),
+    (204, b"", "no JSON"), (404, outcome("error"), "404"), (405, b"", "405"), (400, outcome("error"), "400"),
+])  # fmt: skip
+def test_a_service_that_answers_something_else_is_another_one(status: int, body: bytes, words: str) -> None:
+    with loopback([Reply(status, body)]) as server:
+        (found,) = ask(server.url)
+    assert (found.reference, found.transient) == ("wrong-service", False)
+    assert words in found.message
