@@ -104,6 +104,12 @@ class CompressionConfig(Block):
     level: Level = Field(CompressionLevel.DEFAULT, description="`fastest`, `default`, `better` or `best`")
 
 
+class ReportConfig(Block):
+    """``report``: what is said of people."""
+
+    k: Integer = Field(5, ge=3, description="Fewer patients than this are never said as a number, where others read it")
+
+
 class PipelineConfig(Block):
     """A whole configuration. ``config.load_config`` makes one from its sources and checks every rule."""
 
@@ -112,4 +118,5 @@ class PipelineConfig(Block):
     retry: RetryConfig = Field(default_factory=RetryConfig)
     tls: TlsConfig = Field(default_factory=TlsConfig)
     compression: CompressionConfig = Field(default_factory=CompressionConfig)
+    report: ReportConfig = Field(default_factory=ReportConfig)
     jobs_dir: FilePath = Field(Path("jobs"), description="Directory of job state and data files")

@@ -53,12 +53,20 @@ class OutputFormat(StrEnum):
     PARQUET = "parquet"
 
 
+class ResidualIdentifiers(StrEnum):
+    """What the pseudonymizer step does when identifiers of persons come back as they went."""
+
+    STOP = "stop"
+    WARN = "warn"
+
+
 def _zero_is(default: int | timedelta) -> AfterValidator:
     """Zero selects the default (document 1)."""
     return AfterValidator(lambda value: value or default)
 
 
 StallTimeout = Annotated[DurationOrZero, _zero_is(DEFAULT_STALL_TIMEOUT)]
+ResidualKey = Annotated[ResidualIdentifiers, Kind.CHOICE, BeforeValidator(one_of(ResidualIdentifiers))]
 ModeKey = Annotated[SendMode, Kind.CHOICE, BeforeValidator(one_of(SendMode))]
 FormatKey = Annotated[OutputFormat, Kind.CHOICE, BeforeValidator(one_of(OutputFormat))]
 
@@ -116,6 +124,15 @@ class PseudonymizerConfig(Block):
         None,
         description="Anonymization YAML file, sent with each request (needs pseudonymization service 2.34.0 or "
         "later). Without it the service uses its own file. `--anonymization-config` overrides it",
+    )
+    residual_identifiers: ResidualKey = Field(
+        ResidualIdentifiers.STOP,
+        description="When names, addresses, numbers or pictures of persons come back as they went: `stop` or `warn`",
+    )
+    kept_identifiers: Annotated[tuple[FilledText, ...], Kind.LIST] = Field(
+        (),
+        description="Identifier systems (URLs) and paths (`Practitioner.name`) that are kept on purpose: counted and "
+        "shown, no stop",
     )
 
 

@@ -6,12 +6,16 @@ passed over.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
-from tasks.shared.fhir.reading import UNREADABLE, check_utf8
+from tasks.shared.fhir.reading import UNREADABLE, RepeatedKeyError, check_utf8, unique_members
+
+Members = Mapping[str, msgspec.Raw]
+"""The top level of a resource, each value as it is spelled."""
 
 
 class OutlineError(Exception):
@@ -36,6 +40,7 @@ class _Entry(msgspec.Struct, rename="camel", gc=False):
 class _Text(msgspec.Struct, rename="camel"):
     resource_type: str
     id: str | None = None
+    type: Any = None
     entry: list[_Entry] | None = None
 
 
@@ -45,6 +50,8 @@ class _Head(msgspec.Struct, rename="camel"):
 
 
 _text: Final = msgspec.json.Decoder(_Text)
+_entries: Final = msgspec.json.Decoder(list[msgspec.Raw] | None)
+_NOTHING: Final = msgspec.Raw(b"null")
 _head: Final = msgspec.json.Decoder(_Head)
 
 
@@ -53,7 +60,7 @@ class ResourceSummary:
     """A resource: ``resources`` is what it counts for, those in the ``entries`` of a Bundle or one.
 
     The lists are those of a Bundle's entries and empty for everything else; ``single_type`` is the type of its resource
-    when there is one entry.
+    when there is one entry, ``bundle_type`` its own.
     """
 
     type: str
@@ -61,6 +68,8 @@ class ResourceSummary:
     entries: int = 1
     resources: int = 1
     single_type: str | None = None
+    bundle_type: Any = None
+    types: list[str | None] = field(default_factory=list)
     ids: list[str | None] = field(default_factory=list)
     full_urls: list[str] = field(default_factory=list)
     request_urls: list[str] = field(default_factory=list)
@@ -91,6 +100,8 @@ def outline_of(text: bytes, *, urls: bool = True) -> ResourceSummary:
         len(entries),
         len(inside),
         inside[0].resource_type if len(entries) == len(inside) == 1 else None,
+        read.type,
+        [resource.resource_type for resource in inside],
         [resource.id for resource in inside],
         [entry.full_url for entry in entries if entry.full_url] if urls else [],
         [entry.request.url for entry in entries if entry.request and entry.request.url] if urls else [],
@@ -113,3 +124,23 @@ def _read(text: bytes) -> _Text:
     if head.resource_type == "Bundle":
         raise OutlineError("is no FHIR Bundle: its entries do not have the shape they must have")
     return _Text(head.resource_type, head.id)
+
+
+def resources_in(text: bytes, summary: ResourceSummary) -> Iterator[Members]:
+    """The resources of a text of which ``summary`` is the outline: their top level, as it is spelled, one by one.
+
+    Raises ``OutlineError`` where a key stands twice in the root, in an entry, or at the top level of a resource.
+    """
+    try:
+        root = unique_members(text)
+        if not summary.is_bundle:
+            yield root
+            return
+        for entry in _entries.decode(root.get("entry", _NOTHING)) or ():
+            resource = unique_members(entry).get("resource", _NOTHING)
+            if resource != _NOTHING:
+                yield unique_members(resource)
+    except RepeatedKeyError:
+        raise OutlineError("has a key twice, so what it holds is ambiguous") from None
+    except UNREADABLE:
+        raise OutlineError("is not JSON that can be read") from None

@@ -1,21 +1,27 @@
 """What a worker does with a chunk: send it, look at what comes back, halve it when it is too large for the service.
 
-An answer is taken only when it is JSON, a resource of the type that was sent, and, for a Bundle, has as many entries;
-fewer only when the anonymization file has a ``remove`` rule (document 3 §4). Every error names file, line and type.
+An answer is taken only when it is JSON, says so, is a resource of the type that was sent without a key that stands
+twice, and, for a Bundle, has as many entries, with resources of the same types in the same order, and none of them
+under an id that belongs to another request; fewer only when the anonymization file has a ``remove`` rule (document 3
+§4).
+Every error names file, line and type.
 """
 
 from __future__ import annotations
 
 import codecs
+import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from tasks.pseudonymizer.answer_check import OutlineError, ResourceSummary, outline_of
+from tasks.pseudonymizer.answer_check import OutlineError, ResourceSummary, outline_of, resources_in
 from tasks.pseudonymizer.client import OPERATION
-from tasks.pseudonymizer.residual_identifiers import survivors
+from tasks.pseudonymizer.origins import Origins
+from tasks.pseudonymizer.residual_identifiers import Residuals
 from tasks.pseudonymizer.splitting import Chunk, halves
+from tasks.pseudonymizer.surviving_ids import survivors
 from tasks.shared.errors import DataError, ReconciliationError, ServiceError, SluiceError
 from tasks.shared.fhir.envelope import open_bundle
 from tasks.shared.fhir.reading import repeats
@@ -24,6 +30,8 @@ from tasks.shared.http.answer import Answer, answer_of
 
 _TOO_LARGE: Final = 413
 _REFUSED: Final = 400
+_OK: Final = 200
+_JSON: Final = re.compile(r"(application|text)/([a-z0-9.-]+\+)?json")
 _ENTRY: Final = b'"entry'
 _RESOURCE_TYPE: Final = b'"resourceType"'
 
@@ -60,13 +68,17 @@ class Deidentified:
 class Deidentification:
     """Turns chunks into what the service makes of them. Thread-safe.
 
-    ``removes`` says that entries may disappear.
+    ``removes`` says that entries may disappear, ``kept`` which identifiers are meant to stay.
     """
 
-    def __init__(self, call: Callable[[bytes], Answer], failed: FailedAnswers, *, removes: bool) -> None:
+    def __init__(
+        self, call: Callable[[bytes], Answer], failed: FailedAnswers, *, removes: bool, kept: Iterable[str] = ()
+    ) -> None:
         self._call = call
         self._failed = failed
         self._removes = removes
+        self._residuals = Residuals(frozenset(kept))
+        self._origins = Origins()
         self._refused_size = 0
 
     def __call__(self, chunk: Chunk) -> Deidentified:
@@ -108,14 +120,22 @@ class Deidentification:
     def _check(self, text: bytes, given: ResourceSummary, answer: Answer, place: str, counts: Counts) -> bytes:
         """The resource that came back, as one line."""
         body = answer.body.removeprefix(codecs.BOM_UTF8)
+        kind = answer.headers.get("content-type", "nothing that it says").partition(";")[0].strip().lower()
+        if answer.status != _OK:  # 202 is a promise
+            raise self._unusable(answer.body, answer.status, "no result", place)
+        if not _JSON.fullmatch(kind):
+            raise self._unusable(answer.body, answer.status, "an answer that is not JSON by its Content-Type", place)
         try:
             received = outline_of(body)
+            residuals = self._residuals.count(text, body, resources_in(body, received))
         except OutlineError as problem:
             raise self._unusable(answer.body, answer.status, f"an answer that {problem}", place) from None
         if received.type != given.type:
             outcome = received.type == "OperationOutcome"
             what = "an OperationOutcome" if outcome else "a resource of another type"
             raise self._unusable(answer.body, answer.status, f"{what} instead of a {given.type}", place)
+        if received.bundle_type not in (given.bundle_type, None):
+            raise self._unusable(answer.body, answer.status, "a Bundle of another type", place)
         before, after = given.entries, received.entries
         if after > before or (after < before and not self._removes):
             raise ReconciliationError(
@@ -127,11 +147,25 @@ class Deidentification:
                 operation=OPERATION,
                 status=answer.status,
             )
+        if wrong := self._wrong(given, received):
+            raise self._unusable(answer.body, answer.status, wrong, place)
         # In JSON text a literal line break is only ever white space between tokens (document 3 §1).
         line = body.translate(None, b"\r\n") if b"\n" in body or b"\r" in body else body
         counts["resources_out"] += received.resources
         counts.update(survivors(text, given, line, received))
+        counts.update(residuals)
         return line
+
+    def _wrong(self, given: ResourceSummary, received: ResourceSummary) -> str | None:
+        """What of the resources that came back does not agree with those that were sent, entries apart."""
+        if received.entries - received.resources > given.entries - given.resources:
+            return "an entry without the resource that was sent in it"
+        same = received.types == given.types
+        if not same and (not self._removes or Counter(received.types) - Counter(given.types)):
+            return "resources of other types, or in another order"
+        if same and not self._origins.agree(given, received):
+            return "a resource under the id of another one"
+        return None
 
     def _piece(self, text: bytes, place: str) -> Piece:
         try:

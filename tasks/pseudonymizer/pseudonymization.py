@@ -8,26 +8,29 @@ Finished files are not done again; a file that was begun goes on at its last cut
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from config import ResidualIdentifiers
 from tasks.pseudonymizer.checks import service
 from tasks.pseudonymizer.client import Deidentify
 from tasks.pseudonymizer.deidentification import Counts, Deidentification, Deidentified
 from tasks.pseudonymizer.outputs import OUTPUT, Outputs, Source
 from tasks.pseudonymizer.reassembly import Reassembly
-from tasks.pseudonymizer.residual_identifiers import PLACES
+from tasks.pseudonymizer.residual_identifiers import paths_of, worded
 from tasks.pseudonymizer.rules import AnonymizationRules, read_rules
 from tasks.pseudonymizer.splitting import Chunk, chunks
+from tasks.pseudonymizer.surviving_ids import PLACES
 from tasks.shared.errors import DataError, InputError
 from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.files.ledger import Ledger
 from tasks.shared.files.names import CORE, data_files
 from tasks.shared.files.resumable import CUT_EVERY
 from tasks.shared.http.client import ServiceClient
+from tasks.shared.publication import people
 from tasks.shared.report import StepReport
 from tasks.shared.step import StepContext
 from tasks.shared.stop import SharedStop
@@ -127,6 +130,7 @@ class _Run:
             counts = source.counts
             self._context.meter.add(files=source.finished, bytes=counts["bytes_in"], resources=counts["resources_in"])
             if source.finished:
+                self._refuse_residuals(source)
                 self._context.meter.within(source.path, counts["bytes_in"], whole=True)
         left = [source for source in sources if not source.finished]
         if not left:
@@ -137,7 +141,8 @@ class _Run:
                 client, str(self._settings.url), self._rules, slots=self._settings.max_concurrent_requests
             )
             removes = self._rules is not None and self._rules.removes
-            work = Deidentification(service, FailedAnswers(self._state).begin(), removes=removes)
+            kept = self._settings.kept_identifiers
+            work = Deidentification(service, FailedAnswers(self._state).begin(), removes=removes, kept=kept)
             for stage in (core, [source for source in left if source not in core]):
                 self._stage(stage, work)
 
@@ -207,10 +212,27 @@ class _Run:
             self._whole = source
 
     def _end_of(self, source: Source) -> None:
+        self._refuse_residuals(source)
         self._whole = None
         self._outputs.finish(source)
         self._context.meter.add(files=1)
         self._context.meter.within(source.path, source.counts["bytes_in"], whole=True)
+
+    def _refuse_residuals(self, source: Source) -> None:
+        """End the step at the first file in which somebody can still be recognized, before it has its final name."""
+        found = paths_of(source.counts)
+        if not found or self._settings.residual_identifiers is ResidualIdentifiers.WARN:
+            return
+        raise DataError(
+            "residual-identifiers",
+            f"pseudonymizer: what identifies persons came back as it went: {self._people(found)}",
+            context=source.path.name,
+            hint="give the rules what they forget; what is kept on purpose belongs into "
+            "services.pseudonymizer.kept_identifiers; with residual_identifiers: warn the data goes on as it is",
+        )
+
+    def _people(self, paths: Mapping[str, int]) -> str:
+        return worded(paths, lambda count: people(count, self._context.config.report.k))
 
     def _warn_alone(self, result: Deidentified) -> None:
         if result.counts["alone"] and self._logged < _LOGGED:
@@ -238,6 +260,8 @@ class _Run:
                 "split_bundles": total["split"],
                 "sent_alone": total["alone"],
                 "surviving_ids": {place: total[place] for place in PLACES},
+                "residual_identifiers": self._people(paths_of(total)) or "none",
+                "kept_identifiers": self._people(paths_of(total, kept=True)) or "none",
                 "stored_bytes": total["stored"],
                 "requests": self._context.meter.requests,
             },
@@ -263,6 +287,10 @@ class _Run:
                 f"{total['ids_differ']:,} Bundles that were split came back with several ids: the service uses a key "
                 "that changes between requests, and pseudonyms do not fit together"
             )
+        if residual := paths_of(total):
+            yield f"what identifies persons came back as it went: {self._people(residual)}"
+        if kept := paths_of(total, kept=True):
+            yield f"identifiers are kept on purpose: {self._people(kept)}"
         found = {place: total[place] for place in PLACES if total[place]}
         if found:
             places = ", ".join(f"{place} {count:,}" for place, count in found.items())

@@ -33,7 +33,6 @@ TAKES = 0.02
 """Seconds that the slow service takes for a request."""
 
 _RESOURCE = b'{"name":"resource","resource":'
-_PROBE = b'"sluice-probe"'
 _OUTCOME = b'{"resourceType":"OperationOutcome","issue":[{"severity":"information","code":"informational"}]}'
 _DONE = b'{"response":{"status":"200 OK","etag":"W/\\"1\\"","lastModified":"2026-01-01T00:00:00Z"}}'
 _BODY = bytes(80_000)
@@ -49,11 +48,14 @@ def answer(path: str, body: bytes) -> tuple[int, bytes]:
             [_DONE] * entries
         )
     at = body.find(_RESOURCE, 0, 4096)
-    if at < 0:
-        return 200, body
-    if body.find(_PROBE, at, at + 200) >= 0:
-        return 400, b""
-    return 200, body[at + len(_RESOURCE) : -len(b"}]}")]
+    return 200, _renamed(body if at < 0 else body[at + len(_RESOURCE) : -len(b"}]}")])
+
+
+def _renamed(resource: bytes) -> bytes:
+    """The resource without what identifies: hardly more work than an echo, and nothing for the step to find."""
+    for name in (b'"name":', b'"telecom":', b'"address":'):
+        resource = resource.replace(name, name.replace(b"e", b"3"))
+    return resource.replace(b'"value":"', b'"value":"0')
 
 
 async def application(scope: Any, receive: Any, send: Any) -> None:

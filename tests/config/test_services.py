@@ -36,6 +36,8 @@ DEFAULTS: dict[str, Any] = {
     "services.pseudonymizer.bundle_split_threshold_mb": 10,
     "services.pseudonymizer.timeout": timedelta(seconds=30),
     "services.pseudonymizer.anonymization_config": None,
+    "services.pseudonymizer.residual_identifiers": "stop",
+    "services.pseudonymizer.kept_identifiers": (),
     "services.pseudonymizer.max_concurrent_requests": 4,
     "services.flattening.service_url": None,
     "services.flattening.lookup_path": None,
@@ -74,6 +76,7 @@ DEFAULTS: dict[str, Any] = {
     "tls.insecure_skip_verify": False,
     "compression.enabled": True,
     "compression.level": "default",
+    "report.k": 5,
 } | {f"services.{s}.auth.{k}": v for s in ("extractor", "pseudonymizer", "send") for k, v in AUTH.items()}
 
 

@@ -82,7 +82,7 @@ def as_line(line: bytes | dict[str, Any]) -> bytes:
     return line if isinstance(line, bytes) else json.dumps(line, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-def resource(kind: str, identifier: str, **more: Any) -> dict[str, Any]:
+def resource(kind: str, identifier: str, /, **more: Any) -> dict[str, Any]:
     return {"resourceType": kind, "id": identifier, **more}
 
 

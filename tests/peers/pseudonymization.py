@@ -49,12 +49,12 @@ def identity(resource: bytes) -> bytes:
 
 
 def pseudonyms(resource: bytes) -> bytes:
-    """Every id and every reference by a keyed hash: deterministic, and consistent over requests."""
+    """Every id, family name and reference by a keyed hash: deterministic, and consistent over requests."""
 
     def hashed(match: re.Match[bytes]) -> bytes:
         return match[1] + hashlib.sha256(b"key" + match[2]).hexdigest()[:20].encode() + b'"'
 
-    resource = re.sub(rb'("id":\s*")([^"]+)"', hashed, resource)
+    resource = re.sub(rb'("(?:id|family)":\s*")([^"]+)"', hashed, resource)
     return re.sub(rb'("reference":\s*"[A-Za-z]+/)([^"]+)"', hashed, resource)
 
 
@@ -135,7 +135,7 @@ class Job(job.Job):
         return list(read_lines(self.output / name))
 
 
-def patient(identifier: str, **more: Any) -> dict[str, Any]:
+def patient(identifier: str, /, **more: Any) -> dict[str, Any]:
     return resource("Patient", identifier, **more)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -78,6 +78,7 @@ class _Kind(msgspec.Struct, rename="camel"):
 
 _head = msgspec.json.Decoder(_Head)
 _kind = msgspec.json.Decoder(_Kind)
+_members = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def read_head(raw: bytes | memoryview | msgspec.Raw) -> Head:
@@ -125,6 +126,31 @@ def check_utf8(text: bytes) -> None:
             end += 1
         text[start:end].decode()
         start = end
+
+
+class RepeatedKeyError(Exception):
+    """A key of an object stands twice."""
+
+
+def unique_members(raw: bytes | msgspec.Raw) -> dict[str, msgspec.Raw]:
+    """The members of a JSON object, each as it is spelled. Raises ``RepeatedKeyError``, and what is ``UNREADABLE``.
+
+    Readers keep one of two values, each its own. Looking for them costs a length: of what is read, an object without
+    white space must be made up to the last byte.
+    """
+    members = _members.decode(raw)
+    if _length(members) != len(raw):
+        compact = msgspec.json.format(bytes(raw), indent=-1)
+        members = _members.decode(compact)
+        # Still another length: an escaped key, which is rare enough to be read slowly, or one that is there twice.
+        if _length(members) != len(compact) and repeats(compact, members):
+            raise RepeatedKeyError
+    return members
+
+
+def _length(members: Mapping[str, msgspec.Raw]) -> int:
+    """Bytes of an object with these members and no white space; its keys are not ASCII where a service invents some."""
+    return 1 + 4 * len(members) + len("".join(members)) + sum(map(len, members.values())) if members else 2
 
 
 def ambiguous(raw: bytes) -> bool:

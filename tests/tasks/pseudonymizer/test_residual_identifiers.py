@@ -1,95 +1,122 @@
-"""Original ids that survive are counted by place (issue 4, item 1)."""
+"""Identifiers of persons that come out as they went in (document 3 §4): what is counted, kept, worded and stopped."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tasks.pseudonymizer.answer_check import OutlineError, outline_of
-from tasks.pseudonymizer.residual_identifiers import survivors, target_of
-from tests.peers.pseudonymization import bundle, observation, patient
+from tasks.pseudonymizer.answer_check import outline_of, resources_in
+from tasks.pseudonymizer.residual_identifiers import Residuals, paths_of
+from tasks.shared.errors import DataError
+from tasks.shared.publication import people
+from tests.peers.pseudonymization import FakeService, Job, bundle, observation, patient, pseudonyms
+
+NAME = [{"family": "Canary", "given": ["Bird", "Yellow"]}]
+NUMBER = {"system": "http://hospital.example/mrn", "value": "4711"}
 
 
-def count(sent: dict[str, Any], received: dict[str, Any]) -> dict[str, int]:
-    given, answer = json.dumps(sent).encode(), json.dumps(received).encode()
-    found = survivors(given, outline_of(given, urls=False), answer, outline_of(answer))
-    return {place: number for place, number in found.items() if number}
+def found(sent: list[dict[str, Any]], received: list[dict[str, Any]], *kept: str) -> dict[str, int]:
+    """What is counted when ``received`` comes back for ``sent``; with ``kept``, what is kept on purpose too."""
+    before, after = [json.dumps(bundle("b", *resources)).encode() for resources in (sent, received)]
+    counts = Residuals(frozenset(kept)).count(before, after, resources_in(after, outline_of(after)))
+    return paths_of(counts) | {f"kept {path}": count for path, count in paths_of(counts, kept=True).items()}
 
 
-SENT = bundle("b", patient("p"), observation("o1", "p"), observation("o2", "p"))
+@pytest.mark.parametrize("kind", ["Patient", "RelatedPerson", "Person", "Practitioner"])
+def test_persons_are_counted_once_a_path(kind: str) -> None:
+    person = {"resourceType": kind, "id": "p", "name": NAME, "identifier": [NUMBER]}
+    assert found([person], [person]) == {
+        f"{kind}.identifier.value": 1, f"{kind}.name.family": 1, f"{kind}.name.given": 1,
+    }  # fmt: skip
+    assert found([person], [{"resourceType": kind, "id": "x", "name": [{"family": "y"}]}]) == {}
 
 
-def test_every_place_is_counted() -> None:
-    assert count(SENT, SENT) == {"id": 4, "fullUrl": 3, "request.url": 3, "reference": 2}
+@pytest.mark.parametrize("kind", ["Provenance", "Organization", "Location", "Medication", "Device"])
+def test_what_identifies_no_person_is_never_counted(kind: str) -> None:
+    other = {"resourceType": kind, "id": "o", "name": "Canary", "identifier": [NUMBER]}
+    assert found([patient("p", identifier=[NUMBER]), other], [patient("x"), other]) == {}
 
 
-def test_nothing_is_found_where_everything_was_replaced() -> None:
-    received = bundle("B", patient("P"), observation("O1", "P"), observation("O2", "P"))
-    assert count(SENT, received) == {}
+def test_the_identifier_of_an_attribute_group_is_none_of_a_person() -> None:
+    group = {"system": "https://groups.example", "value": "g-cond"}
+    one = observation("o") | {"subject": {"reference": "Patient/p", "identifier": group}}
+    assert found([patient("p", identifier=[NUMBER]), one], [patient("x"), one]) == {}
 
 
-def test_each_place_counts_for_itself() -> None:
-    received = bundle("B", patient("P"), observation("O1", "P"), observation("O2", "P"))
-    received["entry"][1]["fullUrl"] = "urn:uuid:o1"
-    assert count(SENT, received) == {"fullUrl": 1}
-    received["entry"][2]["request"]["url"] = "Observation/o2"
-    assert count(SENT, received) == {"fullUrl": 1, "request.url": 1}
-    received["entry"][2]["resource"]["subject"]["reference"] = "http://x.example/fhir/Patient/p/_history/2"
-    assert count(SENT, received) == {"fullUrl": 1, "request.url": 1, "reference": 1}
-    received["entry"][2]["resource"]["id"] = "o2"
-    assert count(SENT, received) == {"fullUrl": 1, "request.url": 1, "reference": 1, "id": 1}
+@pytest.mark.parametrize("number", ["4711", 'Größe "4711"', "a+b&c"])
+def test_an_identifier_is_found_in_every_spelling_and_wherever_it_stands(number: str) -> None:
+    identifier = {"value": number}
+    sent = [patient("p", identifier=[identifier]), observation("o")]
+    back = observation("o", performer=[{"identifier": identifier}, {"identifier": identifier}])
+    assert found(sent, [patient("x"), back]) == {"Observation.performer.identifier.value": 1}
 
 
-def test_a_reference_to_a_resource_of_another_line_counts_when_it_comes_back_unchanged() -> None:
-    sent = observation("o", "p", performer=[{"reference": "Organization/org"}])
-    assert count(sent, observation("O", "P", performer=[{"reference": "Organization/org"}])) == {"reference": 1}
-    assert count(sent, observation("O", "P", performer=[{"reference": "Organization/ORG"}])) == {}
+def test_contained_persons_count_on_both_sides() -> None:
+    inside = observation("o", contained=[{"resourceType": "Practitioner", "telecom": [{"value": "030 4711"}]}])
+    assert found([inside], [inside]) == {"Observation.contained.Practitioner.telecom.value": 1}
 
 
-def test_the_addresses_of_entries_that_are_no_bundle_s_do_not_count() -> None:
-    sent = {"resourceType": "List", "id": "l", "entry": [{"fullUrl": "x/l", "item": {"reference": "Patient/p"}}]}
-    assert count(sent, sent) == {"id": 1, "reference": 1}
+def test_kept_systems_and_paths_are_counted_apart() -> None:
+    person = patient("p", name=NAME, identifier=[NUMBER])
+    assert found([person], [person], "Patient.name", NUMBER["system"]) == {
+        "kept Patient.identifier.value": 1, "kept Patient.name.family": 1, "kept Patient.name.given": 1,
+    }  # fmt: skip
+    assert "Patient.name.family" in found([person], [person], "Patient.na")  # a path, not the beginning of a word
 
 
-def test_emptied_urls_and_entries_without_resource_are_no_survivors() -> None:
-    received = {"resourceType": "Bundle", "entry": [{"fullUrl": None}, {"request": {"url": ""}}, {"resource": None}]}
-    assert count(SENT, received) == {}
+@pytest.mark.parametrize("value", ["", " ", None, 5, {}, [], [None], {"family": None}])
+def test_blank_and_odd_values_identify_nobody(value: Any) -> None:
+    person = patient("p", name=value, identifier=value)
+    assert found([person], [person]) == {}
 
 
-@pytest.mark.parametrize(
-    ("reference", "target"),
-    [
-        ("Patient/1", "1"),
-        ("https://x.example/fhir/Patient/1", "1"),
-        ("Patient/1/_history/7", "1"),
-        ("urn:uuid:8e1b", "8e1b"),
-        ("#contained", None),
-        ("Patient?identifier=a|b", None),
-        ("", None),
-    ],
-)
-def test_the_target_of_a_reference(reference: str, target: str | None) -> None:
-    assert target_of(reference.encode()) == target
+@pytest.mark.parametrize(("count", "words"), [(0, "none"), (1, "fewer than 5"), (4, "fewer than 5"), (5, "5"),
+                                              (7, "5"), (8, "10"), (1003, "1,005")])  # fmt: skip
+def test_small_counts_of_people_are_never_numbers(count: int, words: str) -> None:
+    assert people(count, 5) == words
+    assert people(12, 11) == "11"  # rounded, and never below k
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        b"<html>CANARY</html>", b"", b"[]", b"null", b'{"resourceType":"CANARY"', b'{"resourceType":"P","a":"\xff"}',
-        b'{"resourceType":"P","a":"\n"}', b"{}", b'{"resourceType":"Bundle","entry":{}}', b"[" * 100_000,
-        b'{"resourceType":"P","a":"' + "ü".encode() * 600_000 + b'\xc3"}', b'{"resourceType":"P","id":7}',
-    ],
-)  # fmt: skip
-def test_what_is_no_resource_is_refused_without_quoting_it(text: bytes) -> None:
-    with pytest.raises(OutlineError) as caught:
-        outline_of(text)
-    assert "CANARY" not in str(caught.value)
+def fill(job: Job, patients: int) -> None:
+    for name in ("a", "b"):
+        people = [patient(f"{name}{number}", name=NAME) for number in range(patients)]
+        job.write(
+            f"{name}.ndjson", *(bundle(person["id"], person, observation(f"o{person['id']}")) for person in people)
+        )
 
 
-def test_other_resources_may_have_an_entry_of_another_shape() -> None:
-    assert outline_of(b'{"resourceType":"List","entry":[{"item":{}}]}').resources == 1
-    assert outline_of(b'{"resourceType":"Linkage","id":"x","entry":7}').resources == 1
-    long = '{"resourceType":"P","a":"' + "ü" * 1_200_001 + '€"}'
-    assert outline_of(long.encode()).type == "P"
+def without_given_names(resource: bytes) -> bytes:
+    return pseudonyms(resource).replace(b'"Bird","Yellow"', b'"x"')
+
+
+def test_the_first_file_that_has_one_stops_the_step_and_is_not_finished(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    fill(job, 3)
+    with FakeService(pseudonyms) as service, pytest.raises(DataError) as caught:
+        job.run(service.url, max_concurrent_requests=1)
+    assert (caught.value.reference, caught.value.context) == ("residual-identifiers", "a.ndjson")
+    assert "Patient.name.given (fewer than 5 patients)" in caught.value.message
+    assert "Bird" not in caught.value.render()
+    assert not [path for path in job.output.iterdir() if path.suffix == ".ndjson"]
+
+
+def test_a_stop_stays_one_until_the_rules_or_the_configuration_change(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    fill(job, 3)
+    with FakeService(pseudonyms) as service:
+        for _ in range(2):
+            with pytest.raises(DataError):
+                job.run(service.url)
+        warned = job.run(service.url, residual_identifiers="warn")
+        assert any("Patient.name.given (5 patients)" in warning for warning in warned.warnings)
+        with pytest.raises(DataError):  # also for files that are finished
+            job.run(service.url)
+        kept = job.run(service.url, kept_identifiers=["Patient.name.given"], residual_identifiers="warn")
+    with FakeService(without_given_names) as service:
+        clean = job.run(service.url)
+    assert any("what identifies persons" in warning for warning in kept.warnings)  # counted before it was named
+    assert clean.details["residual_identifiers"] == "none"
+    assert not any("identif" in warning for warning in clean.warnings)

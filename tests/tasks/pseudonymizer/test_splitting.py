@@ -63,12 +63,12 @@ def bundles(draw: st.DrawFn) -> bytes:
 
 
 def answered(resource: bytes) -> Answer:
-    return Answer(200, httpx.Headers(), resource)
+    return Answer(200, httpx.Headers({"Content-Type": "application/fhir+json"}), resource)
 
 
 def refused(status: int = 413) -> RefusedError:
     error = RefusedError("service-too-large", "no", status=status)
-    error.answer = Answer(status, httpx.Headers(), b"")
+    error.answer = Answer(status, httpx.Headers({"Content-Type": "application/fhir+json"}), b"")
     return error
 
 

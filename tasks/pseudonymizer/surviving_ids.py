@@ -1,0 +1,52 @@
+"""Original ids that are still there after pseudonymization: counted, never named.
+
+Rules may keep ids on purpose (of an Organization, of a Medication), so what is found is a warning and not an error. It
+catches rules that treat ids and references differently, and a service that runs without the rules it was meant to have.
+
+An id is original when a resource of the request has it or a reference of the request ends in it. ``fullUrl``,
+``request.url`` and references of the answer are compared by their last segment, whatever stands before it.
+Within one request that is exact and takes no memory for the job.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import Final
+
+from tasks.pseudonymizer.answer_check import ResourceSummary
+
+PLACES: Final = ("id", "fullUrl", "request.url", "reference")
+"""Where ids can survive, as in the counts."""
+
+_REFERENCE: Final = re.compile(rb'"reference"\s*:\s*"([^"\\]+)"')
+
+
+def survivors(sent: bytes, given: ResourceSummary, received: bytes, answer: ResourceSummary) -> Counter[str]:
+    """How many original ids of what was ``sent`` are in what was ``received``, by place."""
+    # This runs for every request: comprehensions and sets, nothing per entry that could be done once.
+    originals = {given.id, *given.ids, *map(target_of, set(_REFERENCE.findall(sent)))}
+    originals -= {None, ""}
+    originals |= {f"urn:uuid:{one}" for one in originals}
+    is_original = originals.__contains__
+    references = Counter(_REFERENCE.findall(received))
+    return Counter(
+        {
+            "id": sum(map(is_original, answer.ids)) + is_original(answer.id),
+            "fullUrl": sum(map(is_original, [url.rpartition("/")[2] for url in answer.full_urls])),
+            "request.url": sum(map(is_original, [url.rpartition("/")[2] for url in answer.request_urls])),
+            "reference": sum(n for one, n in references.items() if is_original(target_of(one))),
+        }
+    )
+
+
+def target_of(reference: bytes) -> str | None:
+    """The id in a reference: relative, absolute, with a version, or a ``urn:``.
+
+    ``None`` when there is none: a contained resource, a search.
+    """
+    text = reference.decode()
+    if text[:1] == "#" or "?" in text:
+        return None
+    place = text.partition("/_history/")[0].rpartition("/")[2]
+    return place.rpartition(":")[2] or None

@@ -1,0 +1,47 @@
+"""``docs/lies.md`` is made from the lies that the tests tell: ``python -m tests.docs.test_lies > docs/lies.md``."""
+
+from __future__ import annotations
+
+from tests.conftest import ROOT
+from tests.peers.lies import Lie
+from tests.tasks.pseudonymizer import test_liar as pseudonymizer
+
+SERVICES = {"Pseudonymization service": pseudonymizer.LIES}
+
+
+HEAD = """# Lies
+
+For whoever must know what Sluice believes: each line is an answer of a service that is wrong in one way, and what
+becomes of it. Each is a test. An error ends the step before the next one runs, and names file and line; nothing of the
+wrong answer becomes part of the data. What cannot be noticed stands there with the reason.
+"""
+TABLE = """
+## {service}
+
+{noticed} of {all} are noticed.
+
+| The answer | What happens |
+|---|---|
+"""
+
+
+def page() -> str:
+    parts = [HEAD]
+    for service, lies in SERVICES.items():
+        noticed = sum(lie.reference is not None for lie in lies.values())
+        parts.append(TABLE.format(service=service, noticed=noticed, all=len(lies)))
+        parts += [f"| {name} | {_becomes(lie)} |\n" for name, lie in lies.items()]
+    return "".join(parts)
+
+
+def _becomes(lie: Lie) -> str:
+    return f"`{lie.reference}`" if lie.reference else f"not noticed: {lie.because}"
+
+
+def test_the_page_of_lies_is_current_and_gives_a_reason_for_what_is_not_noticed() -> None:
+    assert page() == (ROOT / "docs/lies.md").read_text(encoding="utf-8")
+    assert all(lie.because for lies in SERVICES.values() for lie in lies.values() if lie.reference is None)
+
+
+if __name__ == "__main__":
+    print(page(), end="")

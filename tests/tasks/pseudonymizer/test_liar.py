@@ -1,0 +1,238 @@
+"""A pseudonymization service that lies, in one way at a time (document 3 §4): what becomes of each lie.
+
+Honest but for one request; every lie ends the step with an error that names file and line, or is listed with the reason
+why it cannot be noticed. ``docs/lies.md`` is made from this table (``tests/docs/test_lies.py``).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks.shared.errors import SluiceError
+from tests.peers.lies import Lie
+from tests.peers.pseudonymization import FakeService, Job, Request, bundle, observation, patient, pseudonyms
+from tests.peers.server import Reply
+
+VICTIM = 3
+"""The request that is answered with a lie, of eight."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a liar knows: the resource that was sent, its honest answer, and those of the requests before."""
+
+    sent: dict[str, Any]
+    answer: dict[str, Any]
+    before: list[dict[str, Any]]
+
+    @property
+    def entries(self) -> list[dict[str, Any]]:
+        return list(self.answer["entry"])
+
+
+def entry(number: int, change: Callable[[dict[str, Any]], Any]) -> Callable[[Asked], Any]:
+    """Change the resource of one entry."""
+
+    def lie(asked: Asked) -> Any:
+        change(asked.answer["entry"][number]["resource"])
+        return asked.answer
+
+    return lie
+
+
+def with_entries(change: Callable[[Asked], list[Any]]) -> Callable[[Asked], Any]:
+    return lambda asked: asked.answer | {"entry": change(asked)}
+
+
+def doubled(text: str, key: str, value: str) -> str:
+    """A key once more at the beginning of the object that ``text`` is."""
+    return "{" + f'"{key}":{value},' + text[1:]
+
+
+def residual(**elements: Any) -> Callable[[Asked], Any]:
+    """The patient keeps some elements as they were sent."""
+    return entry(0, lambda resource: resource.update(elements))
+
+
+def dumped(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+NAME = [{"family": "Canary", "given": ["Bird"], "use": "official"}]
+IDENTIFIER = [{"system": "http://hospital.example/mrn", "value": "4711-CANARY"}]
+TELECOM = [{"system": "phone", "value": "+49 30 4711"}]
+ADDRESS = [{"line": ["Canaryweg 1"], "city": "Berlin"}]
+PHOTO = [{"contentType": "image/png", "data": "Q0FOQVJZ"}]
+CONTACT = [{"name": {"family": "Canarymother"}}]
+
+ANSWER, ENTRIES, RESIDUAL = "pseudonymizer-answer", "pseudonymizer-entries", "residual-identifiers"
+
+
+def foreign_entry(asked: Asked) -> Any:
+    return asked.answer | {"entry": [asked.entries[0], asked.before[-1]["entry"][1], asked.entries[2]]}
+
+
+LIES: dict[str, Lie] = {
+    # What it is
+    "HTML": Lie(lambda _: "<html>welcome</html>", ANSWER),
+    "nothing": Lie(lambda _: "", ANSWER),
+    "half of the JSON": Lie(lambda asked: dumped(asked.answer)[:-20], ANSWER),
+    "two documents": Lie(lambda asked: dumped(asked.answer) * 2, ANSWER),
+    "a JSON list": Lie(lambda asked: [asked.answer], ANSWER),
+    "null": Lie(lambda _: None, ANSWER),
+    "no resourceType": Lie(lambda asked: {key: asked.answer[key] for key in ("id", "type", "entry")}, ANSWER),
+    "an OperationOutcome": Lie(lambda _: {"resourceType": "OperationOutcome", "issue": []}, ANSWER),
+    "the Patient without its Bundle": Lie(lambda asked: asked.entries[0]["resource"], ANSWER),
+    "Parameters around it": Lie(
+        lambda asked: {"resourceType": "Parameters", "parameter": [{"name": "x", "resource": asked.answer}]}, ANSWER
+    ),
+    "another type of Bundle": Lie(lambda asked: asked.answer | {"type": "history"}, ANSWER),
+    "text/html by its header": Lie(lambda asked: asked.answer, ANSWER, headers={"Content-Type": "text/html"}),
+    "XML by its header": Lie(lambda asked: asked.answer, ANSWER, headers={"Content-Type": "application/fhir+xml"}),
+    "no UTF-8": Lie(lambda asked: dumped(asked.answer).encode().replace(b"final", b"\xff\xfe"), ANSWER),
+    "nested too deeply": Lie(lambda asked: dumped(asked.answer)[:-1] + ',"x":' + "[" * 9000 + "]" * 9000 + "}", ANSWER),
+    # Entries
+    "an entry is missing": Lie(with_entries(lambda asked: asked.entries[:-1]), ENTRIES),
+    "an entry too many": Lie(with_entries(lambda asked: [*asked.entries, asked.entries[-1]]), ENTRIES),
+    "no entries": Lie(with_entries(lambda _: []), ENTRIES),
+    "entry is gone": Lie(lambda asked: {key: value for key, value in asked.answer.items() if key != "entry"}, ENTRIES),
+    "entry is an object": Lie(lambda asked: asked.answer | {"entry": asked.entries[0]}, ANSWER),
+    "an entry is null": Lie(with_entries(lambda asked: [*asked.entries[:-1], None]), ANSWER),
+    "an entry without its resource": Lie(
+        with_entries(lambda asked: [*asked.entries[:-1], {"fullUrl": "urn:x"}]), ANSWER
+    ),
+    "a resource that is null": Lie(with_entries(lambda asked: [*asked.entries[:-1], {"resource": None}]), ANSWER),
+    "a resource that is a text": Lie(with_entries(lambda asked: [*asked.entries[:-1], {"resource": "x"}]), ANSWER),
+    "entries in another order": Lie(with_entries(lambda asked: asked.entries[::-1]), ANSWER),
+    "an Observation twice for two": Lie(
+        with_entries(lambda asked: [asked.entries[0], asked.entries[1], asked.entries[1]]), ANSWER
+    ),
+    "two Observations changed places": Lie(
+        with_entries(lambda asked: [asked.entries[0], asked.entries[2], asked.entries[1]]),
+        None,
+        "which pseudonym belongs to which id is the service's secret; both resources are there, once each",
+    ),
+    "a resource of another type": Lie(entry(1, lambda one: one.update(resourceType="Condition")), ANSWER),
+    "a resource without a type": Lie(entry(1, lambda one: one.pop("resourceType")), ANSWER),
+    # Keys that stand twice
+    "entry twice": Lie(lambda asked: doubled(dumped(asked.answer), "entry", "[]"), ANSWER),
+    "resourceType twice": Lie(lambda asked: doubled(dumped(asked.answer), "resourceType", '"Bundle"'), ANSWER),
+    "id twice in a pretty answer": Lie(
+        lambda asked: doubled(json.dumps(asked.answer, indent=2), "id", '"other"'), ANSWER
+    ),
+    "id twice, once escaped": Lie(lambda asked: doubled(dumped(asked.answer), "\\u0069d", '"other"'), ANSWER),
+    "resource twice in an entry": Lie(
+        lambda asked: dumped(asked.answer).replace('{"fullUrl"', '{"resource":{"resourceType":"Patient"},"fullUrl"', 1),
+        ANSWER,
+    ),
+    "subject twice in a resource": Lie(
+        lambda asked: dumped(asked.answer).replace('"subject"', '"subject":{},"subject"', 1), ANSWER
+    ),
+    # Other requests
+    "the answer before": Lie(lambda asked: asked.before[-1], ANSWER),
+    "the first answer again": Lie(lambda asked: asked.before[0], ANSWER),
+    "an entry of the answer before": Lie(foreign_entry, ANSWER),
+    "the patient of the answer before": Lie(
+        with_entries(lambda asked: [asked.before[-1]["entry"][0], *asked.entries[1:]]), ANSWER
+    ),
+    # What was to go
+    "everything as it was sent": Lie(lambda asked: asked.sent, RESIDUAL),
+    "the name stays": Lie(residual(name=NAME), RESIDUAL),
+    "the given name alone stays": Lie(residual(name=[{"family": "x", "given": ["Bird"]}]), RESIDUAL),
+    "the name stays among others": Lie(residual(name=[{"family": "x"}, {"text": "y"}, *NAME]), RESIDUAL),
+    "the identifier stays": Lie(residual(identifier=IDENTIFIER), RESIDUAL),
+    "the telephone stays": Lie(residual(telecom=TELECOM), RESIDUAL),
+    "the street stays": Lie(residual(address=ADDRESS), RESIDUAL),
+    "the photo stays": Lie(residual(photo=PHOTO), RESIDUAL),
+    "the contact stays": Lie(residual(contact=CONTACT), RESIDUAL),
+    "the name with escapes stays": Lie(
+        lambda asked: dumped(asked.answer).replace('"resourceType":"Patient"',
+                                                   '"resourceType":"Patient","name":[{"family":"\\u0043anary"}]', 1),
+        RESIDUAL,
+    ),
+    "the identifier stays in an Observation": Lie(
+        entry(1, lambda one: one["subject"].update(identifier=IDENTIFIER[0])), RESIDUAL
+    ),
+    "the identifier stays in an extension": Lie(
+        entry(2, lambda one: one.update(extension=[{"valueReference": {"identifier": IDENTIFIER[0]}}])), RESIDUAL
+    ),
+    "a contained patient keeps the name": Lie(
+        entry(1, lambda one: one.update(contained=[{"resourceType": "Patient", "name": NAME}])), RESIDUAL
+    ),
+    "the name stands in a note": Lie(
+        entry(1, lambda one: one.update(note=[{"text": "Canary came"}])),
+        None,
+        "free text is not searched; the release report looks through every leaf",
+    ),
+    "the city stays": Lie(
+        residual(address=[{"city": "Berlin"}]), None, "parts of an address above the street are what rules may keep"
+    ),
+    "the id stays": Lie(
+        entry(1, lambda one: one.update(id="p3-o1")), None, "ids may be kept on purpose: counted, and warned of"
+    ),
+    "another patient's values": Lie(
+        entry(1, lambda one: one.update(status="amended")),
+        None,
+        "what the rules make of an element is the service's work: only what it must not lose or leave is compared",
+    ),
+    # HTTP
+    "202": Lie(lambda asked: asked.answer, ANSWER, status=202),
+    "a Content-Length that is too long": Lie(lambda asked: asked.answer, "connection-broken", cut=True),
+    "a redirect": Lie(
+        lambda _: "", "redirect-refused", status=307, headers={"Location": "http://127.0.0.1:1/fhir/$de-identify"}
+    ),
+    "an empty 204": Lie(lambda _: "", ANSWER, status=204),
+}  # fmt: skip
+
+
+def line(number: int) -> dict[str, Any]:
+    one = f"p{number}"
+    person = patient(one)
+    if number == VICTIM:
+        person |= {
+            "name": NAME, "identifier": IDENTIFIER, "telecom": TELECOM, "address": ADDRESS, "photo": PHOTO,
+            "contact": CONTACT,
+        }  # fmt: skip
+    return bundle(f"b{number}", person, observation(f"{one}-o1", one, status="final"), observation(f"{one}-o2", one))
+
+
+def honest(resource: bytes) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(pseudonyms(resource))
+    for each in document["entry"]:
+        for key in ("name", "identifier", "telecom", "address", "photo", "contact"):
+            each["resource"].pop(key, None)
+    return document
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LIES)
+def test_a_lie_is_noticed_before_the_next_step_or_listed(name: str, tmp_path: Path) -> None:
+    lie = LIES[name]
+    job = Job(tmp_path)
+    job.write("a.ndjson", *map(line, range(8)))
+    before: list[dict[str, Any]] = []
+
+    def script(number: int, request: Request) -> Reply:
+        answer = honest(request.resource)
+        if json.loads(request.resource)["id"] == f"b{VICTIM}":
+            return lie.reply(lie.tell(Asked(json.loads(request.resource), answer, before)))
+        before.append(answer)
+        return Reply(body=json.dumps(answer).encode())
+
+    with FakeService(script=script) as service:
+        if lie.reference is None:
+            job.run(service.url, max_concurrent_requests=1)
+            return
+        with pytest.raises(SluiceError) as caught:
+            job.run(service.url, max_concurrent_requests=1, attempts=1)
+    assert caught.value.reference == lie.reference
+    assert caught.value.context is not None
+    assert ("a.ndjson" if lie.reference == RESIDUAL else f"a.ndjson:{VICTIM + 1}") in caught.value.context
+    assert "anary" not in caught.value.render()
+    assert not (job.output / "a.ndjson").exists()  # no later step sees it

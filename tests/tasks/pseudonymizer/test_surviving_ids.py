@@ -1,0 +1,95 @@
+"""Original ids that survive are counted by place (issue 4, item 1)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tasks.pseudonymizer.answer_check import OutlineError, outline_of
+from tasks.pseudonymizer.surviving_ids import survivors, target_of
+from tests.peers.pseudonymization import bundle, observation, patient
+
+
+def count(sent: dict[str, Any], received: dict[str, Any]) -> dict[str, int]:
+    given, answer = json.dumps(sent).encode(), json.dumps(received).encode()
+    found = survivors(given, outline_of(given, urls=False), answer, outline_of(answer))
+    return {place: number for place, number in found.items() if number}
+
+
+SENT = bundle("b", patient("p"), observation("o1", "p"), observation("o2", "p"))
+
+
+def test_every_place_is_counted() -> None:
+    assert count(SENT, SENT) == {"id": 4, "fullUrl": 3, "request.url": 3, "reference": 2}
+
+
+def test_nothing_is_found_where_everything_was_replaced() -> None:
+    received = bundle("B", patient("P"), observation("O1", "P"), observation("O2", "P"))
+    assert count(SENT, received) == {}
+
+
+def test_each_place_counts_for_itself() -> None:
+    received = bundle("B", patient("P"), observation("O1", "P"), observation("O2", "P"))
+    received["entry"][1]["fullUrl"] = "urn:uuid:o1"
+    assert count(SENT, received) == {"fullUrl": 1}
+    received["entry"][2]["request"]["url"] = "Observation/o2"
+    assert count(SENT, received) == {"fullUrl": 1, "request.url": 1}
+    received["entry"][2]["resource"]["subject"]["reference"] = "http://x.example/fhir/Patient/p/_history/2"
+    assert count(SENT, received) == {"fullUrl": 1, "request.url": 1, "reference": 1}
+    received["entry"][2]["resource"]["id"] = "o2"
+    assert count(SENT, received) == {"fullUrl": 1, "request.url": 1, "reference": 1, "id": 1}
+
+
+def test_a_reference_to_a_resource_of_another_line_counts_when_it_comes_back_unchanged() -> None:
+    sent = observation("o", "p", performer=[{"reference": "Organization/org"}])
+    assert count(sent, observation("O", "P", performer=[{"reference": "Organization/org"}])) == {"reference": 1}
+    assert count(sent, observation("O", "P", performer=[{"reference": "Organization/ORG"}])) == {}
+
+
+def test_the_addresses_of_entries_that_are_no_bundle_s_do_not_count() -> None:
+    sent = {"resourceType": "List", "id": "l", "entry": [{"fullUrl": "x/l", "item": {"reference": "Patient/p"}}]}
+    assert count(sent, sent) == {"id": 1, "reference": 1}
+
+
+def test_emptied_urls_and_entries_without_resource_are_no_survivors() -> None:
+    received = {"resourceType": "Bundle", "entry": [{"fullUrl": None}, {"request": {"url": ""}}, {"resource": None}]}
+    assert count(SENT, received) == {}
+
+
+@pytest.mark.parametrize(
+    ("reference", "target"),
+    [
+        ("Patient/1", "1"),
+        ("https://x.example/fhir/Patient/1", "1"),
+        ("Patient/1/_history/7", "1"),
+        ("urn:uuid:8e1b", "8e1b"),
+        ("#contained", None),
+        ("Patient?identifier=a|b", None),
+        ("", None),
+    ],
+)
+def test_the_target_of_a_reference(reference: str, target: str | None) -> None:
+    assert target_of(reference.encode()) == target
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"<html>CANARY</html>", b"", b"[]", b"null", b'{"resourceType":"CANARY"', b'{"resourceType":"P","a":"\xff"}',
+        b'{"resourceType":"P","a":"\n"}', b"{}", b'{"resourceType":"Bundle","entry":{}}', b"[" * 100_000,
+        b'{"resourceType":"P","a":"' + "ü".encode() * 600_000 + b'\xc3"}', b'{"resourceType":"P","id":7}',
+    ],
+)  # fmt: skip
+def test_what_is_no_resource_is_refused_without_quoting_it(text: bytes) -> None:
+    with pytest.raises(OutlineError) as caught:
+        outline_of(text)
+    assert "CANARY" not in str(caught.value)
+
+
+def test_other_resources_may_have_an_entry_of_another_shape() -> None:
+    assert outline_of(b'{"resourceType":"List","entry":[{"item":{}}]}').resources == 1
+    assert outline_of(b'{"resourceType":"Linkage","id":"x","entry":7}').resources == 1
+    long = '{"resourceType":"P","a":"' + "ü" * 1_200_001 + '€"}'
+    assert outline_of(long.encode()).type == "P"
