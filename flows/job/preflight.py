@@ -84,7 +84,7 @@ def warnings(config: PipelineConfig, inputs: JobInputs, job_dir: Path | None = N
 
 def worst(findings: Sequence[SluiceError]) -> SluiceError:
     """The finding that decides the exit code."""
-    return max(findings, key=lambda finding: finding.exit_code == 2)
+    return max(findings, key=lambda finding: (finding.exit_code == 2, not finding.transient))
 
 
 def exit_code(findings: Sequence[SluiceError]) -> int:

@@ -127,7 +127,8 @@ def _read(text: bytes) -> _Text:
 
 
 def resources_in(text: bytes, summary: ResourceSummary) -> Iterator[Members]:
-    """The resources of a text of which ``summary`` is the outline: their top level, as it is spelled, one by one.
+    """The resources of a text of which ``summary`` is the outline: their top level, as it is spelled, one by one; of a
+    Bundle its own elements first.
 
     Raises ``OutlineError`` where a key stands twice in the root, in an entry, or at the top level of a resource.
     """
@@ -136,6 +137,7 @@ def resources_in(text: bytes, summary: ResourceSummary) -> Iterator[Members]:
         if not summary.is_bundle:
             yield root
             return
+        yield {name: raw for name, raw in root.items() if name != "entry"}
         for entry in _entries.decode(root.get("entry", _NOTHING)) or ():
             resource = unique_members(entry).get("resource", _NOTHING)
             if resource != _NOTHING:

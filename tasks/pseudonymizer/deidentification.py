@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
+from tasks.pseudonymizer.affected import Affected
 from tasks.pseudonymizer.answer_check import OutlineError, ResourceSummary, outline_of, resources_in
 from tasks.pseudonymizer.client import OPERATION
 from tasks.pseudonymizer.origins import Origins
@@ -24,7 +25,7 @@ from tasks.pseudonymizer.splitting import Chunk, halves
 from tasks.pseudonymizer.surviving_ids import survivors
 from tasks.shared.errors import DataError, ReconciliationError, ServiceError, SluiceError
 from tasks.shared.fhir.envelope import open_bundle
-from tasks.shared.fhir.reading import repeats
+from tasks.shared.fhir.reading import UNREADABLE, repeats
 from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.http.answer import Answer, answer_of
 
@@ -72,13 +73,20 @@ class Deidentification:
     """
 
     def __init__(
-        self, call: Callable[[bytes], Answer], failed: FailedAnswers, *, removes: bool, kept: Iterable[str] = ()
+        self,
+        call: Callable[[bytes], Answer],
+        failed: FailedAnswers,
+        *,
+        removes: bool,
+        kept: Iterable[str] = (),
+        affected: Affected | None = None,
     ) -> None:
         self._call = call
         self._failed = failed
         self._removes = removes
         self._residuals = Residuals(frozenset(kept))
         self._origins = Origins()
+        self._affected = affected or Affected()
         self._refused_size = 0
 
     def __call__(self, chunk: Chunk) -> Deidentified:
@@ -127,7 +135,9 @@ class Deidentification:
             raise self._unusable(answer.body, answer.status, "an answer that is not JSON by its Content-Type", place)
         try:
             received = outline_of(body)
-            residuals = self._residuals.count(text, body, resources_in(body, received))
+            residuals = self._residuals.count(text, given, body, resources_in(body, received))
+        except UNREADABLE:
+            raise self._unusable(answer.body, answer.status, "a value that cannot be read", place) from None
         except OutlineError as problem:
             raise self._unusable(answer.body, answer.status, f"an answer that {problem}", place) from None
         if received.type != given.type:
@@ -154,6 +164,7 @@ class Deidentification:
         counts["resources_out"] += received.resources
         counts.update(survivors(text, given, line, received))
         counts.update(residuals)
+        self._affected.add(residuals, given)
         return line
 
     def _wrong(self, given: ResourceSummary, received: ResourceSummary) -> str | None:
@@ -161,9 +172,10 @@ class Deidentification:
         if received.entries - received.resources > given.entries - given.resources:
             return "an entry without the resource that was sent in it"
         same = received.types == given.types
-        if not same and (not self._removes or Counter(received.types) - Counter(given.types)):
+        fewer = self._removes and received.entries < given.entries
+        if not same and (not fewer or Counter(received.types) - Counter(given.types)):
             return "resources of other types, or in another order"
-        if same and not self._origins.agree(given, received):
+        if not (self._origins.agree(given, received) if same else self._origins.belong(given, received)):
             return "a resource under the id of another one"
         return None
 

@@ -38,3 +38,13 @@ class Origins:
             if len(now) > self._remembered:
                 self._now, self._before = {}, now
         return True
+
+    def belong(self, given: ResourceSummary, received: ResourceSummary) -> bool:
+        """As ``agree`` where entries are missing: no id that is known is one of another request."""
+        old = {hash(pair) for pair in zip(given.types, given.ids, strict=True)}
+        with self._lock:
+            known = (
+                self._now.get(new, self._before.get(new))
+                for new in map(hash, zip(received.types, received.ids, strict=True))
+            )
+            return all(one is None or one in old for one in known)

@@ -94,6 +94,15 @@ class Outputs:
         source.writer = None
         source.finished = True
 
+    def forget(self, source: Source) -> None:
+        """Nothing of the file is good: it begins anew in the next run."""
+        self._ledger.account(source.base, _VOID)
+        if source.writer is not None:
+            writer, source.writer = source.writer, None
+            with writer:
+                pass
+        source.kept = Counter()
+
     def leave(self, current: Source | None) -> None:
         """The step ends early. ``current`` is the file whose last line is whole: it goes on right there later."""
         for source in self.sources:

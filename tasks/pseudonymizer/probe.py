@@ -56,7 +56,10 @@ BUNDLE: Final = json.dumps(
 ).encode()
 """The made-up resource, as it is sent."""
 
-_IDENTIFYING: Final = ("id", "identifier", "name", "telecom", "address", "birthDate")
+_IDENTIFYING: Final = (
+    "id", "identifier.value", "name.family", "name.given", "telecom.value", "address.line", "address.city",
+    "address.postalCode", "birthDate", "subject.reference",
+)  # fmt: skip
 
 
 def _exchanges(service: Service, config: PipelineConfig) -> Iterator[Exchange]:
@@ -109,7 +112,7 @@ def _wrong(answer: Answer, rules: AnonymizationRules | None) -> SluiceError | st
         )
     try:
         document = msgspec.json.decode(answer.body, type=dict[str, Any])
-        resources = [entry["resource"] for entry in document["entry"]]
+        resources = [entry["resource"] for entry in document.get("entry") or []]
         types = [resource["resourceType"] for resource in resources]
     except (*UNREADABLE, KeyError, TypeError):
         return "answered something that is no Bundle of resources"
@@ -125,6 +128,14 @@ def _wrong(answer: Answer, rules: AnonymizationRules | None) -> SluiceError | st
 
 
 def _unchanged(resource: dict[str, Any]) -> bool:
-    if resource["resourceType"] == "Patient":
-        return all(resource.get(key) == PATIENT[key] for key in _IDENTIFYING)
-    return resource.get("id") == OBSERVATION["id"] and resource.get("subject") == OBSERVATION["subject"]
+    sent = PATIENT if resource["resourceType"] == "Patient" else OBSERVATION
+    return all(_said(resource, place) == _said(sent, place) for place in _IDENTIFYING)
+
+
+def _said(value: Any, place: str) -> list[Any]:
+    """The texts at a path: what is added beside them changes nothing."""
+    values = [value]
+    for key in place.split("."):
+        lists = (one.get(key) for one in values if isinstance(one, dict))
+        values = [inner for one in lists for inner in (one if isinstance(one, list) else [one]) if inner is not None]
+    return values

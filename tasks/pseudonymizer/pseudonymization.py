@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from config import ResidualIdentifiers
+from tasks.pseudonymizer.affected import Affected
 from tasks.pseudonymizer.checks import service
 from tasks.pseudonymizer.client import Deidentify
 from tasks.pseudonymizer.deidentification import Counts, Deidentification, Deidentified
@@ -30,7 +31,6 @@ from tasks.shared.files.ledger import Ledger
 from tasks.shared.files.names import CORE, data_files
 from tasks.shared.files.resumable import CUT_EVERY
 from tasks.shared.http.client import ServiceClient
-from tasks.shared.publication import people
 from tasks.shared.report import StepReport
 from tasks.shared.step import StepContext
 from tasks.shared.stop import SharedStop
@@ -104,6 +104,7 @@ class _Run:
         self._state = context.state(STATE)
         self._whole: Source | None = None
         self._bundle: Reassembly | None = None
+        self._affected = Affected()
         self._logged = 0
 
     def run(self) -> StepReport:
@@ -114,7 +115,7 @@ class _Run:
                 self._files,
                 ledger,
                 self._context.config.compression,
-                terms=f"{self._settings.url} {rules}",
+                terms=" ".join([str(self._settings.url), rules, *sorted(self._settings.kept_identifiers)]),
                 cut_every=self._bounds.cut_every,
             )
             try:
@@ -142,7 +143,9 @@ class _Run:
             )
             removes = self._rules is not None and self._rules.removes
             kept = self._settings.kept_identifiers
-            work = Deidentification(service, FailedAnswers(self._state).begin(), removes=removes, kept=kept)
+            work = Deidentification(
+                service, FailedAnswers(self._state).begin(), removes=removes, kept=kept, affected=self._affected
+            )
             for stage in (core, [source for source in left if source not in core]):
                 self._stage(stage, work)
 
@@ -223,6 +226,7 @@ class _Run:
         found = paths_of(source.counts)
         if not found or self._settings.residual_identifiers is ResidualIdentifiers.WARN:
             return
+        self._outputs.forget(source)  # what the next run finds is the rules' doing then, not what they were today
         raise DataError(
             "residual-identifiers",
             f"pseudonymizer: what identifies persons came back as it went: {self._people(found)}",
@@ -232,7 +236,7 @@ class _Run:
         )
 
     def _people(self, paths: Mapping[str, int]) -> str:
-        return worded(paths, lambda count: people(count, self._context.config.report.k))
+        return worded(paths, lambda path, count: self._affected.said(path, count, self._context.config.report.k))
 
     def _warn_alone(self, result: Deidentified) -> None:
         if result.counts["alone"] and self._logged < _LOGGED:

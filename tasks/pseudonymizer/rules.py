@@ -8,6 +8,7 @@ request to request (document 3 §4). It can hold keys: no message quotes it.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ KEY: Final = "services.pseudonymizer.anonymization_config"
 
 _DATE_SHIFT_KEYS: Final = ("dateShiftKey", "dateShiftFixedOffsetInDays")
 _KEYED: Final = {"cryptohash": ("cryptoHash", "cryptoHashKey"), "encrypt": ("encrypt", "encryptKey")}
+_ELEMENT: Final = re.compile(r"(?!Bundle\b|Resource\b)[A-Z][A-Za-z]*\.(?!where\()")
 _DERIVED: Final = "keyDerivationContext"
 
 
@@ -70,10 +72,17 @@ def read_rules(path: Path) -> AnonymizationRules:
     return AnonymizationRules(
         content=content,
         digest=hashlib.sha256(content).hexdigest(),
-        removes="remove" in methods,
+        removes=any(map(_removes_resources, rules)),
         warnings=tuple(_warnings(methods, document.get("parameters"))),
         keys=tuple(_keys(document.get("parameters"))),
     )
+
+
+def _removes_resources(rule: Any) -> bool:
+    """Whether entries may be fewer by a rule: one that removes an element of a type leaves the resource."""
+    if not isinstance(rule, Mapping) or str(rule.get("method")).lower() != "remove":
+        return False
+    return not _ELEMENT.match(str(rule.get("path", "")))
 
 
 def usable_rules(path: Path | None) -> AnonymizationRules | None:

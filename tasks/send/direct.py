@@ -198,11 +198,18 @@ class _Load:
         for batch in batches:
             self._workers.submit(batch, keys=batch.lanes)
             if self._tries:
-                self._workers.drain()
-                self._tries, self._limits.batch_size = False, self._batch_size
+                self._try()
             if len(self._account.failures) >= self._bounds.max_failures:
                 raise _GivenUpError
         self._workers.drain()
+
+    def _try(self) -> None:
+        """Until one resource got in nothing is known of the server, and what it refuses is the last that it gets."""
+        self._workers.drain()
+        if self._account.count("sent"):
+            self._tries, self._limits.batch_size = False, self._batch_size
+        elif len(self._account.failures):
+            raise _GivenUpError
 
     def _send_waiting(self) -> None:
         """Everything else is sent: now what waited for the targets of its references."""

@@ -54,7 +54,7 @@ def _wrong(answer: Answer, *, transactions: bool) -> Doubt | str | None:
             return "offered an operation of another service of the pipeline"
     if not any(_objects(rest.get("resource")) for rest in rests):
         return "said that it holds no resources"
-    offered = {one.get("code") for rest in rests for one in _objects(rest.get("interaction"))}
+    offered = {str(one.get("code")) for rest in rests for one in _objects(rest.get("interaction"))}
     if not transactions:
         return None
     if offered and "transaction" not in offered:

@@ -106,6 +106,12 @@ _REFUSALS: Final = frozenset({401, 403, 407, 413})
 """What is about credentials, the proxy or sizes says nothing about whose URL this is."""
 
 
+class WrongServiceError(ServiceError):
+    """What stands at a URL is another service: a finding about the configuration."""
+
+    exit_code = 2
+
+
 @dataclass(frozen=True)
 class Exchange:
     """One made-up request, and ``wrong``: what of its answer says that this is another service, in words that continue
@@ -168,7 +174,7 @@ class MadeUp:
 
     def _wrong(self, service: Service, exchange: Exchange, what: str, status: int | None) -> ServiceError:
         path = f"{exchange.method} {place(exchange.url)}"
-        return ServiceError(
+        return WrongServiceError(
             "wrong-service",
             f"{service.key}: this is not {self.kind}: asked with a made-up resource, it {what}",
             context=f"services.{service.key}.{self.key}: {path}",

@@ -181,6 +181,20 @@ LIES: dict[str, Lie] = {
         None,
         "what the rules make of an element is the service's work: only what it must not lose or leave is compared",
     ),
+    "the identifier stays in a search": Lie(
+        entry(1, lambda one: one["subject"].update(reference="Patient?identifier=4711-CANARY")),
+        None,
+        "a search in a reference is not taken apart; the release report looks through every leaf",
+    ),
+    "the Bundle has the identifier": Lie(lambda asked: asked.answer | {"identifier": IDENTIFIER[0]}, RESIDUAL),
+    "the type is escaped and the name stays": Lie(
+        lambda asked: dumped(asked.answer).replace('"resourceType":"Patient"',
+                                                   '"resourceType":"Pat\u0069ent","name":[{"family":"Canary"}]', 1),
+        RESIDUAL,
+    ),
+    "an identifier that is no text": Lie(
+        residual(identifier=[{"value": ["x"]}]), None, "it is no value of anybody; the validation finds its shape"
+    ),
     # HTTP
     "202": Lie(lambda asked: asked.answer, ANSWER, status=202),
     "a Content-Length that is too long": Lie(lambda asked: asked.answer, "connection-broken", cut=True),

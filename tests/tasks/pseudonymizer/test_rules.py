@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
 
 import pytest
@@ -73,9 +74,16 @@ def test_a_rule_with_its_key_gets_none(tmp_path: Path, method: str, parameters: 
     assert rules(tmp_path, method, parameters) == ()
 
 
-@pytest.mark.parametrize(("method", "removes"), [("remove", True), ("REMOVE", True), ("redact", False)])
-def test_only_a_remove_rule_makes_entries_fewer(tmp_path: Path, method: str, removes: bool) -> None:
-    rules(tmp_path, method)
+@pytest.mark.parametrize(("path", "method", "removes"), [
+    ("Observation", "remove", True), ("Observation", "REMOVE", True), ("Observation", "redact", False),
+    ("nodesByType('Observation')", "remove", True), ("Bundle.entry.where(resource is Patient)", "remove", True),
+    ("Observation.where(status = 'final')", "remove", True), ("Resource", "remove", True),
+    ("Patient.photo", "remove", False), ("Patient.name.where(use = 'old')", "remove", False),
+])  # fmt: skip
+def test_only_a_rule_that_removes_resources_makes_entries_fewer(
+    tmp_path: Path, path: str, method: str, removes: bool
+) -> None:
+    (tmp_path / "rules.yaml").write_text(json.dumps({"fhirPathRules": [{"path": path, "method": method}]}))
     assert read_rules(tmp_path / "rules.yaml").removes is removes
 
 
