@@ -115,7 +115,7 @@ def list_(
         try:
             tasks = client.tasks(_checked(ids), [status.upper() for status in statuses], strict=not lenient)
         except ServiceError as error:
-            if error.status != 400:
+            if error.answered != 400:
                 raise
             raise InputError(
                 "extraction-search", "the extraction server does not accept the search", context=error.context,
@@ -170,7 +170,7 @@ def delete(client: ExtractionClient, job_id: str) -> None:
     try:
         client.delete(job_id)
     except ServiceError as error:
-        if error.status == 500:
+        if error.answered == 500:
             raise ServiceError(
                 "extraction-delete", "the server could not remove the result files of the job", context=job_id,
                 hint="see its log: files may be left on its disk", operation="delete", status=500,
@@ -266,7 +266,7 @@ def _each(
 
 
 def _explained(error: SluiceError, job_id: str) -> SluiceError:
-    if error.status != 404:
+    if error.answered != 404:
         return error
     return InputError(
         "extraction-unknown", "the extraction server has no such job", context=job_id, operation=error.operation,
@@ -279,7 +279,7 @@ def _changed(client: ExtractionClient, job_id: str, operation: str, allowed: str
     try:
         return client.change(job_id, operation)
     except ServiceError as error:
-        if error.status != 409:
+        if error.answered != 409:
             raise
     try:
         state = client.task(job_id, brief=True).status or "not known"
@@ -293,10 +293,10 @@ def _changed(client: ExtractionClient, job_id: str, operation: str, allowed: str
 
 def _version_refused(error: ServiceError, job_id: str) -> ServiceError:
     """What 409, 412 and 428 mean for a change of priority."""
-    if error.status in (409, 412):
+    if error.answered in (409, 412):
         reference, message = "extraction-version", "the job kept changing while its priority was to be changed"
         hint = "try again in a moment: its version moves on whenever a batch finishes"
-    elif error.status == 428:
+    elif error.answered == 428:
         reference, message = "extraction-precondition", "the server did not see which version is meant (If-Match)"
         hint = "a proxy in between may drop the header If-Match"
     else:

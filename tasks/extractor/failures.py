@@ -144,7 +144,7 @@ def unknown_submission(status_urls: Sequence[str]) -> TerminalError:
     )
 
 
-def crtdl_refused(error: ServiceError, kept: str) -> ServiceError:
+def crtdl_refused(error: SluiceError, kept: str) -> ServiceError:
     """The server does not accept the query."""
     return ServiceError(
         "crtdl-refused",

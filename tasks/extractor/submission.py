@@ -187,15 +187,15 @@ class Submission:
     def _explained(self, error: SluiceError) -> SluiceError:
         """What a failed submission means; the note stays only where the server may have a job."""
         certain = error.operation == TOKEN_OPERATION or (
-            error.reference in _NOT_SENT and (error.status is None or error.status in _TURNED_AWAY)
+            error.reference in _NOT_SENT and (error.answered is None or error.answered in _TURNED_AWAY)
         )
-        broken = isinstance(error, NetworkError | ServiceBusyError) or error.status == 500
-        if broken and not certain:
-            return failures.unanswered(error) if error.status is None else error
-        if error.reference in _UNREADABLE or 200 <= (error.status or 0) < 300:
-            return error
+        if not certain:
+            if isinstance(error, NetworkError | ServiceBusyError) or error.status == 500:
+                return failures.unanswered(error) if error.status is None else error
+            if error.reference in _UNREADABLE or 200 <= (error.status or 0) < 300:
+                return error
         self._forget()
-        if isinstance(error, ServiceError) and error.status in (400, 422):
+        if error.answered in (400, 422):
             return failures.crtdl_refused(error, self._keep_answer(error))
         return error
 

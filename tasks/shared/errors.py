@@ -46,6 +46,8 @@ class SluiceError(Exception):
 
     transient: ClassVar[bool] = False
     exit_code: ClassVar[int] = 1
+    answered: int | None = None
+    """The status with which the service itself answered; ``status`` may also be an OAuth issuer's or a proxy's."""
     details: Mapping[str, Any] = MappingProxyType({})
     """Counts beside the message, for the table of the step that failed; as in ``StepReport.details``."""
 

@@ -16,6 +16,7 @@ import httpx
 import msgspec
 
 from tasks.shared.errors import ServiceBusyError, ServiceError, SluiceError
+from tasks.shared.http.oauth import TOKEN_OPERATION
 from tasks.shared.http.retry import parse_retry_after
 
 DEFAULT_TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
@@ -148,13 +149,16 @@ def error_for(answer: Answer, where: Where, *, transient: Collection[int]) -> Sl
         hint = "the service cannot serve the call now; the same command may succeed later"
         busy = where.error(BusyError, "service-busy", what, hint=hint, status=status)
         busy.retry_after = parse_retry_after(answer.headers.get("retry-after"))
-        busy.answer = answer
-        return busy
+        return _made_from(answer, busy)
     reference, hint = _TERMINAL.get(status) or _other(status)
     hint = hint.format(service=where.service)
-    refused = where.error(RefusedError, reference, what, hint=hint, status=status)
-    refused.answer = answer
-    return refused
+    return _made_from(answer, where.error(RefusedError, reference, what, hint=hint, status=status))
+
+
+def _made_from(answer: Answer, error: RefusedError | BusyError) -> SluiceError:
+    error.answer = answer
+    error.answered = answer.status if error.operation != TOKEN_OPERATION else None
+    return error
 
 
 _TERMINAL = {

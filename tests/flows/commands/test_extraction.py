@@ -208,6 +208,31 @@ def test_a_server_that_is_not_there_is_exit_code_3(server: ExtractionServer, cap
     assert "error[connect-failed]" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("command", "status", "body", "says"),
+    [
+        (["show", UNKNOWN], 404, b"", "oauth-issuer"),
+        (["list"], 400, b'{"error":"unauthorized_client"}', "oauth-client"),
+        (["cancel", UNKNOWN], 409, b'{"error":"invalid_request"}', "oauth-refused"),
+    ],
+)
+def test_what_an_issuer_answers_is_not_taken_for_what_the_server_answers(
+    server: ExtractionServer, command: list[str], status: int, body: bytes, says: str, monkeypatch, capsys
+) -> None:
+    def issuer(seen: Seen) -> Reply | None:
+        if "/realms/none/" not in seen.target:
+            return None
+        return Reply(status, body) if seen.method == "POST" else Reply(404)
+
+    server.override = issuer
+    auth = {"oauth_issuer_uri": f"{server.url}/realms/none", "oauth_client_id": "c", "oauth_client_secret": "s"}
+    for name, value in auth.items():
+        monkeypatch.setenv(f"APP_SERVICES_EXTRACTOR_AUTH_{name.upper()}", value)
+    verb, *ids = command
+    assert run(["extraction", verb, "config.yaml", *ids]) == 1
+    assert f"error[{says}]" in capsys.readouterr().err
+
+
 def test_without_an_extraction_server_in_the_configuration_it_says_so(server: ExtractionServer, capsys) -> None:
     Path("other.yaml").write_text("services: {local_import: {dir: .}}\npipeline: {enabled_steps: [local_import]}\n")
     assert run(["extraction", "list", "other.yaml"]) == 2

@@ -30,6 +30,7 @@ from tests.peers.extraction import (
     Store,
     asked,
     crtdl,
+    given,
     manifest,
     running,
     task,
@@ -367,20 +368,41 @@ class TestFailures:
         job.run()
         assert len(job.server.submissions) == 1
 
-    def test_a_token_that_cannot_be_had_means_that_nothing_was_submitted(self, job: Job) -> None:
+    @pytest.mark.parametrize(
+        ("answer", "reference"),
+        [
+            (httpx.Response(503), "service-busy"),
+            (httpx.Response(400, json={"error": "unauthorized_client"}), "oauth-client"),
+            (httpx.Response(200, text="no token"), "oauth-issuer"),
+        ],
+        ids=["busy", "refused", "unreadable"],
+    )
+    def test_a_token_that_cannot_be_had_means_that_nothing_was_submitted(
+        self, job: Job, answer: httpx.Response, reference: str
+    ) -> None:
         auth = {"oauth_issuer_uri": "https://issuer.example", "oauth_client_id": "c", "oauth_client_secret": "s"}
         job.config = job.config.model_validate(
             job.config.model_dump() | {"services": {"extractor": {"base_url": BASE, "auth": auth}}}
         )
-        answer: Callable[[httpx.Request], httpx.Response] = job.server._answer
+        rest: Callable[[httpx.Request], httpx.Response] = job.server._answer
 
         def issuer(request: httpx.Request) -> httpx.Response:
-            return httpx.Response(503) if request.url.host == "issuer.example" else answer(request)
+            if request.url.host != "issuer.example":
+                return rest(request)
+            return given(answer if request.method == "POST" else httpx.Response(404), request)
 
         job.server._answer = issuer  # type: ignore[method-assign]
-        assert fails(job, SluiceError).transient
+        assert fails(job, SluiceError).reference == reference
         assert job.server.submissions == []
-        assert not (job.path / "extraction" / "submission.json").exists()
+        assert [path.name for path in (job.path / "extraction").iterdir()] == []
+
+    @pytest.mark.parametrize(
+        ("status", "reference"), [(400, "proxy-refused"), (500, "proxy-unreachable"), (503, "proxy-unreachable")]
+    )
+    def test_a_proxy_that_makes_no_connection_means_it_too(self, job: Job, status: int, reference: str) -> None:
+        job.server.submit = httpx.ProxyError(f"{status} no")
+        assert fails(job, SluiceError).reference == reference
+        assert [path.name for path in (job.path / "extraction").iterdir()] == []
 
 
 def test_the_patients_of_the_file_travel_with_the_submission(job: Job, tmp_path: Path) -> None:
