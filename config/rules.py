@@ -265,15 +265,14 @@ def _tls(facts: Facts) -> Iterator[Finding]:
 
 
 def _credentials_in_the_clear(facts: Facts) -> Iterator[Finding]:
-    for step, name in _URLS.items():
-        url, auth = getattr(getattr(facts.config.services, step), name), _auth_of(facts, step)
-        if url is None or not facts.enabled(step) or not _plain_http_away(url):
-            continue
-        if auth.scheme != "none" or auth.api_key is not None:
+    for step, key in _URLS.items():
+        service, auth = getattr(facts.config.services, step), _auth_of(facts, step)
+        url, sent = getattr(service, key), auth.scheme != "none" or auth.api_key is not None
+        if step is StepName.SEND and service.send_as is SendMode.S3_UPLOAD:
+            key, url, sent = "s3.endpoint", service.s3.endpoint, auth.scheme == "basic"
+        if sent and url is not None and facts.enabled(step) and _plain_http_away(url):
             message = "credentials travel over plain HTTP to another machine"
-            yield Finding(
-                "credentials-unencrypted", f"services.{step}.{name}", message, "use https://", level="warning"
-            )
+            yield Finding("credentials-unencrypted", f"services.{step}.{key}", message, "use https://", level="warning")
 
 
 def _plain_http_away(url: str) -> bool:

@@ -223,6 +223,24 @@ def test_credentials_over_plain_http_to_another_machine_give_a_warning(load: Loa
     assert [w.reference for w in warnings] == (["credentials-unencrypted"] if warned else [])
 
 
+@pytest.mark.parametrize(
+    ("endpoint", "auth", "warned"),
+    [
+        ("http://store.example", "{username: u, password: p}", ["services.send.s3.endpoint"]),
+        ("https://store.example", "{username: u, password: p}", []),
+        ("http://store.example", "{}", []),
+    ],
+)
+def test_in_s3_upload_it_is_the_store_that_gets_them_and_not_the_url_that_is_ignored(
+    load: Load, endpoint: str, auth: str, warned: list[str]
+) -> None:
+    s3 = f"{{bucket: bucket, region: r, access_key_id: a, secret_access_key: s, endpoint: '{endpoint}'}}"
+    send = f"{{send_as: s3_upload, url: 'http://unused.example', auth: {auth}, s3: {s3}}}"
+    steps = "{enabled_steps: [local_import, send]}"
+    text = f"{{pipeline: {steps}, services: {{local_import: {{dir: d}}, send: {send}}}}}"
+    assert [w.key for w in load(text).warnings if w.reference == "credentials-unencrypted"] == warned
+
+
 GOOD = trustme.CA().cert_pem.bytes()
 
 
