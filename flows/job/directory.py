@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
@@ -111,12 +111,10 @@ class JobDirectory:
     def clear(self) -> None:
         """Remove everything but the lock file, which may still be in use.
 
-        NFS keeps a file that is open under another name, in the same directory, which then cannot be removed.
-
-        Raises:
-            StorageError: something cannot be removed.
+        NFS keeps a file that is open under another name, in the same directory, which then cannot be removed. Raises
+        ``StorageError`` (``job-delete``) for what cannot be removed.
         """
-        try:
+        with self._removing():
             for entry in list(self.path.iterdir()) if self.path.is_dir() else ():
                 if entry.name == LOCK:
                     continue
@@ -124,6 +122,16 @@ class JobDirectory:
                     shutil.rmtree(entry)
                 else:
                     entry.unlink()
+
+    def delete(self) -> None:
+        """Remove the directory, once it is cleared and nobody has its lock. Raises what ``clear`` does."""
+        with self._removing(), suppress(FileNotFoundError):
+            shutil.rmtree(self.path)
+
+    @contextmanager
+    def _removing(self) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
             raise StorageError(
                 "job-delete", f"the job's directory cannot be removed: {error.strerror}",
@@ -131,12 +139,6 @@ class JobDirectory:
                 hint="let the user who runs the jobs delete them; what is left is removed by the next job prune or "
                 "delete",
             ) from None  # fmt: skip
-
-    def delete(self) -> None:
-        """Remove everything. The lock file goes last, so that a second command keeps seeing the lock."""
-        self.clear()
-        with suppress(FileNotFoundError):
-            shutil.rmtree(self.path)
 
 
 def _folders(step: StepReport, steps: Sequence[StepReport]) -> set[str]:

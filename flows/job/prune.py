@@ -61,7 +61,7 @@ def prune(config: str, older_than: timedelta, overrides: Sequence[str], *, dry_r
     """
     loaded = load_config(Path(config), overrides=overrides)
     gone: list[dict[str, object]] = []
-    failed = False
+    problems: list[StorageError] = []
     if has_any_job(loaded):
         before = datetime.now(UTC) - older_than
         with opened(loaded) as session:
@@ -75,19 +75,23 @@ def prune(config: str, older_than: timedelta, overrides: Sequence[str], *, dry_r
                     if not (dry_run or _pruned(session, directory, before)):
                         continue
                 except StorageError as error:
-                    failed = True
-                    say(error.render(), err=True)
+                    _told(error, problems)
                     continue
                 gone.append({"id": record.id, "state": record.state.value, "updated": record.updated, "bytes": size})
                 if not as_json:
                     say(f"job {record.id}  {record.state}  {human_bytes(size)}")
-            _tell_of_unrecorded(session, (record.id for record in records), before, dry_run=dry_run)
+            _tell_of_unrecorded(session, (record.id for record in records), before, problems, dry_run=dry_run)
     total = sum(int(str(job["bytes"])) for job in gone)
     if as_json:
         say_json(gone)
     else:
         say(f"{len(gone)} jobs, {human_bytes(total)} {'would be' if dry_run else 'are'} deleted")
-    return 1 if failed else 0
+    return 1 if problems else 0
+
+
+def _told(problem: StorageError, problems: list[StorageError]) -> None:
+    problems.append(problem)
+    say(problem.render(), err=True)
 
 
 def _old(record: JobRecord, before: datetime) -> bool:
@@ -160,10 +164,12 @@ def _remove(session: Session, directory: JobDirectory) -> None:
     session.api.delete_run(directory.path.name)
 
 
-def _tell_of_unrecorded(session: Session, known: Iterable[str], before: datetime, *, dry_run: bool) -> None:
+def _tell_of_unrecorded(
+    session: Session, known: Iterable[str], before: datetime, problems: list[StorageError], *, dry_run: bool
+) -> None:
     """Directories of jobs that this Prefect API does not know: told of, since they hold data that nobody sees.
 
-    One with nothing but its lock is the rest of a removal that was killed, and goes.
+    One with nothing but its lock is the rest of a removal that was killed, and goes; ``problems`` gets what cannot.
     """
     ids = set(known)
     for path in _job_directories(session.jobs_dir):
@@ -181,6 +187,10 @@ def _tell_of_unrecorded(session: Session, known: Iterable[str], before: datetime
                 say(f"hint: job delete CONFIG {path.name}", err=True)
         except (FileNotFoundError, JobBusyError):
             continue  # somebody else is at it
+        except StorageError as error:
+            _told(error, problems)
+        except PermissionError:
+            say(f"warning: {path} has no record at this Prefect API, cannot be read and is left alone", err=True)
 
 
 def _job_directories(jobs_dir: Path) -> Iterator[Path]:
@@ -198,12 +208,12 @@ def _job_directories(jobs_dir: Path) -> Iterator[Path]:
 
 
 def _size(directory: Path) -> int:
-    """Bytes of a job's files; one that vanishes meanwhile counts as nothing."""
+    """Bytes of a job's files; one that vanishes meanwhile, or is not for this user, counts as nothing."""
     size = 0
     for place, _, names in os.walk(directory):
         for name in names:
             try:
                 size += os.lstat(os.path.join(place, name)).st_size  # noqa: PTH118 - os.walk gives text
-            except FileNotFoundError:
+            except (FileNotFoundError, PermissionError):
                 continue
     return size

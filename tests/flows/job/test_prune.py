@@ -296,6 +296,37 @@ def test_what_cannot_be_removed_is_said_the_others_go_and_its_record_stays(
     assert records.prune(capsys) == {stuck}
 
 
+def test_directories_that_stay_and_those_of_another_user_keep_no_other_job_and_no_answer(
+    records: Records, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stays, goes, foreign, rest = records.make("FAILED"), records.make("COMPLETED"), str(uuid4()), str(uuid4())
+    records.fill(foreign)
+    records.directory(rest).mkdir()
+    removed, listed = shutil.rmtree, Path.iterdir
+
+    def rmtree(path: Path) -> None:
+        if path in (records.directory(stays), records.directory(rest)):  # the jobs directory is read-only
+            raise PermissionError(13, "Permission denied", str(path))
+        removed(path)
+
+    def iterdir(path: Path) -> Iterator[Path]:
+        if path == records.directory(foreign):
+            raise PermissionError(13, "Permission denied", str(path))
+        return listed(path)
+
+    monkeypatch.setattr(shutil, "rmtree", rmtree)
+    monkeypatch.setattr(Path, "iterdir", iterdir)
+    assert prune(records.config, timedelta(0), (), dry_run=False, as_json=True) == 1
+    told = capsys.readouterr()
+    assert [row["id"] for row in json.loads(told.out)] == [goes]
+    assert told.err.count("error[job-delete]") == 2
+    assert f"warning: {records.directory(foreign)} has no record at this Prefect API, cannot be read" in told.err
+    monkeypatch.undo()
+    monkeypatch.setenv("PREFECT_API_URL", records.api)
+    assert prune(records.config, timedelta(0), (), dry_run=False, as_json=True) == 0
+    assert {path.name for path in (records.place / "jobs").iterdir()} == {foreign}
+
+
 @pytest.mark.e2e
 def test_of_two_prunes_at_once_each_job_is_counted_by_one(
     sluice: Commands, records: Records, capsys: pytest.CaptureFixture[str]
