@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,6 +47,33 @@ class TestPreview:
         assert json.loads(capsys.readouterr().out) == {"patients": 3, "ids": "ids.txt"}
         assert Path("ids.txt").read_text() == "p0\np1\np2\n"
         assert Path("ids.txt").stat().st_mode & 0o777 == 0o600
+
+    @pytest.mark.parametrize(
+        ("target", "says"),
+        [
+            ("pipe", "file-unreadable"),
+            ("link", "file-unreadable"),
+            ("dangling", "file-unreadable"),
+            ("directory", "file-unreadable"),
+            ("mistyped/ids.txt", "file-not-found"),
+        ],
+    )
+    def test_ids_take_the_place_of_a_file_and_of_nothing_else(
+        self, server: ExtractionServer, target: str, says: str, capsys
+    ) -> None:
+        os.mkfifo("pipe")
+        Path("old.txt").write_text("old\n")
+        Path("link").symlink_to("old.txt")
+        Path("dangling").symlink_to("nowhere")
+        Path("directory").mkdir()
+        before = {path: path.lstat().st_mode for path in Path().iterdir()}
+        assert run(["extraction", "preview", "config.yaml", "query.json", "--ids", target]) == 2
+        error = capsys.readouterr().err
+        assert f"error[{says}]" in error
+        assert "--ids: " in error
+        assert {path: path.lstat().st_mode for path in Path().iterdir()} == before
+        assert Path("old.txt").read_text() == "old\n"
+        assert server.seen == []
 
     def test_a_bare_ccdl_will_do(self, server: ExtractionServer) -> None:
         Path("ccdl.json").write_text('{"version": "2", "inclusionCriteria": []}')
