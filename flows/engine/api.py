@@ -1,7 +1,7 @@
 """The part of Prefect's REST API that the job record needs, without importing Prefect.
 
 Flow-run state, labels and artifacts are durable when a call returns (``architecture.md``, facts about Prefect);
-``import prefect`` alone costs more than ``pipeline status`` may take. Everything that runs a flow is in ``engine.py``.
+``import prefect`` alone costs more than ``pipeline status`` may take. Everything that runs a flow is in ``runs.py``.
 """
 
 from __future__ import annotations
@@ -107,6 +107,18 @@ class PrefectApi:
             )  # fmt: skip
         return answer.json() if answer.content else {}
 
+    def created(self, path: str, body: Json) -> str:
+        """Create something; its id. Raises what ``request`` does, and ``TerminalError`` for a 404, too."""
+        made = self.request("POST", path, body)
+        if made is None:
+            raise TerminalError(
+                "prefect-refused",
+                f"the Prefect API answered 404 to POST {path}",
+                context=self.address.shown,
+                status=404,
+            )
+        return str(made["id"])
+
     def read_run(self, run_id: str) -> Json | None:
         """The flow run, or ``None`` when there is none."""
         run: Json | None = self.request("GET", f"/flow_runs/{run_id}")
@@ -144,7 +156,7 @@ class PrefectApi:
         """
         given = {name: "" if value is None else value for name, value in parameters.items()}
         body = {"parameters": given, "idempotency_key": str(uuid4())}
-        return str(self.request("POST", f"/deployments/{deployment_id}/create_flow_run", body)["id"])
+        return self.created(f"/deployments/{deployment_id}/create_flow_run", body)
 
     def rename(self, run_id: str, name: str) -> None:
         """Give the run the name a person sees."""
@@ -154,9 +166,12 @@ class PrefectApi:
         """Replace the run's parameters: a continued job reads the configuration file it is given now."""
         self.request("PATCH", f"/flow_runs/{run_id}", {"parameters": dict(parameters)})
 
-    def set_labels(self, run_id: str, labels: Mapping[str, Label]) -> None:
-        """Merge ``labels`` into the run's; durable when this returns. An empty string clears one."""
-        self.request("PATCH", f"/flow_runs/{run_id}/labels", dict(labels))
+    def set_labels(self, run_id: str, labels: Mapping[str, Label]) -> bool:
+        """Merge ``labels`` into the run's; durable when this is true, and ``False`` when there is no such run.
+
+        An empty string clears one.
+        """
+        return self.request("PATCH", f"/flow_runs/{run_id}/labels", dict(labels)) is not None
 
     def delete_run(self, run_id: str) -> None:
         """Remove the run and what hangs on it."""
@@ -173,7 +188,7 @@ class PrefectApi:
     def create_artifact(self, run_id: str, *, key: str, kind: str, data: Any, description: str = "") -> str:
         """Create an artifact (``kind``: markdown, table, progress); returns its id."""
         body = {"key": key, "type": kind, "data": data, "description": description, "flow_run_id": run_id}
-        return str(self.request("POST", "/artifacts/", body)["id"])
+        return self.created("/artifacts/", body)
 
     def update_artifact(self, artifact_id: str, *, data: Any, description: str | None = None) -> bool:
         """Replace an artifact's data in place; whether it was there."""

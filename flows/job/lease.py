@@ -81,7 +81,7 @@ class Limits(PrefectApi):
         """Create a limit whose one slot is taken; its id, or ``None`` when there is one of that name."""
         body = {"name": name, "limit": 1, "active_slots": 1}
         try:
-            return str(self.request("POST", "/v2/concurrency_limits/", body)["id"])
+            return self.created("/v2/concurrency_limits/", body)
         except SluiceError as error:
             if error.status == 409:
                 return None

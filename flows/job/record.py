@@ -20,7 +20,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from flows.engine.api import Json, Label, PrefectApi
 from flows.job.lock import is_held, last_taken
-from tasks.shared.errors import InputError
+from tasks.shared.errors import InputError, TerminalError
 from tasks.shared.report import Approval, Kept, Problem, StepReport, Waiting
 from tasks.shared.step import Handle, HandleStore
 
@@ -360,13 +360,14 @@ class RecordWriter:
         """The record as it was read last, with what was written since: by the one process that runs the job."""
         return JobRecord.of(self._run) if self._run is not None else self.read()
 
-    def set(self, **labels: Label | BaseModel | None) -> None:
-        """Set labels ``job.<name>``; ``__`` in a name stands for a dot; ``None`` clears."""
+    def set(self, **labels: Label | BaseModel | None) -> bool:
+        """Set labels ``job.<name>``; ``__`` in a name stands for a dot; ``None`` clears. ``False``: the run is gone."""
         written = {f"job.{name.replace('__', '.')}": _label(value) for name, value in labels.items()}
         with self._lock:
-            self.api.set_labels(self.job_id, written)
+            there = self.api.set_labels(self.job_id, written)
             if self._run is not None:
                 self._run = self._run | {"labels": (self._run.get("labels") or {}) | written}
+        return there
 
     def step(self, step: StepReport, **also: Label | BaseModel | None) -> None:
         """Record a step's state and counts, together with other labels."""
@@ -390,11 +391,19 @@ class RecordedHandle(HandleStore):
         return Handle(known.status_url, known.job_id) if known.status_url and known.job_id else None
 
     def save(self, handle: Handle | None) -> None:
-        """Write the handle into the labels ``job.extraction.*``, or clear them."""
-        self._writer.set(
+        """Write the handle into the labels ``job.extraction.*``, or clear them.
+
+        Raises ``TerminalError`` (``job-unknown``) when somebody has removed the run.
+        """
+        there = self._writer.set(
             extraction__status_url=handle.status_url if handle else None,
             extraction__job_id=handle.job_id if handle else None,
         )
+        if handle and not there:
+            raise TerminalError(
+                "job-unknown", "the record of this job was removed while it ran", context=self._writer.job_id,
+                hint=f"extraction cancel CONFIG {handle.job_id} ends the extraction that was submitted for it",
+            )  # fmt: skip
 
 
 def _label(value: Label | BaseModel | None) -> Label:

@@ -39,7 +39,7 @@ class Prefect:
             self.artifacts[body["key"]] = body | {"id": body["key"]}
             return httpx.Response(201, json={"id": body["key"]})
         if request.method == "PATCH":
-            return httpx.Response(204)
+            return httpx.Response(204 if self.run else 404)
         if path.endswith("/set_state"):
             self.states.append(body["state"]["name"])
             return httpx.Response(201, json={})

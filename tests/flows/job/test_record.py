@@ -7,9 +7,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from flows.job.lock import JobLock
-from flows.job.record import JobRecord, JobState
-from tasks.shared.errors import NetworkError
+from flows.job.record import JobRecord, JobState, RecordedHandle, RecordWriter
+from tasks.shared.errors import NetworkError, TerminalError
 from tasks.shared.report import Approval, Problem, StepReport, Waiting
+from tasks.shared.step import Handle
+from tests.peers.prefect import prefect_in_memory
 
 
 def run(state_type="RUNNING", state_name=None, labels=None, **more):
@@ -167,3 +169,15 @@ def test_a_wait_that_an_earlier_version_recorded_says_that_data_leave() -> None:
     )
     assert Waiting.model_validate_json(kept).reader == "send"
     assert Waiting.model_validate_json(kept.replace(', "leaves": "/jobs/j/import"', "")).reader == "the next step"
+
+
+def test_a_handle_that_is_not_kept_because_the_run_was_removed_is_an_error_that_names_the_extraction():
+    with prefect_in_memory() as known:
+        store = RecordedHandle(RecordWriter(known.api, "j"))
+        store.save(Handle("https://h.example/fhir/__status/x", "x"))
+        known.run = None
+        with pytest.raises(TerminalError) as caught:
+            store.save(Handle("https://h.example/fhir/__status/x", "x"))
+        assert caught.value.reference == "job-unknown"
+        assert "extraction cancel CONFIG x" in str(caught.value.hint)
+        store.save(None)  # nothing is lost by that

@@ -1,0 +1,35 @@
+"""The client of Prefect's API: what a 404 means where something is to be made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import httpx
+import pytest
+
+from flows.engine.api import PrefectApi
+from flows.engine.api_address import ApiAddress
+from flows.job.lease import Limits
+from tasks.shared.errors import TerminalError
+
+
+@pytest.mark.parametrize(
+    ("make", "path"),
+    [
+        (lambda api: api.run_deployment("d", {}), "/deployments/d/create_flow_run"),
+        (lambda api: api.create_artifact("r", key="k", kind="table", data=[]), "/artifacts/"),
+        (lambda api: api.create("job-x"), "/v2/concurrency_limits/"),
+    ],
+    ids=["a run of a deployment that was removed", "an artifact", "a limit"],
+)
+def test_what_cannot_be_made_because_something_is_not_there_is_an_error(
+    make: Callable[[PrefectApi], object], path: str
+) -> None:
+    with Limits(ApiAddress(url="http://127.0.0.1")) as api:
+        api.close()
+        transport = httpx.MockTransport(lambda _: httpx.Response(404))
+        api._client = httpx.Client(transport=transport, base_url="http://127.0.0.1")
+        with pytest.raises(TerminalError) as caught:
+            make(api)
+    assert (caught.value.reference, caught.value.status) == ("prefect-refused", 404)
+    assert f"POST {path}" in caught.value.message
