@@ -1,4 +1,4 @@
-"""``pipeline continue`` and ``job run``: what is done with a job that exists; removing one is in ``prune.py``."""
+"""``pipeline continue`` and ``job run``: with a job that exists; removing one is in ``flows/job/prune.py``."""
 
 from __future__ import annotations
 

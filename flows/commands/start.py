@@ -1,4 +1,4 @@
-"""``pipeline start`` and ``plan``: what the commands do around the flow; going on with a job is in ``again.py``."""
+"""``pipeline start`` and ``plan``: what commands do around the flow; going on with a job is in ``continue_job.py``."""
 
 from __future__ import annotations
 

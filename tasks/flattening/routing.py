@@ -2,8 +2,8 @@
 
 A resource belongs to the groups whose Provenance names it, each (resource, group) once in a job. The line of a patient
 holds its own Provenances, so it is routed by itself. ``core.ndjson`` is routed by all Provenances of that file; a line
-without any, and what the core file does not name, by those of all files. Both are kept on disk (``index.py``), and the
-second is made only when it is needed.
+without any, and what the core file does not name, by those of all files. Both are kept on disk (``routing_index.py``),
+and the second is made only when it is needed.
 
 Data without any such Provenance is routed by type and ``meta.profile``, then by type alone where one group has that
 type.

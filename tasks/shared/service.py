@@ -1,4 +1,7 @@
-"""A service that a step talks to: where it is, whose credentials go there, how to find out that it is there."""
+"""A service that a step talks to: where it is, whose credentials go there, how to find out that it is there.
+
+The TLS context, the retry rules and the credentials of a step's client are put together here.
+"""
 
 from __future__ import annotations
 

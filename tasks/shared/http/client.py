@@ -441,7 +441,7 @@ class ServiceClient:
         return transport
 
     def _fetch(self, method: str, url: str, *, headers: Mapping[str, str], content: bytes | None) -> Answer:
-        """A request to the OAuth issuer: ``auth.Fetch``."""
+        """A request to the OAuth issuer: ``oauth.Fetch``."""
         call = Call(
             method=method,
             target=parse_target(url),
@@ -461,7 +461,7 @@ class ServiceClient:
         announce(self.meter, self.service, call.operation, error, attempt=attempt, attempts=attempts, seconds=seconds)
 
 
-# What the issuer says about the client and its own configuration is for auth.py to read.
+# What the issuer says about the client and its own configuration is for ``oauth.py`` to read.
 _ISSUER_ANSWERS = frozenset(range(400, 500)) - DEFAULT_TRANSIENT - {407}
 
 

@@ -1,7 +1,7 @@
 """Whom we trust: the operating system's store plus the site's own certificates (document 1, tls).
 
 Document 3 §1: ``tls.ca_cert_path`` is added to the system's trust store, not to somebody's bundled list,
-and may hold server certificates too. One context serves every outgoing client, S3 included.
+and may hold server certificates too. Every outgoing client, S3 included, has a context from here.
 """
 
 from __future__ import annotations
