@@ -147,7 +147,7 @@ def wait_description(waiting: Waiting, step_names: Sequence[str]) -> str:
     lines += [f"- **Look at** the files in {code(waiting.looked_at)}"]
     if waiting.reads:
         which = "the corrected files" if waiting.reads == waiting.directory else "these files"
-        reader = "**What leaves**: `send`" if waiting.leaves else "**Goes on with**: the next step"
+        reader = f"**What leaves**: {code(waiting.reader)}" if waiting.leaves else f"**Goes on with**: {waiting.reader}"
         lines += [f"- {reader} reads {which} in {code(waiting.reads)}"]
         lines += [f"  {line}" for line in _items(waiting.files)]
     lines += [
