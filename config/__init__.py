@@ -4,18 +4,15 @@
 """
 
 from config.auth import AuthConfig
-from config.duration import DurationError, format_duration, parse_duration
 from config.enrichments import enrichment_rules
 from config.findings import ConfigError, Finding
 from config.keys import KeyInfo, describe_keys
-from config.loaded import Effective, LoadedConfig
+from config.loaded import LoadedConfig
 from config.loader import load_config
 from config.model import (
     CRTDL_STEPS,
     IMPORT_STEPS,
     CompressionConfig,
-    CompressionLevel,
-    PipelineBlock,
     PipelineConfig,
     RetryConfig,
     StepName,
@@ -29,17 +26,9 @@ from config.services import (
     EnrichmentRule,
     ExtractorConfig,
     FlatteningConfig,
-    HttpImportConfig,
-    LocalImportConfig,
     OutputFormat,
-    PseudonymizerConfig,
     ResidualIdentifiers,
-    S3Config,
-    SendConfig,
     SendMode,
-    ServicesConfig,
-    TransferConfig,
-    ValidationConfig,
 )
 
 __all__ = [
@@ -48,38 +37,24 @@ __all__ = [
     "AttributeToAdd",
     "AuthConfig",
     "CompressionConfig",
-    "CompressionLevel",
     "ConfigError",
     "CreateGroup",
     "CrtdlPreprocessingConfig",
-    "DurationError",
-    "Effective",
     "EnrichmentRule",
     "ExtractorConfig",
     "Finding",
     "FlatteningConfig",
-    "HttpImportConfig",
     "KeyInfo",
     "LoadedConfig",
-    "LocalImportConfig",
     "OutputFormat",
-    "PipelineBlock",
     "PipelineConfig",
-    "PseudonymizerConfig",
     "ResidualIdentifiers",
     "RetryConfig",
-    "S3Config",
-    "SendConfig",
     "SendMode",
-    "ServicesConfig",
     "StepName",
     "TlsConfig",
-    "TransferConfig",
-    "ValidationConfig",
     "describe_keys",
     "enrichment_rules",
-    "format_duration",
     "json_schema",
     "load_config",
-    "parse_duration",
 ]
