@@ -36,13 +36,13 @@ from tasks.local_import import importer as local_import
 from tasks.shared.files.facts import facts_of
 from tasks.shared.files.lines import read_lines
 from tasks.shared.files.names import data_files
-from tasks.shared.files.writer import NdjsonWriter
 from tasks.shared.step import StepContext
 from tests.bench.data import bundles, write_files
 from tests.bench.echo import serving
 from tests.bench.memory import MIB
 from tests.bench.memory import peak as peak_bytes
 from tests.peers.job import context
+from tests.peers.ndjson import NdjsonWriter
 
 MB = 1e6
 

@@ -19,7 +19,7 @@ from tasks.shared.files.compression import is_compressed
 from tasks.shared.files.facts import facts_of
 from tasks.shared.files.lines import numbered_lines, read_lines
 from tasks.shared.files.names import base_name, data_files, is_consent_name, is_ndjson_name
-from tasks.shared.files.writer import NdjsonWriter
+from tests.peers.ndjson import NdjsonWriter
 
 PLAIN = CompressionConfig(enabled=False)
 ZST = CompressionConfig(enabled=True)

@@ -1,4 +1,4 @@
-"""Writing a new NDJSON file: line by line, plain or compressed, final name at the end."""
+"""Data files as a step writes them, for tests and benches: line by line, plain or compressed, final name at the end."""
 
 from __future__ import annotations
 
