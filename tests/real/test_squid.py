@@ -63,7 +63,7 @@ def test_plain_http_is_forwarded_by_the_proxy_with_its_credentials(squid: Squid,
         assert answer.status == 200
         # A probe leaves the answer unread, which squid may log as aborted: so the log is looked at before it.
         wait_until(lambda: ("TCP_MISS/200", "GET", NAME) in squid.served())
-        assert http.probe(f"http://{NAME}:{fhir.port}/fhir/metadata") == 200
+        assert http.peek("GET", f"http://{NAME}:{fhir.port}/fhir/metadata").status == 200
 
 
 def test_https_goes_through_connect_and_the_servers_certificate_is_verified(squid: Squid, authority: Authority) -> None:
@@ -104,7 +104,7 @@ def test_a_server_that_the_proxy_does_not_reach_is_tried_again(squid: Squid, sch
     sleeps = Sleeps()
     with client(environ={f"{scheme}_proxy": squid.url}, sleep=sleeps, attempts=3) as http:
         with pytest.raises(NetworkError) as caught:
-            http.probe(f"{scheme}://{NAME}:1/fhir/metadata")
+            http.peek("GET", f"{scheme}://{NAME}:1/fhir/metadata")
         assert caught.value.reference == "proxy-unreachable"
         with pytest.raises(TransientError):
             http.send("GET", f"{scheme}://{NAME}:1/fhir/metadata", operation="read")

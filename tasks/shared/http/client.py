@@ -1,7 +1,7 @@
 """The client of every outgoing HTTP call (document 3 §1).
 
 ``ServiceClient.send`` makes a call and hands back the whole answer, again and again while the failure is
-transient; ``stream`` opens a download, once; ``probe`` asks whether anybody is there. Errors carry
+transient; ``stream`` opens a download, once; ``peek`` asks whether anybody is there. Errors carry
 references:
 
 =========================  ===========================================================================
@@ -235,13 +235,6 @@ class ServiceClient:
                 response.close()
             target = following
         raise self._too_many_redirects(call)
-
-    def probe(self, url: str, *, operation: str = "reach", timeout: float | None = None) -> int:
-        """The status with which ``url`` answers a GET without credentials: any answer means it is reachable.
-
-        Raises what ``peek`` raises.
-        """
-        return self.peek("GET", url, operation=operation, timeout=timeout).status
 
     def peek(
         self,

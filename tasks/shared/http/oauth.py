@@ -78,11 +78,6 @@ class TokenCache:
         with self._lock:
             return self._entries.setdefault(key, _Entry())
 
-    def clear(self) -> None:
-        """Forget every token."""
-        with self._lock:
-            self._entries.clear()
-
 
 class _Entry:
     def __init__(self) -> None:

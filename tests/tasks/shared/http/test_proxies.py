@@ -25,7 +25,7 @@ def test_plain_http_goes_through_http_proxy() -> None:
     with loopback([Reply(200, b"ok")]) as server, ForwardProxy(hosts=host_of(server.port)) as proxy:
         with client(environ={"HTTP_PROXY": proxy.url}) as http:
             assert http.send("POST", "http://example.test/a?b=c", operation="send", content=b"x").body == b"ok"
-            assert http.probe("http://example.test/") == 200
+            assert http.peek("GET", "http://example.test/").status == 200
     assert (proxy.requests, proxy.tunnels) == (2, 0)
     assert proxy.targets[0] == "example.test:80"
     assert (server.seen[0].target, server.seen[0].body) == ("/a?b=c", b"x")
@@ -71,7 +71,7 @@ def test_a_proxy_that_wants_other_credentials_is_terminal(scheme: str, credentia
             with pytest.raises(ServiceError) as caught:
                 http.send("GET", f"{scheme}://example.test/", operation="read")
             with pytest.raises(ServiceError):
-                http.probe(f"{scheme}://example.test/")
+                http.peek("GET", f"{scheme}://example.test/")
     assert caught.value.reference == "proxy-authentication"
     assert caught.value.status == 407
     assert sleeps == []
@@ -94,8 +94,8 @@ def test_a_service_the_proxy_does_not_reach_is_transient() -> None:
     with ForwardProxy(hosts=hosts) as proxy:
         with client(environ={"http_proxy": proxy.url, "https_proxy": proxy.url}, attempts=1) as http:
             for call in (lambda: http.send("GET", "https://example.test/", operation="x"),
-                         lambda: http.probe("https://example.test/"),
-                         lambda: http.probe("http://example.test/")):  # fmt: skip
+                         lambda: http.peek("GET", "https://example.test/"),
+                         lambda: http.peek("GET", "http://example.test/")):  # fmt: skip
                 with pytest.raises(NetworkError) as caught:
                     call()
                 assert caught.value.reference == "proxy-unreachable"

@@ -347,14 +347,14 @@ def test_any_answer_means_that_a_service_is_reachable() -> None:
     auth = AuthConfig(username="u", password="p")
     for status in (200, 302, 401, 404, 500, 503):
         with loopback([Reply(status)]) as server, client(auth=auth, credentials_origin=server.url) as http:
-            assert http.probe(server.url) == status
+            assert http.peek("GET", server.url).status == status
         assert server.seen[0].authorization is None
         assert len(server.seen) == 1
 
 
 def test_no_answer_means_that_a_service_is_not_reachable() -> None:
     with client() as http, pytest.raises(NetworkError) as caught:
-        http.probe(f"http://127.0.0.1:{closed_port()}/")
+        http.peek("GET", f"http://127.0.0.1:{closed_port()}/")
     assert caught.value.operation == "reach"
 
 
