@@ -43,7 +43,6 @@ import tenacity
 from config import AuthConfig, RetryConfig, TlsConfig
 from tasks.shared.errors import InputError, NetworkError, ServiceError, SluiceError, Stopped, TransientError
 from tasks.shared.http.answer import DEFAULT_TRANSIENT, Answer, Where, answer_of, error_for
-from tasks.shared.http.auth import Credentials
 from tasks.shared.http.body import SILENCE, Body
 from tasks.shared.http.call import (
     Call,
@@ -57,6 +56,7 @@ from tasks.shared.http.call import (
     request_for,
     without_secrets,
 )
+from tasks.shared.http.credentials import Credentials
 from tasks.shared.http.failures import error_without_answer
 from tasks.shared.http.oauth import TOKEN_OPERATION, TOKENS, TokenCache
 from tasks.shared.http.proxies import Proxies, Proxy

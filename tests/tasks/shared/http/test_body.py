@@ -51,7 +51,7 @@ def test_every_attempt_sends_the_same_bytes_from_the_start(file: Path) -> None:
 
 
 def test_a_401_repeats_the_whole_body_once_with_a_fresh_token(file: Path) -> None:
-    from tests.tasks.shared.http.test_auth import issuing
+    from tests.tasks.shared.http.test_credentials import issuing
 
     with issuing() as (issuer, url):
         auth = AuthConfig.model_validate(
