@@ -15,7 +15,8 @@ from pathlib import Path
 
 import msgspec
 
-from tasks.extractor.task import ExtractionTask, Priority, parse_json, parse_task, parse_tasks
+from tasks.extractor.json_values import parse_json
+from tasks.extractor.task import ExtractionTask, Priority, parse_task, parse_tasks
 from tasks.extractor.urls import resolve, service_url
 from tasks.shared.errors import InputError, ServiceError, SluiceError
 from tasks.shared.fhir.crtdl import read_content

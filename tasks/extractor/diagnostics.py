@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from tasks.extractor.task import JobStatus, parse_json
+from tasks.extractor.json_values import parse_json
+from tasks.extractor.task import JobStatus
 from tasks.shared.http.answer import Answer
 
 _PERCENT = re.compile(r"(\d{1,3})(?:[.,]\d+)?\s?%", re.ASCII)

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tasks.extractor.failures import result_unreadable
-from tasks.extractor.task import STAGES, extension_name, list_of, object_of, parse_json
+from tasks.extractor.json_values import int_of, list_of, object_of, parse_json
+from tasks.extractor.task import STAGES, extension_name
 from tasks.shared.fhir.crtdl import Crtdl
 from tasks.shared.http.answer import Answer
 
@@ -38,7 +39,7 @@ class ExtractionResult:
     @property
     def final_patients(self) -> int | None:
         """How many patients the files hold, as the server counts them."""
-        return _count(_summary(self).get("Num-Final-Patients"))
+        return int_of(_summary(self).get("Num-Final-Patients"))
 
     @property
     def errors(self) -> int:
@@ -119,15 +120,15 @@ def details(result: ExtractionResult, crtdl: Crtdl | None) -> dict[str, Any]:
     patients = object_of(summary.get("Patient-Exclusions"))
     durations = object_of(summary.get("Duration-Measurements"))
     found: dict[str, Any] = {
-        "cohort_patients": _count(summary.get("Num-Cohort-Patients")),
+        "cohort_patients": int_of(summary.get("Num-Cohort-Patients")),
         "final_patients": result.final_patients,
-        "patient_exclusions": {stage: n for stage in _PATIENT_STAGES if (n := _count(patients.get(stage))) is not None},
+        "patient_exclusions": {stage: n for stage in _PATIENT_STAGES if (n := int_of(patients.get(stage))) is not None},
         "resource_exclusions": _exclusions(object_of(summary.get("Resource-Exclusions")), names),
         "resource_inclusions": dict(_inclusions(object_of(summary.get("Resource-Inclusions")), names)),
         "median_seconds": {
             stage: round(nanos / 1e9, 3)
             for stage in STAGES
-            if (nanos := _count(object_of(durations.get(stage)).get("medianNanos"))) is not None
+            if (nanos := int_of(object_of(durations.get(stage)).get("medianNanos"))) is not None
         },
         "issues": result.issues,
     }
@@ -143,9 +144,9 @@ def _exclusions(groups: dict[str, Any], names: Collection[str]) -> dict[str, dic
     for group, value in groups.items():
         counts = found.setdefault(group if group in names else OTHER, Counter())
         reasons = object_of(value)
-        counts["Must-Have"] += sum(_count(n) or 0 for n in object_of(reasons.get("Must-Have")).values())
+        counts["Must-Have"] += sum(int_of(n) or 0 for n in object_of(reasons.get("Must-Have")).values())
         for reason in _EXCLUSIONS:
-            counts[reason] += _count(reasons.get(reason)) or 0
+            counts[reason] += int_of(reasons.get(reason)) or 0
     kept = {group: {reason: n for reason, n in counts.items() if n} for group, counts in found.items()}
     return {group: counts for group, counts in kept.items() if counts}
 
@@ -153,9 +154,5 @@ def _exclusions(groups: dict[str, Any], names: Collection[str]) -> dict[str, dic
 def _inclusions(groups: dict[str, Any], names: Collection[str]) -> Iterator[tuple[str, int]]:
     found: Counter[str] = Counter()
     for group, value in groups.items():
-        found[group if group in names else OTHER] += _count(value) or 0
+        found[group if group in names else OTHER] += int_of(value) or 0
     yield from found.items()
-
-
-def _count(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None

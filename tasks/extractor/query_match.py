@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from tasks.extractor.task import parse_json
+from tasks.extractor.json_values import object_of, parse_json
 from tasks.shared.fhir.crtdl_model import type_of
 
 _PATIENTS = ("patient", "paramBatch")
@@ -88,8 +88,8 @@ class _Query(msgspec.Struct, rename="camel"):
 
 def same_query(job: Any, crtdl: bytes, patients: Sequence[str]) -> bool | None:
     """Compare the ``valueObject`` of a job extension with what is submitted; ``None`` when it does not tell."""
-    parameters = _object(_object(job).get("parameters"))
-    theirs, ours = _pruned(_object(parameters.get("crtdl"))), _pruned(parse_json(crtdl))
+    parameters = object_of(object_of(job).get("parameters"))
+    theirs, ours = _pruned(object_of(parameters.get("crtdl"))), _pruned(parse_json(crtdl))
     listed = next((parameters[key] for key in _PATIENTS if key in parameters), None)
     if not isinstance(listed, list) or not theirs or not isinstance(ours, dict):
         return None
@@ -121,7 +121,3 @@ def _pruned(value: Any) -> Any:
     if isinstance(value, list):
         return [_pruned(inner) for inner in value]
     return value
-
-
-def _object(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-import msgspec
+from tasks.extractor.json_values import int_of, list_of, object_of
 
 STAGES = ("CONSENT_FETCH", "DIRECT_LOAD", "REFERENCE_RESOLVE", "CASCADING_DELETE", "COPY_REDACT")
 """The stages of a batch, in order."""
@@ -124,14 +124,6 @@ class ExtractionTask:
         }
 
 
-def parse_json(body: bytes) -> Any:
-    """A JSON body; ``None`` for anything else."""
-    try:
-        return msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
-
-
 def parse_task(resource: Any) -> ExtractionTask | None:
     """The Task in a parsed JSON document; ``None`` when it is none."""
     if not isinstance(resource, dict) or resource.get("resourceType") != "Task":
@@ -182,11 +174,11 @@ def _progress(resource: dict[str, Any]) -> JobProgress | None:
     stages: list[str] = []
     for part in map(object_of, list_of(extension.get("extension"))):
         name = extension_name(part.get("url"))
-        number = part.get("valueInteger")
+        number = int_of(part.get("valueInteger"))
         if name == "activeBatch":
             inner = map(object_of, list_of(part.get("extension")))
             stages += [stage for one in inner if (stage := one.get("valueString")) in STAGES]
-        elif isinstance(number, int) and not isinstance(number, bool) and number >= 0:
+        elif number is not None and number >= 0:
             values[name] = number
     return JobProgress(
         cohort_size=values.get("cohortSize"),
@@ -202,16 +194,6 @@ def _consent_urls(resource: dict[str, Any]) -> Iterator[str]:
         url = output.get("valueUrl")
         if isinstance(url, str) and url and object_of(output.get("type")).get("text") == CONSENT_AUDIT:
             yield url
-
-
-def object_of(value: Any) -> dict[str, Any]:
-    """The value if it is an object, else an empty one."""
-    return value if isinstance(value, dict) else {}
-
-
-def list_of(value: Any) -> list[Any]:
-    """The value if it is a list, else an empty one."""
-    return value if isinstance(value, list) else []
 
 
 def _text(value: Any) -> str | None:
