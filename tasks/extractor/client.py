@@ -134,55 +134,41 @@ class ExtractionClient:
         return tuple(entry.item.reference.removeprefix("Patient/") for entry in cohort.entry)
 
     def tasks(
-        self,
-        ids: Sequence[str] = (),
-        statuses: Sequence[str] = (),
-        *,
-        strict: bool = False,
-        brief: bool = False,
+        self, ids: Sequence[str] = (), statuses: Sequence[str] = (), *, strict: bool = False, brief: bool = False
     ) -> list[ExtractionTask]:
         """The jobs that match, newest first as the server lists them. ``strict``: a value it does not know is a 400."""
-        answer = self._search(ids, statuses, strict=strict, brief=brief)
-        found = parse_tasks(parse_json(answer.body))
-        if found is None:
-            raise _unexpected("task", None, "with something else than a Bundle", answer.status)
-        return found
+        query = [f"{name}={','.join(values)}" for name, values in (("_id", ids), ("status", statuses)) if values]
+        return self._listed("?" + "&".join(query) if query else "", strict=strict, brief=brief)[0]
 
     def census(self) -> tuple[list[ExtractionTask], float | None]:
         """All jobs, in one brief attempt, and the server's clock (seconds since the epoch), if it says."""
-        answer = self._search((), (), strict=False, brief=True)
+        return self._listed("", strict=False, brief=True)
+
+    def _listed(self, query: str, *, strict: bool, brief: bool) -> tuple[list[ExtractionTask], float | None]:
+        more = {"Prefer": "handling=strict"} if strict else {}
+        answer = self._read(service_url(self.base_url, "Task") + query, brief=brief, **more)
         found = parse_tasks(parse_json(answer.body))
         if found is None:
             raise _unexpected("task", None, "with something else than a Bundle", answer.status)
         return found, _date(answer.headers.get("date"))
-
-    def _search(self, ids: Sequence[str], statuses: Sequence[str], *, strict: bool, brief: bool) -> Answer:
-        query = [f"{name}={','.join(values)}" for name, values in (("_id", ids), ("status", statuses)) if values]
-        return self.http.send(
-            "GET",
-            service_url(self.base_url, "Task") + ("?" + "&".join(query) if query else ""),
-            operation="task",
-            headers={"Accept": FHIR_JSON} | ({"Prefer": "handling=strict"} if strict else {}),
-            transient=TRANSIENT,
-            retry=not brief,
-            timeout=min(self._timeout, _BRIEF) if brief else self._timeout,
-        )
 
     def task(self, job_id: str, *, brief: bool = False) -> ExtractionTask:
         """One job. Raises ``ServiceError`` (``service-not-found`` when there is none).
 
         ``brief`` makes one attempt of ten seconds at most.
         """
-        answer = self.http.send(
+        return self._task_in(self._read(self._task_url(job_id), brief=brief), job_id)
+
+    def _read(self, url: str, *, brief: bool, **headers: str) -> Answer:
+        return self.http.send(
             "GET",
-            self._task_url(job_id),
+            url,
             operation="task",
-            headers={"Accept": FHIR_JSON},
+            headers={"Accept": FHIR_JSON} | headers,
             transient=TRANSIENT,
             retry=not brief,
             timeout=min(self._timeout, _BRIEF) if brief else self._timeout,
         )
-        return self._task_in(answer, job_id)
 
     def change(self, job_id: str, operation: str) -> ExtractionTask:
         """``pause``, ``resume`` or ``cancel``; the updated Task. In one attempt: a second one would meet a 409.
