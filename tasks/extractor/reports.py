@@ -124,19 +124,15 @@ class Companions:
 
     def _fetch(self, url: str, target: Path) -> None:
         """Download one file as it comes."""
-        attempt = 0
-
-        def once() -> None:
-            nonlocal attempt
-            attempt += 1
-            self._attempt(url, target, attempt)
+        http, attempts = self._http, self._retry.max_attempts
 
         def tell(state: tenacity.RetryCallState, seconds: float) -> None:
-            error = state.outcome.exception() if state.outcome else None
-            http, attempts = self._http, self._retry.max_attempts
+            error, attempt = state.outcome.exception() if state.outcome else None, state.attempt_number
             announce(http.meter, http.service, "download", error, attempt=attempt, attempts=attempts, seconds=seconds)
 
-        retrying(self._retry, sleep=self._sleep, before_wait=tell)(once)
+        for attempt in retrying(self._retry, sleep=self._sleep, before_wait=tell):
+            with attempt:
+                self._attempt(url, target, attempt.retry_state.attempt_number)
 
     def _attempt(self, url: str, target: Path, attempt: int) -> None:
         self._stop.check()
