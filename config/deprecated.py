@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from config.auth import BASIC, OAUTH2
 from config.fields import Kind
-from config.keys import env_name, keys_by_name
+from config.keys import keys_by_name
 
 EXTRACTOR = "services.extractor"
 
@@ -22,11 +22,6 @@ class DeprecatedKey:
     replacement: str | None
     unit: timedelta | None = None
     why: str = ""
-
-    @property
-    def env(self) -> str:
-        """The name of its environment variable."""
-        return env_name(self.key)
 
     @property
     def kind(self) -> Kind:

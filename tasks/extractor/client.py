@@ -134,11 +134,11 @@ class ExtractionClient:
         return tuple(entry.item.reference.removeprefix("Patient/") for entry in cohort.entry)
 
     def tasks(
-        self, ids: Sequence[str] = (), statuses: Sequence[str] = (), *, strict: bool = False, brief: bool = False
+        self, ids: Sequence[str] = (), statuses: Sequence[str] = (), *, strict: bool = False
     ) -> list[ExtractionTask]:
         """The jobs that match, newest first as the server lists them. ``strict``: a value it does not know is a 400."""
         query = [f"{name}={','.join(values)}" for name, values in (("_id", ids), ("status", statuses)) if values]
-        return self._listed("?" + "&".join(query) if query else "", strict=strict, brief=brief)[0]
+        return self._listed("?" + "&".join(query) if query else "", strict=strict, brief=False)[0]
 
     def census(self) -> tuple[list[ExtractionTask], float | None]:
         """All jobs, in one brief attempt, and the server's clock (seconds since the epoch), if it says."""

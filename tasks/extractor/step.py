@@ -8,7 +8,6 @@ from tasks.shared.step import Step, nothing
 
 STEP = Step(
     name="extractor",
-    summary="import through the extraction server",
     run=run,
     reads=nothing,
     output=IMPORT,

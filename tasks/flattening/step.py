@@ -7,7 +7,6 @@ from tasks.shared.step import Step, same_as_input
 
 STEP = Step(
     name="flattening",
-    summary="transform to CSV",
     run=run,
     output=OUTPUT,
     tables=True,

@@ -7,7 +7,6 @@ from tasks.shared.step import Step, nothing
 
 STEP = Step(
     name="http_import",
-    summary="import from an HTTP URL",
     run=run,
     reads=nothing,
     output=IMPORT,

@@ -7,7 +7,6 @@ from tasks.shared.step import Step, nothing
 
 STEP = Step(
     name="local_import",
-    summary="import from a local directory",
     run=run,
     reads=nothing,
     output=IMPORT,

@@ -7,7 +7,6 @@ from tasks.shared.step import Step, same_as_input
 
 STEP = Step(
     name="pseudonymizer",
-    summary="pseudonymize through the pseudonymization service",
     run=run,
     output=OUTPUT,
     folders=(STATE,),

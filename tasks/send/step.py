@@ -14,7 +14,6 @@ def reads(config: PipelineConfig) -> Reads:
 
 STEP = Step(
     name="send",
-    summary="upload to the destination",
     run=run,
     reads=reads,
     folders=(checks.STATE,),

@@ -208,7 +208,6 @@ class Step:
     """
 
     name: str
-    summary: str
     run: Callable[[StepContext], StepReport]
     reads: Callable[[PipelineConfig], Reads] = latest
     output: str | None = None

@@ -7,7 +7,6 @@ from tasks.validation.validation import REPORTS, run
 
 STEP = Step(
     name="validation",
-    summary="validate FHIR data against profiles",
     run=run,
     folders=(REPORTS,),
     services=lambda config: [checks.service(config)],

@@ -5,7 +5,6 @@ from tasks.wait.pause import run
 
 STEP = Step(
     name="wait",
-    summary="pause for manual inspection",
     run=run,
     asks=True,
 )
