@@ -9,7 +9,7 @@ For that plan's sake a 413 is no reason to halve one.
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -28,8 +28,14 @@ class Batch:
 
     place: int
     ordinal: int
-    resources: int
+    ids: Sequence[str] = field(repr=False)
+    """Those of its resources, for what must agree with them."""
     body: bytes = field(repr=False)
+
+    @property
+    def resources(self) -> int:
+        """How many there are."""
+        return len(self.ids)
 
 
 def share(budget: int, groups: int) -> int:
@@ -61,8 +67,9 @@ class Packer:
         self._ordinal = 0
         self._begin()
 
-    def add(self, raw: bytes | msgspec.Raw) -> list[Batch]:
-        """Take a resource in; the batches that are full now: the one before it, and its own if nothing fits beside."""
+    def add(self, identifier: str, raw: bytes | msgspec.Raw) -> list[Batch]:
+        """Take a resource in, with its id; the batches that are full now: the one before it, and its own if nothing
+        fits beside."""
         full: list[Batch] = []
         size = len(raw) + _AROUND
         if self._count and self._length + size > self._limit:
@@ -71,6 +78,7 @@ class Packer:
         self.resources += 1
         self._length += size
         if self._text is not None:
+            self._ids.append(identifier)
             self._text.writelines((_BEFORE, raw, b"}"))
             self.size = self._length
         if self._length >= self._limit:
@@ -85,13 +93,14 @@ class Packer:
         if self._text is not None:
             self._text.write(TAIL)
             # getvalue() hands over the memory itself: a batch is there once, not twice.
-            made.append(Batch(self._place, self._ordinal, self._count, self._text.getvalue()))
+            made.append(Batch(self._place, self._ordinal, self._ids, self._text.getvalue()))
         self._ordinal += 1
         self._begin()
         return made
 
     def _begin(self) -> None:
         self._count = 0
+        self._ids: list[str] = []
         self._length = len(self._head) + len(TAIL)
         self._text = io.BytesIO() if self._ordinal >= self._skip else None
         if self._text is not None:

@@ -5,13 +5,16 @@
 ``NetworkError``           ``flattening-silent``: no sign of life while the request ran; retried like the others of
                            ``tasks/shared/http/client.py``
 ``ServiceError``           ``flattening-failed``: 500, twice (the service answers everything with it, a bad view as much
-                           as an exhausted heap); ``flattening-row``: a row that is no JSON object;
-                           ``flattening-answer``: 2xx, but no rows; those of ``tasks/shared/http/client.py``
+                           as an exhausted heap); ``flattening-row``: a row that is no JSON object, or has a key
+                           twice; ``flattening-rows-differ``: rows that are not those of the resources
+                           (``agreement.py``); ``flattening-answer``: 2xx, but no rows; those of
+                           ``tasks/shared/http/client.py``
 =========================  ===========================================================================================
 """
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -22,6 +25,7 @@ from typing import Final, Self
 import httpx
 import tenacity
 
+from tasks.flattening.agreement import RowsDifferError
 from tasks.flattening.batches import Batch
 from tasks.flattening.checks import service
 from tasks.flattening.csv_writer import AnswerWriter
@@ -30,7 +34,7 @@ from tasks.flattening.rows import NoRowError
 from tasks.flattening.watchdog import INTERVAL, Watchdog, Watched
 from tasks.shared.errors import NetworkError, ServiceError, SluiceError, StalledError, Stopped, TransientError
 from tasks.shared.files.kept_answers import FailedAnswers
-from tasks.shared.http.answer import answer_of, place
+from tasks.shared.http.answer import Answer, RefusedError, answer_of, place
 from tasks.shared.http.client import ServiceClient
 from tasks.shared.http.retry import announce, retrying
 from tasks.shared.meter import Meter
@@ -44,6 +48,8 @@ METADATA_TIMEOUT: Final = 30.0
 
 _REFUSED: Final = frozenset(range(400, 500))
 _PLAIN: Final = frozenset({"", "identity"})
+_NDJSON: Final = re.compile(r"application/[a-z0-9.+-]*json[a-z0-9.+-]*")
+"""Media types under which services send rows: ``x-ndjson``, ``ndjson``, ``fhir+ndjson``, ``x-jsonlines``, ``json``."""
 
 
 class Flattener:
@@ -110,6 +116,8 @@ class Flattener:
             retrying(self._context.config.retry, sleep=self._sleep, retryable=retryable, before_wait=tell)(attempt)
         except NoRowError as problem:
             raise self._no_row(problem, where) from None
+        except RowsDifferError as problem:
+            raise self._rows_differ(problem, writer.last, where) from None
         except SluiceError as error:
             raise self._final(error, where) from None
 
@@ -135,13 +143,16 @@ class Flattener:
                     with connection.client.stream(
                         "POST", self._url, operation=OPERATION, content=batch.body, headers=HEADERS, attempt=attempt
                     ) as response:
-                        _check(response)
+                        self._check(response)
                         for piece in response.iter_raw():
                             connection.stop.check()
                             if self._clock() > watched.deadline:
                                 raise self._too_late()
                             writer.feed(piece)
                     writer.end()
+                except (NoRowError, RowsDifferError):
+                    writer.drop()
+                    raise
                 except Stopped:
                     raise self._cancelled(watched) from None
                 except StalledError:
@@ -178,13 +189,49 @@ class Flattener:
         first = problem.number == 1
         return ServiceError(
             "flattening-row",
-            f"{SERVICE}: row {problem.number:,} of an answer is no JSON object",
+            f"{SERVICE}: row {problem.number:,} of an answer {problem.what}",
             context=f"{where}, POST {place(self._url)}",
             hint=("is services.flattening.service_url that of a flattening service? " if first else "")
             + f"the row is in {self._failed.keep(problem.line)} in the job directory; it may quote data",
             operation=OPERATION,
             status=200,
         )
+
+    def _rows_differ(self, problem: RowsDifferError, last: bytes, where: str) -> ServiceError:
+        hint = "the service lost rows or mixed up requests: see its log; continuing the job asks again"
+        if last:
+            hint += f"; the place in the answer is in {self._failed.keep(last)} in the job directory; it may quote data"
+        return ServiceError(
+            "flattening-rows-differ",
+            f"{SERVICE}: {problem}",
+            context=f"{where}, POST {place(self._url)}",
+            hint=hint,
+            operation=OPERATION,
+            status=200,
+        )
+
+    def _check(self, response: httpx.Response) -> None:
+        """Whether the body can be rows; of one that cannot, the beginning is kept."""
+        encoding = response.headers.get("content-encoding", "").strip().lower()
+        media_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if response.status_code != 200:  # 202 is a promise
+            what = "no rows"
+        elif encoding not in _PLAIN:
+            what = "an encoding that was not asked for"
+        elif not _NDJSON.fullmatch(media_type):
+            what = "something that is no NDJSON by its Content-Type"
+        else:
+            return
+        error = RefusedError(
+            "flattening-answer",
+            f"{SERVICE}: {OPERATION} was answered {response.status_code} with {what}",
+            context=f"POST {place(self._url)}",
+            hint="is services.flattening.service_url the URL of a flattening service?",
+            operation=OPERATION,
+            status=response.status_code,
+        )
+        error.answer = Answer(response.status_code, response.headers, next(response.iter_raw(), b""))
+        raise error
 
     def _final(self, error: SluiceError, where: str) -> SluiceError:
         """The error as the user sees it: with the place, and with where the answer is."""
@@ -235,18 +282,3 @@ class _Connection:
 
     def cancel(self) -> None:
         self.stop.request("the request was cancelled")
-
-
-def _check(response: httpx.Response) -> None:
-    """Whether the body can be rows."""
-    encoding = response.headers.get("content-encoding", "").strip().lower()
-    if response.status_code == 200 and encoding in _PLAIN:
-        return
-    what = "an encoding that was not asked for" if response.status_code == 200 else "no rows"
-    raise ServiceError(
-        "flattening-answer",
-        f"{SERVICE}: {OPERATION} was answered {response.status_code} with {what}",
-        hint="is services.flattening.service_url the URL of a flattening service?",
-        operation=OPERATION,
-        status=response.status_code,
-    )

@@ -5,10 +5,11 @@ A batch is kept when ``keep`` has it on the disk; what was written of one that f
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Final
 
+from tasks.flattening.agreement import Agreement, Rule
 from tasks.flattening.rows import NoRowError, RowReader, Shape, header
 from tasks.shared.files.out_file import OutFile
 
@@ -69,19 +70,32 @@ class Table:
 class AnswerWriter:
     """Writes the rows of one answer to ``table`` while they arrive, in pieces of any size.
 
-    ``begin`` starts over, ``end`` takes the last row. Raises ``NoRowError`` and ``StorageError``.
+    By ``rule`` they must be those of the resources with these ``ids``. ``begin`` starts over, ``end`` takes the last
+    row; then ``with_rows`` says how many resources had one. ``last`` is what was read last, or where rows ceased to be
+    right, for private files. Raises
+    ``NoRowError``, ``RowsDifferError`` and ``StorageError``.
     """
 
-    def __init__(self, table: Table, *, longest: int = LONGEST_ROW) -> None:
+    def __init__(self, table: Table, rule: Rule, ids: Collection[str], *, longest: int = LONGEST_ROW) -> None:
         self._table = table
+        self._rule = rule
+        self._ids = ids
         self._longest = longest
         self.begin()
 
     def begin(self) -> None:
         """Forget what was written of an earlier attempt."""
-        self._table.drop()
-        self.rows = RowReader(self._table.shape)
+        self.drop()
+        self.rows = RowReader(self._table.shape, self._rule.column)
+        self.with_rows = 0
+        self.last = b""
+        self._right = True
+        self._agreement = Agreement(self._rule, self._ids)
         self._rest = bytearray()
+
+    def drop(self) -> None:
+        """Cut off what was written of this answer."""
+        self._table.drop()
 
     def feed(self, piece: bytes) -> None:
         """Take the next piece of the answer."""
@@ -89,7 +103,7 @@ class AnswerWriter:
         if end:
             block = bytes(self._rest) + piece[:end] if self._rest else piece[:end]
             self._rest = bytearray(piece[end:])
-            self._table.write(self.rows.read(block))
+            self._read(block)
         else:
             self._rest += piece
         if len(self._rest) > self._longest:
@@ -99,4 +113,14 @@ class AnswerWriter:
         """The answer is complete: its last row may lack a line end."""
         if self._rest:
             block, self._rest = bytes(self._rest), bytearray()
-            self._table.write(self.rows.read(block))
+            self._read(block)
+        self.with_rows = self._agreement.end()
+
+    def _read(self, block: bytes) -> None:
+        text = self.rows.read(block)
+        if self._right:
+            self.last = block
+            self._right = self._agreement.take(self.rows.ids)
+            self._table.write(text)
+        else:
+            self._agreement.take(self.rows.ids)  # only counted: whether the answer ends well decides what it is

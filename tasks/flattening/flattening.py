@@ -16,6 +16,7 @@ from typing import Final
 import msgspec
 
 from config import OutputFormat
+from tasks.flattening.agreement import Rule
 from tasks.flattening.batches import MIB, Batch, Packer, share
 from tasks.flattening.client import Flattener
 from tasks.flattening.csv_writer import AnswerWriter
@@ -156,6 +157,7 @@ class _Run:
         size = context.config.services.flattening.batch_size_mb
         self._budget = size * bounds.mebibyte
         self._share = share(self._budget, len(made))
+        self._rules = [Rule.of(view) for view in made]
 
     def run(self) -> StepReport:
         self._context.meter.work_on(self._files)
@@ -218,21 +220,20 @@ class _Run:
     def _pack(self, router: Router, packers: Sequence[Packer], workers: Workers[Batch, None]) -> None:
         held = 0
         for deliveries in router.deliveries():
-            for place, raw in deliveries:
+            for place, identifier, raw in deliveries:
                 workers.room(held + len(raw))
                 packer = packers[place]
                 held -= packer.size
-                _submit(workers, packer.add(raw))
+                _submit(workers, packer.add(identifier, raw))
                 held += packer.size
             self._context.meter.add(resources=len(deliveries))
 
     def _one(self, batch: Batch) -> None:
         """A batch to the service, and its rows into the table. In one of the threads."""
-        table = self._tables[batch.place]
-        writer = AnswerWriter(table)
+        writer = AnswerWriter(self._tables[batch.place], self._rules[batch.place], batch.ids)
         name = self._views[batch.place].group_name
         self._flattener.flatten(batch, writer, where=f"group {name}, batch {batch.ordinal + 1:,}")
-        self._tables.keep(batch, writer.rows)
+        self._tables.keep(batch, writer.rows, writer.with_rows)
 
     def _say(self, path: Path, content: int, *, whole: bool) -> None:
         self._context.meter.within(path, content, whole=whole)

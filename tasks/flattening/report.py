@@ -49,6 +49,7 @@ def _row(view: View, tables: Tables, place: int) -> dict[str, Any]:
         "rows": counts["rows"],
         "columns": len(view.columns),
         "resources": counts["resources"],
+        "with_rows": counts["with_rows"],
         "batches": counts["batches"],
         "bytes": tables.size(place),
         **({} if parquet is None else {"parquet_bytes": parquet}),

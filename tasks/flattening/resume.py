@@ -33,8 +33,8 @@ DEFINITIONS: Final = "viewdefinitions"
 
 _INPUT: Final = "input"
 _VOID: Final = "void"
-_FORM: Final = 1
-"""Changes with every change of what batches or tables look like."""
+_FORM: Final = 2
+"""Changes with every change of what batches or tables look like, or of what of an answer is checked."""
 
 
 class Tables:
@@ -90,8 +90,8 @@ class Tables:
         """How many batches of a group are in its table."""
         return self._accounts[place].counts["batches"]
 
-    def keep(self, batch: Batch, rows: RowReader) -> None:
-        """The rows of a batch are written: force them to the disk, and record it."""
+    def keep(self, batch: Batch, rows: RowReader, with_rows: int) -> None:
+        """The rows of a batch, of so many resources, are written: force them to the disk, and record it."""
         table, account = self._all[batch.place], self._accounts[batch.place]
         added = table.keep()
         counts = {f"filled {column}": 1 for column in rows.filled if not account.counts[f"filled {column}"]}
@@ -102,6 +102,7 @@ class Tables:
                 batches=1,
                 rows=rows.count,
                 resources=batch.resources,
+                with_rows=with_rows,
                 bytes=added,
                 unknown=int(rows.unknown_keys),
                 **counts,

@@ -34,8 +34,8 @@ LEFT_OUT: Final = -1
 log = logging.getLogger("sluice.flattening")
 
 
-Delivery = tuple[int, bytes | msgspec.Raw]
-"""The place of a group, and a resource for it, with the bytes it came in."""
+Delivery = tuple[int, str, bytes | msgspec.Raw]
+"""The place of a group, and a resource for it: its id, and the bytes it came in."""
 
 
 class Facts(msgspec.Struct):
@@ -235,7 +235,7 @@ class Router:
                     left_out = True
                 elif types[place] == resource.type:
                     routed = True
-                    out.append((place, resource.raw))
+                    out.append((place, resource.id, resource.raw))
                     keys.append((resource.key, place))
             if not routed:
                 (self.facts.left_out if left_out else self.facts.unrouted)[resource.type] += 1

@@ -2,36 +2,48 @@
 
 A row is a JSON object keyed by column name. Columns and their order are the view's. Missing or null is an empty cell;
 strings are verbatim, numbers as spelled, booleans ``true`` and ``false``; objects and arrays are compact JSON. Keys
-that are no column are ignored.
+that are no column are ignored. A key that stands twice makes a row ambiguous, and it is none.
 """
 
 from __future__ import annotations
 
 import csv
 import io
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any, Final
 
 import msgspec
 
+from tasks.shared.fhir.reading import RepeatedKeyError, unique_members
+
+
+class _Decimal(str):
+    """A number with a point or an exponent, as the text it is."""
+
+    __slots__ = ()
+
+
 _string = msgspec.json.Decoder(str)
 _ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError)
-_TEXTS: Final = frozenset({str, type(None)})
+_TEXTS: Final = frozenset({str, _Decimal, type(None)})
 _SIMPLE: Final = _TEXTS | {int}
 
 Cells = Sequence[str | int | None]
 
 
 class NoRowError(Exception):
-    """A line of an answer that is no JSON object; ``number`` counts the rows of the answer from 1. It quotes nothing.
+    """A line of an answer that is no row; ``number`` counts the rows of the answer from 1. It quotes nothing.
 
-    ``line`` is for private files.
+    ``what`` is a predicate that says why, ``line`` is for private files.
     """
 
-    def __init__(self, number: int, line: bytes) -> None:
+    def __init__(self, number: int, line: bytes, what: str = "is no JSON object") -> None:
         super().__init__(number)
         self.number = number
         self.line = line
+        self.what = what
 
 
 class Shape:
@@ -50,19 +62,21 @@ class Shape:
             rename={f"c{place}": name for place, name in enumerate(self.columns)},
             forbid_unknown_fields=strict,
         )
-        # A decimal number comes as the text it is.
-        return msgspec.json.Decoder(row, float_hook=str)
+        return msgspec.json.Decoder(row, float_hook=_Decimal)
 
 
 class RowReader:
     """Turns lines of one answer into CSV.
 
     ``count`` is the number of rows; ``filled`` holds the positions of the columns that had a value; ``unknown_keys``
-    says that there were keys that are no column.
+    says that there were keys that are no column. ``ids`` are, of what was read last, the values of the column at
+    ``key``, as they were decoded; nothing tells the rows apart without one.
     """
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: Shape, key: int | None = None) -> None:
         self.count = 0
+        self.ids: list[Any] = []
+        self._key = key
         self.unknown_keys = False
         self.filled: set[int] = set()
         self._shape = shape
@@ -81,6 +95,13 @@ class RowReader:
 
     def _rows(self, block: bytes) -> list[Cells]:
         rows: list[Cells] = [msgspec.structs.astuple(row) for row in self._decoded(block)]
+        self.ids = [None] * len(rows) if self._key is None else [row[self._key] for row in rows]
+        cells = list(chain.from_iterable(rows))
+        kinds_of_all = Counter(map(type, cells))
+        if _quotes_in(block) != _quotes_of(cells, kinds_of_all[str]):
+            self._check_keys(block, rows)
+        if kinds_of_all.keys() <= _TEXTS:
+            return rows
         lines: list[bytes] = []
         for number, row in enumerate(rows):
             kinds = frozenset(map(type, row))
@@ -95,6 +116,21 @@ class RowReader:
             except _ERRORS:
                 raise NoRowError(self.count + number + 1, lines[number]) from None
         return rows
+
+    def _check_keys(self, block: bytes, rows: Sequence[Cells]) -> None:
+        """Look for keys that stand twice, of which msgspec takes the last, where there are quotes to be explained."""
+        lines = _lines(block)
+        if len(lines) != len(rows):
+            raise self._no_row(block)
+        for number, (line, row) in enumerate(zip(lines, rows, strict=True), self.count + 1):
+            if _quotes_in(line) == _quotes_of(row, sum(type(cell) is str for cell in row)):
+                continue
+            try:
+                unique_members(line.strip())
+            except RepeatedKeyError:
+                raise NoRowError(number, line, "has a key twice") from None
+            except _ERRORS:
+                raise NoRowError(number, line) from None
 
     def _decoded(self, block: bytes) -> list[Any]:
         if not self.unknown_keys:
@@ -135,6 +171,19 @@ def header(columns: Sequence[str]) -> bytes:
 
 def _lines(block: bytes) -> list[bytes]:
     return [line for line in block.split(b"\n") if line and not line.isspace()]
+
+
+def _quotes_in(text: bytes) -> int:
+    """How many quotes there are that begin or end a text; with those inside of one where that is not certain."""
+    return text.count(b'"') - (0 if b"\\\\" in text else text.count(b'\\"'))
+
+
+def _quotes_of(cells: Sequence[Any], texts: int) -> int:
+    """How many of them it takes to spell these cells, of which so many are text: two for each key and each text.
+
+    A key that stands twice takes more; so does what is nested, or no column.
+    """
+    return 2 * (len(cells) + texts - 2 * cells.count(""))
 
 
 def _cell(raw: msgspec.Raw) -> str:

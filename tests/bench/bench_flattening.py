@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import re
 import socket
 import tempfile
 import time
@@ -31,9 +32,9 @@ from tests.peers.job import context
 
 COLUMNS = ("id", "patient", "code", "display", "value", "unit", "effective", "status")
 SYSTEM = "https://www.medizininformatik-initiative.de/fhir/fdpg/NamingSystem/attribute_group"
-_MARK = b'{"name":"resources"'
+_SENT = re.compile(rb'"resource":\{"resourceType":"[A-Za-z]+","id":"([^"]+)"')
 _ROW = (
-    b'{"id":"o1-1-17","patient":"Patient/p1-1","code":"2345-7","display":"Me\xc3\x9fgr\xc3\xb6\xc3\x9fe im Serum",'
+    b'{"id":"%b","patient":"Patient/p1-1","code":"2345-7","display":"Me\xc3\x9fgr\xc3\xb6\xc3\x9fe im Serum",'
     b'"value":1.50,"unit":"mg/dL","effective":"2025-11-02T09:15:00+01:00"}\n'
 )
 
@@ -47,21 +48,17 @@ def service(ready: Connection) -> None:
         with connection:
             while request := receive_head(connection, view):
                 _, got, left = request
-                rows = buffer.count(_MARK, 0, got)
-                tail = bytes(buffer[max(0, got - len(_MARK) + 1) : got])
+                body = bytearray(view[:got])
                 while left > 0:
                     count = connection.recv_into(view, min(left, len(view)))
                     if not count:
                         return
-                    rows += buffer.count(_MARK, 0, count) + (tail + buffer[: len(_MARK) - 1]).count(_MARK)
-                    tail = bytes(buffer[max(0, count - len(_MARK) + 1) : count])
+                    body += view[:count]
                     left -= count
-                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % (rows * len(_ROW)))
-                some = _ROW * 1000
-                while rows >= 1000:
-                    connection.sendall(some)
-                    rows -= 1000
-                connection.sendall(_ROW * rows)
+                rows = b"".join([_ROW % found[1] for found in _SENT.finditer(body)])
+                head = b"HTTP/1.1 200 OK\r\nContent-Type: application/x-ndjson\r\nContent-Length: %d\r\n\r\n"
+                connection.sendall(head % len(rows))
+                connection.sendall(rows)
 
     listen(ready, serve)
 

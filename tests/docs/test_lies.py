@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from tests.conftest import ROOT
 from tests.peers.lies import Lie
+from tests.tasks.flattening import test_liar as flattening
 from tests.tasks.pseudonymizer import test_liar as pseudonymizer
 
-SERVICES = {"Pseudonymization service": pseudonymizer.LIES}
+SERVICES = {"Pseudonymization service": pseudonymizer.LIES, "Flattening service": flattening.LIES}
 
 
 HEAD = """# Lies
 
 For whoever must know what Sluice believes: each line is an answer of a service that is wrong in one way, and what
-becomes of it. Each is a test. An error ends the step before the next one runs, and names file and line; nothing of the
-wrong answer becomes part of the data. What cannot be noticed stands there with the reason.
+becomes of it. Each is a test. An error ends the step before the next one runs, and names file and line, or group and
+batch; nothing of the wrong answer becomes part of the data. What cannot be noticed stands there with the reason.
 """
 TABLE = """
 ## {service}

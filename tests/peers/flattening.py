@@ -62,12 +62,15 @@ def _at(raw: bytes, path: str) -> bytes | None:
 
 
 def rows_of(view: dict[str, Any], resource: bytes) -> list[bytes]:
-    """Rows by simple paths: columns of the first select, once for every element of the ``forEach`` of the second."""
+    """Rows by simple paths: columns of the first select, once for every element that the second one iterates over."""
     plain, *nested = view["select"]
     cells = {column["name"]: _at(resource, column["path"]) for column in plain["column"]}
     rows = [cells]
     if nested:
-        elements = msgspec.json.decode(_at(resource, nested[0]["forEach"]) or b"[]", type=list[msgspec.Raw])
+        each = nested[0].get("forEach") or nested[0]["forEachOrNull"]
+        elements = msgspec.json.decode(_at(resource, each) or b"[]", type=list[msgspec.Raw])
+        if "forEachOrNull" in nested[0]:
+            elements = elements or [msgspec.Raw(b"{}")]
         rows = [
             cells | {column["name"]: _at(bytes(element), column["path"]) for column in nested[0]["column"]}
             for element in elements
@@ -124,12 +127,12 @@ serving = FakeService
 
 def view(
     group: str, kind: str, columns: dict[str, str], *, name: str | None = None, each: str = "",
-    below: dict[str, str] | None = None, profile: str | None = None,
+    below: dict[str, str] | None = None, profile: str | None = None, clause: str = "forEach",
 ) -> View:  # fmt: skip
     """A view with columns (name → simple path), and more of them for every element of ``each``."""
     select: list[dict[str, Any]] = [{"column": [{"name": key, "path": path} for key, path in columns.items()]}]
     if below:
-        select.append({"forEach": each, "column": [{"name": key, "path": path} for key, path in below.items()]})
+        select.append({clause: each, "column": [{"name": key, "path": path} for key, path in below.items()]})
     names = [*columns, *(below or {})]
     definition = {
         "resourceType": RESOURCE_TYPE,

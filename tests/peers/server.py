@@ -172,7 +172,8 @@ class Loopback:
             return False
         if answer.stall:
             if answer.chunks:
-                sock.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+                head = [f"{name}: {value}\r\n".encode("latin-1") for name, value in answer.headers.items()]
+                sock.sendall(b"HTTP/1.1 200 OK\r\n%bTransfer-Encoding: chunked\r\n\r\n" % b"".join(head))
             for chunk in answer.chunks:
                 sock.sendall(b"%x\r\n%b\r\n" % (len(chunk), chunk))
                 self.closing.wait(0.05)

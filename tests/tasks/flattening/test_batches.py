@@ -18,7 +18,7 @@ VIEW = {"resourceType": "V", "name": "n", "select": []}
 
 def packed(raws: list[bytes], limit: int, skip: int = 0) -> list[Batch]:
     packer = Packer(0, VIEW, limit, skip=skip)
-    return [batch for raw in raws for batch in packer.add(raw)] + packer.end()
+    return [batch for raw in raws for batch in packer.add(f"r{len(raw)}", raw)] + packer.end()
 
 
 @given(st.lists(st.integers(0, 300), max_size=40), st.integers(1, 1500))

@@ -252,12 +252,12 @@ def test_a_table_that_is_made_again_gets_a_new_file(tmp_path: Path, service: Fak
 
     def script(_: int, request: Request) -> Reply:
         assert not (job.output / "Labor.parquet").exists()
-        return Reply(body=b'{"id":"o"}\n')
+        return Reply(body=b"".join(b'{"id":"%b"}\n' % one.encode() for one in request.ids))
 
     service.script = lambda number, request: script(number, request) if number >= 0 else None
     job.write("a.ndjson", patient_line(9))
     job.run(service.url, **BOTH)
-    assert rows_of(job) == [{"id": "o", "patient": None, "value": None}]
+    assert rows_of(job) == [{"id": f"p9-o{n}", "patient": None, "value": None} for n in range(3)]
 
 
 def test_without_pyarrow_the_finding_says_what_to_install(

@@ -142,3 +142,22 @@ def test_names_of_files_are_unique_in_any_case_and_safe(names: list[str]) -> Non
         assert not set(name) & set('/\\:*?"<>|\0\n')
         assert len(name.encode()) <= 210
     assert file_names(names) == made
+
+
+KEYS = st.sampled_from(["a", "b", "x", "\\u0061", 'q\\"', "\\\\"])
+SPELLED = st.sampled_from(
+    ['"a"', '""', "null", "0", "1.5", "true", '"\\""', '"\\\\"', '["a"]', '{"a":"b"}', '"\\":"', '"ä"']
+)
+
+
+@given(st.lists(st.lists(st.tuples(KEYS, SPELLED), max_size=4), min_size=1, max_size=4), st.sampled_from(["", " "]))
+def test_a_row_with_a_key_twice_is_refused_however_it_is_spelled(rows: list[list[tuple[str, str]]], blank: str) -> None:
+    lines = ["{" + f",{blank}".join(f'{blank}"{key}"{blank}:{value}' for key, value in row) + "}" for row in rows]
+    repeated = [len({json.loads(f'"{key}"') for key, _ in row}) < len(row) for row in rows]
+    reader = RowReader(Shape(["a", "b"]))
+    if not any(repeated):
+        reader.read("\n".join(lines).encode())
+        return
+    with pytest.raises(NoRowError) as caught:
+        reader.read("\n".join(lines).encode())
+    assert (caught.value.number, caught.value.what) == (repeated.index(True) + 1, "has a key twice")

@@ -1,0 +1,93 @@
+"""Whether the rows of an answer are those of its resources (document 3 §5, "What must agree").
+
+What a view promises follows from what it does: without ``forEach`` and ``where`` a row for each resource, with
+``forEachOrNull`` at least one, with the others any number. Compared are ids, the view's column ``id`` (its path is
+``id``: the plain one, no ``Type/id``). A group gets a resource once, and one without an id got one when it was routed:
+the ids of a batch differ from each other. Rows of a view that has no such column are only counted.
+
+What is held are the ids of one batch, none of the answer's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Self
+
+from tasks.flattening.views import View
+
+
+class Promise(Enum):
+    """How many rows of a resource a view gives."""
+
+    ONE = "one"
+    AT_LEAST_ONE = "at least one"
+    ANY = "any number"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What must agree in the answers about one view; ``column`` is the place of its ids."""
+
+    promise: Promise
+    column: int | None
+
+    @classmethod
+    def of(cls, view: View) -> Self:
+        """That of a view."""
+        clauses = list(_clauses(view.definition))
+        if view.definition.get("where") or any("forEach" in clause for clause in clauses):
+            promise = Promise.ANY
+        elif any("forEachOrNull" in clause for clause in clauses):
+            promise = Promise.AT_LEAST_ONE
+        else:
+            promise = Promise.ONE
+        paths = [] if _iterates(clauses[0]) else [column["path"] for column in clauses[0].get("column", ())]
+        return cls(promise, paths.index("id") if "id" in paths else None)
+
+
+def _iterates(clause: Mapping[str, Any]) -> bool:
+    return "forEach" in clause or "forEachOrNull" in clause
+
+
+def _clauses(clause: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    for below in clause.get("select", ()):
+        yield below
+        yield from _clauses(below)
+
+
+class RowsDifferError(Exception):
+    """The rows are not those of the resources. The message is a sentence of counts."""
+
+
+class Agreement:
+    """Compares the rows of one answer with the resources of its request, whose ``ids`` differ from each other."""
+
+    def __init__(self, rule: Rule, ids: Collection[str]) -> None:
+        self._rule = rule
+        self._sent = frozenset(ids)
+        self._left = set(ids)
+        self._rows = 0
+        self._foreign = 0
+
+    def take(self, ids: Sequence[Any]) -> bool:
+        """The ids of some rows, as they were decoded; whether all may still be right."""
+        self._rows += len(ids)
+        if self._rule.column is not None:
+            texts = [one for one in ids if type(one) is str]
+            self._foreign += len(ids) - sum(map(self._sent.__contains__, texts))
+            self._left.difference_update(texts)
+        return not self._foreign and (self._rule.promise is not Promise.ONE or self._rows <= len(self._sent))
+
+    def end(self) -> int:
+        """There are no more rows: of how many resources were they? Raises ``RowsDifferError``."""
+        sent = len(self._sent)
+        found = min(self._rows, sent) if self._rule.column is None else sent - len(self._left)
+        missing = 0 if self._rule.promise is Promise.ANY else sent - found
+        more = self._rows - self._foreign - found if self._rule.promise is Promise.ONE else 0
+        if not missing and not self._foreign and not more:
+            return found
+        counts = {"missing": missing, "of other resources": self._foreign, "too many": more}
+        told = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
+        raise RowsDifferError(f"the rows do not agree with the {sent:,} resources that were sent: {told}")
