@@ -14,7 +14,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from collections.abc import Callable
@@ -29,7 +28,7 @@ from tasks.flattening.agreement import RowsDifferError
 from tasks.flattening.batches import Batch
 from tasks.flattening.checks import service
 from tasks.flattening.csv_writer import AnswerWriter
-from tasks.flattening.probe import HEADERS, endpoint, metadata
+from tasks.flattening.probe import HEADERS, endpoint, is_ndjson, metadata
 from tasks.flattening.rows import NoRowError
 from tasks.flattening.watchdog import INTERVAL, Watchdog, Watched
 from tasks.shared.errors import NetworkError, ServiceError, SluiceError, StalledError, Stopped, TransientError
@@ -48,8 +47,6 @@ METADATA_TIMEOUT: Final = 30.0
 
 _REFUSED: Final = frozenset(range(400, 500))
 _PLAIN: Final = frozenset({"", "identity"})
-_NDJSON: Final = re.compile(r"application/[a-z0-9.+-]*json[a-z0-9.+-]*")
-"""Media types under which services send rows: ``x-ndjson``, ``ndjson``, ``fhir+ndjson``, ``x-jsonlines``, ``json``."""
 
 
 class Flattener:
@@ -213,12 +210,11 @@ class Flattener:
     def _check(self, response: httpx.Response) -> None:
         """Whether the body can be rows; of one that cannot, the beginning is kept."""
         encoding = response.headers.get("content-encoding", "").strip().lower()
-        media_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
         if response.status_code != 200:  # 202 is a promise
             what = "no rows"
         elif encoding not in _PLAIN:
             what = "an encoding that was not asked for"
-        elif not _NDJSON.fullmatch(media_type):
+        elif not is_ndjson(response.headers):
             what = "something that is no NDJSON by its Content-Type"
         else:
             return

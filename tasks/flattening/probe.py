@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -16,6 +17,9 @@ from tasks.shared.service import Exchange, MadeUp, Service
 
 HEADERS: Final = {"Content-Type": "application/fhir+json", "Accept": "application/x-ndjson"}
 """*Quirk:* ``Accept`` must be exactly one media type, everything else is a 500."""
+
+_NDJSON: Final = re.compile(r"application/[a-z0-9.+-]*json[a-z0-9.+-]*")
+"""Media types under which services send rows: ``x-ndjson``, ``ndjson``, ``fhir+ndjson``, ``x-jsonlines``, ``json``."""
 
 ROW: Final = {"id": "sluice-probe-patient"}
 _VIEW: Final = {
@@ -55,7 +59,14 @@ def _exchanges(service: Service, _config: PipelineConfig) -> Iterator[Exchange]:
 PROBE: Final = MadeUp("a flattening service", _exchanges, key="service_url")
 
 
+def is_ndjson(headers: Mapping[str, str]) -> bool:
+    """Whether an answer is rows by its ``Content-Type``, which the service was asked for."""
+    return _NDJSON.fullmatch(headers.get("content-type", "").partition(";")[0].strip().lower()) is not None
+
+
 def _wrong(answer: Answer) -> str | None:
+    if not is_ndjson(answer.headers):
+        return "answered something that is no NDJSON by its Content-Type"
     lines = answer.body.split()
     try:
         row: dict[str, Any] = msgspec.json.decode(answer.body, type=dict[str, Any])
