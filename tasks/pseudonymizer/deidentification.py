@@ -10,7 +10,6 @@ Every error names file, line and type.
 from __future__ import annotations
 
 import codecs
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -32,7 +31,6 @@ from tasks.shared.http.answer import Answer, answer_of
 _TOO_LARGE: Final = 413
 _REFUSED: Final = 400
 _OK: Final = 200
-_JSON: Final = re.compile(r"(application|text)/([a-z0-9.-]+\+)?json")
 _ENTRY: Final = b'"entry'
 _RESOURCE_TYPE: Final = b'"resourceType"'
 
@@ -128,10 +126,9 @@ class Deidentification:
     def _check(self, text: bytes, given: ResourceSummary, answer: Answer, place: str, counts: Counts) -> bytes:
         """The resource that came back, as one line."""
         body = answer.body.removeprefix(codecs.BOM_UTF8)
-        kind = answer.headers.get("content-type", "nothing that it says").partition(";")[0].strip().lower()
         if answer.status != _OK:  # 202 is a promise
             raise self._unusable(answer.body, answer.status, "no result", place)
-        if not _JSON.fullmatch(kind):
+        if not answer.says_json:
             raise self._unusable(answer.body, answer.status, "an answer that is not JSON by its Content-Type", place)
         try:
             received = outline_of(body)

@@ -1,7 +1,8 @@
 """The client of the validation service (document 3 §6).
 
-One request for each chunk, repeated as the retry block says. An answer 200 with an OperationOutcome is an answer,
-whatever it says about the data; everything else is a failure of the step, which names the file and its lines.
+One request for each chunk, repeated as the retry block says. An answer 200 with an OperationOutcome that says something
+about what was sent is an answer, whatever it says; everything else is a failure of the step, which names the file and
+its lines.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from tasks.shared.errors import SluiceError
 from tasks.shared.http.answer import Answer, RefusedError
 from tasks.shared.http.client import ServiceClient
 from tasks.validation.chunks import Chunk, Place
-from tasks.validation.findings import Issue, NotAnOutcomeError, read_outcome
+from tasks.validation.findings import Issue, NotAnOutcomeError, check_outcome, read_outcome
 from tasks.validation.items import Unusable
 
 OPERATION: Final = "validate resources"
@@ -130,7 +131,9 @@ class Validator:
         try:
             # What is no result is not one either when it looks like it: 202 is a promise.
             what = "no result" if answer.status != 200 else None
-            read_outcome(answer.body)
+            if what is None and not answer.says_json:
+                what = "something that is no JSON by its Content-Type"
+            check_outcome(answer.body, len(chunk))
         except NotAnOutcomeError as problem:
             what = str(problem)
         if what is not None:

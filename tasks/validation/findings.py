@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
+from tasks.shared.fhir.reading import UNREADABLE, RepeatedKeyError, unique_members
 from tasks.shared.http.answer import ISSUE_CODES
 from tasks.validation.chunks import Place
 
@@ -23,11 +24,12 @@ OTHER: Final = "other"
 UNPLACED: Final = "unplaced"
 """The type of findings that concern a chunk as a whole."""
 
+_NOTHING: Final = msgspec.Raw(b"null")
 _MESSAGE_ID: Final = "operationoutcome-message-id"
 # A message id is a short code. The HL7 validator also gives the URL of a profile with the key of an invariant behind
 # "#", and for some "Rule key: 'text' failed", of which only the key is taken.
 _CODE: Final = re.compile(r"(?:https?://[^\s#]*#|Rule )?([A-Za-z0-9][A-Za-z0-9_.\-]{0,79})(?:: .*)?", re.DOTALL)
-_ENTRY: Final = re.compile(r"Bundle\.entry\[([0-9]{1,9})\]")
+_ENTRY: Final = re.compile(r"Bundle\.entry\[([0-9]{1,18})\]")
 # What stands between the entry and the element in the two spellings of the HL7 validator.
 _INSIDE: Final = re.compile(r"\.resource(?:\.ofType\([A-Za-z]+\)|/\*[^*]*\*/)?(?=[.\[]|$)")
 
@@ -94,11 +96,39 @@ class _Kind(msgspec.Struct, rename="camel"):
 
 
 _outcome = msgspec.json.Decoder(_Outcome)
+_raws = msgspec.json.Decoder(list[msgspec.Raw] | None)
 _kind = msgspec.json.Decoder(_Kind)
 
 
 def read_outcome(body: bytes) -> list[Issue]:
     """The issues of an OperationOutcome; none when it has none. Raises ``NotAnOutcomeError``."""
+    return [_read(issue) for issue in _issues(body)]
+
+
+def check_outcome(body: bytes, entries: int) -> None:
+    """Look whether an OperationOutcome can be the result for a Bundle of so many entries (document 3 §6): it says
+    something, of nothing else, and nothing in two ways. Raises ``NotAnOutcomeError``.
+    """
+    try:
+        members = unique_members(body)
+        for raw in _raws.decode(members.get("issue", _NOTHING)) or ():
+            unique_members(raw)
+    except RepeatedKeyError:
+        raise NotAnOutcomeError("a key that stands twice") from None
+    except UNREADABLE:
+        pass  # what is wrong with it is said below
+    issues = _issues(body)
+    if not issues:
+        raise NotAnOutcomeError("an OperationOutcome without an issue")
+    for issue in issues:
+        _read(issue)
+        for place in (*(issue.expression or ()), *(issue.location or ())):
+            match = _ENTRY.search(place) if place else None
+            if match and int(match[1]) >= entries:
+                raise NotAnOutcomeError(f"an issue about an entry beyond the {entries:,} that were sent")
+
+
+def _issues(body: bytes) -> list[_Issue]:
     try:
         if not body.isascii():
             body.decode()  # msgspec does not look into strings that it only passes over
@@ -109,7 +139,7 @@ def read_outcome(body: bytes) -> list[Issue]:
         raise NotAnOutcomeError("something that is no JSON") from None
     if outcome.resource_type != "OperationOutcome":
         raise NotAnOutcomeError("a resource that is no OperationOutcome")
-    return [_read(issue) for issue in outcome.issue or ()]
+    return outcome.issue or []
 
 
 def _instead(body: bytes) -> str:

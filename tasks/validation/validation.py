@@ -14,12 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tasks.shared.blanked import blanked
-from tasks.shared.errors import DataError, InputError, SluiceError, StorageError, storage_errors
+from tasks.shared.errors import DataError, InputError, SluiceError, StorageError
 from tasks.shared.fhir.long_line import lines_with_long
+from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.files.ledger import Ledger
 from tasks.shared.files.names import data_files
-from tasks.shared.files.out_file import OutFile
 from tasks.shared.http.answer import answer_of
 from tasks.shared.report import StepReport
 from tasks.shared.step import StepContext
@@ -36,8 +35,6 @@ REPORTS: Final = "validation"
 """Directory of the reports, below the job directory."""
 
 LEDGER: Final = "ledger.ndjson"
-REFUSED: Final = "refused-answer"
-"""What the service said when it refused a request. It may quote data, so it is kept here and nowhere else."""
 
 _SPARE: Final = 4
 """Chunks in the window beside those that are asked about: one slow answer must not keep the other threads waiting."""
@@ -50,12 +47,11 @@ class Bounds:
     """Numbers that are not configuration.
 
     ``timeout`` (seconds) is for one request that the service works on alone. Some services take one at a time, so every
-    request is given as much again for each one that may be before it in the queue. ``refused`` is how many bytes of a
-    refusal are kept, ``codes`` how many message codes the result shows. ``mebibyte`` is the unit of the size of chunks.
+    request is given as much again for each one that may be before it in the queue. ``codes`` is how many message codes
+    the result shows. ``mebibyte`` is the unit of the size of chunks.
     """
 
     timeout: float = 600.0
-    refused: int = 1024 * 1024
     codes: int = 100
     mebibyte: int = 1024 * 1024
 
@@ -124,9 +120,7 @@ class _Validation:
 
     def run(self) -> StepReport:
         places = Reports(self._directory, self._files)
-        refused = self._directory / REFUSED
-        with storage_errors(refused):
-            refused.unlink(missing_ok=True)
+        failed = FailedAnswers(self._directory).begin()
         self._progress.work_on(self._files)
         with Ledger(places.state / LEDGER) as ledger:
             try:
@@ -140,7 +134,7 @@ class _Validation:
                 ):
                     self._take(work, outcomes)
             except SluiceError as error:
-                self._keep_answer(error)
+                self._keep_answer(error, failed)
                 raise
             finally:
                 for report in self._open:
@@ -196,18 +190,17 @@ class _Validation:
         if findings:
             log.info("validation: %s has %d findings", report.path.name, findings)
 
-    def _keep_answer(self, error: SluiceError) -> None:
-        """Keep what the service said about a request that it refused, and say where."""
+    def _keep_answer(self, error: SluiceError, failed: FailedAnswers) -> None:
+        """Keep what the service said that was no result, and say where."""
         answer = answer_of(error)
         if answer is None or not answer.body:
             return
         try:
-            with OutFile(self._directory / REFUSED) as file:
-                file.write(blanked(answer.body)[: self._bounds.refused])
+            name = failed.keep(answer.body)
         except StorageError as problem:
             log.warning("validation: the answer cannot be kept: %s", problem.message)
             return
-        kept = f"the answer is in {self._directory.name}/{REFUSED} in the job directory; it may quote data"
+        kept = f"the answer is in {name} in the job directory; it may quote data"
         error.hint = f"{error.hint}; {kept}" if error.hint else kept
 
     def _result(self) -> StepReport:

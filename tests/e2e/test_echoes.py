@@ -120,7 +120,7 @@ def configured(step: str, url: str) -> dict[str, object]:
 
 KEPT = {
     "pseudonymizer": "pseudonymizer/failed/0001.txt",
-    "validation": "validation/refused-answer",
+    "validation": "validation/failed/0001.txt",
     "send": "send/failed/0001.json",
     "transfer": None,
     "s3": None,

@@ -96,7 +96,7 @@ KINDS = {
         functools.partial(validation.Job.validate, chunk_bytes=1000, max_concurrent_requests=1),
         _validation, lambda body: b'"b1"' in body, "b.ndjson:2 Patient",
         lambda job, _: job.files(), {"bounds": validation_step.Bounds(timeout=1.0, mebibyte=1000)},
-        ("validation", ".state"), f"validation/{validation_step.REFUSED}", (),
+        ("validation", ".state", "failed"), "validation/failed/*", (),
         OF_DATA | {302: "service-unexpected", 410: "service-refused", 413: "validation-too-large"},
     ),
     "flattening": Kind(

@@ -7,6 +7,7 @@ hangs on the error, out of sight of ``str`` and ``repr``, for a caller that keep
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -34,6 +35,7 @@ ISSUE_CODES = frozenset({
 # fmt: on
 E = TypeVar("E", bound=SluiceError)
 
+_JSON = re.compile(r"(application|text)/([a-z0-9.-]+\+)?json")
 _LARGEST_OUTCOME = 8 * 1024 * 1024
 _CODES_SHOWN = 5
 
@@ -57,6 +59,12 @@ class Answer:
     status: int
     headers: httpx.Headers = field(repr=False)
     body: bytes = field(repr=False)
+
+    @property
+    def says_json(self) -> bool:
+        """Whether it is JSON by its ``Content-Type``."""
+        kind = self.headers.get("content-type", "").partition(";")[0]
+        return _JSON.fullmatch(kind.strip().lower()) is not None
 
     def issue_codes(self) -> tuple[str, ...]:
         """The issue codes of an OperationOutcome, each once, in order; empty for any other body."""

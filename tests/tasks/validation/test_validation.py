@@ -129,7 +129,8 @@ def test_the_report_has_one_outcome_for_each_chunk_in_order_as_answered_but_on_o
 
     def pretty(number: int, body: bytes) -> Reply:
         about = json.loads(body)["entry"][0]["resource"]["id"]
-        text = f'{{\r\n  "resourceType": "OperationOutcome",\n  "value" : 1.50,\n "id":"{about}"\n}}\n'
+        issues = '"issue": [{"severity": "success"}]'
+        text = f'{{\r\n  "resourceType": "OperationOutcome",\n  "value" : 1.50,\n "id":"{about}", {issues}\n}}\n'
         return Reply(200, text.encode(), seconds=0.05 if number == 0 else 0)
 
     with serving(pretty) as server:
@@ -137,7 +138,8 @@ def test_the_report_has_one_outcome_for_each_chunk_in_order_as_answered_but_on_o
     assert len(server.bodies) == 6
     lines = (job.output / "a.validation.ndjson").read_bytes().splitlines()
     assert lines == [
-        b'{  "resourceType": "OperationOutcome",  "value" : 1.50, "id":"p%d"}' % number for number in range(6)
+        b'{  "resourceType": "OperationOutcome",  "value" : 1.50, "id":"p%d", "issue": [{"severity": "success"}]}' % n
+        for n in range(6)
     ]
 
 
@@ -195,7 +197,7 @@ def test_an_empty_file_has_an_empty_report(job: Job) -> None:
 def test_an_issue_about_several_entries_has_a_row_for_each_and_counts_once(job: Job) -> None:
     job.write("a.ndjson", patient("p1"), patient("p2"))
     both = issue(expression=["Bundle.entry[0].resource/*Patient/p1*/.name", "Bundle.entry[1].resource/*Patient/p2*/"])
-    with serving(lambda *_: Reply(200, outcome(both, issue(entry=7)))) as server:
+    with serving(lambda *_: Reply(200, outcome(both, issue()))) as server:
         result = job.validate(server.url)
     assert (result.details["findings"], result.details["resources_with_findings"]) == (2, 2)
     assert result.details["types"] == {"Patient": 1, "unplaced": 1}
