@@ -28,6 +28,7 @@ from tasks.send.transaction import MAX_BODY, Limits, Transactions
 from tasks.send.transaction_sender import TransactionSender, poster
 from tasks.shared.errors import DataError, InputError, storage_errors
 from tasks.shared.fhir.bundle import cut
+from tasks.shared.files.kept_answers import FAILED, FailedAnswers
 from tasks.shared.files.ledger import Ledger
 from tasks.shared.files.lines import numbered_lines
 from tasks.shared.files.names import data_files
@@ -115,6 +116,7 @@ class _Load:
         self._limits = Limits(1 if self._tries else send.batch_size, bounds.max_body)
         self._threads = send.max_concurrent_requests
         self._together = together
+        self._failed = FailedAnswers(context.state(STATE))
         self._sender = TransactionSender(
             poster(client, self._transactions, timeout=bounds.timeout),
             self._transactions,
@@ -122,6 +124,7 @@ class _Load:
             retry=context.config.retry,
             check=together.check,
             sleep=sleep or together.sleep,
+            keep=self._failed.keep,
             meter=context.meter,
         )
 
@@ -130,11 +133,12 @@ class _Load:
         with storage_errors(directory):
             (directory / _WAITING).unlink(missing_ok=True)
         self._context.meter.work_on(self._files)
+        self._failed.begin()
         with Ledger(directory / LEDGER) as ledger, DeferredResources(directory) as self._waiting:
             self._account = LoadAccount(
                 ledger,
                 self._waiting,
-                Failures(directory / "failed"),
+                Failures(directory / FAILED),
                 target=self._transactions.url,
                 progress=self._context.meter,
             )

@@ -16,7 +16,7 @@ from config import RetryConfig
 from tasks.send.batches import Batch, Part, Resolve
 from tasks.send.transaction import HEADERS, Limits, Transactions
 from tasks.send.verdict import REFUSALS, Fate, Verdict, judge, judge_entries
-from tasks.shared.errors import ServiceBusyError
+from tasks.shared.errors import ServiceBusyError, ServiceError
 from tasks.shared.fhir.bundle import Resource
 from tasks.shared.http.answer import Answer
 from tasks.shared.http.client import ServiceClient
@@ -90,7 +90,7 @@ def poster(client: ServiceClient, transactions: Transactions, *, timeout: float)
 
 class TransactionSender:
     """Delivers batches; thread-safe. ``check`` raises when the work is to stop; ``sleep`` takes seconds; ``meter``
-    counts repetitions."""
+    counts repetitions; ``keep`` keeps an answer that is not to be believed and says where."""
 
     def __init__(
         self,
@@ -101,6 +101,7 @@ class TransactionSender:
         retry: RetryConfig,
         check: Callable[[], None],
         sleep: Callable[[float], None],
+        keep: Callable[[bytes], str],
         meter: Meter | None = None,
     ) -> None:
         self._post = post
@@ -109,6 +110,7 @@ class TransactionSender:
         self._check = check
         self._retry = retry
         self._sleep = sleep
+        self._keep = keep
         self._meter = meter or Meter()
 
     def deliver(self, batch: Batch, report: Report) -> None:
@@ -179,7 +181,13 @@ class TransactionSender:
         return verdict
 
     def _take_in(self, answer: Answer, pending: list[Resource], size: int, report: Report) -> None:
-        verdicts = judge_entries(answer, len(pending))
+        try:
+            verdicts = judge_entries(answer, [resource.key for resource in pending])
+        except ServiceError as error:
+            error.context = _span(pending[0], pending[-1])
+            if answer.body:
+                error.hint = f"{error.hint}; the answer is in {self._keep(answer.body)} in the job directory"
+            raise
         if verdicts is None:
             report(Sent(tuple(pending), size))
             pending.clear()
@@ -202,6 +210,14 @@ class TransactionSender:
         pending[:] = again
         if busy is not None:
             raise _conflict(busy, again, parse_retry_after(answer.headers.get("retry-after")))
+
+
+def _span(first: Resource, last: Resource) -> str:
+    """From which line to which resources are, for an error."""
+    begin, end = f"{first.file}:{first.line}", f"{last.file}:{last.line}"
+    if first.file == last.file:
+        return begin if first.line == last.line else f"{begin}-{last.line}"
+    return f"{begin} to {end}"
 
 
 def _to_halve(refused: Verdict, part: Part, resolve: Resolve) -> bool:

@@ -9,6 +9,7 @@ and never shown.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, Final
@@ -16,6 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from tasks.shared.errors import ServiceError
+from tasks.shared.fhir.reading import UNREADABLE, RepeatedKeyError, check_utf8, unique_members
 from tasks.shared.http.answer import Answer, issue_codes
 
 REFUSALS: Final = frozenset({400, 409, 412, 413, 422})
@@ -35,7 +37,10 @@ _CONFLICT: Final = re.compile(r"version|(?<!unique index )constraint failure|loc
 _CONFLICT_CODES: Final = frozenset({"conflict", "lock-error", "transient", "timeout", "throttled"})
 
 
-_STATUS: Final = re.compile("[1-5][0-9][0-9]")
+_STATUS: Final = re.compile("([1-5][0-9][0-9])(?: .*)?", re.DOTALL)
+"""Three digits and a blank or the end (document 3 §7)."""
+
+_RESPONSE, _STATUS_KEY, _LOCATION = b'"response"', b'"status"', b'"location"'
 
 
 class Fate(Enum):
@@ -73,10 +78,11 @@ class _Outcome(msgspec.Struct):
 
 class _Response(msgspec.Struct, gc=False):
     status: str = ""
+    location: str | None = None
 
 
 class _Entry(msgspec.Struct, gc=False):
-    response: _Response | None = None
+    response: _Response
 
 
 class _Transaction(msgspec.Struct, rename="camel"):
@@ -100,6 +106,8 @@ class _ExplainedTransaction(msgspec.Struct):
 _transaction = msgspec.json.Decoder(_Transaction)
 _explained = msgspec.json.Decoder(_ExplainedTransaction)
 _outcome = msgspec.json.Decoder(_Outcome)
+_entries = msgspec.json.Decoder(list[msgspec.Raw])
+_NO_ENTRIES: Final = msgspec.Raw(b"[]")
 
 
 def judge(status: int, body: bytes) -> Verdict:
@@ -121,28 +129,70 @@ def judge(status: int, body: bytes) -> Verdict:
     return Verdict(verdict, status, codes, body)
 
 
-def judge_entries(answer: Answer, count: int) -> list[Verdict] | None:
-    """The verdicts over the entries of an accepted transaction; ``None`` when all ``count`` of them got in.
+def judge_entries(answer: Answer, keys: Sequence[str]) -> list[Verdict] | None:
+    """The verdicts over the entries of an accepted transaction; ``None`` when all of them got in. ``keys`` are the
+    ``Type/id`` that were put.
 
-    Raises ``ServiceError`` ``send-answer`` when the answer is no ``transaction-response`` or does not answer
-    every entry: then nobody can say what was stored.
+    Raises ``ServiceError`` ``send-answer`` when the answer is not the result of this transaction: then nobody can say
+    what was stored.
     """
+    if answer.status != 200:  # 202 is a promise
+        raise _unexpected(answer, "no result")
+    if not answer.says_json:
+        raise _unexpected(answer, "something that is no JSON by its Content-Type")
     try:
+        check_utf8(answer.body)
         response = _transaction.decode(answer.body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise _unexpected(answer, "something that is no Bundle") from None
-    if response.resource_type != "Bundle" or response.type not in {"transaction-response", "batch-response"}:
+        repeated = _repeated(answer.body, len(response.entry))
+    except UNREADABLE:
+        raise _unexpected(answer, "something that is no Bundle of results") from None
+    if repeated:
+        raise _unexpected(answer, "a key that stands twice")
+    if response.resource_type != "Bundle" or response.type != "transaction-response":
         raise _unexpected(answer, "something that is no transaction-response")
-    if len(response.entry) != count:
-        raise _unexpected(answer, f"{len(response.entry)} results for {count} resources")
-    statuses = [entry.response.status[:3] if entry.response is not None else "" for entry in response.entry]
-    if not all(map(_STATUS.fullmatch, set(statuses))):
+    results = [entry.response for entry in response.entry]
+    if len(results) != len(keys):
+        raise _unexpected(answer, f"{len(results):,} results for {len(keys):,} resources")
+    texts = {result.status for result in results}
+    known = {text: match[1] for text in texts if (match := _STATUS.fullmatch(text))}
+    if len(known) != len(texts):
         raise _unexpected(answer, "results without a status")
-    if all(status[0] == "2" for status in set(statuses)):
+    for result, key in zip(results, keys, strict=True):
+        if result.location is not None and not _names(result.location, key):
+            raise _unexpected(answer, "the location of another resource than the one that was put")
+    if all(status[0] == "2" for status in known.values()):
         return None
+    statuses = [known[result.status] for result in results]
     # Rare, and the only case in which the outcomes are looked at.
     outcomes = [entry.response.outcome if entry.response else b"" for entry in _explained.decode(answer.body).entry]
     return [judge(int(status), bytes(why)) for status, why in zip(statuses, outcomes, strict=True)]
+
+
+def _repeated(body: bytes, count: int) -> bool:
+    """Whether a key stands twice in the Bundle, or one that counts in an entry.
+
+    An entry has each of these keys once: as long as there are no more of them than that, and none is spelled with
+    escapes, the entries need not be taken apart.
+    """
+    try:
+        members = unique_members(body)
+        if (
+            body.count(_RESPONSE) > count
+            or body.count(_STATUS_KEY) > count
+            or body.count(_LOCATION) > count
+            or (b"\\u" in body)
+        ):
+            for raw in _entries.decode(members.get("entry", _NO_ENTRIES)):
+                unique_members(unique_members(raw)["response"])
+    except RepeatedKeyError:
+        return True
+    return False
+
+
+def _names(location: str, key: str) -> bool:
+    """Whether a location, relative or absolute, with a version or without, is that of ``Type/id``."""
+    place = location.partition("/_history/")[0]
+    return place == key or place.endswith(f"/{key}")
 
 
 def _unexpected(answer: Answer, what: str) -> ServiceError:

@@ -6,12 +6,14 @@ from tests.conftest import ROOT
 from tests.peers.lies import Lie
 from tests.tasks.flattening import test_liar as flattening
 from tests.tasks.pseudonymizer import test_liar as pseudonymizer
+from tests.tasks.send import test_liar as send
 from tests.tasks.validation import test_liar as validation
 
 SERVICES = {
     "Pseudonymization service": pseudonymizer.LIES,
     "Flattening service": flattening.LIES,
     "Validation service": validation.LIES,
+    "FHIR server": send.TRANSACTIONS,
 }
 
 

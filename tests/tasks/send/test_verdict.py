@@ -68,7 +68,11 @@ def test_no_answer_of_a_server_is_too_strange_to_be_judged(status: int, body: by
 def answer(body: bytes, status: int = 200) -> Answer:
     import httpx
 
-    return Answer(status, httpx.Headers(), body)
+    return Answer(status, httpx.Headers({"Content-Type": "application/fhir+json"}), body)
+
+
+def keys(count: int) -> list[str]:
+    return [f"Observation/o{number}" for number in range(count)]
 
 
 def results(*statuses: str) -> bytes:
@@ -76,13 +80,13 @@ def results(*statuses: str) -> bytes:
 
 
 def test_an_answer_with_a_2xx_for_every_entry_accepts_all() -> None:
-    assert judge_entries(answer(results("200 OK", "201", "204 No Content")), 3) is None
+    assert judge_entries(answer(results("200 OK", "201", "204 No Content")), keys(3)) is None
 
 
 def test_the_status_of_each_entry_is_read() -> None:
     failed = {"response": {"status": "422 Unprocessable", "outcome": json.loads(outcome("invariant"))}}
     missing = {"response": {"status": "409", "outcome": json.loads(outcome("conflict", INTEGRITY))}}
-    verdicts = judge_entries(answer(response([{"response": {"status": "200"}}, failed, missing])), 3)
+    verdicts = judge_entries(answer(response([{"response": {"status": "200"}}, failed, missing])), keys(3))
     assert verdicts is not None
     assert [verdict.fate for verdict in verdicts] == [Fate.SENT, Fate.REFUSED, Fate.MISSING_TARGET]
     assert verdicts[1].codes == ("invariant",)
@@ -105,6 +109,6 @@ def test_the_status_of_each_entry_is_read() -> None:
 )
 def test_an_answer_that_does_not_answer_every_entry_is_an_error(body: bytes) -> None:
     with pytest.raises(ServiceError) as caught:
-        judge_entries(answer(body), 2)
+        judge_entries(answer(body), keys(2))
     assert caught.value.reference == "send-answer"
     assert "canary" not in caught.value.render()

@@ -1,0 +1,197 @@
+"""What is sent to that lies, in one way at a time (document 3 §7): what becomes of each lie, for each mode.
+
+A FHIR server, a transfer endpoint and a store, honest but for one answer. Every lie ends the step with an error, or is
+listed with the reason why it cannot be noticed. ``docs/lies.md`` is made from these tables
+(``tests/docs/test_lies.py``).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks.shared.errors import SluiceError
+from tests.peers import fhir
+from tests.peers.fhir import bundle, observation
+from tests.peers.lies import Lie
+
+ANSWER = "send-answer"
+VICTIM = 3
+"""The transaction that is answered with a lie, of eight of three resources each."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a liar knows: the transaction that was sent, its honest answer, and those of the requests before."""
+
+    sent: dict[str, Any]
+    answer: dict[str, Any]
+    before: list[dict[str, Any]]
+
+    @property
+    def text(self) -> str:
+        return json.dumps(self.answer, separators=(",", ":"))
+
+    @property
+    def entries(self) -> list[Any]:
+        return list(self.answer["entry"])
+
+
+Change = Callable[[Asked], Any]
+
+
+def with_entries(change: Change) -> Change:
+    return lambda asked: asked.answer | {"entry": change(asked)}
+
+
+def response(**changes: Any) -> Change:
+    """The response of the last entry is another one."""
+    return with_entries(lambda asked: [*asked.entries[:-1], {"response": asked.entries[-1]["response"] | changes}])
+
+
+def without(*names: str) -> Change:
+    return lambda asked: {key: value for key, value in asked.answer.items() if key not in names}
+
+
+def bare(answer: dict[str, Any]) -> dict[str, Any]:
+    """An answer without locations."""
+    return answer | {"entry": [{"response": {"status": entry["response"]["status"]}} for entry in answer["entry"]]}
+
+
+TRANSACTIONS: dict[str, Lie] = {
+    # What it is
+    "HTML": Lie(lambda _: "<html>canary</html>", ANSWER),
+    "nothing": Lie(lambda _: "", ANSWER),
+    "half of the JSON": Lie(lambda asked: asked.text[:-20], ANSWER),
+    "two documents": Lie(lambda asked: asked.text * 2, ANSWER),
+    "a JSON list": Lie(lambda asked: [asked.answer], ANSWER),
+    "null": Lie(lambda _: None, ANSWER),
+    "an OperationOutcome": Lie(lambda _: {"resourceType": "OperationOutcome", "issue": []}, ANSWER),
+    "no resourceType": Lie(without("resourceType"), ANSWER),
+    "no type": Lie(without("type"), ANSWER),
+    "the transaction as it was sent": Lie(lambda asked: asked.sent, ANSWER),
+    "a searchset": Lie(lambda asked: asked.answer | {"type": "searchset"}, ANSWER),
+    "a batch-response": Lie(lambda asked: asked.answer | {"type": "batch-response"}, ANSWER),
+    "text/html by its header": Lie(lambda asked: asked.answer, ANSWER, headers={"Content-Type": "text/html"}),
+    "XML by its header": Lie(lambda asked: asked.answer, ANSWER, headers={"Content-Type": "application/fhir+xml"}),
+    "no UTF-8": Lie(lambda asked: asked.text[:-1].encode() + b',"x":"\xff"}', ANSWER),
+    "nested too deeply": Lie(lambda asked: asked.text[:-1] + ',"x":' + "[" * 9000 + "]" * 9000 + "}", ANSWER),
+    # Entries
+    "an entry is missing": Lie(with_entries(lambda asked: asked.entries[:-1]), ANSWER),
+    "an entry too many": Lie(with_entries(lambda asked: [*asked.entries, asked.entries[-1]]), ANSWER),
+    "no entries": Lie(with_entries(lambda _: []), ANSWER),
+    "entry is gone": Lie(without("entry"), ANSWER),
+    "entry is an object": Lie(with_entries(lambda asked: asked.entries[0]), ANSWER),
+    "an entry is null": Lie(with_entries(lambda asked: [*asked.entries[:-1], None]), ANSWER),
+    "an entry without response": Lie(with_entries(lambda asked: [*asked.entries[:-1], {}]), ANSWER),
+    "a response that is null": Lie(with_entries(lambda asked: [*asked.entries[:-1], {"response": None}]), ANSWER),
+    # Statuses
+    "status 2000": Lie(response(status="2000"), ANSWER),
+    "status 200OK": Lie(response(status="200OK"), ANSWER),
+    "status 20": Lie(response(status="20"), ANSWER),
+    "status 200 as a number": Lie(response(status=200), ANSWER),
+    "an empty status": Lie(response(status=""), ANSWER),
+    "status OK": Lie(response(status="OK"), ANSWER),
+    "a blank before the status": Lie(response(status=" 200 OK"), ANSWER),
+    "a tab behind the status": Lie(response(status="200\tOK"), ANSWER),
+    "a line break behind the status": Lie(response(status="200\n"), ANSWER),
+    "digits of another script": Lie(response(status="\u0662\u0660\u0660"), ANSWER),
+    "status 299.5": Lie(response(status="299.5"), ANSWER),
+    "status 999": Lie(response(status="999 Fine"), ANSWER),
+    "no status": Lie(
+        with_entries(lambda asked: [*asked.entries[:-1], {"response": {"etag": 'W/"1"'}}]), ANSWER
+    ),
+    "status 304": Lie(response(status="304 Not Modified"), "send-refused"),
+    "status 100": Lie(response(status="100 Continue"), "send-refused"),
+    "one of a transaction refused": Lie(response(status="422 Unprocessable Entity"), "send-refused"),
+    # Locations
+    "the location of another resource": Lie(response(location="Observation/o0-0/_history/1"), ANSWER),
+    "the location of another type": Lie(response(location="Patient/o3-2/_history/1"), ANSWER),
+    "an id that begins like ours": Lie(response(location="Observation/o3-20"), ANSWER),
+    "an id that ends like ours": Lie(response(location="http://elsewhere/Observation/xo3-2"), ANSWER),
+    "a location that is the server": Lie(response(location="http://elsewhere/fhir"), ANSWER),
+    "an empty location": Lie(response(location=""), ANSWER),
+    "a location that is a list": Lie(response(location=["Observation/o3-2"]), ANSWER),
+    "two locations changed places": Lie(
+        with_entries(lambda asked: [asked.entries[1], asked.entries[0], asked.entries[2]]), ANSWER
+    ),
+    "the answer before": Lie(lambda asked: asked.before[-1], ANSWER),
+    "the answer before, without locations": Lie(
+        lambda asked: bare(asked.before[-1]), None, "a result without location has nothing of the resource in it"
+    ),
+    "nothing was stored": Lie(
+        lambda asked: asked.answer, None, "only reading everything back would show it"
+    ),
+    # Keys that stand twice
+    "resourceType twice": Lie(lambda asked: '{"resourceType":"Patient",' + asked.text[1:], ANSWER),
+    "type twice": Lie(lambda asked: '{"type":"searchset",' + asked.text[1:], ANSWER),
+    "entry twice": Lie(lambda asked: '{"entry":[],' + asked.text[1:], ANSWER),
+    "entry twice, once escaped": Lie(lambda asked: '{"\\u0065ntry":[],' + asked.text[1:], ANSWER),
+    "response twice in an entry": Lie(
+        lambda asked: asked.text.replace('{"response"', '{"response":{"status":"422"},"response"', 1), ANSWER
+    ),
+    "status twice in a response": Lie(
+        lambda asked: asked.text.replace('{"status"', '{"status":"422 No","status"', 1), ANSWER
+    ),
+    "status twice, once escaped": Lie(
+        lambda asked: asked.text.replace('{"status"', '{"\\u0073tatus":"422 No","status"', 1), ANSWER
+    ),
+    "location twice": Lie(
+        lambda asked: asked.text.replace('{"status"', '{"location":"Patient/x","status"', 1), ANSWER
+    ),
+    # HTTP
+    "201": Lie(lambda asked: asked.answer, ANSWER, status=201),
+    "202": Lie(lambda asked: asked.answer, ANSWER, status=202),
+    "an empty 204": Lie(lambda _: "", ANSWER, status=204),
+    "a Content-Length that is too long": Lie(lambda asked: asked.answer, "connection-broken", cut=True),
+    "a redirect": Lie(
+        lambda _: "", "redirect-refused", status=307, headers={"Location": "http://127.0.0.1:1/fhir"}
+    ),
+}  # fmt: skip
+
+
+def honest(sent: dict[str, Any]) -> dict[str, Any]:
+    """What HAPI answers: statuses and locations."""
+    urls = [entry["request"]["url"] for entry in sent["entry"]]
+    entries = [{"response": {"status": "201 Created", "location": f"{url}/_history/1"}} for url in urls]
+    return {"resourceType": "Bundle", "type": "transaction-response", "entry": entries}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TRANSACTIONS)
+def test_a_lie_about_a_transaction_is_noticed_or_listed(name: str, tmp_path: Path) -> None:
+    lie = TRANSACTIONS[name]
+    job = fhir.Job(tmp_path)
+    job.write("a.ndjson", *[bundle(*[observation(f"o{n}-{k}") for k in range(3)]) for n in range(8)])
+    before: list[dict[str, Any]] = []
+
+    def script(_: int, sent: dict[str, Any]) -> Any:
+        answer = honest(sent)
+        if sent["entry"][0]["request"]["url"] == f"Observation/o{VICTIM}-0":
+            return lie.reply(lie.tell(Asked(sent, answer, before)))
+        before.append(answer)
+        return lie.reply(answer) if lie.reference is None else fhir.Reply(body=json.dumps(answer).encode())
+
+    with fhir.serving(script) as server:
+        if lie.reference is None:
+            job.send(server.url, batch_size=3, max_concurrent_requests=1)
+            return
+        with pytest.raises(SluiceError) as caught:
+            job.send(server.url, batch_size=3, max_concurrent_requests=1, attempts=1)
+        assert caught.value.reference == lie.reference
+        assert "canary" not in caught.value.render()
+        kept = list((job.directory / "send" / "failed").glob("*.txt"))
+        if lie.reference == ANSWER:
+            assert caught.value.context == f"a.ndjson:{VICTIM + 1}"
+            assert len(kept) == (name not in ("nothing", "an empty 204"))
+            assert all(path.stat().st_mode & 0o777 == 0o600 for path in kept)
+        server.script = None
+        resumed = job.send(server.url, batch_size=3, max_concurrent_requests=1)
+    assert resumed.resources_out == 24
+    times = [sent.count(f"Observation/o{VICTIM}-2") for sent in server.sent]
+    assert sum(times) > 1  # nothing of the wrong answer counted: it was sent again
