@@ -209,6 +209,12 @@ class SendConfig(Block):
         description="Most resources in one transaction (`direct_resource_load`). 0 selects the default",
     )
     max_concurrent_requests: Integer = Field(2, ge=1, description="Transactions in flight at once")
+    timeout: Duration = Field(
+        timedelta(minutes=5),
+        ge=SHORTEST,
+        description="Timeout of one request to a FHIR server; an upload of `transfer_load` has a second for each 256 "
+        "KiB on top. `s3_upload` has `s3.timeout`",
+    )
     auth: AuthConfig = Field(
         default_factory=AuthConfig,
         description="Credentials of the FHIR server; in `s3_upload`, Basic credentials of an upstream proxy",

@@ -48,14 +48,12 @@ log = logging.getLogger("sluice.send")
 
 @dataclass(frozen=True)
 class Bounds:
-    """Numbers that are not configuration. ``timeout`` in seconds, ``max_body`` in bytes, the others in resources.
+    """Numbers that are not configuration. ``max_body`` in bytes, the others in resources.
 
-    ``timeout`` is for one transaction: a large one keeps a FHIR server busy for minutes. After ``max_failures`` the
-    load gives up: a thousand examples are enough to see what is wrong. ``max_graph`` bounds the memory for the
-    references of waiting resources.
+    After ``max_failures`` the load gives up: a thousand examples are enough to see what is wrong. ``max_graph`` bounds
+    the memory for the references of waiting resources.
     """
 
-    timeout: float = 300.0
     max_body: int = MAX_BODY
     max_failures: int = 1000
     max_graph: int = 100_000
@@ -118,7 +116,7 @@ class _Load:
         self._together = together
         self._failed = FailedAnswers(context.state(STATE))
         self._sender = TransactionSender(
-            poster(client, self._transactions, timeout=bounds.timeout),
+            poster(client, self._transactions, timeout=send.timeout.total_seconds()),
             self._transactions,
             self._limits,
             retry=context.config.retry,

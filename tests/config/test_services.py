@@ -48,6 +48,7 @@ DEFAULTS: dict[str, Any] = {
     "services.send.url": None,
     "services.send.batch_size": 100,
     "services.send.max_concurrent_requests": 2,
+    "services.send.timeout": timedelta(minutes=5),
     "services.send.transfer.project_identifier": None,
     "services.send.transfer.organization_identifier": None,
     "services.send.s3.bucket": None,

@@ -134,10 +134,16 @@ class TransferJob(job.Job):
         return files
 
     def make_context(
-        self, url: str, *, attempts: int = 3, auth: dict[str, Any] | None = None, organization: str = ORGANIZATION
+        self,
+        url: str,
+        *,
+        attempts: int = 3,
+        auth: dict[str, Any] | None = None,
+        organization: str = ORGANIZATION,
+        **more: Any,
     ) -> StepContext:
         transfer = {"project_identifier": PROJECT, "organization_identifier": organization}
-        send = {"send_as": "transfer_load", "url": url, "transfer": transfer, "auth": auth or {}}
+        send = {"send_as": "transfer_load", "url": url, "transfer": transfer, "auth": auth or {}, **more}
         return self.prepare(job.configuration({"send": send}, attempts=attempts))
 
     def send(self, url: str, *, bounds: Bounds | None = None, now: datetime = NOON, **options: Any) -> StepReport:

@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 
 from tasks.flattening import flattening as flattening_step
-from tasks.send import direct
 from tasks.shared.errors import NetworkError, ServiceBusyError, ServiceError, SluiceError, Stopped
 from tasks.shared.report import StepReport
 from tasks.validation import validation as validation_step
@@ -110,7 +109,7 @@ KINDS = {
         fhir.Job, fhir.serving, functools.partial(fhir.Job.send, batch_size=5),
         _send, lambda bundle: "Observation/o10" in [entry["request"]["url"] for entry in bundle["entry"]],
         "", lambda _, service: (sorted(service.stored.items()), sorted(service.history)),
-        {"bounds": direct.Bounds(timeout=1.0)},
+        {"timeout": "1s"},
         refused={302: "service-unexpected", 410: "service-refused"},
     ),
 }  # fmt: skip

@@ -18,19 +18,16 @@ from tasks.shared.http.client import DEFAULT_TRANSIENT, ServiceClient
 class Bounds:
     """Numbers that are not configuration: bytes and seconds.
 
-    Above ``raw_above`` a zip travels as it is instead of as Base64 in JSON. One upload may take ``upload_seconds`` and
-    a second for each ``upload_rate`` bytes more: five minutes, and what a line of 2 Mbit/s takes. Every other request
-    may take ``request_seconds``.
+    Above ``raw_above`` a zip travels as it is instead of as Base64 in JSON. One upload may take a second for each
+    ``upload_rate`` bytes more than other requests: what a line of 2 Mbit/s takes.
     """
 
     raw_above: int = 64 * 1024 * 1024
-    upload_seconds: float = 300.0
     upload_rate: int = 256 * 1024
-    request_seconds: float = 60.0
 
-    def upload_timeout(self, length: int) -> float:
-        """Seconds for one upload of ``length`` bytes."""
-        return self.upload_seconds + length / self.upload_rate
+    def upload_timeout(self, timeout: float, length: int) -> float:
+        """Seconds for one upload of ``length`` bytes, where another request has ``timeout``."""
+        return timeout + length / self.upload_rate
 
 
 _FHIR: Final = "application/fhir+json"
@@ -43,12 +40,13 @@ _GONE: Final = frozenset({404, 410})
 
 
 class FhirStore:
-    """The store at ``url``, the root without ``/fhir`` (document 1, services.send.url)."""
+    """The store at ``url``, the root without ``/fhir`` (document 1, services.send.url). ``timeout`` in seconds."""
 
-    def __init__(self, client: ServiceClient, url: str, bounds: Bounds) -> None:
+    def __init__(self, client: ServiceClient, url: str, bounds: Bounds, *, timeout: float) -> None:
         self.base = f"{url.rstrip('/')}/fhir"
         self._client = client
         self._bounds = bounds
+        self._timeout = timeout
 
     def find(self, transfer: Transfer) -> list[Hit]:
         """The documents that the receiving process would find, in the order in which it would find them.
@@ -84,7 +82,7 @@ class FhirStore:
             f"{self.base}/Binary/{identity}",
             operation="look for Binary",
             headers={"Accept": ZIP, "Accept-Encoding": "identity"},
-            timeout=self._bounds.upload_timeout(archive.size),  # some servers read all of it to answer
+            timeout=self._bounds.upload_timeout(self._timeout, archive.size),  # some servers read all of it to answer
             accept=_NOT_THERE,
         )
         if answer.status in _NOT_THERE:
@@ -108,7 +106,7 @@ class FhirStore:
                 operation="upload Binary",
                 content=body,
                 headers=headers,
-                timeout=self._bounds.upload_timeout(body.length),
+                timeout=self._bounds.upload_timeout(self._timeout, body.length),
                 transient=_TRANSIENT,
                 wants_body=False,
             )

@@ -72,9 +72,9 @@ def run(
         _identifier(send.transfer.organization_identifier, "organization"),
     )
     directory = context.state(STATE)
-    where = service(context.config)
-    with context.client(where, timeout=bounds.request_seconds, max_connections=1, sleep=sleep) as client:
-        store = FhirStore(client, str(send.url), bounds)
+    where, timeout = service(context.config), send.timeout.total_seconds()
+    with context.client(where, timeout=timeout, max_connections=1, sleep=sleep) as client:
+        store = FhirStore(client, str(send.url), bounds, timeout=timeout)
         date = now().isoformat(timespec="seconds")
         return _Sending(context, compared, transfer, store, directory).run(date)
 

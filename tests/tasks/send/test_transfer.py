@@ -84,8 +84,8 @@ def test_above_the_bound_the_zip_goes_as_raw_bytes_and_below_as_base64_in_json(
 
 def test_the_timeout_of_an_upload_grows_with_its_size() -> None:
     bounds = Bounds()
-    assert bounds.upload_timeout(0) == 300
-    assert bounds.upload_timeout(1 << 30) == 300 + 4096
+    assert bounds.upload_timeout(300, 0) == 300
+    assert bounds.upload_timeout(300, 1 << 30) == 300 + 4096
 
 
 @pytest.mark.parametrize("bounds", [Bounds(), RAW], ids=["json", "raw"])

@@ -143,7 +143,7 @@ def test_a_store_that_stalls_is_asked_again_after_the_timeout(job: TransferJob, 
     files = job.fill()
     with serving() as store:
         store.faults(fault("delay", path, seconds=30))
-        job.send(store.url, bounds=Bounds(upload_seconds=1.5, request_seconds=1.5))
+        job.send(store.url, timeout="1s")
         assert store.receive().files == files
     assert job.slept == [0.1]
 
@@ -154,7 +154,7 @@ def test_an_answer_to_the_search_that_breaks_off_is_repeated(job: TransferJob, f
     files = job.fill()
     with serving() as store:
         store.faults(fault(fault_at, "*/DocumentReference", "GET", bytes=10))
-        job.send(store.url, bounds=Bounds(request_seconds=1.0))
+        job.send(store.url, timeout="1s")
         assert store.receive().files == files
 
 
