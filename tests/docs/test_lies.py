@@ -14,6 +14,7 @@ SERVICES = {
     "Flattening service": flattening.LIES,
     "Validation service": validation.LIES,
     "FHIR server": send.TRANSACTIONS,
+    "Transfer endpoint": send.TRANSFERS,
 }
 
 

@@ -7,7 +7,7 @@ import hashlib
 import io
 import json
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -24,6 +24,7 @@ from tasks.send.transfer.transfer import run
 from tasks.shared.report import StepReport
 from tasks.shared.step import StepContext
 from tests.peers import job
+from tests.peers.server import Loopback, Reply, Seen
 
 SYSTEM = "http://medizininformatik-initiative.de/sid/project-identifier"
 PROJECT = "Test_PROJECT-1"
@@ -113,6 +114,50 @@ def serving(gate: Gate | None = None, **options: Any) -> Iterator[Store]:
             store.http.close()
 
 
+def searchset(*documents: dict[str, Any]) -> dict[str, Any]:
+    entries = [{"resource": document, "search": {"mode": "match"}} for document in documents]
+    return {"resourceType": "Bundle", "type": "searchset", "total": len(entries), "entry": entries}
+
+
+class Endpoint(Loopback):
+    """A store of zips and their documents that answers as FHIR says; ``script`` may say something else. ``moment`` is
+    what a request is for: ``search``, ``look``, ``upload``, ``commit``, a second time with ``again``."""
+
+    def __init__(self, script: Callable[[str, Seen, Reply], Reply | None] | None = None) -> None:
+        self.script = script
+        self.documents: dict[str, dict[str, Any]] = {}
+        self.sizes: dict[str, int] = {}
+        self.moments: list[str] = []
+        super().__init__(self._answer)
+
+    def _answer(self, seen: Seen) -> Reply:
+        kind, _, identity = seen.target.partition("?")[0].removeprefix("/fhir/").partition("/")
+        moment = {"GET": "search", "HEAD": "look"}.get(seen.method) or ("upload" if kind == "Binary" else "commit")
+        moment = f"{moment} again" if moment in self.moments else moment
+        self.moments.append(moment)
+        reply = self._honest(seen, kind, identity)
+        said = self.script(moment, seen, reply) if self.script else None
+        return said or reply
+
+    def _honest(self, seen: Seen, kind: str, identity: str) -> Reply:
+        if seen.method == "GET":
+            return as_json(searchset(*self.documents.values()))
+        if seen.method == "HEAD":
+            size = self.sizes.get(identity)
+            return Reply(404) if size is None else Reply(200, b"", {"Content-Type": "application/zip"}, length=size)
+        if kind == "DocumentReference":
+            self.documents[identity] = json.loads(seen.body)
+        elif seen.headers["content-type"] == "application/zip":
+            self.sizes[identity] = len(seen.body)
+        else:
+            self.sizes[identity] = len(base64.b64decode(json.loads(seen.body)["data"]))
+        return Reply(201)
+
+
+def as_json(document: Any) -> Reply:
+    return Reply(200, json.dumps(document).encode(), {"Content-Type": "application/fhir+json"})
+
+
 class TransferJob(job.Job):
     """A job whose files are handed over."""
 
@@ -151,5 +196,5 @@ class TransferJob(job.Job):
 
     @property
     def left(self) -> set[str]:
-        """Names of what lies in ``send/``."""
-        return {path.name for path in (self.directory / "send").iterdir()}
+        """Names of what lies in ``send/``, kept answers apart."""
+        return {path.name for path in (self.directory / "send").iterdir()} - {"failed"}

@@ -17,6 +17,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from tasks.send.transfer.archive import Archive
+from tasks.shared.fhir.reading import ID, UNREADABLE, RepeatedKeyError, check_utf8, unique_members
 from tasks.shared.http.body import FileBody
 
 PROJECT: Final = "http://medizininformatik-initiative.de/sid/project-identifier"
@@ -86,6 +87,22 @@ class Transfer:
         """Whether the document on the server says all of this already; its date may be another."""
         return all(hit.document.get(name) == value for name, value in self._fields(archive).items())
 
+    def concerns(self, hit: Hit) -> bool:
+        """Whether the document is about this project, so a hit of the search for it."""
+        others = hit.document.get("identifier")
+        found = [hit.document.get("masterIdentifier"), *(others if isinstance(others, list) else [])]
+        return any(
+            isinstance(one, dict) and one.get("system") == PROJECT and one.get("value") == self.project for one in found
+        )
+
+    def points_to(self, hit: Hit, archive: Archive, base: str) -> bool:
+        """Whether the receiving process, which takes the first attachment, gets this zip: url, size and hash."""
+        if hit.binaries(base)[:1] != [self.binary_id(archive)]:
+            return False
+        wanted = self._fields(archive)["content"][0]["attachment"]
+        attachment = hit.document["content"][0]["attachment"]
+        return all(attachment.get(name) == wanted.get(name) for name in ("size", "hash"))
+
     def owns(self, hit: Hit) -> bool:
         """Whether the document names this organization as an author."""
         authors = hit.document.get("author")
@@ -114,6 +131,11 @@ class Transfer:
             "author": [self._author],
             "content": [{"attachment": attachment}],
         }
+
+
+_entries = msgspec.json.Decoder(list[msgspec.Raw])
+_object = msgspec.json.Decoder(dict[str, Any])
+_NO_ENTRIES: Final = msgspec.Raw(b"[]")
 
 
 class BinaryJson:
@@ -145,21 +167,23 @@ class BinaryJson:
 
 
 def read_hits(body: bytes) -> list[Hit] | None:
-    """The DocumentReferences of a searchset, in their order; ``None`` when the answer is none."""
+    """The DocumentReferences of a searchset, in their order; ``None`` when the answer is none, or ambiguous."""
     try:
-        bundle = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        check_utf8(body)
+        members = unique_members(body)
+        found = [unique_members(entry).get("resource") for entry in _entries.decode(members.pop("entry", _NO_ENTRIES))]
+        resources = [_object.decode(msgspec.json.encode(unique_members(raw))) for raw in found if raw is not None]
+        bundle = _object.decode(msgspec.json.encode(members))
+    except (*UNREADABLE, RepeatedKeyError):
         return None
-    if not isinstance(bundle, dict) or bundle.get("resourceType") != "Bundle" or bundle.get("type") != "searchset":
+    if bundle.get("resourceType") != "Bundle" or bundle.get("type") != "searchset":
         return None
-    entries = bundle.get("entry", [])
     hits: list[Hit] = []
-    for entry in entries if isinstance(entries, list) else []:
-        resource = entry.get("resource") if isinstance(entry, dict) else None
-        if not isinstance(resource, dict) or resource.get("resourceType") != "DocumentReference":
+    for resource in resources:
+        if resource.get("resourceType") != "DocumentReference":
             continue  # an OperationOutcome about the search
         identity = resource.get("id")
-        if not isinstance(identity, str) or not identity:
-            return None
+        if not isinstance(identity, str) or not ID.fullmatch(identity):
+            return None  # it becomes part of a URL
         hits.append(Hit(identity, resource))
     return hits

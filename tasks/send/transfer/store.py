@@ -10,6 +10,7 @@ from typing import Final, NoReturn
 from tasks.send.transfer.archive import Archive
 from tasks.send.transfer.documents import ZIP, BinaryJson, Hit, Transfer, read_hits
 from tasks.shared.errors import NetworkError, ServiceError
+from tasks.shared.http.answer import Answer
 from tasks.shared.http.body import Body, FileBody
 from tasks.shared.http.client import DEFAULT_TRANSIENT, ServiceClient
 
@@ -40,18 +41,23 @@ _GONE: Final = frozenset({404, 410})
 
 
 class FhirStore:
-    """The store at ``url``, the root without ``/fhir`` (document 1, services.send.url). ``timeout`` in seconds."""
+    """The store at ``url``, the root without ``/fhir`` (document 1, services.send.url). ``timeout`` in seconds;
+    ``keep`` keeps an answer that is not to be believed and says where."""
 
-    def __init__(self, client: ServiceClient, url: str, bounds: Bounds, *, timeout: float) -> None:
+    def __init__(
+        self, client: ServiceClient, url: str, bounds: Bounds, *, timeout: float, keep: Callable[[bytes], str]
+    ) -> None:
         self.base = f"{url.rstrip('/')}/fhir"
         self._client = client
         self._bounds = bounds
         self._timeout = timeout
+        self._keep = keep
 
     def find(self, transfer: Transfer) -> list[Hit]:
         """The documents that the receiving process would find, in the order in which it would find them.
 
-        Raises ``ServiceError`` ``transfer-answer`` when the server answers something else than a searchset.
+        Raises ``ServiceError`` ``transfer-answer`` when the server answers something else than a searchset of this
+        project's documents.
         """
         answer = self._client.send(
             "GET",
@@ -60,24 +66,58 @@ class FhirStore:
             # HAPI answers a search of the last minute from its memory otherwise.
             headers={"Accept": _FHIR, "Cache-Control": "no-cache"},
         )
-        hits = read_hits(answer.body)
+        hits = read_hits(answer.body) if answer.status == 200 and answer.says_json else None
         if hits is None:
-            raise ServiceError(
-                "transfer-answer",
-                f"send: a search for DocumentReference was answered {answer.status} with something that is no result",
-                context=f"GET {self.base}/DocumentReference",
-                hint="is services.send.url the root of a FHIR server?",
-                operation="search DocumentReference",
-                status=answer.status,
-            )
+            raise self._wrong_search(answer, "something that is no result")
+        if not all(map(transfer.concerns, hits)):
+            # Written onto, one of them would take another project's data away.
+            raise self._wrong_search(answer, "documents of another project")
         return hits
+
+    def _wrong_search(self, answer: Answer, what: str) -> ServiceError:
+        kept = f"; the answer is in {self._keep(answer.body)} in the job directory" if answer.body else ""
+        return ServiceError(
+            "transfer-answer",
+            f"send: a search for DocumentReference was answered {answer.status} with {what}",
+            context=f"GET {self.base}/DocumentReference",
+            hint=f"is services.send.url the root of a FHIR server?{kept}",
+            operation="search DocumentReference",
+            status=answer.status,
+        )
 
     def holds(self, identity: str, archive: Archive, *, uploaded: bool) -> bool:
         """Whether the Binary is there: its id is made of its content.
 
-        Without ``uploaded``, that is without a confirmed upload, its size must agree too.
+        Where the answer is about a zip, its size must agree; without ``uploaded``, that is without a confirmed upload,
+        it must be given.
         """
-        answer = self._client.send(
+        answer = self._look(identity, archive)
+        if answer.status in _NOT_THERE or _other_size(answer, archive):
+            return False
+        return uploaded or answer.headers.get("content-length") == str(archive.size)
+
+    def check_binary(self, identity: str, archive: Archive) -> None:
+        """Look for the Binary that was just put. Raises ``ServiceError`` ``transfer-differs`` when it is another one.
+
+        That it is not there says nothing: some servers do so to every ``HEAD``.
+        """
+        answer = self._look(identity, archive)
+        if _other_size(answer, archive):
+            raise self.differs(f"Binary/{identity}", "has another size", answer.status)
+
+    def differs(self, what: str, how: str, status: int | None = None) -> ServiceError:
+        """The error for a resource that was put, and is not what is found afterwards."""
+        return ServiceError(
+            "transfer-differs",
+            f"send: the server took {what.partition('/')[0]}, but asked for it, it {how}",
+            context=f"{self.base}/{what}",
+            hint="see the log of the server; does something else write to it? continuing the job puts it there again",
+            operation="look for what was put",
+            status=status,
+        )
+
+    def _look(self, identity: str, archive: Archive) -> Answer:
+        return self._client.send(
             "HEAD",
             f"{self.base}/Binary/{identity}",
             operation="look for Binary",
@@ -85,9 +125,6 @@ class FhirStore:
             timeout=self._bounds.upload_timeout(self._timeout, archive.size),  # some servers read all of it to answer
             accept=_NOT_THERE,
         )
-        if answer.status in _NOT_THERE:
-            return False
-        return uploaded or answer.headers.get("content-length") == str(archive.size)
 
     def put_binary(self, identity: str, path: Path, archive: Archive, *, sent: Callable[[int], None]) -> None:
         """Upload the zip at ``path``; ``sent`` is told how many bytes of it have left in this attempt.
@@ -142,6 +179,13 @@ class FhirStore:
             retry=False,
             wants_body=False,
         )
+
+
+def _other_size(answer: Answer, archive: Archive) -> bool:
+    """Whether an answer about a zip says that it has another size. Some servers speak of the Binary's JSON instead."""
+    kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
+    size = answer.headers.get("content-length", str(archive.size))
+    return answer.status == 200 and kind == ZIP and size != str(archive.size)
 
 
 def _explain(error: ServiceError, length: int) -> NoReturn:

@@ -3,8 +3,9 @@
 1. Read the input once: names, sizes, hashes, lines.
 2. Ask the store what it has for the project, before anything expensive is done.
 3. Make the zip in the job's ``send/`` directory.
-4. Upload it as a Binary, unless the store has it.
-5. Put the DocumentReference last, onto the id that the receiving process finds: the commit.
+4. Upload it as a Binary, unless the store has it, and look at what is there then.
+5. Put the DocumentReference last, onto the id that the receiving process finds: the commit. Search for it once more:
+   what is found must be what was put.
 6. Remove the Binaries that nothing points to any more, best effort, and the zip.
 
 Every step is idempotent and leads to the same ids, so after a crash at any moment the same command ends at the same
@@ -30,6 +31,7 @@ from tasks.send.transfer.documents import MAX_SIZE, Hit, Transfer
 from tasks.send.transfer.journal import Journal, load_journal, save_journal
 from tasks.send.transfer.store import Bounds, FhirStore
 from tasks.shared.errors import InputError, SluiceError, storage_errors
+from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.files.out_file import size_of
 from tasks.shared.report import StepReport
 from tasks.shared.step import StepContext
@@ -74,7 +76,8 @@ def run(
     directory = context.state(STATE)
     where, timeout = service(context.config), send.timeout.total_seconds()
     with context.client(where, timeout=timeout, max_connections=1, sleep=sleep) as client:
-        store = FhirStore(client, str(send.url), bounds, timeout=timeout)
+        keep = FailedAnswers(directory).begin().keep
+        store = FhirStore(client, str(send.url), bounds, timeout=timeout, keep=keep)
         date = now().isoformat(timespec="seconds")
         return _Sending(context, compared, transfer, store, directory).run(date)
 
@@ -171,6 +174,7 @@ class _Sending:
             progress.say(fraction=count / archive.size)
 
         self._store.put_binary(identity, self._path, archive, sent=sent)
+        self._store.check_binary(identity, archive)
         self._note(uploaded=True)
         return True
 
@@ -185,6 +189,7 @@ class _Sending:
             if first is not None and self._transfer.owns(first):
                 self._note(leftovers=_with(self._journal.leftovers, first.binaries(self._store.base)))
             self._store.put_document(identity, self._transfer.document(identity, archive, self._journal.date))
+            self._read_back(identity, archive)
         kept = {current, *(one for hit in hits[1:] for one in hit.binaries(self._store.base))}
         removed, left = self._tidy([one for one in self._journal.leftovers if one not in kept])
         if left:
@@ -192,6 +197,17 @@ class _Sending:
             warnings.append(text.format(len(left)))
         self._note(leftovers=tuple(left))
         return Outcome(identity, removed, tuple(warnings))
+
+    def _read_back(self, identity: str, archive: Archive) -> None:
+        """Search as the receiving process does: what it gets must be what was put."""
+        hits = self._store.find(self._transfer)
+        name = f"DocumentReference/{identity}"
+        if not hits:
+            raise self._store.differs(name, "is not found")
+        if hits[0].id != identity:
+            raise self._store.differs(name, "is not the first one that is found")
+        if not self._transfer.points_to(hits[0], archive, self._store.base):
+            raise self._store.differs(name, "names another Binary, size or hash")
 
     def _tidy(self, identities: Sequence[str]) -> tuple[int, list[str]]:
         """Remove Binaries, best effort: how many are gone, and which are left."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from tasks.shared.errors import SluiceError
 from tests.peers import fhir
 from tests.peers.fhir import bundle, observation
 from tests.peers.lies import Lie
+from tests.peers.transfer import PROJECT, SYSTEM, Endpoint, TransferJob, searchset
 
 ANSWER = "send-answer"
 VICTIM = 3
@@ -195,3 +196,99 @@ def test_a_lie_about_a_transaction_is_noticed_or_listed(name: str, tmp_path: Pat
     assert resumed.resources_out == 24
     times = [sent.count(f"Observation/o{VICTIM}-2") for sent in server.sent]
     assert sum(times) > 1  # nothing of the wrong answer counted: it was sent again
+
+
+def document(**changes: Any) -> Change:
+    """The document that is found is another one."""
+    return lambda found: searchset(found | changes)
+
+
+def attachment(**changes: Any) -> Change:
+    def lie(found: Any) -> Any:
+        (content,) = found["content"]
+        return searchset(found | {"content": [{"attachment": content["attachment"] | changes}]})
+
+    return lie
+
+
+MASTER = {"system": SYSTEM, "value": PROJECT}
+FOREIGN = {
+    "resourceType": "DocumentReference",
+    "id": "theirs",
+    "masterIdentifier": {"system": SYSTEM, "value": "Another-Project"},
+}
+SEARCH, DIFFERS = "transfer-answer", "transfer-differs"
+ZIP = {"Content-Type": "application/zip"}
+
+TRANSFERS: dict[str, Lie] = {
+    # Before anything is sent; nothing is found yet
+    "search: HTML": Lie(lambda _: "<html>canary</html>", SEARCH),
+    "search: text/html by its header": Lie(lambda _: searchset(), SEARCH, headers={"Content-Type": "text/html"}),
+    "search: 202": Lie(lambda _: searchset(), SEARCH, status=202),
+    "search: a history": Lie(lambda _: searchset() | {"type": "history"}, SEARCH),
+    "search: another project's document": Lie(lambda _: searchset(FOREIGN), SEARCH),
+    "search: an id that leads elsewhere": Lie(
+        lambda _: searchset(FOREIGN | {"id": "../Patient/x", "masterIdentifier": MASTER}), SEARCH
+    ),
+    "search: entry twice": Lie(lambda _: '{"entry":[],' + json.dumps(searchset(FOREIGN))[1:], SEARCH),
+    "search: id twice in a document": Lie(
+        lambda _: json.dumps(searchset(FOREIGN)).replace('"id"', '"id":"ours","id"', 1), SEARCH
+    ),
+    "look again: another size": Lie(lambda _: "x" * 7, DIFFERS, headers=ZIP),
+    "look again: the Binary is not there": Lie(
+        lambda _: "", None, "some servers say so to every HEAD", status=404
+    ),
+    # The document as it is read back
+    "commit: nothing was stored": Lie(lambda _: "", DIFFERS),
+    "search again and again: nothing": Lie(lambda _: searchset(), DIFFERS),
+    "search again and again: another id": Lie(document(id="other"), DIFFERS),
+    "search again and again: another document first": Lie(
+        lambda found: searchset(FOREIGN | {"masterIdentifier": MASTER}, found), DIFFERS
+    ),
+    "search again and again: another Binary": Lie(attachment(url="Binary/other"), DIFFERS),
+    "search again and again: a Binary elsewhere": Lie(attachment(url="http://elsewhere/fhir/Binary/x"), DIFFERS),
+    "search again and again: another hash": Lie(attachment(hash="AAAA"), DIFFERS),
+    "search again and again: another size": Lie(attachment(size=1), DIFFERS),
+    "search again and again: a size that is a text": Lie(attachment(size="1"), DIFFERS),
+    "search again and again: no attachment": Lie(document(content=[]), DIFFERS),
+    "search again and again: another project": Lie(document(masterIdentifier=FOREIGN["masterIdentifier"]), SEARCH),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TRANSFERS)
+def test_a_lie_about_a_transfer_is_noticed_or_listed(name: str, tmp_path: Path) -> None:
+    lie = TRANSFERS[name]
+    when = name.partition(":")[0]
+    job = TransferJob(tmp_path)
+    job.fill()
+
+    def script(moment: str, seen: Any, honest: Any) -> Any:
+        committed = server.moments.count("commit")
+        if moment == when and when in ("search", "look again"):
+            return lie.reply(lie.tell(None))
+        if moment == when == "commit":
+            server.documents.clear()
+        if when == "search again and again" and moment == "search again" and committed:
+            (found,) = server.documents.values()
+            return lie.reply(lie.tell(found))
+        return None
+
+    with Endpoint(lambda *seen: with_kind(script(*seen))) as server:
+        if lie.reference is None:
+            job.send(server.url)
+            return
+        with pytest.raises(SluiceError) as caught:
+            job.send(server.url, attempts=1)
+        assert caught.value.reference == lie.reference
+        assert "canary" not in caught.value.render()
+        assert "upload" not in server.moments or when != "search"
+        server.script = None
+        job.send(server.url)
+        (found,) = server.documents.values()
+    assert found["content"][0]["attachment"]["url"].startswith("Binary/")
+
+
+def with_kind(reply: Any) -> Any:
+    """JSON by its header, where it says nothing else."""
+    return reply and replace(reply, headers={"Content-Type": "application/fhir+json", **reply.headers})
