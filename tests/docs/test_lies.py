@@ -15,6 +15,7 @@ SERVICES = {
     "Validation service": validation.LIES,
     "FHIR server": send.TRANSACTIONS,
     "Transfer endpoint": send.TRANSFERS,
+    "S3-compatible store": send.OBJECTS,
 }
 
 

@@ -144,6 +144,8 @@ class ScriptedStore(Loopback):
         self.script = script
         self.asked: list[Asked] = []
         self.objects: dict[str, tuple[bytes, dict[str, str]]] = {}
+        self.etags: dict[str, str] = {}
+        """Of the objects that were uploaded in parts."""
         self.parts: dict[str, dict[int, bytes]] = {}
         self.begun: dict[str, tuple[str, dict[str, str]]] = {}
         super().__init__(self._answer, tls=tls)
@@ -185,7 +187,11 @@ class ScriptedStore(Loopback):
         return Reply(
             200,
             b"",
-            kept | {"ETag": f'"{hashlib.md5(body).hexdigest()}"', "Last-Modified": "Mon, 02 Mar 2026 09:15:00 GMT"},
+            kept
+            | {
+                "ETag": f'"{self.etags.get(asked.key, hashlib.md5(body).hexdigest())}"',
+                "Last-Modified": "Mon, 02 Mar 2026 09:15:00 GMT",
+            },
             length=len(body),
         )
 
@@ -200,6 +206,7 @@ class ScriptedStore(Loopback):
 
     def _put_object(self, asked: Asked) -> Reply:
         self.objects[asked.key] = (asked.seen.body, asked.seen.headers)
+        self.etags.pop(asked.key, None)
         return Reply(200, b"", {"ETag": f'"{hashlib.md5(asked.seen.body).hexdigest()}"'})
 
     def _create_multipart_upload(self, asked: Asked) -> Reply:
@@ -221,6 +228,7 @@ class ScriptedStore(Loopback):
         key, headers = self.begun.pop(asked.upload_id)
         numbers = [int(number) for number in re.findall(rb"<PartNumber>(\d+)</PartNumber>", asked.seen.body)]
         self.objects[key] = (b"".join(self.parts[asked.upload_id][number] for number in numbers), headers)
+        self.etags[key] = "whole-3"
         body = '<CompleteMultipartUploadResult><ETag>"whole-3"</ETag></CompleteMultipartUploadResult>'
         return Reply(200, body.encode())
 

@@ -1,6 +1,7 @@
 """One file becomes one object: skipped when it is there, in one request up to 64 MiB, in parts above.
 
-What is there is told by HEAD: same size and same ``sha256`` in the metadata (document 3 §7). An upload in parts that
+What is there is told by HEAD: same size and same ``sha256`` in the metadata (document 3 §7). After an upload HEAD is
+asked too, and its ETag must be the one that the upload was answered with. An upload in parts that
 fails or is stopped is aborted; what a killed process left is aborted by the next run, and the file is begun anew.
 Parts are small, so that a repeat loses little and one large file uses all connections.
 """
@@ -78,6 +79,7 @@ class Uploader:
             if there is None:
                 kind = content_type(source.name)
                 etag = self._bucket.put(key, file, content_type=kind, digests=digests, stop=stop)
+                self._bucket.compare(key, source.size, digests.sha256, etag, stop, md5=digests.md5)
         self._progress.add(bytes=source.size)
         if there is not None:
             return _uploaded(source, key, digests.sha256, there.etag, there.modified), False
@@ -106,6 +108,8 @@ class Uploader:
         except BaseException:
             abort(self._bucket, Unfinished(key, upload_id))
             raise
+        with self._slot(stop):
+            self._bucket.compare(key, source.size, sha256, etag, stop)
         return _uploaded(source, key, sha256, etag), True
 
     def _parts(self, file: OpenSource, key: str, upload_id: str, stop: Stop) -> list[Part]:

@@ -12,8 +12,10 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import re
 import threading
 import time
+from base64 import b64decode
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -46,6 +48,8 @@ for _name in ("boto3", "botocore"):
 CONNECTIONS: Final = 4
 """Requests at once (document 3 §7: 4 files at once)."""
 
+_NOT_FOUND: Final = 404
+_MD5: Final = re.compile("[0-9A-Fa-f]{32}")
 _UNKNOWN_TO_HEAD: Final = frozenset({400, 403, 404, 405, 501})
 """Answers to HEAD that do not say that the object is there. HEAD has no error document, and keys that may only write
 get 403 for everything: the upload that follows gets the whole answer."""
@@ -154,6 +158,41 @@ class Bucket:
         sha256 = answer.get("Metadata", {}).get("sha256")
         modified = answer.get("LastModified") or datetime.now(UTC)
         return Stored(int(answer.get("ContentLength", -1)), sha256, _bare(answer.get("ETag")), modified)
+
+    def compare(self, key: str, size: int, sha256: str, etag: str, stop: Stop, *, md5: str | None = None) -> None:
+        """Look whether the object is what was uploaded: ``size``, ``sha256`` in its metadata, and the ``etag`` of the
+        upload's answer. An ETag in the form of an MD5 must be ``md5`` (Base64) where that is known and no key of a
+        customer or of KMS encrypts the object. Keys that may not look pass.
+
+        Raises ``ServiceError`` ``s3-differs``.
+        """
+        try:
+            answer = self._call("head_object", stop, Key=key)
+        except ServiceError as error:
+            if error.status == _NOT_FOUND:
+                raise self._differs(key, "it is not there") from None
+            if error.status in _UNKNOWN_TO_HEAD and error.reference != "s3-region":
+                return
+            raise
+        found = _bare(answer.get("ETag"))
+        kms = str(answer.get("ServerSideEncryption", "")).startswith("aws:kms")
+        plain = not kms and "SSECustomerAlgorithm" not in answer
+        if answer.get("ContentLength") != size:
+            raise self._differs(key, "it has another size")
+        if answer.get("Metadata", {}).get("sha256") != sha256:
+            raise self._differs(key, "its metadata names another SHA-256, or none")
+        if found != etag:
+            raise self._differs(key, "it has another ETag than the upload was answered with")
+        if md5 is not None and plain and _MD5.fullmatch(found) and b64decode(md5).hex() != found.lower():
+            raise self._differs(key, "its ETag is the MD5 of something else")
+
+    def _differs(self, key: str, how: str) -> ServiceError:
+        return ServiceError(
+            "s3-differs",
+            f"send: the store took an object, but asked for it, {how}",
+            context=f"{place(self._client.meta.endpoint_url)} {self.name}/{key}",
+            hint="does something else write to this key, or change what passes? continuing the job uploads it again",
+        )
 
     def put(self, key: str, file: OpenSource, *, content_type: str, digests: Digests, stop: Stop) -> str:
         """Upload a whole file in one request; the ETag. With ``wants_md5`` the digests have to hold it."""
@@ -348,7 +387,7 @@ def _content_md5(md5: str | None) -> dict[str, Any]:
 
 
 def _bare(etag: Any) -> str:
-    return str(etag or "").strip('"')
+    return str(etag or "").removeprefix("W/").strip('"')
 
 
 def _unusable(error: Exception) -> InputError:

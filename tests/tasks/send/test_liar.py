@@ -19,6 +19,8 @@ from tasks.shared.errors import SluiceError
 from tests.peers import fhir
 from tests.peers.fhir import bundle, observation
 from tests.peers.lies import Lie
+from tests.peers.s3 import S3Job, configuration, scripted
+from tests.peers.server import Reply
 from tests.peers.transfer import PROJECT, SYSTEM, Endpoint, TransferJob, searchset
 
 ANSWER = "send-answer"
@@ -292,3 +294,73 @@ def test_a_lie_about_a_transfer_is_noticed_or_listed(name: str, tmp_path: Path) 
 def with_kind(reply: Any) -> Any:
     """JSON by its header, where it says nothing else."""
     return reply and replace(reply, headers={"Content-Type": "application/fhir+json", **reply.headers})
+
+
+STORED, NO_STORE = "s3-differs", "s3-answer"
+WRONG_MD5 = "0" * 32
+
+
+def headers(**changes: str) -> Change:
+    """HEAD is answered with other headers; names with ``_`` for ``-``."""
+    return lambda honest: replace(
+        honest, headers=honest.headers | {name.replace("_", "-"): value for name, value in changes.items()}
+    )
+
+
+OBJECTS: dict[str, Lie] = {
+    "PUT: a log-in page": Lie(lambda _: Reply(200, b"<html>canary</html>"), NO_STORE),
+    "PUT: no ETag": Lie(headers(ETag=""), NO_STORE),
+    "PUT: 204": Lie(lambda _: Reply(204), NO_STORE),
+    "PUT: nothing was stored": Lie(
+        lambda _: Reply(200, headers={"ETag": '"x"'}), STORED
+    ),
+    "PUT: the ETag of another object": Lie(headers(ETag=f'"{WRONG_MD5}"'), STORED),
+    "HEAD: not there": Lie(lambda _: Reply(404), STORED),
+    "HEAD: another size": Lie(lambda honest: replace(honest, length=3), STORED),
+    "HEAD: no metadata": Lie(lambda honest: replace(honest, headers={"ETag": honest.headers["ETag"]}), STORED),
+    "HEAD: another SHA-256": Lie(headers(x_amz_meta_sha256="0" * 64), STORED),
+    "HEAD: another ETag": Lie(headers(ETag='"other"'), STORED),
+    "HEAD: no ETag": Lie(headers(ETag=""), STORED),
+    "both: the MD5 of something else": Lie(headers(ETag=f'"{WRONG_MD5}"'), STORED),
+    "both: the MD5 of something else, under a key of KMS": Lie(
+        headers(ETag=f'"{WRONG_MD5}"', x_amz_server_side_encryption="aws:kms"),
+        None,
+        "the ETag of such an object is not its MD5",
+    ),
+    "both: an ETag that is no MD5": Lie(
+        headers(ETag='"abc-1"'), None, "not every store makes it of the content; size and SHA-256 agree"
+    ),
+    "HEAD: 403": Lie(lambda _: Reply(403), None, "keys that may write and not look are a good thing"),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OBJECTS)
+def test_a_lie_about_an_object_is_noticed_or_listed(name: str, tmp_path: Path) -> None:
+    lie = OBJECTS[name]
+    when = name.partition(":")[0]
+    job = S3Job(tmp_path)
+    job.write("a.ndjson", b'{"resourceType":"Patient","id":"p"}\n')
+
+    def script(asked: Any) -> Any:
+        uploaded = "PutObject" in store.names()
+        if asked.name == "PutObject" and when in ("PUT", "both"):
+            if "nothing was stored" in name:
+                return lie.tell(None)
+            return lie.tell(store.serve(asked))
+        if asked.name == "HeadObject" and uploaded and when in ("HEAD", "both"):
+            return lie.tell(store.serve(asked))
+        return None
+
+    with scripted(script) as store:
+        if lie.reference is None:
+            job.send(store.url)
+            return
+        with pytest.raises(SluiceError) as caught:
+            job.send(configuration(store.url, attempts=1))
+        assert caught.value.reference == lie.reference
+        assert "canary" not in caught.value.render()
+        assert not job.manifest.exists()
+        store.script = None
+        job.send(store.url)
+    assert store.objects

@@ -30,7 +30,7 @@ def job(tmp_path: Path) -> S3Job:
 
 
 class Recorder(httpx.BaseTransport):
-    """An object store in the shape of a transport: remembers requests, stores nothing."""
+    """An object store in the shape of a transport: remembers requests, stores nothing. Its keys may not look."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[httpx.Request, bytes]] = []
@@ -39,7 +39,7 @@ class Recorder(httpx.BaseTransport):
         self.seen.append((request, request.read()))
         match request.method:
             case "HEAD":
-                return httpx.Response(404)
+                return httpx.Response(403)
             case "PUT":
                 return httpx.Response(200, headers={"ETag": '"e"', "x-amz-checksum-crc32": "AAAAAA=="})
             case "POST" if "uploads" in str(request.url.query):
@@ -90,7 +90,7 @@ def test_credentials_and_endpoint_come_from_the_configuration_alone(
     with scripted() as store:
         job.send(store.url)
         seen = store.seen
-    assert len(seen) == 3
+    assert len(seen) == 4
     for one in seen:
         assert f"Credential={KEY_ID}/" in (one.authorization or "")
         assert "/eu-central-1/s3/aws4_request" in (one.authorization or "")
@@ -190,7 +190,7 @@ def test_basic_credentials_go_with_every_request_and_are_not_signed(job: S3Job) 
     with scripted() as store:
         job.send(configuration(store.url, more=PROXY_BLOCK), sizes=SMALL)
         seen = store.seen
-    assert len(seen) == 8
+    assert len(seen) == 10
     for one in seen:
         assert one.headers["proxy-authorization"] == PROXY_AUTH
         assert "proxy-authorization" not in (one.authorization or "").lower()
@@ -211,7 +211,7 @@ def test_the_auth_block_holds_the_credentials_of_a_forward_proxy(job: S3Job, var
         with ForwardProxy(credentials=("u", "päss"), hosts=hosts) as proxy:
             config = configuration("http://store.example:9000", more=PROXY_BLOCK)
             job.send(config, environ={variable: proxy.url.replace("://", "://other:ignored@")})
-            assert (proxy.requests, proxy.tunnels, proxy.refused) == (3, 0, 0)
+            assert (proxy.requests, proxy.tunnels, proxy.refused) == (4, 0, 0)
         assert store.objects["job-1/a.ndjson"][0] == CONTENT
 
 
@@ -221,7 +221,7 @@ def test_without_an_auth_block_the_proxy_variable_brings_the_credentials(job: S3
         with ForwardProxy(credentials=("v", "w"), hosts=hosts) as proxy:
             environ = {"http_proxy": proxy.url.replace("://", "://v:w@")}
             job.send("http://store.example:9000", environ=environ)
-            assert (proxy.requests, proxy.refused) == (3, 0)
+            assert (proxy.requests, proxy.refused) == (4, 0)
 
 
 def test_a_store_over_tls_is_reached_through_a_tunnel(job: S3Job, tmp_path: Path) -> None:
@@ -298,7 +298,7 @@ def test_connections_are_used_again(job: S3Job) -> None:
         job.write(f"b{number}.ndjson", CONTENT)
     with scripted() as store:
         job.send(store.url)
-        assert len(store.seen) == 63
+        assert len(store.seen) == 94
         assert store.connections <= 4
 
 
