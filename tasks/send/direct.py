@@ -23,11 +23,12 @@ from tasks.send.deferred import DeferredResources
 from tasks.send.failures import Failures
 from tasks.send.load_account import LoadAccount, Source
 from tasks.send.load_order import stages
+from tasks.send.patient import patient_of
 from tasks.send.reference_order import dependency_order
 from tasks.send.transaction import MAX_BODY, Limits, Transactions
 from tasks.send.transaction_sender import TransactionSender, poster
 from tasks.shared.errors import DataError, InputError, storage_errors
-from tasks.shared.fhir.bundle import cut
+from tasks.shared.fhir.bundle import Resource, cut
 from tasks.shared.files.kept_answers import FAILED, FailedAnswers
 from tasks.shared.files.ledger import Ledger
 from tasks.shared.files.lines import numbered_lines
@@ -181,11 +182,10 @@ class _Load:
             left = self._account.read(source, part, len(line))
             self._context.meter.add(bytes=len(line) + 1)
             if left:
-                # A Bundle of patients can be sent beside those of others. Of other lines nobody knows whom they
-                # concern, so the lines of such a file stay in sequence.
-                yield Unit(
-                    left, part.patients or alone, len(line) + 50 * part.derived_ids + 100 * part.resolved_references
-                )
+                # What is of one patient can be sent beside what is of others. Of other lines nobody knows whom they
+                # concern, so those of a file stay in sequence.
+                lanes = part.patients or (alone if part.unwrapped else _lanes(left[0])) or alone
+                yield Unit(left, lanes, len(line) + 50 * part.derived_ids + 100 * part.resolved_references)
             if len(self._account.failures) >= self._bounds.max_failures:
                 raise _GivenUpError
             if not number % 64:
@@ -300,3 +300,10 @@ class _Load:
                 "requests": self._context.meter.requests,
             },
         )
+
+
+def _lanes(resource: Resource) -> frozenset[str]:
+    """Those of a resource on a line of its own: its patient, and itself, for of the same ``Type/id`` the last one wins,
+    whomever it concerns."""
+    patient = patient_of(resource)
+    return frozenset() if patient is None else frozenset((patient, resource.key))

@@ -16,7 +16,9 @@ import zstandard
 
 from tasks.send.direct import Bounds
 from tasks.send.failures import RefusedResourcesError
+from tasks.send.patient import patient_of
 from tasks.shared.errors import DataError, TerminalError
+from tasks.shared.fhir.bundle import cut
 from tests.peers.fhir import (
     FakeFhir,
     Job,
@@ -241,11 +243,72 @@ def test_the_resources_of_one_patient_are_sent_in_one_sequence(job: Job) -> None
     assert json.loads(server.stored["Patient/p1"])["v"] == 2
 
 
-def test_lines_of_plain_resources_are_sent_in_one_sequence(job: Job) -> None:
+def test_lines_of_plain_resources_that_name_no_patient_are_sent_in_one_sequence(job: Job) -> None:
     job.write("a.ndjson", *[observation(f"o{n:03}") for n in range(100)])
     with serving() as server:
         job.send(server.url, batch_size=10, max_concurrent_requests=4)
     assert server.history == [f"Observation/o{n:03}" for n in range(100)]
+
+
+def of(patient: int, number: int, **more: Any) -> dict[str, Any]:
+    return observation(f"p{patient}-o{number}", subject={"reference": f"Patient/p{patient}"}, **more)
+
+
+def test_lines_of_plain_resources_of_different_patients_are_under_way_together(job: Job) -> None:
+    job.write("a.ndjson", *[of(patient, number) for patient in range(12) for number in range(10)])
+    together = threading.Barrier(3, timeout=60)
+
+    def script(number: int, content: dict[str, Any]) -> Reply | None:
+        if number < 3:
+            together.wait()  # passes only when three are under way
+        return None
+
+    with serving(script) as server:
+        assert job.send(server.url, batch_size=10, max_concurrent_requests=3).resources_out == 120
+    assert server.busiest == 3
+
+
+def test_lines_of_plain_resources_of_one_patient_are_sent_in_one_sequence(job: Job) -> None:
+    job.write("a.ndjson", *[of(number % 3, number) for number in range(120)])
+    with serving(lambda *_: Reply(seconds=0.002)) as server:
+        job.send(server.url, batch_size=7, max_concurrent_requests=4)
+    for patient in range(3):
+        own = [key for key in server.history if key.startswith(f"Observation/p{patient}-")]
+        assert own == [f"Observation/p{patient}-o{number}" for number in range(120) if number % 3 == patient]
+
+
+def test_of_two_plain_lines_of_one_resource_the_last_wins_whomever_they_concern(job: Job) -> None:
+    twice = [of(patient, 0, v=patient) | {"id": "twice"} for patient in range(6)]
+    job.write("a.ndjson", *twice)
+
+    def script(_: int, content: dict[str, Any]) -> Reply | None:
+        time.sleep(0.005 * (6 - int(content["entry"][0]["resource"]["v"])))  # the first takes longest
+        return None
+
+    with serving(script) as server:
+        job.send(server.url, batch_size=1, max_concurrent_requests=4)
+    assert json.loads(server.stored["Observation/twice"])["v"] == 5
+
+
+@pytest.mark.parametrize(
+    ("more", "patient"),
+    [
+        ({"subject": {"reference": "Patient/p"}}, "p"),
+        ({"patient": {"reference": "http://h/fhir/Patient/p/_history/2"}}, "p"),
+        ({"beneficiary": {"reference": "Patient/p"}}, "p"),
+        ({"subject": {"reference": "Group/g"}, "patient": {"reference": "Patient/p"}}, "p"),
+        ({"subject": {"reference": "Group/g"}}, None),
+        ({"subject": [{"reference": "Patient/p"}]}, None),
+        ({"subject": {"reference": 7}}, None),
+        ({"subject": {"reference": "urn:uuid:1"}}, None),
+        ({}, None),
+    ],
+)
+def test_whom_a_plain_line_concerns(more: dict[str, Any], patient: str | None) -> None:
+    (one,) = cut(json.dumps(observation("o", **more)).encode(), file="a.ndjson", number=1).resources
+    assert patient_of(one) == patient
+    (self,) = cut(json.dumps(resource("Patient", "me")).encode(), file="a.ndjson", number=1).resources
+    assert patient_of(self) == "me"
 
 
 @pytest.mark.parametrize("manners", ["hapi", "blaze"])
