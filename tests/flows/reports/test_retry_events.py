@@ -24,9 +24,9 @@ from flows.reports.journal import Journal
 from tasks.shared.events import RequestRetry
 from tasks.shared.meter import Meter
 from tests.conftest import Commands
-from tests.peers.s3 import S3Job
+from tests.peers.s3 import Asked, S3Job, scripted
 from tests.peers.sandbox import Sandboxed, sandboxed
-from tests.peers.server import Reply, Seen, loopback
+from tests.peers.server import Reply
 
 CONFLICT = {
     "resourceType": "OperationOutcome",
@@ -119,15 +119,13 @@ jobs_dir: jobs
 def test_an_upload_tells_the_requests_that_it_repeats(tmp_path: Path) -> None:
     answers = iter([Reply(503, b"<Error><Code>SlowDown</Code></Error>")])
 
-    def busy(seen: Seen) -> Reply:
-        if seen.method == "PUT":
-            return next(answers, Reply(200, b"", {"ETag": '"x"'}))
-        return Reply(404)
+    def busy(asked: Asked) -> Reply | None:
+        return next(answers, None) if asked.name == "PutObject" else None
 
     job = S3Job(tmp_path)
     job.write("core.ndjson", b'{"resourceType":"Organization"}\n')
     run = Run(number=1, created="2026-01-01T00:00:00.000Z", began="2026-01-01T00:00:00.000Z")
-    with loopback(busy) as store, Journal.opened(tmp_path, "job-1", ("send",), run) as journal:
+    with scripted(busy) as store, Journal.opened(tmp_path, "job-1", ("send",), run) as journal:
         journal.at("send", 1)
         job.send(store.url, meter=Meter(collector=journal.tell))
     (retry,) = [entry.event for entry in read_events(tmp_path) if isinstance(entry.event, RequestRetry)]
