@@ -136,6 +136,7 @@ def test_a_stop_ends_it(tmp_path: Path) -> None:
 cells = st.one_of(st.none(), st.text(st.sampled_from('a",\n\rß 1'), max_size=6), st.text(max_size=4), st.integers())
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(cells, cells), max_size=12))
 def test_every_cell_is_that_of_the_csv(rows: list[tuple[Any, Any]]) -> None:
     import json
