@@ -11,6 +11,23 @@ from tests.peers.server import Reply
 
 
 @dataclass(frozen=True)
+class Asked:
+    """What a liar knows: what was sent, its honest answer, and the answers to the requests before."""
+
+    sent: dict[str, Any]
+    answer: dict[str, Any]
+    before: list[dict[str, Any]]
+
+    @property
+    def text(self) -> str:
+        return json.dumps(self.answer, separators=(",", ":"))
+
+    @property
+    def entries(self) -> list[Any]:
+        return list(self.answer["entry"])
+
+
+@dataclass(frozen=True)
 class Lie:
     """``tell`` makes the lie of what was asked: a text, or something that becomes JSON. ``reference`` is that of the
     error it ends in; ``None`` when it cannot be noticed, for the reason ``because``."""

@@ -8,32 +8,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tasks.shared.errors import SluiceError
-from tests.peers.lies import Lie
+from tests.peers.lies import Asked, Lie
 from tests.peers.pseudonymization import FakeService, Job, Request, bundle, observation, patient, pseudonyms
 from tests.peers.server import Reply
 
 VICTIM = 3
 """The request that is answered with a lie, of eight."""
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What a liar knows: the resource that was sent, its honest answer, and those of the requests before."""
-
-    sent: dict[str, Any]
-    answer: dict[str, Any]
-    before: list[dict[str, Any]]
-
-    @property
-    def entries(self) -> list[dict[str, Any]]:
-        return list(self.answer["entry"])
 
 
 def entry(number: int, change: Callable[[dict[str, Any]], Any]) -> Callable[[Asked], Any]:

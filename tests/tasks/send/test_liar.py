@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import pytest
 from tasks.shared.errors import SluiceError
 from tests.peers import fhir
 from tests.peers.fhir import bundle, observation
-from tests.peers.lies import Lie
+from tests.peers.lies import Asked, Lie
 from tests.peers.s3 import S3Job, configuration, scripted
 from tests.peers.server import Reply
 from tests.peers.transfer import PROJECT, SYSTEM, Endpoint, TransferJob, searchset
@@ -26,23 +26,6 @@ from tests.peers.transfer import PROJECT, SYSTEM, Endpoint, TransferJob, searchs
 ANSWER = "send-answer"
 VICTIM = 3
 """The transaction that is answered with a lie, of eight of three resources each."""
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What a liar knows: the transaction that was sent, its honest answer, and those of the requests before."""
-
-    sent: dict[str, Any]
-    answer: dict[str, Any]
-    before: list[dict[str, Any]]
-
-    @property
-    def text(self) -> str:
-        return json.dumps(self.answer, separators=(",", ":"))
-
-    @property
-    def entries(self) -> list[Any]:
-        return list(self.answer["entry"])
 
 
 Change = Callable[[Asked], Any]

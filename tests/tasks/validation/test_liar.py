@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tasks.shared.errors import SluiceError
-from tests.peers.lies import Lie
+from tests.peers.lies import Asked, Lie
 from tests.peers.server import Reply
 from tests.peers.validation import CANARY, FakeService, Job, issue, judged, outcome, patient
 
@@ -23,19 +22,6 @@ VICTIM = "b1"
 """The first resource of the request that is answered with a lie: lines 2 and 3 of b.ndjson."""
 SENT = 2
 ANSWER = "validation-answer"
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What a liar knows: the Bundle that was sent, its honest answer, and those of the requests before."""
-
-    sent: dict[str, Any]
-    answer: dict[str, Any]
-    before: list[dict[str, Any]]
-
-    @property
-    def text(self) -> str:
-        return json.dumps(self.answer, separators=(",", ":"))
 
 
 def one(**changes: Any) -> Callable[[Asked], Any]:
