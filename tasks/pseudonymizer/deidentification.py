@@ -108,7 +108,7 @@ class Deidentification:
             try:
                 answer = self._call(text)
             except SluiceError as error:
-                if error.status != _TOO_LARGE or answer_of(error) is None:
+                if error.answered != _TOO_LARGE:
                     self._locate(error, place)
                     raise
                 if not divisible:
@@ -213,7 +213,7 @@ class Deidentification:
         """Let the error say about what it is, and where the answer behind it is kept."""
         error.context = f"{place}\n  {error.context}" if error.context else place
         answer = answer_of(error)
-        if error.status == _REFUSED:
+        if error.answered == _REFUSED:
             rules = "the service answers 400 for an anonymization file that it cannot use, too"
             error.hint = f"{error.hint}; {rules}" if error.hint else rules
         if answer is not None and answer.body:

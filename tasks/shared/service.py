@@ -170,8 +170,8 @@ class MadeUp:
                 max_answer_bytes=_MAX_ANSWER,
             )
         except SluiceError as error:
-            foreign = isinstance(error, RefusedError) and error.status not in _REFUSALS
-            return self._wrong(service, exchange, f"answered {error.status}", error.status) if foreign else error
+            foreign = isinstance(error, RefusedError) and error.answered not in (None, *_REFUSALS)
+            return self._wrong(service, exchange, f"answered {error.answered}", error.answered) if foreign else error
         wrong = exchange.wrong(answer)
         return self._wrong(service, exchange, wrong, answer.status) if isinstance(wrong, str) else wrong
 

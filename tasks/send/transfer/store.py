@@ -190,7 +190,7 @@ def _other_size(answer: Answer, archive: Archive) -> bool:
 
 def _explain(error: ServiceError, length: int) -> NoReturn:
     """Raise the error as a person handles it who knows that the request is one large file."""
-    match error.status:
+    match error.answered:
         case 413:
             reference, what = "transfer-too-large", f"the server takes no request of {length:,} bytes"
             hint = "raise the limit of the server, and of proxies before it, for the size of a request body"

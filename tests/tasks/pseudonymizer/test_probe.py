@@ -16,13 +16,14 @@ from tasks.pseudonymizer.probe import BUNDLE, PATIENT
 from tasks.shared.errors import SluiceError
 from tests.peers import job
 from tests.peers.pseudonymization import RULES, FakeService, pseudonyms
-from tests.peers.server import Reply
+from tests.peers.server import Reply, loopback
 
 Change = Callable[[dict[str, Any]], Any]
 
 
-def ask(url: str, rules: Path | None = None, *, repeat: bool = False) -> list[Any]:
-    config = job.configuration({"pseudonymizer": {"url": url, "anonymization_config": rules and str(rules)}})
+def ask(url: str, rules: Path | None = None, *, repeat: bool = False, **more: Any) -> list[Any]:
+    settings = {"url": url, "anonymization_config": rules and str(rules)} | more
+    config = job.configuration({"pseudonymizer": settings}, attempts=1 if more else 3)
     service = declared_service(config)
     assert service.probe is not None
     return list(service.probe.ask(service, config, repeat=repeat, sleep=lambda _: None))
@@ -147,6 +148,16 @@ def test_who_does_not_answer_is_transient_and_asked_once_by_a_check_and_again_by
         assert (found.transient, len(service.requests)) == (True, 1)
         (found,) = ask(service.url, repeat=True)
         assert (found.transient, len(service.requests)) == (True, 4)
+
+
+@pytest.mark.parametrize("status", [400, 404, 501])
+def test_what_an_issuer_of_tokens_refuses_says_nothing_about_the_service(status: int) -> None:
+    with loopback([Reply(status, b"{}")]) as issuer, FakeService(pseudonyms) as service:
+        auth = {"oauth_issuer_uri": issuer.url, "oauth_client_id": "c", "oauth_client_secret": "s"}
+        (found,) = ask(service.url, auth=auth)
+    assert found.reference.startswith("oauth-") or found.operation == "obtain token"
+    assert found.reference != "wrong-service"
+    assert service.seen == []
 
 
 def test_rules_that_cannot_be_read_are_a_finding_of_their_own(tmp_path: Path) -> None:

@@ -68,6 +68,7 @@ def answered(resource: bytes) -> Answer:
 
 def refused(status: int = 413) -> RefusedError:
     error = RefusedError("service-too-large", "no", status=status)
+    error.answered = status
     error.answer = Answer(status, httpx.Headers({"Content-Type": "application/fhir+json"}), b"")
     return error
 
