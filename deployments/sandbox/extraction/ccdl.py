@@ -138,7 +138,7 @@ def _criterion(node: object, place: str, findings: Findings, depth: int) -> Crit
     keys = ("context", "termCodes", "valueFilter", "attributeFilters", "timeRestriction")
     findings.known(item, (*keys, *_HARMLESS), place)
     context = _context(item, place, findings)
-    codes = _codes(item, "termCodes", place, findings)
+    codes = _codes(item, "termCodes", place, findings, with_display=True)
     if context is None:
         return None
     if context.type == "Patient":
@@ -196,13 +196,18 @@ def _context(item: dict[str, Any], place: str, findings: Findings) -> Context | 
     return CONTEXTS.get(code or "")
 
 
-def _codes(node: dict[str, Any], key: str, place: str, findings: Findings) -> tuple[Code, ...]:
+def _codes(
+    node: dict[str, Any], key: str, place: str, findings: Findings, *, with_display: bool = False
+) -> tuple[Code, ...]:
+    """The codes of a list; the deployed server refuses a criterion's ones without a ``display``."""
     codes = []
     for where, entry in findings.items(node, key, place, least=1):
         coding = findings.mapping(entry, where)
         if coding is None:
             continue
         system, code = findings.text(coding, "system", where), findings.text(coding, "code", where)
+        if with_display:
+            findings.text(coding, "display", where)
         if system is not None and code is not None:
             codes.append((system, code))
     return tuple(dict.fromkeys(codes))

@@ -1,16 +1,16 @@
 """Consent: who may be extracted today, which days of theirs, and the audit of what that was read from.
 
 Rules: document 3 §2, "Consent". The codes are those of the MII consent policy. Only active Consents count; a deny
-takes its days out of every permit.
+takes its days out of every permit, and a permit that begins during an encounter counts from the encounter's start.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 
-from deployments.sandbox.extraction.dates import Days, days_of, subtract
+from deployments.sandbox.extraction.dates import FIRST_DAY, Days, days_of, subtract
 from deployments.sandbox.extraction.tree import Node, codings, values
 from deployments.sandbox.extraction.types import DATES
 
@@ -57,14 +57,32 @@ def when(node: Node) -> Days | None:
     return None
 
 
-def decide(consents: Iterable[Node], today: date) -> Permission | None:
-    """What the Consents of one patient allow; None when they do not allow the extraction."""
-    provisions = [provision for node in consents if node.get("status") == "active" for provision in _provisions(node)]
+def decide(nodes: Iterable[Node], today: date) -> Permission | None:
+    """What the Consents of one patient allow; None when they do not allow the extraction.
+
+    ``nodes`` are the patient's Consents and Encounters.
+    """
+    provisions: list[_Provision] = []
+    encounters: list[Days] = []
+    for node in nodes:
+        if node["resourceType"] == "Consent" and node.get("status") == "active":
+            provisions += _provisions(node)
+        # An encounter of which nobody knows when it began moves nothing.
+        elif node["resourceType"] == "Encounter" and (days := when(node)) and days.first != FIRST_DAY:
+            encounters.append(days)
+    provisions = [_moved(each, encounters) if each.permits else each for each in provisions]
     day = Days(today.toordinal(), today.toordinal())
     if not any(days.covers(day) for days in _permitted(provisions, USE)):
         return None
     collected = _permitted(provisions, COLLECT)
     return Permission(tuple(collected)) if collected else None
+
+
+def _moved(permit: _Provision, encounters: Sequence[Days]) -> _Provision:
+    """A permit from the start of the encounter during which it begins, the earliest of several."""
+    begins = permit.days.first
+    starts = [days.first for days in encounters if days.first <= begins <= days.last]
+    return replace(permit, days=replace(permit.days, first=min([begins, *starts])))
 
 
 def _permitted(provisions: Sequence[_Provision], code: str) -> list[Days]:

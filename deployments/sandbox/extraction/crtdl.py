@@ -16,8 +16,9 @@ from deployments.sandbox.common.r4 import RESOURCE_TYPES
 from deployments.sandbox.extraction.ccdl import Cohort, check_version, read_ccdl
 from deployments.sandbox.extraction.dates import Days
 from deployments.sandbox.extraction.findings import Findings, QueryError, join, quoted
+from deployments.sandbox.extraction.parameters import Looks, looks_at
 from deployments.sandbox.extraction.tree import CHOICES, decode
-from deployments.sandbox.extraction.types import PATIENT, ElementPath, date_path, is_patients, token_path
+from deployments.sandbox.extraction.types import PATIENT, ElementPath, is_patients
 
 BASE_PROFILE = "http://hl7.org/fhir/StructureDefinition/"
 _STEP = re.compile(r"[A-Za-z][A-Za-z0-9]*(\[x\])?(:[^.:]+)?")
@@ -25,17 +26,17 @@ _STEP = re.compile(r"[A-Za-z][A-Za-z0-9]*(\[x\])?(:[^.:]+)?")
 
 @dataclass(frozen=True)
 class TokenFilter:
-    """The element must have one of the codes."""
+    """What the search parameter looks at must have one of the codes."""
 
-    path: ElementPath
+    looks: Looks
     codes: frozenset[tuple[str, str]]
 
 
 @dataclass(frozen=True)
 class DateFilter:
-    """The element's days and these must overlap."""
+    """The days of what the search parameter looks at and these must overlap."""
 
-    path: ElementPath
+    looks: Looks
     days: Days
 
 
@@ -174,10 +175,12 @@ def _group(node: object, place: str, names: list[object], findings: Findings) ->
     name = findings.text(item, "name", place, needed=False)
     pairs = [
         (where, read)
-        for where, entry in findings.items(item, "attributes", place, least=1)
+        for where, entry in findings.items(item, "attributes", place)
         if (read := _attribute(entry, where, findings)) is not None
     ]
     kinds = sorted({kind for _, (kind, _) in pairs})
+    if profile is not None and not item.get("attributes"):
+        kinds = _kind_of(profile, place, findings)
     if identity is None or profile is None or not kinds:
         return None
     kind, profile = kinds[0], profile.partition("|")[0]
@@ -198,6 +201,16 @@ def _group(node: object, place: str, names: list[object], findings: Findings) ->
         tokens=tokens,
         date=date,
     )
+
+
+def _kind_of(profile: str, place: str, findings: Findings) -> list[str]:
+    """The type of a group without attributes, of which id, profile and references are extracted."""
+    kind = profile.partition("|")[0].removeprefix(BASE_PROFILE)
+    if kind in RESOURCE_TYPES:
+        return [kind]
+    why = "the sandbox has no profiles to look it up, and takes a group without attributes for a base profile only"
+    findings.add(join(place, "attributes"), f"at least one entry is expected to know the group's type: {why}")
+    return []
 
 
 def _attribute(node: object, place: str, findings: Findings) -> tuple[str, Attribute] | None:
@@ -248,24 +261,20 @@ def _filters(
         parameter = findings.text(node, "name", where) if node is not None else None
         if node is None or parameter is None:
             continue
-        match node.get("type"):
+        sort = node.get("type")
+        looks = looks_at(kind, str(sort), parameter)
+        match sort:
             case "token":
                 findings.known(node, ("type", "name", "codes", "display"), where)
-                path = token_path(kind, parameter)
-                codes = _codes(node, where, findings)
-                if path is not None:
-                    tokens.append(TokenFilter(path, codes))
+                tokens.append(TokenFilter(looks, _codes(node, where, findings)))
             case "date":
                 findings.known(node, ("type", "name", "start", "end", "display"), where)
-                path = date_path(kind, parameter)
-                days = _days(node, where, findings)
-                if path is not None:
-                    dates.append(DateFilter(path, days))
+                dates.append(DateFilter(looks, _days(node, where, findings)))
             case _:
                 findings.add(join(where, "type"), "token or date is expected")
                 continue
-        if path is None and kind != PATIENT:
-            findings.add(join(where, "name"), f"the search parameter {quoted(parameter)} of {kind} is not supported")
+        if not looks and kind != PATIENT:
+            findings.add(join(where, "name"), f"R4 gives {kind} no {sort} search parameter {quoted(parameter)}")
     if len(dates) > 1:
         findings.add(join(place, "filter"), "at most one date filter is allowed")
     return tuple(tokens), dates[0] if dates else None

@@ -126,7 +126,8 @@ class _Copier:
                 self.trees[chosen] = wanted(by_id[chosen[0]].type, paths)
             for group in chosen:
                 self.events.included(by_id[group])
-            yield redact(self.work.reader.load(selection.places[key]), self.trees[chosen], keeps)
+            profiles = dict.fromkeys(by_id[group].profile for group in chosen)
+            yield redact(self.work.reader.load(selection.places[key]), self.trees[chosen], [*profiles], keeps)
 
     def write(
         self, file: IO[bytes], identity: str, selection: Selection, keys: dict[str, list[str]],
@@ -196,7 +197,7 @@ class _Batch:
                     path = self._work.directory / f"{self._batch}_consent.ndjson"
                     file = file or stack.enter_context(whole_file(path))
                     file.write(encode(audit(patient, nodes)) + b"\n")
-                permission = decide((node for node in nodes if node["resourceType"] == "Consent"), self._work.today)
+                permission = decide(nodes, self._work.today)
                 if permission is None:
                     self._events.patient(PatientStage.CONSENT, patient)
                 else:

@@ -1,23 +1,22 @@
-"""Copies a resource with the requested elements only, and masks references that leave the result.
+"""Copies a resource with the requested elements only, and masks what FHIR wants there and references that leave.
 
-Rules: document 3 §2, "Extraction semantics". Besides the elements: type, id, ``meta.profile``, and the reference to the
-patient.
+Rules: document 3 §2, "Extraction semantics". Besides the elements: type, id, the groups' profiles, and the reference to
+the patient. Elements that the base resource requires and no group asks for are there without their content
+(``required.py``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from deployments.sandbox.extraction.required import MASKED, complete
 from deployments.sandbox.extraction.selection import local_key
 from deployments.sandbox.extraction.tree import Node, members
 from deployments.sandbox.extraction.types import OWNERS, ElementPath
 
 Wanted = dict[str, Any]
 """Element names to what is wanted below them; None: everything."""
-
-MASKED = {"extension": [{"url": "http://hl7.org/fhir/StructureDefinition/data-absent-reason", "valueCode": "masked"}]}
-"""What stands in place of a Reference that leaves the result."""
 
 
 def wanted(kind: str, paths: Iterable[ElementPath]) -> Wanted:
@@ -33,17 +32,17 @@ def wanted(kind: str, paths: Iterable[ElementPath]) -> Wanted:
     return tree
 
 
-def redact(node: Node, tree: Wanted, keeps: Callable[[str], bool]) -> Node:
-    """The copy of a resource; ``keeps`` says whether ``Type/id`` is in the result."""
-    copy: Node = {"resourceType": node["resourceType"], "id": node["id"]}
-    meta = node.get("meta")
-    if isinstance(meta, dict) and meta.get("profile"):
-        copy["meta"] = {"profile": meta["profile"]}
+def redact(node: Node, tree: Wanted, profiles: Sequence[str], keeps: Callable[[str], bool]) -> Node:
+    """The copy of a resource; ``keeps`` says whether ``Type/id`` is in the result, ``profiles`` are the groups'."""
     chosen = _copy(node, tree)
-    if "meta" in copy and "meta" in chosen:
-        chosen["meta"] = copy["meta"] | chosen["meta"]
-    # Of a subject without a literal reference nothing is left, and FHIR knows no empty objects.
-    copy |= {name: value for name, value in chosen.items() if value != {}}
+    complete(chosen, node, tree)
+    meta = chosen.pop("meta", None)
+    copy: Node = {
+        "resourceType": node["resourceType"],
+        "id": node["id"],
+        "meta": (meta if isinstance(meta, dict) else {}) | {"profile": list(profiles)},
+    }
+    copy |= chosen
     contained = copy.get("contained")
     inner = {item.get("id") for item in contained if isinstance(item, dict)} if isinstance(contained, list) else set()
     return {
@@ -81,7 +80,8 @@ def _mask(value: Any, keeps: Callable[[str], bool], contained: set[Any]) -> Any:
         key = local_key(reference)
         stays = reference[1:] in contained if reference.startswith("#") else key is not None and keeps(key)
         if not stays:
-            return dict(MASKED)
+            rest = {name: item for name, item in value.items() if name not in ("reference", "_reference")}
+            return {"_reference": MASKED} | _mask(rest, keeps, contained)
     return {
         name: _mask(item, keeps, contained) if isinstance(item, dict | list) else item for name, item in value.items()
     }

@@ -14,8 +14,9 @@ from deployments.sandbox.extraction.consent import Permission
 from deployments.sandbox.extraction.crtdl import Attribute, Group, Query
 from deployments.sandbox.extraction.dates import days_of
 from deployments.sandbox.extraction.diagnostics import Events, Reason
+from deployments.sandbox.extraction.parameters import found_by, matches
 from deployments.sandbox.extraction.reader import Place, Reader
-from deployments.sandbox.extraction.tree import Node, has_code, references, values
+from deployments.sandbox.extraction.tree import Node, references, values
 from deployments.sandbox.extraction.types import PATIENT, is_patients
 
 Pair = tuple[str, str]
@@ -75,6 +76,11 @@ class Evaluator:
         known = self._shared[pair]
         return None if known is None else tuple(Link(link.attribute, link.keys) for link in known)
 
+    def fits(self, place: Place, groups: Iterable[Group]) -> bool:
+        """Whether a resource is of type, profile and filters of one of the groups, whatever else it fails."""
+        node = self.reader.load(place)
+        return any(belongs(node, group) for group in groups)
+
     def _evaluate(self, place: Place, group: Group, permission: Permission | None, node: Node | None) -> Links | None:
         node = node if node is not None else self.reader.load(place)
         if not belongs(node, group):
@@ -104,13 +110,13 @@ def belongs(node: Node, group: Group) -> bool:
         if group.profile not in profiles:
             return False
     if group.tokens and not any(
-        has_code(value, token.codes) for token in group.tokens for value in values(node, token.path)
+        matches(value, token.codes) for token in group.tokens for value in found_by(token.looks, node)
     ):
         return False
     if group.date is None:
         return True
-    found = (days_of(value) for value in values(node, group.date.path))
-    return any(days is not None and days.overlaps(group.date.days) for days in found)
+    happened = (days_of(value) for value in found_by(group.date.looks, node))
+    return any(days is not None and days.overlaps(group.date.days) for days in happened)
 
 
 def _keys(found: Iterable[object]) -> list[str]:
@@ -220,7 +226,10 @@ class Selection:
             self._of.report(Reason.RESOURCE_OUTSIDE_BATCH, group, attribute.ref, key, self._patient)
             return []
         linked = [self._by_id[name] for name in attribute.linked]
-        return [(key, target.id) for target in linked if target.type == kind and self._take(place, target)]
+        found = [(key, target.id) for target in linked if target.type == kind and self._take(place, target)]
+        if not found and not self._of.fits(place, linked):
+            self._of.report(Reason.REFERENCE_NOT_FOUND, group, attribute.ref, key, self._patient)
+        return found
 
     def _broken(self, pair: Pair, standing: set[Pair]) -> str | None:
         """The ``mustHave`` reference that leads to nothing."""

@@ -19,7 +19,7 @@ from deployments.sandbox.common.json_text import JsonValue
 from deployments.sandbox.flattening.constant import PER_ELEMENT
 from deployments.sandbox.flattening.fhirpath import check, data_of, evaluate, path_of
 from deployments.sandbox.flattening.problem import ResourceError, ViewError
-from deployments.sandbox.flattening.resource import Focus, Resource
+from deployments.sandbox.flattening.resource import Dressed, Focus, Resource
 
 _COMPANIONS = frozenset({"extension", "children", "descendants"})
 """Names that ask for the extensions of primitives, which other expressions do not see: the library has ``_gender`` as a
@@ -45,7 +45,7 @@ class Expression:
         """Its result on an element. Raises ``ResourceError``."""
         if self.is_row_index:
             return [focus.index]
-        return [_data(item, focus.resource) for item in self._evaluate(focus)]
+        return [_plain(_data(item, focus.resource)) for item in self._evaluate(focus)]
 
     def elements(self, focus: Focus) -> list[Focus]:
         """The same as elements for further expressions, with their positions. Raises ``ResourceError``."""
@@ -66,8 +66,11 @@ class Expression:
             "rootResource": root,
             "rowIndex": focus.index,
         }
+        starts = [start]
+        if self._with_companions and isinstance(data, Dressed):
+            starts.append(element(data.companion, focus.path))  # as the library has them
         try:
-            return evaluate(self._tree, start, variables)
+            return evaluate(self._tree, starts, variables)
         except EvaluationError as error:
             raise ResourceError(f"the expression {self.text!r} cannot be evaluated: {error}") from None
 
@@ -80,6 +83,10 @@ def _focus(item: Item, index: int, resource: Resource) -> Focus:
 def _data(item: Item, resource: Resource) -> JsonValue:
     """What an item is in JSON, whole, whether or not the expression saw all of it."""
     return resource.whole(data_of(item))
+
+
+def _plain(value: JsonValue) -> JsonValue:
+    return str(value) if isinstance(value, Dressed) else value
 
 
 def _names(node: Node) -> str | None:

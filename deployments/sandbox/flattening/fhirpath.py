@@ -42,6 +42,14 @@ def _has_value(_context: Node, items: list[Item]) -> list[Item]:
     return [sum(not isinstance(data_of(item), dict) for item in items) == 1]
 
 
+def _join(_context: Node, items: list[Item], separator: str = "") -> list[Item]:
+    """The texts in one; of none an empty one, as the tests of SQL on FHIR say and FHIRPath does not."""
+    texts = [data_of(item) for item in items if not _is_nothing(item)]
+    if not all(isinstance(each, str) for each in texts):
+        raise EvaluationError
+    return [separator.join(str(each) for each in texts)]
+
+
 def _single(_context: Node, items: list[Item]) -> list[Item]:
     """The item, of none or one; the library's own answers many with an object that looks like data."""
     if len(items) > 1:
@@ -63,6 +71,7 @@ def _reference_key(_context: Node, items: list[Item], wanted: Any = None) -> lis
 _OWN: Mapping[str, Any] = {
     "extension": {"fn": _extension, "arity": {1: ["String"]}},
     "hasValue": {"fn": _has_value, "arity": {0: []}},
+    "join": {"fn": _join, "arity": {0: [], 1: ["String"]}},
     "single": {"fn": _single, "arity": {0: []}},
     "getResourceKey": {"fn": _resource_key, "arity": {0: []}},
     "getReferenceKey": {"fn": _reference_key, "arity": {0: [], 1: ["TypeSpecifier"]}},
@@ -85,21 +94,21 @@ def variable(node: Node) -> str:
     return name_of(constant["children"][0])
 
 
-def evaluate(tree: Node, start: Item, variables: Mapping[str, Any]) -> list[Item]:
-    """Evaluate an expression. ``start`` is an object with ``resourceType``, or a ``ResourceNode``.
+def evaluate(tree: Node, starts: list[Item], variables: Mapping[str, Any]) -> list[Item]:
+    """Evaluate an expression on one element: an object with ``resourceType``, or a ``ResourceNode``.
 
-    Raises ``EvaluationError``.
+    A primitive may have its companion beside it. Raises ``EvaluationError``.
     """
     _reset_clock()
     context: Node = {
-        "dataRoot": [start],
-        "$this": [start],
+        "dataRoot": starts,
+        "$this": starts,
         "vars": variables,
         "model": R4,
         "userInvocationTable": _OWN,
     }
     try:
-        found = _do_eval(context, [start], tree)
+        found = _do_eval(context, starts, tree)
     except Exception as error:  # noqa: BLE001 - the library raises Exception itself
         raise EvaluationError(type(error).__name__) from None
     return [item for item in found if not _is_nothing(item)]

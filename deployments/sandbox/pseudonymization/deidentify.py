@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from deployments.sandbox.common.fhirpath import EvaluationError
 from deployments.sandbox.common.json_text import JsonValue, copied, encode
-from deployments.sandbox.common.r4 import RESOURCE_TYPES
+from deployments.sandbox.common.r4 import CONCRETE_TYPES
 from deployments.sandbox.pseudonymization.automaton import NO_RULE, Automaton, Edge, Place, Position, Test
 from deployments.sandbox.pseudonymization.methods import method_of
 from deployments.sandbox.pseudonymization.methods.dates import Calendar
@@ -92,7 +92,7 @@ class _Walk:
 
     def _place(self, element: JsonValue, outer: frozenset[Position]) -> Place:
         kind = element.get("resourceType") if isinstance(element, dict) else None
-        if not isinstance(kind, str) or kind not in RESOURCE_TYPES:
+        if not isinstance(kind, str) or kind not in CONCRETE_TYPES:
             raise MalformedResourceError("There is a resource without a resourceType of FHIR R4.")
         return self._automaton.resource(kind, outer)
 

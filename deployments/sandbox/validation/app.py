@@ -25,6 +25,7 @@ from deployments.sandbox.common.answering import (
     read_call,
     read_limited,
 )
+from deployments.sandbox.common.definitions.schema import load_schema
 from deployments.sandbox.common.exchange import Receive, Scope, Send
 from deployments.sandbox.common.gate import Gate
 from deployments.sandbox.common.json_text import as_decimal
@@ -32,7 +33,6 @@ from deployments.sandbox.common.requestlog import Request as LoggedRequest
 from deployments.sandbox.common.service import DISCLAIMER, NOTE_KEY, SandboxService
 from deployments.sandbox.validation.engine import NOT_CHECKED, Validator
 from deployments.sandbox.validation.issue import operation_outcome
-from deployments.sandbox.validation.schema import load_schema
 
 _JSON_TYPES = frozenset({"application/fhir+json", "application/json", "application/json+fhir"})
 _VALIDATE = frozenset({"/validateResource", "/$validate", "/fhir/$validate"})

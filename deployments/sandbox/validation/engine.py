@@ -9,16 +9,16 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
+from deployments.sandbox.common.definitions.schema import Invariant, Schema
 from deployments.sandbox.common.fhirpath import EvaluationError
 from deployments.sandbox.validation.fhirpath import Scope
 from deployments.sandbox.validation.invariants import holds, not_evaluable
 from deployments.sandbox.validation.issue import Issue, Message, Place
-from deployments.sandbox.validation.schema import Invariant, Schema
 from deployments.sandbox.validation.structure import Visit, Walk
 
 NOT_CHECKED = (
     "profiles (meta.profile), their extensions, slices and must-support",
-    "terminology beyond the code lists of code elements (Coding, CodeableConcept, displays, units, languages)",
+    "terminology beyond the required codes that the specification lists (other bindings, displays, units, languages)",
     "whether references resolve and to which types, and whether fullUrl fits the id",
     "the XHTML of narratives",
     "duplicate keys of a JSON object (the last one counts)",
@@ -45,6 +45,7 @@ class Validator:
         self._beyond = sorted(not_evaluable(schema.invariants))
         self._recommended = sorted(best_practice)
         self._left_out = best_practice.union(self._beyond)
+        self._unlisted = sorted(url.rpartition("/")[2] for url in schema.unlisted)
 
     def validate(self, resource: Any) -> Verdict:
         """Check a resource, its entries and contained resources. The last issue names what was not checked."""
@@ -79,8 +80,9 @@ class Validator:
     def _not_checked(self, walk: Walk) -> Issue:
         claims = f"{walk.with_profile} of {walk.types.total()} resources name a profile"
         rules = f"rules {', '.join(self._beyond)} (beyond this service)"
+        codes = f"required codes of {', '.join(self._unlisted)} (the specification does not list them)"
         advice = f"recommendations {', '.join(self._recommended)}"
-        text = "Not checked: " + "; ".join((*NOT_CHECKED, rules, advice)) + f". {claims}."
+        text = "Not checked: " + "; ".join((*NOT_CHECKED, codes, rules, advice)) + f". {claims}."
         return Issue(Message.NOT_CHECKED, None, text, "information")
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import functools
 import re
 
+from deployments.sandbox.common.definitions.schema import Invariant
 from deployments.sandbox.common.fhirpath import EvaluationError
 from deployments.sandbox.validation.fhirpath import FUNCTIONS, Expression, Scope, compile_expression
-from deployments.sandbox.validation.schema import Invariant
 
 _CALL = re.compile(r"([A-Za-z]+)\(")
 _TEXT = re.compile(r"'(?:[^'\\]|\\.)*'")
@@ -19,6 +19,7 @@ _OPERATORS = frozenset({"and", "or", "xor", "implies", "in", "contains", "is", "
 _COMPARES_QUANTITIES = ("rng-2",)
 """The library raises on ``low <= high`` of two Quantities."""
 _TRACE = re.compile(r"\.trace\('[^']*'(?:, *\w+)?\)")
+_IS_BOOLEAN = re.compile(r"(?<= is )Boolean\b")
 _AS_OF_MANY = re.compile(r"(?<=descendants\(\)\.)as(?=\()")
 
 
@@ -44,10 +45,11 @@ def _compiled(expression: str) -> Expression:
 def mended(expression: str) -> str:
     """An expression of the specification as the library needs it.
 
-    ``trace()`` changes nothing, but the library's would print what it is given. And ``as()`` is an error on several
-    items; where ``dom-3`` asks it of all descendants, later versions of the specification say ``ofType()``.
+    ``trace()`` changes nothing, but the library's would print what it is given. ``as()`` is an error on several items;
+    where ``dom-3`` asks it of all descendants, later versions of the specification say ``ofType()``. And ``que-7`` asks
+    whether an element ``is Boolean``, which is FHIRPath's own type, of what the library has as a FHIR ``boolean``.
     """
-    return _AS_OF_MANY.sub("ofType", _TRACE.sub("", expression))
+    return _IS_BOOLEAN.sub("boolean", _AS_OF_MANY.sub("ofType", _TRACE.sub("", expression)))
 
 
 def _functions(expression: str) -> set[str]:

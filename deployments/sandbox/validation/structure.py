@@ -7,16 +7,20 @@ Parameters) are walked by the same rules. The walk also visits every element tha
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
+from deployments.sandbox.common.definitions.schema import Content, Definition, Invariant, Property, Schema
 from deployments.sandbox.validation.issue import Issue, Message, Place
 from deployments.sandbox.validation.primitives import has_json_type, is_well_formed, json_type
-from deployments.sandbox.validation.schema import Content, Definition, Invariant, Property, Schema
 
 MAX_DEPTH = 100
 """Levels of objects; real resources have some ten."""
+
+_SHOWN = 40
+"""Codes of a list that a finding names."""
 
 Node = dict[str, Any]
 
@@ -132,6 +136,8 @@ class Walk:
             if isinstance(value, dict):
                 definition = self._schema.definitions[found.type]
                 self._object(value, definition, place, inside, is_beside_a_value=beside is not None)
+                if found.concepts is not None:
+                    self._concept(value, found.concepts, place)
             else:
                 self._report(Message.WRONG_TYPE, place, f"expected an object ({found.type}), found {_spoken(value)}")
         elif found.content is Content.RESOURCE:
@@ -146,12 +152,26 @@ class Walk:
             self._report(Message.WRONG_TYPE, place, f"expected {expected}, found {_spoken(value)}")
         elif found.codes is not None:
             if value not in found.codes:
-                self._report(Message.CODE, place, f"{_excerpt(value)} is not one of {', '.join(sorted(found.codes))}")
+                self._report(Message.CODE, place, f"{_excerpt(value)} is not one of {_some(found.codes)}")
         elif not is_well_formed(found.type, found.pattern, value):
             self._report(Message.FORMAT, place, f"{_excerpt(value)} is no valid {found.type}")
 
+    def _concept(self, value: Node, allowed: frozenset[tuple[str, str]], place: Place) -> None:
+        """One of the codings must be in the list; a concept without any has none in it, as real validators say."""
+        codings = value.get("coding")
+        listed = [each for each in codings if isinstance(each, dict)] if isinstance(codings, list) else []
+        if not any((each.get("system"), each.get("code")) in allowed for each in listed):
+            said = _some({f"{system}|{code}" for system, code in allowed})
+            self._report(Message.CODE, place, f"none of its codings is one of {said}")
+
     def _visit(self, value: Any, path: str, place: Place, invariants: tuple[Invariant, ...], inside: _Inside) -> None:
         self.visits.append(Visit(value, path, place, invariants, inside.resource, inside.root))
+
+
+def _some(codes: Collection[str]) -> str:
+    """The codes of a list, or of a long one its beginning."""
+    shown = sorted(codes)[:_SHOWN]
+    return ", ".join(shown) + (f", and {len(codes) - len(shown)} more" if len(codes) > len(shown) else "")
 
 
 def _spoken(value: Any) -> str:

@@ -32,6 +32,7 @@ def test_what_is_read_is_written_with_the_same_numbers(decode: Reader, text: str
     assert encode(decode(text.encode())).decode() == text
 
 
+@pytest.mark.slow
 @both
 @settings(max_examples=examples(50), deadline=None)
 @given(

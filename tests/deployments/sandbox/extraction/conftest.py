@@ -69,7 +69,8 @@ def code(system: str, value: str) -> dict[str, str]:
 
 
 def criterion(where: str, *codes: dict[str, str], **filters: Any) -> dict[str, Any]:
-    return {"context": context(where), "termCodes": list(codes)} | filters
+    shown = [{"display": entry["code"]} | entry for entry in codes]
+    return {"context": context(where), "termCodes": shown} | filters
 
 
 GENDER = code(SNOMED, "263495000")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from deployments.sandbox.data import DATA
+from deployments.sandbox.extraction.consent import decide
 from tests.deployments.sandbox.extraction.conftest import (
     EVERYBODY,
     Client,
@@ -95,10 +96,46 @@ def test_nobody_without_both_codes_and_only_active_consents_count(extract: Any) 
     assert extract(consent("p", USE, COLLECT, status="inactive")) == set()
 
 
+@pytest.mark.parametrize(
+    ("encounters", "first"),
+    [
+        ([("2023-12-20", "2024-01-03")], "2023-12-20"),
+        ([("2023-12-20", None)], "2023-12-20"),
+        ([("2023-12-20", "2024-01-01"), ("2023-12-24", "2024-01-02"), ("2023-12-01", "2023-12-20")], "2023-12-20"),
+        ([("2023-12-20", "2023-12-31")], "2024-01-01"),
+        ([("2024-01-02", "2024-01-03")], "2024-01-01"),
+        ([(None, "2024-01-03")], "2024-01-01"),
+    ],
+)
+def test_a_permit_that_begins_during_an_encounter_counts_from_the_start_of_that_encounter(
+    encounters: list[tuple[str | None, str | None]], first: str
+) -> None:
+    nodes = [consent("p", USE, COLLECT)]
+    for number, (start, end) in enumerate(encounters):
+        period = {name: day for name, day in (("start", start), ("end", end)) if day}
+        nodes.append(resource("Encounter", f"e{number}", "p", period=period))
+    permission = decide(nodes, date(2026, 3, 2))
+    assert permission is not None
+    assert [date.fromordinal(days.first) for days in permission.days] == [date.fromisoformat(first)]
+
+
+def test_the_move_of_a_permit_leaves_what_a_deny_takes_out(start: Start, tmp_path: Path) -> None:
+    data = write(
+        tmp_path / "data",
+        patient("p", gender="male"),
+        consent("p", USE, COLLECT, provision(6, "2023-12-24", "2023-12-26", "deny")),
+        resource("Encounter", "e", "p", period={"start": "2023-12-20", "end": "2024-01-03"}),
+        *(observation("p", day) for day in ("2023-12-19", "2023-12-20", "2023-12-25", "2023-12-31")),
+    )
+    assert set(start(data).extract(QUERY).resources) == {
+        "Patient/p", "Observation/o-p-2023-12-20", "Observation/o-p-2023-12-31",
+    }  # fmt: skip
+
+
 def test_a_period_must_lie_inside_as_a_whole(start: Start, tmp_path: Path) -> None:
     encounters = [
         resource("Encounter", "in", "p", period={"start": "2024-01-01", "end": "2024-02-01"}),
-        resource("Encounter", "across", "p", period={"start": "2023-12-31", "end": "2024-02-01"}),
+        resource("Encounter", "across", "p", period={"start": "2025-12-31", "end": "2026-01-01"}),
         resource("Encounter", "open", "p", period={"start": "2024-01-01"}),
     ]
     data = write(tmp_path / "data", patient("p", gender="male"), consent("p", USE, COLLECT), *encounters)

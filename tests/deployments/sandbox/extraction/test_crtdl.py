@@ -56,6 +56,15 @@ def changed(path: str, value: Any) -> dict[str, Any]:
     return query
 
 
+def test_a_group_without_attributes_is_of_the_type_of_its_base_profile() -> None:
+    query = changed("dataExtraction.attributeGroups.1.attributes", [])
+    assert findings(query) == ()
+    assert read_query(json.dumps(query).encode()).by_id["cond"].type == "Condition"
+    query["dataExtraction"]["attributeGroups"][1]["groupReference"] = "https://example.org/Diagnosis"
+    (found,) = findings(query)
+    assert found.startswith("dataExtraction.attributeGroups[1].attributes: at least one entry is expected")
+
+
 def test_a_good_query_has_no_findings() -> None:
     assert findings(changed("display", "a name")) == ()
     assert findings(changed("version", "http://json-schema.org/to-be-done/schema#")) == ()
@@ -89,6 +98,7 @@ CASES: list[tuple[str, Any, str]] = [
     (f"{C}.context.code", "Bioprobe", "Bioprobe is not supported; known are Patient, Diagnose"),
     (f"{C}.context.system", "x", "context.system: fdpg.mii.cds is expected"),
     (f"{C}.termCodes", [], "termCodes: at least one entry"),
+    (f"{C}.termCodes.0.display", "del", "termCodes[0].display: a text is expected"),
     (f"{C}.termCodes.0.system", "del", "termCodes[0].system: a text is expected"),
     (f"{C}.timeRestriction", {}, "timeRestriction: afterDate or beforeDate is expected"),
     (f"{C}.timeRestriction.afterDate", "01.01.2025", "afterDate: a date as YYYY-MM-DD"),
@@ -115,7 +125,6 @@ CASES: list[tuple[str, Any, str]] = [
     (f"{G}.1.id", "del", "attributeGroups[1].id: a text is expected"),
     (f"{G}.1.groupReference", "del", "attributeGroups[1].groupReference: a text is expected"),
     (f"{G}.1.groupReference", f"{BASE}Observation", "groupReference: is the profile of another type"),
-    (f"{G}.1.attributes", [], "attributes: at least one entry"),
     (f"{G}.1.attributes.0.mustHave", "del", "attributes[0].mustHave: true or false"),
     (f"{G}.1.attributes.0.attributeRef", "Condition", "Condition is no element of a resource type"),
     (f"{G}.1.attributes.0.attributeRef", "Diagnosis.code", "Diagnosis.code is no element of a resource type"),
@@ -127,7 +136,8 @@ CASES: list[tuple[str, Any, str]] = [
     (f"{G}.1.attributes.0.linkedGroups", [7], "linkedGroups[0]: the id of a group is expected"),
     (f"{G}.0.includeReferenceOnly", True, "the Patient group cannot be includeReferenceOnly"),
     (f"{G}.1.includeReferenceOnly", "yes", "includeReferenceOnly: true or false"),
-    (f"{G}.1.filter.0.name", "colour", "the search parameter colour of Condition is not supported"),
+    (f"{G}.1.filter.0.name", "colour", "filter[0].name: R4 gives Condition no token search parameter colour"),
+    (f"{G}.1.filter.0.name", "onset-date", "R4 gives Condition no token search parameter onset-date"),
     (f"{G}.1.filter.0.type", "string", "filter[0].type: token or date is expected"),
     (f"{G}.1.filter.0.codes", [], "filter[0].codes: at least one entry"),
     (f"{G}.1.filter.0.modifier", "not", "modifier: the sandbox does not know this key"),

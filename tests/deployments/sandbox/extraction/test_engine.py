@@ -147,6 +147,7 @@ class TestScheduling:
         started = {client.reach(job, "COMPLETED")["executionPeriod"]["start"]: job for job in jobs}
         assert [started[moment] for moment in sorted(started)] == [jobs[1], jobs[3], jobs[0], jobs[2]]
 
+    @pytest.mark.slow
     def test_a_high_job_overtakes_between_two_batches(self, start: Start, hospital: Path) -> None:
         client = start(hospital, batchsize=1, maxconcurrency=1, held=True)
         normal = client.submit(crtdl())
@@ -175,6 +176,7 @@ class TestScheduling:
         client.until(job, look)  # one Task is one moment
         assert max(seen) == 2
 
+    @pytest.mark.slow
     def test_many_jobs_at_once_all_complete(self, start: Start, hospital: Path) -> None:
         client = start(hospital, batchsize=1)
         jobs = [client.submit(crtdl()) for _ in range(20)]

@@ -144,6 +144,7 @@ def test_what_cannot_be_read_is_400_with_a_fatal_invalid_issue(client: Client, c
     assert client.get("/fhir/Task").json()["total"] == 0
 
 
+@pytest.mark.slow
 def test_a_body_of_2_mib_is_taken_and_a_larger_one_is_413(client: Client) -> None:
     content = json.dumps(parameters(crtdl())).encode()
     limit = 2 * 1024 * 1024

@@ -22,7 +22,7 @@ from tests.deployments.sandbox.extraction.conftest import (
     resource,
     write,
 )
-from tests.deployments.sandbox.extraction.test_extraction import MASKED
+from tests.deployments.sandbox.extraction.test_extraction import GONE
 
 PEOPLE = (patient("a", gender="female"), patient("b", gender="male"), patient("c", gender="male"))
 
@@ -89,8 +89,8 @@ def test_a_resource_of_two_patients_is_in_both_bundles_and_names_the_patient_of_
         assert f"'Patient/{me}'" in text
         assert f"'Patient/{other}'" not in text
     assert set(bundles["c"]) == {"Patient/c"}
-    assert bundles["a"]["Group/x"]["member"] == [{"entity": {"reference": "Patient/a"}}, {"entity": MASKED}]
-    assert bundles["b"]["Schedule/x"]["actor"] == [MASKED, {"reference": "Patient/b"}]
+    assert bundles["a"]["Group/x"]["member"] == [{"entity": {"reference": "Patient/a"}}, {"entity": GONE}]
+    assert bundles["b"]["Schedule/x"]["actor"] == [GONE, {"reference": "Patient/b"}]
 
 
 def test_a_group_of_nobody_in_the_cohort_is_nowhere(start: Start, tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_who_performed_or_wrote_a_resource_does_not_own_it(start: Start, tmp_pat
     data = write(tmp_path / "data", *PEOPLE, resource("Observation", "o", "a", **{element: to("b")}))
     found = start(data).extract(crtdl(group("g", "Observation", attribute(f"Observation.{element}"))))
     assert {item["id"]: set(of(item)) for item in found.bundles}["b"] == {"Patient/b"}
-    assert found.resources["Observation/o"][element] == [MASKED]
+    assert found.resources["Observation/o"][element] == [GONE]
 
 
 def test_a_subject_without_a_literal_reference_leaves_no_empty_element(start: Start, tmp_path: Path) -> None:

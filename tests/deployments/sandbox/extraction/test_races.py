@@ -125,6 +125,7 @@ def test_submitted_and_deleted_in_a_storm_nothing_is_left_behind(start: Start, h
     assert list((tmp_path / "state" / "results").glob("*")) == []
 
 
+@pytest.mark.slow
 def test_files_are_whole_or_404_while_their_job_is_deleted(start: Start, hospital: Path) -> None:
     client = start(hospital)
     results = [client.extract(crtdl()) for _ in range(10)]

@@ -80,6 +80,7 @@ def test_no_row_is_an_empty_answer(quirky: Client) -> None:
         assert (response.status_code, response.content) == (200, b"")
 
 
+@pytest.mark.slow
 def test_a_large_answer_comes_in_parts_without_an_announced_length(quirky: Client) -> None:
     patients = [{**PATIENT, "id": str(number)} for number in range(5_000)]
     response = post(quirky, parameters(NAMES, patients))

@@ -91,7 +91,9 @@ OBSERVATION: Json = {
         # strings
         ("name.given.join(',')", "x,y,z"),
         ("name.given.join()", "xyz"),
-        ("photo.url.join(',')", None),
+        ("photo.url.join(',')", ""),
+        ("{}.join()", ""),
+        ("name.where(use = 'nobody').given.join()", ""),
         ("name.first().family & ', ' & name.first().given.first()", "A, x"),
         ("gender.upper()", "FEMALE"),
         ("gender.startsWith('fe')", True),
@@ -254,6 +256,32 @@ class TestPrimitivesWithExtensions:
         given = {"forEach": "name.given", "column": [column("given", "$this")]}
         assert rows(view(given), self.MASKED) == [{"given": "x"}]
 
+    @pytest.mark.parametrize(
+        ("each", "expected"),
+        [
+            ("name.given", [("a", None), ("b", "B")]),
+            ("name.given.where($this = 'b')", [("b", "B")]),
+            ("name.where(use = 'official').given", []),
+            ("birthDate", [("2000-01-01", "day")]),
+            ("gender | birthDate", [("other", None), ("2000-01-01", "day")]),
+        ],
+    )
+    def test_for_each_over_primitives_has_the_extensions_of_each(self, each: str, expected: list[Any]) -> None:
+        def noted(text: str) -> Json:
+            return {"extension": [{"url": "u", "valueString": text}]}
+
+        patient = self.MASKED | {
+            "birthDate": "2000-01-01",
+            "_birthDate": noted("day"),
+            "name": [{"given": [None, "a", "b"], "_given": [noted("-"), None, noted("B")]}],
+        }
+        asked = [column("x", "$this"), column("note", "extension('u').value.ofType(string)"),
+                 column("long", "extension.where(url = 'u').value.ofType(string)")]  # fmt: skip
+        found = rows(view({"forEach": each, "column": asked}), patient)
+        assert found == [{"x": value, "note": note, "long": note} for value, note in expected]
+        upper = view({"forEach": each, "column": [column("x", "upper()")]})
+        assert rows(upper, patient) == [{"x": value.upper()} for value, _ in expected]
+
     @pytest.mark.parametrize("path", ["name", "name.where(family = 'A')", "name.select($this)"])
     def test_a_whole_element_leaves_as_it_came(self, path: str) -> None:
         assert value(path, self.MASKED) == self.MASKED["name"][0]
@@ -264,6 +292,7 @@ class TestPrimitivesWithExtensions:
         nested = {"forEach": "name", "select": [{"forEach": "family", "column": [column("x", "$this = 'A'")]}]}
         assert rows(view(nested), self.MASKED) == [{"x": True}]
 
+    @pytest.mark.slow
     @settings(max_examples=examples(50), deadline=None)
     @given(st.data())
     def test_wherever_they_are_other_paths_give_the_same(self, data: st.DataObject) -> None:

@@ -177,6 +177,7 @@ def test_ids_stay_consistent_across_requests_and_services(start: Start) -> None:
     assert done["subject"]["reference"] == f"Patient/{first.deidentify(PATIENT).json()['id']}"
 
 
+@pytest.mark.slow
 def test_requests_at_the_same_time_do_not_disturb_each_other(service: Client) -> None:
     files = [rules(rule("Resource.id", "cryptoHash"), cryptoHashKey=f"key {number}") for number in range(12)]
 

@@ -52,6 +52,13 @@ def test_what_becomes_empty_is_taken_out() -> None:
     assert done["contact"] == [{"address": {"city": "Ort", "country": "DE"}}]
 
 
+def test_parameters_in_a_bundle_are_a_resource_like_others() -> None:
+    parameters = {"resourceType": "Parameters", "parameter": [{"name": "about", "resource": PATIENT}]}
+    done = apply(rules(rule("nodesByType('HumanName')", "redact")), bundle(parameters))
+    kept = done["entry"][0]["resource"]["parameter"][0]["resource"]
+    assert (kept["gender"], "name" in kept) == ("female", False)
+
+
 def test_what_no_rule_matches_stays_byte_for_byte() -> None:
     text = b'{"resourceType":"Patient","id":"x","active":true,"name":[{"family":"M\xc3\xbcster"}]}'
     assert raw(rules(rule("Patient.photo", "redact")), text) == text
@@ -425,6 +432,7 @@ PATHS = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(120), deadline=None)
 @given(paths=st.lists(PATHS, min_size=1, max_size=6))
 def test_one_walk_comes_to_what_rule_after_rule_comes_to(paths: list[str]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from deployments.sandbox.validation.schema import Content, Definition, Property, load_schema
+from deployments.sandbox.common.definitions.schema import Content, Definition, Property, load_schema
 
 Json = dict[str, Any]
 SCHEMA = load_schema()
@@ -70,6 +70,9 @@ def _value(found: Property, chance: random.Random, depth: int) -> Any:
         value = chance.choice(sorted(found.codes))
     elif found.content is Content.PRIMITIVE:
         value = VALUES[found.type]
+    elif found.concepts is not None:
+        system, code = chance.choice(sorted(found.concepts))
+        value = {"coding": [{"system": system, "code": code}]}
     else:
         value = instance(found.type, chance, max(0, depth - 1))
     return [value] if found.is_list else value

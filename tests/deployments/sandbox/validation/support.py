@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
+from deployments.sandbox.common.definitions.schema import load_schema
 from deployments.sandbox.validation.engine import Validator
 from deployments.sandbox.validation.issue import operation_outcome
-from deployments.sandbox.validation.schema import load_schema
 
 Json = dict[str, Any]
 VALIDATOR = Validator(load_schema())

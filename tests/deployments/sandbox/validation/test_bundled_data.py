@@ -27,6 +27,7 @@ def test_the_bundled_data_has_no_finding(path: Any) -> None:
     assert [found for line in lines(path) for found in findings(line)] == []
 
 
+@pytest.mark.slow
 def test_it_validates_at_least_200_resources_a_second() -> None:
     bundles = [line for path in FILES for line in lines(path)]
     for each in bundles:

@@ -14,11 +14,11 @@ import fhirpathpy
 import pytest
 from fhirpathpy.models import models
 
+from deployments.sandbox.common.definitions.schema import Definition, Invariant, load_schema
 from deployments.sandbox.common.fhirpath import EvaluationError, element
 from deployments.sandbox.validation import fhirpath
 from deployments.sandbox.validation.fhirpath import Scope, compile_expression
 from deployments.sandbox.validation.invariants import holds, mended, not_evaluable
-from deployments.sandbox.validation.schema import Definition, Invariant, load_schema
 from tests.deployments.sandbox.validation.instances import instance
 from tests.deployments.sandbox.validation.support import OBSERVATION, PATIENT, Json, bundle, findings, issues, message
 
@@ -73,6 +73,12 @@ def document(first: Json, **envelope: Any) -> Json:
 
 def period(start: str, end: str) -> Json:
     return {"resourceType": "Patient", "name": [{"text": "x", "period": {"start": start, "end": end}}]}
+
+
+def questionnaire(**answer: Any) -> Json:
+    """A question that is asked when another one has an answer, or has that one."""
+    asked = {"linkId": "2", "type": "string", "enableWhen": [{"question": "1", "operator": "exists"} | answer]}
+    return {"resourceType": "Questionnaire", "status": "draft", "item": [{"linkId": "1", "type": "string"}, asked]}
 
 
 BROKEN: dict[str, tuple[Json, str]] = {
@@ -158,6 +164,7 @@ BROKEN: dict[str, tuple[Json, str]] = {
         | {"onsetRange": {"low": LAB}, "extension": [{"url": "http://x.org", "valueDuration": {"code": "d"}}]},
         "Condition.extension[0].value.ofType(Duration)",
     ),
+    "que-7": (questionnaire(answerString="true"), "Questionnaire.item[1].enableWhen[0]"),
     "eld-3": (STRUCTURE_DEFINITION, "StructureDefinition.snapshot.element[0].max"),
 }
 
@@ -189,6 +196,9 @@ KEPT: dict[str, Json] = {
     "a component of another code (obs-7)": OBSERVATION
     | {"valueQuantity": LAB, "component": [{"code": {"text": "y"}, "valueString": "x"}]},
     "a consent with a policy (ppc-1)": CONSENT,
+    "a question that asks whether there is an answer (que-7)": questionnaire(answerBoolean=True),
+    "a question that asks whether there is none (que-7)": questionnaire(answerBoolean=False),
+    "a question that asks for an answer (que-7)": questionnaire(operator="=", answerString="x"),
     "the same fullUrl in two versions (bdl-7)": bundle()
     | {
         "entry": [

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from deployments.sandbox.common.definitions.schema import DEFINITIONS
 from deployments.sandbox.validation.primitives import has_json_type, is_well_formed
-from deployments.sandbox.validation.schema import DEFINITIONS
 
 PUBLISHED = msgspec.json.decode((DEFINITIONS / "fhir.schema.json").read_bytes())["definitions"]
 BASE64_PATTERN = PUBLISHED["Extension"]["properties"]["valueBase64Binary"]["pattern"]

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft6Validator
 
-from deployments.sandbox.validation.schema import DEFINITIONS, Content, load_schema
+from deployments.sandbox.common.definitions.schema import DEFINITIONS, Content, load_schema
 from tests.conftest import examples
 from tests.deployments.sandbox.validation.instances import VALUES, instance
 from tests.deployments.sandbox.validation.support import findings, issues, message
@@ -95,6 +95,7 @@ def damaged(draw: st.DrawFn) -> Any:
     return made
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(250), deadline=None)
 @given(damaged())
 def test_what_the_library_refuses_we_refuse_and_of_the_schemas_rules_we_add_none(resource: Any) -> None:

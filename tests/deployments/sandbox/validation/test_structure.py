@@ -314,6 +314,7 @@ ANYTHING = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(150), deadline=None)
 @given(st.sampled_from(["Patient", "Bundle", "Observation", "Parameters"]), st.dictionaries(NAMES, ANYTHING))
 def test_whatever_stands_in_a_resource_there_is_an_answer(kind: str, content: Json) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from deployments.sandbox.validation import build as module
-from deployments.sandbox.validation.build import SourceError, build, main
+from deployments.sandbox.common.definitions import build as module
+from deployments.sandbox.common.definitions.build import SourceError, build, main
 
 SCHEMA: dict[str, Any] = {
     "$schema": "http://json-schema.org/draft-06/schema#",

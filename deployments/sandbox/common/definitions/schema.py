@@ -1,7 +1,8 @@
-"""The rules of FHIR R4, read once from ``definitions/`` and made ready for a walk over resources.
+"""The rules of FHIR R4, read once and made ready for a walk over resources.
 
 The published JSON schema uses few keywords, so each of its definitions becomes a table from a JSON property to what may
-stand there; ``rules.json`` adds required elements, choice types and invariants (see ``build.py``).
+stand there; ``rules.json`` adds required elements, choice types and invariants (see ``build.py``), ``codes.json`` the
+codes of required bindings (see ``package.py``).
 
 The package ``jsonschema`` answers about a nested resource with a ``oneOf`` without a place; the tables give the exact
 one, in one pass with the invariants. Tests compare the verdicts of both.
@@ -18,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-DEFINITIONS = Path(__file__).parent / "definitions"
+DEFINITIONS = Path(__file__).parent
 _REFERENCE = "#/definitions/"
 
 Json = dict[str, Any]
@@ -63,7 +64,9 @@ class Property:
     partner: str
     """For a primitive the property with its extensions (``_birthDate``), for that one the primitive's; else empty."""
     codes: frozenset[str] | None
-    """The required codes, where the schema lists them."""
+    """The required codes, where the specification lists them."""
+    concepts: frozenset[tuple[str, str]] | None
+    """System and code of the required ones of a CodeableConcept, likewise."""
     pattern: str | None
     """The schema's pattern of a text value."""
     invariants: tuple[Invariant, ...]
@@ -92,6 +95,8 @@ class Schema:
     resources: frozenset[str]
     definitions: Mapping[str, Definition]
     invariants: tuple[Invariant, ...]
+    unlisted: Mapping[str, tuple[str, ...]]
+    """Value sets of required bindings whose codes nobody lists, with the elements that they are bound to."""
 
 
 @functools.cache
@@ -100,13 +105,38 @@ def load_schema() -> Schema:
     published = msgspec.json.decode((DEFINITIONS / "fhir.schema.json").read_bytes())["definitions"]
     rules = msgspec.json.decode((DEFINITIONS / "rules.json").read_bytes())
     invariants = {name: Invariant(name=name, **body) for name, body in rules["invariants"].items()}
+    lists = msgspec.json.decode((DEFINITIONS / "codes.json").read_bytes())
+    bound = _Bound(lists)
     definitions = {
-        name: _definition(name, published, entry, invariants) for name, entry in sorted(rules["types"].items())
+        name: _definition(name, published, entry, invariants, bound) for name, entry in sorted(rules["types"].items())
     }
-    return Schema(frozenset(rules["resources"]), definitions, tuple(invariants.values()))
+    unlisted = {url: tuple(paths) for url, paths in lists["unlisted"].items()}
+    return Schema(frozenset(rules["resources"]), definitions, tuple(invariants.values()), unlisted)
 
 
-def _definition(name: str, published: Json, entry: Json, invariants: Mapping[str, Invariant]) -> Definition:
+class _Bound:
+    """The codes of required bindings, each value set once."""
+
+    def __init__(self, lists: Json) -> None:
+        self._bindings: dict[str, str] = lists["bindings"]
+        self._sets = {
+            url: frozenset((system, code) for system, codes in systems.items() for code in codes)
+            for url, systems in lists["value_sets"].items()
+        }
+        self._codes = {url: frozenset(code for _, code in pairs) for url, pairs in self._sets.items()}
+
+    def concepts(self, path: str) -> frozenset[tuple[str, str]] | None:
+        """Systems and codes that an element may have; None for one that may have any."""
+        return self._sets.get(self._bindings.get(path, ""))
+
+    def codes(self, path: str) -> frozenset[str] | None:
+        """The same without the systems, for a code element."""
+        return self._codes.get(self._bindings.get(path, ""))
+
+
+def _definition(
+    name: str, published: Json, entry: Json, invariants: Mapping[str, Invariant], bound: _Bound
+) -> Definition:
     choices: dict[str, dict[str, str]] = entry["choices"]
     typed = {key: (base, kind) for base, kinds in choices.items() for key, kind in kinds.items()}
     properties: dict[str, Property] = {}
@@ -121,6 +151,8 @@ def _definition(name: str, published: Json, entry: Json, invariants: Mapping[str
             kind=kind,
             step=f"{base}.ofType({kind})" if kind else base,
             invariants=tuple(invariants[each] for each in local),
+            bound=bound,
+            path="" if key.startswith("_") else f"{entry['path']}.{base}",
         )
     return Definition(
         name=name,
@@ -138,13 +170,23 @@ def _satisfying(keys: Mapping[str, str] | tuple[str, ...], properties: Mapping[s
 
 
 def _property(
-    key: str, body: Json, published: Json, *, kind: str, step: str, invariants: tuple[Invariant, ...]
+    key: str,
+    body: Json,
+    published: Json,
+    *,
+    kind: str,
+    step: str,
+    invariants: tuple[Invariant, ...],
+    bound: _Bound,
+    path: str,
 ) -> Property:
     is_list = body.get("type") == "array"
     inner = body["items"] if is_list else body
     kind = kind if not key.startswith("_") else ""
     named = str(inner.get("$ref", "")).removeprefix(_REFERENCE)
-    codes = frozenset(inner["enum"]) if "enum" in inner else None
+    is_complex = "properties" in published.get(named, {})
+    listed = frozenset(inner["enum"]) if "enum" in inner else None
+    codes = None if is_complex else bound.codes(path) or listed
     content, pattern = Content.PRIMITIVE, inner.get("pattern")
     if "const" in inner:
         content, kind = Content.RESOURCE_TYPE, "code"
@@ -152,9 +194,10 @@ def _property(
         content, kind = Content.RESOURCE, ""
     elif codes is not None:
         kind = "code"
-    elif "properties" in published.get(named, {}):
+    elif is_complex:
         content, kind = Content.COMPLEX, named
     elif named:
         kind, pattern = named, published[named].get("pattern")
+    concepts = bound.concepts(path) if kind == "CodeableConcept" else None
     partner = key[1:] if key.startswith("_") else (f"_{key}" if content is Content.PRIMITIVE else "")
-    return Property(content, kind, is_list, step, partner, codes, pattern, invariants)
+    return Property(content, kind, is_list, step, partner, codes, concepts, pattern, invariants)

@@ -1,6 +1,6 @@
-"""Makes ``definitions/`` from published packages: ``python -m deployments.sandbox.validation.build SOURCE_DIR``.
+"""Makes the files of this directory: ``python -m deployments.sandbox.common.definitions.build SOURCE_DIR``.
 
-``SOURCE_DIR`` holds three files of FHIR R4 (4.0.1); ``definitions/README.md`` says where they come from:
+``SOURCE_DIR`` holds three files of FHIR R4 (4.0.1); ``README.md`` says where they come from:
 ``fhir.schema.json``, ``profiles-resources.xml`` and ``profiles-types.xml``. The same input gives the same bytes.
 
 ``fhir.schema.json``
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
-from deployments.sandbox.validation.schema import DEFINITIONS
+from deployments.sandbox.common.definitions.schema import DEFINITIONS
 
 VERSION = "4.0.1"
 _REFERENCE = "#/definitions/"
@@ -76,8 +76,8 @@ def build(source: Path, target: Path) -> list[str]:
     published = json.loads((source / "fhir.schema.json").read_text(encoding="utf-8"))
     structures = list(_structures(source))
     schema, rules, dropped = assemble(published, structures)
-    _write(target / "fhir.schema.json", schema)
-    _write(target / "rules.json", rules)
+    write(target / "fhir.schema.json", schema)
+    write(target / "rules.json", rules)
     return dropped
 
 
@@ -246,7 +246,7 @@ def _value(found: ET.Element, name: str) -> str:
     return "" if child is None else child.get("value", "")
 
 
-def _write(path: Path, document: Json) -> None:
+def write(path: Path, document: Json) -> None:
     """One entry per line, so that a new version shows its differences."""
     lines = []
     for key, value in document.items():
@@ -265,7 +265,7 @@ def _compact(value: Any) -> str:
 def main(words: list[str]) -> int:
     """Run the command; returns the exit code."""
     if len(words) != 1:
-        sys.stderr.write("usage: python -m deployments.sandbox.validation.build SOURCE_DIR\n")
+        sys.stderr.write("usage: python -m deployments.sandbox.common.definitions.build SOURCE_DIR\n")
         return 2
     try:
         dropped = build(Path(words[0]), DEFINITIONS)
