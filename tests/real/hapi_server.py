@@ -1,10 +1,14 @@
-"""HAPI's JPA server, started once, and how the tests look at what it holds."""
+"""HAPI's JPA server, started once, and how the tests look at what it holds.
+
+python -m tests.real.hapi_server    runs one with an empty database until Ctrl-C, and prints its URL
+"""
 
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,11 +20,7 @@ from tests.real.programs import HOST, directory, program, running, scratch
 FHIR = "application/fhir+json"
 PAGE = 50
 """Most resources that HAPI gives at once."""
-HOW = (
-    "mvn -f tests/real/hapi/pom.xml org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies "
-    "-DincludeScope=runtime "
-    "-DoutputDirectory=<dir>/lib, and SLUICE_REAL_HAPI=<dir>"
-)
+HOW = "python tests/real/get.py hapi"
 
 
 @dataclass(frozen=True)
@@ -79,5 +79,11 @@ def hapi_running() -> Iterator[str]:
     source = Path(__file__).with_name("hapi") / "Hapi.java"
     command = (java, "-Xmx1g", "-XX:TieredStopAtLevel=1", "-cp", f"{home}/lib/*", source)
     with scratch() as place, running("HAPI", command, place / "log", ends_with_input=True) as server:
-        server.wait(lambda: server.line("listening ") is not None, 150)
+        server.wait(lambda: server.line("listening ") is not None, 280)
         yield f"http://{HOST}:{server.line('listening ')}"
+
+
+if __name__ == "__main__":
+    with hapi_running() as address, suppress(KeyboardInterrupt):
+        print(address, flush=True)
+        threading.Event().wait()

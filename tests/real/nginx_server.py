@@ -57,7 +57,7 @@ class Nginx:
 @contextmanager
 def nginx(server: str, *, top: str = "", tls: bool = False, port: int | None = None) -> Iterator[Nginx]:
     """nginx with these directives in its server block; ``{home}`` in them is its directory."""
-    command = program("nginx", "SLUICE_REAL_NGINX", "apt install nginx-light")
+    command = program("nginx", "SLUICE_REAL_NGINX", "python tests/real/get.py nginx")
     with scratch() as home:
         port = port or free_ports()
         if tls:

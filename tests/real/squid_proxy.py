@@ -31,6 +31,10 @@ http_port {host}:{port}
 visible_hostname proxy.hospital.test
 pid_filename none
 hosts_file {home}/hosts
+mime_table {home}/mime
+unlinkd_program {home}/helper
+pinger_enable off
+icon_directory {home}
 coredump_dir {home}
 cache deny all
 access_log stdio:{home}/access.log
@@ -68,9 +72,10 @@ class Squid:
 
 @contextmanager
 def squid_running() -> Iterator[Squid]:
-    squid = program("squid", "SLUICE_REAL_SQUID", "apt install squid")
+    squid = program("squid", "SLUICE_REAL_SQUID", "python tests/real/get.py squid")
     with scratch() as home:
         (home / "hosts").write_text(f"{HOST} {NAME} {BUCKET_HOST} {FORBIDDEN}\n")
+        (home / "mime").touch()  # what comes with squid is not where squid looks, when it is unpacked and not installed
         (home / "helper").write_text(_HELPER)
         (home / "helper").chmod(0o755)
         user = "nobody" if os.geteuid() == 0 else str(os.geteuid())

@@ -15,6 +15,7 @@ import pytest
 from tasks.send.transfer import transfer
 from tasks.send.transfer.store import Bounds
 from tasks.shared.report import StepReport
+from tests.real.conftest import Measure
 from tests.real.hapi_server import Hapi
 from tests.real.job import job, observation, write
 from tests.real.victim import killed_while_sending
@@ -55,10 +56,14 @@ def project(request: pytest.FixtureRequest) -> str:
 
 @pytest.mark.parametrize("raw", [False, True], ids=["base64 in json", "raw bytes"])
 def test_the_receiving_process_finds_the_document_and_its_zip(
-    hapi: Hapi, tmp_path: Path, project: str, raw: bool
+    hapi: Hapi, tmp_path: Path, project: str, raw: bool, figure: Measure
 ) -> None:
     source = write(tmp_path, "a.ndjson", *(observation(f"o{number}") for number in range(3000)))
-    result = send(hapi, tmp_path, project, bounds=Bounds(raw_above=0) if raw else None)
+    bounds = Bounds(raw_above=0) if raw else None
+    result = figure(
+        "hapi", f"a transfer, {'raw bytes' if raw else 'Base64 in JSON'}",
+        lambda: send(hapi, tmp_path, project, bounds=bounds),
+    )  # fmt: skip
     assert result.warnings == ()
     (document,) = found(hapi, project)
     assert document["masterIdentifier"] == {"system": PROJECT, "value": project}

@@ -24,11 +24,7 @@ from tests.real.shared import for_all_workers
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 
-HOW = (
-    "mvn org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy "
-    "-Dartifact=org.keycloak:keycloak-quarkus-dist:26.0.8:zip -DoutputDirectory=<dir>, unzip, "
-    "and SLUICE_REAL_KEYCLOAK=<the unpacked directory>"
-)
+HOW = "python tests/real/get.py keycloak"
 REALM = "hospital"
 CLIENT = "sluice: test"
 SECRET = "s3cret/with+signs & spaces:%=ü"
@@ -88,7 +84,7 @@ def keycloak_running() -> Iterator[str]:
         start = (home / "keycloak" / "bin" / "kc.sh", "start-dev", "--import-realm", "--db=dev-mem")
         where = (f"--http-host={HOST}", f"--http-port={port}", f"--http-management-port={port + 1}")
         heap = {"JAVA_OPTS_KC_HEAP": "-Xmx512m -XX:TieredStopAtLevel=1"}
-        with running("Keycloak", (*start, *where), home / "log", environ=heap, port=port, seconds=200):
+        with running("Keycloak", (*start, *where), home / "log", environ=heap, port=port, seconds=280):
             yield f"http://{HOST}:{port}"
 
 

@@ -22,11 +22,12 @@ from tasks.shared.files.lines import read_lines
 from tasks.shared.files.names import data_files
 from tests.conftest import free_ports, wait_until
 from tests.peers.client import Sleeps, client
+from tests.real.conftest import Measure
 from tests.real.job import job, observation, write
 from tests.real.nginx_server import nginx
 from tests.real.programs import HOST
 
-pytestmark = pytest.mark.real
+pytestmark = pytest.mark.real("nginx")
 
 
 @pytest.fixture
@@ -46,11 +47,15 @@ def count(fhir: Served, kind: str) -> int:
 # Limits of a reverse proxy
 
 
-def test_413_of_a_body_limit_halves_transactions_until_everything_is_in(fhir: Served, tmp_path: Path) -> None:
+def test_413_of_a_body_limit_halves_transactions_until_everything_is_in(
+    fhir: Served, tmp_path: Path, figure: Measure
+) -> None:
     write(tmp_path, "a.ndjson", *(observation(f"o{number}", note=[{"text": "x" * 1000}]) for number in range(400)))
     with nginx(f"client_max_body_size 64k; location / {{ proxy_pass {fhir.url}; }}") as front:
         send = {"send_as": "direct_resource_load", "url": front.url, "batch_size": 400}
-        assert direct.run(job(tmp_path, {"send": send})).resources_out == 400
+        context = job(tmp_path, {"send": send})
+        result = figure("nginx", "a load behind a body limit of 64 kB", lambda: direct.run(context))
+        assert result.resources_out == 400
         wait_until(lambda: 413 in front.statuses())
         # A limit that is known is kept to: three halvings, and the transactions that were under way meanwhile.
         assert front.statuses().count(413) <= 8

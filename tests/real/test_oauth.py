@@ -23,9 +23,9 @@ from tests.peers.client import Sleeps, client
 from tests.real.job import job, observation, write
 from tests.real.programs import directory, program, running, scratch
 
-pytestmark = pytest.mark.real
+pytestmark = pytest.mark.real("oidc")
 
-HOW = "npm install oidc-provider@8 in a directory, and SLUICE_REAL_OIDC=<that directory>"
+HOW = "python tests/real/get.py oidc"
 SECRET = "s3cret/with+signs & spaces:%="
 BY_POST = "by-post"
 BY_BASIC = "by basic:+"

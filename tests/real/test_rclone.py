@@ -15,11 +15,12 @@ from tasks.send.s3.objects import MIB
 from tasks.shared.errors import TerminalError
 from tests.conftest import free_ports
 from tests.peers.s3 import KEY_ID, SECRET, SMALL, S3Job, configuration
+from tests.real.conftest import Measure
 from tests.real.programs import HOST, program, running, scratch
 
 pytestmark = pytest.mark.real
 
-HOW = "go install github.com/rclone/rclone@latest, and SLUICE_REAL_RCLONE=<the program>"
+HOW = "python tests/real/get.py rclone"
 BUCKET = "sluice-real"
 
 
@@ -62,10 +63,14 @@ def filled(directory: Path) -> tuple[S3Job, dict[str, str]]:
 
 
 @pytest.mark.parametrize("parts", [False, True], ids=["whole", "in parts"])
-def test_every_object_equals_its_source_also_when_sent_twice(rclone: Rclone, tmp_path: Path, parts: bool) -> None:
+def test_every_object_equals_its_source_also_when_sent_twice(
+    rclone: Rclone, tmp_path: Path, parts: bool, figure: Measure
+) -> None:
     job, expected = filled(tmp_path)
-    for _ in range(2):
-        job.send(configuration(rclone.url, bucket=BUCKET), sizes=SMALL if parts else None)
+    config = configuration(rclone.url, bucket=BUCKET)
+    for time in ("first", "second"):
+        what = f"files, {'the largest in parts' if parts else 'each whole'}, the {time} time"
+        figure("rclone", what, lambda: job.send(config, sizes=SMALL if parts else None))
         assert rclone.objects() == expected
 
 

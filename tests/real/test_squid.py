@@ -19,11 +19,12 @@ from tasks.send import direct
 from tasks.shared.errors import NetworkError, ServiceError, TransientError
 from tests.conftest import free_ports, wait_until
 from tests.peers.client import Sleeps, client
+from tests.real.conftest import Measure
 from tests.real.job import job, observation, write
 from tests.real.programs import HOST
 from tests.real.squid_proxy import FORBIDDEN, NAME, Squid, squid_running
 
-pytestmark = pytest.mark.real
+pytestmark = pytest.mark.real("squid")
 
 
 @pytest.fixture(scope="module")
@@ -121,14 +122,15 @@ def test_a_proxy_that_is_away_is_a_transient_error_that_names_the_proxy() -> Non
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
 def test_the_send_step_loads_a_server_behind_the_proxy(
-    squid: Squid, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str
+    squid: Squid, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str, figure: Measure
 ) -> None:
     monkeypatch.setenv(f"{scheme.upper()}_PROXY", squid.url)
     certificate = authority.certificate if scheme == "https" else None
     write(tmp_path, "a.ndjson", *(observation(f"o{number}", note=[{"text": "x" * 1000}]) for number in range(500)))
     with serve_in_thread(fhir_service(), certificate=certificate) as fhir:
         send = {"send_as": "direct_resource_load", "url": f"{scheme}://{NAME}:{fhir.port}"}
-        result = direct.run(job(tmp_path, {"send": send}, tls={"ca_cert_path": str(authority.bundle)}))
+        context = job(tmp_path, {"send": send}, tls={"ca_cert_path": str(authority.bundle)})
+        result = figure("squid", f"a load through the proxy, {scheme}", lambda: direct.run(context))
         assert result.resources_out == 500
     how = ("TCP_TUNNEL/200", "CONNECT") if scheme == "https" else ("TCP_MISS/200", "POST")
     wait_until(lambda: (*how, NAME) in squid.served())

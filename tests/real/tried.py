@@ -1,0 +1,151 @@
+"""What was tried with which program, kept in ``tried.json`` by ``python -m tests.real --record``, and its page.
+
+    python -m tests.real.tried > docs/tried-with.md
+
+A record holds what a run found: versions, counts, names of tests, figures. No path of a machine, nothing of the data.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.real.components import COMPONENTS, Component
+
+KEPT = Path(__file__).with_name("tried.json")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """What a step did with a program; bytes of what it read as it is stored, seconds of wall time."""
+
+    what: str
+    resources_in: int | None
+    resources_out: int | None
+    findings: int | None
+    files: int | None
+    bytes_in: int | None
+    seconds: float
+
+
+@dataclass
+class Tried:
+    """One program, one run. ``modules``: tests that passed by module, with what the module says of itself."""
+
+    version: str
+    date: str
+    seconds: float = 0.0
+    passed: int = 0
+    failed: list[str] = field(default_factory=list)
+    skipped: dict[str, int] = field(default_factory=dict)
+    """How many by the reason that they gave."""
+    modules: dict[str, str] = field(default_factory=dict)
+    figures: list[Figure] = field(default_factory=list)
+    differs: list[str] = field(default_factory=list)
+    """Known differences that a test has shown in this run."""
+    some: str = ""
+    """The expression that chose some of its tests; empty when all were run."""
+    stopped: bool = False
+    """Somebody stopped the run before its end."""
+
+    @classmethod
+    def read(cls, kept: Mapping[str, Any]) -> Tried:
+        """As it was kept."""
+        return cls(**{**kept, "figures": [Figure(**figure) for figure in kept["figures"]]})
+
+
+def load(path: Path = KEPT) -> dict[str, Tried]:
+    """What is kept, by the name of the component."""
+    if not path.exists():
+        return {}
+    return {name: Tried.read(one) for name, one in json.loads(path.read_text(encoding="utf-8")).items()}
+
+
+def save(tried: Mapping[str, Tried], path: Path = KEPT) -> None:
+    """Keep these, and of other components what was kept before."""
+    known = {**load(path), **tried}
+    ordered = {one.name: asdict(known[one.name]) for one in COMPONENTS if one.name in known}
+    path.write_text(json.dumps(ordered, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+_HEAD = """# Tried with
+
+The programs of other people that Sluice was run against, on loopback. The commands make this page, nobody's hand does:
+`python tests/real/get.py all` fetches them at these versions, `python -m tests.real --record` runs the tests with all
+that is there and keeps what it found in `tests/real/tried.json`, and
+`python -m tests.real.tried > docs/tried-with.md` writes the page; a test compares. How to run them, and how to bring a
+TORCH: [development](development.md#against-real-programs). What each service is asked, and what it must answer:
+[contracts](contracts.md).
+
+| Component | Version | Stands for | Result | Seconds | Date |
+|---|---|---|---|---|---|
+"""
+
+_UNTRIED = """
+## Not tried
+
+- **Queries in CQL** against a TORCH are untried, whatever store stands behind it.
+- **fhir-pseudonymizer** (MIRACUM), **fhir-flattener** and **Blaze** are on none of the package registries that `get.py`
+  uses. The sandbox's services stand for the first and the last, Pathling behind a service of the tests for the second.
+"""
+
+
+def render(tried: Mapping[str, Tried]) -> str:
+    """The page."""
+    return "".join(_page(tried))
+
+
+def _page(tried: Mapping[str, Tried]) -> Iterator[str]:
+    yield _HEAD
+    for component in COMPONENTS:
+        yield _row(component, tried.get(component.name))
+    yield "\n## What was run\n\n| Component | Tests | What they try |\n|---|---|---|\n"
+    for component, one in _known(tried):
+        for module, about in sorted(one.modules.items()):
+            yield f"| {component.title} | `{module}` | {_cell(about).replace('``', '`')} |\n"
+    yield "\n## Figures\n\nOne run each, with whatever else the machine had to do: an order of magnitude, no bench.\n\n"
+    yield "| Component | What | Resources in | Out | Findings | Files | kB | Seconds |\n" + "|---" * 8 + "|\n"
+    for component, one in _known(tried):
+        for figure in one.figures:
+            kilobytes = None if figure.bytes_in is None else round(figure.bytes_in / 1000)
+            counts = (figure.resources_in, figure.resources_out, figure.findings, figure.files, kilobytes)
+            cells = " | ".join("–" if count is None else f"{count:,}" for count in counts)
+            yield f"| {component.title} | {_cell(figure.what)} | {cells} | {figure.seconds:.1f} |\n"
+    yield "\n## Known differences\n\nEach was shown by a test of that run.\n\n"
+    for component, one in _known(tried):
+        for difference in one.differs:
+            yield f"- **{component.title}** {difference}.\n"
+    yield _UNTRIED
+
+
+def _known(tried: Mapping[str, Tried]) -> Iterator[tuple[Component, Tried]]:
+    for component in COMPONENTS:
+        if component.name in tried:
+            yield component, tried[component.name]
+
+
+def _row(component: Component, one: Tried | None) -> str:
+    if one is None:
+        return f"| {component.title} | – | {component.stands_for} | not tried with this command | – | – |\n"
+    said = [f"{one.passed} passed"]
+    if one.failed:
+        said.append(f"**{len(one.failed)} failed**: " + ", ".join(f"`{name}`" for name in one.failed))
+    if one.some:
+        said.append(f"only `{_cell(one.some)}`")
+    if one.stopped:
+        said.append("**stopped before the end**")
+    said += [f"{count} skipped ({_cell(reason)})" for reason, count in one.skipped.items()]
+    cells = (component.title, one.version, component.stands_for, "; ".join(said), f"{one.seconds:,.0f}", one.date)
+    return f"| {' | '.join(cells)} |\n"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    sys.stdout.write(render(load()))
