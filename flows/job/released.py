@@ -6,6 +6,7 @@ While the wait is not complete ``flows/job/seen.py`` and ``Job.close_again`` see
 
 from __future__ import annotations
 
+from flows.job import gate
 from flows.job.job import Job
 from flows.job.seen import no_longer
 from flows.job.sources import Sources
@@ -26,8 +27,14 @@ def waits_again(job: Job, position: int, sources: Sources) -> bool:
     if sources.newest is None or approval is None or not approval.files:
         return False  # decided under a version that kept no hashes
     job.look(position, sources.newest, sources)
-    if job.sight is None or not (why := no_longer(approval, job.sight, job.there)):
+    if job.sight is None:
         return False
+    if not (why := no_longer(approval, job.sight, job.there)):
+        # Also when a send has begun: the approval is for the destination that the report names, and for no other.
+        why = gate.other_settings(job.shown.get(position), job.config) if sources.delivery(position) else ()
+        if why:
+            job.reopen(position, why)
+        return bool(why)
     begun = [job.steps[at] for at in sources.readers(position) if job.steps[at].started is not None]
     if begun:
         place = job.sight.directory.name
@@ -37,7 +44,7 @@ def waits_again(job: Job, position: int, sources: Sources) -> bool:
             f"{begun[0].name}, has begun with what was approved",
             context="\n  ".join(why),
             hint=f"put them back as they were, take what was added out of {place}/, and continue the job; or decide "
-            f"anew: copy corrected files out of the job's directory, job run CONFIG JOB --step {position} --force "
+            f"anew: copy corrected files out of the job's directory, {job.run_again(position)} "
             f"(it removes {place}/ and what later steps wrote), and put them into {place}/ when the job waits",
         )
     job.reopen(position, why)

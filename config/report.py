@@ -1,0 +1,75 @@
+"""The block ``report``: what the release report shows, and how strict the gate is (document 5)."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field
+
+from config.fields import Block, Boolean, FilePath, Integer, Kind, Text, Url, one_of
+
+
+class Language(StrEnum):
+    """The languages of the page."""
+
+    EN = "en"
+    DE = "de"
+
+
+class QuasiIdentifier(StrEnum):
+    """What tells patients apart although none of it is a name (document 5, section 8)."""
+
+    BIRTH_YEAR = "Patient.birthDate"
+    SEX = "Patient.gender"
+    REGION = "Patient.address.postalCode"
+
+
+class OnStop(StrEnum):
+    """What a stop does where no person stands before the data leave."""
+
+    TELL = "tell"
+    FAIL = "fail"
+
+
+Quasi = Annotated[QuasiIdentifier, Kind.CHOICE, BeforeValidator(one_of(QuasiIdentifier))]
+
+
+class ReportConfig(Block):
+    """``report``: what a person sees before data leave, and what is said of people."""
+
+    enabled: Boolean = Field(
+        True, description="Make the release report: before each `wait`, before data leave without one, and at the end"
+    )
+    k: Integer = Field(5, ge=3, description="Fewer patients than this are never said as a number, where others read it")
+    language: Annotated[Language, Kind.CHOICE, BeforeValidator(one_of(Language))] = Field(
+        Language.EN, description="Of the page: `en` or `de`"
+    )
+    quasi_identifiers: Annotated[tuple[Quasi, ...], Kind.LIST] = Field(
+        tuple(QuasiIdentifier),
+        description="What tells patients apart together: any of these (the year of the birth date)",
+    )
+    region_prefix: Integer = Field(
+        2, ge=0, le=10, description="How many signs of the postal code are the region when patients are told apart"
+    )
+    purpose: Text | None = Field(None, description="What the data are for, shown in the report (GDPR Art. 30)")
+    legal_basis: Text | None = Field(None, description="On which ground they leave, shown in the report")
+    retention: Text | None = Field(None, description="How long the recipient keeps them, shown in the report")
+    contact: Text | None = Field(None, description="Whom to ask about the release, shown in the report")
+    recipient: Text | None = Field(None, description="Who gets the data, shown in the report")
+    reviewers: Integer = Field(
+        1, ge=1, le=2, description="How many different people must release: 2 asks a second one after the first"
+    )
+    on_stop: Annotated[OnStop, Kind.CHOICE, BeforeValidator(one_of(OnStop))] = Field(
+        OnStop.TELL,
+        description="What a stop in the report does where no `wait` stands before `send`: `tell` says it and keeps it "
+        "in the record, `fail` ends the job before the first request, exit code 5",
+    )
+    copy_to: FilePath | None = Field(
+        None,
+        description="Directory that gets a copy of each report (mode 0640, group of the directory), for people "
+        "without a shell on the machine",
+    )
+    link: Url | None = Field(
+        None, description="Beginning of the URL under which the site serves `copy_to`; shown in form and artifact"
+    )

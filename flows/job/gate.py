@@ -1,0 +1,105 @@
+"""What a release needs beside a person's yes: the report she saw, a reason where it says stop, a second person.
+
+Document 5, §3; ``4-product.md`` §2 and §4, "Wait". One set of rules for every way a decision comes: the form in the
+Prefect UI, a command, and what the record of an earlier run says.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from config import PipelineConfig
+from flows.output import one_line
+from tasks.shared.report import Approval, Shown
+
+WITHOUT_REPORT = "the wait began under an earlier version, which made no release report"
+ANOTHER_REPORT = "the decision is for another release report than the one that is there"
+OTHER_SETTINGS = "where the data go, or how the release report is configured, changed after it was made"
+TWO_PEOPLE = "report.reviewers asks two different people to release"
+GONE = "the release report is gone, or not as it was made"
+OTHER_FILES = "the first of two decisions was for other files"
+
+
+def stamped(decision: Approval, shown: Shown | None) -> Approval:
+    """A decision with the report that it is for, and what it overrides."""
+    if shown is None:
+        return decision
+    overridden = shown.open if decision.approved else ()
+    return decision.model_copy(update={"report": shown.sha256, "overridden": overridden})
+
+
+def objection(decision: Approval, first: Approval | None, config: PipelineConfig) -> str | None:
+    """Why a decision, made now, is not taken: in words that continue "not released: …"; ``None`` when it is.
+
+    ``first`` is the first of two. A no is always taken.
+    """
+    if not decision.approved:
+        return None
+    if decision.overridden and not decision.despite.strip():
+        stops = len(decision.overridden)
+        what = "is missing" if decision.report == "" else f"says stop ({stops})"
+        return f"the release report {what}, and no reason is given"
+    if config.report.reviewers > 1 and first is not None and first.same_person(decision):
+        return f"{one_line(first.by)} has released it already, and a second, different person must"
+    return None
+
+
+def is_first(decision: Approval, first: Approval | None, config: PipelineConfig) -> bool:
+    """Whether it needs a second person's decision beside it."""
+    return decision.approved and config.report.reviewers > 1 and first is None
+
+
+def outdated(shown: Shown | None, files: str, config: PipelineConfig) -> str | None:
+    """Why the report that is there is not about ``files``, by their digest, under this configuration."""
+    if not config.report.enabled:
+        return None
+    if shown is None:
+        return WITHOUT_REPORT
+    if shown.seen != files:
+        return "the files are not those that the release report was made of"
+    return OTHER_SETTINGS if _set_otherwise(shown, config) else None
+
+
+def other_report(
+    approval: Approval, first: Approval | None, shown: Shown | None, config: PipelineConfig
+) -> tuple[str, ...]:
+    """Why an approval does not hold for the report that is there, a line each for a person; nothing when it does."""
+    if approval.approved and config.report.reviewers > 1 and (first is None or first.same_person(approval)):
+        return (TWO_PEOPLE,)
+    if approval.approved and config.report.reviewers > 1 and first is not None and first.files != approval.files:
+        return (OTHER_FILES,)
+    if not config.report.enabled:
+        return ()
+    if shown is None:
+        return (WITHOUT_REPORT,)
+    if approval.report != shown.sha256 or (first is not None and first.report != shown.sha256):
+        return (ANOTHER_REPORT,)
+    if _set_otherwise(shown, config):
+        return (OTHER_SETTINGS,)
+    if shown.open and not approval.despite.strip():
+        return ("the release report says stop, and the decision gives no reason",)
+    return ()
+
+
+def gone(job: Path, position: int, shown: Shown | None, config: PipelineConfig) -> str | None:
+    """Why the report in the directory of the ``job`` is not the one that the record has: nobody decides on it then.
+
+    What it says is never believed: that is in the record.
+    """
+    if not config.report.enabled or shown is None or shown.missing is not None:
+        return None
+    from tasks.release_report import files  # a status needs no page
+
+    return None if files.is_as_made(job, position, shown.sha256) else GONE
+
+
+def other_settings(shown: Shown | None, config: PipelineConfig) -> tuple[str, ...]:
+    """Why what was released may not leave under this configuration; nothing when it may, or no report was asked for."""
+    asked_for = config.report.enabled and shown is not None and bool(shown.settings)
+    return (OTHER_SETTINGS,) if asked_for and shown is not None and _set_otherwise(shown, config) else ()
+
+
+def _set_otherwise(shown: Shown, config: PipelineConfig) -> bool:
+    from flows.job.release_settings import settings_digest  # a status needs no words about destinations
+
+    return shown.settings != settings_digest(config, inside=shown.inside)

@@ -1,0 +1,278 @@
+"""The release report of a job where it counts: before the job parks, before data leave without a person, at the end.
+
+Document 5, §3. Made as a Prefect task of its own. A report that fails neither loses nor releases a job: the gate says
+that it is missing and why, and a release needs a reason then.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from flows.engine.artifacts import REPORT
+from flows.job import gate
+from flows.job.job import Job
+from flows.job.release_facts import asked, changed_since, released
+from flows.job.release_settings import documented, settings_digest
+from flows.job.sources import Sources
+from flows.job.watch import Watcher
+from flows.reports import short_form
+from flows.reports.markdown import literal
+from flows.reports.pages import best_effort
+from tasks import declared
+from tasks.release_report import files
+from tasks.release_report.digest import sha256
+from tasks.release_report.document import ReleaseReport
+from tasks.release_report.make import SPOOL, make
+from tasks.shared.errors import DataError, GateError, SluiceError, Stopped, internal_error
+from tasks.shared.files.inventory import Inventory, take
+from tasks.shared.log import logger
+from tasks.shared.meter import Meter
+from tasks.shared.prefect_task import as_task
+from tasks.shared.report import Shown
+from tasks.shared.step import Source
+
+NAME = "release report"
+"""Of the task in the Prefect UI."""
+
+MOST = 50
+"""Stops that the record names; the report has all."""
+
+
+@dataclass(frozen=True)
+class Leaving:
+    """What a report is about: files ``found`` below a directory of the job, and the digest of all that it covers.
+
+    ``inside`` says that they go on to a step in the house first.
+    """
+
+    place: Path
+    found: Inventory
+    seen: str
+    tables: bool
+    inside: bool = False
+
+    @property
+    def bytes(self) -> int:
+        """How much there is to read of it."""
+        return sum(entry.size for entry in self.found.entries)
+
+
+def before_waiting(job: Job, position: int, sources: Sources) -> None:
+    """Make the report that a person at the wait at ``position`` decides on, unless one covers what is there.
+
+    Raises:
+        Stopped: somebody asked.
+    """
+    if not job.config.report.enabled or job.sight is None or sources.newest is None:
+        job.shown.pop(position, None)
+        return
+    leaving = sources.leaving(position)
+    place = job.sight.read(job.there)
+    tables = sources.newest.tables if leaving is None or place == job.sight.directory else leaving.tables
+    what = Leaving(place, job.there.below(place.name), job.there.digest, tables, inside=leaving is None)
+    shown = job.shown.get(position)
+    if covers(shown, what.seen, job) and gate.gone(job.directory.path, position, shown, job.config) is None:
+        return
+    job.shown[position] = _shown(job, position, what)
+    publish(job, job.shown[position], position)
+
+
+def covers(shown: Shown | None, seen: str, job: Job) -> bool:
+    """Whether a report is there that says what is there now."""
+    if shown is None or shown.missing is not None or not seen or shown.seen != seen:
+        return False
+    return shown.settings == settings_digest(job.config, inside=shown.inside)
+
+
+def before_leaving(job: Job, position: int, sources: Sources) -> GateError | None:
+    """The report where data leave with the step at ``position`` and no person released them: why they may not.
+
+    Raises:
+        Stopped: somebody asked.
+        StorageError: the files cannot be read.
+    """
+    names = job.step_names[: position - 1]
+    source = sources.read_by(declared(job.step_names[position - 1]))
+    if not job.config.report.enabled or source is None or job.steps[position].state == "completed":
+        return None
+    if any(declared(name).asks and sources.delivery(at) is not None for at, name in enumerate(names, start=1)):
+        return None
+    what = _leaving(job, source)
+    shown = job.shown.get(position)
+    if (
+        shown is None
+        or not covers(shown, what.seen, job)
+        or gate.gone(job.directory.path, position, shown, job.config) is not None
+    ):
+        shown = job.shown[position] = _shown(job, position, what)
+        job.writer.set(**{f"shown__{position}": shown, "progress": None})
+        publish(job, shown, position)
+    if not shown.open:
+        return None
+    for line in shown.lines:
+        logger.warning("release report: %s", line)
+    if job.config.report.on_stop == "tell":
+        return None
+    if shown.missing is not None:
+        return GateError(
+            "report-missing", f"there is no release report, and report.on_stop is fail: {shown.missing}",
+            hint="mend what is wrong, then continue the job: the report is made again",
+        )  # fmt: skip
+    count = len(shown.stops)
+    again = f" ({job.run_again(source.recorded.position)})" if source.recorded is not None else ""
+    return GateError(
+        "report-stops", f"the release report says stop ({count}), and report.on_stop is fail: nothing was sent",
+        context="\n  ".join([*shown.stop_lines, *([str(job.directory.path / shown.page)] if shown.page else [])]),
+        hint=f"mend the rules or the data and run the step that made them again{again}, or put a wait before, where a "
+        "person decides",
+    )  # fmt: skip
+
+
+def at_the_end(job: Job, source: Source | None) -> None:
+    """The report of a job that is complete, with all decisions, over what left, else what was made last.
+
+    Raises:
+        Stopped: somebody asked.
+    """
+    if not job.config.report.enabled or source is None:
+        return
+    try:
+        what = _leaving(job, source)
+    except SluiceError as error:
+        job.at_the_end = Shown(missing=_said(error))
+        return
+    job.at_the_end = _shown(job, None, what)
+    publish(job, job.at_the_end, None)
+    if any(declared(name).delivers for name in job.step_names):
+        with best_effort("that this job released data"):
+            released(job)
+
+
+def keep_decisions(job: Job, position: int) -> None:
+    """Put the decisions at a wait into its report, and into the short form. What cannot be written stops nobody."""
+    shown = job.shown.get(position)
+    if shown is None or shown.page is None:
+        return
+    with best_effort("the decision in the release report"):
+        at_this = [one for one in job.decisions if one[0] == position]
+        files.decided(job.directory.path, position, documented(at_this), copy_to=job.config.report.copy_to)
+        publish(job, shown, position)
+
+
+def publish(job: Job, shown: Shown, position: int | None) -> None:
+    """The short form as an artifact of the run, beside the page of the job."""
+    with best_effort("the short form of the release report"):
+        if shown.missing is not None:
+            job.short.publish(f"{REPORT}: missing", f"The release report is **missing**: {literal(shown.missing)}\n")
+            return
+        report = files.read(job.directory.path, position)
+        if report is not None and shown.page is not None:
+            where = str(job.directory.path / shown.page)
+            title = f"{REPORT}: {literal(short_form.headline(report))}"
+            job.short.publish(title, short_form.short(report, where=where, link=shown.link))
+
+
+def _leaving(job: Job, source: Source) -> Leaving:
+    """What is in a directory of the job; of what nobody touched since a step left it, the hashes of that time."""
+    before = source.recorded.load() if source.recorded is not None else None
+    known = before.hash_of if before is not None else None
+    found = take(job.directory.path, [source.path], stop=job.stop, known=known)
+    return Leaving(source.path, found, found.digest, source.tables)
+
+
+def _shown(job: Job, step: int | None, what: Leaving) -> Shown:
+    """Make the report, as a Prefect task, watched: it may read for minutes, and a cancel reaches it.
+
+    Raises:
+        Stopped: somebody asked.
+    """
+    position = step or len(job.step_names)
+    meter = Meter(collector=job.journal.tell)
+    outcome: Shown | Exception
+    try:
+        files.remove(job.directory.path, step)
+        _without_copy(job, step)
+        watcher = Watcher(job.writer, job.page, job.stop, job.presenter.progress)
+        with watcher.watching(NAME, position, meter):
+            outcome = as_task(NAME, lambda: _made(job, step, what, meter))
+    except SluiceError as error:
+        outcome = error
+    if isinstance(outcome, Stopped):
+        raise outcome
+    if isinstance(outcome, Exception):
+        why = outcome if isinstance(outcome, SluiceError) else internal_error(outcome)
+        logger.error("the release report is missing: %s", why.render())
+        outcome = Shown(
+            missing=_said(why),
+            inside=what.inside,
+            seen=what.seen,
+            settings=settings_digest(job.config, inside=what.inside),
+        )
+    if step is None or not declared(job.step_names[step - 1]).asks:
+        job.presenter.reported(outcome, job.directory.path)
+    return outcome
+
+
+def _made(job: Job, step: int | None, what: Leaving, meter: Meter) -> Shown:
+    meter.say("reads what leaves, and what came in")
+    paths = [job.directory.path / entry.name for entry in what.found.entries]
+    changed = changed_since(job, what.place, what.found)
+    request = asked(job, step, paths, tables=what.tables, changed=changed, read=lambda count: meter.add(bytes=count))
+    if what.inside:
+        request = replace(request, destination=None)
+    kind = f"{what.place.name} {what.found.digest} {settings_digest(job.config, inside=what.inside)}"
+    before = job.measured[1] if job.measured is not None and job.measured[0] == kind else None
+    try:
+        made = make(replace(request, measured=before))
+    finally:
+        with suppress(OSError):
+            (job.directory.path / SPOOL).rmdir()  # what was put aside has no names
+    job.measured = (kind, made.measured) if made.measured is not None else None
+    if made.house.files != what.found.digest:
+        raise DataError(
+            "report-files-changed", "files changed while the release report was made",
+            context=f"{what.place.name}/", hint="continue the job: the report is made again",
+        )  # fmt: skip
+    page = files.write(job.directory.path, made.house, made.recipient, made.files)
+    copied = _copied(job, made.house)
+    prefix = job.config.report.link
+    logger.info("release report: %s", page)
+    return Shown(
+        sha256=sha256(made.house),
+        seen=what.seen,
+        settings=settings_digest(job.config, inside=what.inside),
+        page=page.relative_to(job.directory.path).as_posix(),
+        copied=str(copied) if copied is not None else None,
+        link=files.link(made.house, prefix) if prefix is not None and copied is not None else None,
+        lines=tuple(short_form.lines(made.house)),
+        inside=what.inside,
+        stops=tuple(one.key for one in made.house.findings if one.level == "stop")[:MOST],
+    )
+
+
+def _copied(job: Job, report: ReleaseReport) -> Path | None:
+    """Where people without a shell find the page; a copy that cannot be made is said, and stops nobody."""
+    directory = job.config.report.copy_to
+    if directory is None:
+        return None
+    try:
+        return files.copy(report, directory)
+    except SluiceError as error:
+        logger.warning("the copy of the release report is not written: %s", _said(error))
+        return None
+
+
+def _without_copy(job: Job, step: int | None) -> None:
+    if (directory := job.config.report.copy_to) is not None:
+        try:
+            files.remove_copy(directory, job.id, step)
+        except SluiceError as error:
+            logger.warning("the copy of the release report that was there is not removed: %s", _said(error))
+
+
+def _said(error: SluiceError) -> str:
+    """Why there is no report, on one line."""
+    where = f" ({error.context.splitlines()[0]})" if error.context else ""
+    return f"{error.message}{where}"

@@ -1,0 +1,177 @@
+"""What a release report is made of, as a job knows it: the request to ``tasks/release_report/make.py``.
+
+Also what is remembered of releases beside the jobs, in ``jobs_dir/.released/``: which job released a query's data to a
+destination last, and to which hosts this installation has sent before. Small files with the id of a job; one that is
+damaged or gone is as if there had been none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pwd
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from flows.job.inputs import JobInputs
+from flows.job.job import Job
+from flows.job.record import now
+from flows.job.release_settings import destination, documented, rules_of, settings
+from flows.reports.summary import versions
+from tasks.release_report import files
+from tasks.release_report.document import ReleaseReport
+from tasks.release_report.facts import Corrected, Destination
+from tasks.release_report.make import Asked
+from tasks.shared.errors import SluiceError
+from tasks.shared.files.data_directory import finished_files
+from tasks.shared.files.inventory import Inventory, differences, kept_at, load
+from tasks.shared.files.out_file import write_file
+
+RELEASED: Final = ".released"
+"""The directory, below ``jobs_dir``."""
+
+_AHEAD: Final = timedelta(hours=14)
+"""How far the most eastern clock is ahead: what it calls today is not in the future."""
+
+
+def asked(
+    job: Job,
+    step: int | None,
+    leaving: Sequence[Path],
+    *,
+    tables: bool,
+    changed: tuple[str, ...] = (),
+    read: Callable[[int], None] = lambda _: None,
+) -> Asked:
+    """The request for the report at ``step``, or at the end of the job, over the files that leave.
+
+    Raises:
+        StorageError: something cannot be read.
+    """
+    rules, kept = rules_of(job.config)
+    steps = [job.steps[position] for position in sorted(job.steps)]
+    first = steps[0].output if steps else None
+    given = Path(job.inputs.crtdl) if job.inputs.crtdl else None
+    where = destination(job.config)
+    if where is not None:
+        where = replace(where, first_time=not _known(job, _host(where)))
+    return Asked(
+        job=job.id,
+        project=job.config.services.send.transfer.project_identifier or job.loaded.path.stem,
+        base=job.directory.path,
+        step=step,
+        leaving=leaving,
+        imported=list(finished_files(job.directory.path / first)) if first else [],
+        tables=tables,
+        crtdl=job.crtdl,
+        given_crtdl=given if given is not None and given.is_file() else None,
+        settings=settings(job.config),
+        destination=where,
+        steps=steps,
+        rules=rules,
+        kept=kept,
+        corrected=tuple(_corrected(job)),
+        changed=changed,
+        decisions=documented(job.decisions),
+        last=last_released(job),
+        asked_patients=_asked_patients(job.inputs),
+        versions=versions().model_dump(),
+        stop=job.stop,
+        today=(datetime.now(UTC) + _AHEAD).date(),
+        made=now(),
+        read=read,
+    )
+
+
+def changed_since(job: Job, place: Path, there: Inventory) -> tuple[str, ...]:
+    """Files that are not as the step that wrote them left them, a line each; nothing of corrected ones."""
+    wrote = [step for step in job.steps.values() if step.output == place.name and step.inventory]
+    digest = wrote[-1].inventory if wrote else None
+    found = there.below(place.name)
+    if digest is None or found.digest == digest:
+        return ()
+    before = load(kept_at(job.directory.path, wrote[-1].position), digest)
+    return tuple(differences(before, found)) if before is not None else (f"{place.name}/",)
+
+
+def _corrected(job: Job) -> Iterable[Corrected]:
+    for folder in dict.fromkeys(step.directory for step in job.steps.values() if step.directory):
+        for file in finished_files(job.directory.path / folder):
+            found = file.stat()
+            when = datetime.fromtimestamp(found.st_mtime, UTC).isoformat(timespec="seconds")
+            yield Corrected(file.relative_to(job.directory.path).as_posix(), when, _user(found.st_uid))
+
+
+def _user(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def _asked_patients(inputs: JobInputs) -> int | None:
+    """How many patients are in the list that the job was given."""
+    if inputs.patients is None:
+        return None
+    try:
+        with Path(inputs.patients).open("rb") as lines:
+            return sum(1 for line in lines if line.strip())
+    except OSError:
+        return None
+
+
+# --- what was released before ---------------------------------------------------------------------------------
+
+
+def released(job: Job) -> None:
+    """Remember that this job's data have left. What cannot be written is as if it was the first time."""
+    where = destination(job.config)
+    if where is None:
+        return
+    for key in (_host(where), _same(job, where)):
+        if key is not None:
+            path = _pointer(job, key)
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            write_file(path, job.id.encode() + b"\n")
+
+
+def last_released(job: Job) -> ReleaseReport | None:
+    """The report of the job that released the data of this query to this destination last."""
+    where = destination(job.config)
+    key = _same(job, where) if where is not None else None
+    if key is None:
+        return None
+    try:
+        before = _pointer(job, key).read_text(encoding="ascii").strip()
+        if not before or "/" in before or before == job.id:
+            return None
+        return files.read(job.directory.path.parent / before, None)
+    except (OSError, ValueError, SluiceError):
+        return None
+
+
+def _known(job: Job, key: str) -> bool:
+    return _pointer(job, key).is_file()
+
+
+def _pointer(job: Job, key: str) -> Path:
+    return job.directory.path.parent / RELEASED / hashlib.sha256(key.encode()).hexdigest()[:32]
+
+
+def _host(where: Destination) -> str:
+    return f"host {where.host or where.bucket}"
+
+
+def _same(job: Job, where: Destination) -> str | None:
+    """What jobs of one query and destination have in common; ``None`` for a job without a query."""
+    if job.crtdl is None:
+        return None
+    try:
+        query = hashlib.sha256(job.crtdl.read_bytes()).hexdigest()
+    except OSError:
+        return None
+    known: dict[str, Any] = asdict(where)
+    place = [str(known[name]) for name in ("mode", "host", "path", "bucket", "project", "organization")]
+    return "\n".join(["query", query, *place])

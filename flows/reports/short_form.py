@@ -1,0 +1,108 @@
+"""A release report in a few lines: as an artifact of the Prefect UI, for the form, for a terminal (document 5, §3).
+
+Tiles, what speaks against a release and what to look at, where the page is, and the decision. No codes of the data, no
+table of contents; names of paths, files and hosts are shown as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from flows.output import one_line
+from flows.reports.markdown import code, literal
+from tasks.release_report.document import Decided, Finding, Level, ReleaseReport
+from tasks.release_report.page import outcome, verdict
+from tasks.release_report.words import Words, joined, visible
+from tasks.shared.publication import Count
+
+LARGEST: Final = 4_000
+"""Bytes of the markdown."""
+
+_LETTERS: Final = 200
+"""Of a path, a host or a word of a person."""
+
+_SHOWN: Final[tuple[Level, ...]] = ("stop", "look")
+
+
+def headline(report: ReleaseReport) -> str:
+    """May it leave, in one sentence."""
+    words, level = Words(report.language, report.k), verdict(report)
+    answer = outcome(report) or level
+    number = report.tiles.stops if level == "stop" else report.tiles.looks
+    return f"{words(f'verdict_{answer}')}. {words(f'short_{level}', n=number)}"
+
+
+def tiles(report: ReleaseReport) -> str:
+    """What would leave, and where to, in one line."""
+    words, found = Words(report.language, report.k), report.tiles
+    patients = (
+        words.patients(found.patients) if isinstance(found.patients, Count) else words("patients", n=found.patients)
+    )
+    where = one_line(_cut(found.destination)) or words("nowhere")
+    way = "" if found.encrypted is None else f" ({words('encrypted' if found.encrypted else 'not_encrypted')})"
+    files = f"{words('files', n=found.files)}, {words.size(found.bytes)}, {words('resources', n=found.resources)}"
+    return f"{patients}; {files}; {words('tile_destination')}: {where}{way}"
+
+
+def lines(report: ReleaseReport, most: int = 20) -> list[str]:
+    """The same in lines of a terminal: the answer, what would leave, and at most ``most`` lines of what was found."""
+    words = Words(report.language, report.k)
+    shown = [one for level in _SHOWN for one in report.findings if one.level == level]
+    found = [f"  {words(one.level).upper()}: {_said(words, one, one_line, visible)}" for one in shown[:most]]
+    left = len(shown) - most
+    return [headline(report), tiles(report), *found, *([f"  {words('short_more', n=left)}"] if left > 0 else [])]
+
+
+def short(report: ReleaseReport, *, where: str, link: str | None = None) -> str:
+    """The short form as markdown, at most ``LARGEST`` bytes. ``where`` is the page's path on its machine, ``link`` its
+    address where the site serves it.
+    """
+    for most, letters in ((20, _LETTERS), (10, _LETTERS), (5, 100), (2, 60), (0, 40)):
+        text = "\n".join(_markdown(report, most, letters, where, link)) + "\n"
+        if len(text.encode()) <= LARGEST:
+            break
+    return text
+
+
+def _markdown(report: ReleaseReport, most: int, letters: int, where: str, link: str | None) -> Iterator[str]:
+    words = Words(report.language, report.k)
+    head, _, why = headline(report).partition(". ")
+    yield from (f"## {head}", "", why, "", literal(tiles(report)), "")
+    for level in _SHOWN:
+        found = [one for one in report.findings if one.level == level]
+        for one in found[:most]:
+            said = _said(words, one, lambda text: code(_cut(one_line(text), letters)), literal)
+            yield f"- **{words(level)}**: {said}"
+        if len(found) > most:
+            yield f"- **{words(level)}**: {words('short_more', n=len(found) - most)}"
+    yield ""
+    if link is not None:
+        yield from (f"{words('page_link')}: <{link}>" if _is_link(link) else f"{words('page_link')}: {code(link)}", "")
+    yield from (f"{words('page_where')}: {code(_cut(where, 400))}", "")
+    for decision in report.decisions[:2]:
+        yield from (_decision(words, decision, letters), "")
+
+
+def _decision(words: Words, one: Decided, letters: int) -> str:
+    def said(text: str) -> str:
+        return literal(_cut(one_line(text), letters))
+
+    by = words("decided_by", by=said(one.by), when=said(words.moment(one.when)), where=words(f"where_{one.where}"))
+    text = f"**{words('released' if one.approved else 'rejected')}** {by}"
+    text += f". {words('despite')}: {said(one.despite)}" if one.approved and one.despite else ""
+    return text + (f". {words('comment')}: {said(one.comment)}" if one.comment else "")
+
+
+def _said(words: Words, finding: Finding, data: Callable[[str], str], ours: Callable[[str], str]) -> str:
+    """A finding in one line; ``data`` shows a path or a name, ``ours`` the words around it."""
+    affects = f" ({words.patients(finding.patients)})" if finding.patients is not None else ""
+    return f"{joined(words.finding(finding), data, ours)}{affects}"
+
+
+def _cut(text: str, most: int = _LETTERS) -> str:
+    return text if len(text) <= most else f"{text[:most]}…"
+
+
+def _is_link(link: str) -> bool:
+    return link.startswith(("https://", "http://")) and not set(link) & set("<> \n\\")

@@ -1,0 +1,84 @@
+"""The document out of the facts: sections 0 to 18, each number and text by the rules of publication."""
+
+from __future__ import annotations
+
+from tasks.release_report.document import ReleaseReport, Section, Tiles
+from tasks.release_report.facts import Facts
+from tasks.release_report.findings import findings
+from tasks.release_report.sections import apart, asked, content, flow, identifying, leaving, told
+from tasks.release_report.teller import Teller
+from tasks.shared.publication import recipients_k
+
+
+def build(facts: Facts, *, k: int, recipient: bool = False) -> ReleaseReport:
+    """The report: the house's copy, or with ``recipient`` the one that may go with the data (R2: k of 11 at least).
+
+    With fewer than ``k`` patients it says only what leaves, where to, the query and the alarms (R6). The same facts
+    give the same report.
+    """
+    k = recipients_k(k) if recipient else k
+    tell = Teller(
+        k=k,
+        recipient=recipient,
+        measured=facts.leaving,
+        imported=facts.imported,
+        asked=facts.query.codes if facts.query is not None else frozenset(),
+    )
+    found = findings(facts, tell)
+    sections: tuple[Section, ...] = (
+        leaving.section(facts, tell),
+        asked.query(facts, tell),
+        flow.patients(facts, tell),
+        asked.consent(facts, tell),
+        flow.types(facts, tell),
+        identifying.section(facts, tell),
+        apart.section(facts, tell),
+        content.completeness(facts, tell),
+        content.content(facts, tell),
+        content.time(facts, tell),
+        content.references(facts, tell),
+        told.validation(facts, tell),
+        told.unchecked(facts, tell),
+        told.warnings(facts, tell),
+        told.compared(facts, tell, found),
+        told.decision(facts, tell),
+    )
+    first = () if found else ("nothing-found",)
+    unchecked = next(one for one in sections if one.number == 14)
+    return ReleaseReport(
+        job=facts.job,
+        project=facts.project,
+        step=facts.step,
+        made=facts.made,
+        language=facts.settings.language,
+        recipient=recipient,
+        k=k,
+        tiles=_tiles(facts, tell, {level: sum(one.level == level for one in found) for level in _LEVELS}),
+        findings=found,
+        sections=(
+            Section(number=1, name="first", said=(*first, *unchecked.said)),
+            *sections,
+            told.rules(facts, tell, sections),
+        ),
+        decisions=tuple(facts.decisions),
+        files=facts.files,
+        seconds=facts.leaving.seconds + (facts.imported.seconds if facts.imported is not None else 0.0),
+    )
+
+
+_LEVELS = ("stop", "look", "note")
+
+
+def _tiles(facts: Facts, tell: Teller, levels: dict[str, int]) -> Tiles:
+    files, to = facts.leaving.files, facts.destination
+    return Tiles(
+        patients=tell.everybody(),
+        files=len(files),
+        bytes=sum(file.bytes for file in files),
+        resources=sum(file.resources for file in files),
+        destination=to.shown if to is not None else "@no-destination",
+        encrypted=to.encrypted if to is not None else None,
+        stops=levels["stop"],
+        looks=levels["look"],
+        notes=levels["note"],
+    )

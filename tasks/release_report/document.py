@@ -1,0 +1,132 @@
+"""The release report as a document: what is published, and nothing else (document 5, sections 0 to 18).
+
+Every number of patients in it is a ``Count``, made by ``tasks/shared/publication.py``; every text from the data passed
+R7 there. It holds no words of a language but those of the query, the configuration and a person: a finding, a column, a
+fact is a name, which the page words (``words/``). ``release-report.json`` is this document, and the page shows nothing
+that is not in it.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from tasks.shared.publication import Count
+
+VERSION = 1
+
+Level = Literal["stop", "look", "note"]
+
+Value = Count | str | int | float | bool | None
+"""What stands in a cell. A ``str`` is a text that may be shown as it is, or the name of a word of the page's
+(``@name``)."""
+
+
+class Part(BaseModel):
+    """Base of all parts: nothing unknown, nothing changed."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Finding(Part):
+    """One line of section 1.
+
+    ``code`` names the sentence, ``about`` what it is about (a path, a file, a host), ``section`` where the details
+    stand. The same finding has the same ``key`` in each report of a query, so that two can be compared.
+    """
+
+    level: Level
+    code: str
+    section: int = Field(ge=0, le=18)
+    about: str = ""
+    patients: Count | None = None
+    values: dict[str, Value] = Field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """What it is, whatever the numbers are."""
+        return f"{self.code} {self.about}".strip()
+
+
+class Fact(Part):
+    """A value under a name."""
+
+    name: str
+    value: Value
+
+
+class Table(Part):
+    """Rows below columns, each named; ``withheld`` says that there were more, which rules R4 to R8 keep back.
+
+    ``folded`` is shown closed. ``bars`` is the column that a graph shows, if one helps.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Value, ...], ...] = ()
+    withheld: bool = False
+    folded: bool = False
+    bars: str | None = None
+
+
+class Section(Part):
+    """One of the sections 1 to 18; ``said`` are the names of sentences, such as that nothing was found."""
+
+    number: int = Field(ge=1, le=18)
+    name: str
+    said: tuple[str, ...] = ()
+    facts: tuple[Fact, ...] = ()
+    tables: tuple[Table, ...] = ()
+
+
+class Tiles(Part):
+    """Section 0."""
+
+    patients: Count | int
+    files: int
+    bytes: int
+    resources: int
+    destination: str
+    encrypted: bool | None
+    stops: int
+    looks: int
+    notes: int
+
+
+class Decided(Part):
+    """One person's decision (section 17), as the record has it. ``files`` and ``report`` are the hashes it is for."""
+
+    approved: bool
+    by: str
+    login: str = ""
+    where: Literal["cli", "ui"]
+    when: str
+    comment: str = ""
+    despite: str = ""
+    files: str = ""
+    report: str = ""
+
+
+class ReleaseReport(Part):
+    """The whole. ``sha256`` of the report is that of this document as JSON without ``decisions`` and ``made``.
+
+    ``step`` is the position of the wait for which it was made, ``None`` at the end of the job. ``recipient``
+    says that it is the recipient's copy (k 11, N rounded).
+    """
+
+    version: Literal[1] = 1
+    job: str
+    project: str
+    step: int | None
+    made: str
+    language: Literal["en", "de"]
+    recipient: bool = False
+    k: int
+    tiles: Tiles
+    findings: tuple[Finding, ...]
+    sections: tuple[Section, ...]
+    decisions: tuple[Decided, ...] = ()
+    files: str = ""
+    """The digest over what will leave (``Inventory.digest``)."""
+    seconds: float = 0.0

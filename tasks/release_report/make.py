@@ -1,0 +1,216 @@
+"""Makes the release report of a job: measures what leaves and what came in, and says both to the house and others.
+
+It reads data files and files of the job directory, and writes nothing but what the measuring puts into its spool. What
+can be known without the data (the query, the rules, the validation's findings) and cannot be read is left out of the
+report, which says so; what leaves must be readable.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import date
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import yaml
+
+from tasks.release_report.build import build
+from tasks.release_report.document import Decided, ReleaseReport
+from tasks.release_report.facts import Corrected, Destination, Facts, Rules, Settings, Validated
+from tasks.release_report.measure import measure
+from tasks.release_report.measured import Measured, MeasuredFile
+from tasks.release_report.originals import Originals
+from tasks.release_report.query import Query, read_query
+from tasks.shared.errors import storage_errors
+from tasks.shared.files.inventory import Entry, Inventory
+from tasks.shared.report import StepReport
+from tasks.shared.stop import Stop
+from tasks.validation.summary import SUMMARY
+
+SPOOL: Final = ".report"
+"""The folder of the job directory for what the measuring puts aside."""
+
+_MOST_FINDINGS: Final = 200
+"""Kinds of findings of a validation that are told apart; further ones are left out."""
+_MOST_LINES: Final = 100_000
+"""Lines of a kind of finding that are told apart: what must be known is whether there are few."""
+
+
+def _ignore(_: int) -> None:
+    """Nobody looks at the progress."""
+
+
+Measures = tuple[Measured | None, Measured]
+"""What came in, unless it is not compared, and what leaves."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What a report is asked about.
+
+    ``leaving`` are the files that ``send`` would read, ``imported`` those of ``import/`` (none: not compared); ``base``
+    is the job directory. ``step`` is the position of the wait, ``None`` at the end. ``crtdl`` is the effective query,
+    ``given_crtdl`` the one before enrichment. ``steps`` are whole, with details and warnings. ``rules`` is the
+    anonymization file, ``kept`` what ``kept_identifiers`` says. ``changed`` are names of files that are not as they
+    were checked. ``last`` is the house's report with which data of this query left for this destination before.
+    ``files`` is the digest over what leaves; it is made here when it is not given. ``read`` is told of the bytes read.
+    ``measured`` is what was measured of the same files before, which are not read again.
+    """
+
+    job: str
+    project: str
+    base: Path
+    leaving: Sequence[Path]
+    imported: Sequence[Path] = ()
+    step: int | None = None
+    tables: bool = False
+    crtdl: Path | None = None
+    given_crtdl: Path | None = None
+    settings: Settings = field(default_factory=Settings)
+    destination: Destination | None = None
+    steps: Sequence[StepReport] = ()
+    rules: Path | None = None
+    kept: tuple[str, ...] = ()
+    corrected: Sequence[Corrected] = ()
+    changed: Sequence[str] = ()
+    decisions: Sequence[Decided] = ()
+    last: ReleaseReport | None = None
+    asked_patients: int | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
+    files: str = ""
+    stop: Stop
+    today: date
+    made: str
+    read: Callable[[int], None] = _ignore
+    measured: Measures | None = None
+
+
+@dataclass(frozen=True)
+class Made:
+    """The house's copy, the recipient's, the figures of all files for ``files.csv``, and what was measured."""
+
+    house: ReleaseReport
+    recipient: ReleaseReport
+    files: tuple[MeasuredFile, ...]
+    measured: Measures | None = None
+
+
+def make(asked: Asked) -> Made:
+    """Measure and say it, twice. Raises ``StorageError`` (the spool cannot be written) and ``Stopped``."""
+    imported, leaving = asked.measured or _measured(asked)
+    query = read_query(asked.crtdl, asked.given_crtdl) if asked.crtdl is not None else None
+    return said(asked, leaving, imported, query)
+
+
+def said(asked: Asked, leaving: Measured, imported: Measured | None, query: Query | None) -> Made:
+    """The two copies of what was measured."""
+    facts = Facts(
+        job=asked.job,
+        project=asked.project,
+        made=asked.made,
+        step=asked.step,
+        leaving=leaving,
+        imported=imported,
+        query=query,
+        settings=asked.settings,
+        destination=asked.destination,
+        steps=tuple(asked.steps),
+        rules=read_rules(asked.rules) if asked.rules is not None else None,
+        kept=asked.kept,
+        corrected=tuple(asked.corrected),
+        changed=tuple(asked.changed),
+        validated=tuple(_validated(asked, leaving, imported)),
+        decisions=tuple(asked.decisions),
+        last=asked.last,
+        asked_patients=asked.asked_patients,
+        versions=asked.versions,
+        files=asked.files or digest_of(leaving.files),
+    )
+    k = asked.settings.k
+    return Made(build(facts, k=k), build(facts, k=k, recipient=True), leaving.files, (imported, leaving))
+
+
+def digest_of(files: Sequence[MeasuredFile]) -> str:
+    """The digest over the sorted list of files, as ``Inventory.digest`` makes it."""
+    entries = sorted((Entry(file.name, file.bytes, file.sha256) for file in files), key=lambda entry: entry.name)
+    return Inventory(tuple(entries)).digest
+
+
+def read_rules(path: Path) -> Rules | None:
+    """What the report says of an anonymization file; ``None`` where it cannot be read. It may hold keys: no value of
+    its parameters is kept."""
+    try:
+        content = path.read_bytes()
+        document = yaml.safe_load(content)
+    except (OSError, yaml.YAMLError, RecursionError, ValueError):
+        return None
+    rules = document.get("fhirPathRules") if isinstance(document, Mapping) else None
+    named = [rule for rule in rules if isinstance(rule, Mapping)] if isinstance(rules, list) else []
+    paths = tuple((str(rule.get("path", "")), str(rule.get("method", "")).lower()) for rule in named)
+    return Rules(
+        name=path.name,
+        sha256=hashlib.sha256(content).hexdigest(),
+        paths=paths,
+        removes=any(method == "remove" and "." not in where.partition("(")[0] for where, method in paths),
+    )
+
+
+def _validated(asked: Asked, leaving: Measured, imported: Measured | None) -> Iterator[Validated]:
+    """The findings of each validation out of its ``summary.csv``."""
+    for step in asked.steps:
+        folder = step.details.get("reports")
+        if step.name != "validation" or step.state != "completed" or not isinstance(folder, str):
+            continue
+        with suppress(OSError, UnicodeDecodeError, csv.Error):
+            yield Validated(step.position, _findings(asked.base / folder / SUMMARY, leaving, imported))
+
+
+def _findings(
+    summary: Path, leaving: Measured, imported: Measured | None
+) -> dict[tuple[str, str, str], tuple[int, int | None]]:
+    """Numbers of lines, and of patients where each line of each file is a patient's of its own."""
+    files = [*leaving.files, *(imported.files if imported is not None else ())]
+    a_patient_a_line = {file.name.rpartition("/")[2] for file in files if file.patients == file.lines}
+    lines: defaultdict[tuple[str, str, str], set[tuple[str, str]]] = defaultdict(set)
+    with summary.open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            kind = str(row.get("resource") or "").partition("/")[0]
+            what = (str(row.get("severity") or ""), kind, str(row.get("message_id") or ""))
+            if (what in lines or len(lines) < _MOST_FINDINGS) and len(lines[what]) < _MOST_LINES:
+                lines[what].add((str(row.get("file") or ""), str(row.get("line") or "")))
+    return {
+        what: (len(found), len(found) if {name for name, _ in found} <= a_patient_a_line else None)
+        for what, found in lines.items()
+    }
+
+
+def queries_of(report: ReleaseReport) -> str | None:
+    """The SHA-256 of the query that a report is about: reports of the same one may be compared."""
+    facts = (one for section in report.sections if section.number == 3 for one in section.facts)
+    return next((str(one.value) for one in facts if one.name == "query_sha256"), None)
+
+
+def _measured(asked: Asked) -> tuple[Measured | None, Measured]:
+    """What came in and what leaves, one after the other: what is original is known when the second is read.
+
+    The copies of different ``k`` are made of one measuring, so what is rare is what fewer than the house's ``k`` have.
+    """
+    spool = asked.base / SPOOL
+    with storage_errors(spool):
+        spool.mkdir(mode=0o700, exist_ok=True)
+    settings = asked.settings
+    measuring = partial(
+        measure, base=asked.base, spool=spool, stop=asked.stop, k=settings.k, today=asked.today, read=asked.read,
+        region_prefix=settings.region_prefix,
+    )  # fmt: skip
+    if not asked.imported:
+        return None, measuring(asked.leaving)
+    with Originals(spool, settings.k) as originals:
+        imported = measuring(asked.imported, originals=originals, collect=True)
+        return imported, measuring(asked.leaving, originals=originals)

@@ -1,0 +1,117 @@
+"""Numbers with units, by what they are of: medians of patients, and quartiles of them (document 5, R8)."""
+
+from __future__ import annotations
+
+import random
+from array import array
+from statistics import median
+from typing import Any, Final
+
+from tasks.release_report.cells import Bounds, Cell, Values
+from tasks.release_report.measured import Numbers
+
+_SAMPLE: Final = 256
+"""Patients of whom values are kept where a patient's data do not come together; above, those with the lowest draw."""
+_MEDIANS: Final = 2_048
+"""Medians that are kept where they do; above, a fair sample of them."""
+_VALUES: Final = 64
+"""Values of one patient that are kept; the first ones."""
+_MOST: Final = 500
+"""Things that numbers of one element may be of; others share one."""
+_HANDFUL: Final = 5
+
+_draw = random.Random(0)  # noqa: S311 - a sample, no secret
+
+
+class Measure(Cell):
+    """The numbers of one thing. Exact up to the bounds above, a fair sample of patients beyond."""
+
+    __slots__ = ("_by", "_count", "_highest", "_medians", "pending", "units")
+
+    def __init__(self, bounds: Bounds) -> None:
+        super().__init__()
+        self.units = Values(bounds)
+        self.pending: list[float] = []
+        self._medians = array("d")
+        self._count = 0
+        self._by: dict[int, array[float]] = {}
+        self._highest = 1 << 64
+
+    def settle(self, patient: int, *, together: bool) -> None:
+        """What was ``pending`` is the patient's."""
+        pending, self.pending = self.pending, []
+        if not together:
+            kept = self._by.get(patient)
+            if kept is None:
+                # Who was dropped once stays out, so that of nobody a part is kept.
+                if _rank(patient) > self._highest:
+                    return
+                kept = self._by[patient] = array("d")
+                if len(self._by) > 2 * _SAMPLE:
+                    lowest = sorted(self._by, key=_rank)[:_SAMPLE]
+                    self._highest = _rank(lowest[-1])
+                    self._by = {one: self._by[one] for one in lowest}
+            kept.extend(pending[: _VALUES - len(kept)])
+            return
+        self._count += 1
+        middle = median(pending)
+        if len(self._medians) < _MEDIANS:
+            self._medians.append(middle)
+        elif (place := _draw.randrange(self._count)) < _MEDIANS:
+            self._medians[place] = middle
+
+    def result(self) -> Numbers:
+        """What is found."""
+        if self._by:
+            self._medians = array("d", [median(one) for one in self._by.values() if one])
+        return Numbers(self.patients, self.units.counts(), quartiles(sorted(self._medians)))
+
+
+def _rank(patient: int) -> int:
+    return (patient * 0x9E3779B97F4A7C15 + 0x632BE59BD9B4E019) % (1 << 64) >> 11
+
+
+def quartiles(values: list[float]) -> tuple[float, float, float] | None:
+    """Of sorted values; ``None`` of fewer than five."""
+    if len(values) < _HANDFUL:
+        return None
+    return tuple(_at(values, part / 4) for part in (1, 2, 3))  # type: ignore[return-value]
+
+
+def _at(values: list[float], part: float) -> float:
+    place = part * (len(values) - 1)
+    low = int(place)
+    high = min(low + 1, len(values) - 1)
+    return values[low] + (values[high] - values[low]) * (place - low)
+
+
+class Measures:
+    """The numbers of one element, by code; those behind the first 500 codes share one."""
+
+    def __init__(self, bounds: Bounds) -> None:
+        self.by: dict[str, Measure] = {}
+        self.other = Measure(bounds)
+        self._bounds = bounds
+
+    def of(self, code: str) -> Measure:
+        """Those of a thing."""
+        found = self.by.get(code)
+        if found is None:
+            if len(self.by) >= _MOST or self._bounds.crowded:
+                self._bounds.others["numbers"] += 1
+                return self.other
+            found = self.by[code] = Measure(self._bounds)
+        return found
+
+
+def code_of(concept: Any) -> str:
+    """``system|code`` of a concept's first coding, ``|text`` of one that has only that; blank without."""
+    if isinstance(concept, list):
+        concept = concept[0] if concept else None
+    if not isinstance(concept, dict):
+        return ""
+    coding = concept.get("coding")
+    if isinstance(coding, list) and coding and isinstance(coding[0], dict):
+        return f"{coding[0].get('system') or ''}|{coding[0].get('code') or ''}"
+    text = concept.get("text")
+    return f"|{text}" if isinstance(text, str) else ""

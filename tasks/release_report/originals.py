@@ -1,0 +1,168 @@
+"""Original values: what fewer than k patients had in ``import/``, to be found where it still stands (section 7b).
+
+Taken are texts and numbers of Patient, Person, Practitioner and RelatedPerson with their extensions, and everywhere
+identifiers, narrative, attachments and free text (``kinds.py``). Never what is coded: codes, displays, units, the text
+of a concept that has a code; and no number or date of a clinical resource. A value that stands somewhere as the display
+of a code is coded, too. Numbers are compared as they are written.
+
+The rule for short ones: a value needs three characters, and four when it has no letter; ``"Li"`` is not found. An
+identifier that is shorter is looked for among identifiers only. A common one ("male", a postal code of a large town) is
+out because k patients or more have it. Compared are whole values.
+
+A date of a person is one only with its day, and not the first of a year, which rules make of a year. Shifted dates are
+soon those of somebody else: of 5,400 patients every seventh has then another one's birthday. So, where as many patients
+leave as came in and stand in the same order, a date must be that of the same person; one that all patients have of
+somebody stays an original, whatever the order.
+
+A value is kept as a hash alone: Python's own of texts, SipHash with a random key of this process that is kept nowhere.
+Where somebody set ``PYTHONHASHSEED``, BLAKE2 with a key of its own takes its place, slower. Hashes are 64 bits: of
+2 million values and 50 million looked up, one in 200,000 reports has a match by chance. While ``import/`` is measured,
+(hash, patient) go to disk (``Spill``); in memory is a table of at most 32 MB that says no for nearly all that was no
+original. What it lets pass is spilled, too, and compared at the end.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import sys
+from array import array
+from collections.abc import Callable, Container, Hashable, Iterator
+from pathlib import Path
+from typing import Final, Self
+
+from tasks.release_report.spill import Spill
+
+LEAST: Final = 3
+"""Characters of a value that can be an original."""
+LEAST_DIGITS: Final = 4
+"""The same without a letter."""
+NOBODYS: Final = 1 << 31
+"""Owners from here on are no patients: each resource that belongs to nobody is an owner of its own."""
+_CODED: Final = 200_000
+_LARGEST: Final = 1 << 25
+_SMALLEST: Final = 1 << 16
+_MANY: Final = ()
+
+
+def keyed() -> Callable[[Hashable], int]:
+    """A hash of texts, 64 bits with a sign, with a key that nobody knows."""
+    if sys.flags.hash_randomization and os.environ.get("PYTHONHASHSEED", "random") in ("", "random"):
+        return hash
+    key = secrets.token_bytes(32)
+
+    def slow(text: Hashable) -> int:
+        found = hashlib.blake2b(str(text).encode(errors="surrogatepass"), key=key, digest_size=8).digest()
+        return int.from_bytes(found, "little", signed=True)
+
+    return slow
+
+
+def may_be_one(text: str) -> bool:
+    """Whether a value is long enough to tell somebody by."""
+    size = len(text)
+    if size < LEAST_DIGITS:
+        return size == LEAST and text.isalpha()
+    return True
+
+
+class Originals:
+    """The original values of ``import/``. Leaving its context gives back what it has on disk.
+
+    ``note`` and ``identify`` take values in; ``close_import`` ends that; then ``table`` and ``mask`` say cheaply
+    whether a hash may be one, and ``confirmed`` which of those that passed are. ``shift`` holds the first and the last
+    day of each patient in ``import/``.
+    """
+
+    def __init__(self, directory: Path, k: int) -> None:
+        self.k = k
+        self.hash = keyed()
+        self.directory = directory
+        self.values = Spill(directory)
+        self.ids = Spill(directory, more=0)
+        self.coded: set[int] = set()
+        self.coded_full = False
+        self.table = bytearray()
+        self.mask = 0
+        self.first = array("i")
+        self.last = array("i")
+        self.collected = False
+        self._kept = Spill(directory)
+
+    def is_coded(self, text: str) -> None:
+        """Remember a display; above 200,000 different ones, ``coded_full`` says that there were more."""
+        if len(self.coded) < _CODED:
+            self.coded.add(self.hash(text))
+        else:
+            self.coded_full = True
+
+    def forget(self) -> None:
+        """Begin again: the data are read once more."""
+        self.values.close()
+        self.ids.close()
+        self.values, self.ids = Spill(self.directory), Spill(self.directory, more=0)
+
+    def close_import(self) -> None:
+        """Find the values that fewer than k owners had, and make the table."""
+        parts = self.values.parts()
+        for part in range(parts):
+            for value, owners in self._few(part, parts):
+                self._kept.hashes.extend([value] * len(owners))
+                self._kept.more[0].extend(owners)
+            self._kept.settle()
+        self.values.close()
+        self.values = Spill(self.directory)
+        wanted = 16 * (len(self._kept) + len(self.ids))
+        size = _SMALLEST
+        while size < min(wanted, _LARGEST):
+            size *= 2
+        self.table, self.mask = bytearray(size), size - 1
+        table, mask = self.table, self.mask
+        for spill in (self._kept, self.ids):
+            for value in spill.numbers():
+                table[value & mask] = 1
+                table[(value >> 32) & mask] = 1
+        self.collected = True
+
+    def _few(self, part: int, parts: int) -> list[tuple[int, tuple[int, ...]]]:
+        """Hashes of one part that fewer than k owners had, and these."""
+        k = self.k
+        owners: dict[int, tuple[int, ...]] = {}
+        for value, owner in self.values.rows(part, parts):
+            known = owners.get(value)
+            if known is None:
+                owners[value] = (owner,)
+            elif known and owner not in known:
+                owners[value] = (*known, owner) if len(known) + 1 < k else _MANY
+        coded = self.coded
+        return [(value, known) for value, known in owners.items() if known and value not in coded]
+
+    def confirmed(
+        self, hits: Spill, *, ids: bool = False, dates: Container[int] = ()
+    ) -> Iterator[tuple[int, int, bool]]:
+        """Of hits (hash, place, owner) those whose hash is an original, as (place, owner, hers), perhaps several times.
+
+        ``hers`` says that it was the original of this very owner; it is looked at in the places ``dates`` alone, and
+        true elsewhere.
+        """
+        of = self.ids if ids else self._kept
+        parts = max(hits.parts(), of.parts())
+        for part in range(parts):
+            known = set(of.numbers(part, parts))
+            dated = {value for value, place, _ in hits.rows(part, parts) if place in dates}
+            theirs = {row for row in of.rows(part, parts) if row[0] in dated} if dated else set()
+            for value, place, owner in hits.rows(part, parts):
+                if value in known:
+                    yield place, owner, place not in dates or (value, owner) in theirs
+
+    def close(self) -> None:
+        """Give the space back. Safe to call twice."""
+        for spill in (self.values, self.ids, self._kept):
+            spill.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()

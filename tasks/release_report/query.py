@@ -1,0 +1,216 @@
+"""The query of a job as the release report tells it: its cohort as criteria, its attribute groups, what was added.
+
+Its texts are the query's, not the data's: they may be shown whole (R7). A document that cannot be read as a CRTDL has
+no query here; the report then says so.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tasks.shared.errors import InputError
+from tasks.shared.fhir.crtdl import parse_document, read_content
+from tasks.shared.fhir.crtdl_model import type_of
+
+CONSENT = "Consent"
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """One criterion of the cohort. ``row`` counts rows of the list it stands in: an AND of ORs for what is included, an
+    OR of ANDs for what is ``excluded``."""
+
+    row: int
+    excluded: bool
+    context: str
+    term: str
+    codes: tuple[str, ...]
+    restriction: str = ""
+
+
+@dataclass(frozen=True)
+class AskedAttribute:
+    """An attribute of a group; ``added`` says that enrichment added it, or made it required."""
+
+    ref: str
+    required: bool
+    links: tuple[str, ...] = ()
+    added: bool = False
+
+
+@dataclass(frozen=True)
+class Group:
+    """An attribute group, with what restricts it in words, such as codes and periods."""
+
+    name: str
+    profile: str
+    type: str
+    attributes: tuple[AskedAttribute, ...]
+    filters: tuple[str, ...] = ()
+    added: bool = False
+
+
+@dataclass(frozen=True)
+class Query:
+    """The effective query."""
+
+    title: str
+    sha256: str
+    criteria: tuple[Criterion, ...] = ()
+    groups: tuple[Group, ...] = ()
+
+    @property
+    def types(self) -> frozenset[str]:
+        """The resource types it names."""
+        return frozenset(group.type for group in self.groups)
+
+    @property
+    def codes(self) -> frozenset[str]:
+        """All codes that it names, as ``system|code``."""
+        named = [code for criterion in self.criteria for code in criterion.codes]
+        return frozenset([*named, *(code for group in self.groups for code in group.filters)])
+
+    @property
+    def asks_for_consent(self) -> bool:
+        """Whether a criterion of the cohort is about consent."""
+        return any(CONSENT.casefold() in criterion.context.casefold() for criterion in self.criteria)
+
+
+def read_query(path: Path, given: Path | None = None) -> Query | None:
+    """The query in ``path``, the effective CRTDL; ``given`` is the one before enrichment. ``None``: not readable."""
+    try:
+        content = read_content(path)
+        document = parse_document(content, path)
+        before = parse_document(read_content(given), given) if given is not None else None
+    except InputError:
+        return None
+    if not isinstance(document, dict):
+        return None
+    known = {group.profile: group for group in _groups(before, {})} if isinstance(before, dict) else None
+    cohort = _object(document.get("cohortDefinition"))
+    return Query(
+        title=str(document.get("display") or cohort.get("display") or ""),
+        sha256=hashlib.sha256(content).hexdigest(),
+        criteria=(
+            *_criteria(cohort.get("inclusionCriteria"), excluded=False),
+            *_criteria(cohort.get("exclusionCriteria"), excluded=True),
+        ),
+        groups=tuple(_groups(document, known)),
+    )
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _coded(codings: Iterable[Any]) -> tuple[str, ...]:
+    parts = (_object(coding) for coding in codings)
+    return tuple(f"{part.get('system', '')}|{part.get('code', '')}" for part in parts if part.get("code"))
+
+
+def _shown(codings: Iterable[Any]) -> str:
+    parts = (_object(coding) for coding in codings)
+    return ", ".join(str(part.get("display") or part.get("code") or "") for part in parts)
+
+
+def _criteria(rows: Any, *, excluded: bool) -> Iterator[Criterion]:
+    for number, row in enumerate(_list(rows), start=1):
+        for one in map(_object, _list(row)):
+            context = _object(one.get("context"))
+            terms = _list(one.get("termCodes"))
+            yield Criterion(
+                row=number,
+                excluded=excluded,
+                context=str(context.get("display") or context.get("code") or ""),
+                term=_shown(terms),
+                codes=_coded(terms),
+                restriction="; ".join(filter(None, _restrictions(one))),
+            )
+
+
+def _restrictions(criterion: Mapping[str, Any]) -> Iterator[str]:
+    yield _value(_object(criterion.get("valueFilter")))
+    for attribute in map(_object, _list(criterion.get("attributeFilters"))):
+        name = _shown([attribute.get("attributeCode")])
+        yield f"{name} {_value(attribute)}".strip()
+    yield _period(_object(criterion.get("timeRestriction")), "afterDate", "beforeDate")
+
+
+_COMPARATORS = {"gt": ">", "ge": "≥", "lt": "<", "le": "≤", "eq": "="}
+
+
+def _value(value: Mapping[str, Any]) -> str:
+    unit = str(_object(value.get("unit")).get("code") or "")
+    match value.get("type"):
+        case "concept":
+            return _shown(_list(value.get("selectedConcepts")))
+        case "quantity-comparator":
+            sign = _COMPARATORS.get(str(value.get("comparator")), "")
+            return f"{sign} {value.get('value')} {unit}".strip()
+        case "quantity-range":
+            return f"{value.get('minValue')} – {value.get('maxValue')} {unit}".strip()
+    return ""
+
+
+def _period(period: Mapping[str, Any], first: str, last: str) -> str:
+    begin, end = str(period.get(first) or "")[:10], str(period.get(last) or "")[:10]
+    return f"{begin or '…'} – {end or '…'}" if begin or end else ""
+
+
+def _groups(document: Mapping[str, Any], known: Mapping[str, Group] | None) -> Iterator[Group]:
+    """The groups; ``known`` are those before enrichment by profile, ``None`` where that is not known."""
+    listed = [_object(group) for group in _list(_object(document.get("dataExtraction")).get("attributeGroups"))]
+    names = {str(group.get("id")): str(group.get("name") or group.get("id") or "") for group in listed}
+    for group in listed:
+        profile = str(group.get("groupReference") or "")
+        before = known.get(profile) if known is not None else None
+        required = {one.ref: one.required for one in before.attributes} if before is not None else {}
+        attributes = tuple(
+            AskedAttribute(
+                ref=ref,
+                required=must,
+                links=tuple(names.get(str(link), str(link)) for link in _list(one.get("linkedGroups"))),
+                added=bool(known) and required.get(ref) != must,
+            )
+            for one in map(_object, _list(group.get("attributes")))
+            for ref, must in [(str(one.get("attributeRef") or ""), one.get("mustHave") is True)]
+            if ref
+        )
+        yield Group(
+            name=str(group.get("name") or group.get("id") or ""),
+            profile=profile,
+            type=type_of(attributes[0].ref) if attributes else "",
+            attributes=attributes,
+            filters=tuple(_filters(group)),
+            added=bool(known) and before is None,
+        )
+
+
+def _filters(group: Mapping[str, Any]) -> Iterator[str]:
+    for one in map(_object, _list(group.get("filter"))):
+        if one.get("type") == "date":
+            yield f"{one.get('name')} {_period(one, 'start', 'end')}".strip()
+        else:
+            yield from _coded(_list(one.get("codes")))
+
+
+def element_of(ref: str) -> str:
+    """The element that an attribute names, as a path of ``Measured``: ``Observation.value[x]:valueQuantity.code`` is
+    ``Observation.valueQuantity.code``, and of a slice its element."""
+    parts = []
+    for part in ref.split("."):
+        name, _, slice_name = part.partition(":")
+        if name.endswith("[x]"):
+            chosen = slice_name.startswith(name.removesuffix("[x]"))
+            parts.append(slice_name if chosen else name)
+        else:
+            parts.append(name)
+    return ".".join(parts)

@@ -1,0 +1,137 @@
+"""Sections 3 and 5: the query, for what it is made, and whether consent was asked for. Its texts are free (R7)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tasks.release_report.document import Fact, Section, Table
+from tasks.release_report.facts import Facts
+from tasks.release_report.query import Query
+from tasks.release_report.teller import Teller, fact, table
+from tasks.shared.publication import HIDDEN, count
+
+MOST_ROWS = 150
+"""Criteria, and attributes, that are shown; the query itself lies in the job directory."""
+_MOST_CODES = 8
+_MOST_SIGNS = 300
+
+
+def query(facts: Facts, _: Teller) -> Section:
+    """Section 3, with what Art. 30 GDPR asks for as the configuration gives it."""
+    asked, settings = facts.query, facts.settings
+    record = [
+        fact("purpose", settings.purpose or "@not-given"),
+        fact("legal_basis", settings.legal_basis or "@not-given"),
+        fact("retention", settings.retention or "@not-given"),
+        fact("contact", settings.contact or "@not-given"),
+        fact("recipient", settings.recipient or "@not-given"),
+    ]
+    if asked is None:
+        return Section(number=3, name="query", said=("no-query",), facts=tuple(record))
+    added = [attribute for group in asked.groups for attribute in group.attributes if attribute.added]
+    return Section(
+        number=3,
+        name="query",
+        said=() if added else ("nothing-added",),
+        facts=(
+            fact("title", _cut(asked.title) or "@no-title"),
+            fact("query_sha256", asked.sha256),
+            fact("added_attributes", len(added)),
+            *record,
+        ),
+        tables=(_cohort(asked), _groups(asked), _attributes(asked)),
+    )
+
+
+def _cohort(asked: Query) -> Table:
+    rows = [
+        (
+            "@excluded" if one.excluded else "@included",
+            one.row,
+            _cut(one.context),
+            _cut(one.term),
+            _cut(one.restriction),
+            _codes(one.codes),
+        )
+        for one in asked.criteria[:MOST_ROWS]
+    ]
+    columns = ("criterion", "row", "context", "term", "restriction", "codes")
+    return table("cohort", columns, rows, withheld=len(asked.criteria) > MOST_ROWS)
+
+
+def _groups(asked: Query) -> Table:
+    rows = [
+        (
+            _cut(group.name),
+            group.type,
+            group.profile,
+            sum(attribute.required for attribute in group.attributes),
+            sum(not attribute.required for attribute in group.attributes),
+            _codes(group.filters),
+            "@added" if group.added else None,
+        )
+        for group in asked.groups[:MOST_ROWS]
+    ]
+    columns = ("group", "type", "profile", "required_attributes", "optional_attributes", "filter", "enrichment")
+    return table("groups", columns, rows)
+
+
+def _attributes(asked: Query) -> Table:
+    rows = [
+        (
+            _cut(group.name),
+            attribute.ref,
+            "@required" if attribute.required else "@optional",
+            _cut(", ".join(attribute.links)),
+            "@added" if attribute.added else None,
+        )
+        for group in asked.groups
+        for attribute in group.attributes
+    ]
+    columns = ("group", "attribute", "required", "links", "enrichment")
+    return table("attributes", columns, rows[:MOST_ROWS], withheld=len(rows) > MOST_ROWS, folded=True)
+
+
+def consent(facts: Facts, tell: Teller) -> Section:
+    """Section 5: whether consent was asked for, and what the extraction server says it left out for want of it."""
+    asked = facts.query
+    said = []
+    if asked is None or not asked.asks_for_consent:
+        said.append("consent-not-checked")
+    if not tell.enough:
+        return Section(number=5, name="consent", said=(*said, "too-few"))
+    given: list[Fact] = [fact("consent_asked", asked.asks_for_consent if asked is not None else None)]
+    extraction = facts.step_named("extractor")
+    details = extraction.details if extraction is not None else {}
+    by_stage = numbers_of(details.get("patient_exclusions"))
+    if "CONSENT" in by_stage:
+        stages = tell.cells(by_stage).shown
+        given.append(fact("patients_without_permit", stages.get("CONSENT", HIDDEN)))
+    outside = sum(numbers_of(reasons).get("Consent", 0) for reasons in _objects(details.get("resource_exclusions")))
+    if details.get("resource_exclusions"):
+        given.append(fact("resources_outside_permit", count(outside, tell.k)))
+    if "Consent" in facts.leaving.types:
+        given.append(fact("patients_with_consent", tell.count(facts.leaving.types["Consent"].patients)))
+    if isinstance(details.get("consent_files"), int):
+        given.append(fact("consent_files", int(details["consent_files"])))
+    return Section(number=5, name="consent", said=tuple(said), facts=tuple(given))
+
+
+def numbers_of(value: Any) -> dict[str, int]:
+    """The numbers by name that a step's details have."""
+    found = value.items() if isinstance(value, Mapping) else ()
+    return {str(name): n for name, n in found if isinstance(n, int) and not isinstance(n, bool)}
+
+
+def _objects(value: Any) -> list[Any]:
+    return list(value.values()) if isinstance(value, Mapping) else []
+
+
+def _codes(codes: Sequence[str]) -> str:
+    more = len(codes) - _MOST_CODES
+    return ", ".join(codes[:_MOST_CODES]) + (f" … (+{more:,})" if more > 0 else "")
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MOST_SIGNS else text[:_MOST_SIGNS] + "…"

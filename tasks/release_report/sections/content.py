@@ -1,0 +1,199 @@
+"""Sections 9 to 12: completeness, content, time, references: what a researcher will find in the data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from tasks.release_report.completeness import FILLED, attributes
+from tasks.release_report.document import Section, Table, Value
+from tasks.release_report.facts import Facts
+from tasks.release_report.measured import Codes, Dates
+from tasks.release_report.teller import Teller, fact, table
+from tasks.shared.publication import count, over_time, quartiles
+
+TOP: Final = 8
+"""Codes of an element that are shown (section 10)."""
+MOST_ROWS: Final = 150
+MOST_TYPES: Final = 8
+MOST_PERIODS: Final = 60
+
+
+def completeness(facts: Facts, tell: Teller) -> Section:
+    """Section 9: per attribute of the query, before and after."""
+    if not tell.enough:
+        return Section(number=9, name="completeness", said=("too-few",))
+    found = attributes(facts)
+    if not found:
+        return Section(number=9, name="completeness", said=("no-attributes",))
+    rows: dict[bool, list[list[Value]]] = {True: [], False: []}
+    for one in found:
+        rows[one.state == FILLED].append([
+            one.group,
+            one.ref,
+            "@required" if one.required else "@optional",
+            None if one.before is None else tell.before(one.before),
+            tell.count(one.after),
+            one.state,
+        ])  # fmt: skip
+    columns = ("group", "attribute", "required", "before", "after", "state")
+    return Section(
+        number=9,
+        name="completeness",
+        said=() if rows[False] else ("all-complete",),
+        tables=(
+            table("incomplete", columns, rows[False][:MOST_ROWS]),
+            table("complete", columns, rows[True][:MOST_ROWS], folded=True),
+        ),
+    )
+
+
+def content(facts: Facts, tell: Teller) -> Section:
+    """Section 10: codes, systems, numbers, statuses, multiplicity; texts of at least ``k`` patients (R7)."""
+    if not tell.enough:
+        return Section(number=10, name="content", said=("too-few",))
+    made = [*_codes(facts, tell), *_numbers(facts, tell), *_statuses(facts, tell), *_multiplicity(facts, tell)]
+    tables = tuple(one for one in made if one.rows)
+    return Section(number=10, name="content", said=() if tables else ("no-content",), tables=tables)
+
+
+def _codes(facts: Facts, tell: Teller) -> Iterator[Table]:
+    rows: list[list[Value]] = []
+    systems: list[list[Value]] = []
+    withheld = False
+    for path, codes in sorted(facts.leaving.codes.items(), key=lambda one: (-one[1].patients // 5, one[0])):
+        if codes.patients < tell.k:
+            withheld = True
+            continue
+        shared = tell.shared(codes.codes)
+        withheld = withheld or len(shared) < len(codes.codes)
+        for code, patients in list(shared.items())[:TOP]:
+            system, _, value = code.rpartition("|")
+            share = tell.share(patients, code)
+            rows.append(
+                [tell.path(path), value, _display(codes, code, tell), system, tell.coded(patients, code), share]
+            )
+        systems += [
+            [tell.path(path), system or "@no-system", tell.coded(n, system)]
+            for system, n in tell.shared(codes.systems).items()
+        ]
+        if codes.text_only:
+            systems.append([tell.path(path), "@text-only", tell.count(codes.text_only)])
+    columns = ("path", "code", "display", "system", "patients", "share")
+    yield table("codes", columns, rows[:MOST_ROWS], withheld=withheld, bars="share")
+    yield table("systems", ("path", "system", "patients"), systems[:MOST_ROWS], folded=True)
+
+
+def _display(codes: Codes, code: str, tell: Teller) -> str | None:
+    """The text beside a code, where at least ``k`` patients have this spelling."""
+    display = codes.displays.get(code)
+    return tell.text(display, codes.display_patients.get(code, 0)) if display else None
+
+
+def _numbers(facts: Facts, tell: Teller) -> Iterator[Table]:
+    rows: list[list[Value]] = []
+    for path, by_code in sorted(facts.leaving.numbers.items()):
+        codes = tell.shared({code: numbers.patients for code, numbers in by_code.items()})
+        for code in list(codes)[: TOP * 2]:
+            numbers = by_code[code]
+            units = ", ".join(unit or "–" for unit in tell.shared(numbers.units))
+            quarter = quartiles(numbers.quartiles, numbers.patients, tell.k) or (None, None, None)
+            rows.append([tell.path(path), code, units, *quarter, tell.coded(numbers.patients, code)])
+    columns = ("path", "code", "unit", "quartile_1", "median", "quartile_3", "patients")
+    yield table("numbers", columns, rows[:MOST_ROWS])
+
+
+def _statuses(facts: Facts, tell: Teller) -> Iterator[Table]:
+    by_path: dict[str, dict[str, int]] = {}
+    for status, patients in facts.leaving.statuses.items():
+        path, _, value = status.partition("|")
+        by_path.setdefault(path, {})[value] = patients
+    rows = [
+        (tell.path(path), value, tell.coded(n, value))
+        for path, values in sorted(by_path.items())
+        for value, n in tell.shared(values).items()
+    ]
+    yield table("statuses", ("path", "status", "patients"), rows[:MOST_ROWS], folded=True)
+
+
+def _multiplicity(facts: Facts, tell: Teller) -> Iterator[Table]:
+    rows: list[list[Value]] = []
+    for name, values in sorted(facts.leaving.multiplicity.items()):
+        of = facts.leaving.types.get(name)
+        quarter = quartiles(values, of.patients if of is not None else 0, tell.k)
+        if quarter is not None:
+            rows.append([tell.type(name), *quarter])
+    yield table("multiplicity", ("type", "quartile_1", "median", "quartile_3"), rows, folded=True)
+
+
+def time(facts: Facts, tell: Teller) -> Section:
+    """Section 11: patients a year, or a month, by type; alarms are among the findings.
+
+    Dates of a Patient are left out: a birth year is no time of a disease, and section 8 has them.
+    """
+    if not tell.enough:
+        return Section(number=11, name="time", said=("too-few",))
+    by_type: dict[str, Dates] = {}
+    for path, dates in sorted(facts.leaving.dates.items()):
+        name = path.partition(".")[0]
+        if (
+            name != "Patient"
+            and dates.patients >= tell.k
+            and dates.patients > getattr(by_type.get(name), "patients", 0)
+        ):
+            by_type[name] = dates
+    chosen = dict(sorted(by_type.items(), key=lambda one: (-(one[1].patients // 5), one[0]))[:MOST_TYPES])
+    monthly = bool(chosen) and all(
+        set(over_time(dates.years, dates.months, tell.k)[0]) == set(dates.months) for dates in chosen.values()
+    )
+    withheld = False
+    columns: dict[str, dict[str, int]] = {}
+    for name, dates in chosen.items():
+        periods, left_out = over_time(dates.years, dates.months if monthly else {}, tell.k)
+        # Where each patient has one date they are disjoint cells.
+        shown = tell.cells(dates.months if monthly else dates.years).shown
+        columns[name] = {period: n for period, n in periods.items() if period in shown}
+        withheld = withheld or left_out or len(columns[name]) < len(periods)
+    periods_ = sorted({period for column in columns.values() for period in column})[-MOST_PERIODS:]
+    rows: list[list[Value]] = [
+        [period, *(tell.count(column[period]) if period in column else None for column in columns.values())]
+        for period in periods_
+    ]
+    shifted = bool(facts.leaving.date_shifts) and set(facts.leaving.date_shifts) != {0}
+    said = [*(["dates-shifted"] if shifted else []), *([] if rows else ["no-dates"])]
+    heads = ("month" if monthly else "year", *map(tell.type, columns))
+    tables = (table("over_time", heads, rows, withheld=withheld),) if rows else ()
+    return Section(number=11, name="time", said=tuple(said), tables=tables)
+
+
+def references(facts: Facts, tell: Teller) -> Section:
+    """Section 12. Numbers of references are said like numbers of patients: each may be another patient's."""
+    found, ids = facts.leaving.references, facts.leaving.ids
+    if facts.leaving.tables:
+        return Section(number=12, name="references", said=("no-references-in-tables",))
+    if not tell.enough:
+        return Section(number=12, name="references", said=("too-few",))
+    shown = {host: n for host, n in found.hosts.items() if tell.text(host, n) is not None}
+    return Section(
+        number=12,
+        name="references",
+        said=() if found.dangling or found.hosts else ("all-inside",),
+        facts=(
+            fact("references_inside", count(found.inside, tell.k)),
+            fact("patients_inside", tell.count(found.inside_patients)),
+            fact("references_dangling", count(found.dangling, tell.k)),
+            fact("patients_dangling", tell.count(found.dangling_patients)),
+            fact("duplicates", count(ids.duplicates, tell.k)),
+            fact("patients_duplicates", tell.count(ids.duplicate_patients)),
+        ),
+        tables=(
+            table(
+                "hosts",
+                ("host", "patients"),
+                [(host, tell.count(n)) for host, n in sorted(shown.items())],
+                withheld=len(shown) < len(found.hosts),
+            ),
+        )
+        if found.hosts
+        else (),
+    )

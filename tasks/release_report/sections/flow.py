@@ -1,0 +1,102 @@
+"""Sections 4 and 6: the patients from the query to the door, and resources by type over the steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tasks.release_report.document import Section, Value
+from tasks.release_report.facts import Facts
+from tasks.release_report.findings import TECHNICAL
+from tasks.release_report.sections.asked import numbers_of
+from tasks.release_report.teller import Teller, fact, table
+from tasks.shared.publication import HIDDEN, by_type, flow, technical
+
+
+def patients(facts: Facts, tell: Teller) -> Section:
+    """Section 4. Figures around the number of patients are said as R6 allows it."""
+    if not tell.enough:
+        return Section(number=4, name="flow", said=("too-few",), facts=(fact("patients", tell.everybody()),))
+    extraction = facts.step_named("extractor")
+    details: dict[str, Any] = extraction.details if extraction is not None else {}
+    figures: list[tuple[str, int]] = []
+    for name, value in (
+        ("@asked-for", facts.asked_patients),
+        ("@in-cohort", details.get("cohort_patients")),
+        ("@extracted", details.get("final_patients")),
+        ("@in-import", facts.imported.patients if facts.imported is not None else None),
+    ):
+        if isinstance(value, int):
+            figures.append((name, value))
+    said = flow(tell.all, reversed(figures), tell.k)
+    rows: list[list[Value]] = [[name, said[name] or HIDDEN, None] for name, _ in figures]
+    rows.append(["@leaving", tell.everybody(), _reason(facts)])
+    tables = [
+        table("flow", ("step", "patients", "reason"), rows, withheld=None in said.values()),
+    ]
+    stages = numbers_of(details.get("patient_exclusions"))
+    if stages:
+        cells = tell.cells(stages)
+        lost: list[list[Value]] = [[f"@stage-{name.lower()}", number] for name, number in cells.shown.items()]
+        if cells.other is not None:
+            lost.append(["@other-stages", cells.other])
+        tables.append(table("excluded", ("reason", "patients"), lost, withheld=cells.other is not None))
+    return Section(number=4, name="flow", tables=tuple(tables))
+
+
+def _reason(facts: Facts) -> str | None:
+    if facts.corrected:
+        return "@corrected"
+    if facts.imported is None:
+        return "@not-compared"
+    if facts.imported.patients == facts.leaving.patients:
+        return "@as-imported"
+    return "@rules-remove" if facts.rules is not None and facts.rules.removes else "@unexplained"
+
+
+def types(facts: Facts, tell: Teller) -> Section:
+    """Section 6. Where a type has few patients at any step it is among the other types at each (R1)."""
+    if not tell.enough:
+        return Section(number=6, name="types", said=("too-few",))
+    now = {name: (of.resources, of.patients) for name, of in facts.leaving.types.items()}
+    before = facts.imported.types if facts.imported is not None else {}
+    then = {name: (of.resources, of.patients) for name, of in before.items()}
+    totals = [tell.all, tell.all_before]
+    (after_, before_), others = by_type([now, then], tell.k, of=totals)
+    rows: list[list[Value]] = []
+    for name in sorted(after_):
+        then_, now_ = before_[name], after_[name]
+        rows.append(
+            [
+                tell.type(name),
+                then_.resources if facts.imported is not None else None,
+                then_.patients if facts.imported is not None else None,
+                now_.resources,
+                now_.patients,
+                _mark(facts, name),
+            ]
+        )
+    if others is not None:
+        after, was = others
+        known = facts.imported is not None
+        rows.append(
+            ["@other-types", was.resources if known else None, was.patients if known else None,
+             after.resources, after.patients, None]
+        )  # fmt: skip
+    nobody: list[list[Value]] = [
+        [tell.type(name), technical(of.nobody), _mark(facts, name)]
+        for name, of in sorted(facts.leaving.types.items())
+        if of.nobody and name in after_
+    ]
+    columns = ("type", "resources_before", "patients_before", "resources", "patients", "asked")
+    tables = [table("types", columns, rows, withheld=others is not None)]
+    if nobody:
+        tables.append(table("nobody", ("type", "resources", "asked"), nobody))
+    return Section(number=6, name="types", said=("nobody-said",) if nobody else (), tables=tuple(tables))
+
+
+def _mark(facts: Facts, name: str) -> str | None:
+    if name in TECHNICAL:
+        return "@technical"
+    if facts.query is None:
+        return None
+    return "@asked" if name in facts.query.types else "@not-asked"

@@ -1,0 +1,172 @@
+"""Section 7: what still identifies, by path and kind, and what the rules did about it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from tasks.release_report.document import Fact, Section, Table, Value
+from tasks.release_report.facts import Facts
+from tasks.release_report.findings import kind_word, left_level
+from tasks.release_report.measured import Measured, Values
+from tasks.release_report.teller import Teller, fact, table
+from tasks.shared.publication import HIDDEN, NONE
+
+MOST_ROWS = 60
+"""Paths, URLs or systems that a table shows."""
+
+ID_KINDS = ("hashed", "uuid", "sequential", "other")
+PRECISIONS = ("year", "month", "day", "time")
+
+_STEP = re.compile(r"(?:^|\.)(?:nodesByType|nodesByName)\('([A-Za-z]+)'\)|^([A-Za-z.]+)")
+
+
+def section(facts: Facts, tell: Teller) -> Section:
+    """Section 7. Its alarms are shown for any number of patients, all else from ``k`` patients on."""
+    rows, said = list(_left(facts, tell)), []
+    if not rows:
+        said.append("nothing-left")
+    if facts.imported is None:
+        said.append("originals-unchecked")
+    tables = [table("left", ("path", "kind", "patients_before", "patients", "original", "level"), rows[:MOST_ROWS])]
+    if tell.enough:
+        tables += _attachments(facts.leaving, tell)
+        tables += _one_each(facts.leaving, tell)
+        tables.append(_ids(facts.leaving.ids.kinds, tell))
+        tables += _precision(facts.leaving, tell)
+        tables.append(_urls("extensions", "url", facts.leaving.extensions, tell))
+        tables.append(_urls("identifier_systems", "system", facts.leaving.identifier_systems, tell))
+        tables += _removed(facts, tell)
+        tables += _unspoken(facts, tell)
+    return Section(
+        number=7,
+        name="identifying",
+        said=tuple(said),
+        facts=tuple(_facts(facts, tell)),
+        tables=tuple(one for one in tables if one.rows or one.name == "left"),
+    )
+
+
+def _left(facts: Facts, tell: Teller) -> Iterator[list[Value]]:
+    seen: set[tuple[str, str]] = set()
+    for path, at in sorted(facts.leaving.paths.items()):
+        judged = left_level(facts, path, at)
+        shown = tell.path(path, at.patients)
+        if judged is None or (shown, at.kind) in seen:
+            continue
+        seen.add((shown, at.kind))
+        then = facts.imported.paths.get(path) if facts.imported is not None else None
+        before = None if facts.imported is None else tell.before(then.patients) if then is not None else NONE
+        yield [
+            shown,
+            kind_word(at.kind),
+            before,
+            tell.count(at.patients) if at.patients else "@of-nobody",
+            tell.count(at.original) if at.original else "@of-nobody" if at.original_nobody else NONE,
+            f"@{judged[1]}",
+        ]
+
+
+def _facts(facts: Facts, tell: Teller) -> Iterator[Fact]:
+    rules = facts.rules
+    if rules is not None:
+        yield fact("rules_file", rules.name)
+        yield fact("rules_sha256", rules.sha256)
+    else:
+        yield fact("rules_file", "@services-own-rules" if facts.step_named("pseudonymizer") else "@no-rules")
+    if facts.kept:
+        yield fact("kept_identifiers", ", ".join(facts.kept)[:300])
+    yield fact("above_89", tell.count(facts.leaving.above_89))
+    shifts = facts.leaving.date_shifts
+    if shifts and tell.enough:
+        alike = "@one-for-all" if len(shifts) == 1 else "@by-patient"
+        yield fact("date_shift", "@not-shifted" if set(shifts) == {0} else alike)
+
+
+def _attachments(measured: Measured, tell: Teller) -> Iterator[Table]:
+    rows: list[list[Value]] = []
+    for path, types in sorted(measured.attachments.items()):
+        rows += [[tell.path(path), mime, tell.count(n)] for mime, n in tell.shared(types).items()]
+    if rows:
+        yield table("attachments", ("path", "mime_type", "patients"), rows[:MOST_ROWS])
+
+
+def _one_each(measured: Measured, tell: Teller) -> Iterator[Table]:
+    found = [path for path, at in sorted(measured.paths.items()) if at.one_each and at.patients >= tell.k]
+    rows = [(tell.path(path), tell.count(measured.paths[path].patients)) for path in found]
+    if rows:
+        yield table("one_each", ("path", "patients"), rows[:MOST_ROWS], folded=True)
+
+
+def _ids(values: Values, tell: Teller) -> Table:
+    cells = tell.cells({kind: values.get(kind, 0) for kind in ID_KINDS})
+    rows: list[list[Value]] = [[f"@ids-{kind}", cells.shown.get(kind, HIDDEN)] for kind in ID_KINDS]
+    rows.append(["@ids-original", tell.count(values.get("original", 0))])
+    return table("ids", ("form", "patients"), rows, withheld=cells.other is not None)
+
+
+def _precision(measured: Measured, tell: Teller) -> Iterator[Table]:
+    rows: list[list[Value]] = []
+    for path, dates in sorted(measured.dates.items()):
+        if dates.patients < tell.k:
+            continue
+        cells = tell.cells({one: dates.precision.get(one, 0) for one in PRECISIONS})
+        rows.append([tell.path(path), *(cells.shown.get(one, HIDDEN) for one in PRECISIONS)])
+    if rows:
+        yield table("date_precision", ("path", *PRECISIONS), rows[:MOST_ROWS], folded=True)
+
+
+def _urls(name: str, column: str, values: Values, tell: Teller) -> Table:
+    """Patients by the URL of an extension, or by a system."""
+    shown = {value: n for value, n in values.items() if tell.text(value, n) is not None}
+    rows = [(value, tell.coded(n, value)) for value, n in sorted(shown.items())]
+    return table(name, (column, "patients"), rows[:MOST_ROWS], withheld=len(shown) < len(values))
+
+
+def _removed(facts: Facts, tell: Teller) -> Iterator[Table]:
+    """What was in ``import/`` and is nowhere any more, by path."""
+    if facts.imported is None or facts.leaving.tables:
+        return
+    there = facts.leaving.paths
+    gone = [path for path, at in facts.imported.paths.items() if path not in there and at.patients >= tell.k]
+    rows = [
+        (path, kind_word(at.kind) if at.kind else None, tell.before(at.patients))
+        for path in sorted(gone)
+        for at in [facts.imported.paths[path]]
+        if len(path) <= 300
+    ]
+    if rows:
+        yield table("removed", ("path", "kind", "patients_before"), rows[:MOST_ROWS], folded=True)
+
+
+def _unspoken(facts: Facts, tell: Teller) -> Iterator[Table]:
+    """Paths with text of people that no rule speaks of (7i)."""
+    rules = facts.rules
+    if rules is None or facts.leaving.tables:
+        return
+    spoken = tuple(filter(None, map(_element, rules.paths)))
+    paths = [
+        path
+        for path, at in sorted(facts.leaving.paths.items())
+        if at.patients >= tell.k and not _spoken_of(path, spoken)
+    ]
+    rows = [(tell.path(path), tell.count(facts.leaving.paths[path].patients)) for path in paths]
+    if rows:
+        more = len(rows) > MOST_ROWS
+        yield table("unspoken", ("path", "patients"), rows[:MOST_ROWS], folded=True, withheld=more)
+
+
+def _element(rule: tuple[str, str]) -> str:
+    """The element a rule's FHIRPath begins with; ``nodesByType('HumanName')`` speaks of no path."""
+    match = _STEP.match(rule[0].strip())
+    return (match[2] or "").rstrip(".") if match else ""
+
+
+def _spoken_of(path: str, elements: tuple[str, ...]) -> bool:
+    plain = re.sub(r"\([^)]*\)", "", path)
+    return any(plain == element or plain.startswith(f"{element}.") for element in elements if element != "Resource")
+
+
+def counts_of(values: Mapping[str, int], tell: Teller) -> list[tuple[str, Value]]:
+    """Texts with their patients, most first."""
+    return [(value, tell.coded(n, value)) for value, n in tell.shared(values).items()]

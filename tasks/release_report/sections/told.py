@@ -1,0 +1,173 @@
+"""Sections 13 to 18: validation, what was not checked, warnings, the last report, the decision, the rules."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from tasks.release_report.document import Fact, Finding, ReleaseReport, Section, Table, Value
+from tasks.release_report.facts import Facts
+from tasks.release_report.teller import Teller, fact, table
+from tasks.shared.publication import HIDDEN, ROUNDED_TO, Count, count, without_numbers
+
+MOST_ROWS = 100
+_MOST_WARNINGS = 40
+_NAME = re.compile(r"[\w.-]{1,100}")
+
+
+def validation(facts: Facts, tell: Teller) -> Section:
+    """Section 13: severity × type × message id, with patients where a line is one patient's."""
+    steps = [step for step in facts.steps if step.name == "validation" and step.state == "completed"]
+    if not steps:
+        return Section(number=13, name="validation", said=("not-validated",))
+    if not tell.enough:
+        return Section(number=13, name="validation", said=("too-few",))
+    pseudonymized = [step.position for step in facts.steps if step.name == "pseudonymizer"]
+    before = bool(pseudonymized) and max(step.position for step in steps) < min(pseudonymized)
+    rows: list[list[Value]] = []
+    withheld = False
+    for one in facts.validated:
+        for (severity, kind, message), (_, patients) in sorted(one.findings.items()):
+            if (patients if patients is not None else 0) < tell.k or not _NAME.fullmatch(message or "-"):
+                withheld = True
+                continue
+            rows.append([one.position, f"@severity-{severity}", tell.type(kind), message, tell.count(patients or 0)])
+    columns = ("position", "severity", "type", "message", "patients")
+    silent = not any(step.details.get("findings") for step in steps)
+    said = ["before-pseudonymization" if before else "after-pseudonymization"] if pseudonymized else []
+    return Section(
+        number=13,
+        name="validation",
+        said=(*said, *(["validation-silent"] if silent else [])),
+        tables=(table("validation", columns, rows[:MOST_ROWS], withheld=withheld),),
+    )
+
+
+def unchecked(facts: Facts, _: Teller) -> Section:
+    """Section 14. Never empty: some things no program checks."""
+    said = ["unread-text", "unread-pictures", "outside-knowledge", "rare-combinations"]
+    if facts.imported is None:
+        said.append("originals-unchecked")
+    elif facts.imported.others or facts.leaving.others:
+        said.append("bounds-reached")
+    if facts.leaving.unread or (facts.imported is not None and facts.imported.unread):
+        said.append("files-unread")
+    if facts.leaving.tables:
+        said.append("tables-by-column")
+    if facts.step_named("validation") is None:
+        said.append("not-validated")
+    if facts.query is None:
+        said.append("no-query")
+    elif not facts.query.asks_for_consent:
+        said.append("consent-not-checked")
+    if facts.step_named("extractor") is None:
+        said.append("origin-unknown")
+    if facts.last is None:
+        said.append("first-of-query")
+    return Section(number=14, name="unchecked", said=tuple(said))
+
+
+def warnings(facts: Facts, tell: Teller) -> Section:
+    """Section 15. Of the steps' own sentences numbers are left out, and names of files that few patients share."""
+    done = [step for step in facts.steps if step.state == "completed"]
+    rows = [(step.position, step.name, step.retries or 0, len(step.warnings)) for step in done]
+    texts = [(step.position, step.name, _safe(text, facts, tell)) for step in done for text in step.warnings]
+    corrected = [(tell.file(one.name), one.when, one.user) for one in facts.corrected]
+    tables = [table("steps", ("position", "step", "retries", "warnings"), rows)]
+    if texts:
+        more = len(texts) > _MOST_WARNINGS
+        tables.append(table("warnings", ("position", "step", "text"), texts[:_MOST_WARNINGS], withheld=more))
+    if corrected:
+        tables.append(table("corrected", ("file", "changed", "user"), corrected[:MOST_ROWS]))
+    said = [] if texts else ["no-warnings"]
+    return Section(number=15, name="warnings", said=tuple(said), tables=tuple(tables))
+
+
+def _safe(text: str, facts: Facts, tell: Teller) -> str:
+    """R7 and R1: a warning without names of files that few patients share, and without its numbers."""
+    files = [*facts.leaving.files, *(facts.imported.files if facts.imported is not None else ())]
+    for name in sorted({file.name for file in files}, key=len, reverse=True):
+        last = name.rpartition("/")[2]
+        for spelling in (name, last):
+            if spelling in text and tell.file(name) != name:
+                text = text.replace(spelling, "…")
+    return without_numbers(text)[:300]
+
+
+def compared(facts: Facts, tell: Teller, found: tuple[Finding, ...]) -> Section:
+    """Section 16: what another report of this query said, beside this one; both after R3 to R5 (R10)."""
+    last = facts.last
+    if last is None:
+        return Section(number=16, name="compared", said=("first-of-query",))
+    before = {one.key: one for one in last.findings}
+    now = {one.key: one for one in found}
+    new = [("@new", one) for key, one in now.items() if key not in before]
+    gone = [("@gone", one) for key, one in before.items() if key not in now]
+    rows = [(change, f"@{one.level}", f"@{one.code}", one.about) for change, one in [*new, *gone]]
+    rules = facts.rules.sha256 if facts.rules is not None else None
+    facts_ = [
+        fact("last_job", last.job),
+        fact("last_made", last.made),
+        fact("last_patients", _patients(last, tell)),
+        fact("same_files", last.files == facts.files),
+        fact("same_rules", fact_of(last, "rules_sha256") == rules),
+        fact("same_query", fact_of(last, "query_sha256") == (facts.query.sha256 if facts.query else None)),
+        fact("same_k", last.k == tell.k),
+        fact("same_versions", versions_of(last) == dict(facts.versions)),
+    ]
+    return Section(
+        number=16,
+        name="compared",
+        said=() if rows else ("nothing-new",),
+        facts=tuple(facts_),
+        tables=(table("changes", ("change", "level", "finding", "about"), rows[:MOST_ROWS]),) if rows else (),
+    )
+
+
+def _patients(last: ReleaseReport, tell: Teller) -> int | Count | str:
+    """R6: exact in the house's copy only."""
+    said = last.tiles.patients
+    if isinstance(said, int) and tell.recipient:
+        return count(said, tell.k)
+    return said if last.recipient == tell.recipient or isinstance(said, int) else HIDDEN
+
+
+def fact_of(report: ReleaseReport, name: str) -> Value:
+    """The value of a fact in a report, whichever section it is in; ``None`` where it is not there."""
+    return next((one.value for section in report.sections for one in section.facts if one.name == name), None)
+
+
+def versions_of(report: ReleaseReport) -> dict[str, str]:
+    """The versions that a report names."""
+    tables = [one for section in report.sections for one in section.tables if one.name == "versions"]
+    return {str(row[0]): str(row[1]) for one in tables for row in one.rows}
+
+
+def decision(facts: Facts, _: Teller) -> Section:
+    """Section 17: how many people decide. Who did stands in ``decisions``, which are no part of what is decided on."""
+    given = [fact("reviewers", facts.settings.reviewers), fact("on_stop", f"@{facts.settings.on_stop}")]
+    return Section(number=17, name="decision", facts=tuple(given))
+
+
+def rules(facts: Facts, tell: Teller, others: tuple[Section, ...]) -> Section:
+    """Section 18: how the numbers of this page are made."""
+    return Section(
+        number=18,
+        name="rules",
+        said=("the-rules",),
+        facts=tuple(_rules(facts, tell, others)),
+        tables=tuple(_versions(facts)),
+    )
+
+
+def _rules(facts: Facts, tell: Teller, others: tuple[Section, ...]) -> Iterator[Fact]:
+    yield fact("k", tell.k)
+    yield fact("rounded_to", ROUNDED_TO)
+    yield fact("recipients_copy", tell.recipient)
+    yield fact("withheld", any(one.withheld for section in others for one in section.tables))
+    yield fact("compared_with_import", facts.imported is not None)
+
+
+def _versions(facts: Facts) -> Iterator[Table]:
+    if facts.versions:
+        yield table("versions", ("name", "version"), sorted(facts.versions.items()))

@@ -1,0 +1,184 @@
+"""How numbers and texts of one report are said: the rules of publication with its ``k`` and its number of patients.
+
+Whatever a section says of the data it says through this, so that R3, R7 and R11 are kept in one place.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from tasks.release_report.document import Fact, Table, Value
+from tasks.release_report.measured import Measured
+from tasks.shared import publication
+from tasks.shared.publication import HIDDEN, Cells, Count
+
+_UNKNOWN: Final = "…"
+"""What stands in a path for a part that is data and that few patients have."""
+
+_PART: Final = re.compile(r"([^.(]+)((?:\([^)]*\))?)(?:\.|\Z)")
+
+
+@functools.cache
+def r4_names() -> frozenset[str]:
+    """The names of all types and elements of R4: texts of FHIR, not of the data (R7)."""
+    return frozenset(msgspec.json.decode((Path(__file__).parent / "r4_names.json").read_bytes(), type=list[str]))
+
+
+@dataclass(frozen=True)
+class Teller:
+    """The voice of a report on ``measured``, which leaves. ``asked`` are codes and texts of the query."""
+
+    k: int
+    recipient: bool
+    measured: Measured
+    imported: Measured | None = None
+    asked: frozenset[str] = frozenset()
+
+    @property
+    def all(self) -> int:
+        """The exact number of patients."""
+        return self.measured.patients
+
+    @property
+    def enough(self) -> bool:
+        """R6: whether more than alarms may be said."""
+        return publication.enough(self.all, self.k)
+
+    def everybody(self) -> int | Count:
+        """R6: the number of patients, as this copy says it."""
+        return publication.everybody(self.all, self.k, recipient=self.recipient)
+
+    def count(self, patients: int) -> Count:
+        """R3: of those who leave."""
+        return publication.count(patients, self.k, of=self.all)
+
+    @property
+    def all_before(self) -> int | None:
+        """The number of patients in ``import/`` where it may be said beside those who leave (R6)."""
+        if self.imported is None:
+            return None
+        lost = abs(self.imported.patients - self.all)
+        return self.imported.patients if lost == 0 or lost >= self.k else None
+
+    def before(self, patients: int) -> Count:
+        """R3: of those in ``import/``; "all" would tell how many they are."""
+        return publication.count(patients, self.k, of=self.all_before)
+
+    def coded(self, patients: int, text: str) -> Count:
+        """R11: of those with a code."""
+        return publication.count_of_text(patients, self.k, of=self.all, asked=text in self.asked)
+
+    def share(self, patients: int, text: str) -> str | None:
+        """R5: of those with a code, in percent; none where R11 does not say that all have it."""
+        percent = publication.share(self.coded(patients, text), self.all)
+        return None if percent is None else f"{percent} %"
+
+    def text(self, value: str, patients: int) -> str | None:
+        """R7: a text from the data; what the query says itself is free."""
+        if value in self.asked and publication.printable(value):
+            return value
+        return publication.text(value, patients, self.k)
+
+    def cells(self, patients: Mapping[str, int]) -> Cells:
+        """R4."""
+        return publication.cells(patients, self.k)
+
+    def shared(self, patients: Mapping[str, int]) -> dict[str, int]:
+        """R4 and R7: texts from the data with exact numbers, without those that are not said. Where each patient has
+        one of them they are disjoint cells, so the smallest one goes with those of few patients."""
+        said = self.cells(patients).shown
+        return {value: number for value, number in publication.texts(patients, self.k).items() if value in said}
+
+    def path(self, path: str, patients: int | None = None) -> str:
+        """R7: a path, without a URL or a name in it that few patients have. ``patients`` have the path."""
+        if self.measured.tables:
+            return path  # tables and columns are named by the query
+        have = self._having(path) if patients is None else patients
+        if have >= self.k and publication.printable(path):
+            return path
+        parts: list[str] = []
+        walked = ""
+        for match in _PART.finditer(path):
+            name, url = match[1], match[2]
+            walked = f"{walked}.{match[0].rstrip('.')}" if walked else match[0].rstrip(".")
+            known = name in r4_names() or name.endswith("[x]")
+            shown = name if known or self._having(walked) >= self.k else _UNKNOWN
+            if url and shown == name:
+                free = self.extension(url[1:-1]) is not None
+                shown += url if free else f"({_UNKNOWN})"
+            parts.append(shown)
+        return ".".join(parts)
+
+    def extension(self, url: str) -> str | None:
+        """R7: the URL of an extension, which ``k`` patients share here or in ``import/``."""
+        both = [self.measured, *([self.imported] if self.imported is not None else [])]
+        return self.text(url, max(one.extensions.get(url, 0) for one in both))
+
+    def _having(self, path: str) -> int:
+        """The most patients that are known to have what is at or below a path, here or in ``import/``."""
+        found = 0
+        for measured in (self.measured, self.imported):
+            if measured is None or found >= self.k:
+                continue
+            at = measured.paths.get(path)
+            found = max(found, at.patients if at is not None else measured.elements.get(path, 0))
+            if found < self.k:
+                inside = (f"{path}.", f"{path}(")
+                below = (of.patients for name, of in measured.paths.items() if name.startswith(inside))
+                found = max([found, *below])
+        return found
+
+    def type(self, name: str) -> str:
+        """R7: a resource type: a name of FHIR, or a text from the data."""
+        if name in r4_names():
+            return name
+        counted = self.measured.types.get(name)
+        return self.text(name, counted.patients if counted else 0) or HIDDEN
+
+    def file(self, name: str) -> str:
+        """R7: the name of a file that leaves, or its number in their order where few patients are in it."""
+        for number, file in enumerate(self.measured.files, start=1):
+            if file.name == name:
+                free = own_name(name) or file.patients >= self.k
+                return name if free and publication.printable(name) else f"#{number}"
+        return HIDDEN
+
+
+_OWN: Final = re.compile(r"(?:[a-z_]+/)*(?:core|batch-\d+|patients?)\.(?:ndjson|csv|parquet)(?:\.zst)?")
+
+
+def own_name(name: str) -> bool:
+    """Whether a file is called as the pipeline and the extraction server call files, and not by a person."""
+    return _OWN.fullmatch(name) is not None
+
+
+def fact(name: str, value: Value) -> Fact:
+    """A value under the name of a word of the page's."""
+    return Fact(name=name, value=value)
+
+
+def table(
+    name: str,
+    columns: Iterable[str],
+    rows: Iterable[Iterable[Value]],
+    *,
+    withheld: bool = False,
+    folded: bool = False,
+    bars: str | None = None,
+) -> Table:
+    """A table; its name and those of its columns are words of the page's."""
+    return Table(
+        name=name,
+        columns=tuple(columns),
+        rows=tuple(tuple(row) for row in rows),
+        withheld=withheld,
+        folded=folded,
+        bars=bars,
+    )

@@ -1,0 +1,332 @@
+"""Section 1 (document 5): stops, looks and notes, and that none quotes the data (promises 3 and 4)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tasks.release_report.build import build
+from tasks.release_report.document import Finding, ReleaseReport
+from tasks.release_report.facts import Corrected, Destination, Facts, is_private
+from tasks.release_report.measured import (
+    Codes,
+    Dates,
+    Ids,
+    Measured,
+    MeasuredFile,
+    Numbers,
+    Path,
+    References,
+    TypeCount,
+)
+from tasks.release_report.query import Query
+from tasks.release_report.words import Words
+from tasks.shared.publication import ALL, Count
+from tasks.shared.report import StepReport
+from tests.tasks.release_report.population import QUERY, facts, population
+
+FEWER = Count(word="fewer", number=5)
+SIZE = 40
+
+
+def clean(**more: Any) -> Facts:
+    """A delivery with nothing to say against it."""
+    files = (MeasuredFile("pseudonymized/core.ndjson", 10, 10, SIZE, SIZE, SIZE, "0" * 64),)
+    measured = Measured(
+        files=files,
+        patients=SIZE,
+        types={"Patient": TypeCount(SIZE, SIZE), "Condition": TypeCount(90, SIZE), "Provenance": TypeCount(3, 0, 3)},
+        paths={"Condition.recordedDate": Path(SIZE)},
+        ids=Ids({"hashed": SIZE}),
+        classes={("1950", "female", "04"): 20, ("1960", "male", "04"): 20},
+    )
+    given: dict[str, Any] = {
+        "leaving": measured,
+        "imported": replace(measured, ids=Ids({"sequential": SIZE, "original": SIZE})),
+        "query": replace(QUERY, groups=QUERY.groups[:2]),
+        "steps": (StepReport(position=2, name="pseudonymizer", state="completed", output="pseudonymized"),),
+    }
+    return facts(population(random.Random(1), SIZE), **(given | more))
+
+
+def found(given: Facts, level: str | None = None) -> list[Finding]:
+    return [one for one in build(given, k=5).findings if level in (None, one.level)]
+
+
+def codes(given: Facts, level: str | None = None) -> list[str]:
+    return [one.code for one in found(given, level)]
+
+
+def leaving(given: Facts, **more: Any) -> Facts:
+    return replace(given, leaving=replace(given.leaving, **more))
+
+
+def with_path(path: str, at: Path) -> Facts:
+    given = clean()
+    return leaving(given, paths={**given.leaving.paths, path: at})
+
+
+def test_a_clean_delivery_has_no_stop() -> None:
+    assert codes(clean(), "stop") == []
+    assert build(clean(), k=5).tiles.stops == 0
+
+
+@pytest.mark.parametrize(("patients", "said"), [(1, FEWER), (5, Count(word="about", number=5)), (SIZE, ALL)])
+@pytest.mark.parametrize("path", [
+    "Patient.name.family", "Patient.contact.address.line", "Observation.contained.Patient.telecom.value",
+    "Patient.extension(http://hl7.org/fhir/StructureDefinition/patient-mothersMaidenName).valueString",
+])  # fmt: skip
+@pytest.mark.parametrize(("kind", "original"), [("name", 0), ("name", 1), ("", 1), ("identifier", 1), ("narrative", 0)])
+def test_what_is_left_is_a_stop_with_path_and_kind(
+    path: str, patients: int, said: Count, kind: str, original: int
+) -> None:
+    given = with_path(path, Path(patients, kind, original=original * patients))
+    given = leaving(given, extensions={"http://hl7.org/fhir/StructureDefinition/patient-mothersMaidenName": SIZE})
+    (stop,) = found(given, "stop")
+    assert stop.code == ("original-left" if original else "identifying-left")
+    assert stop.about == path
+    assert stop.patients == said
+    assert stop.values["kind"] == (f"@kind-{kind}" if kind else "@kind-value")
+
+
+def test_what_is_left_of_nobody_is_a_stop_too() -> None:
+    given = with_path("Practitioner.name.family", Path(0, "name", nobody=3, original_nobody=3))
+    (stop,) = found(given, "stop")
+    assert (stop.code, stop.patients) == ("original-left", None)
+
+
+def test_a_value_that_differs_from_the_inputs_is_no_stop_if_it_is_an_identifier() -> None:
+    given = with_path("Patient.identifier.value", Path(SIZE, "identifier"))
+    assert codes(given, "stop") == []
+    assert codes(given, "note") == [*codes(clean(), "note"), "identifier-replaced"]
+    assert codes(replace(given, imported=None), "stop") == ["identifier-unchecked"]
+
+
+def test_what_is_kept_on_purpose_is_looked_at() -> None:
+    given = with_path("Practitioner.name.family", Path(0, "name", nobody=3))
+    kept = replace(given, kept=("Practitioner.name",))
+    assert codes(kept, "stop") == []
+    assert "kept-on-purpose" in codes(kept, "look")
+
+
+@pytest.mark.parametrize(("kind", "code"), [
+    ("text", "free-text"), ("device", "free-text"), ("address-part", "address-part"),
+    ("concept-text", "texts-beside-codes"), ("display", "texts-beside-codes"),
+])  # fmt: skip
+def test_what_may_identify_is_looked_at(kind: str, code: str) -> None:
+    given = with_path("Condition.note.text", Path(9, kind))
+    assert codes(given, "stop") == []
+    assert code in codes(given, "look")
+
+
+@pytest.mark.parametrize(("change", "code"), [
+    ({"types": {"Claim": TypeCount(1, 1)}}, "type-not-asked"),
+    ({"references": References(hosts={"hospital.example": 1})}, "foreign-reference"),
+    ({"unread": {"pseudonymized/core.ndjson": "cut off"}}, "file-unread"),
+    ({"ids": Ids({"original": 1})}, "original-ids"),
+    ({"ids": Ids({"hashed": SIZE}, referred=1)}, "original-ids-referred"),
+    ({"patients": SIZE + 1}, "patients-gained"),
+])  # fmt: skip
+def test_each_is_a_stop(change: Mapping[str, Any], code: str) -> None:
+    assert codes(leaving(clean(), **change), "stop") == [code]
+
+
+@pytest.mark.parametrize(("change", "code"), [
+    ({"references": References(dangling=1, dangling_patients=1)}, "dangling-reference"),
+    ({"ids": Ids({"hashed": SIZE}, 1, 1)}, "duplicates"),
+    ({"date_shifts": {0: SIZE}}, "dates-not-shifted"),
+    ({"date_shifts": {17: SIZE}}, "one-shift"),
+    ({"above_89": 1}, "above-89"),
+    ({"classes": {("1950", "female", "04"): 1, ("1960", "male", "04"): SIZE - 1}}, "told-apart"),
+    ({"dates": {"Condition.recordedDate": Dates(SIZE, future=1)}}, "future-date"),
+    ({"dates": {"Condition.recordedDate": Dates(SIZE, before_birth=1)}}, "before-birth"),
+    ({"numbers": {"Observation.valueQuantity": {"l|1": Numbers(SIZE, {"mg": 20, "g": 20})}}}, "several-units"),
+])  # fmt: skip
+def test_each_is_looked_at(change: Mapping[str, Any], code: str) -> None:
+    given = leaving(clean(), **change)
+    assert codes(given, "stop") == []
+    assert code in codes(given, "look")
+
+
+@pytest.mark.parametrize(("compared", "said"), [
+    (("Patient.birthDate", "Patient.gender", "Patient.address.postalCode"), "birth year, sex and region"),
+    (("Patient.gender", "Patient.birthDate"), "birth year and sex"),
+    (("Patient.address.postalCode",), "region"),
+])  # fmt: skip
+def test_who_can_be_told_apart_is_said_with_what_is_compared(compared: tuple[str, ...], said: str) -> None:
+    given = leaving(clean(), classes={("1950", "female", "04"): 1, ("1960", "male", "05"): SIZE - 1})
+    given = replace(given, settings=replace(given.settings, quasi_identifiers=compared))
+    (one,) = (one for one in found(given) if one.code == "told-apart")
+    sentence = "".join(piece.text for piece in Words("en", 5).finding(one))
+    assert f"share {said} in groups" in sentence
+
+
+def test_a_date_that_is_planned_may_lie_ahead() -> None:
+    ahead = {path: Dates(SIZE, future=1) for path in ("Goal.target.dueDate", "Condition.period.end", "Slot.start")}
+    assert "future-date" not in codes(leaving(clean(), dates=ahead), "look")
+
+
+def test_relatives_and_things_may_be_older_than_the_patient() -> None:
+    early = {path: Dates(SIZE, before_birth=1) for path in ("FamilyMemberHistory.bornDate", "Device.manufactureDate")}
+    assert "before-birth" not in codes(leaving(clean(), dates=early), "look")
+
+
+def test_patients_that_are_fewer_need_a_reason() -> None:
+    fewer = leaving(clean(rules=None), patients=SIZE - 1)
+    assert codes(fewer, "stop") == ["patients-lost"]
+    assert "patients-fewer" in codes(replace(fewer, corrected=(Corrected("a.ndjson"),)), "look")
+
+
+@pytest.mark.parametrize(("to", "level", "code"), [
+    (Destination("m", "fhir.example", encrypted=False), "stop", "unencrypted"),
+    (Destination("m", "10.1.2.3:8080", encrypted=False, private=True), "look", "unencrypted-private"),
+    (Destination("m", "fhir.example", encrypted=True, first_time=True), "look", "first-time"),
+])  # fmt: skip
+def test_the_way_is_looked_at(to: Destination, level: str, code: str) -> None:
+    assert code in codes(clean(destination=to), level)
+
+
+def test_private_addresses_are_those_that_only_a_local_network_knows() -> None:
+    assert all(map(is_private, ("10.1.2.3", "192.168.0.1", "localhost", "fhir", "[::1]", "store.local")))
+    assert not any(map(is_private, ("8.8.8.8", "fhir.example.org")))
+
+
+def test_without_a_stop_the_first_section_says_what_was_not_checked() -> None:
+    first = build(clean(), k=5).sections[0]
+    assert first.number == 1
+    assert "unread-text" in first.said
+
+
+def test_fewer_than_k_patients_leave_alarms_and_where_to_alone() -> None:
+    given = leaving(clean(), patients=3, paths={"Patient.name.family": Path(1, "name")})
+    report = build(given, k=5)
+    assert report.tiles.patients == 3
+    stops = [one for one in report.findings if one.code == "identifying-left"]
+    assert [one.patients for one in stops] == [FEWER]
+    for section in report.sections:
+        if section.number in (4, 6, 8, 9, 10, 11, 12):
+            assert section.said == ("too-few",)
+            assert not section.tables
+    assert build(given, k=5, recipient=True).tiles.patients == Count(word="fewer", number=11)
+
+
+def test_a_thousand_resources_of_one_patient_are_one_patient() -> None:
+    given = leaving(
+        clean(),
+        types={"Patient": TypeCount(SIZE, SIZE), "Condition": TypeCount(1000, 1)},
+        codes={"Condition.code": Codes(1, {"s|c": 1}, {"s|c": "text"}, {"s|c": 1}, {"s": 1})},
+        paths={"Condition.note.text": Path(1, "text")},
+    )
+    report = build(given, k=5)
+    text = report.model_dump_json()
+    assert '"s"' not in text
+    shown = [row for section in report.sections for one in section.tables if one.name == "types" for row in one.rows]
+    assert [row[0] for row in shown] == ["Provenance", "@other-types"]
+    looks = [one.patients for one in report.findings if one.code == "free-text"]
+    assert looks == [FEWER]
+
+
+CANARY = "Kanarienvogel"
+
+
+def sung(patients: int) -> Measured:
+    """A canary in every string of so many patients."""
+    url = f"http://{CANARY}.example/url"
+    code = f"http://{CANARY}.example/system|{CANARY}-code"
+    given = clean().leaving
+    file = MeasuredFile(f"import/{CANARY}-file.ndjson", 5, 5, patients, patients, patients, "1" * 64)
+    return replace(
+        given,
+        files=(*given.files, file),
+        types={**given.types, f"{CANARY}Type": TypeCount(patients, patients)},
+        paths={
+            **given.paths,
+            f"Patient.{CANARY}Element": Path(patients, "text", original=patients),
+            f"Patient.name.{CANARY}Part.family": Path(patients, "name", one_each=True),
+            f"Patient.extension({url}).valueString": Path(patients, "", original=patients),
+            f"Patient.extension({url}).extension({CANARY}).valueString": Path(patients, "name"),
+            f"{CANARY}Type.name": Path(patients, "name", original=patients),
+        },
+        elements={f"Patient.{CANARY}Element": patients},
+        codes={"Condition.code": Codes(patients, {code: patients}, {code: f"{CANARY} text"}, {code: patients},
+                                       {f"http://{CANARY}.example/system": patients}, patients)},
+        numbers={"Observation.valueQuantity": {code: Numbers(patients, units={f"{CANARY}/l": patients, "g": 20})}},
+        dates={f"{CANARY}Type.date": Dates(patients, years={"2020": patients}, future=patients, before_birth=patients)},
+        references=References(1, 1, patients, patients, {f"{CANARY}.example": patients}),
+        identifier_systems={f"http://{CANARY}.example/sid": patients},
+        extensions={url: patients},
+        profiles={f"http://{CANARY}.example/profile": patients},
+        statuses={f"Condition.status|{CANARY}": patients},
+        attachments={f"Patient.{CANARY}Photo": {f"image/{CANARY}": patients}},
+        multiplicity={f"{CANARY}Type": (1.0, 1.0, 1.0)},
+        unread={f"import/{CANARY}-file.ndjson": "cut off"},
+    )  # fmt: skip
+
+
+def report_of(measured: Measured, imported: Measured, *, recipient: bool = False) -> ReleaseReport:
+    warning = f"{CANARY}-file.ndjson:3 of 17 lines is odd"
+    steps = (*clean().steps, StepReport(position=3, name="validation", state="completed", warnings=(warning,)))
+    changed = (f"import/{CANARY}-file.ndjson",)
+    given = clean(leaving=measured, imported=imported, steps=steps, changed=changed)
+    corrected = (Corrected(f"import/{CANARY}-file.ndjson", "2026-01-01", "somebody"),)
+    return build(replace(given, corrected=corrected), k=5, recipient=recipient)
+
+
+@pytest.mark.parametrize("patients", [1, 4])
+@pytest.mark.parametrize("recipient", [False, True])
+def test_a_text_of_few_patients_is_nowhere(patients: int, recipient: bool) -> None:
+    text = report_of(sung(patients), sung(patients), recipient=recipient).model_dump_json()
+    assert CANARY.casefold() not in text.casefold()
+    assert "17 lines" not in text
+    assert CANARY not in report_of(clean().leaving, sung(patients), recipient=recipient).model_dump_json()
+
+
+def test_of_k_patients_codes_displays_units_systems_urls_and_names_of_elements_are_shown() -> None:
+    text = report_of(sung(10), sung(10)).model_dump_json()
+    assert f"{CANARY}-code" in text
+    assert f"{CANARY} text" in text
+    assert CANARY not in report_of(sung(10), sung(10), recipient=True).model_dump_json()
+
+
+def test_the_same_facts_give_the_same_report_in_any_order() -> None:
+    given = clean(leaving=sung(3))
+    again = leaving(given, paths=dict(reversed(list(given.leaving.paths.items()))))
+    assert build(given, k=5) == build(again, k=5)
+    assert Query("", "").types == frozenset()
+
+
+def test_r11_neither_a_share_nor_a_number_says_that_all_of_a_few_patients_have_a_code() -> None:
+    few = 12
+    given = leaving(
+        clean(),
+        patients=few,
+        codes={"Observation.code": Codes(few, {"http://loinc.org|1-1": few, "http://loinc.org|2-2": few - 1})},
+        numbers={"Observation.valueQuantity": {"http://loinc.org|1-1": Numbers(few - 1)}},
+    )
+    (content,) = (one for one in build(given, k=5).sections if one.number == 10)
+    codes_, numbers = (next(one for one in content.tables if one.name == name) for name in ("codes", "numbers"))
+    assert {row[-1] for row in codes_.rows} == {None}
+    assert [row[-1] for row in numbers.rows] == [Count(word="some")]
+
+
+def test_an_original_of_nobodys_is_not_said_of_patients() -> None:
+    given = with_path("Observation.subject.reference", Path(SIZE, original_nobody=1))
+    (stop,) = found(given, "stop")
+    assert (stop.code, stop.patients) == ("original-left", None)
+
+
+def test_r6_the_recipients_copy_does_not_tell_all_patients_by_the_lines() -> None:
+    file = MeasuredFile("pseudonymized/core.ndjson", 10, 10, SIZE + 1, SIZE + 1, SIZE + 1, "0" * 64)
+    given = leaving(clean(), files=(file,), patients=SIZE + 1)
+    for recipient, lines in ((False, SIZE + 1), (True, SIZE)):
+        (section,) = (one for one in build(given, k=5, recipient=recipient).sections if one.number == 2)
+        assert {one.value for one in section.facts if one.name == "lines"} == {lines}
+        assert section.tables[0].rows[0][3] == lines
+
+
+def test_original_ids_are_a_stop_in_tables_too() -> None:
+    assert codes(leaving(clean(), tables=True, ids=Ids({"original": 1})), "stop") == ["original-ids"]

@@ -1,0 +1,275 @@
+"""Promises 1 and 2 (document 5, section 4): a solver over all printed cells, totals and complements tells no number of
+patients from 1 to k - 1; N aside.
+
+The reader is taken to know all categories, and that what could be one a patient is one a patient. What she is told of
+an unknown is the set of numbers that are said with the same word.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+
+import pytest
+
+from tasks.release_report.build import build
+from tasks.release_report.document import ReleaseReport, Table, Value
+from tasks.release_report.facts import Facts
+from tasks.release_report.risk import classes_of, risk_of
+from tasks.shared.publication import Count, count, count_of_text, technical
+from tests.tasks.release_report.attacker import Puzzle
+from tests.tasks.release_report.population import Population, facts, person, population
+
+
+def tables(report: ReleaseReport, name: str) -> Iterable[Table]:
+    return (table for section in report.sections for table in section.tables if table.name == name)
+
+
+def cell(report: ReleaseReport, table: str, row: str, column: str) -> Value:
+    for one in tables(report, table):
+        for values in one.rows:
+            if values[0] == row and column in one.columns:
+                return values[one.columns.index(column)]
+    return None
+
+
+@functools.cache
+def said_of(k: int, least: int, most: int, *, text: bool, asked: bool) -> dict[Count, set[int]]:
+    """What numbers are said with each word, when there are so many patients in all."""
+    numbers: defaultdict[Count, set[int]] = defaultdict(set)
+    for total in range(least, most + 1):
+        for n in range(total + 1):
+            numbers[count_of_text(n, k, of=total, asked=asked) if text else count(n, k, of=total)].add(n)
+    return numbers
+
+
+class Reader:
+    """Puts what a report says into a puzzle. ``exact`` says that she uses the number of all patients."""
+
+    def __init__(self, report: ReleaseReport, people: Facts, puzzle: Puzzle, tag: str = "", *, exact: bool) -> None:
+        self.report, self.people, self.puzzle, self.tag, self.exact = report, people, puzzle, tag, exact
+        self.k, self.all = report.k, people.leaving.patients
+        most = self.all if exact else 90
+        puzzle.unknown(f"{tag}N", {self.all} if exact else range(self.k, most + 1), self.all)
+        if people.imported is not None:
+            puzzle.unknown(f"{tag}M", range(200), people.imported.patients)
+        self.most = most
+
+    def learn(self, name: str, value: Value, truth: int, *, text: bool = False, asked: bool = False) -> str:
+        """One number, and that of those who have it not."""
+        name = f"{self.tag}{name}"
+        totals = (self.all, self.all) if self.exact else (self.k, self.most)
+        known = set(range(self.most + 1))
+        if isinstance(value, Count):
+            known = said_of(self.k, *totals, text=text, asked=asked)[value]
+        self.puzzle.unknown(name, known, truth)
+        self.puzzle.unknown(f"not {name}", range(self.most + 1), self.all - truth)
+        self.puzzle.sums.append(((name, f"not {name}"), f"{self.tag}N"))
+        return name
+
+    def cells(self, name: str, numbers: Mapping[str, int], said: Callable[[str], Value], *, text: bool = False) -> None:
+        """Disjoint cells that are everybody."""
+        for each, truth in numbers.items():
+            self.learn(f"{name} {each}", said(each), truth, text=text)
+        self.puzzle.sums.append((tuple(f"{self.tag}{name} {each}" for each in numbers), f"{self.tag}N"))
+
+    def everything(self) -> None:
+        """All that the report says."""
+        leaving, k = self.people.leaving, self.k
+        if self.all < k:
+            return
+        self._types()
+        for path, at in leaving.paths.items():
+            name = self.learn(path, cell(self.report, "left", path, "patients"), at.patients)
+            if at.original and at.patients:
+                original = self.learn(f"o {path}", cell(self.report, "left", path, "original"), at.original)
+                self.puzzle.orders.append((original, name))
+        for one in self.report.findings:
+            if one.about in leaving.paths and one.patients is not None:
+                name = f"o {one.about}" if one.code == "original-left" else one.about
+                truth = leaving.paths[one.about]
+                self.learn(name, one.patients, truth.original if one.code == "original-left" else truth.patients)
+            elif one.code == "above-89" and one.patients is not None:
+                self.learn("old", one.patients, leaving.above_89)
+        for table in (*tables(self.report, "complete"), *tables(self.report, "incomplete")):
+            for row in table.rows:
+                path = str(row[1])
+                self.learn(path, row[4], leaving.paths[path].patients if path in leaving.paths else 0)
+        sexes = leaving.codes["Patient.gender"].codes
+        self.cells("sex", sexes, lambda code: self._code("Patient.gender", code.partition("|")[2]), text=True)
+        for code, n in leaving.codes["Condition.code"].codes.items():
+            value = code.partition("|")[2]
+            self.learn(f"code {value}", self._code("Condition.code", value), n, text=True, asked=value == "I10")
+        statuses = {status.partition("|")[2]: n for status, n in leaving.statuses.items()}
+        self.cells("status", statuses, self._status, text=True)
+        years = leaving.dates["Encounter.period.start"].years
+        self.cells("year", years, self._year)
+        self._files()
+        self._apart()
+        self._flow()
+
+    def _code(self, path: str, value: str) -> Value:
+        rows = (row for table in tables(self.report, "codes") for row in table.rows)
+        return next((row[4] for row in rows if row[0] == path and row[1] == value), None)
+
+    def _status(self, value: str) -> Value:
+        rows = (row for table in tables(self.report, "statuses") for row in table.rows)
+        return next((row[2] for row in rows if row[1] == value), None)
+
+    def _year(self, year: str) -> Value:
+        for table in tables(self.report, "over_time"):
+            for row in table.rows:
+                if str(row[0])[:4] == year:
+                    return row[1]
+        return None
+
+    def _types(self) -> None:
+        leaving, imported = self.people.leaving, self.people.imported
+        shown = {str(row[0]): row for table in tables(self.report, "types") for row in table.rows}
+        total = sum(of.resources for of in leaving.types.values())
+        names, hidden = [], 0
+        for name, of in leaving.types.items():
+            row = shown.get(name)
+            patients = self.learn(f"type {name}", row[4] if row else None, of.patients)
+            then = imported.types[name].patients if imported is not None and name in imported.types else None
+            if then is not None and imported is not None:
+                was = f"{self.tag}type {name} before"
+                known = self._before(row[2] if row else None)
+                self.puzzle.unknown(was, known, then)
+                self.puzzle.unknown(f"lost {was}", range(100), then - of.patients)
+                self.puzzle.sums.append(((patients, f"lost {was}"), was))
+            if row is None:
+                hidden += of.resources
+                continue
+            resources = f"{self.tag}resources {name}"
+            self.puzzle.unknown(resources, {n for n in range(400) if technical(n) == row[3]}, of.resources)
+            self.puzzle.orders.append((patients, resources))
+            names.append(resources)
+        if "@other-types" in shown:
+            other = f"{self.tag}resources of others"
+            self.puzzle.unknown(other, {n for n in range(500) if technical(n) == shown["@other-types"][3]}, hidden)
+            names.append(other)
+        if self.exact:
+            self.puzzle.unknown("resources", {total}, total)
+            self.puzzle.sums.append((tuple(names), "resources"))
+
+    def _before(self, said: Value) -> set[int]:
+        """What a count of those in ``import/`` may be: how many they are is told where the flow says it."""
+        if not isinstance(said, Count):
+            return set(range(200))
+        k, told = self.k, isinstance(cell(self.report, "flow", "@in-import", "patients"), Count)
+        if not told:
+            return {n for n in range(200) if count(n, k) == said}
+        return said_of(k, k, 110, text=False, asked=False)[said]
+
+    def _files(self) -> None:
+        shown = {str(row[0]): row for table in tables(self.report, "files") for row in table.rows}
+        names = []
+        for file in self.people.leaving.files:
+            row = shown.get(file.name)
+            name = f"{self.tag}file {file.name}"
+            known = {n for n in range(self.k, 300) if technical(n) == row[3]} if row else set(range(300))
+            known = set(range(300)) if len(self.people.leaving.files) == 1 else known  # exact: it is everybody
+            self.puzzle.unknown(name, known, file.patients)
+            names.append(name)
+        self.puzzle.sums.append((tuple(names), f"{self.tag}N"))
+
+    def _apart(self) -> None:
+        k = self.k
+        for row_name, years, region in (("@as-it-is", 1, True), ("@years-10", 10, True), ("@without-region", 1, False)):
+            risk = risk_of(classes_of(self.people, years=years, region=region))
+            bands = risk.bands(k)
+            columns = dict(zip(bands, ("alone", "with_few", "with_some", "with_many"), strict=True))
+            self.cells(row_name, bands, lambda band, c=columns, r=row_name: cell(self.report, "apart", r, c[band]))  # type: ignore[misc]
+            few, some = f"{self.tag}{row_name} @with-few", f"{self.tag}{row_name} @with-some"
+            self.puzzle.never(few, {1})
+            self.puzzle.never(some, range(1, k))
+            self.puzzle.never(f"{self.tag}{row_name} @with-many", range(1, max(10, 2 * k) + 1))
+            if row_name == "@as-it-is":
+                told = next((one.patients for one in self.report.findings if one.code == "told-apart"), None)
+                both = self.learn("told apart", told, risk.below(k))
+                if told is None:
+                    self.puzzle.unknown(both, {0}, risk.below(k))
+                self.puzzle.sums.append(((f"{self.tag}{row_name} @alone", few), both))
+
+    def _flow(self) -> None:
+        """Import and cohort: rounded, or they differ by less than k."""
+        imported = self.people.imported
+        assert imported is not None
+        said = cell(self.report, "flow", "@in-import", "patients")
+        name = f"{self.tag}M"
+        if isinstance(said, Count) and said.word == "about":
+            self.puzzle.unknown(name, {n for n in range(200) if count(n, self.k) == said}, imported.patients)
+        elif isinstance(said, Count):
+            self.puzzle.unknown(name, {n for n in range(200) if n == self.all} if self.exact else range(200),
+                                imported.patients)  # fmt: skip
+        lost = f"{self.tag}lost"
+        self.puzzle.unknown(lost, range(200), imported.patients - self.all)
+        self.puzzle.sums.append(((f"{self.tag}N", lost), name))
+        for one in self.report.findings:
+            if one.code in ("patients-fewer", "patients-lost") and one.patients is not None:
+                self.puzzle.unknown(lost, self._before(one.patients), imported.patients - self.all)
+
+
+def read(people: Population, k: int, *, recipient: bool = False) -> Puzzle:
+    given = facts(people)
+    puzzle = Puzzle()
+    Reader(build(given, k=k, recipient=recipient), given, puzzle, exact=True).everything()
+    return puzzle
+
+
+@pytest.mark.parametrize("k", [3, 5, 11])
+def test_no_small_number_can_be_told_from_a_report(k: int) -> None:
+    dice = random.Random(k)
+    for size in (k, k + 1, 20, 60):
+        puzzle = read(population(dice, size), k)
+        assert puzzle.told(k) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("k", [3, 5, 11])
+@pytest.mark.parametrize("seed", range(8))
+def test_no_small_number_can_be_told_from_any_report(k: int, seed: int) -> None:
+    dice = random.Random(1000 * seed + k)
+    for size in range(3, 61, 3):
+        puzzle = read(population(dice, size), k, recipient=seed % 4 == 3 and k == 11)
+        assert [name for name in puzzle.told(k) if name != "N"] == []
+
+
+def test_the_solver_tells_what_can_be_told() -> None:
+    puzzle = Puzzle()
+    parts = {"a": (range(15, 18), 17), "b": (range(8, 13), 12), "c": (range(1, 5), 4), "N": ({33}, 33)}
+    for name, (values, truth) in parts.items():
+        puzzle.unknown(name, values, truth)
+    puzzle.sums.append((("a", "b", "c"), "N"))
+    assert puzzle.told(5) == ["c"]
+    puzzle.domains["a"] |= 1 << 18
+    assert puzzle.told(5) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("k", [3, 5, 11])
+@pytest.mark.parametrize("seed", range(3))
+def test_nor_can_it_from_two_reports_that_differ_by_one_patient(k: int, seed: int) -> None:
+    dice = random.Random(100 * seed + k)
+    for size in (k + 2, 20, 45):
+        first = population(dice, size)
+        added = person(dice)
+        second = Population([*first.before, added], [*first.after, added])
+        puzzle = Puzzle()
+        one, other = facts(first), facts(second)
+        last = build(one, k=k)
+        Reader(last, one, puzzle, "1 ", exact=False).everything()
+        Reader(build(replace(other, last=last), k=k), other, puzzle, "2 ", exact=False).everything()
+        for name in list(puzzle.truth):
+            later = name.replace("1 ", "2 ", 1)
+            if "1 " in name and later in puzzle.truth and not name.startswith("not "):
+                more = puzzle.truth[later] - puzzle.truth[name]
+                if more >= 0:
+                    puzzle.unknown(f"more {name}", range(100), more)
+                    puzzle.sums.append(((name, f"more {name}"), later))
+        told = [name for name in puzzle.told(k) if not name.endswith("N")]
+        assert told == []
