@@ -150,7 +150,7 @@ _DURATION_HINT = "write it like PT30M, PT1.5S or P1DT2H, or like 30m, 1h30m or 5
 
 
 def read_duration_or_zero(value: Any) -> timedelta:
-    """A duration, or a bare ``0``, where zero selects the built-in default (document 1)."""
+    """A duration, or a bare ``0``, where zero selects the built-in default (document 1) or says "not at all"."""
     return timedelta(0) if value == "0" else read_duration(value)
 
 

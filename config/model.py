@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from config.fields import Block, Boolean, FilePath, Integer, Kind, nearest, one_of, problem, read_text
+from config.fields import Block, Boolean, DurationOrZero, FilePath, Integer, Kind, nearest, one_of, problem, read_text
+from config.report import ReportConfig
 from config.services import ServicesConfig
 
 
@@ -104,12 +105,6 @@ class CompressionConfig(Block):
     level: Level = Field(CompressionLevel.DEFAULT, description="`fastest`, `default`, `better` or `best`")
 
 
-class ReportConfig(Block):
-    """``report``: what is said of people."""
-
-    k: Integer = Field(5, ge=3, description="Fewer patients than this are never said as a number, where others read it")
-
-
 class PipelineConfig(Block):
     """A whole configuration. ``config.load_config`` makes one from its sources and checks every rule."""
 
@@ -120,3 +115,8 @@ class PipelineConfig(Block):
     compression: CompressionConfig = Field(default_factory=CompressionConfig)
     report: ReportConfig = Field(default_factory=ReportConfig)
     jobs_dir: FilePath = Field(Path("jobs"), description="Directory of job state and data files")
+    server_linger: DurationOrZero | None = Field(
+        None,
+        description="How long the Prefect server of the jobs directory stays after the last command, for the next one; "
+        "0 means not at all. Default: PT1M where the command's output is a terminal, else 0",
+    )

@@ -22,9 +22,10 @@ _INTRODUCTION = """\
 
 <!-- Generated from the models: python -m config.reference > docs/configuration.md -->
 
-One YAML file describes a pipeline. `sluice config check FILE` lists everything that is wrong with it,
-`sluice config show FILE` prints every value in force and where it came from, and `sluice config schema` prints the
-JSON Schema for an editor. `config/example.yaml` holds every key with a comment.
+One YAML file describes a pipeline. `sluice config init FILE` writes a first one with what its steps need and a `${VAR}`
+for every secret (`--steps extractor,pseudonymizer,send`; on a terminal it asks). `sluice config check FILE` lists all
+that is wrong with it, `sluice config show FILE` prints every value in force and where it came from, and
+`sluice config schema` prints the JSON Schema for an editor. `config/example.yaml` holds every key with a comment.
 
 ## Where a value comes from
 
@@ -59,7 +60,8 @@ masked wherever values are shown, and no message quotes one. URLs must not hold 
 ## Durations
 
 ISO 8601 from days to seconds (`P1DT2H`, `PT30M`, `PT1.5S`) or short (`30m`, `1h30m`, `500ms`, `1d`). Weeks, months,
-years and bare numbers are errors; the longest is 3650 days. A bare `0` is accepted only where it selects a default.
+years and bare numbers are errors; the longest is 3650 days. A bare `0` is accepted only where it selects a default
+or means "not at all".
 """
 
 _STEPS = """\

@@ -135,6 +135,11 @@ _REQUIRED_BY_MODE: dict[SendMode, tuple[str, ...]] = {
 }
 
 
+def required(step: StepName, mode: SendMode) -> tuple[str, ...]:
+    """The keys that a step needs; ``mode`` is that of ``send``."""
+    return (*_REQUIRED.get(step, ()), *(_REQUIRED_BY_MODE[mode] if step is StepName.SEND else ()))
+
+
 def _required(facts: Facts) -> Iterator[Finding]:
     for step, keys in _REQUIRED.items():
         if facts.enabled(step):

@@ -7,6 +7,7 @@ Run ``python -m config.reference schema > config/pipeline.schema.json`` after a 
 from __future__ import annotations
 
 import json
+import re
 from datetime import timedelta
 from typing import Any, get_args, get_origin
 
@@ -80,7 +81,7 @@ def _shape(info: KeyInfo) -> dict[str, Any]:
             forms = [{"enum": list(info.choices)}]
         case Kind.DURATION:
             forms = [{"type": "string", "pattern": _DURATION_PATTERN, "examples": ["PT30M", "PT5S", "1h30m"]}]
-            if "0 selects" in info.description:
+            if re.search(r"\b0 (selects|means)", info.description):
                 forms += [{"const": 0}, {"const": "0"}]
             if info.minimum == _LOWEST:
                 described = {"description": f"{info.description}. At least {format_duration(_LOWEST)}"}

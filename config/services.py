@@ -98,13 +98,15 @@ class ExtractorConfig(Block):
     file_ready_interval: Duration = Field(timedelta(seconds=10), description="Delay between two availability checks")
     download_stall_timeout: StallTimeout = Field(
         DEFAULT_STALL_TIMEOUT,
-        description="A download is given up when no byte arrives for this long. 0 selects the default",
+        description="A download is given up when no byte of it arrives for this long, and has no other limit: one byte "
+        "in each window is enough. 0 selects the default",
     )
     max_concurrent_downloads: Integer = Field(4, ge=1, description="Result files downloaded at once")
     request_timeout: Duration = Field(
         timedelta(minutes=1),
         ge=SHORTEST,
-        description="Timeout of one request other than a download: submission, poll, Task call",
+        description="Limit of one request other than a download, from connecting to the last byte of the answer: "
+        "submission, poll, Task call",
     )
 
 
@@ -116,7 +118,9 @@ class PseudonymizerConfig(Block):
     )
     bundle_split_threshold_mb: Integer = Field(10, ge=1, le=100, description="Bundles larger than this (MiB) are split")
     timeout: Duration = Field(
-        timedelta(seconds=30), ge=SHORTEST, description="Timeout of one request. Raise it for large bundles"
+        timedelta(seconds=30),
+        ge=SHORTEST,
+        description="Limit of one request, from connecting to the last byte of the answer. Raise it for large bundles",
     )
     max_concurrent_requests: Integer = Field(4, ge=1, description="Requests in flight at once")
     auth: AuthConfig = Field(default_factory=AuthConfig)
@@ -151,7 +155,11 @@ class FlatteningConfig(Block):
         description="Output formats: `csv`, and beside it `parquet` "
         "(needs `pip install -c constraints.txt -e '.[parquet]'`)",
     )
-    timeout: Duration = Field(timedelta(minutes=30), ge=SHORTEST, description="Timeout of one request")
+    timeout: Duration = Field(
+        timedelta(minutes=30),
+        ge=SHORTEST,
+        description="Limit of one request, from connecting to the last row, however many there are",
+    )
     batch_size_mb: Annotated[Integer, _zero_is(DEFAULT_FLATTENING_MB)] = Field(
         DEFAULT_FLATTENING_MB,
         ge=0,
@@ -186,7 +194,11 @@ class S3Config(Block):
         None, description="URL of an S3-compatible store. Empty means the default public service"
     )
     use_path_style: Boolean = Field(False, description="Path-style addressing, which many S3-compatible stores need")
-    timeout: Duration = Field(timedelta(minutes=30), ge=SHORTEST, description="Timeout of one request")
+    timeout: Duration = Field(
+        timedelta(minutes=30),
+        ge=SHORTEST,
+        description="Limit of one request (a file, or a part of one), from connecting to the last byte of the answer",
+    )
     prefix: Text | None = Field(None, description="Put in front of every object key")
 
 
@@ -212,8 +224,8 @@ class SendConfig(Block):
     timeout: Duration = Field(
         timedelta(minutes=5),
         ge=SHORTEST,
-        description="Timeout of one request to a FHIR server; an upload of `transfer_load` has a second for each 256 "
-        "KiB on top. `s3_upload` has `s3.timeout`",
+        description="Limit of one request to a FHIR server, from connecting to the last byte of the answer; an upload "
+        "of `transfer_load` has a second for each 256 KiB on top. `s3_upload` has `s3.timeout`",
     )
     auth: AuthConfig = Field(
         default_factory=AuthConfig,
@@ -254,7 +266,8 @@ class HttpImportConfig(Block):
     )
     stall_timeout: StallTimeout = Field(
         DEFAULT_STALL_TIMEOUT,
-        description="A download is given up when no byte arrives for this long. 0 selects the default",
+        description="A download is given up when no byte of it arrives for this long, and has no other limit: one byte "
+        "in each window is enough. 0 selects the default",
     )
 
 

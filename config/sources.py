@@ -84,7 +84,7 @@ def read_file(path: Path) -> Layer:
         hint = "it needs at least services and pipeline.enabled_steps"
         raise _rejected("config-empty", path, "the configuration file is empty", hint)
     if not isinstance(root, Mapping):
-        hint = "the top-level keys are services, pipeline, retry, tls, compression, jobs_dir"
+        hint = "the top-level keys are services, pipeline, retry, tls, compression, report, jobs_dir"
         raise _rejected("config-not-a-mapping", path, "the file holds no mapping of keys", hint, root.line)
     for twice in duplicates:
         layer.findings.append(
@@ -251,7 +251,7 @@ def _text_of(path: Path) -> str:
         with path.open("rb") as file:
             content = file.read(LARGEST_FILE + 1)
     except FileNotFoundError:
-        hint = f"looked in {os.fspath(path.absolute().parent)}; sluice config schema describes the file"
+        hint = f"looked in {os.fspath(path.absolute().parent)}; sluice config init writes a first one"
         raise _rejected("config-not-found", path, "there is no such configuration file", hint) from None
     except IsADirectoryError:
         hint = "name the YAML file in it"

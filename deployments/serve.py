@@ -2,6 +2,9 @@
 
 It uses the Prefect API that ``PREFECT_API_URL`` or a profile names, else the one that ``server start`` keeps for
 ``APP_JOBS_DIR`` (or ``./jobs``). Runs are processes of their own on this machine; configuration paths are paths here.
+
+What serves is a child of this process: at SIGTERM and Ctrl-C it is held still and its runs end between two files,
+``stopped``, before it goes, as with a worker (``deployments/worker.py``).
 """
 
 from __future__ import annotations
@@ -9,33 +12,44 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+from deployments.worker import add_unfinished, supervise, sweep
 from flows.engine.api import TAG
 from flows.engine.api_address import use
 from flows.engine.reached import chosen_api
 from flows.engine.server import EmbeddedServer
 from flows.engine.server_watch import watched
+from flows.shell import command
 from tasks.shared.errors import InputError, SluiceError
+
+CHILD = "--child"
+"""Given by this module to itself: serve in this very process."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve until Ctrl-C."""
+    options = sys.argv[1:] if argv is None else argv
     parser = argparse.ArgumentParser(
         prog="deployments.serve", description="Serve the pipeline as a Prefect deployment."
     )
     parser.add_argument("--name", default="sluice", help="name of the deployment [default: sluice]")
     parser.add_argument("--limit", type=int, default=2, help="how many runs at once on this machine [default: 2]")
-    args = parser.parse_args(argv)
+    add_unfinished(parser)
+    parser.add_argument(CHILD, action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args(options)
     os.umask(0o077)
+    if not args.child:
+        return supervise([sys.executable, "-m", "deployments.serve", CHILD, *options])
     jobs_dir = Path(os.environ.get("APP_JOBS_DIR") or "./jobs")
     try:
-        address = chosen_api(jobs_dir) or EmbeddedServer(jobs_dir).running()
+        address = chosen_api(jobs_dir) or EmbeddedServer(jobs_dir).kept()
         if address is None:
             raise InputError(
-                "no-prefect-api", "no Prefect API is named and no local server runs",
-                hint="python -m flows.run server start, or set PREFECT_API_URL",
+                "no-prefect-api", "no Prefect API is named and no local server is kept",
+                hint=f"{command('server', 'start')}, or set PREFECT_API_URL",
             )  # fmt: skip
     except SluiceError as error:
         sys.stderr.write(error.render() + "\n")
@@ -43,10 +57,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     use(address, jobs_dir)
     from prefect.types.entrypoint import EntrypointType
 
+    from flows.engine.outlast import outlast
     from flows.pipeline import pipeline
 
+    outlast()
     sys.stdout.write(f"serving pipeline/{args.name} to {address.ui}\n")
     sys.stdout.flush()
+    looking = (address, args.unfinished, threading.Event())
+    threading.Thread(target=sweep, args=looking, name="sweep", daemon=True).start()
     with watched(address):  # whoever takes the place of a dead server is asked for nothing, and sent no secret
         pipeline.serve(
             name=args.name,

@@ -5,44 +5,116 @@ its own SIGTERM or SIGINT, so that they would be ``interrupted``. Here it is hel
 nothing new, and its runs get the signal: each ends between two files and records that it is ``stopped``
 (``4-product.md`` §4, "Stop": within 10 seconds). Then the worker goes. Whoever starts this must signal it alone, not
 its children: ``KillMode=mixed`` in systemd, and in a container it is so.
+
+Beside it a thread looks at its start and every minute for runs that nobody runs any more (``flows/job/sweep.py``), and
+goes on with the jobs of schedules that were cut off; with ``--unfinished tell`` it only tells of them.
+
+It takes two runs at once unless ``--limit`` says otherwise. A server that is away, however long, ends neither it nor
+its runs (``flows/engine/outlast.py``).
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 
-from flows.engine.api_address import configured_api, not_proxied
+from flows.commands.status import hint_anywhere
+from flows.engine.api import PrefectApi
+from flows.engine.api_address import ApiAddress, configured_api, not_proxied
 from flows.engine.reached import own_server
 from flows.engine.server import is_alive
+from flows.job.sweep import EVERY, Sweep, Unfinished
+from tasks.shared.errors import SluiceError, StorageError
 
 PATIENCE = 15.0
 """Seconds that the runs have; those that still run then are killed with the worker, and can be continued."""
 
 LOOK_EVERY = 0.1
 
+LIMIT = "2"
+"""Runs at once where ``--limit`` is not given: more machines add capacity, one is not flooded."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Work until a signal; the exit code of the worker."""
-    options = sys.argv[1:] if argv is None else argv
+    parser = argparse.ArgumentParser(
+        prog="deployments.worker", allow_abbrev=False,
+        description="A worker of a process pool; it has the options of prefect worker start, too.",
+    )  # fmt: skip
+    add_unfinished(parser)
+    parser.add_argument("-p", "--pool", help="the work pool, whose jobs it also looks after")
+    ours, options = parser.parse_known_args(argv)
+    if ours.pool is not None:
+        options = ["--pool", ours.pool, *options]
     address = configured_api()
     home = None
     if address is not None:
         not_proxied(address, os.environ)
         home = own_server(Path(os.environ.get("APP_JOBS_DIR") or "./jobs"), address.url)
-    command = [sys.executable, "-m", "prefect", "worker", "start", "--type", "process", *options]
-    return supervise(command, lost=lambda: home is not None and not is_alive(home))
+    command = [sys.executable, "-m", "flows.engine.outlast", *limited(options)]
+    ending = threading.Event()
+    if address is not None:
+        looking = (address, ours.unfinished, ending, ours.pool)
+        threading.Thread(target=sweep, args=looking, name="sweep", daemon=True).start()
+    return supervise(command, lost=lambda: home is not None and is_gone(home), ending=ending)
 
 
-def supervise(command: Sequence[str], *, patience: float = PATIENCE, lost: Callable[[], bool] = lambda: False) -> int:
-    """Run a worker until it ends; at the first SIGTERM or SIGINT let its children end first.
+def is_gone(home: Path) -> bool:
+    """Whether the local server has ended. Without file descriptors, say, nobody knows; that is no death."""
+    with contextlib.suppress(StorageError):
+        return not is_alive(home)
+    return False
+
+
+def add_unfinished(parser: argparse.ArgumentParser) -> None:
+    """The option that says what becomes of jobs that were cut off."""
+    parser.add_argument(
+        "--unfinished", choices=["continue", "tell"], default="continue",
+        help="what to do with jobs of schedules that were cut off [default: continue]",
+    )  # fmt: skip
+
+
+def sweep(address: ApiAddress, unfinished: Unfinished, ending: threading.Event, pool: str | None = None) -> None:
+    """Look now and every minute, until the worker of ``pool`` is ``ending``. A server that is away is asked again."""
+    with PrefectApi(address) as api:
+        looks = Sweep(api, hint=hint_anywhere, pool=pool)
+        while not ending.is_set():
+            try:
+                for noticed in looks.look(unfinished):
+                    sys.stderr.write(f"{noticed}\n")
+                    if ending.is_set():
+                        return
+            except SluiceError as error:
+                sys.stderr.write(f"unfinished jobs are looked for again in a minute: {error.message}\n")
+            except Exception as defect:  # noqa: BLE001 - a thread that ended would look for nothing, and nobody would know
+                why = type(defect).__name__
+                sys.stderr.write(f"unfinished jobs are looked for again in a minute: unexpected {why}\n")
+            ending.wait(EVERY)
+
+
+def limited(options: Sequence[str]) -> list[str]:
+    """The options with a limit of runs at once, in one of the ways Prefect's command line takes it."""
+    given = any(one.startswith(("--limit", "-l")) for one in options)
+    return list(options) if given else [*options, "--limit", LIMIT]
+
+
+def supervise(
+    command: Sequence[str],
+    *,
+    patience: float = PATIENCE,
+    lost: Callable[[], bool] = lambda: False,
+    ending: threading.Event | None = None,
+) -> int:
+    """Run a worker until it ends; at the first SIGTERM or SIGINT let its children end first, and set ``ending``.
 
     When its local server is ``lost``, it ends with 3: whoever takes that server's place is sent nothing.
     """
@@ -50,6 +122,8 @@ def supervise(command: Sequence[str], *, patience: float = PATIENCE, lost: Calla
 
     def remember(number: int, _frame: FrameType | None) -> None:
         asked.append(number)
+        if ending is not None:
+            ending.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, remember)
@@ -84,7 +158,10 @@ def stop(worker: subprocess.Popen[bytes], patience: float, *, again: Callable[[]
 
 
 def children(parent: int) -> set[int]:
-    """The child processes of ``parent`` that still do something; those that ended wait for it to notice."""
+    """The child processes of ``parent`` that still do something; those that ended wait for it to notice.
+
+    Not the one that Python's multiprocessing keeps for its own ends: it goes when the parent does, and not before.
+    """
     found = set()
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -92,9 +169,11 @@ def children(parent: int) -> set[int]:
                 state, above = (
                     (entry / "stat").read_text(encoding="ascii", errors="replace").rsplit(")", 1)[1].split()[:2]
                 )
+                if int(above) != parent or b"multiprocessing.resource_tracker" in (entry / "cmdline").read_bytes():
+                    continue
             except OSError:
                 continue  # it ended meanwhile
-            if int(above) == parent and state != "Z":
+            if state != "Z":
                 found.add(int(entry.name))
     return found
 

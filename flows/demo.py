@@ -17,6 +17,7 @@ from deployments.sandbox.common.serve import SandboxStartError
 from deployments.sandbox.configuration import STEPS
 from deployments.sandbox.data import DEMO_CRTDL
 from deployments.sandbox.host import SandboxChild, SandboxOptions, start_child
+from deployments.sandbox.objectstore import available
 from flows.commands import continue_job, start
 from flows.demo_destinations import destination
 from flows.engine.api_address import use
@@ -24,10 +25,12 @@ from flows.engine.server import EmbeddedServer
 from flows.job.inputs import gather
 from flows.job.record import JobRecord, JobState
 from flows.job.session import opened
-from flows.output import say
+from flows.output import patience, say
+from flows.shell import install
 from tasks import declared
 from tasks.shared.errors import InputError, StorageError, TerminalError
 from tasks.shared.report import COLUMNS
+from tasks.shared.units import human_bytes
 
 SHOWN_LINES = 2
 """Lines of each table that are printed: made-up patients, pseudonymized."""
@@ -37,6 +40,11 @@ def run(*, keep: bool, review: bool, send: str) -> int:
     """Run the demo; the exit code of the pipeline."""
     if review and not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise InputError("review-needs-terminal", "demo --review asks on a terminal, and there is none")
+    if send == "s3" and not available():
+        raise InputError(
+            "objectstore-missing", "demo --send s3 needs the extra objectstore, which is not installed",
+            hint=f"this installs it: {install('objectstore')}",
+        )  # fmt: skip
     # The demo is complete in itself: made-up data must not reach a service that the user's environment names.
     for name in [key for key in os.environ if key.startswith(("APP_", "PREFECT_", "SLUICE_SANDBOX_"))]:
         del os.environ[name]
@@ -64,19 +72,28 @@ def run(*, keep: bool, review: bool, send: str) -> int:
             show(record)
             for line in arrived():
                 say(line)
+            if record.page is not None:
+                say(f"\nwhat left, and what still identifies, is in the release report:\n  {record.page}")
     return code
 
 
-def sandbox_in(state: Path) -> SandboxChild:
+@contextmanager
+def sandbox_in(state: Path) -> Iterator[SandboxChild]:
     """The sandbox services as a child process.
 
     Raises:
         TerminalError: a service did not start.
     """
     try:
-        return start_child(SandboxOptions(state=state))
+        with patience("starting the sandbox services"):
+            child = start_child(SandboxOptions(state=state))
     except SandboxStartError as error:
         raise TerminalError("sandbox", f"the sandbox did not start: {error}") from None
+    try:
+        yield child
+    finally:
+        with patience("stopping the sandbox services"):
+            child.stop()
 
 
 def only_job(config: str) -> JobRecord:
@@ -101,7 +118,7 @@ def show(record: JobRecord) -> None:
     say(f"\nfiles of job {record.id}:")
     for file in sorted(directory.rglob("*")):
         if file.is_file() and not any(part.startswith(".") for part in file.relative_to(directory).parts):
-            say(f"  {file}  {file.stat().st_size:,} bytes")
+            say(f"  {file}  {human_bytes(file.stat().st_size)}")
 
 
 @contextmanager

@@ -14,6 +14,7 @@ import httpx
 from deployments.sandbox import objectstore
 from deployments.sandbox.common.serve import SandboxStartError
 from tasks.shared.errors import TerminalError
+from tasks.shared.units import human_bytes
 
 PROJECT = "Demo-Project"
 PROJECT_SYSTEM = "http://medizininformatik-initiative.de/sid/project-identifier"
@@ -67,7 +68,7 @@ def _objects(store: objectstore.ObjectStoreChild) -> list[str]:
     found = store.objects()
     return [
         f"objects in the bucket {objectstore.BUCKET}:",
-        *(f"  {key}  {found[key].size:,} bytes  {found[key].content_type}" for key in sorted(found)),
+        *(f"  {key}  {human_bytes(found[key].size)}  {found[key].content_type}" for key in sorted(found)),
     ]
 
 
@@ -78,7 +79,7 @@ def _documents(fhir: str) -> list[str]:
     attachments = [entry["resource"]["content"][0]["attachment"] for entry in answer.json().get("entry", ())]
     return [
         f"DocumentReference of project {PROJECT}:",
-        *(f"  {one['url']}  {one['size']:,} bytes  {one['contentType']}" for one in attachments),
+        *(f"  {one['url']}  {human_bytes(one['size'])}  {one['contentType']}" for one in attachments),
     ]
 
 

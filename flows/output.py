@@ -15,6 +15,11 @@ from typing import Any, Protocol
 AFTER = 0.5
 """Seconds of waiting until a person is told; nothing is silent for more than one (``4-product.md`` §5)."""
 
+_WIPE = "\r\x1b[K"
+_lock = threading.RLock()
+_drawn = False
+"""Whether the last line of the terminal is one that changes in place (``draw``)."""
+
 
 class Rendered(Protocol):
     """Something with the one form of an error (``4-product.md`` §2)."""
@@ -36,13 +41,47 @@ def say(text: str, *, err: bool = False) -> None:
     write(text + "\n", err=err)
 
 
+def say_in_passing(text: str) -> None:
+    """Print ``text`` on stderr; who ends the process does not wait for a terminal that takes nothing (Ctrl-S)."""
+    saying = threading.Thread(target=say, args=(text,), kwargs={"err": True}, name="words", daemon=True)
+    saying.start()
+    saying.join(AFTER)
+
+
 def say_json(document: Any) -> None:
     """Print a document as every ``--json`` does."""
     say(json.dumps(document, indent=2, ensure_ascii=False))
 
 
+def draw(line: str) -> None:
+    """Show ``line`` on the terminal at stderr in place of the one shown before; whatever is printed wipes it."""
+    global _drawn
+    with _lock:
+        _put(_WIPE + line, err=True)
+        _drawn = True
+
+
+def wipe() -> None:
+    """Remove the line that ``draw`` left, if one did; but for a terminal that takes nothing (Ctrl-S) nobody waits."""
+    global _drawn
+    if not _lock.acquire(timeout=AFTER):
+        return
+    try:
+        if _drawn:
+            _drawn = False
+            _put(_WIPE, err=True)
+    finally:
+        _lock.release()
+
+
 def write(text: str, *, err: bool = False) -> None:
     """Print ``text`` as it is, now."""
+    with _lock:
+        wipe()
+        _put(text, err=err)
+
+
+def _put(text: str, *, err: bool) -> None:
     stream = sys.stderr if err else sys.stdout
     if stream is None:
         return

@@ -5,7 +5,7 @@ again goes on where it stopped.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -13,31 +13,38 @@ from typing import Annotated, Any, Literal
 
 from prefect import flow
 from prefect.client.schemas.objects import State
+from prefect.exceptions import Pause
 from prefect.states import Cancelled, Completed, Crashed, Failed
 from pydantic import WithJsonSchema
 
 from config import ConfigError
 from flows.engine import runs
 from flows.engine.api import FLOW_NAME, PrefectApi
+from flows.engine.outage import BRIDGE
+from flows.engine.patient_client import bridge_from_now_on
 from flows.engine.reached import own_server
+from flows.engine.run_log import nothing_after, shown_in_ui
+from flows.engine.run_names import is_made_up
 from flows.engine.server_watch import last_words, watched
+from flows.job import gate, release
 from flows.job.decisions import answered, rejected
 from flows.job.inputs import JobInputs, config_error, job_name
 from flows.job.job import Job
 from flows.job.lock import JobBusyError
 from flows.job.preflight import preflight, worst
-from flows.job.record import RecordWriter, now
+from flows.job.record import AT_THE_END, RecordWriter, now
 from flows.job.released import waits_again
 from flows.job.sources import Sources
-from flows.job.watch import CANCEL, cancel_asked, end_now
+from flows.job.watch import AWAY, CANCEL, SUSPEND, cancel_asked, end_now
 from flows.reports import pages, presenter
 from flows.signals import signals
 from tasks import declared
-from tasks.shared.errors import InputError, SluiceError, Stopped, StorageError, internal_error
+from tasks.shared.errors import InputError, NetworkError, SluiceError, Stopped, StorageError, internal_error
 from tasks.shared.log import logger
 from tasks.shared.prefect_task import step_task
-from tasks.shared.report import Problem, StepReport, Waiting
+from tasks.shared.report import Approval, Problem, StepReport, Waiting
 from tasks.shared.step import Parked, Source, Step
+from tasks.shared.units import human_seconds
 
 Outcome = State[Any]
 
@@ -51,10 +58,11 @@ DESCRIPTION = """\
 Moves FHIR data through the steps that a configuration enables. A run is a job.
 
 - **Start**: Run → Custom run, with the path of the configuration, and of the CRTDL if a step needs one.
-- **Follow**: the run's page lists a task run for each step; its *Artifacts* tab has the page of the job, the progress
-  of the step that runs, and a table for each finished step.
-- **Decide**: a run in state *Suspended* waits for a person. *Resume* says which files to look at and asks for the
-  decision and a name.
+- **Follow**: the run's page lists a task run for each step; its *Artifacts* tab has the page of the job, with the
+  progress of the step that runs in its title, and a table for each step, and the release report in short; its *Logs*
+  tab what the job says.
+- **Decide**: a run in state *Suspended* waits for a person. *Resume* says what the release report found and which files
+  to look at, and asks for the decision, a name, and a reason where the report says stop.
 - **Cancel** ends a job within seconds, between files. **Retry** of a failed one goes on with the step that failed.
 """
 """What the page of a deployment says, unless the deployment has a text of its own."""
@@ -80,12 +88,12 @@ def pipeline(
         overrides: KEY=VALUE for configuration keys, as with --set. Secrets as ${VAR} only.
     """
     inputs = JobInputs(
-        config=config, crtdl=crtdl, input=input, anonymization_config=anonymization_config, patients=patients,
-        overrides=tuple(overrides or ()),
+        config=str(Path(config).absolute()), crtdl=crtdl, input=input, anonymization_config=anonymization_config,
+        patients=patients, overrides=tuple(overrides or ()),
     )  # fmt: skip
     job_id, deployed = runs.current_run()
     os.umask(0o077)  # a worker's own may be wider
-    with PrefectApi(runs.api_address()) as api:
+    with shown_in_ui(job_id), PrefectApi(runs.api_address()) as api:
         try:
             if "" in (crtdl, input, anonymization_config, patients):
                 api.set_parameters(job_id, inputs.parameters())  # pipeline continue takes them from the run
@@ -100,14 +108,22 @@ def pipeline(
                 if deployed:  # a command is watched from its beginning
                     home = own_server(job.config.jobs_dir, api.address.url)
                     stack.enter_context(watched(replace(api.address, home=home)))
+                    if home is None:
+                        bridge_from_now_on(api.address.url)
                 stack.enter_context(runs.results_in(str(job.config.jobs_dir.absolute())))
-                return guarded(job, deployed=deployed)
-        except JobBusyError:
+                try:
+                    return guarded(job, deployed=deployed)
+                finally:
+                    nothing_after(job_id)  # ``Job.ended`` said how it ends
+        except JobBusyError as busy:
+            logger.warning("%s: this one leaves it alone", busy.message)
             runs.leave_alone()
             raise
         except (ConfigError, SluiceError) as problem:
             error = config_error(problem) if isinstance(problem, ConfigError) else problem
-            RecordWriter(api, job_id).set(error=Problem.of(error))
+            logger.error("the job is failed: %s", error.render())
+            record_if_possible(lambda: RecordWriter(api, job_id).set(error=Problem.of(error)))
+            nothing_after(job_id)
             return Failed(message=error.render())
 
 
@@ -129,28 +145,58 @@ def refuse_scratch(inputs: JobInputs) -> None:
 def guarded(job: Job, *, deployed: bool) -> Outcome:
     """Run the job; whatever goes wrong beside a step is recorded. An exception that left the flow would be pickled."""
     try:
-        return run(job, deployed=deployed)
+        ended = run(job, deployed=deployed)
+    except Pause:
+        if job.writer.known().waiting is not None:
+            raise  # the job parked itself
+        # Prefect's engine saw first, between two steps, that somebody suspended the run.
+        at = next((n for n, step in sorted(job.steps.items()) if step.state != "completed"), len(job.steps))
+        return stopped(job, at, Stopped(SUSPEND), deployed=deployed)
     except SluiceError as problem:
         error = problem
     except Exception as defect:  # noqa: BLE001 - the seam where defects become reports
         error = internal_error(defect)
-    job.failed(None, error)
+    else:
+        settle(job)
+        return ended
+    record_if_possible(lambda: job.failed(None, error))
     show(job, "failed")
     return Failed(message=error.render())
 
 
-def show(job: Job, state: pages.PageState) -> None:
-    """Publish the job's page with the ``state`` it is about to have."""
+def settle(job: Job) -> None:
+    """After an outage: no step that is complete stands in the UI as one that runs."""
+    if job.api.outage is None or not job.api.outage.happened:
+        return
+    open_names = {step.name for step in job.steps.values() if step.state != "completed"}
+    with pages.best_effort("the state of the task runs"):
+        job.api.settle_task_runs(job.id, {step.name for step in job.steps.values()} - open_names)
+
+
+def record_if_possible(write: Callable[[], object]) -> None:
+    """Write how the job ends: the Prefect API may be what has failed, and the exit code says so then."""
+    try:
+        write()
+    except SluiceError as unwritten:
+        logger.error("the end of the job is not recorded: %s", unwritten.message)
+
+
+def show(job: Job, state: pages.PageState, counted: Mapping[str, Any] | None = None) -> None:
+    """Publish the job's page with the ``state`` it is about to have, and what the error of a failed step counted."""
     with pages.best_effort("the page of the job"):
-        pages.job_page(job.artifacts, job.record(), state=state)
+        pages.job_page(
+            job.page, job.record(), state=state, continued_with=job.continued_with, counted=counted or {},
+            k=job.loaded.config.report.k,
+        )  # fmt: skip
 
 
 def run(job: Job, *, deployed: bool) -> Outcome:
     """Prepare, then each step; the state the run ends in."""
     job.prepare()
     if deployed and all(step.state == "pending" for step in job.steps.values()):
-        job.api.rename(job.id, job_name(job.loaded))
-        job.writer.read()
+        if is_made_up(job.writer.known().name):  # what somebody typed in the form stays
+            job.api.rename(job.id, job_name(job.loaded, job.id))
+            job.writer.read()
         findings = preflight(job.loaded, job.inputs, tell=logger.warning)
         if findings:
             for finding in findings:
@@ -160,9 +206,11 @@ def run(job: Job, *, deployed: bool) -> Outcome:
             return Failed(message="\n".join(finding.render() for finding in findings))
     show(job, "running")
     sources = Sources(job.step_names, job.config)
+    left: Source | None = None
     for position, name in enumerate(job.step_names, start=1):
         step = declared(name)
-        if step.asks and (ended := decided(job, position, sources)) is not None:
+        left = sources.read_by(step) if step.delivers else left
+        if (ended := before(job, position, step, sources, deployed=deployed)) is not None:
             return ended
         result = run_step(job, position, step, sources.read_by(step), deployed=deployed)
         if not isinstance(result, StepReport):
@@ -175,7 +223,16 @@ def run(job: Job, *, deployed: bool) -> Outcome:
             job.ended("stopped", reason="alone")
             show(job, "stopped")
             return Crashed(name="Stopped", message=f"{name} was run alone; continue goes on after it")
-    job.writer.set(until=None)
+    return completed(job, left or sources.newest, deployed=deployed)
+
+
+def completed(job: Job, left: Source | None, *, deployed: bool) -> Outcome:
+    """All steps are complete: the last release report, over the data that ``left``, and the end of the job."""
+    try:
+        release.at_the_end(job, left)
+    except Stopped as reason:
+        return stopped(job, len(job.step_names), reason, deployed=deployed)
+    job.writer.set(**{"until": None, "progress": None, f"shown__{AT_THE_END}": job.at_the_end})
     show(job, "completed")
     job.ended("completed")
     return Completed(message="all steps are complete")
@@ -184,7 +241,7 @@ def run(job: Job, *, deployed: bool) -> Outcome:
 def run_step(job: Job, position: int, step: Step, source: Source | None, *, deployed: bool) -> StepReport | Outcome:
     """Run one step: its result, or the state in which the run ends here."""
     if job.stop.requested:
-        return stopped(job, position, Stopped(job.stop.reason or "stopped"))
+        return stopped(job, position, Stopped(job.stop.reason or "stopped"), deployed=deployed)
     context = job.context(position, step, source)
     with job.running(context):
         task = step_task(step.name, step.run, step.services)
@@ -195,7 +252,7 @@ def run_step(job: Job, position: int, step: Step, source: Source | None, *, depl
     if isinstance(outcome, Parked):
         outcome = park(job, position, outcome.directory, context.input_dir, deployed=deployed)
     if isinstance(outcome, Stopped):
-        return stopped(job, position, outcome)
+        return stopped(job, position, outcome, deployed=deployed)
     if isinstance(outcome, SluiceError):
         return failed(job, position, outcome)
     if not isinstance(outcome, StepReport):
@@ -215,13 +272,11 @@ def failed(job: Job, position: int, error: SluiceError) -> Outcome:
     """Record that a step failed; the state in which the run ends."""
     name = job.step_names[position - 1]
     job.failed(position, error)
-    with pages.best_effort(f"the table of {name}"):
-        pages.failure_table(job.artifacts, job.id, position, name, error)
-    show(job, "failed")
+    show(job, "failed", error.details)
     return Failed(message=f"{name}: {error.render()}")
 
 
-def decided(job: Job, position: int, sources: Sources) -> Outcome | None:
+def decided(job: Job, position: int, sources: Sources, *, deployed: bool = False) -> Outcome | None:
     """Take in what there is to be seen at a wait, then look for the decision; the state in which the run ends here."""
     job.look_away()
     at = position
@@ -235,11 +290,38 @@ def decided(job: Job, position: int, sources: Sources) -> Outcome | None:
                 return None
         elif sources.newest is not None:
             job.look(position, sources.newest, sources)
-        return decide(job, position)
+        ended = decide(job, position)
+        if ended is None and position not in job.approvals:
+            release.before_waiting(job, position, sources)
     except Stopped as reason:
-        return stopped(job, at, reason)
+        return stopped(job, at, reason, deployed=deployed)
     except SluiceError as error:
         return failed(job, at, error)
+    return ended
+
+
+def before(job: Job, position: int, step: Step, sources: Sources, *, deployed: bool) -> Outcome | None:
+    """What a person says before a step that asks, or the release report before one with which data leave."""
+    if step.asks:
+        return decided(job, position, sources, deployed=deployed)
+    return reported(job, position, sources, deployed=deployed) if step.delivers else None
+
+
+def reported(job: Job, position: int, sources: Sources, *, deployed: bool) -> Outcome | None:
+    """The release report where data leave with the step at ``position`` and nobody was asked; the state that ends the
+    job where it says stop and the configuration is as strict as a person.
+    """
+    try:
+        held = release.before_leaving(job, position, sources)
+    except Stopped as reason:
+        return stopped(job, position, reason, deployed=deployed)
+    except SluiceError as error:
+        return failed(job, position, error)
+    if held is None:
+        return None
+    job.held_back(position, held)
+    show(job, "failed")
+    return Failed(message=held.render())
 
 
 def decide(job: Job, position: int) -> Outcome | None:
@@ -248,20 +330,18 @@ def decide(job: Job, position: int) -> Outcome | None:
     A form answered in the UI becomes the record's approval here, once and for all. Where somebody approved with a
     command while another person rejected in the form, the no counts: labels have no compare-and-set.
     """
+    job.check_first(position)
     known = job.approvals.get(position)
     if known is None or (known.approved and known.where == "cli"):
-        approval = answered(job.api, job.id, job.forms.get(position), job.seen.get(position, ""))
-        if approval is not None and (known is None or not approval.approved):
-            job.writer.approve(position, approval)
-            job.approvals[position] = approval
-            logger.info("step %d wait was decided in the Prefect UI or through its API", position)
-        elif known is None and position in job.forms and position in job.seen:
-            logger.warning("step %d wait: resumed without a decision and a name, so the job waits again", position)
+        take_answer(job, position, known)
     approval_now = job.approvals.get(position)
     if approval_now is not None and approval_now.approved and job.close_again(position):
         return None  # the wait parks the job
     if approval_now is not None:
         job.decided(position, approval_now)
+        release.keep_decisions(job, position)
+    elif position in job.reviews:
+        release.keep_decisions(job, position)
     if approval_now is None or approval_now.approved:
         return None
     error = rejected(approval_now, job.step_names[position - 1])
@@ -269,6 +349,30 @@ def decide(job: Job, position: int) -> Outcome | None:
     job.ended("cancelled", error=error)
     show(job, "cancelled")
     return Cancelled(message=error.message)
+
+
+def take_answer(job: Job, position: int, known: Approval | None) -> None:
+    """Take in what somebody answered in the form of this wait, beside the decision that is ``known``."""
+    shown, first = job.shown.get(position), job.reviews.get(position)
+    answer = answered(job.api, job.id, job.forms.get(position), job.seen.get(position, ""), shown)
+    if answer is None:
+        if known is None and position in job.forms and position in job.seen:
+            logger.warning("step %d wait: resumed without a decision and a name, so the job waits again", position)
+        return
+    if known is not None and answer.approved:
+        return
+    if (why := gate.objection(answer, first, job.config)) is not None:
+        job.refused = (f"not released: {why}",)
+        logger.warning("step %d wait: the answer was not taken, and the job waits again, which says why", position)
+    elif gate.is_first(answer, first, job.config):
+        job.writer.review(position, answer)
+        job.reviews[position] = answer
+        job.forms.pop(position, None)
+        logger.info("step %d wait was released by the first of two people", position)
+    else:
+        job.writer.approve(position, answer)
+        job.approvals[position] = answer
+        logger.info("step %d wait was decided in the Prefect UI or through its API", position)
 
 
 def park(job: Job, position: int, directory: Path, looked_at: Path, *, deployed: bool) -> SluiceError:
@@ -288,9 +392,11 @@ def park(job: Job, position: int, directory: Path, looked_at: Path, *, deployed:
         )
     )
     again = "resumed without a decision; " if position in job.forms and position in job.seen else ""
-    form, state = runs.form_state(position, deployed=deployed)
+    if job.refused:
+        again = "resumed with an answer that was not taken; "
+    description = pages.wait_description(waiting, job.step_names, None if deployed else job.continued_with)
+    form, state = runs.saved_form(job.id, position, description, deployed=deployed)
     state.message = f"{again}step {position} waits for a decision: Resume asks for it"
-    runs.save_form(job.id, state, pages.wait_description(waiting, job.step_names))
     try:
         job.waits(waiting, form)
     except StorageError as error:
@@ -300,14 +406,25 @@ def park(job: Job, position: int, directory: Path, looked_at: Path, *, deployed:
     return runs.park(job.id, state)
 
 
-def stopped(job: Job, position: int, reason: Stopped) -> Outcome:
-    """Record the stop; a cancel from the UI ends the job, a signal leaves it to be continued.
+def away() -> NetworkError:
+    """The error of a job whose record could not be written for longer than it waits."""
+    return NetworkError(
+        "prefect-away", f"the Prefect API was away for more than {human_seconds(BRIDGE)}",
+        hint="check the Prefect server, then continue the job: what was done counts",
+    )  # fmt: skip
+
+
+def stopped(job: Job, position: int, reason: Stopped, *, deployed: bool = False) -> Outcome:
+    """Record the stop; a cancel from the UI ends the job, a signal or a suspend leaves it to be continued.
 
     A worker passes a cancel on as a signal.
 
     Raises:
         prefect.exceptions.TerminationSignal: a runner asked this process to end.
+        prefect.exceptions.Pause: somebody suspended the run, which stays so.
     """
+    if str(reason) == AWAY:
+        return failed(job, position, away())
     cancelled = str(reason) == CANCEL or cancel_asked(job.api, job.id)
     job.unfinished(position, "stopped", stopped_by=None if cancelled else str(reason))
     end: Literal["cancelled", "stopped"] = "cancelled" if cancelled else "stopped"
@@ -315,6 +432,8 @@ def stopped(job: Job, position: int, reason: Stopped) -> Outcome:
     show(job, end)
     # What the step's task run came to is sent before Prefect ends this process, when its runner asked.
     runs.drain()
+    if str(reason) == SUSPEND and not cancelled:
+        runs.stay_suspended(job.id, deployed=deployed)
     runs.raise_termination_if_asked()
     if cancelled:
         return Cancelled(message="cancelled in the Prefect UI")

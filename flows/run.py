@@ -10,11 +10,13 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import click
 
-from flows.output import prepare_streams, say
+from flows.output import prepare_streams, say, say_in_passing
+from flows.shell import command
 from flows.signals import Interrupted, exit_code_of, signals
 
 COMMANDS = {
@@ -30,6 +32,10 @@ COMMANDS = {
 }
 
 
+AWAY = 3
+"""The exit code of what failed for now, an API that is away for too long among it."""
+
+
 class LazyGroup(click.Group):
     """A group that imports a command when it is used."""
 
@@ -42,8 +48,8 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module, attribute = COMMANDS[cmd_name].split(":")
-        command: click.Command = getattr(importlib.import_module(module), attribute)
-        return command
+        found: click.Command = getattr(importlib.import_module(module), attribute)
+        return found
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -58,21 +64,43 @@ class LazyGroup(click.Group):
             raise click.UsageError(error.message + (f" Did you mean {near[0]!r}?" if near else ""), ctx) from None
 
 
+def _versions(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted and not context.resilient_parsing:
+        from flows.commands import version
+
+        version.tell()
+        context.exit()
+
+
 @click.command(
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    invoke_without_command=True,
     epilog="Exit codes: 0 done or waiting, 1 failed, 2 usage or configuration, 3 failed for now, "
-    "4 the job is being run by another process, 5 validation gate, 130/143 stopped by a signal.",
+    "4 the job is being run by another process, 5 a gate, 130/143 stopped by a signal.",
 )
-def cli() -> None:
+@click.option("-v", "--verbose", is_flag=True, help="Tell every request on stderr: where to, status, sizes, time.")
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_versions, help="Print versions, and exit."
+)
+@click.pass_context
+def cli(context: click.Context, verbose: bool) -> None:
     """Sluice moves clinical FHIR data from a hospital's store to a research project."""
+    if verbose:
+        from tasks.shared.http import wire_log
+
+        wire_log.listen(partial(say, err=True))
+    if context.invoked_subcommand is None:
+        from flows.commands import begin
+
+        begin.tell()
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run a command and end the process with its exit code."""
     os.umask(0o077)
     prepare_streams()
-    signals.install()
+    signals.install(say_in_passing)
     try:
         code = run(sys.argv[1:] if argv is None else argv)
     except BaseException:
@@ -81,6 +109,11 @@ def main(argv: Sequence[str] | None = None) -> None:
             raise
         code = exit_code_of(signals.seen)
     signals.leave()
+    if code == AWAY:
+        from flows.engine.outage import given_up
+
+        if given_up():  # Prefect's threads would try for minutes to send the rest of their lines
+            os._exit(code)
     sys.exit(code)
 
 
@@ -97,7 +130,7 @@ def run(argv: Sequence[str]) -> int:
         say(f"error[usage]: {error.format_message()}", err=True)
         context = getattr(error, "ctx", None)
         if context is not None:
-            say(f"hint: {context.command_path} --help", err=True)
+            say(f"hint: {command(*context.command_path.split()[1:], '--help')}", err=True)
         return 2
     except Exception as error:  # noqa: BLE001 - the last seam: no traceback, which may quote data
         if signals.seen is not None:

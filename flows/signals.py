@@ -3,6 +3,8 @@
 The handler notes the signal and wakes a thread through a pipe. While a flow runs, the thread asks its steps to stop
 (``Stop``), and ends the process when they have not ended it within ``STOP_SECONDS``, or at once on a second signal.
 Before and after a flow there is nothing to tidy up: the handler raises ``Interrupted``.
+
+The thread also says what happens now, at once.
 """
 
 from __future__ import annotations
@@ -28,26 +30,46 @@ class Interrupted(BaseException):
     """A signal came while no flow was running."""
 
 
+FIRST = "{name}: stopping after this file, within {seconds:.0f} s; once more ends it at once"
+FIRST_BESIDE = "{name}: stopping"
+SECOND = "ends at once; what is done stays, and the job can be continued"
+SECOND_BESIDE = "ends at once"
+TOO_LONG = "{seconds:.0f} s are over: ends without waiting for this file; the job can be continued"
+"""What a person is told: at a signal while a flow runs, and beside; at the next one; when the time is over."""
+
+SAID = 0.5
+"""Seconds that the end of the process waits for the words."""
+
+
 class Signals:
     """The signals of this process."""
 
     def __init__(self) -> None:
         self.seen: str | None = None
+        self._words: Callable[[str], None] = _nobody
+        self._said = threading.Event()
         self._stop: Stop | None = None
         self._give_up: Callable[[str], None] | None = None
         self._pipe: tuple[int, int] | None = None
+
+    def __reduce__(self) -> str:
+        """Prefect sends a served flow to its process with what it names: there it is the one of that process."""
+        return "signals"
 
     def leave(self) -> None:
         """The exit code is that of the signal that was seen: another one while the interpreter ends must not change it.
 
         ``STOP_SECONDS`` from the first one go on.
         """
+        if self.seen is not None:
+            self._said.wait(SAID)  # a thread that prints while the interpreter ends would make it crash
         if self.seen is not None and threading.current_thread() is threading.main_thread():
             for number in NUMBERS:
                 signal.signal(number, signal.SIG_IGN)
 
-    def install(self) -> None:
-        """Take over the signals; only the main thread can."""
+    def install(self, words: Callable[[str], None] | None = None) -> None:
+        """Take over the signals; only the main thread can. ``words`` takes what a person is told, and soon returns."""
+        self._words = words or self._words
         if threading.current_thread() is not threading.main_thread():
             return
         if self._pipe is None:
@@ -76,6 +98,20 @@ class Signals:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
+    def asked(self, name: str) -> None:
+        """Somebody asked for a stop elsewhere, in the UI: it may take as long as after a signal."""
+
+        def over() -> None:
+            if self._stop is stop and give_up is not None:
+                give_up(name)
+
+        stop, give_up = self._stop, self._give_up
+        if stop is not None:
+            self._say(FIRST.partition(";")[0], f"{name} in the Prefect UI")
+            timer = threading.Timer(STOP_SECONDS, over)
+            timer.daemon = True
+            timer.start()
+
     def _handle(self, number: int, _frame: FrameType | None) -> None:
         if self.seen is None:
             self.seen = signal.Signals(number).name
@@ -91,10 +127,23 @@ class Signals:
         stop = self._stop
         if stop is not None:
             stop.request(name)
+        self._say(FIRST if stop is not None else FIRST_BESIDE, name)
+        self._said.set()
         # From here on the process is ending. It has so long to do that by itself.
-        select.select([source], [], [], STOP_SECONDS)
+        again, _, _ = select.select([source], [], [], STOP_SECONDS)
+        if self._stop is not None:
+            self._say(SECOND if again else TOO_LONG, name)
+        elif again:
+            self._say(SECOND_BESIDE, name)
         give_up = self._give_up or _leave
         give_up(name)
+
+    def _say(self, text: str, name: str) -> None:
+        self._words(text.format(name="Ctrl-C" if name == signal.SIGINT.name else name, seconds=STOP_SECONDS))
+
+
+def _nobody(_text: str) -> None:
+    """Say nothing: a worker's run."""
 
 
 def _leave(name: str) -> None:

@@ -85,7 +85,7 @@ def _memory() -> Iterator[None]:
     try:
         blanked.SECRETS.clear()
         tls._warned.clear()
-        with mock.patch.object(JobLock, "held", set()):
+        with mock.patch.object(JobLock, "held", {}):
             yield
     finally:
         signals.seen = None

@@ -1,4 +1,4 @@
-"""``config check | show | schema``. Never imports Prefect."""
+"""``config check | show | init | schema``. Never imports Prefect."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from pathlib import Path
 
 import click
 
+from flows.commands import complete
 from flows.commands.options import config_argument, set_option
 from flows.output import complain, say, say_json
 
 
 @click.group("config")
 def group() -> None:
-    """Check a configuration, show its effective values, print the JSON Schema."""
+    """Write a configuration, check it, show its effective values, print the JSON Schema."""
 
 
 @group.command()
@@ -46,6 +47,25 @@ def show(config: str, overrides: tuple[str, ...], as_json: bool) -> int:
     for row in rows:
         say(f"{row.key:{keys}}  {row.value!s:{values}}  {row.source}")
     return 0
+
+
+@group.command()
+@click.argument("file", default="sluice.yaml", shell_complete=complete.files)
+@click.option(
+    "--steps",
+    metavar="LIST",
+    shell_complete=complete.step_list,
+    help="The steps, in order, between commas: extractor,pseudonymizer,send.",
+)
+@click.option("--force", is_flag=True, help="Write over a file that is there.")
+def init(file: str, steps: str | None, force: bool) -> int:
+    """Write a commented configuration with just what these steps need, and a variable for every secret.
+
+    On a terminal it asks for the steps and the addresses of the services; elsewhere examples stand in their place.
+    """
+    from flows.commands import init
+
+    return init.init(file, steps, force=force)
 
 
 @group.command()

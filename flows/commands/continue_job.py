@@ -7,17 +7,35 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from config import load_config
+from config.fields import nearest
 from flows.commands.start import doubt, opened_with_prefect, report, run_here, warn
-from flows.job.decisions import ask, decision_of, keep, on_terminal, reject, settle, still_waiting
+from flows.job import gate
+from flows.job.decisions import (
+    Said,
+    ask,
+    decision_of,
+    keep,
+    on_terminal,
+    reject,
+    settle,
+    show_report,
+    still_waiting,
+    to_be_parked,
+)
 from flows.job.directory import JobDirectory
 from flows.job.inputs import JobInputs
 from flows.job.lock import JobLock, is_held
-from flows.job.record import JobRecord, JobState, RecordWriter, refuse_changed_steps
+from flows.job.record import AT_THE_END, JobRecord, JobState, RecordWriter, refuse_changed_steps
 from flows.job.seen import at_decision
 from flows.job.session import Session
+from flows.job.which import by_directory
 from flows.output import complain, say, say_json
-from tasks.shared.errors import InputError, TerminalError
+from flows.shell import about
+from tasks.shared.errors import InputError, TerminalError, shown
+from tasks.shared.report import Waiting
 
 
 @dataclass(frozen=True)
@@ -31,11 +49,14 @@ class Asked:
     as_json: bool = False
 
 
-def go_on(asked: Asked, *, decision: str | None = None, by: str | None = None, comment: str = "") -> int:
+def go_on(
+    asked: Asked, *, decision: str | None = None, by: str | None = None, comment: str = "", despite: str = ""
+) -> int:
     """Continue a job: decide a wait, then run what is left.
 
     ``decision`` is ``approve``, ``reject``, or ``None``: then a person at a terminal is asked, and elsewhere a job that
-    waits goes on waiting. ``by`` and ``comment`` are kept with the decision.
+    waits goes on waiting. ``by``, ``comment`` and ``despite``, the reason for a release in spite of a stop in the
+    release report, are kept with the decision.
     """
     with adopted(asked) as (session, record, inputs):
         if record.done and decision != "reject":
@@ -53,35 +74,63 @@ def go_on(asked: Asked, *, decision: str | None = None, by: str | None = None, c
                 hint="continue it without --approve or --reject",
             )  # fmt: skip
         if decision == "reject":
-            reject(session, record, decision_of(False, by=by, comment=comment))
+            shown = record.shown.get(undecided.position) if undecided else None
+            reject(session, record, decision_of(False, by=by, comment=comment, shown=shown))
             report(session, record.id, as_json=asked.as_json)
             return 0
         to_ask = undecided if decision is None else None
         if to_ask and not on_terminal():
             still_waiting(record.id, to_ask, err=asked.as_json)
-            return report(session, record.id, as_json=asked.as_json)
+            if not to_be_parked(record, to_ask):
+                return report(session, record.id, as_json=asked.as_json)
+            undecided = to_ask = None
         code = check_open_steps(record, inputs, reset=record.reset)
         if code:
             return code
-        files = ""
-        if undecided is not None and undecided.position not in record.seen:
-            say(
-                f"nothing is decided: step {undecided.position} began to wait under an earlier version, which did not "
-                "keep what there was to see; it waits again, and shows it", err=asked.as_json,
-            )  # fmt: skip
-            undecided = to_ask = None
-        if undecided is not None:
-            files = at_decision(JobDirectory.of(session.jobs_dir, record.id).path, record, undecided)
-        if to_ask and not ask(to_ask, inputs.load().config, err=asked.as_json):
-            still_waiting(record.id, to_ask, err=asked.as_json)
+        said = Said(by, comment, despite)
+        if undecided is not None and not release(
+            session, record, inputs, undecided, said, ask_first=to_ask is not None, err=asked.as_json
+        ):
             return report(session, record.id, as_json=asked.as_json)
-        if undecided is not None:
-            keep(session, record, decision_of(True, by=by, comment=comment, files=files))
         session.api.set_parameters(record.id, inputs.parameters())
         RecordWriter(session.api, record.id).set(until=None)
         if record.has_deployment:
             return leave_to_worker(session, record, as_json=asked.as_json)
         return run_here(session, record.id, progress=asked.progress, as_json=asked.as_json)
+
+
+def release(
+    session: Session, record: JobRecord, inputs: JobInputs, waiting: Waiting, said: Said, *, ask_first: bool, err: bool
+) -> bool:
+    """Keep a release of what waits, with the release report shown before; whether the job goes on: to wait once more,
+    where there is nothing that a decision could be about.
+    """
+    if waiting.position not in record.seen:
+        say(
+            f"nothing is decided: step {waiting.position} began to wait under an earlier version, which did not "
+            "keep what there was to see; it waits again, and shows it", err=err,
+        )  # fmt: skip
+        return True
+    place = JobDirectory.of(session.jobs_dir, record.id).path
+    files = at_decision(place, record, waiting)
+    config = inputs.load().config
+    why = gate.outdated(waiting.report, files, config) or gate.gone(place, waiting.position, waiting.report, config)
+    if why is not None:
+        say(f"nothing is decided: {why}; the report is made now, and the job waits once more", err=err)
+        RecordWriter(session.api, record.id).set(**{f"form__{waiting.position}": None})  # nobody has answered it
+        return True
+    if not ask_first:
+        show_report(waiting, err=err)
+    elif (answer := ask(waiting, config, said, err=err)) is not None:
+        said = answer
+    else:
+        still_waiting(record.id, waiting, err=err)
+        return False
+    decision = decision_of(
+        True, by=said.by, comment=said.comment, despite=said.despite, files=files, shown=waiting.report
+    )  # fmt: skip
+    keep(session, record, decision)
+    return True
 
 
 def leave_to_worker(session: Session, record: JobRecord, *, as_json: bool) -> int:
@@ -100,19 +149,19 @@ def run_one(asked: Asked, *, step: str, force: bool) -> int:
             cancelled = record.state is JobState.CANCELLED
             raise InputError(
                 "job-state", f"the job is {record.state.value}", context=record.id,
-                hint="start a new job" if cancelled else "decide its wait with pipeline continue",
+                hint="start a new job" if cancelled else f"decide its wait: {about('pipeline continue', record.id)}",
             )  # fmt: skip
         if record.has_deployment:
             raise InputError(
                 "job-deployed", "the job belongs to a deployment, whose workers run it", context=record.id,
-                hint="pipeline continue hands it to them",
+                hint=f"this hands it to them: {about('pipeline continue', record.id)}",
             )  # fmt: skip
         position = find_step(record, step)
         before = [earlier.name for earlier in record.steps[: position - 1] if earlier.state != "completed"]
         if before:
             raise InputError(
                 "step-order", f"steps before {step} are not complete: {', '.join(before)}", context=record.id,
-                hint="pipeline continue runs them in order",
+                hint=f"this runs them in order: {about('pipeline continue', record.id)}",
             )  # fmt: skip
         complete = record.step(position).state == "completed"
         if complete and not force:
@@ -125,8 +174,9 @@ def run_one(asked: Asked, *, step: str, force: bool) -> int:
             return code
         session.api.set_parameters(record.id, inputs.parameters())
         # In the record first, all at once; what is on the disk is removed when the flow begins (``Job.opened``).
-        gone = [f"{kind}__{n}" for n in range(position, len(record.steps) + 1) for kind in ("approval", "form", "seen")]
-        cleared = dict.fromkeys(gone) if complete else {}
+        later = range(position, len(record.steps) + 1)
+        gone = [f"{kind}__{n}" for n in later for kind in ("approval", "form", "seen", "review", "shown")]
+        cleared = dict.fromkeys((*gone, f"shown__{AT_THE_END}")) if complete else {}
         RecordWriter(session.api, record.id).set(
             **cleared, waiting=None, until=position, reset=position if complete else None
         )
@@ -144,7 +194,11 @@ def find_step(record: JobRecord, step: str) -> int:
     found = [candidate.position for candidate in record.steps if candidate.name == step]
     known = ", ".join(f"{candidate.position} {candidate.name}" for candidate in record.steps)
     if not found:
-        raise InputError("step-unknown", f"the job has no step {step!r}", context=known)
+        near = nearest(step, [candidate.name for candidate in record.steps])
+        raise InputError(
+            "step-unknown", f"the job has no step {shown(step)}", context=known,
+            hint=f"did you mean {near}?" if near else "give its name or its position",
+        )  # fmt: skip
     if len(found) > 1:
         raise InputError(
             "step-ambiguous", f"the job has {step} more than once", context=known, hint="give the position"
@@ -163,19 +217,24 @@ def adopted(asked: Asked) -> Iterator[tuple[Session, JobRecord, JobInputs]]:
         InputError: there is no such job, or ``enabled_steps`` differ from the job's.
     """
     known_by_file = load_config(Path(asked.config), overrides=asked.overrides)
-    place = JobDirectory.of(known_by_file.config.jobs_dir, asked.job_id).path
-    if is_held(place):
-        JobLock(place).acquire().release()  # refused at once, without starting anything
+    early = by_directory(known_by_file.config.jobs_dir, asked.job_id)
+    if early is not None and is_held(place := JobDirectory.of(known_by_file.config.jobs_dir, early).path):
+        JobLock(place, judges=True).acquire().release()  # refused at once, without starting anything
     with opened_with_prefect(known_by_file) as session:
-        record = session.job(asked.job_id)
+        record = session.job(session.find(asked.job_id))
+        place = JobDirectory.of(session.jobs_dir, record.id).path
         known = [str(one) for one in record.parameters.get("overrides") or ()]
-        inputs = JobInputs.model_validate(
-            record.parameters
-            | {
-                "config": str(Path(asked.config).absolute()),
-                "overrides": [*(one for one in known if one not in asked.overrides), *asked.overrides],
-            }
-        )
+        given = {
+            "config": str(Path(asked.config).absolute()),
+            "overrides": [*(one for one in known if one not in asked.overrides), *asked.overrides],
+        }
+        try:
+            inputs = JobInputs.model_validate(record.parameters | given)
+        except ValidationError:
+            raise InputError(
+                "run-parameters", "the parameters of the run are none of the pipeline", context=record.id,
+                hint="look at the run in the Prefect UI, and start a new job",
+            ) from None  # fmt: skip
         loaded = inputs.load()
         warn(loaded, inputs, place)
         refuse_changed_steps(record, loaded.config.pipeline.enabled_steps)

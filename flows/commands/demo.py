@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from flows.output import patience
+
 
 @click.command("demo")
 @click.option("--keep", is_flag=True, help="Keep this demo's files; without it the next demo replaces them.")
@@ -20,6 +22,7 @@ def command(keep: bool, review: bool, send: str) -> int:
 
     It begins with a query to the sandbox extraction server. Prints each step's summary line and where the files are.
     """
-    from flows import demo
+    with patience("loading the demo"):
+        from flows import demo
 
     return demo.run(keep=keep, review=review, send=send)

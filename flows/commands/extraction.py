@@ -12,15 +12,17 @@ from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
 
 import click
 
+from flows.commands import complete
 from flows.commands.options import config_argument, set_option
+from flows.job.which import begun, exact, nearest, one_of
 from flows.output import complain, say, say_json
-from tasks.shared.errors import InputError, ServiceError, SluiceError, shown
+from flows.shell import about
+from tasks.shared.errors import InputError, ServiceError, SluiceError
 from tasks.shared.files.named_file import is_special, not_a_file
-from tasks.shared.units import human_seconds
+from tasks.shared.units import human_count, human_seconds
 
 if TYPE_CHECKING:
     from tasks.extractor.client import ExtractionClient
@@ -32,7 +34,7 @@ _STATUSES = (
 )  # fmt: skip
 
 _PAUSE = 0.2
-"""Seconds before the version is read again after a 409, times the number of the attempt."""
+"""Seconds before the version is read again after a 409 or 412, times the number of the attempt."""
 
 
 @click.group("extraction")
@@ -51,7 +53,7 @@ def _on_jobs(one: Callable[..., ExtractionTask | None], *, in_full: bool = False
         each = functools.partial(one, **options)
         return _each(config, ids, each, overrides=overrides, as_json=as_json, told=_in_full if in_full else _line)
 
-    several = click.argument("ids", nargs=-1, required=True, metavar="ID…")
+    several = click.argument("ids", nargs=-1, required=True, metavar="ID…", shell_complete=complete.extractions)
     for decorate in (_json_option, set_option, several, config_argument):
         command = decorate(command)
     return command
@@ -59,9 +61,13 @@ def _on_jobs(one: Callable[..., ExtractionTask | None], *, in_full: bool = False
 
 @group.command()
 @config_argument
-@click.argument("crtdl")
+@click.argument("crtdl", shell_complete=complete.files)
 @click.option(
-    "--ids", "target", metavar="FILE", help="Write the patient ids there, one a line, as --patients reads them."
+    "--ids",
+    "target",
+    metavar="FILE",
+    shell_complete=complete.files,
+    help="Write the patient ids there, one a line, as --patients reads them.",
 )
 @set_option
 @_json_option
@@ -86,7 +92,7 @@ def preview(config: str, crtdl: str, target: str | None, overrides: tuple[str, .
     if as_json:
         say_json({"patients": len(ids), "ids": target})
     else:
-        say(f"{len(ids):,} patients")
+        say(human_count(len(ids), "patient"))
         if target is not None:
             say(f"ids: {target}")
     return 0
@@ -94,7 +100,7 @@ def preview(config: str, crtdl: str, target: str | None, overrides: tuple[str, .
 
 @group.command("list")
 @config_argument
-@click.argument("ids", nargs=-1, metavar="[ID…]")
+@click.argument("ids", nargs=-1, metavar="[ID…]", shell_complete=complete.extractions)
 @click.option(
     "--status",
     "statuses",
@@ -116,7 +122,7 @@ def list_(
     """List the server's extraction jobs, newest first."""
     with _opened(config, overrides) as client:
         try:
-            tasks = client.tasks(_checked(ids), [status.upper() for status in statuses], strict=not lenient)
+            tasks = client.tasks(_named(client, ids), [status.upper() for status in statuses], strict=not lenient)
         except ServiceError as error:
             if error.answered != 400:
                 raise
@@ -125,6 +131,7 @@ def list_(
                 hint="it may not know a state; --lenient lets it ignore what it does not know",
                 operation="task", status=400,
             ) from None  # fmt: skip
+    complete.remember_extractions(complete.jobs_dir(click.get_current_context()), [task.id for task in tasks])
     if as_json:
         say_json([task.as_dict() for task in tasks])
         return 0
@@ -171,7 +178,7 @@ def cancel(client: ExtractionClient, job_id: str) -> ExtractionTask:
 def delete(client: ExtractionClient, job_id: str) -> None:
     """Remove jobs and their result files from the server, also while they run."""
     try:
-        client.delete(job_id)
+        client.delete(job_id, pause=_wait)
     except ServiceError as error:
         if error.answered == 500:
             raise ServiceError(
@@ -195,7 +202,7 @@ def prioritize(client: ExtractionClient, job_id: str, priority: str) -> Extracti
     from tasks.extractor.task import Priority
 
     try:
-        return client.prioritize(job_id, Priority(priority), pause=lambda attempt: time.sleep(_PAUSE * attempt))
+        return client.prioritize(job_id, Priority(priority), pause=_wait)
     except ServiceError as error:
         raise _version_refused(error, job_id) from None
 
@@ -232,17 +239,25 @@ def _check_query(document: Any, path: Path) -> None:
         )  # fmt: skip
 
 
-def _checked(ids: Sequence[str]) -> list[str]:
-    """The ids as the server writes them, each once. Raises ``InputError`` (``extraction-id``)."""
+def _named(client: ExtractionClient, ids: Sequence[str]) -> list[str]:
+    """The ids as the server writes them, each once; of one that is not whole the server is asked for its jobs.
+
+    Raises ``InputError`` (``extraction-id``, ``id-ambiguous``, ``extraction-unknown``). No "latest": the server has
+    the jobs of others, too.
+    """
+    see = f"see: {about('extraction list')}"
+    hint = f"{see}; pipeline status shows the one of a pipeline job"
+    starts = {text: begun(text, reference="extraction-id", hint=hint) for text in ids if exact(text) is None}
+    known = [task.id for task in client.tasks()] if starts else []
     found: dict[str, None] = {}
-    for job_id in ids:
-        try:
-            found[str(UUID(job_id))] = None
-        except ValueError:
+    for text in ids:
+        job = exact(text) or one_of(starts[text], known)
+        if job is None:
             raise InputError(
-                "extraction-id", "the id of an extraction job is a UUID", context=shown(job_id),
-                hint="see: extraction list CONFIG; pipeline status shows the one of a pipeline job",
-            ) from None  # fmt: skip
+                "extraction-unknown", f"no extraction job's id begins with {starts[text]}",
+                context=f"{len(known)} jobs on the server", hint=f"{nearest(starts[text], known)}{see}",
+            )  # fmt: skip
+        found[job] = None
     return list(found)
 
 
@@ -259,7 +274,7 @@ def _each(
     errors: list[SluiceError] = []
     documents: list[dict[str, Any]] = []
     with _opened(config, overrides) as client:
-        for job_id in _checked(ids):
+        for job_id in _named(client, ids):
             try:
                 task = one(client, job_id)
             except SluiceError as error:
@@ -284,25 +299,30 @@ def _explained(error: SluiceError, job_id: str) -> SluiceError:
         return error
     return InputError(
         "extraction-unknown", "the extraction server has no such job", context=job_id, operation=error.operation,
-        status=404, hint="see: extraction list CONFIG; is services.extractor.base_url the right server?",
+        status=404, hint=f"see: {about('extraction list')}; is services.extractor.base_url the right server?",
     )  # fmt: skip
 
 
 def _changed(client: ExtractionClient, job_id: str, operation: str, allowed: str) -> ExtractionTask:
-    """Pause, resume or cancel a job. A 409 is explained with its state, and with what is ``allowed``."""
+    """Pause, resume or cancel a job. A 409 or 412 is explained with its state, and with what is ``allowed``."""
     try:
-        return client.change(job_id, operation)
+        return client.change(job_id, operation, pause=_wait)
     except ServiceError as error:
-        if error.answered != 409:
+        if error.answered not in (409, 412):
             raise
+        status = error.status
     try:
         state = client.task(job_id, brief=True).status or "not known"
     except SluiceError:
         state = "not known"
     raise ServiceError(
         "extraction-state", f"the state of the job does not allow to {operation} it: {state}", context=job_id,
-        hint=allowed, operation=operation, status=409,
+        hint=allowed, operation=operation, status=status,
     )  # fmt: skip
+
+
+def _wait(attempt: int) -> None:
+    time.sleep(_PAUSE * attempt)
 
 
 def _version_refused(error: ServiceError, job_id: str) -> ServiceError:

@@ -1,35 +1,87 @@
-"""``job list | run | delete | prune``."""
+"""``job list | run | report | unfinished | delete | prune``."""
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import click
 
+from flows.commands import complete
 from flows.commands.options import config_argument, job_argument, no_progress_option, set_option, status_option
+
+STATES = ("pending", "running", "waiting", "completed", "failed", "stopped", "interrupted", "cancelled")
+"""The states that a job is shown in, as the record has them."""
+
+
+class Age(click.ParamType[timedelta]):
+    """A duration, as in the configuration."""
+
+    name = "duration"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:
+        """Read it, or say what is wrong with it."""
+        from config.duration import DurationError, parse_duration
+
+        if isinstance(value, timedelta):
+            return value
+        try:
+            return parse_duration(str(value))
+        except DurationError as error:
+            return self.fail(f"{value!r}: {error}", param, ctx)
+
+
+class Since(click.ParamType[datetime]):
+    """A moment: so long ago, or a date or time in ISO 8601, of this machine's clock where it names no other zone."""
+
+    name = "age"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+        """Read it, or say what is wrong with it."""
+        if isinstance(value, datetime):
+            return value
+        try:
+            return datetime.fromisoformat(str(value)).astimezone()
+        except (ValueError, OverflowError):
+            return datetime.now(UTC) - Age().convert(value, param, ctx)
 
 
 @click.group("job")
 def group() -> None:
-    """List jobs, run one step again, delete jobs."""
+    """List jobs, run one step again, show release reports, delete jobs."""
 
 
 @group.command("list")
 @config_argument
 @click.option("--json", "as_json", is_flag=True, help="A JSON list.")
+@click.option(
+    "--state", "states", multiple=True, type=click.Choice(STATES), help="Only jobs in this state; repeatable."
+)
+@click.option(
+    "--since",
+    type=Since(),
+    metavar="AGE",
+    help="Only jobs that were asked for since then: so long ago, as 12h or P7D, or a date, as 2026-03-01.",
+)
 @set_option
-def list_(config: str, as_json: bool, overrides: tuple[str, ...]) -> int:
-    """List the jobs of a configuration's jobs directory, newest first."""
+def list_(
+    config: str, as_json: bool, states: tuple[str, ...], since: datetime | None, overrides: tuple[str, ...]
+) -> int:
+    """List the jobs of a configuration's jobs directory, newest first: states, names, why they failed or wait."""
     from flows.commands import status
 
-    return status.list_jobs(config, overrides=overrides, as_json=as_json)
+    return status.list_jobs(config, overrides=overrides, as_json=as_json, states=states, since=since)
 
 
 @group.command()
 @config_argument
 @job_argument
 @click.option(
-    "--step", required=True, metavar="STEP", help="Name of the step, or its position when the name occurs twice."
+    "--step",
+    required=True,
+    metavar="STEP",
+    shell_complete=complete.steps_of_job,
+    help="Name of the step, or its position when the name occurs twice.",
 )
 @click.option(
     "--force", is_flag=True, help="Run a completed step again; resets the steps after it, removes their outputs."
@@ -56,29 +108,63 @@ def run(
 @group.command()
 @config_argument
 @job_argument
+@click.option("--open", "browser", is_flag=True, help="Open the page in a browser.")
+@click.option("--json", "as_json", is_flag=True, help="The report as JSON instead of the page.")
+@click.option("--for", "reader", type=click.Choice(["recipient"]), help="The copy for the recipient: coarser numbers.")
+@click.option(
+    "--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write it to FILE, mode 0600."
+)
+@click.option("--check", is_flag=True, help="Exit code 5 when something speaks against a release.")
+@set_option
+def report(
+    config: str,
+    job: str,
+    browser: bool,
+    as_json: bool,
+    reader: str | None,
+    out: Path | None,
+    check: bool,
+    overrides: tuple[str, ...],
+) -> int:
+    """Show the release report of a job: where its page is, what speaks against a release, what to look at.
+
+    The newest one: for the decision that the job waits for, or of its end. The exit code is 0 also when something
+    speaks against it; with --check it is 5 then.
+    """
+    from flows.commands import report as command
+
+    asked = command.Asked(
+        config, job, overrides, recipient=reader is not None, as_json=as_json, browser=browser, out=out, check=check
+    )
+    return command.report(asked)
+
+
+@group.command()
+@click.argument("configs", nargs=-1, required=True, metavar="CONFIG…", shell_complete=complete.files)
+@click.option(
+    "--continue", "go", is_flag=True, help="Continue interrupted jobs, and stopped ones of a schedule, before."
+)
+def unfinished(configs: tuple[str, ...], go: bool) -> int:
+    """Name what needs a person: jobs that did not finish, and runs that did not begin.
+
+    Failed, waiting, stopped and interrupted jobs, each with the command that goes on, and runs of a deployment whose
+    time was an hour ago. The exit code is 0 when there is none: for every morning, by cron or a timer. CONFIG names a
+    jobs directory; one for each is enough.
+    """
+    from flows.commands import unfinished as command
+
+    return command.unfinished(configs, go=go)
+
+
+@group.command()
+@config_argument
+@job_argument
 @set_option
 def delete(config: str, job: str, overrides: tuple[str, ...]) -> int:
     """Remove a job's directory and record. Refused while it runs."""
     from flows.job import prune
 
     return prune.delete(config, job, overrides)
-
-
-class Age(click.ParamType[timedelta]):
-    """A duration, as in the configuration."""
-
-    name = "duration"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:
-        """Read it, or say what is wrong with it."""
-        from config.duration import DurationError, parse_duration
-
-        if isinstance(value, timedelta):
-            return value
-        try:
-            return parse_duration(str(value))
-        except DurationError as error:
-            return self.fail(f"{value!r}: {error}", param, ctx)
 
 
 @group.command()

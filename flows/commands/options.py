@@ -7,10 +7,17 @@ from collections.abc import Callable
 
 import click
 
-config_argument = click.argument("config")
-job_argument = click.argument("job")
+from flows.commands import complete
+
+config_argument = click.argument("config", shell_complete=complete.files)
+job_argument = click.argument("job", shell_complete=complete.jobs)
 set_option = click.option(
-    "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a configuration key; repeatable."
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="KEY=VALUE",
+    shell_complete=complete.overrides,
+    help="Override a configuration key; repeatable.",
 )
 no_progress_option = click.option("--no-progress", is_flag=True, help="No progress, only results.")
 status_option = click.option("--json", "as_json", is_flag=True, help="Print the job's status as JSON at the end.")
@@ -44,15 +51,25 @@ def job_inputs(function: Callable[..., int]) -> Callable[..., int]:
     for decorate in (
         set_option,
         click.option(
-            "--patients", metavar="FILE", help="File with one patient id a line, instead of the CRTDL's cohort."
+            "--patients",
+            metavar="FILE",
+            shell_complete=complete.files,
+            help="File with one patient id a line, instead of the CRTDL's cohort.",
         ),
         click.option(
-            "--anonymization-config", metavar="FILE", help="Anonymization YAML file; overrides the configuration."
+            "--anonymization-config",
+            metavar="FILE",
+            shell_complete=complete.files,
+            help="Anonymization YAML file; overrides the configuration.",
         ),
         click.option(
-            "--dir", "directory", metavar="DIR", help="Directory to import; overrides services.local_import.dir."
+            "--dir",
+            "directory",
+            metavar="DIR",
+            shell_complete=complete.folders,
+            help="Directory to import; overrides services.local_import.dir.",
         ),
-        click.argument("inputs", nargs=-1, metavar="[CRTDL] [INPUT]"),
+        click.argument("inputs", nargs=-1, metavar="[CRTDL] [INPUT]", shell_complete=complete.files),
         config_argument,
     ):
         command = decorate(command)

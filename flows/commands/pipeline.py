@@ -55,6 +55,9 @@ def plan(job: JobInputs) -> int:
 @click.option("--reject", is_flag=True, help="End a waiting job as cancelled.")
 @click.option("--by", metavar="NAME", help="Who decides, kept in the record. Without it: the login name.")
 @click.option("--comment", default="", metavar="TEXT", help="Kept in the record with the decision.")
+@click.option(
+    "--despite", default="", metavar="TEXT", help="With --approve: why, although the release report says stop."
+)
 @set_option
 @no_progress_option
 @status_option
@@ -65,14 +68,16 @@ def continue_(
     reject: bool,
     by: str | None,
     comment: str,
+    despite: str,
     overrides: tuple[str, ...],
     no_progress: bool,
     as_json: bool,
 ) -> int:
     """Go on with a waiting, failed, stopped or interrupted job.
 
-    A waiting job needs a decision: on a terminal the command shows what the next step will read and where it goes, and
-    asks; elsewhere only --approve or --reject decides, and without either the job goes on waiting.
+    A waiting job needs a decision: on a terminal the command shows the release report in short, what the next step will
+    read and where it goes, and asks; elsewhere only --approve or --reject decides, and without either the job goes on
+    waiting. Where the report says stop, or is missing, a release needs a reason.
     """
     from flows.commands import continue_job
 
@@ -80,10 +85,12 @@ def continue_(
         raise click.UsageError("--approve and --reject together: a job is either approved or rejected")
     if by is not None and not by.strip():
         raise click.UsageError("--by needs a name")
+    if despite.strip() and reject:
+        raise click.UsageError("--despite and --reject together: a reason is for a release")
 
     asked = continue_job.Asked(config, job, overrides, progress=not no_progress, as_json=as_json)
     decision = "approve" if approve else "reject" if reject else None
-    return continue_job.go_on(asked, decision=decision, by=by, comment=comment)
+    return continue_job.go_on(asked, decision=decision, by=by, comment=comment, despite=despite)
 
 
 @group.command()

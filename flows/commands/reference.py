@@ -17,8 +17,15 @@ _INTRODUCTION = """\
 
 <!-- Generated from the commands: python -m flows.commands.reference > docs/commands.md -->
 
-`sluice` and `python -m flows.run` are the same program. Every command answers `--help`. Errors go to stderr as
+`sluice` and `python -m flows.run` are the same program; alone it says where to begin, `--version` says which one it is.
+Every command answers `--help`. Errors go to stderr as
 `error[reference]: message`, the place, and a hint; [troubleshooting](troubleshooting.md) explains every reference.
+
+`-v` (`--verbose`), before any command, tells each request to a service or the Prefect API on stderr, with its status
+or the reference of its error, the sizes of the bodies and the time, as in
+`POST http://fhir:8080/fhir: 200, 81.2 kB sent, 4.1 kB back, 35 ms`. Never bodies, headers or passwords; of a query only
+the names, and of a path no id behind a type of resource (`http://fhir:8080/fhir/Patient/…?_count=…`). What Prefect's
+own engine asks its API is not told, nor the record of the progress.
 
 ## Exit codes
 
@@ -29,7 +36,7 @@ _INTRODUCTION = """\
 | `2` | the command line, the configuration or the input cannot be used; before a start, no job exists |
 | `3` | a step failed for now, or a service cannot be reached: the same command may succeed later |
 | `4` | the job is being run by another process |
-| `5` | the validation gate: the data has errors, and the configuration says to stop there |
+| `5` | a gate: validation found errors, or the release report has a stop, and it was said to end there |
 | `130` | stopped by Ctrl-C (SIGINT) |
 | `143` | stopped by SIGTERM |
 
@@ -37,12 +44,15 @@ _INTRODUCTION = """\
 """
 
 _ARGUMENTS = {
+    "CONFIG…": "paths of YAML configuration files, one for each jobs directory",
     "CONFIG": "path of the YAML configuration file",
-    "JOB": "job id, as `pipeline start` and `job list` print it",
+    "JOB": "job id, as `pipeline start` and `job list` print it; its first characters, where they name one job (4 or "
+    "more); or `latest`",
     "[CRTDL] [INPUT]": "a CRTDL file (JSON), and a directory or an HTTP(S) URL to import; told apart by what they are, "
     "so either may be left out, and their order does not matter",
     "CRTDL": "a CRTDL file (JSON)",
-    "ID…": "ids of extraction jobs, as the extraction server gives them",
+    "ID…": "ids of extraction jobs, as the extraction server gives them, or their first characters (4 or more)",
+    "FILE": "path of the configuration that is written",
     "SHELL": "the shell to complete in",
 }
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import click
 
+from flows.commands import complete
+
 _where = click.option(
     "--jobs-dir",
     default=None,
     metavar="DIR",
+    shell_complete=complete.folders,
     help="Jobs directory whose server is meant [default: APP_JOBS_DIR or ./jobs].",
 )
 
@@ -18,7 +21,7 @@ def group() -> None:
 
 
 @group.command()
-@click.argument("config", required=False)
+@click.argument("config", required=False, shell_complete=complete.files)
 @_where
 @click.option(
     "--port",
@@ -35,7 +38,7 @@ def start(config: str | None, jobs_dir: str | None, port: int) -> int:
 
 
 @group.command()
-@click.argument("config", required=False)
+@click.argument("config", required=False, shell_complete=complete.files)
 @_where
 def stop(config: str | None, jobs_dir: str | None) -> int:
     """Stop the server. Refused while a job runs on it."""
@@ -45,7 +48,7 @@ def stop(config: str | None, jobs_dir: str | None) -> int:
 
 
 @group.command()
-@click.argument("config", required=False)
+@click.argument("config", required=False, shell_complete=complete.files)
 @_where
 def status(config: str | None, jobs_dir: str | None) -> int:
     """Say whether the server answers, and print the link that opens its UI."""

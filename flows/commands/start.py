@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 
 from config import LoadedConfig
@@ -18,7 +19,7 @@ from flows.job.lock import JobLock
 from flows.job.record import JobState
 from flows.job.session import Session, opened
 from flows.job.watch import record_end
-from flows.output import complain, say, say_json
+from flows.output import complain, patience, say, say_json
 from flows.reports import presenter
 from flows.reports.terminal import Terminal
 from flows.signals import exit_code_of, signals
@@ -26,6 +27,9 @@ from tasks.shared.errors import InputError, SluiceError, TerminalError
 
 DEPLOYMENT = "sluice"
 """The deployment that ``--detach`` hands runs to, when there are several."""
+
+_said: set[str] = set()
+"""What this command printed as doubtful before it ran the job."""
 
 
 def plan(inputs: JobInputs) -> int:
@@ -59,7 +63,7 @@ def start(inputs: JobInputs, *, progress: bool, as_json: bool, detach: bool) -> 
 
         job_id = runs.create_run(
             pipeline,
-            name=job_name(loaded),
+            name=functools.partial(job_name, loaded),
             parameters=inputs.parameters(),
             labels={"job.config": inputs.config, "job.steps": ",".join(loaded.config.pipeline.enabled_steps)},
         )
@@ -104,20 +108,29 @@ def opened_with_prefect(loaded: LoadedConfig) -> Iterator[Session]:
         embedded = None
         address = chosen_api(jobs_dir)
         if address is None:
-            embedded = stack.enter_context(server.EmbeddedServer(jobs_dir))
+            linger = server.lingering(loaded.config.server_linger)
+            embedded = stack.enter_context(server.EmbeddedServer(jobs_dir, linger=linger))
             address = embedded.announced()
         api_address.use(address, jobs_dir)
-        from flows import pipeline  # noqa: F401 - imported here so that both overlap
-        from flows.engine import runs
+        # The embedded server says for itself that it is waited for.
+        with patience("starting Prefect") if embedded is None else nullcontext():
+            from flows import pipeline  # noqa: F401 - imported here so that both overlap
 
         if embedded is not None:
             embedded.address()
         stack.enter_context(watched(address))
         stack.enter_context(diagnosed(address.home))
         # Before the server may go: what Prefect's background threads still hold.
-        stack.callback(runs.drain)
+        stack.callback(_drained)
         api = stack.enter_context(PrefectApi(address, told=True))
         yield Session(loaded, address, api)
+
+
+def _drained() -> None:
+    from flows.engine import runs
+
+    with patience("sending the last lines and events to Prefect"):
+        runs.drain()
 
 
 def run_here(session: Session, job_id: str, *, progress: bool, as_json: bool) -> int:
@@ -125,11 +138,14 @@ def run_here(session: Session, job_id: str, *, progress: bool, as_json: bool) ->
     from flows.engine import runs
     from flows.pipeline import pipeline
 
+    if session.address.home is None:
+        session.api.bridge()
     if session.state_type(job_id) in {"COMPLETED", "PAUSED"}:
         session.api.set_state(job_id, "PENDING", force=True)
     try:
-        with presenter.told(Terminal(progress=progress, summary_to_stderr=as_json)):
-            runs.execute(pipeline, job_id)
+        shown = Terminal(progress=progress, summary_to_stderr=as_json, said=_said)
+        with presenter.told(shown), shown.beginning():
+            runs.execute(pipeline, job_id, session.address)
     except BaseException:
         # A signal between two steps of Prefect's own surfaces as anything; without one it is an error to tell.
         if signals.seen is None:
@@ -174,11 +190,13 @@ def warn(loaded: LoadedConfig, inputs: JobInputs, job_dir: Path | None = None) -
     """Print what is doubtful about the configuration and what it names; ``job_dir`` is that of a job that goes on."""
     from flows.job.preflight import warnings
 
+    _said.clear()
     complain(loaded.warnings)
     for text in warnings(loaded.config, inputs, job_dir):
         doubt(text)
 
 
 def doubt(text: str) -> None:
-    """Print what is doubtful, and keeps nobody from starting."""
+    """Print what is doubtful, and keeps nobody from starting; the steps need not say it again."""
+    _said.add(text)
     say(f"warning: {text}", err=True)

@@ -2,40 +2,49 @@
 
 from __future__ import annotations
 
-import shlex
+import os
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 from config import load_config
+from flows.job.directory import JobDirectory
+from flows.job.lock import last_sign
 from flows.job.record import JobRecord, JobState
 from flows.job.seen import correction_words, told
 from flows.job.session import has_any_job, opened
+from flows.job.sweep import notice
 from flows.output import one_line, say, say_json, write
+from flows.shell import command
 from tasks.shared.report import Waiting
 from tasks.shared.units import human_seconds
 
 
 def show(config: str, job_id: str, *, overrides: Sequence[str], as_json: bool, watch: bool) -> int:
     """Print one job's status; with ``watch`` until it neither runs nor is pending."""
+    from flows.job.decisions import as_decided
+
     with opened(load_config(Path(config), overrides=overrides)) as session:
+        job_id = session.find(job_id)
         while True:
-            record = session.job(job_id)
+            record = as_decided(session, _as_left(session.job(job_id)))
+            if record.state in {JobState.INTERRUPTED, JobState.CANCELLED}:
+                notice(session.api, hint_anywhere)  # Prefect may still show it as running
             if not as_json and watch:
                 write("\x1b[2J\x1b[H")
             if as_json:
                 say_json(record.status())
             else:
-                say(text(record))
+                say(text(record, config))
             if not watch or record.state not in {JobState.RUNNING, JobState.PENDING}:
                 return 0
             time.sleep(2)
 
 
-def text(record: JobRecord) -> str:
-    """A job's status for a person."""
-    lines = [f"job {record.id}: {record.state.value}"]
+def text(record: JobRecord, config: str | None = None) -> str:
+    """A job's status for a person, who asked with ``config``."""
+    lines = [f"job {record.id}: {record.state.value}{_since(record)}"]
     for step in record.steps:
         detail = step.summary() if step.state == "completed" else ""
         lines.append(f"  {step.position} {step.name}: {step.state}" + (f": {detail}" if detail else ""))
@@ -43,7 +52,7 @@ def text(record: JobRecord) -> str:
         lines.append(f"  {record.progress.message}")
     if waiting := record.undecided:
         lines += [f"waits at step {waiting.position} for approval", *where_to_look(waiting)]
-    for position, approval in sorted(record.approvals.items()):
+    for position, approval in record.decisions:
         lines.append(f"  step {position} was {approval.told(one_line)}")
     if record.error and record.state in {JobState.FAILED, JobState.CANCELLED}:
         error = record.error
@@ -52,9 +61,29 @@ def text(record: JobRecord) -> str:
         lines += [f"hint: {error.hint}"] if error.hint else []
     if record.directory:
         lines.append(f"directory {record.directory}")
+    if record.page is not None:
+        lines.append(f"release report {record.page}")
+    if record.released_in_vain:
+        lines.append("nobody goes on with it by itself: a command started it, and workers take up runs of deployments")
     if record.state in {JobState.WAITING, JobState.FAILED, JobState.STOPPED, JobState.INTERRUPTED}:
-        lines.append(continue_hint(record))
+        lines += how_to_go_on(record, config)
     return "\n".join(lines)
+
+
+def _as_left(record: JobRecord) -> JobRecord:
+    """An interrupted job with what its directory says of its steps."""
+    if record.state is not JobState.INTERRUPTED or record.directory is None:
+        return record
+    directory = JobDirectory(Path(record.directory))
+    return record.model_copy(update={"steps": tuple(map(directory.done, record.steps))})
+
+
+def _since(record: JobRecord) -> str:
+    """Since when nobody runs an interrupted job: the last sign of life of who did."""
+    if record.state is not JobState.INTERRUPTED or record.directory is None:
+        return ""
+    last = last_sign(Path(record.directory))
+    return f" since {last:%Y-%m-%d %H:%M:%S} UTC" if last is not None else ""
 
 
 def where_to_look(waiting: Waiting) -> list[str]:
@@ -62,39 +91,73 @@ def where_to_look(waiting: Waiting) -> list[str]:
     return [f"  look at {waiting.looked_at}", correction_words(waiting), *told(waiting)]
 
 
+def how_to_go_on(record: JobRecord, config: str | None) -> list[str]:
+    """The command; with the configuration that a person asks with, where the run found none at its own; or none."""
+    if record.never_began:
+        return []
+    nowhere = record.directory is None and not os.path.exists(str(record.config))  # noqa: PTH110 - an answer
+    mistyped = nowhere and config is not None
+    return [continue_hint(record.model_copy(update={"config": config}) if mistyped else record)]
+
+
+def hint_anywhere(record: JobRecord) -> str:
+    """As ``continue_hint``, for who reads it in another directory of the machine than the one that was worked in."""
+    where = ["--set", f"jobs_dir={Path(record.directory).parent}"] if record.directory else []
+    return f"continue with: {command('pipeline', 'continue', str(record.config), record.id, *where, anywhere=True)}"
+
+
 def continue_hint(record: JobRecord) -> str:
     """The command that goes on with a job, and where it decides, how."""
     overrides = [str(one) for one in record.parameters.get("overrides") or ()]
     where = [part for one in overrides if one.startswith("jobs_dir=") for part in ("--set", one)]
-    command = ["python", "-m", "flows.run", "pipeline", "continue", str(record.config), record.id, *where]
     how = "\n  it asks on a terminal; elsewhere add --approve or --reject" if record.undecided else ""
-    return f"continue with: {shlex.join(command)}{how}"
+    return f"continue with: {command('pipeline', 'continue', str(record.config), record.id, *where)}{how}"
 
 
-def list_jobs(config: str, *, overrides: Sequence[str], as_json: bool) -> int:
-    """Print the jobs of a configuration's jobs directory, newest first."""
+def list_jobs(
+    config: str,
+    *,
+    overrides: Sequence[str],
+    as_json: bool,
+    states: Collection[str] = (),
+    since: datetime | None = None,
+) -> int:
+    """Print the jobs of a configuration's jobs directory, newest first: of these states, asked for since then."""
+    from flows.job.decisions import as_decided
+
     loaded = load_config(Path(config), overrides=overrides)
     records: list[JobRecord] = []
     if has_any_job(loaded):
         with opened(loaded) as session:
-            records = session.jobs()
+            notice(session.api, hint_anywhere)
+            found = (as_decided(session, record) for record in session.jobs(since))
+            records = [record for record in found if not states or record.state.value in states]
     if as_json:
         say_json([record.row() for record in records])
         return 0
     if not records:
-        say("no jobs")
+        say("no such jobs" if states or since else "no jobs")
         return 0
-    say(f"{'JOB':36}  {'STATE':11}  {'STEP':14}  {'FILES':>6}  AGE")
+    say(f"{'JOB':36}  {'STATE':11}  {'STEP':14}  {'FILES':>6}  {'AGE':12}  NAME, AND WHY IT FAILED OR WAITS")
     for record in records:
         row = record.row()
         files = "" if row["files"] is None else str(row["files"])
-        say(f"{record.id:36}  {record.state.value:11}  {row['step'] or '':14}  {files:>6}  {age(record.created)}")
+        where = f"{record.id:36}  {record.state.value:11}  {row['step'] or '':14}  {files:>6}"
+        say(f"{where}  {age(record.created):12}  {one_line(record.name)}{reason(record)}")
     return 0
+
+
+def reason(record: JobRecord) -> str:
+    """Why a job failed or waits, in a few words behind its name."""
+    row = record.row()
+    if record.error and row["error"]:
+        return f": {record.error.reference}, {one_line(record.error.message)[:80]}"
+    return ": waits for a decision" if row["waiting"] else ""
 
 
 def age(created: str | None) -> str:
     """How long ago, for a person."""
     if not created:
         return ""
-    then = datetime.fromisoformat(created)
-    return human_seconds(max(0.0, (datetime.now(UTC) - then).total_seconds()))
+    seconds = (datetime.now(UTC) - datetime.fromisoformat(created)).total_seconds()
+    return human_seconds(seconds) if seconds >= 0 else f"in {human_seconds(-seconds)}"

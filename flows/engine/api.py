@@ -6,7 +6,11 @@ Flow-run state, labels and artifacts are durable when a call returns (``architec
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
 from typing import Any, Self
 from uuid import uuid4
 
@@ -14,8 +18,11 @@ import httpx
 import tenacity
 
 from flows.engine.api_address import ApiAddress, is_loopback
+from flows.engine.outage import Outage, outage_of
 from flows.output import patience as waiting
+from flows.shell import command
 from tasks.shared.errors import NetworkError, TerminalError
+from tasks.shared.http import wire_log
 
 Json = dict[str, Any]
 Label = str | int | float | bool
@@ -24,7 +31,10 @@ FLOW_NAME = "pipeline"
 TAG = "sluice"
 
 
-REPEATABLE = ("/filter", "/set_state", "/labels")
+BULK = 50
+"""How many runs Prefect removes with one request, at most."""
+
+REPEATABLE = ("/filter", "/set_state", "/labels", "/bulk_delete")
 """Ends of paths whose POST may be repeated: reading, and setting what is set already."""
 
 
@@ -39,15 +49,28 @@ def _kind(status: int) -> type[NetworkError | TerminalError]:
 
 
 class PrefectApi:
-    """A small client of one Prefect API. Thread-safe. A command's (``told``) says when it waits, and for how long."""
+    """A small client of one Prefect API. Thread-safe. A command's (``told``) says when it waits, and for how long.
+
+    One that ``bridges`` waits for an API that is away as long as a running job does (``outage.py``).
+    """
 
     def __init__(
-        self, address: ApiAddress, *, timeout: float = 60.0, patience: float = 20.0, told: bool = False
+        self,
+        address: ApiAddress,
+        *,
+        timeout: float = 60.0,
+        patience: float = 20.0,
+        told: bool = False,
+        bridges: bool = False,
     ) -> None:
         self.address = address
         self._patience = patience
         self._longest = timeout + patience
         self._told = told
+        self.outage: Outage | None = None
+        self._hurry = threading.local()
+        if bridges:
+            self.bridge()
         self._client = httpx.Client(
             base_url=address.url,
             headers=dict(address.headers),
@@ -66,6 +89,19 @@ class PrefectApi:
         """Close the connections."""
         self._client.close()
 
+    def bridge(self) -> None:
+        """From now on wait as long as a running job does."""
+        self.outage = outage_of(self.address.url)
+
+    @contextmanager
+    def hurried(self, seconds: float) -> Iterator[None]:
+        """Within, calls of this thread are made once, with a time limit for each phase: what they do can wait."""
+        self._hurry.seconds = seconds
+        try:
+            yield
+        finally:
+            self._hurry.seconds = None
+
     def request(self, method: str, path: str, body: Any = None) -> Any:
         """One call, repeated while the API is busy; the parsed answer, or ``None`` for 404.
 
@@ -77,26 +113,57 @@ class PrefectApi:
             TerminalError: it refused the call.
         """
         once = method == "POST" and not path.endswith(REPEATABLE)
+        if getattr(self._hurry, "seconds", None) is not None:
+            return self._request(method, path, body)
+        bridging = self.outage is not None
         retrying = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(NotTakenError if once else NetworkError),
-            stop=tenacity.stop_after_delay(self._patience),
-            wait=tenacity.wait_random_exponential(multiplier=0.1, max=2.0),
+            stop=self._stop(),
+            wait=tenacity.wait_random_exponential(multiplier=0.1, max=5.0 if bridging else 2.0),
             reraise=True,
         )
-        if not self._told:
+        if bridging or not self._told:
             return retrying(self._request, method, path, body)
         with waiting(f"waiting for the Prefect API at {self.address.shown}, {self._longest:.0f} s at most"):
             return retrying(self._request, method, path, body)
 
+    def _stop(self) -> Callable[[tenacity.RetryCallState], bool]:
+        if self.outage is None:
+            return tenacity.stop_after_delay(self._patience)
+        hopeless = self.outage.begin()
+        return lambda _: hopeless()
+
     def _request(self, method: str, path: str, body: Any) -> Any:
+        seconds = getattr(self._hurry, "seconds", None)
+        limit = httpx.USE_CLIENT_DEFAULT if seconds is None else httpx.Timeout(seconds)
+        begun = time.monotonic()
+        # What a watcher does beside a step is not told: it asks every two seconds.
+        told = wire_log.begins(method, f"{self.address.url}{path}") if seconds is None else None
         try:
-            answer = self._client.request(method, path, json=body)
+            answer = self._client.request(method, path, json=body, timeout=limit)
         except httpx.HTTPError as error:
+            self._found(begun, answered=False)
+            if told is not None:
+                told.failed(type(error).__name__)
             kind = NotTakenError if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout) else NetworkError
             raise kind(
                 "prefect-unreachable", f"the Prefect API does not answer ({type(error).__name__})",
-                context=self.address.shown, hint="check that the server runs: python -m flows.run server status",
+                context=self.address.shown, hint=f"check that the server runs: {command('server', 'status')}",
             ) from None  # fmt: skip
+        if told is not None:
+            told.answered(answer.status_code, len(answer.content))
+        found: Any = {}
+        ours = answer.status_code < 500 and not answer.is_redirect
+        try:
+            found = answer.json() if answer.content and answer.is_success else {}
+        except ValueError:
+            ours = False
+        self._found(begun, answered=ours)
+        if answer.status_code < 400 and not ours:  # somebody between says that it is away, or asks for a login
+            raise NetworkError(
+                "prefect-unreachable", f"what answers is not the Prefect API (status {answer.status_code})",
+                context=self.address.shown, hint="check the Prefect server and what is between",
+            )  # fmt: skip
         if answer.status_code == 404:
             return None
         if answer.status_code >= 400:
@@ -105,7 +172,13 @@ class PrefectApi:
                 context=self.address.shown, status=answer.status_code,
                 hint="check PREFECT_API_KEY or PREFECT_API_AUTH_STRING" if answer.status_code in {401, 403} else None,
             )  # fmt: skip
-        return answer.json() if answer.content else {}
+        return found
+
+    def _found(self, begun: float, *, answered: bool) -> None:
+        if self.outage is not None and answered:
+            self.outage.answered()
+        elif self.outage is not None:
+            self.outage.failed(time.monotonic() - begun)
 
     def created(self, path: str, body: Json) -> str:
         """Create something; its id. Raises what ``request`` does, and ``TerminalError`` for a 404, too."""
@@ -124,20 +197,27 @@ class PrefectApi:
         run: Json | None = self.request("GET", f"/flow_runs/{run_id}")
         return run
 
-    def runs(self, *, limit: int = 200) -> list[Json]:
-        """The flow runs of the flow ``pipeline``, newest first: all of them, ``limit`` with each request."""
-        found: list[Json] = []
-        while True:
-            body = {
-                "flows": {"name": {"any_": [FLOW_NAME]}},
-                "sort": "EXPECTED_START_TIME_DESC",
-                "limit": limit,
-                "offset": len(found),
-            }
-            rows = self.request("POST", "/flow_runs/filter", body) or []
-            found.extend(rows)
-            if len(rows) < limit:
-                return found
+    def runs(
+        self,
+        run_ids: Sequence[str] | None = None,
+        *,
+        limit: int = 200,
+        states: Sequence[str] = (),
+        after: datetime | None = None,
+        before: datetime | None = None,
+    ) -> list[Json]:
+        """The flow runs of the flow ``pipeline``, newest first: all of them, or those of these ids.
+
+        ``states`` are types of states; ``after`` and ``before`` are about the time for which a run was asked.
+        """
+        wanted: Json = {"state": {"type": {"any_": list(states)}}} if states else {}
+        if run_ids is not None:
+            wanted["id"] = {"any_": list(run_ids)}
+        times = {"after_": after and after.isoformat(), "before_": before and before.isoformat()}
+        if after or before:
+            wanted["expected_start_time"] = {key: value for key, value in times.items() if value}
+        body = {"flows": {"name": {"any_": [FLOW_NAME]}}, "flow_runs": wanted, "sort": "EXPECTED_START_TIME_DESC"}
+        return self._all("/flow_runs/filter", body, limit=limit)
 
     def deployments(self) -> list[Json]:
         """The deployments of the flow that are tagged as ours."""
@@ -173,27 +253,38 @@ class PrefectApi:
         """
         return self.request("PATCH", f"/flow_runs/{run_id}/labels", dict(labels)) is not None
 
-    def delete_run(self, run_id: str) -> None:
-        """Remove the run and what hangs on it."""
-        for artifact in self.artifacts(run_id):
-            self.request("DELETE", f"/artifacts/{artifact['id']}")
-        self.request("DELETE", f"/flow_runs/{run_id}")
+    def delete_runs(self, run_ids: Sequence[str]) -> None:
+        """Remove at most ``BULK`` runs and what hangs on them. The runs go last: what is left is found by them."""
+        for artifact in self.artifacts(*run_ids):
+            self.delete_artifact(str(artifact["id"]))
+        self.request("POST", "/flow_runs/bulk_delete", {"flow_runs": {"id": {"any_": list(run_ids)}}, "limit": BULK})
 
-    def artifacts(self, run_id: str) -> list[Json]:
-        """The artifacts of a run."""
-        body = {"artifacts": {"flow_run_id": {"any_": [run_id]}}, "limit": 200}
-        rows: list[Json] = self.request("POST", "/artifacts/filter", body) or []
-        return rows
+    def artifacts(self, *run_ids: str) -> list[Json]:
+        """The artifacts of these runs."""
+        return self._all("/artifacts/filter", {"artifacts": {"flow_run_id": {"any_": list(run_ids)}}})
 
-    def create_artifact(self, run_id: str, *, key: str, kind: str, data: Any, description: str = "") -> str:
-        """Create an artifact (``kind``: markdown, table, progress); returns its id."""
-        body = {"key": key, "type": kind, "data": data, "description": description, "flow_run_id": run_id}
+    def _all(self, path: str, body: Json, *, limit: int = 200) -> list[Json]:
+        """All that a filter finds, ``limit`` with each request."""
+        found: list[Json] = []
+        while True:
+            rows = self.request("POST", path, body | {"limit": limit, "offset": len(found)}) or []
+            found.extend(rows)
+            if len(rows) < limit:
+                return found
+
+    def create_artifact(self, run_id: str, *, title: str, text: str) -> str:
+        """Create an artifact of markdown without a key; returns its id."""
+        body = {"type": "markdown", "data": text, "description": title, "flow_run_id": run_id}
         return self.created("/artifacts/", body)
 
-    def update_artifact(self, artifact_id: str, *, data: Any, description: str | None = None) -> bool:
-        """Replace an artifact's data in place; whether it was there."""
-        body = {"data": data} | ({"description": description} if description is not None else {})
+    def update_artifact(self, artifact_id: str, *, title: str, text: str | None = None) -> bool:
+        """Replace an artifact's title, and what it says unless that is ``None``; whether it was there."""
+        body = {"description": title} | ({"data": text} if text is not None else {})
         return self.request("PATCH", f"/artifacts/{artifact_id}", body) is not None
+
+    def delete_artifact(self, artifact_id: str) -> None:
+        """Remove an artifact."""
+        self.request("DELETE", f"/artifacts/{artifact_id}")
 
     def set_state(
         self, run_id: str, kind: str, *, name: str | None = None, message: str = "", force: bool = False
@@ -201,6 +292,17 @@ class PrefectApi:
         """Set the run's state. ``kind`` is Prefect's state type, such as ``CRASHED``."""
         state = {"type": kind, "name": name or kind.capitalize(), "message": message}
         self.request("POST", f"/flow_runs/{run_id}/set_state", {"state": state, "force": force})
+
+    def settle_task_runs(self, run_id: str, complete: Collection[str]) -> None:
+        """Complete the task runs of these names. Their states are events, of which an outage swallows some."""
+        body = {
+            "flow_runs": {"id": {"any_": [run_id]}},
+            "task_runs": {"state": {"type": {"any_": ["PENDING", "RUNNING"]}}},
+        }
+        for row in self.request("POST", "/task_runs/filter", body) or []:
+            if row["name"] in complete:
+                state = {"type": "COMPLETED", "name": "Completed", "message": "its event was lost in an outage"}
+                self.request("POST", f"/task_runs/{row['id']}/set_state", {"state": state, "force": True})
 
     def run_input(self, run_id: str, key: str) -> Json | None:
         """What somebody answered in a form; ``None`` when nobody did."""

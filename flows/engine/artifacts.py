@@ -1,35 +1,74 @@
-"""The artifacts of one run: made once, then replaced in place, each under its key."""
+"""The two artifacts of a run: the page of the job and the short form of its release report, replaced in place.
+
+Prefect lists the artifacts of a run by ids, which come by chance, and removes them one by one: with one for each step
+they stood in no order, and most of the time of a prune went into them. They have no key: a key would be the title, of
+small letters and dashes alone, and make it a collection, with an event as large as the page. The title is the
+description, and its beginning tells them apart.
+"""
 
 from __future__ import annotations
 
 import threading
-from typing import Any
 
 from flows.engine.api import PrefectApi
+from tasks.shared.errors import NetworkError
+
+JOB = "**The page of the job**"
+"""What the title of the job's page begins with."""
+
+REPORT = "**The release report**"
+"""What the title of the release report's short form begins with."""
+
+AGAIN = 3
+"""Times that an artifact is made anew whose making was not answered."""
 
 
-class Artifacts:
-    """The artifacts of a run by their keys. What an earlier process left is asked for once. Thread-safe."""
+class Page:
+    """A page of a run, of one ``heading``. What an earlier process left is asked for once. Thread-safe."""
 
-    def __init__(self, api: PrefectApi, run_id: str) -> None:
+    def __init__(self, api: PrefectApi, run_id: str, heading: str = JOB) -> None:
+        self.heading = heading
         self._api = api
         self._run_id = run_id
-        self._ids: dict[str, str] | None = None
+        self._id: str | None = None
         self._lock = threading.Lock()
 
-    def publish(self, key: str, kind: str, data: Any, description: str) -> None:
-        """Make the artifact (``kind``: markdown, table, progress), or replace what it says: one request."""
+    def publish(self, title: str, text: str) -> None:
+        """Replace what the page says: one request, but for the first. ``title`` is markdown, of one line.
+
+        One whose making was not answered is looked for before it is made again, where the API is bridged.
+        """
+        self._publish(title, text)
+
+    def entitle(self, title: str) -> None:
+        """Give the page another title; what it says stays."""
+        self._publish(title, None)
+
+    def _publish(self, title: str, text: str | None) -> None:
         with self._lock:
-            if self._ids is None:
-                self._ids = {str(one["key"]): str(one["id"]) for one in self._api.artifacts(self._run_id)}
-            known = self._ids.get(key)
-            if known is not None and self._api.update_artifact(known, data=data, description=description):
-                return
-            ids, self._ids = self._ids, None  # asked for anew when the answer to this is lost
-            ids[key] = self._api.create_artifact(self._run_id, key=key, kind=kind, data=data, description=description)
-            self._ids = ids
+            for attempt in range(1, AGAIN + 1):
+                try:
+                    self._replace(title, text)
+                except NetworkError:
+                    if self._api.outage is None or self._api.outage.over or attempt == AGAIN:
+                        raise
+                else:
+                    break
 
+    def _replace(self, title: str, text: str | None) -> None:
+        known, self._id = self._id, None  # asked for anew when the answer to this is lost
+        known = known or self._asked()
+        if known is None or not self._api.update_artifact(known, title=title, text=text):
+            known = self._api.create_artifact(self._run_id, title=title, text=text or "")
+        self._id = known
 
-def step_key(kind: str, position: int, name: str, job_id: str) -> str:
-    """The key of an artifact of a step, which is its title in the UI: what it is first, of which job last."""
-    return f"{kind}-{position}-{name}-{job_id[:8]}".replace("_", "-")
+    def _asked(self) -> str | None:
+        found = None
+        for one in self._api.artifacts(self._run_id):
+            if one.get("key") is None:
+                is_report = str(one.get("description") or "").startswith(REPORT)
+                if is_report == (self.heading == REPORT):
+                    found = str(one["id"])
+            else:  # of an earlier version: one for the job, and one or two for each step
+                self._api.delete_artifact(str(one["id"]))
+        return found

@@ -6,15 +6,20 @@ import fcntl
 import os
 import signal
 import time
+from datetime import datetime
 from pathlib import Path
+from typing import IO
 
 import msgspec
 
 from flows.engine import server
 from flows.engine.api import PrefectApi
+from flows.engine.api_address import configured_api
+from flows.engine.reached import own_server, reach
 from flows.engine.server_file import announce, announced, withdraw
 from flows.job.lock import is_held
 from flows.output import patience, say
+from flows.shell import command
 from tasks.shared.errors import TerminalError
 
 
@@ -30,11 +35,17 @@ def home_of(config: str | None, jobs_dir: str | None) -> Path:
 def start(home: Path, port: int) -> int:
     """Start a server that stays; one that runs already, for a command, stays from now on."""
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with (home / "start.lock").open("a+b") as starting, server.told():
+    with (
+        (home / "clients.lock").open("a+b") as share,
+        (home / "start.lock").open("a+b") as starting,
+        server.told(),
+    ):
+        # As every command does, so that a server that lingers does not end meanwhile.
+        server.locked(share, fcntl.LOCK_SH, f"a server that is ending: {share.name}")
         server.locked(starting, fcntl.LOCK_EX, f"a command that is starting one: {starting.name}")
         running, found = server.EmbeddedServer(home.parent).running(), announced(home)
         if running is not None and found is not None:
-            announce(home, msgspec.structs.replace(found, stay=True))
+            announce(home, msgspec.structs.replace(found, stay=True, linger=0.0, until=None))
             say(f"the server runs already: {running.link}")
             return 0
         child, address = server.spawn(home, stay=True, port=port)
@@ -54,9 +65,7 @@ def stop(home: Path) -> int:
         busy = [str(run["id"]) for run in api.runs() if run.get("state_type") in {"RUNNING", "CANCELLING"}]
         held = [run for run in busy if is_held(home.parent / run)]
     with (home / "clients.lock").open("a+b") as clients:
-        try:
-            fcntl.flock(clients, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not _alone(clients):
             held = held or ["a command"]
         if held:
             raise TerminalError(
@@ -69,6 +78,18 @@ def stop(home: Path) -> int:
             withdraw(home, found.pid)
     say("the server is stopped")
     return 0
+
+
+def _alone(clients: IO[bytes]) -> bool:
+    """Take the lock of the server's users, if there are none. A server that lingers has it itself for moments."""
+    for _ in range(5):
+        try:
+            fcntl.flock(clients, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(0.02)
+        else:
+            return True
+    return False
 
 
 def _end(pid: int) -> None:
@@ -94,11 +115,47 @@ def _alive(pid: int) -> bool:
 
 
 def status(home: Path) -> int:
-    """Say where the server answers, by the link that opens its UI; exit code 1 when none does."""
+    """Say where the server answers, by the link that opens its UI; exit code 1 when none does.
+
+    Where the user has set up an API of another server, that one is meant, and judged.
+    """
+    address = configured_api()
+    if address is not None and own_server(home.parent, address.url) is None:
+        reach(address)
+        say(f"Prefect UI: {address.ui}\nAPI: {address.shown}")
+        with PrefectApi(address, told=True) as api:
+            if (doubt := slots_doubt(api)) is not None:
+                say(doubt, err=True)
+        return 0
     with server.told():
         running = server.EmbeddedServer(home.parent).running()
     if running is None:
         say(f"no server runs for {home.parent}")
         return 1
     say(f"Prefect UI: {running.link}\nAPI: {running.url}")
+    found = announced(home)
+    if found is not None and found.until is not None:
+        until = datetime.fromtimestamp(found.until).astimezone()
+        say(
+            f"it lingers until {until:%H:%M:%S} for the next command (server_linger), then it ends; "
+            f"to keep it: {command('server', 'start', '--jobs-dir', str(home.parent))}"
+        )
     return 0
+
+
+def slots_doubt(api: PrefectApi) -> str | None:
+    """What to say of a server that forgets who has which slot of a limit when it dies; ``None``: it does not."""
+    hint = "start it with python -m deployments.server, or set it there: docs/deployment.md, What runs at once"
+    try:
+        settings = api.request("GET", "/admin/settings")
+    except TerminalError:
+        settings = None
+    storage = (((settings or {}).get("server") or {}).get("concurrency") or {}).get("lease_storage")
+    if storage is None:
+        return f"warning: this server does not say whether it keeps {server.LEASES}"
+    if str(storage).endswith(".memory"):
+        return (
+            "warning: this server keeps in its memory who has a slot of a deployment's limit: after a kill -9 slots of "
+            f"lost runs stay taken\n  {server.LEASES} is {storage}\nhint: {hint}"
+        )
+    return None

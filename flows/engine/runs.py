@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import signal
 import tempfile
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, NoReturn
 from uuid import UUID, uuid4
 
 import httpx
@@ -35,41 +35,36 @@ from prefect.settings import (
 )
 from prefect.states import Paused, Pending, Suspended
 from prefect.utilities.annotations import quote
-from pydantic import Field, ValidationError
 
-from flows.engine.api import TAG, PrefectApi
+from flows.engine.answer import Answer
+from flows.engine.api import TAG
 from flows.engine.api_address import ApiAddress
+from flows.engine.patient_client import bridging
 from flows.engine.results import DamagedResultError, read_result, write_result
+from flows.engine.slots import keep_slots
 from tasks.shared.errors import InternalError, NetworkError, TerminalError
 from tasks.shared.report import StepReport
 from tasks.shared.step import StepContext
 
 
-class WaitForm(RunInput):
-    """What the resume form of a ``wait`` asks. Nothing is preset: who sends it has decided, and said who it was.
+class WaitForm(RunInput, Answer):
+    """What the resume form of a ``wait`` asks.
 
     The Prefect server checks an answer against the schema of this form, and leaves the run parked when it does not fit.
     """
 
-    # In Prefect 3.8 a click into the field of a list opens and closes it at once: only its arrow opens it, or a key.
-    decision: Literal["release", "reject"] = Field(
-        title="Decision",
-        description="release: the job goes on. reject: it ends as cancelled, for good. The arrow opens the list.",
-    )
-    by: str = Field(title="Name", description="Who decides.", min_length=1, pattern=r"\S")
-    comment: str = Field(default="", title="Comment", description="Kept in the job record with your decision.")
 
-
-def create_run(flow: Flow[..., Any], *, name: str, parameters: dict[str, Any], labels: dict[str, Any]) -> str:
-    """Create a run in state Pending and return its id: the job id. Nothing runs yet.
+def create_run(
+    flow: Flow[..., Any], *, name: Callable[[str], str], parameters: dict[str, Any], labels: dict[str, Any]
+) -> str:
+    """Create a run in state Pending and return its id: the job id. Nothing runs yet. ``name`` makes its name of the id.
 
     Raises:
         NetworkError: the Prefect API does not answer, or fails.
     """
     with translated(), get_client(sync_client=True) as client:
-        run = client.create_flow_run(
-            flow, name=name, parameters=parameters, state=Pending(), tags=[TAG],
-        )  # fmt: skip
+        run = client.create_flow_run(flow, parameters=parameters, state=Pending(), tags=[TAG])
+        client.set_flow_run_name(run.id, name(str(run.id)))
         client.update_flow_run_labels(run.id, labels)
     return str(run.id)
 
@@ -79,16 +74,19 @@ def translated() -> Iterator[None]:
     """What Prefect's client says of an API that fails, as an error of ours."""
     try:
         yield
-    except (httpx.HTTPError, PrefectHTTPStatusError) as error:
-        status = f", status {error.response.status_code}" if isinstance(error, PrefectHTTPStatusError) else ""
+    except (httpx.HTTPError, PrefectHTTPStatusError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and not str(error).startswith("Failed to reach API"):
+            raise
+        code = error.response.status_code if isinstance(error, PrefectHTTPStatusError) else None
+        status = f", status {code}" if code else ""
         raise NetworkError(
             "prefect-unreachable", f"the Prefect API failed in the middle of a run ({type(error).__name__}{status})",
-            hint="check the Prefect server, then continue the job",
+            hint="check the Prefect server, then continue the job", status=code,
         ) from None  # fmt: skip
 
 
-def execute(flow: Flow[..., Any], job_id: str) -> None:
-    """Run the flow run ``job_id`` here and now, in this thread. How it ended is in the record.
+def execute(flow: Flow[..., Any], job_id: str, address: ApiAddress) -> None:
+    """Run the flow run ``job_id`` here and now, in this thread. How it ended is in the record at ``address``.
 
     Raises:
         NetworkError: the Prefect API went away.
@@ -96,6 +94,7 @@ def execute(flow: Flow[..., Any], job_id: str) -> None:
     # A sync flow would join a heartbeat thread for more than a second at its end.
     with (
         temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}),
+        bridging(address.url) if address.home is None else nullcontext(),
         translated(),
         get_client(sync_client=True) as client,
     ):
@@ -196,6 +195,9 @@ def api_address() -> ApiAddress:
         return ApiAddress(url=str(client.api_url).rstrip("/"), headers=headers)
 
 
+keep_slots(api_address)
+
+
 def sealed(context: StepContext) -> Any:
     """A task argument that Prefect passes through without looking into it."""
     return quote(context)
@@ -224,15 +226,21 @@ def leave_alone() -> None:
     raise Abort("another process runs this job")
 
 
-def form_answer(api: PrefectApi, job_id: str, key: str | None) -> WaitForm | None:
-    """What somebody answered in the form saved under ``key``; ``None`` when that is no decision of a person.
+def saved_form(job_id: str, position: int, description: str, *, deployed: bool) -> tuple[str, State[Any]]:
+    """Save the form of a run that is about to be parked: the key under which the answers to it will be found, and the
+    state that parks the run.
 
-    A run may go on without one: set to another state by hand, or resumed through the form of an earlier version.
+    When the call that saved it was not answered, its repetition is refused: another form under another key then.
     """
-    try:
-        return WaitForm.model_validate(api.run_input(job_id, key)) if key else None
-    except ValidationError:
-        return None
+    while True:
+        key, state = form_state(position, deployed=deployed)
+        try:
+            save_form(job_id, state, description)
+        except NetworkError as error:
+            if error.status != 409:
+                raise
+        else:
+            return key, state
 
 
 def form_state(position: int, *, deployed: bool) -> tuple[str, State[Any]]:
@@ -265,6 +273,24 @@ def park(job_id: str, state: State[Any]) -> NoReturn:
             hint="look at the run's state in the Prefect UI, then continue it",
         )  # fmt: skip
     raise Pause(state=result.state)
+
+
+def stay_suspended(job_id: str, *, deployed: bool) -> NoReturn:
+    """Leave the flow of a run that somebody suspended in the UI, and let *Resume* be there for as long as it takes.
+
+    The UI gives a limit with it, by default five minutes, after which Prefect would set the run to Failed.
+
+    Raises:
+        prefect.exceptions.Pause: always, but for a run that was resumed meanwhile: ``Abort``.
+    """
+    message = "stopped by Suspend: Resume goes on" if deployed else "stopped: pipeline continue goes on"
+    state: State[Any] = (Suspended if deployed else Paused)(message=message)
+    with translated(), get_client(sync_client=True) as client:
+        now = client.read_flow_run(UUID(job_id)).state
+        if now is None or not now.is_paused():
+            raise Abort("the run was resumed before it had stopped")
+        result = client.set_flow_run_state(UUID(job_id), state, force=True)
+    raise Pause(state=result.state or state)
 
 
 def raise_termination_if_asked() -> None:

@@ -2,9 +2,9 @@
 
 ``4-product.md`` §6: one server process a jobs directory, on a free loopback port, with SQLite under
 ``jobs_dir/.prefect``: started by the first command that needs it, shared by those that come while it runs, gone with
-the last of them (``server_child.py``). ``server start`` keeps one until ``server stop``. It answers only to those
-who know the secret of the jobs directory, and is believed only when it has proved that it knows it, too
-(``flows/engine/server_proof.py``).
+the last of them, or a while later (``lingering``, ``server_child.py``). ``server start`` keeps one until ``server
+stop``. It answers only to those who know the secret of the jobs directory, and is believed only when it has proved that
+it knows it, too (``flows/engine/server_proof.py``).
 
 Nothing here imports Prefect: the server starts while the command imports it.
 """
@@ -18,12 +18,15 @@ import subprocess
 import sys
 import time
 from contextlib import AbstractContextManager, ExitStack
+from datetime import timedelta
 from pathlib import Path
 from typing import IO, Self
 from urllib.parse import urlsplit
 
+import msgspec
+
 from flows.engine.api_address import QUIET, ApiAddress
-from flows.engine.server_database import check_database
+from flows.engine.server_database import check_database, prepare_database
 from flows.engine.server_file import NAME, Announced, announce, announced
 from flows.engine.server_proof import (
     PROOF_SECONDS,
@@ -39,6 +42,12 @@ from tasks.shared.errors import InputError, NetworkError, StorageError, storage_
 START_TIMEOUT = 120.0
 """Seconds to wait for the server: a cold disk and a fresh database together take up to half a minute."""
 
+LINGER = timedelta(minutes=1)
+"""How long a server stays after the last command on a terminal (``4-product.md`` §6)."""
+
+LEASES = "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE"
+LEASES_IN_FILES = "prefect.server.concurrency.lease_storage.filesystem"
+
 SERVER = QUIET | {
     # A relative address: else a server on another port shows a UI that calls port 4200.
     "PREFECT_SERVER_UI_API_URL": "/api",
@@ -49,23 +58,49 @@ SERVER = QUIET | {
     "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "1",
     # A job that waits for a person, or whose machine died, is ours to judge (4-product.md §4).
     "PREFECT_SERVER_SERVICES_PAUSE_EXPIRATIONS_ENABLED": "false",
-    "PREFECT_SERVER_SERVICES_LATE_RUNS_ENABLED": "false",
+    # Late is a run that nobody took up an hour after its time: a notification tells of it, and it may still begin.
+    "PREFECT_SERVER_SERVICES_LATE_RUNS_AFTER_SECONDS": "3600",
+    "PREFECT_SERVER_SERVICES_LATE_RUNS_LOOP_SECONDS": "60",
+    # In a file below PREFECT_HOME: in its memory, after a kill -9 the slots of lost runs would be taken for ever.
+    LEASES: LEASES_IN_FILES,
     # Web pages of other origins have no business with this API.
     "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": "http://127.0.0.1",
     "PREFECT_LOGGING_LEVEL": "WARNING",
     "PREFECT_SERVER_LOGGING_LEVEL": "WARNING",
 }
+"""What every server of ours is set to, that of ``deployments/`` too."""
+
+SPARED = {
+    # The catalogue of the page Blocks, which no job needs, is a quarter of a first start: server_child.py has it later.
+    "PREFECT_SERVER_REGISTER_BLOCKS_ON_START": "false",
+    # What was not done must not be noted as done.
+    "PREFECT_SERVER_MEMOIZE_BLOCK_AUTO_REGISTRATION": "false",
+}
+"""What the embedded server does not do while it starts."""
+
+
+def lingering(asked: timedelta | None) -> timedelta:
+    """How long the server is to stay after this command: as ``server_linger`` says, else ``LINGER`` on a terminal.
+
+    Where nobody sits, in a pipe, under a scheduler, in CI, there is no next command to be quick for.
+    """
+    if asked is not None:
+        return asked
+    seen = sys.stdout is not None and sys.stdout.isatty() and not os.environ.get("CI")
+    return LINGER if seen else timedelta(0)
 
 
 class EmbeddedServer:
     """This process's share in the server of one jobs directory.
 
     ``begin()`` starts the server if none runs and returns at once; ``address()`` waits until it answers;
-    ``release()`` gives the share back and, if it was the last one, waits until the server is gone.
+    ``release()`` gives the share back and, if it was the last one and nobody wants the server to ``linger``, waits
+    until the server is gone.
     """
 
-    def __init__(self, jobs_dir: Path) -> None:
+    def __init__(self, jobs_dir: Path, *, linger: timedelta = timedelta(0)) -> None:
         self.home = jobs_dir.absolute() / ".prefect"
+        self._linger = linger.total_seconds()
         self._share: IO[bytes] | None = None
         self._child: subprocess.Popen[bytes] | None = None
         self._address: ApiAddress | None = None
@@ -82,6 +117,11 @@ class EmbeddedServer:
             return None
         wait_until_up(found[0], None)
         return found[0]
+
+    def kept(self) -> ApiAddress | None:
+        """As ``running``, but only of a server that ``server start`` keeps: others end by themselves."""
+        found = announced(self.home)
+        return self.running() if found is not None and found.stay else None
 
     def begin(self) -> Self:
         """Take a share, and start the server unless one runs already. After a second of waiting, it says so.
@@ -110,10 +150,14 @@ class EmbeddedServer:
             locked(self._share, fcntl.LOCK_SH, f"a server that is ending: {self.home / 'clients.lock'}")
             locked(starting, fcntl.LOCK_EX, f"a command that is starting one: {self.home / 'start.lock'}")
             found = find(self.home)
-            if found is not None:
-                self._address = found[0]
-            else:
-                self._child, self._address = spawn(self.home)
+            if found is None:
+                self._child, self._address = spawn(self.home, linger=self._linger)
+                return
+            self._address = found[0]
+            said = announced(self.home)
+            if said is not None and (self._linger or said.until):
+                wanted = max(self._linger, said.linger)
+                announce(self.home, msgspec.structs.replace(said, linger=wanted, until=None))
 
     def announced(self) -> ApiAddress:
         """Where the server is or will be; it may not answer yet."""
@@ -130,12 +174,12 @@ class EmbeddedServer:
         return self.announced()
 
     def release(self) -> None:
-        """Give the share back; when nobody else has one, wait for the server's end."""
+        """Give the share back; when nobody else has one, and the server does not linger, wait for its end."""
         self._telling.close()
         if self._share is not None:
             self._share.close()
             self._share = None
-        if self._child is None:
+        if self._child is None or _outlives(announced(self.home)):
             return
         deadline = time.monotonic() + 10
         with patience("waiting for the local Prefect server to end, for 10 s at most"):
@@ -149,6 +193,10 @@ class EmbeddedServer:
 
     def __exit__(self, *exc: object) -> None:
         self.release()
+
+
+def _outlives(found: Announced | None) -> bool:
+    return found is not None and bool(found.stay or found.linger or found.until)
 
 
 def told() -> AbstractContextManager[None]:
@@ -239,17 +287,20 @@ def _open_private(path: Path) -> IO[bytes]:
     return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b")
 
 
-def spawn(home: Path, *, stay: bool = False, port: int = 0) -> tuple[subprocess.Popen[bytes], ApiAddress]:
+def spawn(
+    home: Path, *, stay: bool = False, linger: float = 0.0, port: int = 0
+) -> tuple[subprocess.Popen[bytes], ApiAddress]:
     """Start a server process in a session of its own, so that a terminal's Ctrl-C does not reach it.
 
-    The caller holds ``start.lock`` and knows that no server lives. One that ended without a word leaves its address
-    behind: somebody else may listen there by now and have been sent the secret, so there is a new one.
+    It holds neither the terminal nor the pipes of this process. The caller holds ``start.lock`` and knows that no
+    server lives. One that ended without a word leaves its address behind: somebody else may listen there by now and
+    have been sent the secret, so there is a new one.
 
     Raises:
         InputError: the port is in use.
         StorageError: the database is of a newer version, or damaged.
     """
-    check_database(home)
+    current = prepare_database(home)
     left_behind = home / NAME
     if left_behind.exists():
         say(
@@ -273,7 +324,9 @@ def spawn(home: Path, *, stay: bool = False, port: int = 0) -> tuple[subprocess.
         ) from None
     address = ApiAddress.local(home, listener.getsockname()[1], secret)
     environment = {key: value for key, value in os.environ.items() if key not in _OURS_ALONE}
-    environment |= SERVER | {"PREFECT_HOME": str(home), "PREFECT_PROFILES_PATH": str(home / "profiles.toml")}
+    environment |= SERVER | SPARED | {"PREFECT_HOME": str(home), "PREFECT_PROFILES_PATH": str(home / "profiles.toml")}
+    if current:  # Prefect would read all its migrations to find that there is nothing to do
+        environment["PREFECT_SERVER_DATABASE_MIGRATE_ON_START"] = "false"
     command = [sys.executable, "-m", "flows.engine.server_child", str(home)]
     with ExitStack() as stack:
         stack.enter_context(listener)
@@ -292,7 +345,7 @@ def spawn(home: Path, *, stay: bool = False, port: int = 0) -> tuple[subprocess.
             start_new_session=True,
             pass_fds=[listener.fileno(), lock.fileno()],
         )
-    announce(home, Announced(address.url, child.pid, stay))
+    announce(home, Announced(address.url, child.pid, stay, linger))
     return child, address
 
 

@@ -3,18 +3,22 @@
 Run as ``python -m flows.engine.server_child HOME --listener FD --lock FD`` with a listening socket: whoever starts it
 knows its address at once, and imports Prefect while the server does. The users of the server hold a shared ``flock`` on
 ``HOME/clients.lock``; the kernel releases it however they end, ``kill -9`` included. Unless ``server.json`` says that
-it stays, a thread of the server waits for the exclusive lock, and having it means that the last user is gone.
+it stays, a thread of the server waits for the exclusive lock, and having it means that the last user is gone. If a user
+asked for it (``Announced.linger``), the server lingers then, for the commands that come next.
 
 ``HOME/server.json`` (0600) tells users where the server is; it goes when the server ends. ``HOME/server.lock`` is
 locked by the server as long as it lives: that is how others tell one that died from one that does not answer. Whoever
 asks is answered the challenge of ``server_proof.py`` from the first moment on, so that a server that starts is no
-silent socket.
+silent socket. When its directory is removed, the server ends at once and writes nothing more.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import fcntl
+import gc
+import itertools
 import os
 import signal
 import socket
@@ -24,40 +28,77 @@ import time
 from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import IO
+
+import msgspec
 
 from flows.engine.server_door import Door
-from flows.engine.server_file import announced, withdraw
+from flows.engine.server_file import announce, announced, withdraw
 from flows.engine.server_proof import HELD_SECONDS, PROOF_PATH, State, answer, read_secret
+from tasks.shared.errors import StorageError
 
-LOOK_EVERY = 0.5
-"""Seconds before the watch begins, and between two looks of a server that stays."""
+LOOK_EVERY = 0.2
+"""Seconds before the watch begins, and between two looks of a server that nobody uses."""
+
+COLLECT_EVERY = 1.0
+"""Seconds between two collections of young garbage."""
+_WHOLE_EACH = 60
+"""Of so many one is of all: it holds up everybody for a fifth of a second."""
 
 GRACE_SECONDS = 8.0
 """How long the server may take to write down what it still holds before it is ended."""
 
 
-def wait_for_last_client(home: Path) -> None:
-    """Block until no process holds the shared lock on ``HOME/clients.lock``, and keep newcomers out."""
-    handle = (home / "clients.lock").open("a+b")
-    fcntl.flock(handle, fcntl.LOCK_EX)
-    # Kept open on purpose: a newcomer waits until this process is gone, then starts a server of its own.
-    _held.append(handle)
+class Watch:
+    """What ends the server: its last user's end and the time that it lingers then, or the end of its directory."""
 
+    def __init__(self, home: Path, lock: int) -> None:
+        self.home = home
+        self._lock = lock
+        self._clients = os.open(home / "clients.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        self._until = 0.0
 
-_held: list[IO[bytes]] = []
+    def run(self) -> None:
+        """Look until the server is to end, and end it."""
+        while True:
+            time.sleep(LOOK_EVERY)
+            if self._is_removed():
+                os._exit(0)
+            if stays(self.home):
+                continue
+            fcntl.flock(self._clients, fcntl.LOCK_EX)  # waits for the last user, and keeps newcomers out
+            if self._is_removed():
+                os._exit(0)
+            if not self._goes_on():
+                # Locked still: a newcomer waits until this process is gone, then starts a server of its own.
+                end(self.home)
+            fcntl.flock(self._clients, fcntl.LOCK_UN)
 
+    def _is_removed(self) -> bool:
+        """Whether the directory is gone, or another has taken its place: nothing may be written there any more."""
+        try:
+            there, ours = (self.home / "server.lock").stat(), os.fstat(self._lock)
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False  # nobody knows
+        return (there.st_dev, there.st_ino) != (ours.st_dev, ours.st_ino)
 
-def watch(home: Path) -> None:
-    """End the server when its last user is gone, unless ``server.json`` says that it stays."""
-    while True:
-        time.sleep(LOOK_EVERY)
-        if stays(home):
-            continue
-        wait_for_last_client(home)
-        if not stays(home):
-            end(home)
-        _held.pop().close()
+    def _goes_on(self) -> bool:
+        """Whether the server is to live without users. What they asked for counts from now on, and is said."""
+        found = announced(self.home)
+        if found is None or found.stay:
+            return found is not None
+        if found.linger:
+            self._until = max(self._until, time.monotonic() + found.linger)
+        left = self._until - time.monotonic()
+        if left <= 0:
+            return False
+        if found.until is None:
+            try:
+                announce(self.home, msgspec.structs.replace(found, linger=0.0, until=time.time() + left))
+            except StorageError:
+                return False
+        return True
 
 
 def stays(home: Path) -> bool:
@@ -72,6 +113,23 @@ def end(home: Path) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(GRACE_SECONDS)
     os._exit(1)
+
+
+def collect_apart(every: float = COLLECT_EVERY) -> None:
+    """Collect garbage in a thread of its own, and nowhere else.
+
+    A request that is cut off leaves a cursor of SQLite in a cycle. To finalize it takes the lock of its connection,
+    which another thread holds while it waits up to a minute for the database: in the thread of the event loop nobody,
+    not even who is to end that wait, would be served meanwhile.
+    """
+
+    def collect() -> None:
+        for number in itertools.count(1):
+            time.sleep(every)
+            gc.collect(2 if number % _WHOLE_EACH == 0 else 1)
+
+    gc.disable()
+    threading.Thread(target=collect, daemon=True).start()
 
 
 class Starting(ThreadingHTTPServer):
@@ -117,6 +175,15 @@ class Starting(ThreadingHTTPServer):
         self.server_close()
 
 
+async def offer_blocks_when_it_stays(home: Path) -> None:
+    """A person may open the page Blocks of a server that stays; one for a command needs no catalogue of them."""
+    from flows.engine.server_app import offer_blocks
+
+    while not stays(home):
+        await asyncio.sleep(1)
+    await offer_blocks()
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve until asked to stop."""
     parser = argparse.ArgumentParser(prog="flows.engine.server_child")
@@ -136,23 +203,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Here, not in the environment that the process was started with: Prefect's own check behind the door.
     os.environ["PREFECT_SERVER_API_AUTH_STRING"] = secret
 
-    threading.Thread(target=watch, args=(home,), daemon=True).start()
+    threading.Thread(target=Watch(home, args.lock).run, daemon=True).start()
 
-    import prefect
+    # What is imported stays: looking for garbage in it again and again is a tenth of the start.
+    gc.disable()
     import uvicorn
 
-    # Prefect copies its UI before it serves it: beside the original, unless nothing may be written there.
-    if not os.access(prefect.__ui_static_subpath__.parent, os.W_OK):
-        prefect.__ui_static_subpath__ = home / "ui"
-    # Without its files Prefect serves no second UI and offers none: its pages call an analytics host.
-    prefect.__ui_v2_static_path__ = home / "no-ui-v2"
+    from flows.engine.server_app import application
 
-    from prefect.server.api import collections
-    from prefect.server.api.server import create_app
+    app = application(home)
+    gc.freeze()
+    background: set[asyncio.Task[None]] = set()
 
-    # Lists of kinds of workers and blocks: from the package, not from Prefect's repository on the internet.
-    collections.KNOWN_VIEWS.update(dict.fromkeys(collections.KNOWN_VIEWS, "none:"))
-    door = Door(create_app(), port=listener.getsockname()[1], secret=secret, opened=starting.give_way)
+    def opened() -> None:
+        starting.give_way()
+        background.add(asyncio.get_running_loop().create_task(offer_blocks_when_it_stays(home)))
+
+    door = Door(app, port=listener.getsockname()[1], secret=secret, opened=opened)
     config = uvicorn.Config(
         door,
         lifespan="on",
@@ -160,6 +227,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         timeout_graceful_shutdown=2,
         timeout_keep_alive=30,
     )
+    collect_apart()
     try:
         uvicorn.Server(config).run(sockets=[listener])
     finally:

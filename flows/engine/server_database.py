@@ -1,7 +1,7 @@
-"""Whether the database of a local Prefect server is one that the installed Prefect can open.
+"""The database of a local Prefect server: ready-made where there is none, else one that the installed Prefect can open.
 
-Looked at before a server touches it: a server of an older Prefect would fail on a newer database in the middle of its
-start, and one on a damaged file only when it comes to the bad page. The file is only read.
+One that is there is looked at before a server touches it, and only read: a server of an older Prefect would fail on a
+newer database in the middle of its start, and one on a damaged file only when it comes to the bad page.
 """
 
 from __future__ import annotations
@@ -14,10 +14,13 @@ from contextlib import closing, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
+from flows.engine import ready_database
 from tasks.shared.errors import NetworkError, StorageError
 
 DATABASE = "prefect.db"
-ELSEWHERE = ("PREFECT_API_DATABASE_CONNECTION_URL", "PREFECT_SERVER_DATABASE_CONNECTION_URL")
+ELSEWHERE = tuple(
+    f"PREFECT_{part}_DATABASE_{name}" for part in ("API", "SERVER") for name in ("CONNECTION_URL", "DRIVER")
+)
 """Settings that name another database: then nobody uses the one in ``HOME``."""
 SMALL = 16_000_000
 """Bytes of a database of which every page is looked at before a server starts: some milliseconds."""
@@ -27,22 +30,40 @@ MIGRATIONS = "server/database/_migrations/versions/sqlite"
 _HEADER = b"SQLite format 3\x00"
 
 
-def check_database(home: Path, *, thoroughly: bool = False) -> None:
+def prepare_database(home: Path) -> bool:
+    """Have a database in ``home``; whether it is as the installed Prefect wants it, so that nothing is to be migrated.
+
+    Raises:
+        StorageError: there is one that cannot be used (``check_database``), or none can be written.
+    """
+    if any(name in os.environ for name in ELSEWHERE):
+        return False
+    found, current = ready_database.ready(), ready_database.provide(home / DATABASE)
+    if not current:
+        versions = check_database(home)
+        current = found is not None and versions == [found.revision]
+    # A profile of the server's own may name another database.
+    return current and not (home / "profiles.toml").exists()
+
+
+def check_database(home: Path, *, thoroughly: bool = False) -> list[str]:
     """Look at the database in ``home``; none is fine. ``thoroughly``, or when it is ``SMALL``, every page is read.
+
+    Returns the versions that it says it has: one, or none where it is not known.
 
     Raises:
         StorageError: it is of a newer version (``prefect-database-newer``), or damaged (``prefect-database-damaged``).
     """
     path = home / DATABASE
     if any(name in os.environ for name in ELSEWHERE):
-        return
+        return []
     try:
         versions = _versions(path, thoroughly=thoroughly or path.stat().st_size <= SMALL)
     except FileNotFoundError:
-        return
+        return []
     except sqlite3.OperationalError as error:
         if "malformed" not in str(error) and "not a database" not in str(error):
-            return  # busy, or no permission: the server says what it is
+            return []  # busy, or no permission: the server says what it is
         raise _damaged(path, str(error)) from None
     except sqlite3.DatabaseError as error:
         raise _damaged(path, str(error)) from None
@@ -58,6 +79,7 @@ def check_database(home: Path, *, thoroughly: bool = False) -> None:
             context=f"{path}: version {', '.join(unknown)}",
             hint="run the newer Sluice again, or set jobs_dir to another directory; the file is left as it is",
         )  # fmt: skip
+    return versions
 
 
 @contextmanager

@@ -15,11 +15,17 @@ NAME = "server.json"
 
 
 class Announced(msgspec.Struct, frozen=True):
-    """A server: its address, its process, and whether it stays without users (``server start``)."""
+    """A server: its address, its process, and what becomes of it without users.
+
+    ``stay`` is that of ``server start``. ``linger`` are the seconds that a user asked for and the server has not begun
+    to count; ``until`` is when it ends that lingers now, in seconds since 1970.
+    """
 
     url: str
     pid: int
     stay: bool = False
+    linger: float = 0.0
+    until: float | None = None
 
 
 def announced(home: Path) -> Announced | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import getpass
 import os
 import sys
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -12,32 +14,56 @@ from pydantic import ValidationError
 
 from config import PipelineConfig
 from flows.commands.status import where_to_look
+from flows.engine.answer import form_answer
 from flows.engine.api import PrefectApi
-from flows.engine.artifacts import Artifacts
+from flows.engine.artifacts import Page
+from flows.job import gate
 from flows.job.directory import JobDirectory
 from flows.job.inputs import JobInputs
+from flows.job.lock import JobBusyError, JobLock
 from flows.job.record import JobRecord, JobState, RecordWriter, Run, last_run, now
-from flows.job.seen import to_be_read
+from flows.job.seen import report_lines, to_be_read
 from flows.job.session import Session
 from flows.job.sources import destinations
 from flows.output import one_line, say
 from tasks.shared.errors import InputError, SluiceError, StorageError, TerminalError
 from tasks.shared.log import logger
-from tasks.shared.report import Approval, Problem, Waiting
+from tasks.shared.report import Approval, Problem, Shown, Waiting
+from tasks.shared.units import human_bytes
 
 
-def answered(api: PrefectApi, job_id: str, form: str | None, files: str) -> Approval | None:
+def answered(api: PrefectApi, job_id: str, form: str | None, files: str, shown: Shown | None = None) -> Approval | None:
     """The decision that somebody sent with the form whose answers are kept under ``form``.
 
-    ``files`` is the digest of what the form was about.
+    ``files`` is the digest of what the form was about, ``shown`` the release report that it was about.
     """
-    from flows.engine import runs
-
-    answer = runs.form_answer(api, job_id, form)
+    answer = form_answer(api, job_id, form)
     if answer is None:
         return None
-    yes, by = answer.decision == "release", answer.by.strip()
-    return Approval(approved=yes, by=by, comment=answer.comment, when=now(), where="ui", files=files)
+    yes, by, despite = answer.decision == "release", answer.by.strip(), answer.despite.strip()
+    given = Approval(approved=yes, by=by, comment=answer.comment, despite=despite, when=now(), where="ui", files=files)
+    return gate.stamped(given, shown)
+
+
+def answered_at(session: Session, record: JobRecord, position: int) -> tuple[Approval | None, str | None]:
+    """The answer in the form of the wait at ``position``, if it is one that is taken; else why it is not."""
+    seen, shown = record.seen.get(position, ""), record.shown.get(position)
+    answer = answered(session.api, record.id, record.forms.get(position), seen, shown)
+    if answer is None:
+        return None, None
+    why = gate.objection(answer, record.reviews.get(position), session.loaded.config)
+    return (answer, None) if why is None else (None, f"not released: {why}")
+
+
+def with_refusal(record: JobRecord, why: str) -> JobRecord:
+    """A record of a job that goes on waiting, because the answer in its form was not taken."""
+    waiting = record.waiting
+    return record.model_copy(update={"waiting": waiting.model_copy(update={"refused": (why,)})}) if waiting else record
+
+
+def to_be_parked(record: JobRecord, waiting: Waiting) -> bool:
+    """Whether somebody answered in the form, and the job waits nevertheless: it needs a form for the next answer."""
+    return not record.parked and (bool(waiting.refused) or waiting.position not in record.forms)
 
 
 def settle(session: Session, job_id: str) -> JobRecord:
@@ -53,15 +79,44 @@ def settle(session: Session, job_id: str) -> JobRecord:
         end_parked(session, job_id)
     if record.state is not JobState.WAITING or waiting is None:
         return record
-    decision = record.approvals.get(waiting.position)
+    decision, refusal = record.approvals.get(waiting.position), None
     if decision is None and session.state_type(job_id) != "PAUSED":
-        seen = record.seen.get(waiting.position, "")
-        decision = answered(session.api, job_id, record.forms.get(waiting.position), seen)
+        decision, refusal = answered_at(session, record, waiting.position)
+        if decision is not None and gate.is_first(
+            decision, record.reviews.get(waiting.position), session.loaded.config
+        ):
+            writer.review(waiting.position, decision)
+            decision = None
         if decision is not None:
             writer.approve(waiting.position, decision)
     if decision is not None and not decision.approved:
         end_rejected(session, job_id, decision, waiting.step)
-    return session.job(job_id)
+    now_there = session.job(job_id)
+    return now_there if refusal is None else with_refusal(now_there, refusal)
+
+
+def as_decided(session: Session, record: JobRecord) -> JobRecord:
+    """A job that a command started and somebody decided in the UI, as it is: nobody acts on the answer by itself.
+
+    Released, it is interrupted: a command continues it. Rejected, it ends as cancelled here.
+    """
+    waiting = record.undecided
+    if waiting is None or record.parked:
+        return record
+    position = waiting.position
+    decision, refusal = answered_at(session, record, position)
+    if decision is None:
+        return record if refusal is None else with_refusal(record, refusal)
+    if gate.is_first(decision, record.reviews.get(position), session.loaded.config):
+        return record.model_copy(update={"reviews": record.reviews | {position: decision}})
+    if decision.approved:
+        decision = decision.model_copy(update={"when": record.updated or decision.when})
+        approvals = record.approvals | {position: decision}
+        return record.model_copy(update={"state": JobState.INTERRUPTED, "approvals": approvals})
+    with suppress(JobBusyError, StorageError), JobLock(JobDirectory.of(session.jobs_dir, record.id).path):
+        return settle(session, record.id)
+    error = rejected(decision, waiting.step)
+    return record.model_copy(update={"state": JobState.CANCELLED, "error": error})
 
 
 def on_terminal() -> bool:
@@ -69,17 +124,44 @@ def on_terminal() -> bool:
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 
-def ask(waiting: Waiting, config: PipelineConfig, *, err: bool) -> bool:
-    """Show what the next step will read and where it goes from there, and ask whether it may."""
+@dataclass(frozen=True)
+class Said:
+    """What a person says with her decision on the command line; ``None`` where she has not said it yet."""
+
+    by: str | None = None
+    comment: str = ""
+    despite: str = ""
+
+
+def ask(waiting: Waiting, config: PipelineConfig, said: Said, *, err: bool) -> Said | None:
+    """Show the release report in short, what the next step will read and where it goes from there, and ask whether it
+    may, who says so, and why where the report says stop. ``None``: nothing is decided.
+    """
     source, files = to_be_read(waiting)
     say(f"step {waiting.position} waits since {waiting.since}; {waiting.reader} will read {source}:", err=err)
     for file in files[:20]:
-        say(f"  {one_line(file.name)}  {file.stat().st_size:,} bytes", err=err)
+        say(f"  {one_line(file.name)}  {human_bytes(file.stat().st_size)}", err=err)
     if len(files) > 20:
         say(f"  … and {len(files) - 20} more", err=err)
     for step, where in destinations(config, waiting.position):
         say(f"then {step}: to {where}", err=err)
-    return click.confirm("Release it?", default=False, err=err)
+    show_report(waiting, err=err)
+    if not click.confirm("Release it?", default=False, err=err):
+        return None
+    by, comment, despite = said.by, said.comment, said.despite
+    if by is None:
+        by = str(click.prompt("Your name", default=login(), err=err))
+    if not comment:
+        comment = str(click.prompt("Comment, kept with the decision", default="", show_default=False, err=err))
+    if not despite and waiting.report is not None and waiting.report.open:
+        despite = str(click.prompt("Why despite the stops", default="", show_default=False, err=err)).strip()
+    return Said(by, comment, despite)
+
+
+def show_report(waiting: Waiting, *, err: bool) -> None:
+    """Say the release report in short before somebody decides, and who has decided already."""
+    for line in report_lines(waiting):
+        say(line, err=err)
 
 
 def still_waiting(job_id: str, waiting: Waiting, *, err: bool) -> None:
@@ -88,17 +170,33 @@ def still_waiting(job_id: str, waiting: Waiting, *, err: bool) -> None:
     say("\n".join(where_to_look(waiting)), err=err)
 
 
-def decision_of(answer: bool, *, by: str | None, comment: str, files: str = "") -> Approval:
+def decision_of(
+    answer: bool, *, by: str | None, comment: str, despite: str = "", files: str = "", shown: Shown | None = None
+) -> Approval:
     """A decision made with this command now, by the person that is named, else by the one who is logged in.
 
-    ``files`` is the digest of what it is made on.
+    ``files`` is the digest of what it is made on, ``shown`` the release report.
     """
-    if by is None:
-        try:
-            by = getpass.getuser()
-        except (KeyError, OSError):
-            by = str(os.getuid())
-    return Approval(approved=answer, by=_text(by), comment=_text(comment), when=now(), where="cli", files=files)
+    user = login()
+    given = Approval(
+        approved=answer,
+        by=_text(user if by is None else by),
+        login=_text(user),
+        comment=_text(comment),
+        despite=_text(despite.strip()),
+        when=now(),
+        where="cli",
+        files=files,
+    )
+    return gate.stamped(given, shown)
+
+
+def login() -> str:
+    """The login name of whoever runs this process."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
 
 
 def _text(words: str) -> str:
@@ -109,10 +207,12 @@ def _text(words: str) -> str:
 def keep(session: Session, record: JobRecord, decision: Approval) -> None:
     """Keep a decision in the record. That is all it takes: the run looks for it there when it goes on.
 
-    Somebody may have decided since the record was read; the first decision counts.
+    Somebody may have decided since the record was read; the first decision counts. Where two people must release, the
+    first one's is kept apart, and the job waits for the second.
 
     Raises:
-        InputError: the job does not wait any more.
+        InputError: the job does not wait any more; the release report says stop, and no reason is given; the second
+            person is the first; the report was made again.
         TerminalError: it was cancelled, or rejected.
     """
     if record.undecided is None:
@@ -121,7 +221,34 @@ def keep(session: Session, record: JobRecord, decision: Approval) -> None:
     now_there = settle(session, record.id)
     if now_there.undecided is None or now_there.undecided.position != position:
         raise decided_meanwhile(now_there, position)
-    RecordWriter(session.api, record.id).approve(position, decision)
+    first, config = now_there.reviews.get(position), session.loaded.config
+    refuse(decision, first, now_there.shown.get(position), config)
+    writer = RecordWriter(session.api, record.id)
+    if gate.is_first(decision, first, config):
+        writer.review(position, decision)
+    else:
+        writer.approve(position, decision)
+
+
+def refuse(decision: Approval, first: Approval | None, shown: Shown | None, config: PipelineConfig) -> None:
+    """Raises ``InputError`` where a decision cannot be taken, and the job goes on waiting."""
+    if decision.approved and shown is not None and decision.report != shown.sha256:
+        raise InputError(
+            "report-changed", "nothing is decided: the release report was made again in the meantime",
+            hint="look at it, and decide again",
+        )  # fmt: skip
+    why = gate.objection(decision, first, config)
+    if why is None:
+        return
+    if decision.overridden and not decision.despite:
+        lines = shown.stop_lines if shown is not None else ()
+        raise InputError(
+            "report-stops", f"nothing is decided: {why}", context="\n  ".join(map(one_line, lines)),
+            hint="reject it, or release it nevertheless with a reason: --approve --despite TEXT",
+        )  # fmt: skip
+    raise InputError(
+        "second-reviewer", f"nothing is decided: {why}", hint="let somebody else decide, and name her with --by"
+    )
 
 
 def decided_meanwhile(record: JobRecord, position: int) -> SluiceError:
@@ -160,7 +287,9 @@ def end_parked(session: Session, job_id: str, rejection: Problem | None = None) 
     In its log, summary and page like every other end, as a part of the run that parked it. The caller holds the job's
     lock. What cannot be written changes nothing: the record is what counts.
     """
+    from flows.job.release_settings import documented
     from flows.reports import pages, summary
+    from tasks.release_report import files
 
     with pages.best_effort(f"the end of job {job_id}"):
         record, directory = session.job(job_id), JobDirectory.of(session.jobs_dir, job_id)
@@ -170,15 +299,24 @@ def end_parked(session: Session, job_id: str, rejection: Problem | None = None) 
             if run is not None:
                 ended = _told_as_cancelled(directory.path, record, run, rejection)
                 inputs = JobInputs.of(record.parameters)
-                document = summary.summary_of(job_id, run, "cancelled", steps, inputs, ended=ended, error=rejection)
+                document = summary.summary_of(
+                    job_id, run, "cancelled", steps, inputs, ended=ended, error=rejection,
+                    decisions=record.decisions, report=record.page, k=session.loaded.config.report.k,
+                )  # fmt: skip
                 summary.write(directory.path, document)
         except StorageError as error:
             logger.warning("the end of job %s is not told: %s", job_id, error.message)
         except ValidationError:
             logger.warning("the end of job %s is not told: another version wrote its parameters", job_id)
+        if record.waiting is not None:
+            with pages.best_effort("the decision in the release report"):
+                position = record.waiting.position
+                at_this = [one for one in record.decisions if one[0] == position]
+                copy_to = session.loaded.config.report.copy_to
+                files.decided(directory.path, position, documented(at_this), copy_to=copy_to)
         with pages.best_effort("the page of the job"):
             shown = record.model_copy(update={"steps": steps})
-            pages.job_page(Artifacts(session.api, job_id), shown, state="cancelled")
+            pages.job_page(Page(session.api, job_id), shown, state="cancelled", k=session.loaded.config.report.k)
 
 
 def _told_as_cancelled(directory: Path, record: JobRecord, run: Run, rejection: Problem | None) -> str:

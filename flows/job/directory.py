@@ -82,18 +82,34 @@ class JobDirectory:
         """A step of the record with what its result file says beyond it."""
         try:
             kept = read_report(self.path.parent / self.result_key(step.position, step.name))
-        except DamagedResultError:
+        except (DamagedResultError, StorageError):
             kept = None
         if step.state != "completed" or kept is None:
             return step
         beyond = {name: value for name, value in kept if getattr(step, name) in (None, (), {})}
         return step.model_copy(update=beyond)
 
+    def done(self, step: StepReport) -> StepReport:
+        """A step as whoever looks at an interrupted job may see it: one that left its result is complete, although the
+        record, which could not be written any more, says that it runs.
+        """
+        if step.state != "running":
+            return step
+        try:
+            kept = read_report(self.path.parent / self.result_key(step.position, step.name))
+        except (DamagedResultError, StorageError):
+            kept = None
+        as_recorded = {"position": step.position, "name": step.name, "state": "completed", "started": step.started}
+        return step if kept is None else kept.model_copy(update=as_recorded)
+
     def reset(self, steps: Sequence[StepReport], first: int) -> None:
         """Forget the steps from position ``first`` on: their results and outputs. May be repeated.
 
         What a kept step names, such as an earlier wait's corrected files, stays.
         """
+        from tasks.release_report import files  # a status needs no page
+
+        files.remove_from(self.path, first)
         kept = {folder for step in steps if step.position < first for folder in _folders(step, steps)}
         for step in steps:
             if step.position >= first:

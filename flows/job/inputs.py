@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, field_validator
 from config import ConfigError, LoadedConfig, PipelineConfig, load_config
 from config.enrichments import enrichment_rules
 from config.url_secrets import secret_parameters
+from flows.shell import command
 from tasks import declared
 from tasks.shared.errors import InputError
 from tasks.shared.fhir import crtdl_preprocessing
@@ -23,6 +24,7 @@ from tasks.shared.fhir.crtdl import KEYS, parse_document
 from tasks.shared.http.url_names import is_url
 from tasks.shared.json_file import LARGEST_FILE
 from tasks.shared.step import Given
+from tasks.shared.units import human_bytes
 
 
 class JobInputs(BaseModel):
@@ -118,10 +120,26 @@ class JobInputs(BaseModel):
         return self.model_dump(mode="json")
 
 
-def job_name(loaded: LoadedConfig) -> str:
-    """The name of a run: project or configuration, and date (``4-product.md`` §5)."""
+def job_command(inputs: JobInputs, config: PipelineConfig, job_dir: Path, verb: str, *rest: str) -> str:
+    """A command like ``pipeline continue`` about a job, for whoever reads a log or a page, anywhere on the machine.
+
+    Overrides are in the record, but the job must be found: a ``jobs_dir`` that is relative or overridden is named.
+    """
+    named = any(one.startswith("jobs_dir=") for one in inputs.overrides) or not config.jobs_dir.is_absolute()
+    where = ["--set", f"jobs_dir={job_dir.parent}"] if named else []
+    return command(*verb.split(), inputs.config, job_dir.name, *rest, *where, anywhere=True)
+
+
+def config_command(inputs: JobInputs, verb: str, *rest: str) -> str:
+    """A command about the configuration of a job, with its overrides, for whoever reads a log or a page."""
+    overrides = [part for one in inputs.overrides for part in ("--set", one)]
+    return command(*verb.split(), inputs.config, *rest, *overrides, anywhere=True)
+
+
+def job_name(loaded: LoadedConfig, job_id: str) -> str:
+    """The name of a run: project or configuration, and date (``4-product.md`` §5); the id tells those of one minute."""
     project = loaded.config.services.send.transfer.project_identifier or loaded.path.stem
-    return f"{project} {datetime.now().astimezone():%Y-%m-%d %H:%M}"
+    return f"{project} {datetime.now().astimezone():%Y-%m-%d %H:%M} {job_id[:8]}"
 
 
 def config_error(error: ConfigError) -> InputError:
@@ -234,7 +252,7 @@ def _why_no_crtdl(path: Path) -> str | None:
         if not stat.S_ISREG(found.st_mode):
             return "something that is neither a regular file nor a directory"
         if found.st_size > LARGEST_FILE:
-            return f"a file of {found.st_size / 1e6:.0f} MB"
+            return f"a file of {human_bytes(found.st_size)}"
         content = path.read_bytes()
         try:
             document = parse_document(content, path)

@@ -2,24 +2,38 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from config import LoadedConfig, PipelineConfig
 from flows.engine.api import Label, PrefectApi
-from flows.engine.artifacts import Artifacts
+from flows.engine.artifacts import REPORT, Page
+from flows.engine.reached import own_server
+from flows.job import gate
 from flows.job.directory import JobDirectory
-from flows.job.inputs import JobInputs
+from flows.job.inputs import JobInputs, config_command, job_command
 from flows.job.lock import JobLock
-from flows.job.record import JobRecord, RecordedHandle, RecordWriter, next_run, now, refuse_changed_steps
+from flows.job.record import (
+    JobRecord,
+    RecordedHandle,
+    RecordWriter,
+    decisions_of,
+    newest_page,
+    next_run,
+    now,
+    refuse_changed_steps,
+)
 from flows.job.seen import NEXT, Sight, no_longer
 from flows.job.sources import Sources
 from flows.job.watch import CANCEL, Watcher
-from flows.reports import pages, summary
+from flows.output import one_line
+from flows.reports import summary
 from flows.reports.events import Gate, JobEnd, StepEnd, Wait
 from flows.reports.events import Step as StepEvent
 from flows.reports.job_log import job_log
@@ -31,9 +45,13 @@ from tasks.shared.errors import GateError, SluiceError
 from tasks.shared.files.inventory import Inventory, Recorded, kept_at
 from tasks.shared.log import logger
 from tasks.shared.meter import Meter
-from tasks.shared.report import Approval, Corrections, Problem, StepReport, Waiting
+from tasks.shared.publication import technical
+from tasks.shared.report import Approval, Corrections, Problem, Shown, StepReport, Waiting
 from tasks.shared.step import Source, Step, StepContext
 from tasks.shared.stop import Stop
+
+if TYPE_CHECKING:
+    from tasks.release_report.make import Measures
 
 
 @dataclass
@@ -50,6 +68,14 @@ class Job:
     stop: Stop = field(default_factory=Stop)
     crtdl: Path | None = None
     approvals: dict[int, Approval] = field(default_factory=dict)
+    reviews: dict[int, Approval] = field(default_factory=dict)
+    """The first of two decisions."""
+    shown: dict[int, Shown] = field(default_factory=dict)
+    """The release report that a decision, or a way out without one, rests on."""
+    at_the_end: Shown | None = None
+    """The one at the end of the job."""
+    measured: tuple[str, Measures] | None = None
+    """What was measured last for a report, and of what."""
     forms: dict[int, str] = field(default_factory=dict)
     steps: dict[int, StepReport] = field(default_factory=dict)
     seen: dict[int, str] = field(default_factory=dict)
@@ -57,11 +83,17 @@ class Job:
     sight: Sight | None = None
     there: Inventory = field(default_factory=lambda: Inventory(()))
     again: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
     until: int | None = None
-    artifacts: Artifacts = field(init=False)
+    said: tuple[str, ...] = ()
+    """What the step that ran last warned of while it ran; that is in the log."""
+    page: Page = field(init=False)
+    short: Page = field(init=False)
+    """The short form of the release report."""
 
     def __post_init__(self) -> None:
-        self.artifacts = Artifacts(self.api, self.id)
+        self.page = Page(self.api, self.id)
+        self.short = Page(self.api, self.id, REPORT)
 
     @property
     def config(self) -> PipelineConfig:
@@ -92,8 +124,10 @@ class Job:
         config = loaded.config
         directory = JobDirectory.of(config.jobs_dir, job_id)
         directory.create()
+        if shared := own_server(config.jobs_dir, api.address.url) is None:
+            api.bridge()
         with ExitStack() as stack:
-            stack.enter_context(JobLock(directory.path))
+            lock = stack.enter_context(JobLock(directory.path, bridges=shared))
             stack.enter_context(job_log(directory.log))
             writer = RecordWriter(api, job_id)
             record = writer.read()
@@ -113,11 +147,15 @@ class Job:
                 presenter=presenter,
                 journal=journal,
                 approvals=dict(record.approvals),
+                reviews=dict(record.reviews),
+                at_the_end=record.shown_at_the_end,
+                shown=dict(record.shown),
                 forms=dict(record.forms),
                 seen=dict(record.seen),
                 steps={step.position: directory.known(step) for step in record.steps},
                 until=record.until,
             )
+            job.stop.fence = lock.fence
             yield job
 
     def prepare(self) -> None:
@@ -142,6 +180,7 @@ class Job:
 
     def context(self, position: int, step: Step, source: Source | None) -> StepContext:
         """What the step at ``position`` gets."""
+        about = partial(config_command, self.inputs)
         return StepContext(
             config=self.config,
             job_id=self.id,
@@ -152,10 +191,30 @@ class Job:
             source=source,
             approved=self.there if step.asks and position in self.approvals else None,
             corrections=self.sight.corrections if self.sight and step.asks else Corrections.NDJSON,
-            handle=AnnouncedHandle(RecordedHandle(self.writer), self.journal.tell),
+            handle=AnnouncedHandle(RecordedHandle(self.writer, about), self.journal.tell),
             meter=Meter(collector=self.journal.tell),
             stop=self.stop,
+            command=about,
+            again=self.run_again,
         )
+
+    @property
+    def continued_with(self) -> str:
+        """The command that goes on with the job, for whoever reads the log or a page."""
+        return self.command("pipeline continue")
+
+    def command(self, verb: str, *rest: str) -> str:
+        """A command about this job, for whoever reads it anywhere on the machine."""
+        return job_command(self.inputs, self.config, self.directory.path, verb, *rest)
+
+    def run_again(self, position: int) -> str:
+        """The command that runs a step of this job again, anywhere on the machine."""
+        return self.command("job run", "--step", str(position), "--force")
+
+    @property
+    def decisions(self) -> list[tuple[int, Approval]]:
+        """Every decision with its position; of two reviewers the first one before the second."""
+        return decisions_of(self.reviews, self.approvals)
 
     def record(self) -> JobRecord:
         """The record as this process knows it, with all that it knows of the steps."""
@@ -192,9 +251,10 @@ class Job:
             logger.info("step %d %s begins", position, context.name)
             self.journal.tell(StepEvent(state="running"))
         self.presenter.step_started(position, context.name)
-        watcher = Watcher(self.writer, self.artifacts, self.stop, self.presenter.progress)
+        watcher = Watcher(self.writer, self.page, self.stop, self.presenter.progress)
         with watcher.watching(context.name, position, context.meter):
             yield
+        self.said = context.meter.snapshot().warnings
 
     def finished(self, position: int, report: StepReport, *, expected: int | None) -> None:
         """Record a step's report; says it once, also when the step answered from its stored result.
@@ -220,11 +280,10 @@ class Job:
             mode = str(self.config.services.send.send_as) if declared(name).delivers else None
             self.journal.completed(step, mode=mode)
             self.writer.step(step, progress=None)
-            with pages.best_effort(f"the table of {name}"):
-                pages.step_table(self.artifacts, self.id, step)
             logger.info("step %d %s is complete: %s", position, name, step.summary())
             for warning in step.warnings:
-                logger.warning("step %d %s: %s", position, name, warning)
+                if warning not in self.said:
+                    logger.warning("step %d %s: %s", position, name, warning)
         self.presenter.step_finished(step, again=before)
 
     def unfinished(
@@ -250,8 +309,9 @@ class Job:
         record = Problem.of(error, step=name)
         if position:
             self._not_complete(position, "failed", record)
-        # Told first: it may be the Prefect API that has failed.
-        self.ended("failed", error=record)
+        # Told first: it may be the Prefect API that has failed. Once: it may have failed at this, too.
+        if not self.journal.over:
+            self.ended("failed", error=record)
         if position:
             self.writer.step(self.steps[position], progress=None, error=record)
         else:
@@ -260,10 +320,14 @@ class Job:
     def passed_gate(self, position: int, error: GateError | None) -> None:
         """Tell what the gate behind a validation step did; closed, it ends the job although the step is complete."""
         details = self.steps[position].details
-        findings, resources = int(details["findings"]), int(details["resources_with_findings"])
+        findings, resources = technical(int(details["findings"])), technical(int(details["resources_with_findings"]))
         self.journal.tell(Gate(state="closed" if error else "open", findings=findings, resources=resources))
         if error is None:
             return
+        self.held_back(position, error)
+
+    def held_back(self, position: int, error: GateError) -> None:
+        """Record that a gate ends the job; at a step that is complete, or that has not begun."""
         logger.error("%s", error.render())
         record = Problem.of(error, step=self.step_names[position - 1])
         self.ended("failed", error=record)
@@ -271,7 +335,7 @@ class Job:
 
     def look_away(self) -> None:
         """Forget what was to be seen at the wait before: it says nothing about the next one."""
-        self.sight, self.there, self.again = None, Inventory(()), ()
+        self.sight, self.there, self.again, self.refused = None, Inventory(()), (), ()
 
     def look(self, position: int, source: Source, sources: Sources) -> None:
         """Take in what there is to be seen at a wait.
@@ -303,11 +367,31 @@ class Job:
         if self.sight is None:
             return False
         self.sight.check()
-        if not (why := no_longer(self.approvals[position], self.sight, self.there)):
+        approval = self.approvals[position]
+        why = no_longer(approval, self.sight, self.there)
+        shown = self.shown.get(position)
+        why = why or gate.other_report(approval, self.reviews.get(position), shown, self.config)
+        why = why or tuple(filter(None, (gate.gone(self.directory.path, position, shown, self.config),)))
+        if not why:
             self.sight.as_left(self.there, self.steps.values())
             return False
         self._void(position, why)
         return True
+
+    def check_first(self, position: int) -> None:
+        """Forget the first of two decisions where it does not cover what is there now; both are asked for again."""
+        first = self.reviews.get(position)
+        if self.sight is None or first is None or position in self.approvals:
+            return
+        why = no_longer(first, self.sight, self.there)
+        if self.config.report.enabled and not why:
+            shown = self.shown.get(position)
+            outdated = gate.outdated(shown, self.there.digest, self.config)
+            other = gate.ANOTHER_REPORT if shown is None or shown.sha256 != first.report else None
+            gone = gate.gone(self.directory.path, position, shown, self.config)
+            why = tuple(filter(None, (outdated or other or gone,)))
+        if why:
+            self._void(position, why)
 
     def reopen(self, position: int, why: tuple[str, ...]) -> None:
         """Void the approval of a wait that is complete, and let it ask again. Corrected files stay where they are."""
@@ -320,14 +404,19 @@ class Job:
     def _void(self, position: int, why: tuple[str, ...], **labels: StepReport) -> None:
         logger.warning("step %d wait: the approval counts no more, the job waits again: %s", position, "; ".join(why))
         # The answer of the form with it: it was for what that form was about.
-        self.writer.set(**{f"approval__{position}": None, f"form__{position}": None}, **labels)
-        del self.approvals[position]
+        given = dict.fromkeys((f"approval__{position}", f"form__{position}"))
+        if self.reviews.pop(position, None) is not None:
+            given[f"review__{position}"] = None
+        self.writer.set(**given, **labels)
+        self.approvals.pop(position, None)
         self.forms.pop(position, None)
         self.again = why
 
     def as_seen(self, waiting: Waiting) -> Waiting:
         """The wait with what there is to be seen, and why it waits again; for the form, the page and the record."""
-        waiting = waiting.model_copy(update={"again": self.again})
+        first = self.reviews.get(waiting.position)
+        told = {"first": first.told(one_line) if first else None, "report": self.shown.get(waiting.position)}
+        waiting = waiting.model_copy(update={"again": self.again, "refused": self.refused} | told)
         return self.sight.shown(waiting, self.there) if self.sight else waiting
 
     def waits(self, waiting: Waiting, form: str) -> None:
@@ -343,6 +432,8 @@ class Job:
         self.steps[position] = self.steps[position].model_copy(update={"directory": directory.name})
         key: dict[str, Any] = {f"form__{position}": form}
         key[f"seen__{position}"] = self.sight.keep(self.there) if self.sight else None
+        if (shown := self.shown.get(position)) is not None:
+            key[f"shown__{position}"] = shown
         self.unfinished(position, "waiting", waiting=waiting, **key)
         make_directory(directory)
         self.journal.tell(Wait(state="asked"))
@@ -365,15 +456,41 @@ class Job:
         """Tell how this run ends, and leave the summary. What cannot be written fails no run."""
         ended = self.journal.ends(state, error=error.reference if error else None, reason=reason)
         steps = [self.steps[position] for position in sorted(self.steps)]
+        page = newest_page(self.shown, self.at_the_end)
         document = summary.summary_of(
-            self.id, self.journal.run, state, steps, self.inputs, ended=ended, waiting=waiting, error=error
-        )
+            self.id, self.journal.run, state, steps, self.inputs, ended=ended, waiting=waiting, error=error,
+            decisions=self.decisions,
+            report=self.directory.path / page if page else None,
+            k=self.loaded.config.report.k,
+        )  # fmt: skip
         summary.write(self.directory.path, document)
+        level, words = self._end(state, error, waiting, reason)
+        logger.log(level, "%s", words)
+
+    def _end(
+        self, state: JobEnd, error: Problem | None, waiting: Waiting | None, reason: str | None
+    ) -> tuple[int, str]:
+        """How a run ends, in one line: the last one of its log."""
+        go_on = f"continue with: {self.continued_with}"
+        match state:
+            case "completed":
+                return logging.INFO, "the job is complete"
+            case "waiting" if waiting is not None:
+                return logging.INFO, f"the job waits at step {waiting.position} for a person's decision; {go_on}"
+            case "cancelled":
+                why = error.message if error is not None else "in the Prefect UI"
+                return logging.WARNING, f"the job is cancelled: {why}"
+            case "failed" if error is not None:
+                where = f"step {error.step}" if error.step else "preparation"
+                return logging.ERROR, f"the job is failed: {error.reference} in {where}; {go_on}"
+        return logging.WARNING, f"the job is stopped ({reason}); {go_on}"
 
     def leave(self, reason: str) -> None:
         """The last words of a process that ends without waiting for its threads: after a cancel, or by a signal."""
         self.presenter.close()
         self.ended("cancelled" if reason == CANCEL else "stopped", reason=reason)
+        if reason != CANCEL:
+            self.presenter.left(f"job {self.id} is stopped\ncontinue with: {self.continued_with}")
 
     def lost(self, error: SluiceError) -> None:
         """The last words of a process whose record has gone away: told in the files of the job, which are safe."""

@@ -1,14 +1,18 @@
-"""The lock of a job across machines: a Prefect global concurrency limit ``job-<id>`` with a lease.
+"""The lock of a job across machines: a Prefect global concurrency limit ``job-<id>`` with a lease, and a heartbeat.
 
 ``4-product.md`` §6. ``flock`` (``flows/job/lock.py``) holds between the processes of one machine; between machines only
-what all of them see holds, and that is the Prefect API. The limit has one slot, and it is taken as long as the limit
-exists: creating it takes the lock (names are unique), removing it by its own id gives it back. Its ``updated`` time is
-the lease: the holder renews it, and one that nobody renewed for ``LeaseTimes.lease`` may be replaced. All of it is in
-Prefect's database, so it survives a restart of the server; the leases of Prefect's own client live in the memory of the
-server by default, and their slots stay taken for ever when it restarts.
+what all of them see holds, and that is the Prefect API and the job's directory. The limit has one slot, and it is taken
+as long as the limit exists: creating it takes the lock (names are unique), removing it by its own id gives it back. Its
+``updated`` time is the lease, which the holder renews. All of it is in Prefect's database, so it survives a restart of
+the server.
 
-Whoever replaces a lapsed limit removes it by id first. Of two that try, one removes it, and the other's creation is
-refused. A holder that was away for too long finds its own id gone and ends at once.
+A server may be away for longer than any lease while its jobs go on, so the holder gives two signs of life: it renews
+the lease, and it writes the heartbeat file (``flows/job/heartbeat.py``). It goes on as long as one of both was written
+in the last ``LeaseTimes.give_up`` seconds, and before it ends it makes sure once more, because a machine that only
+slept is late with both. Who takes over has watched both for a whole lease (``flows/job/proof.py``), removes the limit
+by id, makes its own and writes its name into ``.lock``. A holder that was away finds another's name there, before each
+request to a service and before each heartbeat, or its limit gone and another in its place, and ends at once.
+``docs/decisions/0032-two-signs-of-life.md`` has the proof.
 """
 
 from __future__ import annotations
@@ -20,47 +24,39 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import Self
+from typing import Protocol, Self
 
 import httpx
 
-from flows.engine.api import Json, PrefectApi
+from flows.engine.api import Json, NotTakenError, PrefectApi
 from flows.engine.api_address import ApiAddress, configured_api
+from flows.engine.outage import BRIDGE
 from flows.engine.reached import own_server
+from flows.job.heartbeat import Heartbeat, beats
+from flows.job.proof import LeaseTakenError, LeaseTimes, Watch
+from flows.output import patience
 from tasks.shared.errors import NetworkError, SluiceError, TransientError
 from tasks.shared.log import logger
 
-
-@dataclass(frozen=True)
-class LeaseTimes:
-    """The times of a lease, in seconds.
-
-    A holder ends ``give_up`` seconds after its last renewal, so that the calls under way then, of ``call`` seconds a
-    phase, are over before the lease is. Another machine takes the lease ``margin`` seconds after it lapsed: ``Date``
-    counts whole seconds.
-    """
-
-    lease: float = 60.0
-    margin: float = 5.0
-    renew: float = 15.0
-    retry: float = 3.0
-    give_up: float = 45.0
-    call: float = 5.0
-
-
 TIMES = LeaseTimes()
 
+BUSY = 8
+"""Times that a limit is tried to be removed, half a second apart, while the database is busy."""
 
-class LeaseTakenError(Exception):
-    """Another machine has the lease."""
+PATIENCE = 12.0
+"""Seconds for which a command that watches for a sign of life does without the server."""
+
+
+def clock() -> float:
+    """Seconds that pass for a holder, those in which its machine slept too."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if sys.platform == "linux" else time.monotonic()
 
 
 class LeaseLostError(TransientError):
-    """The lease could not be renewed in time, or another machine has it by now (exit code 3)."""
+    """Another machine may have the job by now, or nobody could be told that this one has it (exit code 3)."""
 
 
 def lease_api(jobs_dir: Path) -> ApiAddress | None:
@@ -76,6 +72,11 @@ class Limits(PrefectApi):
         """The limit of that name, or ``None``."""
         found: Json | None = self.request("GET", f"/v2/concurrency_limits/{name}")
         return found
+
+    def look(self, name: str) -> Json | None:
+        """As ``find``, asked once and not for long."""
+        with self.hurried(TIMES.call):
+            return self.find(name)
 
     def create(self, name: str) -> str | None:
         """Create a limit whose one slot is taken; its id, or ``None`` when there is one of that name."""
@@ -95,6 +96,18 @@ class Limits(PrefectApi):
         """Remove the limit with that id; ``False`` when it is gone already."""
         return self.request("DELETE", f"/v2/concurrency_limits/{limit}") is not None
 
+    def remove_soon(self, limit: str) -> None:
+        """As ``remove``, asked again for a moment where the database was busy: at the end nobody waits for long."""
+        for left in reversed(range(BUSY)):
+            try:
+                self.remove(limit)
+            except NotTakenError as error:
+                if not left or error.status != 503:
+                    raise
+                time.sleep(0.5)
+            else:
+                return
+
     def now(self) -> datetime:
         """The time on the server's clock, which ``updated`` is by: clocks of two machines differ.
 
@@ -110,9 +123,9 @@ class Limits(PrefectApi):
             ) from None  # fmt: skip
 
     def holds(self, found: Json, times: LeaseTimes) -> bool:
-        """Whether the lease of a limit holds."""
+        """Whether the lease of a limit was renewed in time, by the server's clock: for those who only show."""
         age = self.now() - datetime.fromisoformat(str(found["updated"]))
-        return age.total_seconds() < times.lease + times.margin
+        return age.total_seconds() < times.lease
 
 
 def limit_name(job_id: str) -> str:
@@ -120,11 +133,11 @@ def limit_name(job_id: str) -> str:
     return f"job-{job_id}"
 
 
-def is_leased(address: ApiAddress, job_id: str) -> bool:
-    """Whether some machine has the lease of the job now."""
+def is_leased(address: ApiAddress, directory: Path) -> bool:
+    """Whether some machine shows a sign of life for the job of that directory."""
     with Limits(address) as limits:
-        found = limits.find(limit_name(job_id))
-        return found is not None and limits.holds(found, TIMES)
+        found = limits.find(limit_name(directory.name))
+        return (found is not None and limits.holds(found, TIMES)) or beats(directory, TIMES.lease)
 
 
 def lease_lost(message: str, name: str) -> LeaseLostError:
@@ -144,6 +157,7 @@ def end_process(error: SluiceError) -> None:
     A worker sets a run whose process ends with an exit code to Crashed: not this one, its state is the other machine's.
     """
     with suppress(OSError, ValueError):
+        logger.error("%s", error.render())  # into job.log
         sys.stderr.write(error.render() + "\n")
         sys.stderr.flush()
         for handler in logging.getLogger().handlers + logger.handlers:
@@ -151,84 +165,224 @@ def end_process(error: SluiceError) -> None:
     os._exit(0 if WORKERS_RUN in os.environ else error.exit_code)
 
 
-class Lease:
-    """The lease of one job, renewed by a thread until it is released.
+class Named(Protocol):
+    """The file that says who has the job."""
 
-    ``lost`` is called in that thread when the lease is gone; it must not let the process go on.
+    def still_ours(self) -> bool:
+        """Whether it names this process. Raises ``OSError`` when nobody can know."""
+        ...
+
+    def rename(self, limit: str) -> None:
+        """Write another limit into it. Raises ``OSError``."""
+        ...
+
+
+class _Nameless:
+    """Of a job without a directory."""
+
+    def still_ours(self) -> bool:
+        return True
+
+    def rename(self, limit: str) -> None:
+        pass
+
+
+class Lease:
+    """The lease of one job and its heartbeat, kept by threads of their own until it is released: a call to a server
+    that hangs, or to a directory of one, delays no other.
+
+    ``lost`` is called in one of them when the job may be another's; it must not let the process go on.
     """
 
     def __init__(
         self,
         address: ApiAddress,
         job_id: str,
+        directory: Path | None = None,
         *,
-        lost: Callable[[SluiceError], None] = end_process,
+        lost: Callable[[SluiceError], None] | None = None,
         times: LeaseTimes | None = None,
+        bridges: bool = False,
+        clock: Callable[[], float] = clock,
     ) -> None:
         times = times or TIMES
         self.name = limit_name(job_id)
         self.limit: str | None = None
-        self._limits = Limits(address)
+        self._limits = Limits(address, bridges=bridges)
+        self._patience = BRIDGE if bridges else PATIENCE
         self._renewing = Limits(address, timeout=times.call, patience=0)
-        self._lost = lost
+        self._heartbeat = Heartbeat(directory) if directory is not None else None
+        self._named: Named = _Nameless()
+        self._lost = lost or end_process
         self._times = times
+        self._clock = clock
         self._end = threading.Event()
-        self._thread = threading.Thread(target=self._keep, name=f"lease-{job_id}", daemon=True)
-        self._renewed = 0.0
+        self._now = (threading.Event(), threading.Event())
+        self._threads = [
+            threading.Thread(target=work, name=f"{what}-{job_id}", daemon=True)
+            for what, work in (("lease", self._keep), ("signs", self._judge))
+        ]
+        if self._heartbeat is not None:
+            beat = threading.Thread(target=self._beat, args=(self._heartbeat,), name=f"heartbeat-{job_id}", daemon=True)
+            self._threads.append(beat)
+        self._sign = 0.0
+        self._maybe_made = False
 
-    def acquire(self, known: str | None = None) -> Self:
-        """Take the lease; ``known`` is the limit of a holder on this machine that is certainly gone.
+    def acquire(self, known: str | None = None, *, before: str | None = None) -> Self:
+        """Take the lease; ``known`` is the limit of a holder on this machine that is certainly gone. ``before`` is one
+        on another machine that has not given the job back: a limit that is not there proves nothing then.
 
         Raises:
             LeaseTakenError: another machine has it.
             SluiceError: the Prefect API does not answer, or refuses.
+            OSError: the job's directory cannot be read.
         """
         try:
-            self._renewed = time.monotonic()
-            self.limit = known if known is not None and self._limits.renew(known) else self._taken()
+            self._sign = self._clock()
+            self.limit = known if known is not None and self._limits.renew(known) else self._taken(before)
         except BaseException:
             self._close()
             raise
-        self._thread.start()
         return self
 
-    def _taken(self) -> str:
+    def hold(self, named: Named | None = None) -> None:
+        """Keep it from now on; ``named`` says who has the job, and says us."""
+        self._named = named or self._named
+        for thread in self._threads:
+            thread.start()
+
+    def _taken(self, before: str | None) -> str:
+        if before is None and (limit := self._limits.create(self.name)) is not None:
+            return limit  # as nearly always: nobody has it
         found = self._limits.find(self.name)
-        if found is not None:
-            if self._limits.holds(found, self._times):
-                raise LeaseTakenError
-            self._limits.remove(str(found["id"]))
-        self._renewed = time.monotonic()
+        if found is not None or before is not None:
+            watch = Watch(self._limits.look, self._heartbeat, self._times, patience=self._patience)
+            who = before or "whoever has the job"
+            with patience(f"waiting for a sign of life of {who}, {self._times.lease:.0f} s at most"):
+                found = watch.silent(found, self.name)
+            if found is not None:
+                self._limits.remove(str(found["id"]))
+        self._sign = self._clock()
         limit = self._limits.create(self.name)
         if limit is None:
             raise LeaseTakenError
         return limit
 
+    @property
+    def late(self) -> bool:
+        """Whether no sign of life was given in time: nobody knows then who has the job."""
+        return self._clock() - self._sign > self._times.give_up
+
+    def lose(self, message: str) -> LeaseLostError:
+        """Give the job up."""
+        error = lease_lost(message, self.name)
+        if not self._end.is_set():
+            self._end.set()
+            self._lost(error)
+        return error
+
     def _keep(self) -> None:
+        """Renew the lease."""
         wait = self._times.renew
-        while not self._end.wait(wait):
-            begun = time.monotonic()
+        while not self._over(0, wait):
+            begun = self._clock()
             try:
-                renewed = self._renewing.renew(str(self.limit))
-            except SluiceError as error:
-                logger.warning("the lease of the job is not renewed: %s", error.message)
-                wait = self._times.retry
-                if time.monotonic() - self._renewed > self._times.give_up:
-                    self._lost(lease_lost("the Prefect API was away for too long to keep the lease", self.name))
+                if not self._renewing.renew(str(self.limit)) and not self._made_again():
+                    self.lose("the lease is gone: another machine may run the job")
                     return
+            except (SluiceError, OSError) as error:
+                if wait == self._times.renew:
+                    logger.warning("the lease of the job is not renewed: %s", _said(error))
+                wait = self._times.retry
                 continue
-            if not renewed:
-                self._lost(lease_lost("the lease is gone: another machine may run the job", self.name))
+            self._sign, wait = max(self._sign, begun), self._times.renew
+
+    def _made_again(self) -> bool:
+        """Make the limit anew, which is gone although nobody took the job: the database was restored, say."""
+        if self._heartbeat is None or not self._named.still_ours():
+            return False
+        try:
+            made = self._renewing.create(self.name)
+        except NetworkError:
+            self._maybe_made = True
+            raise
+        if made is None and self._maybe_made:
+            found = self._renewing.find(self.name)  # made by the call that was not answered
+            made = str(found["id"]) if found is not None else None
+        self._maybe_made = False
+        if made is None or not self._named.still_ours():
+            return False
+        self.limit = made
+        self._named.rename(made)
+        logger.warning("the lease of the job was gone at the Prefect API, and nobody had it: it is taken anew")
+        return True
+
+    def _beat(self, heartbeat: Heartbeat) -> None:
+        """Write the heartbeat, as long as the job is ours."""
+        said = False
+        while True:
+            begun = self._clock()
+            try:
+                if not self._named.still_ours():
+                    self.lose("another machine has taken the job")
+                    return
+                heartbeat.beat(str(self.limit))
+            except OSError as error:
+                # A directory that is gone was removed by who has the right to: a prune says what it did.
+                if not said and not isinstance(error, FileNotFoundError):
+                    logger.warning("the heartbeat of the job is not written: %s", _said(error))
+                said = True
+            else:
+                self._sign, said = max(self._sign, begun), False
+            if self._over(1, self._times.beat):
                 return
-            self._renewed, wait = begun, self._times.renew
+
+    def _judge(self) -> None:
+        """End the process when both signs are late. Whoever hangs does not keep this."""
+        tick = min(1.0, self._times.sure / 4)
+        while not self._end.wait(tick):
+            if self._clock() - self._sign > self._times.give_up - self._times.sure and not self._sure(tick):
+                self.lose("neither the Prefect API nor the directory of the job could be told that it goes on")
+                return
+
+    def _sure(self, tick: float) -> bool:
+        """Ask for a sign at once, and wait for it. Counted in ticks: the time in which this process did not run, on a
+        machine that slept or stood still, is no time that a sign could have been given in.
+        """
+        asked = self._clock()
+        for event in self._now:
+            event.set()
+        left = self._times.sure
+        while left > 0:
+            if self._end.wait(tick) or self._sign >= asked:
+                return True
+            left -= tick
+        return False
+
+    def _over(self, which: int, seconds: float) -> bool:
+        """Wait, or until a sign is asked for; whether it is all over."""
+        self._now[which].wait(seconds)
+        self._now[which].clear()
+        return self._end.is_set()
+
+    def end(self) -> None:
+        """Give no more signs."""
+        self._end.set()
+        for event in self._now:
+            event.set()
+        deadline = time.monotonic() + 4 * self._times.call
+        for thread in self._threads:
+            if thread.ident is not None and thread is not threading.current_thread():
+                thread.join(timeout=max(0.0, deadline - time.monotonic()))
+        if self._heartbeat is not None:
+            self._heartbeat.remove()
 
     def release(self) -> None:
         """Give the lease back. One that cannot be given back lapses by itself."""
-        self._end.set()
-        self._thread.join(timeout=4 * self._times.call)
+        self.end()
         try:
             if self.limit is not None:
-                self._limits.remove(self.limit)
+                self._renewing.remove_soon(self.limit)
         except SluiceError as error:
             logger.warning("the lease of the job lapses by itself: %s", error.message)
         finally:
@@ -238,3 +392,7 @@ class Lease:
     def _close(self) -> None:
         self._limits.close()
         self._renewing.close()
+
+
+def _said(error: SluiceError | OSError) -> str:
+    return error.message if isinstance(error, SluiceError) else str(error.strerror or type(error).__name__)

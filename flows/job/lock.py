@@ -2,7 +2,8 @@
 
 On one machine ``flock``, which the kernel releases (``4-product.md`` §4). Where the Prefect API is one that other
 machines may share, a lease beside it (``flows/job/lease.py``): ``flock`` does not reach across machines on every file
-system. ``.lock`` says who has the lock, so that its machine need not wait for the lease of a process that was killed.
+system. ``.lock`` says who has the lock: its machine need not wait for the lease of a process that was killed, and a
+holder that was taken for dead finds another's name there.
 """
 
 from __future__ import annotations
@@ -10,22 +11,31 @@ from __future__ import annotations
 import fcntl
 import os
 import socket
+import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, ClassVar, Self
+from typing import IO, ClassVar
 
 import msgspec
 
-from flows.job.lease import Lease, LeaseTakenError, is_leased, lease_api
+from flows.job import lease as leases
+from flows.job.heartbeat import Heartbeat, last_beat
+from flows.job.lease import Lease, is_leased, lease_api
+from flows.job.proof import LeaseTakenError
 from tasks.shared.errors import TerminalError, storage_errors
 from tasks.shared.files.out_file import write_all
+from tasks.shared.log import logger
 
 LOCK = ".lock"
 
 PATIENCE = 1.0
 """Seconds to try: long enough to outlast a reader's glance (``is_held``), short for a person."""
+
+
+HANDED_OVER = 15.0
+"""Seconds that who watched another machine for a whole lease may need besides, to say what it found."""
 
 
 class JobBusyError(TerminalError):
@@ -60,24 +70,34 @@ class JobLock:
     A command takes it before it touches the job's state, and the flow it runs in the same process takes it once more.
     """
 
-    held: ClassVar[set[Path]] = set()
+    held: ClassVar[dict[Path, JobLock]] = {}
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, bridges: bool = False, judges: bool = False) -> None:
+        """``bridges``: wait for a Prefect API that is away as long as a running job does. ``judges``: whoever takes it
+        does not run the job, and leaves the time of the last sign of life as it was.
+        """
         self.path = directory.absolute() / LOCK
+        self._bridges = bridges
+        self._judges = judges
+        self._last_sign: datetime | None = None
         self._handle: IO[bytes] | None = None
         self._lease: Lease | None = None
+        self._content = b""
+        self._writing = threading.Lock()
 
-    def acquire(self) -> Self:
-        """Take the lock.
+    def acquire(self) -> JobLock:
+        """Take the lock; the one that this process has already, if it has.
 
         Raises:
             JobBusyError: another process has it; names its process id and host.
             StorageError: its file cannot be written; nothing is held then.
-            SluiceError: the Prefect API, where the lock of other machines is, does not answer.
+            SluiceError: the Prefect API, where the lock of other machines is, does not answer; or taking the lock took
+                so long that another machine may have taken the job meanwhile.
         """
         if self.path in self.held:
-            return self
+            return self.held[self.path]
         lease: Lease | None = None
+        self._last_sign = last_sign(self.path.parent) if self._judges else None
         with storage_errors(self.path), ExitStack() as unless_held:
             # Unbuffered: what could not be written is not tried again when it is closed.
             handle = os.fdopen(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600), "r+b", buffering=0)
@@ -86,35 +106,90 @@ class JobLock:
             lease = self._leased(_holder(handle))
             if lease is not None:
                 unless_held.callback(lease.release)
-            limit = lease.limit if lease is not None else None
-            _write(
-                handle, msgspec.json.encode(Holder(os.getpid(), socket.gethostname(), this_machine(), limit)) + b"\n"
-            )
+            unless_held.callback(setattr, self, "_handle", None)
+            self._handle = handle
+            self.rename(lease.limit if lease is not None else None)
+            if lease is not None and lease.late:
+                # The directory did not answer, or this machine slept: by now another one may have watched in vain.
+                raise leases.lease_lost("taking the job took too long: another machine may have it", lease.name)
             unless_held.pop_all()
-        self._handle, self._lease = handle, lease
-        self.held.add(self.path)
+        self._lease = lease
+        self.held[self.path] = self
+        if lease is not None:
+            lease.hold(self)
         return self
 
+    def rename(self, limit: str | None) -> None:
+        """Write who has the job, and by which limit; nothing when it was given back. Raises ``OSError``."""
+        with self._writing:
+            if self._handle is None:
+                return
+            holder = Holder(os.getpid(), socket.gethostname(), this_machine(), limit)
+            self._content = msgspec.json.encode(holder) + b"\n"
+            _write(self._handle, self._content)
+            if limit is not None:
+                os.fsync(self._handle.fileno())  # for the other machines
+
+    def still_ours(self) -> bool:
+        """Whether the file names this process as the one that has the job.
+
+        Raises ``OSError`` when nobody can know. Who takes a job over writes its name there and never removes the file:
+        one that is gone went with the job's directory, which somebody removed.
+        """
+        if self.path.read_bytes() == self._content:
+            return True
+        with self._writing:
+            return self.path.read_bytes() == self._content
+
+    def fence(self) -> None:
+        """Return when the job is certainly still this process's; end it when it is not. Before what cannot be undone.
+
+        Raises:
+            StorageError: the file cannot be read.
+        """
+        lease = self._lease
+        if lease is None:
+            return
+        while lease.late:
+            time.sleep(0.1)  # until it is made sure of, or this process ends
+        with storage_errors(self.path):
+            ours = self.still_ours()
+        if not ours:
+            raise lease.lose("another machine has taken the job")
+
     def _flock(self, handle: IO[bytes]) -> None:
-        deadline = time.monotonic() + PATIENCE
+        begun, before = time.monotonic(), _holder(handle)
+        heart = Heartbeat(self.path.parent)
+        beat = heart.read()
         while True:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise self._busy(_holder(handle)) from None
+                # While the file names another machine, who has the lock here watches whether that one lives: it ends
+                # with what it found, and a command that was told to continue the job is not refused for it.
+                holder = _holder(handle)
+                if holder != before:
+                    begun, before = time.monotonic(), holder
+                elsewhere = _elsewhere(holder)
+                patience = leases.TIMES.lease + HANDED_OVER if elsewhere else PATIENCE
+                if time.monotonic() - begun > patience or (elsewhere and heart.read() != beat):
+                    raise self._busy(holder) from None
                 time.sleep(0.05)
             else:
                 return
 
     def _leased(self, before: Holder | None) -> Lease | None:
         """The lease, where one is needed. That of a process of this machine is ours with its ``flock``: it is gone."""
-        address = lease_api(self.path.parent.parent)
+        directory = self.path.parent
+        address = lease_api(directory.parent)
         if address is None:
             return None
-        known = before.limit if before is not None and before.machine == this_machine() else None
+        there = before is not None and before.limit is not None
+        here = before is not None and before.machine == this_machine()
+        known = before.limit if before is not None and here else None
+        lease = Lease(address, directory.name, directory, bridges=self._bridges)
         try:
-            return Lease(address, self.path.parent.name).acquire(known)
+            return lease.acquire(known, before=str(before) if there and not here else None)
         except LeaseTakenError:
             raise self._busy(before) from None
 
@@ -129,15 +204,38 @@ class JobLock:
         """Give the lock back. The file stays: removing it would let two processes hold two locks."""
         if self._handle is None:
             return
-        if self._lease is not None:
-            self._lease.release()
-            self._lease = None
-        _write(self._handle, b"")
-        self.held.discard(self.path)
-        self._handle.close()
-        self._handle = None
+        lease, self._lease = self._lease, None
+        if lease is not None:
+            lease.end()
+        with ExitStack() as last:
+            last.callback(self._let_go)
+            if lease is not None:
+                last.callback(lease.release)
+            try:
+                self._give_back(lease is not None)
+            except OSError as error:
+                # What the job did is safe, and the kernel lets go; who comes next waits for a whole lease.
+                logger.warning("the lock of the job is not written: %s", error.strerror or type(error).__name__)
 
-    def __enter__(self) -> Self:
+    def _give_back(self, leased: bool) -> None:
+        """Before the limit goes: one that is not there proves nothing while a machine is named that has the job."""
+        with self._writing:
+            if self._handle is None:
+                return
+            _write(self._handle, b"")
+            if self._last_sign is not None:
+                os.utime(self._handle.fileno(), (self._last_sign.timestamp(),) * 2)
+            if leased:
+                os.fsync(self._handle.fileno())
+
+    def _let_go(self) -> None:
+        with self._writing, suppress(OSError):
+            self.held.pop(self.path, None)
+            handle, self._handle = self._handle, None
+            if handle is not None:
+                handle.close()
+
+    def __enter__(self) -> JobLock:
         return self.acquire()
 
     def __exit__(self, *exc: object) -> None:
@@ -153,13 +251,31 @@ def is_held(directory: Path) -> bool:
             fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
             holder = _holder(handle)
     except BlockingIOError:
-        return True
+        holder = _last(directory)
+        if not _elsewhere(holder):
+            return True  # else somebody here watches whether the one it names lives
     except OSError:
         return False
-    if holder is None or holder.limit is None or holder.machine == this_machine():
+    if not _elsewhere(holder):
         return False
     address = lease_api(directory.absolute().parent)
-    return address is not None and is_leased(address, directory.name)
+    return address is not None and is_leased(address, directory.absolute())
+
+
+def last_sign(directory: Path) -> datetime | None:
+    """When the last holder gave a sign of life, or gave the lock back; ``None`` when no file tells.
+
+    By the file system's clock. Without a heartbeat, where only this machine has jobs, it is the last line of the log.
+    """
+    given_back, taken = last_taken(directory)
+    if given_back:
+        return taken
+    if (beat := last_beat(directory)) is not None:
+        return beat
+    try:
+        return datetime.fromtimestamp((directory / "job.log").stat().st_mtime, UTC)
+    except OSError:
+        return taken
 
 
 def last_taken(directory: Path) -> tuple[bool, datetime | None]:
@@ -169,6 +285,23 @@ def last_taken(directory: Path) -> tuple[bool, datetime | None]:
             return _holder(handle) is None, datetime.fromtimestamp(os.fstat(handle.fileno()).st_mtime, UTC)
     except OSError:
         return True, None
+
+
+def named_elsewhere(directory: Path) -> bool:
+    """Whether the lock file names a process of another machine, which lives or has not given the lock back."""
+    return _elsewhere(_last(directory))
+
+
+def _elsewhere(holder: Holder | None) -> bool:
+    return holder is not None and holder.limit is not None and holder.machine != this_machine()
+
+
+def _last(directory: Path) -> Holder | None:
+    try:
+        with (directory / LOCK).open("rb") as handle:
+            return _holder(handle)
+    except OSError:
+        return None
 
 
 def _holder(handle: IO[bytes]) -> Holder | None:

@@ -23,6 +23,7 @@ from tasks.shared.http.tls import ssl_context
 from tasks.shared.import_directory import IMPORT
 from tasks.shared.service import Doubt, Service
 from tasks.shared.step import CheckContext, Given, Reads, Step
+from tasks.shared.units import human_bytes
 
 RESERVE = 100_000_000
 """Bytes that must stay free on the disk of the jobs directory besides the data."""
@@ -55,7 +56,8 @@ def preflight(
     context = CheckContext(config, inputs.given(), job_dir, online=not tls)
     findings = [*_crtdl(context, steps, own), *_unused(context.given, enabled), *tls]
     for step in steps:
-        findings.extend(step.checks(context))
+        with patience(f"checking what {step.name} needs"):
+            findings.extend(step.checks(context))
     findings.extend(_disk(context, steps))
     if context.online:
         for service in (service for step in steps for service in step.services(config)):
@@ -66,7 +68,7 @@ def preflight(
 def _asked(service: Service, config: PipelineConfig, tell: Callable[[str], None]) -> Iterator[SluiceError]:
     if service.probe is None:
         return
-    with patience(f"asking {service.key} whether it is the service that it must be …"):
+    with patience(f"checking services.{service.key}: whether it answers, and is what it must be"):
         found = list(service.probe.ask(service, config))
     for one in found:
         if isinstance(one, Doubt):
@@ -150,7 +152,7 @@ def _disk(context: CheckContext, steps: Sequence[Step]) -> Iterator[SluiceError]
     free = shutil.disk_usage(existing).free
     if free < space:
         yield StorageFindingError(
-            "disk-space", f"{free / 1e6:.0f} MB are free for the jobs directory, {space / 1e6:.0f} MB are needed",
+            "disk-space", f"{human_bytes(free)} are free for the jobs directory, {human_bytes(space)} are needed",
             context=str(jobs_dir), hint="free some space, or set jobs_dir to a larger disk",
         )  # fmt: skip
 

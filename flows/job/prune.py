@@ -8,21 +8,36 @@ in the middle, the next one goes on with it: the record stays until there is not
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from uuid import UUID
 
 from config import load_config
 from flows.job.directory import JobDirectory
-from flows.job.lease import Lease, LeaseTakenError, lease_api
-from flows.job.lock import LOCK, JobBusyError, JobLock
+from flows.job.heartbeat import HEARTBEAT
+from flows.job.lease import Lease, lease_api
+from flows.job.lock import LOCK, JobBusyError, JobLock, named_elsewhere
+from flows.job.proof import LeaseTakenError
 from flows.job.record import JobRecord, JobState
 from flows.job.session import Session, has_any_job, opened
+from flows.job.which import directories
 from flows.output import say, say_json
+from flows.shell import about
 from tasks.shared.errors import StorageError
+from tasks.shared.stop import SharedStop, Stop
 from tasks.shared.units import human_bytes
+from tasks.shared.work import Workers, for_each
+
+BATCH = 25
+"""Jobs that are locked, looked at and removed together: one request for all of them where Prefect has one."""
+
+AT_ONCE = 4
+"""Batches."""
+
+SAY_EVERY = 5.0
+"""Seconds between two words on how far it is."""
 
 PRUNED = frozenset({JobState.COMPLETED, JobState.CANCELLED, JobState.FAILED, JobState.STOPPED, JobState.INTERRUPTED})
 """States in which a job may be old. Waiting, running and pending jobs are somebody's work in progress."""
@@ -37,8 +52,8 @@ def delete(config: str, job_id: str, overrides: Sequence[str]) -> int:
         StorageError: something in its directory cannot be removed; the record stays.
     """
     with opened(load_config(Path(config), overrides=overrides)) as session:
+        job_id = session.find(job_id)
         directory = JobDirectory.of(session.jobs_dir, job_id)
-        job_id = directory.path.name
         recorded = session.api.read_run(job_id) is not None or not directory.path.is_dir()
         if recorded:
             session.job(job_id)
@@ -68,18 +83,23 @@ def prune(config: str, older_than: timedelta, overrides: Sequence[str], *, dry_r
             records = session.jobs()
             old = [record for record in records if _old(record, before)]
             _refuse_empty(session, old)
-            for record in old:
-                directory = JobDirectory.of(session.jobs_dir, record.id)
-                size = _size(directory.path)
-                try:
-                    if not (dry_run or _pruned(session, directory, before)):
-                        continue
-                except StorageError as error:
-                    _told(error, problems)
-                    continue
+            shown = _Progress(len(old))
+
+            def take(found: Pruned | StorageError) -> None:
+                if isinstance(found, StorageError):
+                    _told(found, problems)
+                    return
+                record, size = found
                 gone.append({"id": record.id, "state": record.state.value, "updated": record.updated, "bytes": size})
                 if not as_json:
                     say(f"job {record.id}  {record.state}  {human_bytes(size)}")
+                shown.gone(len(gone))
+
+            if dry_run:
+                for record in old:
+                    take((record, _size(JobDirectory.of(session.jobs_dir, record.id).path)))
+            else:
+                _remove_all(session, old, before, take)
             _tell_of_unrecorded(session, (record.id for record in records), before, problems, dry_run=dry_run)
     total = sum(int(str(job["bytes"])) for job in gone)
     if as_json:
@@ -105,27 +125,92 @@ def _refuse_empty(session: Session, old: Iterable[JobRecord]) -> None:
     Raises:
         StorageError: records name directories, and there is not one directory of a job.
     """
-    if any(record.directory for record in old) and not any(_job_directories(session.jobs_dir)):
+    if any(record.directory for record in old) and not any(directories(session.jobs_dir)):
         raise StorageError(
             "jobs-dir-empty", "the jobs directory has no directory of a job, but there are records of jobs in it",
             context=str(session.jobs_dir),
-            hint="is its file system mounted? If the directories are gone for good, remove each job with job delete",
+            hint="is its file system mounted? If the directories are gone for good, remove each job: "
+            + about("job delete", "JOB"),
         )  # fmt: skip
 
 
-def _pruned(session: Session, directory: JobDirectory, before: datetime) -> bool:
-    """Remove one job; False when somebody has taken it up, or removed it, since it was listed."""
-    try:
-        with held(session, directory):
-            # As it is now that nobody else can change it; the lock this process holds does not make it running.
-            run = session.api.read_run(directory.path.name)
-            if run is None or not _old(JobRecord.of(run), before):
-                return False
-            _remove(session, directory)
-    except JobBusyError:
-        return False
-    directory.delete()
-    return True
+Pruned = tuple[JobRecord, int]
+"""A job that is gone, and the bytes of its files."""
+
+
+class _Progress:
+    """Says on stderr how far a prune is, where it takes longer than a person waits without a word."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._next = time.monotonic() + SAY_EVERY
+
+    def gone(self, count: int) -> None:
+        """So many are."""
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + SAY_EVERY
+            say(f"{count} of {self._total} jobs", err=True)
+
+
+def _remove_all(
+    session: Session, old: Sequence[JobRecord], before: datetime, take: Callable[[Pruned | StorageError], None]
+) -> None:
+    """Remove these jobs, several batches at once; what is gone, and what cannot be removed, is given to ``take``."""
+
+    def work(batch: Sequence[JobRecord], tell: Callable[[Pruned | StorageError], None]) -> None:
+        _remove_batch(session, batch, before, tell)
+
+    with Workers(work, threads=AT_ONCE, stop=SharedStop(Stop()), budget=2 * AT_ONCE, take=take) as workers:
+        for first in range(0, len(old), BATCH):
+            workers.submit(old[first : first + BATCH])
+
+
+def _remove_batch(
+    session: Session, batch: Sequence[JobRecord], before: datetime, tell: Callable[[Pruned | StorageError], None]
+) -> None:
+    """Remove jobs whose locks can be had, but for those that somebody took up, or removed, since they were listed."""
+    gone: list[tuple[JobRecord, int, JobDirectory]] = []
+    with ExitStack() as locks:
+        mine: dict[str, JobDirectory] = {}
+        unlocked: list[StorageError] = []
+
+        def lock(record: JobRecord, _: Stop) -> None:
+            directory = JobDirectory.of(session.jobs_dir, record.id)
+            try:
+                locks.enter_context(held(session, directory))
+                mine[record.id] = directory
+            except JobBusyError:
+                pass
+            except StorageError as error:
+                unlocked.append(error)
+
+        # Each of a dead machine takes a minute: all of them together first, while nobody else is kept from the others.
+        dead = {one.id for one in batch if named_elsewhere(JobDirectory.of(session.jobs_dir, one.id).path)}
+        for_each([record for record in batch if record.id in dead], lock, threads=len(dead), stop=Stop())
+        for_each([record for record in batch if record.id not in dead], lock, threads=1, stop=Stop())
+        for error in unlocked:
+            tell(error)
+        # As they are now that nobody else can change them; the locks this process holds do not make them running.
+        for run in session.api.runs(list(mine)) if mine else ():
+            record = JobRecord.of(run)
+            if not _old(record, before):
+                continue
+            directory = mine[record.id]
+            size = _size(directory.path)
+            try:
+                directory.clear()
+            except StorageError as error:
+                tell(error)
+            else:
+                gone.append((record, size, directory))
+        session.api.delete_runs([record.id for record, _, _ in gone])
+    for record, size, directory in gone:
+        try:
+            directory.delete()
+        except StorageError as error:
+            tell(error)
+        else:
+            tell((record, size))
 
 
 @contextmanager
@@ -147,7 +232,7 @@ def held(session: Session, directory: JobDirectory) -> Iterator[None]:
         elif (address := lease_api(session.jobs_dir)) is not None:
             lease = Lease(address, job)
             try:
-                lease.acquire()
+                lease.acquire().hold()
             except LeaseTakenError:
                 raise JobBusyError(
                     "job-busy", "the job is being run by another process (on another machine)", context=job,
@@ -161,7 +246,7 @@ def held(session: Session, directory: JobDirectory) -> Iterator[None]:
 def _remove(session: Session, directory: JobDirectory) -> None:
     """Remove what lies in the directory, then the record; the lock file goes when nobody has the lock any more."""
     directory.clear()
-    session.api.delete_run(directory.path.name)
+    session.api.delete_runs([directory.path.name])
 
 
 def _tell_of_unrecorded(
@@ -172,11 +257,11 @@ def _tell_of_unrecorded(
     One with nothing but its lock is the rest of a removal that was killed, and goes; ``problems`` gets what cannot.
     """
     ids = set(known)
-    for path in _job_directories(session.jobs_dir):
+    for path in directories(session.jobs_dir):
         if path.name in ids or session.api.read_run(path.name) is not None:
             continue
         try:
-            rest = {entry.name for entry in path.iterdir()} <= {LOCK}
+            rest = {entry.name for entry in path.iterdir()} <= {LOCK, HEARTBEAT}
             if rest and not dry_run:
                 with held(session, JobDirectory(path)):
                     pass
@@ -184,27 +269,13 @@ def _tell_of_unrecorded(
             elif not rest and datetime.fromtimestamp(path.stat().st_mtime, UTC) < before:
                 size = human_bytes(_size(path))
                 say(f"warning: {path} has no record at this Prefect API and is left alone, {size}", err=True)
-                say(f"hint: job delete CONFIG {path.name}", err=True)
+                say(f"hint: {about('job delete', path.name)}", err=True)
         except (FileNotFoundError, JobBusyError):
             continue  # somebody else is at it
         except StorageError as error:
             _told(error, problems)
         except PermissionError:
             say(f"warning: {path} has no record at this Prefect API, cannot be read and is left alone", err=True)
-
-
-def _job_directories(jobs_dir: Path) -> Iterator[Path]:
-    """The directories in ``jobs_dir`` whose name is a job id."""
-    try:
-        entries = sorted(jobs_dir.iterdir())
-    except FileNotFoundError:
-        return
-    for path in entries:
-        try:
-            if str(UUID(path.name)) == path.name and path.is_dir():
-                yield path
-        except ValueError:
-            continue
 
 
 def _size(directory: Path) -> int:

@@ -11,6 +11,8 @@ and scripts continue what is interrupted.
 from __future__ import annotations
 
 import threading
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
@@ -19,10 +21,13 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, Field, ValidationError
 
 from flows.engine.api import Json, Label, PrefectApi
+from flows.job.directory import JobDirectory
 from flows.job.lock import is_held, last_taken
+from flows.output import one_line
+from tasks import declared
 from tasks.shared.errors import InputError, TerminalError
-from tasks.shared.report import Approval, Kept, Problem, StepReport, Waiting
-from tasks.shared.step import Handle, HandleStore
+from tasks.shared.report import Approval, Kept, Problem, Shown, StepReport, Waiting
+from tasks.shared.step import Handle, HandleStore, about_the_configuration
 
 TAKEN_UP = timedelta(minutes=10)
 """How long a run may be Pending in Prefect: a worker has taken it up and starts it. After that its machine is gone."""
@@ -45,8 +50,11 @@ class JobState(StrEnum):
     CANCELLED = "cancelled"
 
 
-APPROVAL_KEYS = ("approved", "by", "when", "comment", "where")
+APPROVAL_KEYS = ("approved", "by", "when", "comment", "where", "despite", "overridden", "report")
 """What ``pipeline status --json`` shows of a decision, with its position (``4-product.md`` §2)."""
+
+AT_THE_END = "end"
+"""In place of a position: what the release report at the end of the job showed."""
 
 
 class ProgressRecord(Kept):
@@ -86,6 +94,11 @@ class JobRecord(Kept):
     step_names: tuple[str, ...] = ()
     steps: tuple[StepReport, ...] = ()
     approvals: dict[int, Approval] = Field(default_factory=dict)
+    reviews: dict[int, Approval] = Field(default_factory=dict)
+    """The first of two decisions, where the second is still to come or has come."""
+    shown: dict[int, Shown] = Field(default_factory=dict)
+    """The release report at a wait, or at a step with which data leave without one."""
+    shown_at_the_end: Shown | None = None
     forms: dict[int, str] = Field(default_factory=dict)
     seen: dict[int, str] = Field(default_factory=dict)
     """The digest of what was there when a wait was parked."""
@@ -100,6 +113,8 @@ class JobRecord(Kept):
     reset: int | None = None
     parameters: dict[str, Any] = Field(default_factory=dict)
     has_deployment: bool = False
+    parked: bool = False
+    """Whether the run is paused in Prefect."""
 
     @classmethod
     def of(cls, run: Json) -> JobRecord:
@@ -117,8 +132,14 @@ class JobRecord(Kept):
             for position, name in enumerate(names, start=1)
         )
         approvals = {p: approval for p in places if (approval := _parse(Approval, label(f"approval.{p}")))}
+        reviews = {p: review for p in places if (review := _parse(Approval, label(f"review.{p}")))}
+        shown = {p: found for p in places if (found := _parse(Shown, label(f"shown.{p}")))}
         directory = label("directory")
         waiting = _parse(Waiting, label("waiting"))
+        if waiting is not None:
+            first = reviews.get(waiting.position)
+            words = first.told(one_line) if first is not None else None
+            waiting = waiting.model_copy(update={"report": shown.get(waiting.position), "first": words})
         state = job_state(run, directory)
         if (
             state is JobState.INTERRUPTED
@@ -134,7 +155,7 @@ class JobRecord(Kept):
             id=run["id"],
             name=run.get("name") or "",
             state=state,
-            created=run.get("created"),
+            created=asked_for(run),
             updated=run.get("updated"),
             config=label("config") or parameters.get("config"),
             directory=directory,
@@ -142,10 +163,13 @@ class JobRecord(Kept):
             step_names=names,
             steps=steps,
             approvals=approvals,
+            reviews=reviews,
+            shown=shown,
+            shown_at_the_end=_parse(Shown, label(f"shown.{AT_THE_END}")),
             forms={p: str(form) for p in places if (form := label(f"form.{p}"))},
             seen={p: str(digest) for p in places if (digest := label(f"seen.{p}"))},
             waiting=waiting,
-            error=_parse(Problem, label("error")),
+            error=_parse(Problem, label("error")) or _never_began(run),
             progress=_parse(ProgressRecord, label("progress")) if state is JobState.RUNNING else None,
             extraction=Extraction(status_url=label("extraction.status_url"), job_id=label("extraction.job_id")),
             run=_parse(Run, label("run")),
@@ -155,6 +179,7 @@ class JobRecord(Kept):
             reset=label("reset"),
             parameters=parameters,
             has_deployment=bool(run.get("deployment_id")),
+            parked=run.get("state_type") == "PAUSED",
         )
 
     def step(self, position: int) -> StepReport:
@@ -173,12 +198,41 @@ class JobRecord(Kept):
         return waiting if waiting and waiting.position not in self.approvals else None
 
     @property
+    def released_in_vain(self) -> bool:
+        """Whether somebody released a job of a command, and no command went on with it."""
+        waits = self.waiting is not None and self.waiting.position in self.approvals
+        return waits and self.state is JobState.INTERRUPTED and not self.has_deployment
+
+    @property
     def current_step(self) -> str | None:
         """The step that runs, waits or failed; after that the next one to do."""
         for step in self.steps:
             if step.state != "completed":
                 return step.name
         return None
+
+    @property
+    def at(self) -> str:
+        """Where it stands, in words behind its state."""
+        if self.current_step is None:
+            return f" behind {self.steps[-1].name}" if self.steps else " before its first step"
+        return f" at {self.current_step}"
+
+    @property
+    def never_began(self) -> bool:
+        """Whether Prefect could not begin the run, for its parameters mostly: to go on with it does the same again."""
+        return self.error is not None and self.error.reference == "run-not-begun"
+
+    @property
+    def decisions(self) -> list[tuple[int, Approval]]:
+        """Every decision with its position; of two reviewers the first one before the second."""
+        return decisions_of(self.reviews, self.approvals)
+
+    @property
+    def page(self) -> Path | None:
+        """The page of the newest release report."""
+        newest = newest_page(self.shown, self.shown_at_the_end)
+        return Path(self.directory) / newest if newest and self.directory else None
 
     @property
     def files(self) -> int | None:
@@ -198,10 +252,13 @@ class JobRecord(Kept):
             "bytes_in",
             "bytes_out",
             "seconds",
+            "findings",
         )
         waiting = self.waiting if self.state is JobState.WAITING else None
         error = self.error if self.state in {JobState.FAILED, JobState.CANCELLED} else None
         progress = self.progress or ProgressRecord()
+        directory = JobDirectory(Path(self.directory)) if self.directory else None
+        whole = [directory.whole(step) if directory is not None else step for step in self.steps]
         return {
             "id": self.id,
             "state": self.state.value,
@@ -215,22 +272,60 @@ class JobRecord(Kept):
             "progress": progress.model_dump(),
             "waiting": {"step": waiting.step, "directory": waiting.directory} if waiting else None,
             "error": error.model_dump(include={"reference", "message", "hint", "transient"}) if error else None,
+            "warnings": [
+                {"step": step.name, "position": step.position, "count": count, "message": message}
+                for step in whole
+                for message, count in Counter(step.warnings).items()
+            ],
+            "findings": self._findings(whole),
             "approvals": [
                 {"position": position}
                 | {key: None if (value := getattr(approval, key)) == "" else value for key in APPROVAL_KEYS}
-                for position, approval in sorted(self.approvals.items())
+                for position, approval in self.decisions
             ],
+            "report": str(self.page) if self.page is not None else None,
         }
+
+    def _findings(self, steps: Sequence[StepReport]) -> Json:
+        """What the last step with a gate found in the data, and whether the job went through the gate."""
+        gated = [step for step in steps if step.state == "completed" and declared(step.name).gate is not None]
+        if not gated:
+            return {"errors": None, "warnings": None, "gate": None}
+        last = gated[-1]
+        behind = self.state in {JobState.COMPLETED, JobState.WAITING} or any(
+            step.started is not None for step in steps[last.position :]
+        )
+        shut = self.state is JobState.FAILED and self.error is not None and self.error.step == last.name
+        gate = "closed" if shut else "open" if behind or not last.findings else None
+        severities = last.details.get("severities")
+        warnings = severities.get("warning", 0) if isinstance(severities, dict) else None
+        return {"errors": last.findings, "warnings": warnings, "gate": gate}
 
     def row(self) -> Json:
         """What ``job list --json`` prints for this job."""
+        failed = self.state in {JobState.FAILED, JobState.CANCELLED}
         return {
             "id": self.id,
+            "name": self.name,
             "state": self.state.value,
             "step": None if self.state is JobState.COMPLETED else self.current_step,
             "files": self.files,
             "created": self.created,
+            "error": self.error.reference if self.error and failed else None,
+            "waiting": self.waiting.step if self.waiting and self.state is JobState.WAITING else None,
         }
+
+
+def decisions_of(reviews: Mapping[int, Approval], approvals: Mapping[int, Approval]) -> list[tuple[int, Approval]]:
+    """Every decision with its position; of two reviewers the first one before the second."""
+    both = [(at, (reviews.get(at), approvals.get(at))) for at in sorted({*reviews, *approvals})]
+    return [(at, one) for at, pair in both for one in pair if one is not None]
+
+
+def newest_page(shown: Mapping[int, Shown], at_the_end: Shown | None) -> str | None:
+    """The page of the newest release report, below the directory of the job."""
+    known = [one for _, one in sorted(shown.items())] + ([at_the_end] if at_the_end else [])
+    return next((one.page for one in reversed(known) if one.page), None)
 
 
 _M = TypeVar("_M", bound=BaseModel)
@@ -245,6 +340,21 @@ def _parse(model: type[_M], text: Any) -> _M | None:
         return None
 
 
+def asked_for(run: Json) -> str | None:
+    """When somebody asked for a run, or its schedule did: a scheduler creates it days before."""
+    return run.get("expected_start_time" if run.get("auto_scheduled") else "created") or run.get("created")
+
+
+def _never_began(run: Json) -> Problem | None:
+    """Why a run failed that has no record: Prefect could not even begin it."""
+    if run.get("state_type") != "FAILED" or any(name.startswith("job.") for name in run.get("labels") or {}):
+        return None
+    message = str((run.get("state") or {}).get("message") or "Prefect does not say why")
+    return Problem(
+        reference="run-not-begun", message=message.splitlines()[0][:200], hint="look at the run in the Prefect UI"
+    )
+
+
 def job_state(run: Json, directory: str | None) -> JobState:
     """The state a job is shown in. A run recorded as running that nobody holds the lock of is ``interrupted``."""
     kind, name = run.get("state_type"), run.get("state_name")
@@ -257,7 +367,10 @@ def job_state(run: Json, directory: str | None) -> JobState:
         case "CANCELLED":
             return JobState.CANCELLED
         case "PAUSED":
-            return JobState.WAITING
+            labels: Json = run.get("labels") or {}
+            if labels.get("job.waiting") or not labels.get("job.run"):
+                return JobState.WAITING
+            return JobState.RUNNING if held else JobState.STOPPED  # it did not park itself: somebody suspended it
         case "CRASHED" if name == "Stopped":
             return JobState.STOPPED
         case "CRASHED" | "RUNNING":  # a worker may report the end of a run that another machine goes on with
@@ -277,11 +390,18 @@ def _handing_over(run: Json, directory: str | None) -> bool:
     if run.get("state_type") != "RUNNING" or not run.get("deployment_id"):
         return False  # a command takes the lock first, and gives it back last
     for_so_long = _since(run)
-    given_back, when = last_taken(Path(directory)) if directory is not None else (True, None)
+    when = last_taken(Path(directory))[1] if directory is not None else None
     ago = for_so_long if when is None else datetime.now(UTC) - when
-    if not given_back and ago <= for_so_long:
-        return False
-    return min(ago, for_so_long) < HANDOVER
+    return not died_with_lock(run, directory) and min(ago, for_so_long) < HANDOVER
+
+
+def died_with_lock(run: Json, directory: str | None) -> bool:
+    """Of a run whose lock nobody holds: whether a process took it after the run got its state, and never gave it back.
+
+    One that begins has not taken it yet: what names a process then is left from the run before.
+    """
+    given_back, when = last_taken(Path(directory)) if directory is not None else (True, None)
+    return not given_back and when is not None and datetime.now(UTC) - when <= _since(run)
 
 
 def _since(run: Json) -> timedelta:
@@ -377,13 +497,19 @@ class RecordWriter:
         """Keep a decision. It holds for this position for as long as the files are those that it was made on."""
         self.set(**{f"approval__{position}": approval})
 
+    def review(self, position: int, first: Approval) -> None:
+        """Keep the first of two decisions. The form that it came with is used up: its answer is not the second one."""
+        self.set(**{f"review__{position}": first, f"form__{position}": None})
+
 
 class RecordedHandle(HandleStore):
     """The extraction handle in the job record: read when it is asked for, durable when ``save`` returns."""
 
-    def __init__(self, writer: RecordWriter) -> None:
+    def __init__(self, writer: RecordWriter, command: Callable[..., str] = about_the_configuration) -> None:
+        """``command`` gives one about the job's configuration, as ``StepContext.command``."""
         super().__init__()
         self._writer = writer
+        self._command = command
 
     def load(self) -> Handle | None:
         """The handle in the record."""
@@ -402,7 +528,8 @@ class RecordedHandle(HandleStore):
         if handle and not there:
             raise TerminalError(
                 "job-unknown", "the record of this job was removed while it ran", context=self._writer.job_id,
-                hint=f"extraction cancel CONFIG {handle.job_id} ends the extraction that was submitted for it",
+                hint="this ends the extraction that was submitted for it: "
+                + self._command("extraction cancel", handle.job_id),
             )  # fmt: skip
 
 

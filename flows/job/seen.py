@@ -28,6 +28,9 @@ _WORTH_A_WORD = 256_000_000
 NEXT = "the next step"
 """Who reads what is released, where it does not leave the house as it is."""
 
+INSIDE = "the data do not leave with this decision, so it needs no reason"
+"""Where what the release report says stop to may be what that step is for."""
+
 OF_AN_EARLIER_VERSION = "the decision does not say for which files it was"
 
 
@@ -157,10 +160,29 @@ def told(waiting: Waiting) -> list[str]:
     """What a person must know beside where to look: why the job waits again, and which files are read, or leave."""
     lines = ["  it waits again: what is there is not what was approved"] if waiting.again else []
     lines += [f"    {line}" for line in waiting.again]
+    lines += [f"  {line}" for line in waiting.refused]
     if waiting.reads:
         which = "the corrected files" if waiting.reads == waiting.directory else "these files"
         lines += [f"  {waiting.reader} will read {which} in {waiting.reads}"]
         lines += [f"    {file}" for file in waiting.files]
+    return lines + [f"  {line}" for line in report_lines(waiting)]
+
+
+def report_lines(waiting: Waiting) -> list[str]:
+    """The release report in short, where it is, and the first of two decisions."""
+    shown, lines = waiting.report, []
+    if shown is not None and shown.missing is not None:
+        lines += [f"the release report is missing: {shown.missing}"]
+    elif shown is not None:
+        lines += [f"release report: {line}" if number == 0 else f"  {line}" for number, line in enumerate(shown.lines)]
+        page = Path(waiting.directory).parent / shown.page if shown.page else None
+        lines += [f"  {place}" for place in (shown.link, page) if place]
+    if shown is not None and shown.open:
+        lines += ["a release needs a reason: --despite TEXT, or the last field of the form"]
+    if shown is not None and shown.inside:
+        lines += [INSIDE]
+    if waiting.first is not None:
+        lines += [f"the first of two decisions: {waiting.first}"]
     return lines
 
 

@@ -5,21 +5,28 @@ A job of another jobs directory is refused: its lock lies there, and two process
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from config import LoadedConfig
-from flows.engine.api import PrefectApi
+from flows.engine.api import Json, PrefectApi
 from flows.engine.api_address import ApiAddress, configured_api
 from flows.engine.reached import chosen_api
-from flows.engine.server import EmbeddedServer
+from flows.engine.server import EmbeddedServer, lingering
 from flows.engine.server_database import diagnosed
+from flows.job import which
 from flows.job.directory import JobDirectory
-from flows.job.record import JobRecord
+from flows.job.record import JobRecord, asked_for
+from flows.shell import about
 from tasks.shared.errors import InputError
+
+CLOCKS = timedelta(minutes=1)
+"""By how much the clock of a Prefect server may be ahead of this machine's."""
 
 
 @dataclass
@@ -34,6 +41,37 @@ class Session:
     def jobs_dir(self) -> Path:
         """The jobs directory, absolute."""
         return self.loaded.config.jobs_dir.absolute()
+
+    def find(self, text: str) -> str:
+        """The id of the job that a person means: by an id, the beginning of one, or ``latest``.
+
+        Raises:
+            InputError: there is none, or more than one.
+            StorageError: the jobs directory cannot be read.
+        """
+        return which.in_record(
+            self.jobs_dir, text,
+            ids=lambda: self._ids(self.api.runs()),
+            to_begin=lambda: self._ids(self.api.runs(states=("SCHEDULED", "PENDING"))),
+            latest=self._latest,
+        )  # fmt: skip
+
+    def _ids(self, runs: Iterable[Json]) -> list[str]:
+        return [str(run["id"]) for run in runs if self._ours(run)]
+
+    def _latest(self) -> str | None:
+        """The newest job that was asked for by now: a scheduler makes runs days before their time."""
+        now = datetime.now(UTC)
+        for days in (2, 60, None):  # all jobs of years are many
+            since = now - timedelta(days=days) if days is not None else None
+            asked = [
+                (moment, str(run["id"]))
+                for run in self.api.runs(after=since)
+                if self._ours(run) and (moment := datetime.fromisoformat(str(asked_for(run)))) <= now + CLOCKS
+            ]
+            if asked and (since is None or max(asked)[0] >= since):
+                return max(asked)[1]
+        return None
 
     def job(self, job_id: str) -> JobRecord:
         """The record of one job of this jobs directory.
@@ -52,7 +90,7 @@ class Session:
         if run is None or not self._ours(run):
             raise InputError(
                 "job-unknown", "there is no such job", context=job_id,
-                hint=f"see: job list CONFIG; the jobs of this configuration are in {self.jobs_dir}",
+                hint=f"see: {about('job list')}; the jobs of this configuration are in {self.jobs_dir}",
             )  # fmt: skip
         return JobRecord.of(run)
 
@@ -60,20 +98,24 @@ class Session:
         """Prefect's own state type of the run."""
         return str((self.api.read_run(job_id) or {}).get("state_type"))
 
-    def jobs(self) -> list[JobRecord]:
-        """The jobs of this jobs directory, newest first."""
-        return [
-            JobRecord.of(run)
-            for run in sorted(self.api.runs(), key=lambda run: str(run.get("created") or ""), reverse=True)
-            if self._ours(run)
-        ]
+    def jobs(self, since: datetime | None = None) -> list[JobRecord]:
+        """The jobs of this jobs directory that were asked for, since then or at all, newest first."""
+        # What Prefect compares is never earlier: a job that went on is asked for again.
+        found = [run for run in self.api.runs(after=since) if self._ours(run)]
+        ours = [run for run in found if since is None or datetime.fromisoformat(str(asked_for(run))) >= since]
+        return [JobRecord.of(run) for run in sorted(ours, key=lambda run: asked_for(run) or "", reverse=True)]
 
     def _ours(self, run: dict[str, Any]) -> bool:
+        """Whether a run is a job of this jobs directory; so is one that names a configuration that is nowhere."""
         directory = (run.get("labels") or {}).get("job.directory")
         if directory:
             return Path(str(directory)).parent == self.jobs_dir
         config = (run.get("parameters") or {}).get("config")
-        return bool(config) and Path(str(config)).absolute() == self.loaded.path.absolute()
+        if config and Path(str(config)).absolute() == self.loaded.path.absolute():
+            return True
+        # os.path, not Path: a directory above that may not be entered is an answer here, no exception.
+        nowhere = config and not os.path.exists(str(config))  # noqa: PTH110
+        return bool(nowhere) and run.get("state_type") == "FAILED" and bool((run.get("labels") or {}).get("job.error"))
 
 
 @contextmanager
@@ -84,7 +126,8 @@ def opened(loaded: LoadedConfig) -> Iterator[Session]:
         with diagnosed(chosen.home), PrefectApi(chosen, told=True) as api:
             yield Session(loaded, chosen, api)
         return
-    with EmbeddedServer(loaded.config.jobs_dir) as server:
+    linger = lingering(loaded.config.server_linger)
+    with EmbeddedServer(loaded.config.jobs_dir, linger=linger) as server:
         address = server.address()
         with diagnosed(address.home), PrefectApi(address, told=True) as api:
             yield Session(loaded, address, api)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -11,15 +12,16 @@ from typing import Any
 
 from flows.engine.api import PrefectApi
 from flows.engine.api_address import ApiAddress
-from flows.engine.artifacts import Artifacts, step_key
+from flows.engine.artifacts import Page
+from flows.job.lease import WORKERS_RUN
 from flows.job.record import ProgressRecord, RecordWriter
-from flows.reports.markdown import literal
-from flows.signals import exit_code_of
+from flows.reports.pages import running_title
+from flows.signals import exit_code_of, signals
 from tasks.shared.errors import SluiceError
 from tasks.shared.log import logger
-from tasks.shared.meter import Meter, Snapshot
+from tasks.shared.meter import STILL, Held, Meter, Snapshot
 from tasks.shared.stop import Stop
-from tasks.shared.units import human_bytes, human_seconds
+from tasks.shared.units import human_bytes, human_count, human_rate, human_seconds
 
 RECORD_EVERY = 2.0
 """Seconds between two writings of the progress into the record."""
@@ -30,48 +32,54 @@ LAST_WORDS = 2.0
 LOOK_EVERY = 3.0
 """Seconds between two looks for a cancel in the UI."""
 
+AWAY = "prefect-away"
+"""Why a step stops when the Prefect API has been away for longer than a running job bridges."""
+
+HURRY = 10.0
+"""Seconds for which a call of the watcher may last: what it could not write it writes the next time."""
+
 CANCEL = "cancel"
-"""Why a step stops after a cancel in the UI; else it is the name of a signal."""
+SUSPEND = "suspend"
+"""Why a step stops after a cancel or suspend in the UI; else it is the name of a signal."""
 
 
 class Watcher:
     """A thread beside a step. Best effort: what it cannot write now it writes the next time."""
 
-    def __init__(
-        self, writer: RecordWriter, artifacts: Artifacts, stop: Stop, show: Callable[[str, Snapshot], None]
-    ) -> None:
+    def __init__(self, writer: RecordWriter, page: Page, stop: Stop, show: Callable[[str, Snapshot], None]) -> None:
         self._writer = writer
-        self._artifacts = artifacts
+        self._page = page
         self._stop = stop
         self._show = show
-        self._end = threading.Event()
 
     @contextmanager
     def watching(self, step: str, position: int, progress: Meter) -> Iterator[None]:
         """Watch while the step runs."""
-        self._end.clear()
-        thread = threading.Thread(target=self._watch, args=(step, position, progress), daemon=True)
+        # One for each step: a thread that still waits for an answer must not go on when the next step begins.
+        end = threading.Event()
+        thread = threading.Thread(target=self._watch, args=(step, position, progress, end), daemon=True)
         thread.start()
         try:
             yield
         finally:
-            self._end.set()
+            end.set()
             thread.join(timeout=5)
 
-    def _watch(self, step: str, position: int, progress: Meter) -> None:
+    def _watch(self, step: str, position: int, progress: Meter, end: threading.Event) -> None:
         try:
-            if self._until_the_end(step, position, progress):
-                self._record(step, position, progress.snapshot(), over=True)
+            with self._writer.api.hurried(HURRY):
+                if self._until_the_end(step, position, progress, end):
+                    self._record(step, position, progress.snapshot(), over=True)
         except SluiceError as error:
             logger.warning("the last progress of %s is not recorded: %s", step, error.message)
 
-    def _until_the_end(self, step: str, position: int, progress: Meter) -> bool:
+    def _until_the_end(self, step: str, position: int, progress: Meter, end: threading.Event) -> bool:
         """Whether progress was recorded."""
         recorded = False
         next_record = time.monotonic() + RECORD_EVERY
         next_look = time.monotonic() + LOOK_EVERY
         complained = False
-        while not self._end.wait(0.2):
+        while not end.wait(0.2):
             snapshot = progress.snapshot()
             self._present(step, snapshot)
             now = time.monotonic()
@@ -82,9 +90,12 @@ class Watcher:
                     recorded = True
                 if now >= next_look:
                     next_look = now + LOOK_EVERY
-                    self._look_for_cancel()
+                    self._look_for_stop()
             except SluiceError as error:
-                if not complained:
+                outage = self._writer.api.outage
+                if outage is not None and outage.over:
+                    self._stop.request(AWAY)
+                if not complained and outage is None:  # else it is told for all calls together
                     complained = True
                     logger.warning("progress is not recorded at the moment: %s", error.message)
         return recorded
@@ -103,19 +114,27 @@ class Watcher:
             progress=ProgressRecord(fraction=snapshot.fraction, eta_seconds=snapshot.eta_seconds, message=text)
         )
         # What is read is not yet done: the last answers of a service are still to come.
-        percent = min(round(100 * (snapshot.fraction or 0.0), 1), 100.0 if over else 99.0)
-        key = step_key("progress", position, step, self._writer.job_id)
-        self._artifacts.publish(key, "progress", percent, literal(f"{step}: {text}"))
+        percent = min(round(100 * (snapshot.fraction or 0.0)), 100 if over else 99)
+        self._page.entitle(running_title(position, step, None if snapshot.fraction is None else percent, text))
 
-    def _look_for_cancel(self) -> None:
-        if cancel_asked(self._writer.api, self._writer.job_id):
-            self._stop.request(CANCEL)
+    def _look_for_stop(self) -> None:
+        why = stop_asked(self._writer.api, self._writer.job_id)
+        if why is not None and not self._stop.requested:
+            self._stop.request(why)
+            signals.asked(why)
+
+
+def stop_asked(api: PrefectApi, job_id: str) -> str | None:
+    """What somebody wants of a running job in the UI: ``CANCEL``, also by removing it, ``SUSPEND``, or nothing."""
+    run = api.read_run(job_id)
+    if run is None or run.get("state_type") in {"CANCELLING", "CANCELLED"}:
+        return CANCEL
+    return SUSPEND if run.get("state_type") == "PAUSED" else None
 
 
 def cancel_asked(api: PrefectApi, job_id: str) -> bool:
     """Whether somebody cancelled the run, or removed it."""
-    run = api.read_run(job_id)
-    return run is None or run.get("state_type") in {"CANCELLING", "CANCELLED"}
+    return stop_asked(api, job_id) == CANCEL
 
 
 def _nobody(_step: str, _snapshot: Snapshot) -> None:
@@ -123,27 +142,47 @@ def _nobody(_step: str, _snapshot: Snapshot) -> None:
 
 
 def describe(snapshot: Snapshot, *, over: bool = False) -> str:
-    """One line for a person: what was done, how fast, how long still; not the latter when the step is ``over``."""
+    """One line for a person: what is tried again and when, what was done, how fast, and how long still, which may be
+    unknown; not the last when the step is ``over``.
+    """
     parts = []
+    if snapshot.held is not None and not over:
+        parts.append(tried_again(snapshot.held))
     if snapshot.message:
         parts.append(snapshot.message)
     if snapshot.files or snapshot.files_total:
-        total = f"/{snapshot.files_total}" if snapshot.files_total is not None else ""
-        parts.append(f"{snapshot.files}{total} files")
+        total = snapshot.files_total
+        of = f"{snapshot.files:,}/" if total is not None else ""
+        parts.append(of + human_count(snapshot.files if total is None else total, "file"))
     if snapshot.resources:
-        parts.append(f"{snapshot.resources:,} resources")
+        parts.append(human_count(snapshot.resources, "resource"))
+    still = snapshot.still >= STILL and not over
     if snapshot.bytes:
-        parts.append(f"{human_bytes(snapshot.bytes)} at {human_bytes(snapshot.rate)}/s")
-    if not over and (eta := snapshot.eta_seconds) is not None:
-        parts.append(f"{human_seconds(eta)} left")
+        parts.append(human_bytes(snapshot.bytes) + ("" if still else f" at {human_rate(snapshot.rate)}"))
+    if still:
+        parts.append(f"{human_rate(0)} for {human_seconds(snapshot.still)}")
+    if not over and parts:
+        eta = snapshot.eta_seconds
+        parts.append(f"{human_seconds(eta)} left" if eta is not None else "time left unknown")
     return ", ".join(parts) or "started"
+
+
+def tried_again(held: Held) -> str:
+    """Which service did not take a request, why, when it is asked again, and how often that is done."""
+    when = f"next try in {human_seconds(math.ceil(held.seconds))}" if held.seconds > 0 else "trying again"
+    others = f", {held.others:,} more wait{'s' if held.others == 1 else ''}" if held.others else ""
+    return f"{held.service}: {held.why}, {when}, attempt {held.attempt} of {held.attempts}{others}"
 
 
 def record_end(api: PrefectApi, job_id: str, signal_name: str) -> str:
     """Record the end of a process that a signal ends, and say what it was: a worker passes a cancel on as one."""
-    if cancel_asked(api, job_id):
+    asked = stop_asked(api, job_id)
+    if asked == CANCEL:
         api.set_state(job_id, "CANCELLED", message="cancelled in the Prefect UI", force=True)
         return CANCEL
+    if asked == SUSPEND:
+        api.set_labels(job_id, {"job.stopped_by": SUSPEND})
+        return SUSPEND
     api.set_labels(job_id, {"job.stopped_by": signal_name})
     api.set_state(job_id, "CRASHED", name="Stopped", message=f"stopped by {signal_name}", force=True)
     return signal_name
@@ -171,4 +210,5 @@ def end_now(address: ApiAddress, job_id: str, signal_name: str, farewell: Callab
     try:
         farewell(reason)
     finally:
-        os._exit(exit_code_of(signal_name))
+        # A worker sets a run whose process ends with another code to Crashed: a suspended one is to be resumed.
+        os._exit(0 if reason == SUSPEND and WORKERS_RUN in os.environ else exit_code_of(signal_name))

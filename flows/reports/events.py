@@ -95,7 +95,8 @@ class Wait(Event, frozen=True, kw_only=True, tag="wait"):
 
 
 class Gate(Event, frozen=True, kw_only=True, tag="gate"):
-    """What the validation gate did behind its step: ``open`` or ``closed``, and how many findings it saw."""
+    """What the validation gate did behind its step: ``open`` or ``closed``, and how many findings it saw, rounded to 5
+    and not below: each may be another patient's."""
 
     state: Literal["open", "closed"]
     findings: Count

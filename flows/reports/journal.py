@@ -112,6 +112,11 @@ class Journal:
             self._step = (None, None)
         return self._tell(Job(state=state, error=error, reason=reason))
 
+    @property
+    def over(self) -> bool:
+        """Whether the end of the run was told."""
+        return self._ended
+
     def left(self, exception: BaseException) -> None:
         """Tell the end of a run that an exception ends, unless its end was told."""
         if self._ended:

@@ -1,27 +1,32 @@
-"""Artifacts: what a person reads in the Prefect UI. Counts, sizes, times and names of steps; never data.
+"""The page of a job: what a person reads in the Prefect UI. Counts, sizes, times and names of steps; never data.
 
-One markdown page ``job-<id>`` a job, a table ``step-<position>-<name>-…`` a step, one more for each table among its
-details; the progress artifact is written by ``flows/job/watch.py``.
+What happened to every step, then a table for each in their order. How far the one is that runs stands in the title
+(``flows/job/watch.py``).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
-from flows.engine.artifacts import Artifacts, step_key
+from flows.engine.artifacts import JOB, Page
 from flows.job.record import JobRecord
+from flows.job.seen import INSIDE
 from flows.reports.events import JobEnd
 from flows.reports.markdown import code, literal, table
 from flows.reports.summary import Compared, reconciliation
 from tasks.shared.errors import SluiceError
 from tasks.shared.log import logger
+from tasks.shared.publication import details
 from tasks.shared.report import Corrections, StepReport, Waiting
-from tasks.shared.units import human_bytes
+from tasks.shared.units import human_bytes, human_duration
 
 DATA = ("#", "step", "state", "files", "resources in", "resources out", "in", "out")
+FACTS = ("what", "value")
 TIMES = ("#", "step", "time", "rate", "requests", "retries", "p50", "p95")
 """The columns in two tables, because one is wider than the page."""
 
@@ -37,41 +42,39 @@ def best_effort(what: str) -> Iterator[None]:
         logger.warning("%s is not written: %s", what, error.message)
 
 
-def step_table(artifacts: Artifacts, job_id: str, step: StepReport) -> None:
-    """Publish the table of one finished step, and those among its details."""
-    # Position and name are in the title.
-    facts = [_fact(title, value) for title, value in step.cells().items() if value and title not in ("#", "step")]
-    tables = {key: value for key, value in step.details.items() if _is_table(value)}
-    facts += [fact for key, value in step.details.items() if key not in tables for fact in _facts(key, value)]
-    facts += [_fact("warning", text) for text in step.warnings]
-    key, title = step_key("step", step.position, step.name, job_id), f"Step {step.position}, {step.name}"
-    artifacts.publish(key, "table", json.dumps(facts), title)
-    for name, rows in tables.items():
-        cells = [{_words(column): literal(_plain(column, value)) for column, value in line.items()} for line in rows]
-        artifacts.publish(f"{key}-{name}".replace("_", "-"), "table", json.dumps(cells), f"{title}: {_words(name)}")
+def title(state: str) -> str:
+    """The title of the page of a job that is in this state."""
+    return f"{JOB}: {state}"
 
 
-def failure_table(artifacts: Artifacts, job_id: str, position: int, name: str, error: SluiceError) -> None:
-    """Publish what a failed step counted, where its error says so."""
-    facts = [fact for key, value in error.details.items() for fact in _facts(key, value)]
-    if facts:
-        key = step_key("step", position, name, job_id)
-        artifacts.publish(key, "table", json.dumps(facts), f"Step {position}, {name}: failed")
+def running_title(position: int, step: str, percent: int | None, text: str) -> str:
+    """The title while a step runs: how far it is."""
+    done = "" if percent is None else f", {percent} %"
+    return title(f"running step {position}, {literal(step)}{done}: {literal(text)}")
 
 
-def _is_table(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(line, dict) for line in value)
+def _step(step: StepReport, counted: Mapping[str, Any], k: int) -> list[str]:
+    """What a step counted, in a table of its own, by the rules of publication with ``k``; ``counted`` is what the error
+    of a failed one says."""
+    facts = [(name, value) for name, value in step.cells().items() if value and name not in ("#", "step", "state")]
+    facts += [fact for key, value in details({**step.details, **counted}, k).items() for fact in _facts(key, value)]
+    facts += [("warning", text) for text in step.warnings]
+    heading = f"## Step {step.position}, {literal(step.name)}"
+    return [heading, "", table(FACTS, facts), ""] if facts else []
 
 
-def _facts(key: str, value: Any) -> list[dict[str, str]]:
-    """One row, or one for every entry of a table of counts."""
+def _facts(key: str, value: Any) -> list[tuple[str, str]]:
+    """One row; or one for every entry of a table of counts, and for every line of a table, under its first cell."""
     if isinstance(value, dict) and value and not any(isinstance(entry, (dict, list)) for entry in value.values()):
-        return [_fact(f"{_words(key)}: {name}", _plain(key, entry)) for name, entry in value.items()]
-    return [_fact(_words(key), _plain(key, value))]
+        return [(f"{_words(key)}: {name}", _plain(key, entry)) for name, entry in value.items()]
+    if isinstance(value, list) and value and all(isinstance(line, dict) and line for line in value):
+        return [(f"{_words(key)}: {next(iter(line.values()))}", _cells(line)) for line in value]
+    return [(_words(key), _plain(key, value))]
 
 
-def _fact(what: str, value: str) -> dict[str, str]:
-    return {"what": literal(what), "value": literal(value)}
+def _cells(line: dict[str, Any]) -> str:
+    """What is behind the first cell of a line, as far as there is anything."""
+    return ", ".join(f"{_words(name)} {_plain(name, value)}" for name, value in [*line.items()][1:] if value != "")
 
 
 def _words(key: str) -> str:
@@ -90,7 +93,7 @@ def _plain(key: str, value: Any) -> str:
         case int() | float() if key.endswith("bytes"):
             return human_bytes(value)
         case int() | float() if key.endswith("seconds"):
-            return f"{value:,} s"
+            return human_duration(value)
         case int() | float():
             return f"{value:,}"
         case [*entries] if not any(isinstance(entry, (dict, list)) for entry in entries):
@@ -98,10 +101,20 @@ def _plain(key: str, value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def job_page(artifacts: Artifacts, record: JobRecord, *, state: PageState) -> None:
+def job_page(
+    page: Page,
+    record: JobRecord,
+    *,
+    state: PageState,
+    continued_with: str | None = None,
+    counted: Mapping[str, Any] = MappingProxyType({}),
+    k: int,
+) -> None:
     """Publish the job's page: what happened to every step, what it waits for, what went wrong.
 
-    ``state`` is the one the run is about to have, which the record does not show yet.
+    ``state`` is the one the run is about to have, which the record does not show yet; ``continued_with`` the command
+    that goes on with the job; ``counted`` what the error of the step that failed counted. Fewer than ``k`` patients are
+    not said.
     """
     rows = [step.cells() for step in record.steps]
     lines = [f"# {literal(record.name)}", "", f"The job is **{state}**.", ""]
@@ -112,19 +125,34 @@ def job_page(artifacts: Artifacts, record: JobRecord, *, state: PageState) -> No
         where = f"step {literal(error.step)}" if error.step else "preparation"
         lines += ["## Error", "", f"{code(error.reference)} in {where}: {literal(error.message)}", ""]
         lines += [f"{literal(text)}\n" for text in (error.context, error.hint) if text]
+    if state in {"waiting", "failed", "stopped"} and continued_with:
+        lines += [f"{'Decide' if state == 'waiting' else 'Continue'} on its machine with {code(continued_with)}", ""]
     lines += ["## Steps", "", table(DATA, [[cells[name] for name in DATA] for cells in rows]), ""]
     if timed := [[cells[name] for name in TIMES] for cells in rows if cells["time"]]:
         lines += ["## Times and requests", "", table(TIMES, timed), ""]
         lines += ["p50 and p95: the time that half and 95 % of the requests did not exceed.", ""]
     if compared := reconciliation(record.steps):
         lines += ["## Reconciliation", "", _reconciliation(compared), ""]
-    lines += ["## Decisions", ""] if record.approvals else []
-    for position, approval in sorted(record.approvals.items()):
+    if found := [step for step in record.steps if step.findings]:
+        counted_rows = [_found(step) for step in found]
+        lines += ["## Findings", "", table(("#", "step", "errors in the data", ""), counted_rows), ""]
+    if identifying := [row for step in record.steps for row in _identifying(step)]:
+        lines += ["## Still identifying", "", table(("#", "path", "of", ""), identifying), ""]
+    failed = record.error.step if record.error and state == "failed" else None
+    for step in record.steps:
+        lines += _step(step, counted if step.name == failed and step.state == "failed" else {}, k)
+    decisions = record.decisions
+    lines += ["## Decisions", ""] if decisions else []
+    for position, approval in decisions:
         lines += [f"Step {position} (wait) was {approval.told(literal)}", ""]
     lines += ["## Files", "", f"- job {code(record.id)}"]
-    files = (("configuration", record.config), ("CRTDL", record.crtdl), ("directory", record.directory))
+    report = str(record.page) if record.page is not None else None
+    files = (
+        ("configuration", record.config), ("CRTDL", record.crtdl), ("directory", record.directory),
+        ("release report", report),
+    )  # fmt: skip
     lines += [f"- {what} {code(path)}" for what, path in files if path]
-    artifacts.publish(f"job-{record.id}", "markdown", "\n".join(lines) + "\n", f"The page of the job: {state}")
+    page.publish(title(state), "\n".join(lines) + "\n")
 
 
 def _reconciliation(compared: Sequence[Compared]) -> str:
@@ -137,13 +165,32 @@ def _reconciliation(compared: Sequence[Compared]) -> str:
     )
 
 
-def wait_description(waiting: Waiting, step_names: Sequence[str]) -> str:
-    """What the resume form tells a person."""
+def _found(step: StepReport) -> tuple[str, str, str, str]:
+    """What a validation found; whether that stops the job is said at its end."""
+    place = f"where each is stands in {step.details['reports']}/summary.csv" if "reports" in step.details else ""
+    return str(step.position), step.name, f"{step.findings or 0:,}", place
+
+
+def _identifying(step: StepReport) -> Iterator[tuple[str, str, str, str]]:
+    """What of persons is still in the data that a step wrote, by path, and whether that is meant."""
+    for paths, meant in ((step.identifying, "came back as it went"), (step.kept_identifiers, "kept on purpose")):
+        for path, patients in (paths or {}).items():
+            yield str(step.position), path, patients, meant
+
+
+def wait_description(waiting: Waiting, step_names: Sequence[str], by_hand: str | None = None) -> str:
+    """What the resume form tells a person.
+
+    ``by_hand`` is the command that goes on with the job, where no worker does after the decision.
+    """
     after = step_names[waiting.position : waiting.position + 1]
     further = f"the job goes on with {code(after[0])}" if after else "the job is complete"
     lines = [f"The job waits at step {waiting.position} of {len(step_names)} for your decision.", ""]
     if waiting.again:
         lines += ["**It waits again**: what is there is not what was approved", "", *_items(waiting.again), ""]
+    if waiting.refused:
+        lines += ["**It waits again**:", "", *_items(waiting.refused), ""]
+    lines += _release(waiting)
     lines += [f"- **Look at** the files in {code(waiting.looked_at)}"]
     if waiting.reads:
         which = "the corrected files" if waiting.reads == waiting.directory else "these files"
@@ -155,7 +202,33 @@ def wait_description(waiting: Waiting, step_names: Sequence[str]) -> str:
         "- **The decision is for the files that are there now**: if they change, the job waits once more",
         f"- **Decide**: *release*, {further}; *reject*, it ends as cancelled.",
     ]
+    if by_hand is not None:
+        lines += [f"- **After the decision** somebody lets it go on, on its machine: {code(by_hand)}"]
     return "\n".join(lines) + "\n"
+
+
+def _release(waiting: Waiting) -> list[str]:
+    """The release report in short and where it is, and the first of two decisions."""
+    shown, lines = waiting.report, []
+    if shown is not None and shown.missing is not None:
+        lines += [f"**The release report is missing**: {literal(shown.missing)}", ""]
+    elif shown is not None:
+        lines += [f"- {'**The release report**: ' if number == 0 else ''}{literal(line.strip())}"
+                  for number, line in enumerate(shown.lines)]  # fmt: skip
+        if shown.link:
+            lines += [f"- **Read it** at {shown.link}"]
+        place = Path(waiting.directory).parent / shown.page if shown.page else None
+        lines += [f"- **It is** on the machine of the job: {code(str(place))}"] if place else []
+        lines += [f"- **A copy**: {code(shown.copied)}"] if shown.copied and not shown.link else []
+        lines += [""]
+    if shown is not None and shown.inside:
+        lines += [f"{INSIDE[0].upper()}{INSIDE[1:]}.", ""]
+    if shown is not None and shown.open:
+        lines += ["**A release needs a reason** in the last field.", ""]
+    if waiting.first is not None:
+        said = literal(waiting.first)
+        lines += [f"**The first of two decisions**: {said}. A second, different person decides now.", ""]
+    return lines
 
 
 def _items(lines: Sequence[str]) -> list[str]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from pathlib import Path
 
 from tasks.shared.meter import Snapshot
-from tasks.shared.report import StepReport, Waiting
+from tasks.shared.report import Shown, StepReport, Waiting
 
 
 class Presenter:
@@ -22,8 +23,14 @@ class Presenter:
     def step_finished(self, step: StepReport, *, again: bool) -> None:
         """A step is complete; ``again`` when it had been complete before this run."""
 
+    def reported(self, shown: Shown, job_dir: Path) -> None:
+        """A release report was made, or could not be, and nobody is asked: ``waits`` says what a person needs."""
+
     def waits(self, waiting: Waiting) -> None:
         """The job is parked."""
+
+    def left(self, words: str) -> None:
+        """The process ends without waiting for its threads."""
 
     def close(self) -> None:
         """Leave the terminal tidy; called also when the process ends in a hurry."""

@@ -1,19 +1,42 @@
 """The JSON Schemas of what a job tells other tools, kept under ``docs/schemas/``.
 
-Run ``python -m flows.reports.schemas docs/schemas`` after a change of an event or of the summary; a test compares.
+Run ``python -m flows.reports.schemas docs/schemas`` after a change of an event, of the summary or of the release
+report; a test compares.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
 from flows.reports import events, summary
+from tasks.release_report.document import ReleaseReport
 
 
 def texts() -> dict[str, str]:
     """The schemas as text, by file name."""
-    return {"events.schema.json": events.schema_text(), "summary.schema.json": summary.schema_text()}
+    return {
+        "events.schema.json": events.schema_text(),
+        "summary.schema.json": summary.schema_text(),
+        "release-report.schema.json": _release_report(),
+    }
+
+
+def _release_report() -> str:
+    """The schema (2020-12) of ``release-report.json``: as it is written, with every key."""
+    found = ReleaseReport.model_json_schema(mode="serialization", ref_template="#/$defs/{model}")
+    for model in (found, *found["$defs"].values()):
+        model.pop("title", None)
+        model["required"] = list(model["properties"])
+        for value in model["properties"].values():
+            value.pop("title", None)
+    schema = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **found,
+        "title": "A job's release-report.json",
+    }
+    return json.dumps(schema, indent=2) + "\n"
 
 
 def write(directory: Path) -> None:

@@ -12,7 +12,7 @@ import platform
 from collections.abc import Iterable, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from flows.job.inputs import JobInputs
 from flows.job.record import Run
@@ -21,7 +21,8 @@ from tasks.shared.errors import StorageError
 from tasks.shared.files.out_file import write_file
 from tasks.shared.http.answer import place
 from tasks.shared.log import logger
-from tasks.shared.report import Kept, Problem, StepReport, Waiting
+from tasks.shared.publication import details
+from tasks.shared.report import Approval, Kept, Problem, StepReport, Waiting
 
 NAME: Final = "summary.json"
 
@@ -54,8 +55,24 @@ class Versions(Kept):
     prefect: str
 
 
+class Decision(Kept):
+    """A person's decision at the wait at ``position``; of two reviewers each has one. Without her own words, which may
+    be about a patient: those are in the job record and in the release report.
+    """
+
+    position: int
+    approved: bool
+    by: str
+    when: str
+    where: Literal["cli", "ui"]
+    overridden: tuple[str, ...]
+
+
 class Summary(Kept):
-    """A job at the end of a run, its ``run``-th. ``created`` is of the job, the other moments are the run's."""
+    """A job at the end of a run, its ``run``-th. ``created`` is of the job, the other moments are the run's.
+
+    ``report`` is the path of the page of the newest release report.
+    """
 
     id: str
     state: JobEnd
@@ -66,6 +83,8 @@ class Summary(Kept):
     steps: tuple[StepReport, ...]
     reconciliation: tuple[Compared, ...]
     waiting: Waiting | None
+    decisions: tuple[Decision, ...]
+    report: str | None
     error: Problem | None
     inputs: Inputs
     versions: Versions
@@ -81,9 +100,12 @@ def summary_of(
     ended: str,
     waiting: Waiting | None = None,
     error: Problem | None = None,
+    decisions: Iterable[tuple[int, Approval]] = (),
+    report: Path | None = None,
+    k: int,
 ) -> Summary:
     """The summary of a job whose ``run`` has just ended. Without the context of the error, which may be a person's
-    comment.
+    comment. What steps counted of fewer than ``k`` patients is not said.
     """
     return Summary(
         id=job,
@@ -92,9 +114,14 @@ def summary_of(
         created=run.created,
         started=run.began,
         ended=ended,
-        steps=tuple(steps),
+        steps=tuple(step.model_copy(update={"details": details(step.details, k)}) for step in steps),
         reconciliation=tuple(reconciliation(steps)),
         waiting=waiting,
+        decisions=tuple(
+            Decision(position=at, **one.model_dump(include=set(Decision.model_fields) - {"position"}))
+            for at, one in decisions
+        ),
+        report=str(report) if report is not None else None,
         error=error.model_copy(update={"context": None}) if error else None,
         inputs=inputs_of(inputs),
         versions=versions(),

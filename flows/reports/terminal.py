@@ -4,70 +4,119 @@ from __future__ import annotations
 
 import shutil
 import sys
-import threading
 import time
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 from flows.commands.status import where_to_look
 from flows.job.watch import describe
-from flows.output import say, write
+from flows.output import draw, patience, say, say_in_passing, wipe
 from flows.reports.presenter import Presenter
 from tasks.shared.meter import Snapshot
-from tasks.shared.report import StepReport, Waiting
+from tasks.shared.report import Shown, StepReport, Waiting
 
 LINE_EVERY = 60.0
 """Seconds between two plain lines of one step."""
 
 BAR = 24
+LEAST_BAR = 6
+"""Columns of a step's bar at most, and at least, else it is left out."""
 
 
 class Terminal(Presenter):
-    """Progress on stderr, one summary line a finished step on stdout, or on stderr when that is for JSON."""
+    """Progress on stderr, one summary line a finished step on stdout, or on stderr when that is for JSON.
 
-    def __init__(self, *, progress: bool = True, summary_to_stderr: bool = False) -> None:
+    A warning is said once, while the step runs or at its end, and not at all when the command has ``said`` it before.
+    """
+
+    def __init__(
+        self, *, progress: bool = True, summary_to_stderr: bool = False, said: Collection[str] = frozenset()
+    ) -> None:
         self._to_stderr = summary_to_stderr
         self._bar = progress and sys.stderr is not None and sys.stderr.isatty()
         self._lines = progress and not self._bar
-        self._next_line = 0.0
-        self._drawn = False
-        self._lock = threading.Lock()
+        self._begins = ExitStack()
+        self._next_line = self._next_news = 0.0
+        self._stops: tuple[str, ...] = ()
+        self._warned = 0
+        self._said = frozenset(said)
+        self._told: set[str] = set()
+
+    @contextmanager
+    def beginning(self) -> Iterator[None]:
+        """Say that Prefect begins the run, unless the first step soon does."""
+        with self._begins:
+            self._begins.enter_context(patience("beginning the run"))
+            yield
 
     def step_started(self, position: int, name: str) -> None:
         """Note when the step began, so that the first plain line comes a minute later."""
+        self._begins.close()
         self._next_line = time.monotonic() + LINE_EVERY
+        self._warned = 0
+        self._told = set()
 
     def progress(self, name: str, snapshot: Snapshot) -> None:
-        """Draw the bar, or print the minute's line."""
-        with self._lock:
-            if self._bar:
-                width = shutil.get_terminal_size().columns
-                done = round(BAR * (snapshot.fraction or 0.0))
-                line = f"{name:14} [{'#' * done}{'.' * (BAR - done)}] {describe(snapshot)}"
-                write("\r\x1b[K" + line[: max(width - 1, 20)], err=True)
-                self._drawn = True
-            elif self._lines and time.monotonic() >= self._next_line:
-                self._next_line += LINE_EVERY
-                say(f"{name}: {describe(snapshot)}", err=True)
+        """Draw the bar, or print the minute's line; what the step warns of gets a line of its own."""
+        for warning in snapshot.warnings[self._warned :]:
+            if warning not in self._said:
+                say(f"warning: {name}: {warning}", err=True)
+            self._told.add(warning)
+        self._warned = len(snapshot.warnings)
+        if self._bar:
+            draw(bar(name, snapshot, shutil.get_terminal_size().columns - 1))
+        elif self._lines and (time.monotonic() >= self._next_line or self._news(snapshot)):
+            self._next_line = time.monotonic() + LINE_EVERY
+            say(f"{name}: {describe(snapshot)}", err=True)
+
+    def _news(self, snapshot: Snapshot) -> bool:
+        """Whether a request has just failed for now, which is told once a minute as soon as it happens."""
+        now = time.monotonic()
+        if snapshot.held is None or now < self._next_news:
+            return False
+        self._next_news = now + LINE_EVERY
+        return True
 
     def step_finished(self, step: StepReport, *, again: bool) -> None:
         """Print the step's line."""
-        self.close()
         state = "was complete" if again else "complete"
         say(f"{step.position} {step.name}: {state}: {step.summary()}", err=self._to_stderr)
         if not again:
             for warning in step.warnings:
-                say(f"warning: {step.name}: {warning}", err=True)
+                if warning not in self._said and warning not in self._told:
+                    say(f"warning: {step.name}: {warning}", err=True)
+
+    def reported(self, shown: Shown, job_dir: Path) -> None:
+        """Print what the release report says, the stops once, and where it is."""
+        if shown.missing is not None:
+            say(f"release report: missing: {shown.missing}", err=True)
+            return
+        said = shown.lines[:1] + (shown.lines[2 : 2 + len(shown.stops)] if shown.stops != self._stops else ())
+        self._stops = shown.stops
+        say("\n".join([f"release report: {' '.join(said[:1])}", *said[1:], f"  {job_dir / (shown.page or '')}"]),
+            err=self._to_stderr)  # fmt: skip
 
     def waits(self, waiting: Waiting) -> None:
         """Say where the job waits."""
-        self.close()
         say(
             "\n".join([f"{waiting.position} {waiting.step}: waiting for approval", *where_to_look(waiting)]),
             err=self._to_stderr,
         )
 
+    def left(self, words: str) -> None:
+        """Say how the job goes on."""
+        say_in_passing(words)
+
     def close(self) -> None:
         """Wipe the bar."""
-        with self._lock:
-            if self._drawn:
-                write("\r\x1b[K", err=True)
-                self._drawn = False
+        wipe()
+
+
+def bar(name: str, snapshot: Snapshot, width: int) -> str:
+    """A step's line in ``width`` columns: how far it is and its words, for which a narrow terminal has no bar."""
+    text = describe(snapshot)
+    room = min(BAR, width - len(f"{name:14} [] {text}"))
+    done = round(room * (snapshot.fraction or 0.0))
+    drawn = f"[{'#' * done}{'.' * (room - done)}] " if room >= LEAST_BAR else ""
+    return f"{name:14} {drawn}{text}"[: max(width, 20)]

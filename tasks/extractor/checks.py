@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from config import PipelineConfig
+from config import ConfigError, PipelineConfig
+from config.enrichments import enrichment_rules
 from tasks.extractor.client import SERVICE
 from tasks.extractor.patients import read_patients
 from tasks.extractor.submission import patients_file
 from tasks.extractor.urls import is_result_url, result_url_unknown
 from tasks.shared.errors import InputError, SluiceError
+from tasks.shared.fhir.crtdl_preprocessing import doubtful, effective_file
 from tasks.shared.files.named_file import is_special, not_a_file
 from tasks.shared.http.url_names import is_url
 from tasks.shared.service import METADATA, Service
@@ -56,3 +58,16 @@ def checks(context: CheckContext) -> Iterator[SluiceError]:
         )  # fmt: skip
     elif given.input is not None and not is_result_url(given.input):
         yield result_url_unknown(given.input)
+
+
+def warnings(context: CheckContext) -> Iterator[str]:
+    """What the server may refuse of the query, as it will be submitted."""
+    given = context.given.crtdl
+    if given is None or is_special(given) or is_url(context.given.input or ""):
+        return
+    own = effective_file(context.job_dir) if context.job_dir is not None else None
+    try:
+        rules = () if own else enrichment_rules(context.config.services.crtdl_preprocessing)
+        yield from doubtful(own or given, rules)
+    except ConfigError:
+        return  # a finding

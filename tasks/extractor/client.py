@@ -8,19 +8,20 @@ is worth another attempt only when it is a ``TransientError`` (document 1, "Erro
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 
 import msgspec
 
-from tasks.extractor.json_values import parse_json
-from tasks.extractor.task import ExtractionTask, Priority, parse_task, parse_tasks
-from tasks.extractor.urls import resolve, service_url
+from tasks.extractor.json_values import parse_answer, parse_json
+from tasks.extractor.task import ExtractionTask, JobStatus, Priority, parse_task, parse_tasks
+from tasks.extractor.urls import is_job_id, job_id_of, resolve, service_url
 from tasks.shared.errors import InputError, ServiceError, SluiceError
 from tasks.shared.fhir.crtdl import read_content
-from tasks.shared.http.answer import Answer, place
+from tasks.shared.fhir.reading import ID, UNREADABLE, RepeatedKeyError, unique_members
+from tasks.shared.http.answer import Answer, RefusedError, Where, wrong_answer
 from tasks.shared.http.client import ServiceClient
 
 SERVICE = "extractor"
@@ -33,8 +34,25 @@ TRANSIENT = frozenset({408, 429, *range(501, 600)})
 _EVERY_ANSWER = frozenset({100, 101, 102, 103, *range(200, 300), *range(400, 600)})
 """What the poll loop reads itself: everything but redirects."""
 
+TURNED_AWAY = frozenset({429, 503})
+"""Answers after which the server has certainly done nothing."""
+
 _REPEATS = 10
-"""How often ``prioritize`` reads the version again after a 409."""
+"""How often the Task is read again after a 409 or 412."""
+
+_STALE = frozenset({409, 412})
+"""Answers to a version that has moved on: the first is document 2's, the second that of deployed servers."""
+
+_RUNNING = frozenset({status for status in JobStatus if status.startswith("RUNNING")})
+_FINAL = frozenset({JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.CANCELLED})
+_ALLOWED: dict[str, Collection[str]] = {
+    "pause": _RUNNING,
+    "resume": {JobStatus.PAUSED},
+    "cancel": frozenset(JobStatus) - _FINAL,
+}
+"""States in which an operation may be asked for (document 2, "States and transitions")."""
+
+_PATIENT = "Patient/"
 
 _BRIEF = 10.0
 """Seconds that a call may take which only adds to what a person sees."""
@@ -64,7 +82,7 @@ class ExtractionClient:
         ``patients`` the cohort of the CRTDL is bypassed.
 
         Raises ``InputError`` (``crtdl-unreadable``, ``crtdl-not-json``), ``ServiceError`` (``crtdl-refused``,
-        ``content-location-missing``, …), ``ServiceBusyError``, ``NetworkError``.
+        ``content-location-missing``, ``extractor-answer``, …), ``ServiceBusyError``, ``NetworkError``.
         """
         content = crtdl if isinstance(crtdl, bytes) else read_content(crtdl)
         if parse_json(content) is None:
@@ -85,17 +103,23 @@ class ExtractionClient:
             transient=TRANSIENT,
             timeout=self._timeout,
         )
-        location = answer.headers.get("content-location", "").strip()
-        if not location:
-            raise ServiceError(
-                "content-location-missing",
-                f"extractor: submit was answered {answer.status} without a Content-Location, so nobody knows the job",
-                context=f"POST {place(url)}",
+        locations = {text for value in answer.headers.get_list("content-location") if (text := value.strip())}
+        asked = Where(SERVICE, "submit", "POST", url)
+        if not locations:
+            raise wrong_answer(
+                answer,
+                asked,
+                "without a Content-Location, so nobody knows the job",
+                reference="content-location-missing",
                 hint="is services.extractor.base_url an extraction server, and does a proxy drop headers?",
-                operation="submit",
-                status=answer.status,
             )
-        return resolve(location, self.base_url)
+        location = locations.pop()
+        if locations or any(ord(char) < 33 for char in location):
+            raise _unexpected(answer, asked, "with more than one Content-Location")
+        status_url = resolve(location, self.base_url)
+        if not is_job_id(job_id_of(status_url)):
+            raise _unexpected(answer, asked, "with a Content-Location that names no job: its last segment is no UUID")
+        return status_url
 
     def poll(self, status_url: str) -> Answer:
         """Ask for the state of a job, once: the answer, whatever its status, but for redirects.
@@ -113,7 +137,10 @@ class ExtractionClient:
         )
 
     def evaluate_cohort(self, query: bytes) -> tuple[str, ...]:
-        """The ids of the patients that a CRTDL or a bare CCDL selects; nothing is stored on the server."""
+        """The ids of the patients that a CRTDL or a bare CCDL selects; nothing is stored on the server.
+
+        Raises ``ServiceError`` (``extractor-answer``) for anything but a List with every ``Patient/<id>`` once.
+        """
         url = service_url(self.base_url, "$evaluate-cohort")
         answer = self.http.send(
             "POST",
@@ -125,20 +152,26 @@ class ExtractionClient:
             timeout=self._preview_timeout,
             max_answer_bytes=_LARGEST_ANSWER,
         )
-        try:
-            cohort = msgspec.json.decode(answer.body, type=_CohortList)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            cohort = None
-        if cohort is None or cohort.resource_type != "List":
-            raise _unexpected("preview", f"POST {place(url)}", "with something else than a List", answer.status)
-        return tuple(entry.item.reference.removeprefix("Patient/") for entry in cohort.entry)
+        cohort = _cohort(answer)
+        if cohort is None:
+            where = Where(SERVICE, "preview", "POST", url)
+            raise _unexpected(answer, where, "with something else than a List with every Patient/<id> once")
+        return cohort
 
     def tasks(
         self, ids: Sequence[str] = (), statuses: Sequence[str] = (), *, strict: bool = False
     ) -> list[ExtractionTask]:
-        """The jobs that match, newest first as the server lists them. ``strict``: a value it does not know is a 400."""
+        """The jobs that match, newest first as the server lists them. ``strict``: a value it does not know is a 400.
+
+        Raises ``ServiceError`` (``extractor-answer``) for anything but a Bundle, and for a job that is not asked for.
+        """
         query = [f"{name}={','.join(values)}" for name, values in (("_id", ids), ("status", statuses)) if values]
-        return self._listed("?" + "&".join(query) if query else "", strict=strict, brief=False)[0]
+        found = self._listed("?" + "&".join(query) if query else "", strict=strict, brief=False)[0]
+        if ids and not {task.id.lower() for task in found} <= {job_id.lower() for job_id in ids}:
+            where = Where(SERVICE, "task", "GET", service_url(self.base_url, "Task"))
+            hint = "the server ignores the ids that are asked for; leave them out"
+            raise where.error(ServiceError, "extractor-answer", "was answered with the Task of another job", hint=hint)
+        return found
 
     def census(self) -> tuple[list[ExtractionTask], float | None]:
         """All jobs, in one brief attempt, and the server's clock (seconds since the epoch), if it says."""
@@ -146,10 +179,11 @@ class ExtractionClient:
 
     def _listed(self, query: str, *, strict: bool, brief: bool) -> tuple[list[ExtractionTask], float | None]:
         more = {"Prefer": "handling=strict"} if strict else {}
-        answer = self._read(service_url(self.base_url, "Task") + query, brief=brief, **more)
-        found = parse_tasks(parse_json(answer.body))
+        url = service_url(self.base_url, "Task")
+        answer = self._read(url + query, brief=brief, **more)
+        found = parse_tasks(parse_answer(answer))
         if found is None:
-            raise _unexpected("task", None, "with something else than a Bundle", answer.status)
+            raise _unexpected(answer, Where(SERVICE, "task", "GET", url), "with something else than a Bundle")
         return found, _date(answer.headers.get("date"))
 
     def task(self, job_id: str, *, brief: bool = False) -> ExtractionTask:
@@ -157,7 +191,7 @@ class ExtractionClient:
 
         ``brief`` makes one attempt of ten seconds at most.
         """
-        return self._task_in(self._read(self._task_url(job_id), brief=brief), job_id)
+        return self._task_in(self._read(self._task_url(job_id), brief=brief), job_id, "task", "GET")
 
     def _read(self, url: str, *, brief: bool, **headers: str) -> Answer:
         return self.http.send(
@@ -170,42 +204,64 @@ class ExtractionClient:
             timeout=min(self._timeout, _BRIEF) if brief else self._timeout,
         )
 
-    def change(self, job_id: str, operation: str) -> ExtractionTask:
-        """``pause``, ``resume`` or ``cancel``; the updated Task. In one attempt: a second one would meet a 409.
+    def change(self, job_id: str, operation: str, *, pause: Callable[[int], None] = lambda _: None) -> ExtractionTask:
+        """``pause``, ``resume`` or ``cancel``; the updated Task. Repeated is what certainly did nothing: after 429 and
+        503, and after a 409 or 412 when the Task shows that the state allows the operation. Any other second attempt
+        could meet the work of the first.
 
-        Raises ``ServiceError``, status 409 when the job's state does not allow it.
+        ``pause`` is called with the number of the attempt that failed. Raises ``ServiceError``, status 409 or 412 when
+        the job's state does not allow it, or its version was stale ten times.
         """
-        answer = self.http.send(
-            "POST",
-            self._task_url(job_id, f"${operation}"),
+        url = self._task_url(job_id, f"${operation}")
+        answer = self._until_fresh(
+            lambda: self._command("POST", url, operation), job_id, _ALLOWED[operation], pause=pause
+        )
+        return self._task_in(answer, job_id, operation, "POST")
+
+    def delete(self, job_id: str, *, pause: Callable[[int], None] = lambda _: None) -> None:
+        """Remove a job and its result files; repeated as ``change`` is."""
+        url = self._task_url(job_id)
+        self._until_fresh(lambda: self._command("DELETE", url, "delete"), job_id, frozenset(JobStatus), pause=pause)
+
+    def _command(self, method: str, url: str, operation: str) -> Answer:
+        return self.http.send(
+            method,
+            url,
             operation=operation,
             headers={"Accept": FHIR_JSON},
-            content=b"",
+            content=b"" if method == "POST" else None,
             transient=TRANSIENT,
-            retry=False,
+            retry=TURNED_AWAY,
             timeout=self._timeout,
         )
-        return self._task_in(answer, job_id)
 
-    def delete(self, job_id: str) -> None:
-        """Remove a job and its result files, in one attempt."""
-        self.http.send(
-            "DELETE",
-            self._task_url(job_id),
-            operation="delete",
-            headers={"Accept": FHIR_JSON},
-            transient=TRANSIENT,
-            retry=False,
-            timeout=self._timeout,
-        )
+    def _until_fresh(
+        self, call: Callable[[], Answer], job_id: str, allowed: Collection[str], *, pause: Callable[[int], None]
+    ) -> Answer:
+        """Make a call until it meets the version that the job has; not when the job is in no state of ``allowed``."""
+        for attempt in range(1, _REPEATS + 1):
+            try:
+                return call()
+            except ServiceError as error:
+                if error.answered not in _STALE or attempt == _REPEATS or not self._is_in(job_id, allowed):
+                    raise
+            pause(attempt)
+        raise AssertionError("unreachable")
+
+    def _is_in(self, job_id: str, states: Collection[str]) -> bool:
+        """Whether the job is in one of these states, as far as its Task can be read."""
+        try:
+            return self.task(job_id, brief=True).status in states
+        except SluiceError:
+            return False
 
     def prioritize(
         self, job_id: str, priority: Priority, *, pause: Callable[[int], None] = lambda _: None
     ) -> ExtractionTask:
-        """Change a job's priority. The version is read again after a 409: it moves on whenever a batch finishes.
+        """Change a job's priority. The version is read again after a 409 or 412: it moves on whenever a batch finishes.
 
-        ``pause`` is called with the number of the attempt that failed. Raises ``ServiceError``, status 409 when the
-        version was stale ten times, 428 when the server does not understand the one it gave.
+        ``pause`` is called with the number of the attempt that failed. Raises ``ServiceError``, status 409 or 412 when
+        the version was stale ten times, 428 when the server does not understand the one it gave.
         """
         for attempt in range(1, _REPEATS + 1):
             task = self.task(job_id)
@@ -214,14 +270,15 @@ class ExtractionClient:
             try:
                 return self._put(task, priority)
             except ServiceError as error:
-                if error.status != 409 or attempt == _REPEATS:
+                if error.answered not in _STALE or attempt == _REPEATS:
                     raise
             pause(attempt)
         raise AssertionError("unreachable")
 
     def _put(self, task: ExtractionTask, priority: Priority) -> ExtractionTask:
+        where = Where(SERVICE, "prioritize", "PUT", self._task_url(task.id))
         if task.version is None:
-            raise _unexpected("prioritize", None, "with a Task that has no version", 200)
+            raise where.error(ServiceError, "extractor-answer", "is impossible: the Task has no version", hint=_HINT)
         body = {
             "resourceType": "Task",
             "id": task.id,
@@ -231,23 +288,29 @@ class ExtractionClient:
         }
         answer = self.http.send(
             "PUT",
-            self._task_url(task.id),
+            where.url,
             operation="prioritize",
             content=msgspec.json.encode(body),
             headers={"Content-Type": FHIR_JSON, "Accept": FHIR_JSON, "If-Match": f'W/"{task.version}"'},
             transient=TRANSIENT,
             timeout=self._timeout,
         )
-        # The body of a successful PUT is not specified: read the Task when it is none.
-        return parse_task(parse_json(answer.body)) or self.task(task.id)
+        # The body of a successful PUT is not specified: read the Task when it is none, or the one before.
+        written = parse_task(parse_answer(answer)) and self._task_in(answer, task.id, "prioritize", "PUT")
+        if written is None or written.priority is not priority:
+            written = self.task(task.id)
+        if written.priority is not priority:
+            raise _unexpected(answer, where, "and the Task has its old priority")
+        return written
 
     def _task_url(self, job_id: str, *more: str) -> str:
         return service_url(self.base_url, "Task", job_id, *more)
 
-    def _task_in(self, answer: Answer, job_id: str) -> ExtractionTask:
-        task = parse_task(parse_json(answer.body))
-        if task is None:
-            raise _unexpected("task", place(self._task_url(job_id)), "with something else than a Task", answer.status)
+    def _task_in(self, answer: Answer, job_id: str, operation: str, method: str) -> ExtractionTask:
+        task = parse_task(parse_answer(answer))
+        if task is None or task.id.lower() != job_id.lower():
+            what = "something else than a Task" if task is None else "the Task of another job"
+            raise _unexpected(answer, Where(SERVICE, operation, method, self._task_url(job_id)), f"with {what}")
         return task
 
 
@@ -264,15 +327,24 @@ class _CohortList(msgspec.Struct):
     entry: list[_Entry] = []
 
 
-def _unexpected(operation: str, where: str | None, what: str, status: int) -> SluiceError:
-    return ServiceError(
-        "extractor-answer",
-        f"extractor: {operation} was answered {status} {what}",
-        context=where,
-        hint="is services.extractor.base_url an extraction server, or is a login page in front of it?",
-        operation=operation,
-        status=status,
-    )
+def _cohort(answer: Answer) -> tuple[str, ...] | None:
+    """The ids in a List; ``None`` when it is something else, or an entry is."""
+    try:
+        unique_members(answer.body)
+        cohort = msgspec.json.decode(answer.body, type=_CohortList)
+    except (RepeatedKeyError, *UNREADABLE):
+        return None
+    ids = dict.fromkeys(entry.item.reference.removeprefix(_PATIENT) for entry in cohort.entry)
+    patients = all(entry.item.reference.startswith(_PATIENT) for entry in cohort.entry)
+    whole = patients and len(ids) == len(cohort.entry) and all(map(ID.fullmatch, ids))
+    return tuple(ids) if whole and cohort.resource_type == "List" and answer.says_json else None
+
+
+_HINT = "is services.extractor.base_url an extraction server, or is a login page in front of it?"
+
+
+def _unexpected(answer: Answer, where: Where, what: str) -> RefusedError:
+    return wrong_answer(answer, where, what, reference="extractor-answer", hint=_HINT)
 
 
 def _date(value: str | None) -> float | None:

@@ -8,11 +8,13 @@ form is taken out of them.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Any
 
 from tasks.extractor.json_values import parse_json
 from tasks.extractor.task import JobStatus
 from tasks.shared.http.answer import Answer
+from tasks.shared.publication import DEFAULT_K, people
 
 _PERCENT = re.compile(r"(\d{1,3})(?:[.,]\d+)?\s?%", re.ASCII)
 _STATUS = re.compile(rf"\b({'|'.join(JobStatus)})\b")
@@ -22,8 +24,19 @@ _PHRASE = re.compile(
 )
 
 
-def progress_text(answer: Answer) -> tuple[str, float | None]:
-    """What a 202 says about the job: a line for a person, and the fraction done where a percentage is given."""
+@dataclass(frozen=True)
+class Told:
+    """What an answer says of a running job: a line for a person, the fraction done where a percentage is given, and
+    the job's state where it is named."""
+
+    text: str
+    fraction: float | None = None
+    state: str = ""
+
+
+def progress_text(answer: Answer, k: int = DEFAULT_K) -> Told:
+    """What a 202 says about the job. The cohort is said as a number of patients is (document 5, R3): not all of them
+    may arrive."""
     text = _last_informational(parse_json(answer.body))
     parts: list[str] = []
     phrase = _PHRASE.match(answer.headers.get("x-progress", "").strip())
@@ -38,8 +51,9 @@ def progress_text(answer: Answer) -> tuple[str, float | None]:
         parts.append(f"{fraction:.0%}")
     cohort = _COHORT.search(text)
     if cohort is not None:
-        parts.append(f"{int(cohort[1]):,} patients")
-    return ", ".join(parts) or "running", fraction
+        parts.append(f"{people(int(cohort[1]), k)} patients")
+    state = JobStatus.PAUSED if phrase is not None and phrase[1] == "Paused" else ""
+    return Told(", ".join(parts) or "running", fraction, status[1] if status is not None else state)
 
 
 def _last_informational(outcome: Any) -> str:

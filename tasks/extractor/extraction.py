@@ -3,34 +3,45 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from uuid import UUID
+
+import msgspec
 
 from config import ConfigError, EnrichmentRule, PipelineConfig
 from config.enrichments import enrichment_rules
 from tasks.extractor import failures
 from tasks.extractor.client import ExtractionClient
 from tasks.extractor.connection import base_url_of, extraction_client, service_client
-from tasks.extractor.manifest import ExtractionResult, details, parse_result
+from tasks.extractor.json_values import list_of, object_of, parse_json
+from tasks.extractor.manifest import ExtractionResult, details, errors_among, left_out, parse_result
 from tasks.extractor.polling import Gone, Poller
 from tasks.extractor.reports import Companions
 from tasks.extractor.results import ResultFiles
 from tasks.extractor.submission import DIRECTORY, Query, Submission
 from tasks.extractor.urls import is_result_url, job_id_of, result_url_unknown
 from tasks.shared.blanked import blanked
-from tasks.shared.errors import InputError, ServiceError, SluiceError
+from tasks.shared.errors import InputError, ServiceError, SluiceError, StorageError, storage_errors
 from tasks.shared.fhir.crtdl import Crtdl, load_crtdl
-from tasks.shared.fhir.crtdl_preprocessing import idle_rules
+from tasks.shared.fhir.crtdl_preprocessing import doubtful, idle_rules
+from tasks.shared.files.kept_answers import LARGEST, FailedAnswers
 from tasks.shared.files.out_file import write_file
-from tasks.shared.http.answer import Answer
+from tasks.shared.http.answer import Answer, answer_of
 from tasks.shared.http.client import ServiceClient
 from tasks.shared.log import logger
 from tasks.shared.meter import Meter
+from tasks.shared.publication import counted_otherwise
 from tasks.shared.report import StepReport
 from tasks.shared.step import Handle, StepContext
 
 MANIFEST = "manifest.json"
+FAILURE = "failed.json"
+"""What the server says of a job that has failed for good (mode 0600)."""
+
+_ERROR_FILES = 10
+"""Files of errors that are fetched when there are no others."""
 
 ClientFactory = Callable[[PipelineConfig, StepContext], ServiceClient]
 
@@ -72,11 +83,22 @@ class _Run:
         self._download_sleep = download_sleep
         self._base_url = base_url_of(context.config)
         self._directory: Path = context.job_dir / DIRECTORY
-        self._poller = Poller(self._client, context.config.services.extractor, context.meter, clock=clock, sleep=sleep)
+        self._poller = Poller(
+            self._client,
+            context.config.services.extractor,
+            context.meter,
+            resume=lambda job_id: context.command("extraction resume", job_id),
+            k=context.config.report.k,
+            clock=clock,
+            sleep=sleep,
+        )
         self._warnings: list[str] = []
 
     def run(self) -> StepReport:
         """All eight points of the procedure."""
+        self._failed = FailedAnswers(self._directory).begin()
+        with storage_errors(self._directory / FAILURE):
+            (self._directory / FAILURE).unlink(missing_ok=True)
         handle: Handle | None = None
         if self._context.given.input is not None:
             status_url = self._context.given.input
@@ -84,29 +106,40 @@ class _Run:
         else:
             handle, answer = self._extract()
             status_url = handle.status_url
+        with self._kept(answer):
+            result = parse_result(answer, status_url, self._base_url)
         write_file(self._directory / MANIFEST, blanked(answer.body))
-        result = parse_result(answer, status_url)
-        if not result.urls:
-            raise self._nothing(result, status_url)
         files = ResultFiles(self._context, self._http, result, self._base_url, sleep=self._download_sleep)
-        imported = files.import_all(status_url)
         companions = self._companions(files)
+        if not result.outputs:
+            raise self._nothing(result, companions, status_url)
+        imported = files.import_all(status_url)
         reports = companions.reports(result.report_urls)
         consent = self._consent(companions, files, handle, status_url)
         expected, found = result.final_patients, (imported.lines_out or 0) - files.core_lines
         if expected is not None and expected != found:
             # One Bundle a patient and line (document 2, "Result files").
-            self._warnings.append(
-                f"the server counts {expected} patients in the result, the files hold {found} Bundles"
-            )
+            self._warnings.append(counted_otherwise(expected, found, self._context.config.report.k))
         self._warnings += files.warnings + companions.warnings
         return self._result(imported, result, reports, consent)
+
+    @contextmanager
+    def _kept(self, answer: Answer) -> Iterator[None]:
+        """Keep an answer that turns out to be wrong."""
+        try:
+            yield
+        except ServiceError as error:
+            self._failed.tell(error, answer=answer)
+            raise
 
     def _direct(self, url: str) -> Answer:
         """The answer of a URL that names a complete result."""
         if not is_result_url(url):
             raise result_url_unknown(url)
-        answer = self._poller.wait(url, None)
+        try:
+            answer = self._poller.wait(url, None)
+        except ServiceError as error:
+            raise self._explained(error, url) from None
         if isinstance(answer, Gone):
             raise failures.result_gone(url, answer.status)
         return answer
@@ -121,7 +154,9 @@ class _Run:
             self._context.meter.say("extracting")
             answer = self._wait(submission, handle)
             if not isinstance(answer, Gone):
-                if submission.is_ours(handle, answer):
+                with self._kept(answer):
+                    ours = submission.is_ours(handle, answer)
+                if ours:
                     self._warnings += submission.warnings
                     return handle, answer
                 handle = submission.handle()
@@ -141,7 +176,33 @@ class _Run:
         except ServiceError as error:
             if error.reference == "extraction-failed" and submission.on_trial(handle):
                 raise submission.undecided([handle.job_id]) from None  # the failure may be somebody else's
-            raise
+            raise self._explained(error, handle.status_url) from None
+
+    def _explained(self, error: ServiceError, status_url: str) -> ServiceError:
+        """The failure of a job with its reason: codes and counts are said, the texts, which may quote data, kept."""
+        answer = answer_of(error)
+        if error.reference != "extraction-failed" or answer is None:
+            return error
+        try:
+            by_task = self._client.task(job_id_of(status_url), brief=True).issues
+        except SluiceError as problem:
+            logger.info("the Task of the failed job says nothing useful (%s)", problem.reference)
+            by_task = ()
+        document = parse_json(answer.body)
+        told = {
+            "answer": document,
+            "text": None if document is not None else _text(answer.body),
+            "task_issues": by_task,
+        }
+        kept: str | None = f"{DIRECTORY}/{FAILURE}"
+        try:
+            write_file(self._directory / FAILURE, blanked(msgspec.json.encode(told)) + b"\n")
+        except StorageError as problem:
+            logger.warning("why the extraction has failed cannot be kept: %s", problem.message)
+            kept = None
+        issues = list_of(object_of(document).get("issue"))
+        show = self._context.command("extraction show", job_id_of(status_url))
+        return failures.extraction_failed(status_url, errors_among(issues), errors_among(by_task), kept, show)
 
     def _submission(self) -> Submission:
         context = self._context
@@ -152,6 +213,9 @@ class _Run:
                 context="pipeline.enabled_steps",
                 hint="give the CRTDL file on the command line",
             )
+        for doubt in doubtful(context.given.crtdl):
+            context.meter.warn(doubt)
+            self._warnings.append(doubt)
         query = Query(context.given.crtdl, context.given.patients)
         return Submission(self._client, context.handle, self._directory, query)
 
@@ -163,10 +227,19 @@ class _Run:
             logger.info("the Task of a job that is gone says nothing useful (%s)", error.reference)
             return False
 
-    def _nothing(self, result: ExtractionResult, status_url: str) -> SluiceError:
-        if result.errors:
-            return failures.reported_errors(status_url, result.errors, f"{DIRECTORY}/{MANIFEST}")
-        return failures.no_matching_data(status_url)
+    def _nothing(self, result: ExtractionResult, companions: Companions, status_url: str) -> SluiceError:
+        """Why there is no file: what the server reports, if it reports an error, else nothing matches."""
+        errors, kept = errors_among(list_of(result.extensions.get("job-issues"))), [f"{DIRECTORY}/{MANIFEST}"]
+        for number, error in enumerate(result.listed_errors):
+            outcomes = [error] if isinstance(error, dict) else None
+            if isinstance(error, str) and number < _ERROR_FILES:
+                outcomes, path = companions.outcomes(error, number + 1)
+                kept += [f"{DIRECTORY}/{path}"] if outcomes is not None else []
+            if outcomes is None:
+                errors["that cannot be read"] += 1
+            for outcome in outcomes or ():
+                errors += errors_among(list_of(object_of(outcome).get("issue")))
+        return failures.reported_errors(status_url, errors, kept) if errors else failures.no_matching_data(status_url)
 
     def _companions(self, files: ResultFiles) -> Companions:
         extractor = self._context.config.services.extractor
@@ -190,7 +263,9 @@ class _Run:
             task = self._client.task(job_id, brief=True)
         except ValueError:
             return 0
-        except ServiceError:
+        except ServiceError as error:
+            if (answer := answer_of(error)) is not None and answer.status == 200 and answer.says_json:
+                self._warnings.append(f"whether there are consent audit files is not known ({error.reference})")
             return 0  # a server without Task API has no consent audit either
         except SluiceError as error:
             self._warnings.append(f"whether there are consent audit files is not known ({error.reference})")
@@ -209,7 +284,7 @@ class _Run:
             facts["consent_files"] = consent
         if result.listed_errors:
             self._warnings.append(
-                f"the result lists {result.listed_errors} errors beside its files; see {DIRECTORY}/{MANIFEST}"
+                f"the result lists {len(result.listed_errors)} errors beside its files; see {DIRECTORY}/{MANIFEST}"
             )
         issues = result.issues
         serious = {severity: count for severity, count in issues.items() if severity not in ("INFO", "SUCCESS")}
@@ -224,6 +299,7 @@ class _Run:
             bytes_in=imported.bytes_in,
             bytes_out=imported.bytes_out,
             output=imported.output,
+            left_out=left_out(result, self._context.config.report.k),
             warnings=(*imported.warnings, *self._warnings),
             details=imported.details | facts,
         )
@@ -240,3 +316,7 @@ class _Run:
             return load_crtdl(self._context.given.crtdl) if self._context.given.crtdl is not None else None
         except InputError:
             return None
+
+
+def _text(body: bytes) -> str:
+    return body[:LARGEST].decode(errors="replace")

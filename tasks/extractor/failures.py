@@ -6,11 +6,13 @@ and an answer that says so is terminal.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from tasks.extractor.client import SERVICE, TRANSIENT
-from tasks.shared.errors import NetworkError, ServiceBusyError, ServiceError, SluiceError, TerminalError
-from tasks.shared.http.answer import Answer, Where, error_for, place
+from tasks.shared.errors import InputError, NetworkError, ServiceBusyError, ServiceError, SluiceError, TerminalError
+from tasks.shared.http.answer import Answer, RefusedError, Where, error_for, place
+from tasks.shared.units import human_seconds
 
 _SHOWN = 10
 
@@ -20,7 +22,7 @@ def extraction_timeout(status_url: str, silence: float) -> TerminalError:
     return _poll(status_url).error(
         TerminalError,
         "extraction-timeout",
-        f"got no sign of life from the server for {silence / 60:.0f} minutes",
+        f"got no sign of life from the server for {human_seconds(silence)}",
         hint="pipeline continue asks for the same extraction again; services.extractor.extraction_timeout is the limit",
     )
 
@@ -54,17 +56,28 @@ def cancelled(status_url: str, job_id: str, status: int) -> ServiceError:
 
 
 def failed(status_url: str, answer: Answer) -> SluiceError:
-    """The error for a status that ends the polling."""
-    if answer.status != 500:
-        return error_for(answer, _poll(status_url), transient=TRANSIENT)
-    codes = ", ".join(answer.issue_codes()[:5])
-    return _poll(status_url).error(
-        ServiceError,
-        "extraction-failed",
-        "was answered 500: the extraction job has failed" + (f" (issue codes: {codes})" if codes else ""),
-        hint="see why: extraction show CONFIG ID, and the server's log; then start a new job",
-        status=500,
-    )
+    """The error for a status that ends the polling. Of a 500 the job is asked next: see ``extraction_failed``."""
+    if answer.status == 500:
+        return extraction_failed(status_url).made_from(answer)
+    return error_for(answer, _poll(status_url), transient=TRANSIENT)
+
+
+def extraction_failed(
+    status_url: str,
+    told: Counter[str] | None = None,
+    by_task: Counter[str] | None = None,
+    kept: str | None = None,
+    show: str | None = None,
+) -> RefusedError:
+    """The job has failed for good: ``told`` are the errors of the answer by severity and code, ``by_task`` those of its
+    Task. ``kept`` is the file of the job directory that says more, ``show`` the command that shows the job.
+    """
+    what = "was answered 500: the extraction job has failed"
+    what += f": {_most(told)}" if told else ""
+    what += f"; its Task reports {_most(by_task)}" if by_task else ""
+    why = f"{kept} of the job directory says why, and may quote data" if kept else "the server's log says why"
+    hint = f"{why}{f'; see also: {show}' if show else ''}. Then start a new job"
+    return _poll(status_url).error(RefusedError, "extraction-failed", what, hint=hint, status=500)
 
 
 def no_matching_data(status_url: str) -> TerminalError:
@@ -77,23 +90,29 @@ def no_matching_data(status_url: str) -> TerminalError:
     )
 
 
-def reported_errors(status_url: str, count: int, kept: str) -> TerminalError:
-    """The job is complete without a file, and its result lists errors."""
+def reported_errors(status_url: str, errors: Counter[str], kept: Sequence[str]) -> TerminalError:
+    """The job is complete without a file, and its result tells errors: how many of what severity and code.
+
+    ``kept`` are the files of the job directory that say more.
+    """
+    count = sum(errors.values())
     return _poll(status_url).error(
         TerminalError,
         "extraction-errors",
-        f"was answered with a result that has no file, and the server reports {count} error{'s' if count > 1 else ''}",
-        hint=f"they are in {kept} of the job directory",
+        f"was answered with a result that has no file, and the server reports {count} error{'s' if count > 1 else ''}: "
+        + _most(errors),
+        hint=f"what they say, which may quote data, is in {' and '.join(kept)} of the job directory",
     )
 
 
 def result_unreadable(status_url: str, what: str) -> ServiceError:
-    """A 200 that is no result."""
+    """A 200 that is no result of what was asked."""
     return _poll(status_url).error(
         ServiceError,
         "result-unreadable",
         f"was answered 200 with {what}",
-        hint="is a login or maintenance page in front of the server? pipeline continue asks again",
+        hint="is services.extractor.base_url the right server, or is a login or maintenance page in front of it? "
+        "pipeline continue asks again",
         status=200,
     )
 
@@ -144,6 +163,17 @@ def unknown_submission(status_urls: Sequence[str]) -> TerminalError:
     )
 
 
+def query_changed(what: Sequence[str]) -> InputError:
+    """What is to be submitted afresh is not what was submitted before."""
+    return InputError(
+        "query-changed",
+        f"{' and '.join(what)} changed since this job submitted it: another query is not submitted in its place",
+        context="extraction/asked.json",
+        hint="put it back and continue, or start a new job for what is wanted now",
+        operation="submit",
+    )
+
+
 def crtdl_refused(error: SluiceError, kept: str) -> ServiceError:
     """The server does not accept the query."""
     return ServiceError(
@@ -154,6 +184,11 @@ def crtdl_refused(error: SluiceError, kept: str) -> ServiceError:
         operation="submit",
         status=error.status,
     )
+
+
+def _most(errors: Counter[str]) -> str:
+    shown = ", ".join(f"{number} {kind}" for kind, number in errors.most_common(_SHOWN))
+    return shown + (", …" if len(errors) > _SHOWN else "")
 
 
 def _poll(url: str) -> Where:

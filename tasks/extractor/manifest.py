@@ -1,37 +1,61 @@
 """The result of an extraction: its files, what the server says about it, and what may be shown of that.
 
 Document 1, procedure 5: two shapes are accepted, a Parameters resource and a manifest; of the manifest the import
-reads the output URLs only. Its extensions (document 2, "Completion manifest") become counts for a person. Keys in them
-that the server made up are not repeated: only stages, severities, and the names of groups that the CRTDL has.
+reads the outputs only, which must be as document 3 §2 says. Its extensions (document 2, "Completion manifest") become
+counts for a person. Keys in them that the server made up are not repeated: only stages, severities, and the names of
+groups that the CRTDL has.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from tasks.extractor.failures import result_unreadable
-from tasks.extractor.json_values import int_of, list_of, object_of, parse_json
-from tasks.extractor.task import STAGES, extension_name
+from tasks.extractor.json_values import int_of, list_of, object_of, parse_answer
+from tasks.extractor.task import OTHER, STAGES, JobStatus, extension_name, stage_of
+from tasks.extractor.urls import is_job_id, job_id_of, resolve
+from tasks.shared.errors import InputError
 from tasks.shared.fhir.crtdl import Crtdl
-from tasks.shared.http.answer import Answer
+from tasks.shared.fhir.reading import TYPE
+from tasks.shared.http.answer import ISSUE_CODES, Answer
+from tasks.shared.http.call import parse_target
+from tasks.shared.publication import people
 
 SEVERITIES = ("FATAL", "ERROR", "WARNING", "INFO", "SUCCESS")
 REPORTS = frozenset({"job-diagnostics-summary", "resource-exclusions", "patient-exclusions"})
-OTHER = "(other)"
+BUNDLES = "NDJSON Bundle"
+"""What document 2 calls the type of every output."""
 
 _PATIENT_STAGES = ("CONSENT", "DIRECT_LOAD", "CASCADING_DELETE")
-_EXCLUSIONS = ("Consent", "Reference-Not-Found", "Resource-Outside-Batch", "Cascading-Delete")
+_EXCLUSIONS = ("Must-Have", "Consent", "Reference-Not-Found", "Resource-Outside-Batch", "Cascading-Delete")
+_QUERY = "Cohort-Query-Duration-Ms"
+_KNOWN = frozenset({
+    "Num-Cohort-Patients", "Num-Final-Patients", _QUERY, "Duration-Measurements", "Patient-Exclusions",
+    "Resource-Exclusions", "Resource-Inclusions",
+})  # fmt: skip
+_MEDIAN = {"medianNanos": 1e-9, "medianMs": 1e-3}
+"""How servers spell the median of a stage, and seconds in its unit."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """A file of a result: its absolute URL, and the type that all resources in it have, where the server says it."""
+
+    url: str
+    kind: str | None = None
 
 
 @dataclass(frozen=True)
 class ExtractionResult:
-    """What a complete job has produced; URLs as the server wrote them. ``listed_errors`` are those beside the files."""
+    """What a complete job has produced. ``listed_errors`` are those beside the files: their OperationOutcomes, or the
+    URLs of these, as the server wrote them.
+    """
 
-    urls: tuple[str, ...]
-    listed_errors: int = 0
+    outputs: tuple[Output, ...]
+    listed_errors: tuple[Any, ...] = field(default=(), repr=False)
     requires_access_token: bool = False
     report_urls: tuple[str, ...] = ()
     extensions: dict[str, Any] = field(default_factory=dict, repr=False)
@@ -40,11 +64,6 @@ class ExtractionResult:
     def final_patients(self) -> int | None:
         """How many patients the files hold, as the server counts them."""
         return int_of(_summary(self).get("Num-Final-Patients"))
-
-    @property
-    def errors(self) -> int:
-        """How many errors the server reports: listed beside the files, or as issues of the job."""
-        return self.listed_errors + sum(self.issues.get(severity, 0) for severity in ("FATAL", "ERROR"))
 
     @property
     def issues(self) -> dict[str, int]:
@@ -57,22 +76,38 @@ class ExtractionResult:
         return {severity: found[severity] for severity in (*SEVERITIES, OTHER) if found[severity]}
 
 
-def parse_result(answer: Answer, status_url: str) -> ExtractionResult:
-    """The result in the 200 of a status poll. ``status_url`` stands in errors.
+def parse_result(answer: Answer, status_url: str, base_url: str) -> ExtractionResult:
+    """The result in the 200 of the status poll of a job; its relative URLs are below ``base_url``.
 
-    Raises ``ServiceError`` (``result-unreadable``) for a body that is neither of the two shapes.
+    Raises ``ServiceError``: ``result-unreadable`` for what is neither of the two shapes or not what they must hold, or
+    the result of another job; ``result-url``.
     """
-    document = parse_json(answer.body)
+    try:
+        return _result(answer, status_url, base_url)
+    except _UnusableError as error:
+        raise result_unreadable(status_url, str(error)) from None
+
+
+class _UnusableError(Exception):
+    """Why a document is no result; its text quotes nothing of it."""
+
+
+def _result(answer: Answer, status_url: str, base_url: str) -> ExtractionResult:
+    if not answer.says_json:
+        raise _UnusableError("something that is no JSON by its Content-Type")
+    document = parse_answer(answer)
     if not isinstance(document, dict):
-        raise result_unreadable(status_url, "something that is no JSON object")
+        raise _UnusableError("something that is no JSON object, or one with a key twice")
     if document.get("resourceType") == "Parameters":
-        return _parameters(document, status_url)
+        return _parameters(document, base_url)
     if "output" not in document and "error" not in document:
-        raise result_unreadable(status_url, "JSON that is no manifest")
-    outputs = document.get("output")
-    if outputs is not None and not isinstance(outputs, list):
-        raise result_unreadable(status_url, "a manifest whose output is no list")
-    urls = [_url(object_of(entry).get("url"), status_url) for entry in outputs or ()]
+        raise _UnusableError("JSON that is no manifest")
+    entries = document.get("output")
+    if entries is not None and not isinstance(entries, list):
+        raise _UnusableError("a manifest whose output is no list")
+    if not isinstance(document.get("requiresAccessToken"), bool | None):
+        raise _UnusableError("a manifest whose requiresAccessToken is neither true nor false")
+    outputs = [_output(entry, base_url) for entry in map(object_of, entries or ())]
     extensions: dict[str, Any] = {}
     reports: list[str] = []
     for extension in map(object_of, list_of(document.get("extension"))):
@@ -81,33 +116,73 @@ def parse_result(answer: Answer, status_url: str) -> ExtractionResult:
         value = extension.get("valueUrl")
         if name in REPORTS and isinstance(value, str) and value:
             reports.append(value)
+    _check_job(object_of(extensions.get("job")), status_url)
     return ExtractionResult(
-        urls=tuple(urls),
-        listed_errors=len(list_of(document.get("error"))),
+        outputs=_each_once(outputs),
+        listed_errors=tuple(_error(entry) for entry in list_of(document.get("error"))),
         requires_access_token=document.get("requiresAccessToken") is True,
         report_urls=tuple(dict.fromkeys(reports)),
         extensions=extensions,
     )
 
 
-def _parameters(document: dict[str, Any], status_url: str) -> ExtractionResult:
-    urls: list[str] = []
-    errors = 0
+def _parameters(document: dict[str, Any], base_url: str) -> ExtractionResult:
+    outputs: list[Output] = []
+    errors: list[Any] = []
     for parameter in map(object_of, list_of(document.get("parameter"))):
+        parts = [part for part in map(object_of, list_of(parameter.get("part"))) if part.get("name") == "url"]
+        urls = [value for part in parts for key, value in part.items() if key.startswith("value")]
         if parameter.get("name") == "error":
-            errors += 1
+            errors.append(_error({"url": next(iter(urls), None)} | object_of(parameter.get("resource"))))
         if parameter.get("name") == "output":
-            parts = [part for part in map(object_of, list_of(parameter.get("part"))) if part.get("name") == "url"]
-            values = [value for part in parts for key, value in part.items() if key.startswith("value")]
-            urls += [_url(value, status_url) for value in values or [None]]
-    return ExtractionResult(urls=tuple(urls), listed_errors=errors)
+            outputs += [_output({"url": url}, base_url) for url in urls or [None]]
+    return ExtractionResult(outputs=_each_once(outputs), listed_errors=tuple(errors))
 
 
-def _url(value: Any, status_url: str) -> str:
+def _output(entry: dict[str, Any], base_url: str) -> Output:
     """An output without a URL would be a file that is missing in silence."""
-    if not isinstance(value, str) or not value.strip():
-        raise result_unreadable(status_url, "an output that has no URL")
-    return value
+    url, kind = entry.get("url"), entry.get("type")
+    if not isinstance(url, str) or not url.strip():
+        raise _UnusableError("an output that has no URL")
+    if kind not in (None, BUNDLES) and not (isinstance(kind, str) and TYPE.fullmatch(kind)):
+        raise _UnusableError(f"an output whose type is neither {BUNDLES} nor one of FHIR")
+    return Output(resolve(url, base_url), "Bundle" if kind == BUNDLES else kind)
+
+
+def _each_once(outputs: list[Output]) -> tuple[Output, ...]:
+    """The same file twice would be every resource twice."""
+    try:
+        files = {parse_target(output.url).url for output in outputs}
+    except InputError:
+        raise _UnusableError("an output whose URL cannot be used") from None
+    if len(files) != len(outputs):
+        raise _UnusableError("a manifest that lists a file twice")
+    return tuple(outputs)
+
+
+def _check_job(job: dict[str, Any], status_url: str) -> None:
+    """The job that the server says this is the result of (document 2, ``extractor-job``)."""
+    asked, told, status = job_id_of(status_url), job.get("id"), job.get("status")
+    if "/__status/" in status_url and isinstance(told, str) and is_job_id(told) and told.lower() != asked.lower():
+        raise _UnusableError("the result of another job")
+    if isinstance(status, str) and status in set(JobStatus) - {JobStatus.COMPLETED}:
+        raise _UnusableError(f"the result of a job that is {status}")
+
+
+def _error(entry: Any) -> Any:
+    """The OperationOutcome itself, or the URL of some."""
+    entry = object_of(entry)
+    return entry if entry.get("resourceType") == "OperationOutcome" else entry.get("url")
+
+
+def errors_among(issues: Iterable[Any]) -> Counter[str]:
+    """Issues of a job or an OperationOutcome that are errors, by severity and code."""
+    found: Counter[str] = Counter()
+    for issue in map(object_of, issues):
+        severity, code = str(issue.get("severity")).lower(), issue.get("code")
+        if severity in ("fatal", "error"):
+            found[f"{severity} ({code})" if isinstance(code, str) and code in ISSUE_CODES else severity] += 1
+    return found
 
 
 def details(result: ExtractionResult, crtdl: Crtdl | None) -> dict[str, Any]:
@@ -117,36 +192,73 @@ def details(result: ExtractionResult, crtdl: Crtdl | None) -> dict[str, Any]:
     """
     summary = _summary(result)
     names = {name for group in crtdl.groups for name in (group.id, group.name) if name} if crtdl else set()
-    patients = object_of(summary.get("Patient-Exclusions"))
-    durations = object_of(summary.get("Duration-Measurements"))
+    exclusions = _exclusions(object_of(summary.get("Resource-Exclusions")), names)
     found: dict[str, Any] = {
         "cohort_patients": int_of(summary.get("Num-Cohort-Patients")),
         "final_patients": result.final_patients,
-        "patient_exclusions": {stage: n for stage in _PATIENT_STAGES if (n := int_of(patients.get(stage))) is not None},
-        "resource_exclusions": _exclusions(object_of(summary.get("Resource-Exclusions")), names),
+        "patient_exclusions": dict(_patients(summary)),
+        "resource_exclusions": exclusions,
         "resource_inclusions": dict(_inclusions(object_of(summary.get("Resource-Inclusions")), names)),
-        "median_seconds": {
-            stage: round(nanos / 1e9, 3)
-            for stage in STAGES
-            if (nanos := int_of(object_of(durations.get(stage)).get("medianNanos"))) is not None
-        },
+        "cohort_query_seconds": round(query / 1000, 3) if (query := int_of(summary.get(_QUERY))) is not None else None,
+        "median_seconds": _medians(object_of(summary.get("Duration-Measurements"))),
+        "other_diagnostics": len(summary.keys() - _KNOWN) or None,
         "issues": result.issues,
     }
     return {key: value for key, value in found.items() if value not in (None, {})}
+
+
+def left_out(result: ExtractionResult, k: int) -> dict[str, str] | None:
+    """What the exclusion counts say in the step's line: patients and resources by reason, as they may be published."""
+    summary = _summary(result)
+    found = Counter({f"patients {reason}": n for reason, n in _patients(summary).items()})
+    for reasons in object_of(summary.get("Resource-Exclusions")).values():
+        found.update({f"resources {reason}": n for reason, n in _counted(reasons, _EXCLUSIONS).items()})
+    return {what: people(n, k) for what, n in found.items() if n > 0} or None
+
+
+def _patients(summary: dict[str, Any]) -> Counter[str]:
+    return _counted(summary.get("Patient-Exclusions"), _PATIENT_STAGES)
 
 
 def _summary(result: ExtractionResult) -> dict[str, Any]:
     return object_of(result.extensions.get("job-diagnostics-summary"))
 
 
+def _counted(by_reason: Any, reasons: Collection[str]) -> Counter[str]:
+    """Counts by reason, whichever way a server spells it; all others are added up. An object is the sum of what it
+    holds (``Must-Have`` has a count for each attribute).
+    """
+    found: Counter[str] = Counter()
+    known = {_folded(reason): reason for reason in reasons}
+    for name, value in object_of(by_reason).items():
+        counts = [int_of(one) for one in object_of(value).values()] or [int_of(value)]
+        if any(count is not None for count in counts):
+            found[known.get(_folded(name), OTHER)] += sum(count or 0 for count in counts)
+    return found
+
+
+def _folded(reason: str) -> str:
+    """``Must-Have`` and ``MUST_HAVE`` are one reason, and so are ``CONSENT`` and ``CONSENT_FETCH``."""
+    return reason.upper().replace("-", "_").removesuffix("_FETCH")
+
+
+def _medians(durations: dict[str, Any]) -> dict[str, float]:
+    """The median of each stage in seconds, in their order; those of stages that are not known are added up."""
+    found: dict[str, float] = {}
+    for name, measured in durations.items():
+        numbers = object_of(measured)
+        for spelling, unit in _MEDIAN.items():
+            value = numbers.get(spelling)
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                found[stage_of(name)] = found.get(stage_of(name), 0.0) + value * unit
+                break
+    return {stage: round(found[stage], 3) for stage in (*STAGES, OTHER) if stage in found}
+
+
 def _exclusions(groups: dict[str, Any], names: Collection[str]) -> dict[str, dict[str, int]]:
     found: dict[str, Counter[str]] = {}
-    for group, value in groups.items():
-        counts = found.setdefault(group if group in names else OTHER, Counter())
-        reasons = object_of(value)
-        counts["Must-Have"] += sum(int_of(n) or 0 for n in object_of(reasons.get("Must-Have")).values())
-        for reason in _EXCLUSIONS:
-            counts[reason] += int_of(reasons.get(reason)) or 0
+    for group, reasons in groups.items():
+        found.setdefault(group if group in names else OTHER, Counter()).update(_counted(reasons, _EXCLUSIONS))
     kept = {group: {reason: n for reason, n in counts.items() if n} for group, counts in found.items()}
     return {group: counts for group, counts in kept.items() if counts}
 

@@ -3,6 +3,9 @@
 The interval begins at ``polling_interval`` and doubles after every answer that says the job is in progress, up to
 ``max_polling_interval``. After a transient failure the wait has a back-off of its own, within the same bounds. There is
 no limit for the whole wait; it ends when neither a 200 nor a 202 came for ``extraction_timeout``.
+
+Since a 202 alone keeps it going, only a person can notice that nothing moves: a paused job is shown with the command
+that resumes it, and one of which nothing changes is warned of (document 3 §2).
 """
 
 from __future__ import annotations
@@ -13,16 +16,25 @@ from dataclasses import dataclass
 from config import ExtractorConfig
 from tasks.extractor import failures
 from tasks.extractor.client import TRANSIENT, ExtractionClient
-from tasks.extractor.diagnostics import progress_text
+from tasks.extractor.diagnostics import Told, progress_text
+from tasks.extractor.task import ExtractionTask, JobStatus
 from tasks.shared.errors import ServiceError, SluiceError, TransientError
 from tasks.shared.http.answer import Answer
 from tasks.shared.http.retry import MAX_RETRY_AFTER, parse_retry_after
 from tasks.shared.log import logger
 from tasks.shared.meter import Meter
+from tasks.shared.publication import DEFAULT_K
 from tasks.shared.step import Handle
+from tasks.shared.units import human_seconds
 
 RUNNING = frozenset({102, 202})
 GONE = frozenset({404, 410})
+
+STILL_AFTER = 900.0
+"""Seconds without any change of state, batches and version after which a person is warned, once."""
+
+STILL_AGAIN = 3600.0
+"""Seconds between two of the warnings that follow."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +47,8 @@ class Gone:
 class Poller:
     """Polls one server for one run of a step.
 
-    ``clock`` gives seconds that only ever grow, ``sleep`` takes seconds and may raise ``Stopped``.
+    ``resume`` gives the command that resumes a job, ``clock`` seconds that only ever grow; ``sleep`` takes seconds and
+    may raise ``Stopped``.
     """
 
     def __init__(
@@ -44,17 +57,25 @@ class Poller:
         config: ExtractorConfig,
         progress: Meter,
         *,
+        resume: Callable[[str], str],
+        k: int = DEFAULT_K,
         clock: Callable[[], float],
         sleep: Callable[[float], None],
     ) -> None:
         self._client = client
+        self._resume = resume
         self._first = config.polling_interval.total_seconds()
         self._longest = max(config.max_polling_interval.total_seconds(), self._first)
         self._window = config.extraction_timeout.total_seconds()
         self._progress = progress
+        self._k = k
         self._clock = clock
         self._sleep = sleep
         self._ask_task = True
+        self._state = self._trouble = ""
+        self._seen: tuple[object, Told] | None = None
+        self._since = 0.0
+        self._warn_at = 0.0
 
     def wait(self, status_url: str, handle: Handle | None) -> Answer | Gone:
         """Poll until the job is complete (the 200) or gone. ``handle`` is ``None`` for a direct result URL, of which an
@@ -63,6 +84,7 @@ class Poller:
         Raises ``ServiceError`` (``extraction-failed``, and other answers that end it), ``ServiceBusyError``
         (``result-not-complete``), ``TerminalError`` (``extraction-timeout``), ``Stopped``.
         """
+        self._state, self._seen, self._trouble = "", None, ""
         contact = self._clock()
         interval = backoff = self._first
         while True:
@@ -75,6 +97,7 @@ class Poller:
                     if handle is None:
                         raise failures.not_complete(status_url, answer.status)
                     contact = self._clock()
+                    self._told("")
                     self._show(answer, handle)
                     self._sleep(interval)
                     interval, backoff = min(2 * interval, self._longest), self._first
@@ -84,8 +107,7 @@ class Poller:
                 if answer.status not in TRANSIENT:
                     raise failures.failed(status_url, answer)
                 asked = parse_retry_after(answer.headers.get("retry-after"))
-                logger.info("extractor: poll was answered %d, asking again", answer.status)
-                self._progress.say(f"extracting: the server answered {answer.status}, asking again")
+                self._told(f"the server answered {answer.status}, asking again")
             silence = self._clock() - contact
             if silence > self._window:
                 raise failures.extraction_timeout(status_url, silence)
@@ -97,9 +119,18 @@ class Poller:
         try:
             return self._client.poll(status_url)
         except TransientError as error:
-            logger.info("extractor: poll failed (%s), asking again", error.reference)
-            self._progress.say(f"extracting: no answer ({error.reference}), asking again")
+            self._told(f"no answer ({error.reference}), asking again")
             return None
+
+    def _told(self, trouble: str) -> None:
+        """Show what is wrong with the polls, nothing when they are answered; one line of the log for each change, not
+        for each poll."""
+        if trouble:
+            self._progress.say(f"extracting: {trouble}", stands=True)
+        if trouble != self._trouble:
+            logger.info("extractor: %s", trouble or "the server answers again")
+            self._seen = None  # what happened meanwhile nobody saw
+        self._trouble = trouble
 
     def _rest(self, seconds: float, contact: float) -> None:
         """Sleep, but not beyond the moment at which the silence has become too long."""
@@ -109,17 +140,54 @@ class Poller:
 
     def _show(self, answer: Answer, handle: Handle) -> None:
         """Say how far the job is: from its Task, else from the text of the answer. Best effort."""
-        text, fraction = progress_text(answer)
-        known = self._from_task(handle.job_id)
-        if known is not None:
-            text, fraction = known
-        self._progress.say(f"extracting: {text}", fraction=fraction)
+        told = progress_text(answer, self._k)
+        text, fraction, state = told.text, told.fraction, told.state
+        task = self._task(handle.job_id)
+        if task is not None:
+            state = task.status or state
+            if task.progress is not None:
+                text, fraction = task.progress.describe(self._k) or "running", task.progress.fraction
+        paused = state == JobStatus.PAUSED
+        if paused:
+            text = f"PAUSED on the server ({text}); it goes on with {self._resume(handle.job_id)}"
+        elif state == JobStatus.TEMP_FAILED:
+            text = f"failed for the moment, the server tries again ({text})"
+        if paused and self._state != state:
+            self._progress.warn(f"the extraction is {text}")
+        if state and state != self._state:
+            logger.info("extraction job %s: %s", handle.job_id, state)
+        self._state = state or self._state
+        still = self._stands(handle, state, task, told)
+        self._progress.say(f"extracting: {text}", fraction=fraction, stands=paused or still)
 
-    def _from_task(self, job_id: str) -> tuple[str, float | None] | None:
+    def _stands(self, handle: Handle, state: str, task: ExtractionTask | None, told: Told) -> bool:
+        """Whether nothing has changed for long; warns of it once, and then every hour.
+
+        Compared are state, batches and version of the Task, and what the answer says. A Task that could not be read
+        this time is as it was.
+        """
+        now, before = self._clock(), self._seen
+        known = before[0] if before is not None else None
+        if task is not None:
+            known = (task.status, task.progress.batches_completed if task.progress else None, task.version)
+        self._seen = (known, told)
+        if self._seen != before:
+            self._since, self._warn_at = now, now + STILL_AFTER
+        if now >= self._warn_at:
+            self._warn_at = now + STILL_AGAIN
+            what = f"it is PAUSED, and goes on with {self._resume(handle.job_id)}"
+            self._progress.warn(
+                f"nothing has changed at extraction job {handle.job_id} for {human_seconds(now - self._since)} "
+                f"({state or 'its state is not known'}): "
+                + (what if state == JobStatus.PAUSED else "ask whoever runs the server")
+            )
+        return now - self._since >= STILL_AFTER
+
+    def _task(self, job_id: str) -> ExtractionTask | None:
         if not self._ask_task:
             return None
         try:
-            task = self._client.task(job_id, brief=True)
+            return self._client.task(job_id, brief=True)
         except ServiceError as error:
             # This server has no Task API, or not for us: not again in this run (document 3 §2).
             self._ask_task = False
@@ -127,6 +195,3 @@ class Poller:
             return None
         except SluiceError:
             return None
-        if task.progress is None:
-            return None
-        return task.progress.describe() or "running", task.progress.fraction

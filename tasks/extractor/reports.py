@@ -9,26 +9,38 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import tenacity
 
 from config import RetryConfig
 from tasks.extractor.availability import Availability
+from tasks.extractor.json_values import object_of, parse_json
 from tasks.extractor.urls import resolve
 from tasks.shared.blanked import SECRETS
-from tasks.shared.errors import NetworkError, SluiceError, StorageError, TransientError
-from tasks.shared.files.names import base_name, existing_file
+from tasks.shared.errors import (
+    NetworkError,
+    ServiceError,
+    SluiceError,
+    StorageError,
+    TransientError,
+    storage_errors,
+)
+from tasks.shared.files.names import existing_file
 from tasks.shared.files.out_file import PartFile
 from tasks.shared.http.client import ServiceClient
 from tasks.shared.http.download import Downloader
 from tasks.shared.http.retry import announce, retrying
-from tasks.shared.http.url_names import file_name
+from tasks.shared.http.url_names import file_name, named_urls
 from tasks.shared.stop import Stop
 
+ERRORS = "errors"
 REPORTS = "reports"
 CONSENT = "consent"
 
 _CHECKS = 3
+_LARGEST_OUTCOME = 8 << 20
+_PAGES = ("text/html", "application/xhtml+xml")
 
 
 class Companions:
@@ -83,19 +95,37 @@ class Companions:
                 found.append(name)
         return found
 
+    def outcomes(self, url: str, number: int) -> tuple[list[Any] | None, str]:
+        """The OperationOutcomes in a file, one document or NDJSON, and where it is kept; ``None`` when it has none."""
+        target = self._directory / ERRORS / (file_name(url) or f"errors-{number}")
+        kept = f"{ERRORS}/{target.name}"
+        try:
+            self._fetch(resolve(url, self._base_url), target)
+        except StorageError:
+            raise
+        except SluiceError:
+            return None, kept
+        with storage_errors(target), target.open("rb") as file:
+            content = file.read(_LARGEST_OUTCOME)
+        whole = parse_json(content)
+        found = [whole] if whole is not None else [parse_json(line) for line in content.splitlines()]
+        found = [one for one in found if object_of(one).get("resourceType") == "OperationOutcome"]
+        return found or None, kept
+
     def consent(self, urls: Sequence[str], downloader: Downloader) -> int:
         """Fetch the consent audit files; how many are there. ``downloader`` checks that they are NDJSON."""
         directory = self._directory / CONSENT
         found = missing = 0
         reason: SluiceError | None = None
-        for number, url in enumerate(urls, start=1):
+        for named in named_urls(list(dict.fromkeys(urls))):
             self._stop.check()
-            base = base_name(file_name(url)) or f"{number}_consent"
             try:
-                if existing_file(directory, base) is None:
-                    absolute = self._ready(url)
+                if existing_file(directory, named.base) is None:
+                    absolute = self._ready(named.url)
                     trusted = self._trusted(absolute)
-                    downloader.fetch(absolute, directory, base, credentials=trusted, allow_cross_origin=True)
+                    downloader.fetch(
+                        absolute, directory, named.base, credentials=trusted, allow_cross_origin=True, kind="Bundle"
+                    )
             except StorageError:
                 raise
             except SluiceError as error:
@@ -149,6 +179,9 @@ class Companions:
             ) as response,
             PartFile(target) as part,
         ):
+            if response.status_code != 200 or response.headers.get("content-type", "").lower().startswith(_PAGES):
+                what = "a report was answered with a page, or with a part"
+                raise ServiceError("download-status", what, operation="download", status=response.status_code)
             size = 0
 
             def pieces() -> Iterator[bytes]:

@@ -11,13 +11,14 @@ import msgspec
 from config import PipelineConfig
 from tasks.extractor.availability import Availability
 from tasks.extractor.manifest import ExtractionResult
-from tasks.extractor.reports import CONSENT, REPORTS
+from tasks.extractor.reports import CONSENT, ERRORS, REPORTS
 from tasks.extractor.submission import DIRECTORY
-from tasks.extractor.urls import resolve, same_host
+from tasks.extractor.urls import same_host
 from tasks.shared.errors import storage_error, storage_errors
 from tasks.shared.files.facts import FileFacts
 from tasks.shared.files.names import CORE, base_name, data_files, is_consent_name
 from tasks.shared.files.out_file import write_file
+from tasks.shared.http.answer import place
 from tasks.shared.http.client import ServiceClient
 from tasks.shared.http.download import Downloader
 from tasks.shared.http.url_names import NamedUrl, named_urls
@@ -60,10 +61,9 @@ class ResultFiles:
         self.availability = _availability(context.config, http)
         self.warnings: list[str] = []
         self.core_lines = 0
-        # The same URL twice is one file: imported twice, every resource would be there twice.
-        urls = list(dict.fromkeys(resolve(url, base_url) for url in result.urls))
-        self._outputs = named_urls(urls)
-        self._note_oddities(len(result.urls) - len(urls))
+        self._outputs = named_urls([output.url for output in result.outputs])
+        self._kinds = {output.url: output.kind for output in result.outputs}
+        self._note_oddities()
 
     def trusted(self, url: str) -> bool:
         """Whether a file's URL gets the credentials: the host of ``base_url``, or ``requiresAccessToken``."""
@@ -97,10 +97,13 @@ class ResultFiles:
 
         def one(output: NamedUrl, stop: Stop) -> None:
             done = target.finished(output.base)
-            if done is not None:
-                progress.add(files=1, resources=done.lines)
+            # A name may have become another file's: the outputs can come in another order than before.
+            if done is not None and done.source in ("", place(output.url)):
+                progress.add(files=1, resources=done.counted)
                 self._note_core(output, done)
                 return
+            if done is not None:
+                target.remove(done)  # before the other one comes: after a kill there is neither, not one twice
             trusted = self.trusted(output.url)
             self.availability.wait(output.url, credentials=trusted, sleep=self._sleep or stop.sleep)
             facts = downloader.fetch(
@@ -112,6 +115,7 @@ class ResultFiles:
                 allow_cross_origin=True,
                 allow_empty=False,
                 record=target.record,
+                kind=self._kinds[output.url],
             )
             target.add(facts)
             self._note_core(output, facts)
@@ -124,9 +128,7 @@ class ResultFiles:
         if output.base.casefold() == CORE:
             self.core_lines = facts.lines
 
-    def _note_oddities(self, repeated: int) -> None:
-        if repeated:
-            self.warnings.append(f"{repeated} output URLs are listed more than once; each file is imported once")
+    def _note_oddities(self) -> None:
         bases = [output.base for output in self._outputs]
         renamed = [base for base in bases if base.casefold().startswith(f"{CORE}-") and base[5:].isdigit()]
         if renamed and any(base.casefold() == CORE for base in bases):
@@ -167,7 +169,7 @@ def claim(job_dir: Path, position: int, status_url: str, bases: set[str]) -> Non
             if not same or base_name(path.name) not in bases:
                 path.unlink()
         if not same:
-            for folder in (REPORTS, CONSENT):
+            for folder in (REPORTS, CONSENT, ERRORS):
                 _empty(job_dir / DIRECTORY / folder)
             (job_dir / ".results" / f"{position}-files.ndjson").unlink(missing_ok=True)
     if not same:

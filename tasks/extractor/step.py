@@ -16,5 +16,6 @@ STEP = Step(
     needs=checks.needs,
     services=lambda config: [checks.service(config)],
     checks=checks.checks,
+    warnings=checks.warnings,
     holds=begun,
 )

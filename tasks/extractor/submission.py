@@ -10,6 +10,8 @@ imported before its result has shown that it was asked the same. Anything else i
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,14 +21,23 @@ from pathlib import Path
 import msgspec
 
 from tasks.extractor import failures
-from tasks.extractor.client import ExtractionClient
+from tasks.extractor.client import TURNED_AWAY, ExtractionClient
+from tasks.extractor.json_values import parse_json
 from tasks.extractor.manifest import parse_result
 from tasks.extractor.patients import read_patients
 from tasks.extractor.query_match import same_query
-from tasks.extractor.task import ExtractionTask
+from tasks.extractor.task import DELETED, ExtractionTask
 from tasks.extractor.urls import job_id_of, service_url
 from tasks.shared.blanked import blanked
-from tasks.shared.errors import NetworkError, ServiceBusyError, ServiceError, SluiceError, storage_error, storage_errors
+from tasks.shared.errors import (
+    InputError,
+    NetworkError,
+    ServiceBusyError,
+    ServiceError,
+    SluiceError,
+    storage_error,
+    storage_errors,
+)
 from tasks.shared.fhir.crtdl import read_content
 from tasks.shared.files.out_file import write_file
 from tasks.shared.http.answer import Answer, answer_of
@@ -39,15 +50,18 @@ DIRECTORY = "extraction"
 
 NOTE = "submission.json"
 REFUSAL = "submission-refused.json"
+ASKED = "asked.json"
+"""Hashes of what was submitted: of the query as JSON, not of its bytes, and of the patients."""
 PATIENTS = "patients.txt"
 """The job's own copy of the patients it was started with (mode 0600)."""
 
 _NOT_SENT = frozenset({
     "connect-failed", "connect-timeout", "host-unknown", "tls-handshake", "proxy-unreachable", "service-busy",
 })  # fmt: skip
-"""Failures after which the server has certainly not created a job; ``service-busy`` only with ``_TURNED_AWAY``."""
+"""Failures after which the server has certainly not created a job; ``service-busy`` only with ``TURNED_AWAY``."""
 
-_TURNED_AWAY = frozenset({429, 503})
+_REFUSALS = frozenset({400, 413, 422})
+"""Answers about the query itself: it is to be mended."""
 
 _UNREADABLE = frozenset({"result-url", "answer-encoding"})
 """The server may have created a job, and did not say in a usable way which."""
@@ -68,6 +82,11 @@ class _Note(msgspec.Struct):
     at: float | None = None
     trial: str | None = None
     settled: bool = False
+
+
+class _Asked(msgspec.Struct):
+    crtdl: str
+    patients: str
 
 
 @dataclass(frozen=True)
@@ -109,15 +128,36 @@ class Submission:
         return self.submit()
 
     def submit(self) -> Handle:
-        """Submit, once. What an earlier submission left behind is forgotten."""
+        """Submit, once. What an earlier submission left behind is forgotten, but not what it asked: that is asked
+        again, and nothing else, unless the server refused it.
+
+        Raises ``InputError`` (``query-changed``) when it is something else now.
+        """
         patients = self._patients()
+        asked = _Asked(_digest(parse_json(read_content(self._query.crtdl))), _digest(sorted(patients)))
+        self._compare(asked)
         note = self._take_note()
+        write_file(self._directory / ASKED, msgspec.json.encode(asked))
         self._write(note)
         try:
             status_url = self._client.submit(self._query.crtdl, patients)
         except SluiceError as error:
             raise self._explained(error) from None
         return self._keep(status_url, msgspec.structs.replace(note, settled=True))
+
+    def _compare(self, asked: _Asked) -> None:
+        try:
+            before = msgspec.json.decode((self._directory / ASKED).read_bytes(), type=_Asked)
+        except (FileNotFoundError, msgspec.DecodeError):
+            return
+        except OSError as error:
+            raise storage_error(error, self._directory / ASKED) from None
+        what = {
+            "the CRTDL, or what enrichment makes of it,": before.crtdl != asked.crtdl,
+            "the list of patients": before.patients != asked.patients,
+        }
+        if changed := [name for name, differs in what.items() if differs]:
+            raise failures.query_changed(changed)
 
     def on_trial(self, handle: Handle) -> bool:
         """Whether the job of this handle may be somebody else's."""
@@ -127,14 +167,22 @@ class Submission:
     def is_ours(self, handle: Handle, answer: Answer) -> bool:
         """Whether a complete job is the one of this submission; ``answer`` is the 200 of its status.
 
-        A job that was asked something else is given up: ``handle`` looks for another one. Raises
-        ``submission-unknown`` when its result does not tell.
+        A job on trial that was asked something else is given up: ``handle`` looks for another one. Raises
+        ``submission-unknown`` when its result does not tell, ``result-unreadable`` when the job is not on trial.
         """
         note = self._read()
-        if note is None or note.trial != handle.job_id:
+        job = parse_result(answer, handle.status_url, self._client.base_url).extensions.get("job")
+        on_trial = note is not None and note.trial == handle.job_id
+        try:
+            same = same_query(job, read_content(self._query.crtdl), self._patients())
+        except InputError:
+            if on_trial:
+                raise
+            same = None  # what was submitted is not there any more
+        if note is None or not on_trial:
+            if same is False:
+                raise failures.result_unreadable(handle.status_url, "the result of another query")
             return True
-        job = parse_result(answer, handle.status_url).extensions.get("job")
-        same = same_query(job, read_content(self._query.crtdl), self._patients())
         if same is None:
             raise self.undecided([handle.job_id])
         if same:
@@ -172,8 +220,6 @@ class Submission:
 
     def _keep(self, status_url: str, note: _Note) -> Handle:
         job_id = job_id_of(status_url)
-        if not job_id:
-            raise ServiceError("result-url", "extractor: the status URL names no job", operation="submit")
         handle = Handle(status_url, job_id)
         # A job on trial is noted as such before it is recorded as ours.
         if note.trial is not None:
@@ -187,14 +233,16 @@ class Submission:
     def _explained(self, error: SluiceError) -> SluiceError:
         """What a failed submission means; the note stays only where the server may have a job."""
         certain = error.operation == TOKEN_OPERATION or (
-            error.reference in _NOT_SENT and (error.answered is None or error.answered in _TURNED_AWAY)
+            error.reference in _NOT_SENT and (error.answered is None or error.answered in TURNED_AWAY)
         )
         if not certain:
             if isinstance(error, NetworkError | ServiceBusyError) or error.status == 500:
                 return failures.unanswered(error) if error.status is None else error
             if error.reference in _UNREADABLE or 200 <= (error.status or 0) < 300:
+                if (answer := answer_of(error)) is not None and answer.body:
+                    error.hint = f"{error.hint}; its answer is in {self._keep_answer(error)} of the job directory"
                 return error
-        self._forget()
+        self._forget(asked=error.answered is None or error.answered in _REFUSALS)
         if error.answered in (400, 422):
             return failures.crtdl_refused(error, self._keep_answer(error))
         return error
@@ -224,7 +272,8 @@ class Submission:
                 raise
             raise self.undecided([]) from None
         known = set(note.known)
-        found = [task.id for task in tasks if task.id not in known and _from_then(task, note.at)]
+        listed = [task for task in tasks if task.id not in known and task.status != DELETED]
+        found = [task.id for task in listed if _from_then(task, note.at)]
         if len(found) > 1:
             found = [job_id for job_id in found if not self._asked_something_else(job_id)]
         if len(found) > 1:
@@ -240,7 +289,7 @@ class Submission:
         if answer.status != 200:
             return False
         try:
-            job = parse_result(answer, status_url).extensions.get("job")
+            job = parse_result(answer, status_url, self._client.base_url).extensions.get("job")
         except ServiceError:
             return False
         return same_query(job, read_content(self._query.crtdl), self._patients()) is False
@@ -258,9 +307,11 @@ class Submission:
     def _write(self, note: _Note) -> None:
         write_file(self._directory / NOTE, msgspec.json.encode(note))
 
-    def _forget(self) -> None:
-        with storage_errors(self._directory / NOTE):
-            (self._directory / NOTE).unlink(missing_ok=True)
+    def _forget(self, *, asked: bool) -> None:
+        """Forget the submission; with ``asked`` also what it asked, which may be something else the next time."""
+        for name in (NOTE, *([ASKED] if asked else [])):
+            with storage_errors(self._directory / name):
+                (self._directory / name).unlink(missing_ok=True)
 
 
 def begun(job_dir: Path) -> bool:
@@ -285,3 +336,7 @@ def _from_then(task: ExtractionTask, at: float | None) -> bool:
     if at is None or authored is None or authored.tzinfo is None:
         return True
     return abs(authored.timestamp() - at) <= _AROUND
+
+
+def _digest(document: object) -> str:
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()

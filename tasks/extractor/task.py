@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from tasks.extractor.json_values import int_of, list_of, object_of
+from tasks.shared.publication import DEFAULT_K, people
 
 STAGES = ("CONSENT_FETCH", "DIRECT_LOAD", "REFERENCE_RESOLVE", "CASCADING_DELETE", "COPY_REDACT")
 """The stages of a batch, in order."""
+
+OTHER = "(other)"
+"""What is counted under no name that is known: what a server calls by one of its own is not repeated."""
+
+_SPELLINGS = {"CONSENT": "CONSENT_FETCH"}
+"""How deployed servers spell a stage otherwise (document 3 §2)."""
 
 CONSENT_AUDIT = "Consent audit NDJSON"
 _PREFIXES = ("extractor-", "torch-")
@@ -30,6 +37,12 @@ class JobStatus(StrEnum):
     CANCELLED = "CANCELLED"
 
 
+DELETED = "DELETED"
+"""What deployed servers say of a deleted job, beside a ``Task.status`` of ``cancelled``; none of document 2's."""
+
+_KNOWN = frozenset({*JobStatus, DELETED})
+
+
 class Priority(StrEnum):
     """The two priorities of a job."""
 
@@ -47,9 +60,17 @@ class Priority(StrEnum):
         return cls.HIGH if code in ("asap", "stat", "urgent") else cls.NORMAL
 
 
+def stage_of(name: Any) -> str:
+    """The stage that a server means, in either spelling; ``OTHER`` for one that is not known."""
+    stage = _SPELLINGS.get(name, name) if isinstance(name, str) else None
+    return stage if stage in STAGES else OTHER
+
+
 @dataclass(frozen=True)
 class JobProgress:
-    """How far a job is. ``stages`` are those of the batches being processed; ``None`` means not said."""
+    """How far a job is. ``stages`` are those of the batches being processed, ``OTHER`` for one that is not known;
+    ``None`` means not said.
+    """
 
     cohort_size: int | None = None
     batch_size: int | None = None
@@ -65,21 +86,27 @@ class JobProgress:
         active = sum((STAGES.index(stage) + 1) / len(STAGES) for stage in self.stages if stage in STAGES)
         return min(1.0, max(0.0, (self.batches_completed + active) / self.batches_total))
 
-    def describe(self) -> str:
-        """One line for a person."""
+    def describe(self, k: int = DEFAULT_K) -> str:
+        """One line for a person. The cohort is said as a number of patients is (document 5, R3): not all may arrive."""
         parts = []
         if self.batches_total:
             parts.append(f"{self.batches_completed}/{self.batches_total} batches")
         if self.cohort_size is not None:
-            parts.append(f"{self.cohort_size:,} patients")
-        known = [stage for stage in STAGES if stage in self.stages]
-        parts += [f"{self.stages.count(stage)} in {stage}" for stage in known]
+            parts.append(f"{people(self.cohort_size, k)} patients")
+        shown = [stage for stage in STAGES if stage in self.stages]
+        parts += [f"{self.stages.count(stage)} in {stage}" for stage in shown]
+        if others := self.stages.count(OTHER):
+            parts.append(f"{others} in another stage")
         return ", ".join(parts)
 
 
 @dataclass(frozen=True)
 class ExtractionTask:
-    """What the program reads of a Task. ``version`` is ``meta.versionId``, for ``If-Match``."""
+    """What the program reads of a Task. ``version`` is ``meta.versionId``, for ``If-Match``.
+
+    ``cancelled`` is whether somebody cancelled the job: ``Task.businessStatus`` decides, ``Task.status`` only where
+    there is none (document 3 §2). ``issues`` are those of the job as the server wrote them; they may quote data.
+    """
 
     id: str
     status: str
@@ -92,11 +119,8 @@ class ExtractionTask:
     intent: str = "order"
     progress: JobProgress | None = None
     consent_urls: tuple[str, ...] = ()
-
-    @property
-    def cancelled(self) -> bool:
-        """Whether somebody cancelled the job."""
-        return self.status == JobStatus.CANCELLED or self.task_status == "cancelled"
+    cancelled: bool = False
+    issues: tuple[dict[str, Any], ...] = field(default=(), repr=False)
 
     def as_dict(self) -> dict[str, Any]:
         """A small JSON object, as ``extraction list --json`` prints it."""
@@ -132,13 +156,14 @@ def parse_task(resource: Any) -> ExtractionTask | None:
     if task_id is None:
         return None
     meta, business, period = (object_of(resource.get(key)) for key in ("meta", "businessStatus", "executionPeriod"))
-    codes = [_text(object_of(coding).get("code")) for coding in list_of(business.get("coding"))]
-    known = [code for code in codes if code in JobStatus.__members__]
+    codes = [code for coding in list_of(business.get("coding")) if (code := _text(object_of(coding).get("code")))]
+    known = [code for code in codes if code in _KNOWN]
+    task_status = _text(resource.get("status")) or ""
     version = meta.get("versionId")
     return ExtractionTask(
         id=task_id,
-        status=known[0] if known and known[0] else "",
-        task_status=_text(resource.get("status")) or "",
+        status=known[0] if known else "",
+        task_status=task_status,
         priority=Priority.of(resource.get("priority")),
         version=str(version) if isinstance(version, str | int) else None,
         authored=_text(resource.get("authoredOn")),
@@ -147,6 +172,8 @@ def parse_task(resource: Any) -> ExtractionTask | None:
         intent=_text(resource.get("intent")) or "order",
         progress=_progress(resource),
         consent_urls=tuple(_consent_urls(resource)),
+        cancelled=(JobStatus.CANCELLED in codes) if codes else task_status == "cancelled",
+        issues=tuple(_issues(resource)),
     )
 
 
@@ -177,8 +204,8 @@ def _progress(resource: dict[str, Any]) -> JobProgress | None:
         number = int_of(part.get("valueInteger"))
         if name == "activeBatch":
             inner = map(object_of, list_of(part.get("extension")))
-            stages += [stage for one in inner if (stage := one.get("valueString")) in STAGES]
-        elif number is not None and number >= 0:
+            stages += [stage_of(one.get("valueString")) for one in inner if extension_name(one.get("url")) == "stage"]
+        elif number is not None and 0 <= number < 1 << 31:  # what an integer may be in FHIR
             values[name] = number
     return JobProgress(
         cohort_size=values.get("cohortSize"),
@@ -194,6 +221,16 @@ def _consent_urls(resource: dict[str, Any]) -> Iterator[str]:
         url = output.get("valueUrl")
         if isinstance(url, str) and url and object_of(output.get("type")).get("text") == CONSENT_AUDIT:
             yield url
+
+
+def _issues(resource: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Where servers put them: an extension, the serialised job in one, an OperationOutcome inside the Task."""
+    for extension in map(object_of, list_of(resource.get("extension"))):
+        name, value = extension_name(extension.get("url")), extension.get("valueObject")
+        listed = object_of(value).get("issues") if name == "job" else value if name == "job-issues" else None
+        yield from map(object_of, list_of(listed))
+    for contained in map(object_of, list_of(resource.get("contained"))):
+        yield from map(object_of, list_of(contained.get("issue")))
 
 
 def _text(value: Any) -> str | None:

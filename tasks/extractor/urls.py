@@ -12,9 +12,9 @@ _SCHEME = re.compile(r"https?://", re.IGNORECASE)
 _OTHER_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _WITH_PORT = re.compile(r"([A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}\Z")
 _DOTTED = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)+\Z")
-_RESULT = re.compile(
-    r"/fhir/(__status/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}/?|(extraction|result)/.+)\Z", re.IGNORECASE
-)
+_UUID = "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_JOB_ID = re.compile(_UUID, re.IGNORECASE | re.ASCII)
+_RESULT = re.compile(rf"/fhir/(__status/{_UUID}/?|(extraction|result)/.+)\Z", re.IGNORECASE)
 
 
 def service_url(base_url: str, *segments: str) -> str:
@@ -37,7 +37,7 @@ def resolve(url: str, base_url: str) -> str:
     if _SCHEME.match(text):
         return _checked(text)
     if not text or _OTHER_SCHEME.match(text) or any(ord(char) < 33 for char in text):
-        raise _unusable(text)
+        raise _unusable(base_url)
     base = urlsplit(base_url)
     stripped = text.lstrip("/")
     # One slash begins a path for sure; two begin a host, or a path that was put together carelessly.
@@ -68,10 +68,11 @@ def _checked(url: str) -> str:
 
 
 def _unusable(url: str) -> ServiceError:
+    """``url`` is the one that cannot be used, or that of the server where nothing of it may be shown."""
     return ServiceError(
         "result-url",
         "extractor: the server gave a URL that cannot be used",
-        context=place(url) if _SCHEME.match(url) else None,
+        context=place(url),
         hint="see the base URL in the settings of the extraction server",
     )
 
@@ -87,6 +88,11 @@ def is_result_url(url: str) -> bool:
 def job_id_of(status_url: str) -> str:
     """The id of the extraction job: the last path segment of its status URL; empty when there is none."""
     return unquote(urlsplit(status_url).path.rstrip("/").rpartition("/")[2])
+
+
+def is_job_id(text: str) -> bool:
+    """Whether this is the id of an extraction job: a UUID (document 2)."""
+    return _JOB_ID.fullmatch(text) is not None
 
 
 def same_host(url: str, base_url: str) -> bool:

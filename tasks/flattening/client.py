@@ -15,7 +15,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from types import TracebackType
@@ -53,7 +52,7 @@ class Flattener:
     """Sends batches; thread-safe. Leaving its context closes the connections.
 
     ``together`` ends requests that are under way. ``interval`` (seconds) is that of the watchdog; ``sleep`` (seconds)
-    and ``clock`` are seams for tests.
+    is a seam for tests.
     """
 
     def __init__(
@@ -65,7 +64,6 @@ class Flattener:
         *,
         interval: float = INTERVAL,
         sleep: Callable[[float], None] | None = None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._context = context
         self._service = service(context.config)
@@ -74,7 +72,6 @@ class Flattener:
         self._timeout = context.config.services.flattening.timeout.total_seconds()
         self._failed = failed
         self._together = together
-        self._clock = clock
         self._sleep = sleep or together.sleep
         self._idle: list[_Connection] = []
         self._lock = threading.Lock()
@@ -83,7 +80,7 @@ class Flattener:
         self._metadata = context.client(
             self._service, timeout=METADATA_TIMEOUT, stop=self._ending, meter=told, max_connections=1
         )
-        self._watchdog = Watchdog(self._ask_for_metadata, interval=interval, clock=clock)
+        self._watchdog = Watchdog(self._ask_for_metadata, interval=interval)
 
     def flatten(self, batch: Batch, writer: AnswerWriter, *, where: str) -> None:
         """Send ``batch``, and give the rows of the answer to ``writer``; ``where`` stands in errors.
@@ -135,16 +132,20 @@ class Flattener:
         writer.begin()
         connection = self._connection()
         try:
-            with self._watchdog.watch(connection.cancel, timeout=self._timeout) as watched:
+            with self._watchdog.watch(connection.cancel) as watched:
                 try:
                     with connection.client.stream(
-                        "POST", self._url, operation=OPERATION, content=batch.body, headers=HEADERS, attempt=attempt
+                        "POST",
+                        self._url,
+                        operation=OPERATION,
+                        content=batch.body,
+                        headers=HEADERS,
+                        whole=True,
+                        attempt=attempt,
                     ) as response:
                         self._check(response)
                         for piece in response.iter_raw():
                             connection.stop.check()
-                            if self._clock() > watched.deadline:
-                                raise self._too_late()
                             writer.feed(piece)
                     writer.end()
                 except (NoRowError, RowsDifferError):
@@ -171,7 +172,7 @@ class Flattener:
                 hint="is the service still running? its log says why it stopped; the same command may succeed later",
                 operation=OPERATION,
             )
-        return self._too_late() if watched.late else Stopped(self._together.reason or "stopped")
+        return Stopped(self._together.reason or "stopped")
 
     def _too_late(self) -> StalledError:
         return StalledError(
@@ -218,22 +219,20 @@ class Flattener:
             what = "something that is no NDJSON by its Content-Type"
         else:
             return
-        error = RefusedError(
+        raise RefusedError(
             "flattening-answer",
             f"{SERVICE}: {OPERATION} was answered {response.status_code} with {what}",
             context=f"POST {place(self._url)}",
             hint="is services.flattening.service_url the URL of a flattening service?",
             operation=OPERATION,
             status=response.status_code,
-        )
-        error.answer = Answer(response.status_code, response.headers, next(response.iter_raw(), b""))
-        raise error
+        ).made_from(Answer(response.status_code, response.headers, next(response.iter_raw(), b"")))
 
     def _final(self, error: SluiceError, where: str) -> SluiceError:
         """The error as the user sees it: with the place, and with where the answer is."""
         answer = answer_of(error)
         if error.status == 500:
-            error = ServiceError(
+            error = RefusedError(
                 "flattening-failed",
                 f"{error.message}, twice" if self._context.config.retry.max_attempts > 1 else error.message,
                 context=error.context,
@@ -242,12 +241,12 @@ class Flattener:
                 operation=OPERATION,
                 status=500,
             )
+            if answer is not None:
+                error.made_from(answer)
         elif error.status == 413:
             error.hint = "lower services.flattening.batch_size_mb, or raise the service's limit for a request"
         error.context = f"{where}, {error.context}" if error.context else where
-        if answer is not None and answer.body:
-            kept = f"the answer is in {self._failed.keep(answer.body)} in the job directory; it may quote data"
-            error.hint = f"{error.hint}; {kept}" if error.hint else kept
+        self._failed.tell(error)
         return error
 
     def _ask_for_metadata(self) -> None:

@@ -22,7 +22,7 @@ from tasks.flattening.client import Flattener
 from tasks.flattening.csv_writer import AnswerWriter
 from tasks.flattening.lookup import read_lookup
 from tasks.flattening.parquet import format_findings
-from tasks.flattening.report import by_type, result
+from tasks.flattening.report import result
 from tasks.flattening.resume import Tables, terms
 from tasks.flattening.routing import Facts, Groups, Router
 from tasks.flattening.routing_index import Index
@@ -116,7 +116,7 @@ def flatten(
     for finding in format_findings(context.config.services.flattening):
         raise finding
     for warning in warnings:
-        log.warning("flattening: %s", warning)
+        context.meter.warn(warning)
     return _Run(context, crtdl, made, warnings, str(url), files, bounds or Bounds(), sleep).run()
 
 
@@ -177,10 +177,15 @@ class _Run:
                     self._tables.finish(msgspec.to_builtins(facts))
                 else:
                     facts = msgspec.convert(self._tables.finished, Facts)
-                    self._context.meter.add(files=len(self._files), bytes=facts.bytes, resources=facts.resources)
+                    self._context.meter.add(resources=facts.resources)
+                    for path in self._files:
+                        self._say(path, 0, whole=True)
             finally:
                 self._tables.close()
-            return result(self._views, self._tables, facts, self._warned, self._context.meter.requests)
+            requests = self._context.meter.requests
+            return result(
+                self._files, self._views, self._tables, facts, self._warned, requests, k=self._context.config.report.k
+            )
 
     def _all(self) -> Facts:
         together = SharedStop(self._context.stop)
@@ -238,7 +243,7 @@ class _Run:
     def _say(self, path: Path, content: int, *, whole: bool) -> None:
         self._context.meter.within(path, content, whole=whole)
         if whole:
-            self._context.meter.add(files=1, bytes=content)
+            self._context.meter.add(files=1)
 
     def _checked(self, facts: Facts) -> Facts:
         """Everything was read: did anything reach a group?"""
@@ -246,7 +251,7 @@ class _Run:
         if unrouted and unrouted == facts.resources:
             raise DataError(
                 "flattening-unrouted",
-                f"flattening: none of {unrouted:,} resources belongs to a group ({by_type(facts.unrouted)})",
+                f"flattening: none of {unrouted:,} resources belongs to a group ({', '.join(sorted(facts.unrouted))})",
                 context=str(self._context.input_dir),
                 hint="the Provenances of the data name other resources or other groups: does the CRTDL belong to this "
                 "data? did the pseudonymization treat the ids of resources and the targets of Provenances differently?",

@@ -5,7 +5,8 @@ children?, parent?}``. It is read at start, before a job exists, and everything 
 
 Errors (``InputError``): ``lookup-unreadable``, ``lookup-not-json``, ``lookup-duplicate-key``,
 ``lookup-schema-violation``, ``lookup-duplicate-table``, ``lookup-multiple-parents``, ``lookup-child-cycle``.
-Warnings: ``unresolved-child``, ``parent-mismatch``, ``parent-not-prefix``, ``column-name``.
+Warnings: ``unresolved-child``, ``parent-mismatch``, ``parent-not-prefix``, ``column-name``,
+``bare-choice``, ``code-of-concept``.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Final
 from tasks.flattening.element_path import Shape, WrittenTable
 from tasks.flattening.hierarchy import Disagreement, Hierarchy
 from tasks.flattening.lookup_document import join, read_document
+from tasks.flattening.r4_paths import oddities
 from tasks.flattening.where_clause import SelectClause
 from tasks.shared.errors import InputError, SluiceError
 
@@ -117,7 +119,7 @@ def _elements(written: WrittenTable, hierarchy: Hierarchy) -> dict[str, Element]
 
 
 def _warnings(written: WrittenTable, hierarchy: Hierarchy) -> Iterator[str]:
-    for warning in (*hierarchy.warnings, *_unusual_names(written)):
+    for warning in (*hierarchy.warnings, *_unusual_names(written), *_refused_paths(written, hierarchy)):
         yield f"{warning.reference}: lookup table {written.url}, element {warning.element}: {warning.message}"
 
 
@@ -130,6 +132,21 @@ def _unusual_names(written: WrittenTable) -> Iterator[Disagreement]:
                     "a flattening service may refuse it"
                 )
                 yield Disagreement(element_id, "column-name", message)
+
+
+def _refused_paths(written: WrittenTable, hierarchy: Hierarchy) -> Iterator[Disagreement]:
+    """Paths that real runners refuse; those of an element begin where the elements above it iterate."""
+    if hierarchy.errors:
+        return
+    for element_id, element in written.elements.items():
+        context: list[str] = []
+        above = hierarchy.parents.get(element_id)
+        while above is not None:
+            clause = written.elements[above].definition
+            context += filter(None, (clause.for_each or clause.for_each_or_null,))
+            above = hierarchy.parents.get(above)
+        for reference, message in oddities(written.resource_type, element.definition, ".".join(reversed(context))):
+            yield Disagreement(element_id, reference, message)
 
 
 def _names(clause: SelectClause) -> Iterator[str]:

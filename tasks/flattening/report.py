@@ -3,25 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from tasks.flattening.resume import OUTPUT, Tables
 from tasks.flattening.routing import Facts
 from tasks.flattening.views import View
+from tasks.shared.files.data_directory import stored_bytes
+from tasks.shared.publication import people
 from tasks.shared.report import StepReport
 
 
-def result(views: Sequence[View], tables: Tables, facts: Facts, warnings: Sequence[str], requests: int) -> StepReport:
-    """The result of a finished step. ``details["groups"]`` is a table: a flat object for each group."""
+def result(
+    files: Sequence[Path],
+    views: Sequence[View],
+    tables: Tables,
+    facts: Facts,
+    warnings: Sequence[str],
+    requests: int,
+    *,
+    k: int,
+) -> StepReport:
+    """The result of a finished step that read ``files``. ``details["groups"]`` is a flat object for each group.
+
+    ``k`` is that of the rules of publication, for the warnings.
+    """
     groups = [_row(view, tables, place) for place, view in enumerate(views)]
     return StepReport(
         files=sum(1 + ("parquet_bytes" in row) for row in groups),
         resources_in=facts.resources,
         lines_in=facts.lines,
-        bytes_in=facts.bytes,
+        bytes_in=stored_bytes(files),
         bytes_out=sum(row["bytes"] + row.get("parquet_bytes", 0) for row in groups),
         output=OUTPUT,
-        warnings=(*warnings, *_warnings(views, tables, facts)),
+        warnings=(*warnings, *_warnings(views, tables, facts, k)),
         details={
             "groups": groups,
             "rows": sum(row["rows"] for row in groups),
@@ -34,9 +49,9 @@ def result(views: Sequence[View], tables: Tables, facts: Facts, warnings: Sequen
     )
 
 
-def by_type(counts: Mapping[str, int]) -> str:
-    """Counts of resources, for a sentence."""
-    return ", ".join(f"{kind} {count:,}" for kind, count in sorted(counts.items()))
+def by_type(counts: Mapping[str, int], k: int) -> str:
+    """Resources of a part of the data and their types, for a sentence (R1: each may be another patient's)."""
+    return f"{people(sum(counts.values()), k)} ({', '.join(sorted(counts))})"
 
 
 def _row(view: View, tables: Tables, place: int) -> dict[str, Any]:
@@ -57,7 +72,7 @@ def _row(view: View, tables: Tables, place: int) -> dict[str, Any]:
     }
 
 
-def _warnings(views: Sequence[View], tables: Tables, facts: Facts) -> Iterator[str]:
+def _warnings(views: Sequence[View], tables: Tables, facts: Facts, k: int) -> Iterator[str]:
     if tables.again:
         yield (
             f"{tables.again:,} tables were made again: the input, the views, the service or the batch size is another "
@@ -66,17 +81,23 @@ def _warnings(views: Sequence[View], tables: Tables, facts: Facts) -> Iterator[s
     if facts.fallback:
         yield "the data has no Provenance that names a group: resources were routed by profile and type"
     if facts.unrouted:
-        yield f"{sum(facts.unrouted.values()):,} resources belong to no group ({by_type(facts.unrouted)})"
+        yield f"resources that belong to no group: {by_type(facts.unrouted, k)}"
     if facts.left_out:
-        yield (
-            f"{sum(facts.left_out.values()):,} resources belong only to groups that get no CSV "
-            f"({by_type(facts.left_out)})"
-        )
+        yield f"resources that belong only to groups that get no CSV: {by_type(facts.left_out, k)}"
     if facts.derived_ids:
-        yield f"{facts.derived_ids:,} resources had no id; they got one derived from content and position"
+        yield f"{people(facts.derived_ids, k)} resources had no id; they got one derived from content and position"
+    if facts.repeated:
+        yield (
+            f"{people(facts.repeated, k)} times a resource of a group had the type and id of an earlier one: "
+            "the first one is in the table"
+        )
     for place, view in enumerate(views):
-        if tables.account(place).counts["unknown"]:
-            yield f"group {view.group_name}: the service answered with columns that the view does not have"
+        counts = tables.account(place).counts
+        if counts["unknown"]:
+            yield (
+                f"group {view.group_name}: the service answered with columns that the view does not have "
+                f"({counts['unknown']:,} of {counts['batches']:,} answers)"
+            )
         if as_text := tables.parquet.as_text(place):
             yield (
                 f"group {view.group_name}: values are not of the type of their column: text in the Parquet file "

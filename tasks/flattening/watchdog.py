@@ -29,21 +29,18 @@ log = logging.getLogger("sluice.flattening")
 
 @dataclass(eq=False)
 class Watched:
-    """A request that runs. ``deadline`` is by the monotonic clock, in seconds."""
+    """A request that runs."""
 
     cancel: Callable[[], None]
-    deadline: float
     failures: int = 0
     silent: bool = False
     """It was cancelled because the service stopped answering."""
-    late: bool = False
-    """It was cancelled at its deadline."""
 
 
 class Watchdog:
     """Calls ``ask`` (it raises when there is no sign of life) while anything is watched. Leaving its context ends it.
 
-    ``interval`` in seconds; ``clock`` gives seconds.
+    ``interval`` in seconds.
     """
 
     def __init__(
@@ -52,21 +49,19 @@ class Watchdog:
         *,
         interval: float = INTERVAL,
         allowed: int = ALLOWED,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._ask = ask
         self._interval = interval
         self._allowed = allowed
-        self._clock = clock
         self._watched: list[Watched] = []
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
     @contextmanager
-    def watch(self, cancel: Callable[[], None], *, timeout: float) -> Iterator[Watched]:
+    def watch(self, cancel: Callable[[], None]) -> Iterator[Watched]:
         """Watch a request while the block runs. ``cancel`` is called in another thread, at most once."""
-        watched = Watched(cancel, self._clock() + timeout)
+        watched = Watched(cancel)
         with self._lock:
             self._watched.append(watched)
             if self._thread is None:
@@ -86,13 +81,11 @@ class Watchdog:
         if not before:
             return
         alive = self._alive()
-        now = self._clock()
         with self._lock:
             for watched in before:
                 watched.failures = 0 if alive else watched.failures + 1
                 watched.silent = watched.failures >= self._allowed
-                watched.late = not watched.silent and now >= watched.deadline
-                if watched in self._watched and (watched.silent or watched.late):
+                if watched in self._watched and watched.silent:
                     self._watched.remove(watched)
                     watched.cancel()
 
@@ -109,12 +102,12 @@ class Watchdog:
     def _run(self) -> None:
         left = self._interval
         while not self._ended.wait(left):
-            started = self._clock()
+            started = time.monotonic()
             try:
                 self.look()
             except Stopped:
                 return  # whoever is watched is stopped by the same
-            left = max(0.0, self._interval - (self._clock() - started))
+            left = max(0.0, self._interval - (time.monotonic() - started))
 
     def _alive(self) -> bool:
         try:

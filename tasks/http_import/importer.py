@@ -78,7 +78,7 @@ def run(context: StepContext, *, client: ClientFactory | None = None) -> StepRep
     """Download the URLs into ``import/``, compressed or plain as the configuration says, at most four at once.
 
     No credentials are sent; a redirect to another host is an error. Files that a run before this one finished are not
-    fetched again. ``resources_in`` and ``resources_out`` count lines.
+    fetched again. ``resources_in`` and ``resources_out`` count resources.
 
     Raises the findings about URLs, and what ``Downloader.fetch`` raises.
     """
@@ -105,7 +105,7 @@ def run(context: StepContext, *, client: ClientFactory | None = None) -> StepRep
         def one(download: NamedUrl, stop: Stop) -> None:
             done = target.finished(download.base)
             if done is not None:
-                context.meter.add(files=1, bytes=done.bytes_in, resources=done.lines)
+                context.meter.add(files=1, bytes=done.bytes_in, resources=done.counted)
                 return
             target.add(
                 downloader.fetch(

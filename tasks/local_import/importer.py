@@ -45,7 +45,7 @@ def run(context: StepContext) -> StepReport:
     """Import the files of the directory into ``import/``, compressed or plain as the configuration says.
 
     Every line is checked to be a JSON object in UTF-8; contents stay as they are. Files that a run before this one
-    finished are not read again. ``resources_in`` and ``resources_out`` count lines.
+    finished are not read again. ``resources_in`` and ``resources_out`` count resources, those of a Bundle one by one.
 
     Raises the findings; ``DataError`` (``not-json``, ``not-object``, ``not-utf8`` with ``file:line``;
     ``zst-truncated``, ``zst-corrupt``, ``empty-file``); ``StorageError`` (``source-changed``,
@@ -73,7 +73,7 @@ def run(context: StepContext) -> StepReport:
         if done is not None:
             if _changed(file, done.source_state):
                 changed.append(file.name)
-            context.meter.add(files=1, bytes=file.size, resources=done.lines)
+            context.meter.add(files=1, bytes=file.size, resources=done.counted)
             return
         try:
             target.add(_take(file, target, context, stop))
@@ -150,7 +150,7 @@ def _take(file: SourceFile, target: ImportDirectory, context: StepContext, stop:
             facts = intake.commit(allow_empty=False, record=lambda facts: target.record(described(facts)))
     finally:
         os.close(handle)
-    context.meter.add(files=1, resources=facts.lines)
+    context.meter.add(files=1, resources=facts.counted)
     return described(facts)
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections import defaultdict
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Mapping
 from typing import Final
 
-from tasks.pseudonymizer.answer_check import ResourceSummary
 from tasks.shared.publication import people
 
 _MOST: Final = 1000
@@ -15,25 +14,25 @@ _MOST: Final = 1000
 
 
 class Affected:
-    """Hashes of patients by path; thread-safe. Of what an earlier run found it knows nothing, and says "fewer"."""
+    """Hashes of patients by path; thread-safe. Of what an earlier run found it knows only that there was something."""
 
     def __init__(self) -> None:
         self._patients: defaultdict[str, set[int]] = defaultdict(set)
+        self._counted: Counter[str] = Counter()
         self._lock = threading.Lock()
 
-    def add(self, paths: Iterable[str], given: ResourceSummary) -> None:
-        """The patients of a request, in which something was found at ``paths``."""
-        names = list(paths)
-        if not names:
-            return
-        pairs = zip(given.types, given.ids, strict=False) if given.is_bundle else [(given.type, given.id)]
-        ids = {hash(identity) for kind, identity in pairs if kind == "Patient"} or {hash(given.id)}
+    def add(self, owners: Mapping[str, set[int]]) -> None:
+        """The patients of whom something was found in a request, by path."""
         with self._lock:
-            for name in names:
-                patients = self._patients[name.partition(" ")[2]]
-                if len(patients) < _MOST:
-                    patients |= ids
+            for path, patients in owners.items():
+                self._counted[path] += len(patients)
+                if len(self._patients[path]) < _MOST:
+                    self._patients[path] |= patients
 
     def said(self, path: str, count: int, k: int) -> str:
-        """``count`` in words: below ``k`` unless that many different patients were seen."""
-        return people(count if len(self._patients[path]) >= min(k, _MOST) else min(count, k - 1), k)
+        """``count``, which is the sum over requests, in words: below ``k`` unless that many different patients were
+        seen, and not more than were seen as far as they are known."""
+        seen = len(self._patients[path])
+        if seen < min(k, _MOST):
+            return people(min(count, k - 1), k) if count < k or self._counted[path] == count else "an unknown number of"
+        return people(seen if seen < _MOST and self._counted[path] == count else count, k)

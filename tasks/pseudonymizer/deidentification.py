@@ -10,6 +10,7 @@ Every error names file, line and type.
 from __future__ import annotations
 
 import codecs
+import functools
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -19,14 +20,14 @@ from tasks.pseudonymizer.affected import Affected
 from tasks.pseudonymizer.answer_check import OutlineError, ResourceSummary, outline_of, resources_in
 from tasks.pseudonymizer.client import OPERATION
 from tasks.pseudonymizer.origins import Origins
-from tasks.pseudonymizer.residual_identifiers import Residuals
+from tasks.pseudonymizer.residual_identifiers import Numbers, Residuals, holders, numbers_in
 from tasks.pseudonymizer.splitting import Chunk, halves
 from tasks.pseudonymizer.surviving_ids import survivors
 from tasks.shared.errors import DataError, ReconciliationError, ServiceError, SluiceError
 from tasks.shared.fhir.envelope import open_bundle
 from tasks.shared.fhir.reading import UNREADABLE, repeats
 from tasks.shared.files.kept_answers import FailedAnswers
-from tasks.shared.http.answer import Answer, answer_of
+from tasks.shared.http.answer import Answer
 
 _TOO_LARGE: Final = 413
 _REFUSED: Final = 400
@@ -36,6 +37,10 @@ _RESOURCE_TYPE: Final = b'"resourceType"'
 
 Counts = Counter[str]
 """What is counted of a file; the names are those of the ledger and of the step's details."""
+
+
+class MixedUpError(ServiceError):
+    """Two answers hold each other's resources: one that was taken before may be the wrong one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,14 +98,24 @@ class Deidentification:
         """
         given = _given(chunk.text, chunk.place)
         counts: Counts = Counter(bytes_in=chunk.size, resources_in=given.resources, alone=chunk.alone)
-        texts = self._texts(chunk.text, given, chunk, chunk.first_entry, counts)
+        texts = self._texts(chunk.text, given, chunk, chunk.first_entry, counts, chunk.numbers)
         if len(texts) == 1 and not chunk.split:
             return Deidentified(chunk.place, chunk.line, True, True, counts, whole=texts[0])
         counts["split"] = chunk.last
-        pieces = tuple(self._piece(text, chunk.place) for text in texts)
+        if chunk.last and chunk.numbers is not None:
+            counts["too_many_numbers"] += chunk.numbers.full
+        pieces = tuple(self._piece(text, chunk) for text in texts)
         return Deidentified(chunk.place, chunk.line, chunk.part == 0, chunk.last, counts, pieces=pieces)
 
-    def _texts(self, text: bytes, given: ResourceSummary, chunk: Chunk, first: int, counts: Counts) -> list[bytes]:
+    def _texts(
+        self,
+        text: bytes,
+        given: ResourceSummary,
+        chunk: Chunk,
+        first: int,
+        counts: Counts,
+        numbers: Numbers | None,
+    ) -> list[bytes]:
         """What comes back for a resource: one text, or several when it had to be halved."""
         divisible = given.entries > 1 and given.is_bundle
         place = _place(chunk, given, first)
@@ -109,59 +124,75 @@ class Deidentification:
                 answer = self._call(text)
             except SluiceError as error:
                 if error.answered != _TOO_LARGE:
-                    self._locate(error, place)
+                    self._locate(error, place, text)
                     raise
                 if not divisible:
                     raise self._indivisible(error, place) from None
                 # What was too large once is too large the next time: it is not sent again to find out.
                 self._refused_size = min(self._refused_size or len(text), len(text))
             else:
-                return [self._check(text, given, answer, place, counts)]
+                return [self._check(text, given, answer, place, counts, numbers)]
         found: list[bytes] = []
+        if numbers is None:
+            numbers = numbers_in(open_bundle(text)[1])
+            counts["too_many_numbers"] += numbers.full
         parts, middle = halves(text)
         for half, start in zip(parts, (first, first + middle), strict=True):
-            found += self._texts(half, _given(half, place), chunk, start, counts)
+            found += self._texts(half, _given(half, place), chunk, start, counts, numbers)
         return found
 
-    def _check(self, text: bytes, given: ResourceSummary, answer: Answer, place: str, counts: Counts) -> bytes:
+    def _check(
+        self,
+        text: bytes,
+        given: ResourceSummary,
+        answer: Answer,
+        place: str,
+        counts: Counts,
+        numbers: Numbers | None,
+    ) -> bytes:
         """The resource that came back, as one line."""
         body = answer.body.removeprefix(codecs.BOM_UTF8)
+        unusable = functools.partial(self._unusable, answer.body, answer.status, (place, text))
         if answer.status != _OK:  # 202 is a promise
-            raise self._unusable(answer.body, answer.status, "no result", place)
+            raise unusable("no result")
         if not answer.says_json:
-            raise self._unusable(answer.body, answer.status, "an answer that is not JSON by its Content-Type", place)
+            raise unusable("an answer that is not JSON by its Content-Type")
         try:
             received = outline_of(body)
-            residuals = self._residuals.count(text, given, body, resources_in(body, received))
+            left = self._residuals.owners(text, given, body, resources_in(body, received), numbers)
         except UNREADABLE:
-            raise self._unusable(answer.body, answer.status, "a value that cannot be read", place) from None
+            raise unusable("a value that cannot be read") from None
         except OutlineError as problem:
-            raise self._unusable(answer.body, answer.status, f"an answer that {problem}", place) from None
+            raise unusable(f"an answer that {problem}") from None
         if received.type != given.type:
             outcome = received.type == "OperationOutcome"
             what = "an OperationOutcome" if outcome else "a resource of another type"
-            raise self._unusable(answer.body, answer.status, f"{what} instead of a {given.type}", place)
+            raise unusable(f"{what} instead of a {given.type}")
         if received.bundle_type not in (given.bundle_type, None):
-            raise self._unusable(answer.body, answer.status, "a Bundle of another type", place)
+            raise unusable("a Bundle of another type")
         before, after = given.entries, received.entries
         if after > before or (after < before and not self._removes):
+            kept = self._failed.keep(answer.body, request=(place, text))
             raise ReconciliationError(
                 "pseudonymizer-entries",
                 f"pseudonymizer: {before:,} entries were sent, {after:,} came back",
                 context=place,
                 hint="only a remove rule of services.pseudonymizer.anonymization_config may make them fewer; the "
-                f"answer is in {self._failed.keep(answer.body)} in the job directory",
+                f"answer is in {kept} in the job directory",
                 operation=OPERATION,
                 status=answer.status,
             )
         if wrong := self._wrong(given, received):
-            raise self._unusable(answer.body, answer.status, wrong, place)
+            raise unusable(wrong)
+        same = received.types == given.types
+        if not (self._origins.agree(given, received) if same else self._origins.belong(given, received)):
+            raise unusable("a resource under the id of another one", kind=MixedUpError)
         # In JSON text a literal line break is only ever white space between tokens (document 3 §1).
         line = body.translate(None, b"\r\n") if b"\n" in body or b"\r" in body else body
         counts["resources_out"] += received.resources
         counts.update(survivors(text, given, line, received))
-        counts.update(residuals)
-        self._affected.add(residuals, given)
+        counts.update({path: len(owners) for path, owners in left.items()})
+        self._affected.add(left)
         return line
 
     def _wrong(self, given: ResourceSummary, received: ResourceSummary) -> str | None:
@@ -172,28 +203,33 @@ class Deidentification:
         fewer = self._removes and received.entries < given.entries
         if not same and (not fewer or Counter(received.types) - Counter(given.types)):
             return "resources of other types, or in another order"
-        if not (self._origins.agree(given, received) if same else self._origins.belong(given, received)):
-            return "a resource under the id of another one"
         return None
 
-    def _piece(self, text: bytes, place: str) -> Piece:
+    def _piece(self, text: bytes, chunk: Chunk) -> Piece:
         try:
             envelope, pieces = open_bundle(text)
         except DataError as problem:
-            raise self._unusable(
-                text, 200, f"a Bundle that cannot be taken apart ({problem.reference})", place
-            ) from None
+            what = f"a Bundle that cannot be taken apart ({problem.reference})"
+            raise self._unusable(text, _OK, (chunk.place, chunk.text), what) from None
         inside = memoryview(text)[len(envelope.before) : len(text) - len(envelope.after)]
         return Piece(
             envelope.before, inside, envelope.after, envelope.id, envelope.type, envelope.has_total, len(pieces)
         )
 
-    def _unusable(self, body: bytes, status: int, what: str, place: str) -> ServiceError:
-        kept = self._failed.keep(body)
-        return ServiceError(
+    def _unusable(
+        self,
+        body: bytes,
+        status: int,
+        request: tuple[str, bytes],
+        what: str,
+        *,
+        kind: type[ServiceError] = ServiceError,
+    ) -> ServiceError:
+        kept = self._failed.keep(body, request=request)
+        return kind(
             "pseudonymizer-answer",
             f"pseudonymizer: the service gave {what} (status {status})",
-            context=place,
+            context=request[0],
             hint=f"is services.pseudonymizer.url the service itself? Its answer is in {kept} in the job directory",
             operation=OPERATION,
             status=status,
@@ -209,21 +245,18 @@ class Deidentification:
             status=error.status,
         )
 
-    def _locate(self, error: SluiceError, place: str) -> None:
+    def _locate(self, error: SluiceError, place: str, text: bytes) -> None:
         """Let the error say about what it is, and where the answer behind it is kept."""
         error.context = f"{place}\n  {error.context}" if error.context else place
-        answer = answer_of(error)
         if error.answered == _REFUSED:
             rules = "the service answers 400 for an anonymization file that it cannot use, too"
             error.hint = f"{error.hint}; {rules}" if error.hint else rules
-        if answer is not None and answer.body:
-            kept = f"its answer, which may quote data, is in {self._failed.keep(answer.body)} in the job directory"
-            error.hint = f"{error.hint}; {kept}" if error.hint else kept
+        self._failed.tell(error, request=(place, text))
 
 
 def _given(text: bytes, place: str) -> ResourceSummary:
     try:
-        outline = outline_of(text, urls=False)
+        outline = outline_of(text, urls=False, needed=holders)
     except OutlineError as problem:
         raise DataError(
             "not-a-resource",
@@ -231,7 +264,7 @@ def _given(text: bytes, place: str) -> ResourceSummary:
             context=place,
             hint="every line must be a FHIR resource; correct the data and import it again",
         ) from None
-    if outline.is_bundle:
+    if outline.is_bundle and outline.members is None:
         _refuse_hidden(text, outline, place)
     return outline
 

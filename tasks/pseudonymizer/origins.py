@@ -1,12 +1,15 @@
 """Which resource became which: no answer may hold one of another request (document 3 §4).
 
 What a service does to an id is its secret, but two resources never get one id. So an id that comes back for another
-resource than before was mixed up on the way: by the service, or by something between it and us.
+resource than before was mixed up on the way: by the service, or by something between it and us. So were two resources
+that got each other's ids: whatever keeps ids gives each its own. Numbers may be the exception: a service that counts
+its pseudonyms gives 1 for 2 and 2 for 1.
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable, Iterator
 
 from tasks.pseudonymizer.answer_check import ResourceSummary
 
@@ -21,20 +24,36 @@ class Origins:
         self._remembered = remembered
         self._now: dict[int, int] = {}
         self._before: dict[int, int] = {}
+        self._refused = False
+        """What is known is then also of answers that were refused: knowing a pair is no proof."""
         self._lock = threading.Lock()
 
     def agree(self, given: ResourceSummary, received: ResourceSummary) -> bool:
-        """Whether each resource that came back has an id that no other resource has got; the two have the same types in
-        the same order. A resource without an id tells nothing."""
-        pairs = [(given.type, given.id, received.id)]
-        if received.is_bundle:
-            pairs = list(zip(map(str, given.types), given.ids, received.ids, strict=True))
-        found = [(hash((kind, new)), hash((kind, old))) for kind, old, new in pairs if new and old]
+        """Whether each resource that came back has an id that no other one has got, and no two have changed theirs;
+        the two have the same types in the same order. A resource without an id tells nothing."""
+        kinds, olds, news = given.types, given.ids, received.ids
+        if not given.is_bundle:
+            kinds, olds, news = [given.type], [given.id], [received.id]
+        found = list(zip(_hashes(kinds, news), _hashes(kinds, olds), strict=True))
+        if not (all(olds) and all(news)):
+            found = [pair for pair, old, new in zip(found, olds, news, strict=True) if new and old]
+        fresh = dict(found)
+        changed = {new: old for new, old in found if new != old}
         with self._lock:
             now, before = self._now, self._before
-            for new, old in found:
-                if now.setdefault(new, before.get(new, old)) != old:
-                    return False
+            alone = [
+                known.isdisjoint(fresh.values()) and known.isdisjoint(fresh) for known in (now.keys(), before.keys())
+            ]
+            if len(fresh) == len(found) and all(alone) and changed.keys().isdisjoint(changed.values()):
+                now.update(fresh)  # nearly always
+            elif self._refused or len(fresh) != len(found) or not fresh.items() <= now.items():
+                decimal = [new if new and new.isdecimal() else None for new in news]
+                numbers = set(_hashes(kinds, decimal))
+                for new, old in found:
+                    other = now.setdefault(new, before.get(new, old)) != old
+                    if other or (new != old and new not in numbers and now.get(old, before.get(old)) == new):
+                        self._refused = True
+                        return False
             if len(now) > self._remembered:
                 self._now, self._before = {}, now
         return True
@@ -48,3 +67,7 @@ class Origins:
                 for new in map(hash, zip(received.types, received.ids, strict=True))
             )
             return all(one is None or one in old for one in known)
+
+
+def _hashes(kinds: Iterable[str | None], ids: Iterable[str | None]) -> Iterator[int]:
+    return map(hash, zip(kinds, ids, strict=True))

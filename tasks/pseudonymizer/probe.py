@@ -1,7 +1,8 @@
 """The made-up resource that goes to the pseudonymization service before anything else (document 3 §4).
 
 Its values are the same in every probe, so a trust centre keeps one pseudonym for each of them. With an anonymization
-file another request goes before it, with rules that nobody can read: only a service that reads them refuses.
+file another request goes before it, with rules that nobody can read: only a service that reads them refuses. Who
+refuses both is asked without the file: what refuses that, too, is another service.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ import msgspec
 from config import PipelineConfig
 from tasks.pseudonymizer.client import HEADERS, OLDEST, body, endpoint, hide
 from tasks.pseudonymizer.rules import KEY, AnonymizationRules, usable_rules
-from tasks.shared.errors import ServiceError, SluiceError
+from tasks.shared.errors import SluiceError
 from tasks.shared.fhir.reading import UNREADABLE
 from tasks.shared.http.answer import Answer
-from tasks.shared.service import Exchange, MadeUp, Service
+from tasks.shared.service import Exchange, MadeUp, Service, WrongServiceError
 
 _REFUSED: Final = 400
 _UNREADABLE_RULES: Final = b"fhirPathRules: [\n"
@@ -72,11 +73,21 @@ def _exchanges(service: Service, config: PipelineConfig) -> Iterator[Exchange]:
         nobody = body(_UNREADABLE_RULES, json.dumps(PATIENT).encode())
         yield Exchange("POST", endpoint(service.url), _reads_rules, nobody, HEADERS, frozenset({_REFUSED}))
 
-    def wrong(answer: Answer) -> SluiceError | str | None:
+    refused: list[Answer] = []
+
+    def wrong(answer: Answer) -> str | None:
+        if rules is not None and answer.status == _REFUSED:
+            refused.append(answer)
+            return None
         return _wrong(answer, rules)
+
+    def without_rules(answer: Answer) -> SluiceError | str:
+        return f"answered {_REFUSED}" if answer.status == _REFUSED else _refused_rules(refused[0])
 
     made_up = body(rules.content if rules is not None else None, BUNDLE)
     yield Exchange("POST", endpoint(service.url), wrong, made_up, HEADERS, frozenset({_REFUSED}))
+    if refused:
+        yield Exchange("POST", endpoint(service.url), without_rules, BUNDLE, HEADERS, frozenset({_REFUSED}))
 
 
 PROBE: Final = MadeUp("a pseudonymization service", _exchanges)
@@ -86,7 +97,7 @@ def _reads_rules(answer: Answer) -> SluiceError | None:
     """A service that does not read the rules would answer 200 under its own, and nothing would tell."""
     if answer.status == _REFUSED:
         return None
-    return ServiceError(
+    return WrongServiceError(
         "pseudonymizer-too-old",
         f"pseudonymizer: the service ignores the anonymization file: it is older than {OLDEST}",
         context=KEY,
@@ -97,19 +108,21 @@ def _reads_rules(answer: Answer) -> SluiceError | None:
     )
 
 
-def _wrong(answer: Answer, rules: AnonymizationRules | None) -> SluiceError | str | None:
+def _refused_rules(answer: Answer) -> SluiceError:
+    return WrongServiceError(
+        "rules-refused",
+        f"pseudonymizer: the service answered {_REFUSED} to a made-up resource under the anonymization file, and "
+        "took it without",
+        context=KEY,
+        hint="look into the service's log for the rule that it cannot use",
+        operation="probe",
+        status=_REFUSED,
+    ).made_from(answer)
+
+
+def _wrong(answer: Answer, rules: AnonymizationRules | None) -> str | None:
     if answer.status == _REFUSED:
-        if rules is None:
-            return f"answered {_REFUSED}"
-        return ServiceError(
-            "rules-refused",
-            f"pseudonymizer: the service answered {_REFUSED} to a made-up resource under the anonymization file",
-            context=KEY,
-            hint="look into the service's log for the rule that it cannot use; is services.pseudonymizer.url the "
-            "service itself?",
-            operation="probe",
-            status=answer.status,
-        )
+        return f"answered {_REFUSED}"
     try:
         document = msgspec.json.decode(answer.body, type=dict[str, Any])
         resources = [entry["resource"] for entry in document.get("entry") or []]

@@ -8,7 +8,7 @@ Finished files are not done again; a file that was begun goes on at its last cut
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ from config import ResidualIdentifiers
 from tasks.pseudonymizer.affected import Affected
 from tasks.pseudonymizer.checks import service
 from tasks.pseudonymizer.client import Deidentify
-from tasks.pseudonymizer.deidentification import Counts, Deidentification, Deidentified
+from tasks.pseudonymizer.deidentification import Counts, Deidentification, Deidentified, MixedUpError
 from tasks.pseudonymizer.outputs import OUTPUT, Outputs, Source
 from tasks.pseudonymizer.reassembly import Reassembly
 from tasks.pseudonymizer.residual_identifiers import paths_of, worded
@@ -26,11 +26,13 @@ from tasks.pseudonymizer.rules import AnonymizationRules, read_rules
 from tasks.pseudonymizer.splitting import Chunk, chunks
 from tasks.pseudonymizer.surviving_ids import PLACES
 from tasks.shared.errors import DataError, InputError
+from tasks.shared.files.data_directory import stored_bytes
 from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.files.ledger import Ledger
 from tasks.shared.files.names import CORE, data_files
 from tasks.shared.files.resumable import CUT_EVERY
 from tasks.shared.http.client import ServiceClient
+from tasks.shared.publication import people
 from tasks.shared.report import StepReport
 from tasks.shared.step import StepContext
 from tasks.shared.stop import SharedStop
@@ -129,7 +131,7 @@ class _Run:
         self._context.meter.work_on(source.path for source in sources)
         for source in sources:
             counts = source.counts
-            self._context.meter.add(files=source.finished, bytes=counts["bytes_in"], resources=counts["resources_in"])
+            self._context.meter.add(files=source.finished, resources=counts["resources_in"])
             if source.finished:
                 self._refuse_residuals(source)
                 self._context.meter.within(source.path, counts["bytes_in"], whole=True)
@@ -146,8 +148,13 @@ class _Run:
             work = Deidentification(
                 service, FailedAnswers(self._state).begin(), removes=removes, kept=kept, affected=self._affected
             )
-            for stage in (core, [source for source in left if source not in core]):
-                self._stage(stage, work)
+            try:
+                for stage in (core, [source for source in left if source not in core]):
+                    self._stage(stage, work)
+            except MixedUpError:
+                for source in left:  # which of the answers was the wrong one nobody knows
+                    self._outputs.forget(source)
+                raise
 
     def _client(self) -> ServiceClient:
         return self._context.client(
@@ -204,7 +211,7 @@ class _Run:
                 counts["ids_differ"] += self._bundle.ids_differ
                 self._bundle = None
         counts.update(result.counts)
-        self._context.meter.add(bytes=result.counts["bytes_in"], resources=result.counts["resources_in"])
+        self._context.meter.add(resources=result.counts["resources_in"])
         self._warn_alone(result)
         if result.last:
             counts["number"] = result.line
@@ -223,20 +230,24 @@ class _Run:
 
     def _refuse_residuals(self, source: Source) -> None:
         """End the step at the first file in which somebody can still be recognized, before it has its final name."""
-        found = paths_of(source.counts)
-        if not found or self._settings.residual_identifiers is ResidualIdentifiers.WARN:
+        if not paths_of(source.counts) or self._settings.residual_identifiers is ResidualIdentifiers.WARN:
             return
         self._outputs.forget(source)  # what the next run finds is the rules' doing then, not what they were today
         raise DataError(
             "residual-identifiers",
-            f"pseudonymizer: what identifies persons came back as it went: {self._people(found)}",
+            f"pseudonymizer: what identifies persons came back as it went: {self._people(source.counts)}",
             context=source.path.name,
             hint="give the rules what they forget; what is kept on purpose belongs into "
             "services.pseudonymizer.kept_identifiers; with residual_identifiers: warn the data goes on as it is",
         )
 
-    def _people(self, paths: Mapping[str, int]) -> str:
-        return worded(paths, lambda path, count: self._affected.said(path, count, self._context.config.report.k))
+    def _worded(self, counts: Counts, *, kept: bool = False) -> dict[str, str]:
+        k = self._context.config.report.k
+        return worded(counts, lambda path, count: self._affected.said(path, count, k), kept=kept)
+
+    def _people(self, counts: Counts, *, kept: bool = False) -> str:
+        said = self._worded(counts, kept=kept).items()
+        return ", ".join(f"{path} ({patients})" if patients else path for path, patients in said)
 
     def _warn_alone(self, result: Deidentified) -> None:
         if result.counts["alone"] and self._logged < _LOGGED:
@@ -255,47 +266,54 @@ class _Run:
             resources_out=total["resources_out"],
             lines_in=total["lines"],
             lines_out=total["lines"],
-            bytes_in=total["bytes_in"],
-            bytes_out=total["content"],
+            bytes_in=stored_bytes(self._files),
+            bytes_out=total["stored"],
             output=OUTPUT,
+            identifying=self._worded(total) or None,
+            kept_identifiers=self._worded(total, kept=True) or None,
             warnings=tuple(self._warnings(total)),
             details={
                 "own_rules": self._rules is not None,
                 "split_bundles": total["split"],
                 "sent_alone": total["alone"],
                 "surviving_ids": {place: total[place] for place in PLACES},
-                "residual_identifiers": self._people(paths_of(total)) or "none",
-                "kept_identifiers": self._people(paths_of(total, kept=True)) or "none",
-                "stored_bytes": total["stored"],
+                "residual_identifiers": self._people(total) or "none",
+                "kept_identifiers": self._people(total, kept=True) or "none",
+                "content_bytes": total["content"],
                 "requests": self._context.meter.requests,
             },
         )
 
     def _warnings(self, total: Counts) -> Iterator[str]:
         yield from self._rules.warnings if self._rules is not None else ()
-        outputs = self._outputs
+        outputs, k = self._outputs, self._context.config.report.k
         if outputs.again:
             yield (
                 f"{outputs.again:,} files were pseudonymized again: the input, the service or the anonymization file "
-                "is another one than before"
+                "is another one than before, or answers were mixed up"
             )
         if outputs.orphans:
             yield f"{outputs.orphans:,} files of an earlier run were removed: the input does not hold them any more"
         if total["alone"]:
             yield (
-                f"{total['alone']:,} resources are larger than {self._settings.bundle_split_threshold_mb} MiB and were "
-                "sent alone; the log names the first ones"
+                f"{people(total['alone'], k)} resources are larger than {self._settings.bundle_split_threshold_mb} MiB "
+                "and were sent alone; the log names the first ones"
             )
         if total["ids_differ"]:
             yield (
-                f"{total['ids_differ']:,} Bundles that were split came back with several ids: the service uses a key "
-                "that changes between requests, and pseudonyms do not fit together"
+                f"{people(total['ids_differ'], k)} Bundles that were split came back with several ids: the service "
+                "uses a key that changes between requests, and pseudonyms do not fit together"
             )
-        if residual := paths_of(total):
-            yield f"what identifies persons came back as it went: {self._people(residual)}"
-        if kept := paths_of(total, kept=True):
-            yield f"identifiers are kept on purpose: {self._people(kept)}"
+        if residual := self._people(total):
+            yield f"what identifies persons came back as it went: {residual}"
+        if kept := self._people(total, kept=True):
+            yield f"identifiers are kept on purpose: {kept}"
+        if total["too_many_numbers"]:
+            yield (
+                f"{people(total['too_many_numbers'], k)} Bundles that were split have more numbers of persons than are "
+                "held at once: the others were looked for only in the part with their person"
+            )
         found = {place: total[place] for place in PLACES if total[place]}
         if found:
-            places = ", ".join(f"{place} {count:,}" for place, count in found.items())
+            places = ", ".join(f"{place} {people(count, k)}" for place, count in found.items())
             yield f"original ids are still in the result ({places}): check the rules, if that is not meant"

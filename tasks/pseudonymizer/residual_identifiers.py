@@ -2,9 +2,10 @@
 
 Names, addresses, numbers and pictures of Patient, RelatedPerson, Person and Practitioner, wherever such a resource
 stands: in an entry, contained, in a Bundle or Parameters inside; and an ``identifier.value`` of theirs wherever else an
-identifier has it. Compared is within one request, value by value, so a name of which half is gone is found. Counted is
-by path, at most once for each patient of a request; a value is kept nowhere, and a path is made of names that FHIR
-could have.
+identifier has it. Theirs are those in their own ``identifier``, and not what stands below an assigner, an issuer or an
+organization. Compared is within one line, value by value, so a name of which half is gone is found, and a number also
+when its person went in another part of a Bundle that was split. Counted is by path: of how many patients a value was; a
+value is kept nowhere, and a path is made of names that FHIR could have.
 
 Never counted: Provenance, because the routing of the flattening needs what is in it, and what identifies no person
 (Organization, Location, Medication, Device).
@@ -14,18 +15,21 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
 
 from tasks.pseudonymizer.answer_check import Members, ResourceSummary
+from tasks.pseudonymizer.surviving_ids import target_of
+from tasks.shared.fhir.reading import UNREADABLE
 
 PERSONS: Final = frozenset({"Patient", "RelatedPerson", "Person", "Practitioner"})
 NO_PERSONS: Final = frozenset({"Provenance", "Organization", "Location", "Medication", "Device"})
 _ENVELOPES: Final = frozenset({"Bundle", "Parameters"})
+_HOLDERS: Final = PERSONS | _ENVELOPES
 
 
 def _with_extensions(*names: str) -> tuple[str, ...]:
@@ -47,18 +51,37 @@ PLACES: Final = (
 
 IDENTIFIER: Final = "identifier.value"
 
-_KEYS: Final = {place: tuple(place.split(".")) for place in PLACES}
-_ELEMENTS: Final = frozenset(keys[0] for keys in _KEYS.values()) | {"identifier"}
+_NUMBERS: Final = (
+    ("identifier",), ("qualification", "identifier"),
+    ("patient", "identifier"), ("link", "other", "identifier"), ("link", "target", "identifier"),
+)  # fmt: skip
+"""Where numbers of persons stand in a person. All others there are those of organizations."""
+
+_INSIDE: Final = {
+    element: [(place, keys) for place in PLACES for first, *keys in [place.split(".")] if first == element]
+    for element in sorted({place.partition(".")[0] for place in PLACES})
+}
+"""Of each element of a person the places in it, and the keys that lead there from it."""
+_ELEMENTS: Final = frozenset(_INSIDE) | {"identifier"}
+_PERSON: Final = re.compile(rb'"resourceType"\s*:\s*"(?:%b)"' % "|".join(sorted(PERSONS)).encode())
+_HELD: Final = 16 << 20
+_OVERHEAD: Final = 700
+"""Of a number that is held: bytes beside its characters, measured."""
 _FEW: Final = 8
 _DEEP: Final = 8
 _SAID: Final = 20
 _NAME: Final = re.compile(r"[A-Za-z]{1,64}")
-_VALUE: Final = re.compile(rb'"value"\s*:\s*"([^"\\]+)"')
+_VALUE: Final = re.compile(rb'"value"\s*:\s*("(?:[^"\\]|\\.)+")')
 _ESCAPED: Final = re.compile(rb'"value"\s*:\s*"[^"\\]*\\u00[2-7]|"[A-Za-z]*\\u00[4-7][0-9A-Fa-f][^"]*"\s*:')
 """A value, or a key, spelled in another way than it must be: then each identifier is read to be compared."""
 
+_NOBODY: Final[Mapping[int, set[str]]] = {}
+
 _FOUND: Final = "residual "
 _KEPT: Final = "kept "
+
+
+_NOTHING: Final = (msgspec.Raw(), msgspec.Raw(b"null"))
 
 
 class _Entry(msgspec.Struct, gc=False):
@@ -80,47 +103,64 @@ class Residuals:
 
     kept: frozenset[str] = field(default_factory=frozenset)
 
-    def count(self, sent: bytes, given: ResourceSummary, received: bytes, resources: Iterable[Members]) -> Counter[str]:
-        """How many patients have an identifier left that one of the persons in what was ``sent`` had, by path.
+    def owners(
+        self,
+        sent: bytes,
+        given: ResourceSummary,
+        received: bytes,
+        resources: Iterable[tuple[str, Members]],
+        elsewhere: Numbers | None = None,
+    ) -> dict[str, set[int]]:
+        """Who has an identifier left that one of the persons in what was ``sent`` had, by path: hashes of patients.
 
-        Where a request has no Patient it counts resources. ``given`` is the outline of what was sent; ``resources`` are
-        those in what was ``received`` and are read to their end, one at a time. The keys are those of ``paths_of``.
+        Where a Bundle has no Patient they are those of the persons themselves. ``given`` is the outline of what was
+        sent; ``resources`` are those in what was ``received``, each behind its type, and are read to their end, one at
+        a time. The keys are those of ``paths_of``. ``elsewhere`` are the numbers in the Bundle of which this is a part.
         Raises what msgspec raises for a value that cannot be read.
         """
-        originals = _Originals(_persons_in(sent, given))
-        everywhere = originals.may_be_in(received)
-        found: Counter[str] = Counter()
-        for resource in resources:
-            kind = _type(resource)
-            if originals and (everywhere or kind in PERSONS or kind in _ENVELOPES or "contained" in resource):
-                found.update(self._of(kind, resource, originals, everywhere=everywhere))
-        patients = given.types.count("Patient") if given.is_bundle else 1
-        return Counter({path: min(count, patients) if patients else count for path, count in found.items()})
+        originals = _Originals(sent, given, elsewhere)
+        anybody, everywhere = bool(originals), originals.may_be_in(received)
+        found: defaultdict[str, set[int]] = defaultdict(set)
+        # A Bundle's own elements come first.
+        for index, (kind, resource) in enumerate(resources, -1 if given.is_bundle else 0):
+            if anybody and (everywhere or kind in _HOLDERS or "contained" in resource):
+                for path, owner in self._of(kind, resource, originals, index, everywhere=everywhere):
+                    found[path].add(owner)
+        return dict(found)
 
-    def _of(self, kind: str, resource: Members, originals: _Originals, *, everywhere: bool) -> set[str]:
+    def _of(
+        self, kind: str, resource: Members, originals: _Originals, index: int, *, everywhere: bool
+    ) -> Iterator[tuple[str, int]]:
         if kind in NO_PERSONS:
-            return set()
+            return
         whole = {name: _any.decode(raw) for name, raw in resource.items() if everywhere or _identifies(kind, name)}
-        paths: set[str] = set()
-        for place, person in _persons(whole, _segment(kind)):
-            paths.update(self._of_person(place, person, originals))
+        for path, person in _persons(whole, _segment(kind)):
+            for place, texts in _identifying(person):
+                known = originals.values[place]
+                for text in texts:
+                    if text in known:
+                        yield self._named(f"{path}.{place}", ()), originals.owner(known[text], index)
+            for identifier in _objects(person.get("identifier")):
+                yield from self._number(f"{path}.{IDENTIFIER}", identifier, originals, index)
         if everywhere:
             for path, identifier in _identifiers(whole, (_segment(kind),)):
-                if (systems := originals.of(identifier)) is not None:
-                    paths.add(self._named(f"{path}.value", systems))
-        return paths
+                yield from self._number(f"{path}.value", identifier, originals, index)
 
-    def _of_person(self, path: str, person: Mapping[str, Any], originals: _Originals) -> Iterator[str]:
-        for place, keys in _KEYS.items():
-            if not originals.values[place].isdisjoint(_texts(person, keys)):
-                yield self._named(f"{path}.{place}", ())
-        for identifier in _objects(person.get("identifier")):
-            if (systems := originals.of(identifier)) is not None:
-                yield self._named(f"{path}.{IDENTIFIER}", systems)
+    def _number(
+        self, path: str, identifier: Mapping[str, Any], originals: _Originals, index: int
+    ) -> Iterator[tuple[str, int]]:
+        if owners := originals.of(identifier):
+            yield self._named(path, originals.systems(owners, index)), originals.owner(owners, index)
 
     def _named(self, path: str, systems: Collection[str]) -> str:
         keeps = any(path == kept or path.startswith(f"{kept}.") for kept in self.kept)
-        return (_KEPT if keeps or not self.kept.isdisjoint(systems) else _FOUND) + path
+        return (_KEPT if keeps or (systems and self.kept.issuperset(systems)) else _FOUND) + path
+
+
+def holders(types: Sequence[str | None], resources: Sequence[Members]) -> dict[int, Members]:
+    """Those of some resources that are a person or may have one inside, by index."""
+    both = enumerate(zip(types, resources, strict=True))
+    return {index: members for index, (kind, members) in both if kind in _HOLDERS or "contained" in members}
 
 
 def paths_of(counts: Mapping[str, int], *, kept: bool = False) -> dict[str, int]:
@@ -129,47 +169,167 @@ def paths_of(counts: Mapping[str, int], *, kept: bool = False) -> dict[str, int]
     return {key.removeprefix(head): counts[key] for key in sorted(counts) if key.startswith(head) and counts[key]}
 
 
-def worded(paths: Mapping[str, int], say: Callable[[str, int], str]) -> str:
-    """The paths for a person; ``say`` words how many patients have something at a path."""
-    said = [f"{path} ({say(path, count)} patients)" for path, count in [*paths.items()][:_SAID]]
+def worded(counts: Mapping[str, int], say: Callable[[str, int], str], *, kept: bool = False) -> dict[str, str]:
+    """The first paths, and of how many patients in words; ``say`` words how many are counted under a key."""
+    paths, head = paths_of(counts, kept=kept), _KEPT if kept else _FOUND
+    said = {path: f"{say(head + path, count)} patients" for path, count in [*paths.items()][:_SAID]}
     more = len(paths) - len(said)
-    return ", ".join(said) + (f" and {more} more paths" if more > 0 else "")
+    return said | ({f"and {more} more paths": ""} if more > 0 else {})
+
+
+class Numbers:
+    """The numbers of persons: of each whose it is, and with which systems it was sent (blank: with none).
+
+    Kept for all parts of a Bundle it is bounded by ``room`` bytes: ``full`` says that there were more.
+    """
+
+    def __init__(self, room: int | None = None) -> None:
+        self.patients: dict[int, None] = {}
+        self.full = False
+        self._systems: dict[str, dict[int, set[str]]] = {}
+        self._room = room
+        self._spelled: list[bytes] | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self._systems)
+
+    def add(self, path: str, person: Mapping[str, Any]) -> int:
+        """Take in the numbers of a person; whose they are."""
+        owner, is_patient = _owner(path, person)
+        if is_patient and (self._room is None or len(self.patients) < _HELD // _OVERHEAD):
+            self.patients[owner] = None
+        for keys in _NUMBERS:
+            for identifier in _inner(person, keys) if keys[0] in person else ():
+                value, system = identifier.get("value"), identifier.get("system")
+                if not isinstance(value, str) or not value.strip():
+                    continue
+                if owner in self._systems.get(value, _NOBODY) or self._has_room(value):
+                    system = system if isinstance(system, str) else ""
+                    self._systems.setdefault(value, {}).setdefault(owner, set()).add(system)
+        return owner
+
+    def of(self, value: str) -> Mapping[int, set[str]]:
+        """The systems with which a value was sent, by whose it is; nothing when it was none of these persons."""
+        return self._systems.get(value, _NOBODY)
+
+    def may_be_in(self, text: bytes) -> bool:
+        """Whether a number may be in a text: cheap, and never no when one is."""
+        if not self._systems:
+            return False
+        # One byte is found ten times as fast as several, and most texts have none.
+        if b"\\" in text and b"\\u00" in text and _ESCAPED.search(text):
+            return True
+        if len(self._systems) > _FEW:
+            return not self._systems.keys().isdisjoint(map(_unquoted, _VALUE.findall(text)))
+        if self._spelled is None:
+            self._spelled = [spelling for value in self._systems for spelling in _spellings(value)]
+        return any(one in text for one in self._spelled)
+
+    def _has_room(self, value: str) -> bool:
+        if self._room is None:
+            return True
+        self._room -= len(value) + _OVERHEAD
+        self.full = self.full or self._room < 0
+        return self._room >= 0
+
+
+def numbers_in(entries: Iterable[bytes]) -> Numbers:
+    """The numbers of the persons in the entries of a Bundle, which are read one by one."""
+    numbers = Numbers(_HELD)
+    for entry in entries:
+        if _PERSON.search(entry):
+            try:
+                whole = _any.decode(entry)
+            except UNREADABLE:
+                continue  # refused in its own request
+            for path, person in _persons({"entry": [whole]}, ""):
+                numbers.add(path, person)
+    return numbers
 
 
 class _Originals:
-    """What identifies the persons of a request; of an identifier its value and the systems it was sent with."""
+    """What identifies the persons of a request, each value with whose it is; and the numbers of its whole Bundle."""
 
-    def __init__(self, persons: Iterable[Mapping[str, Any]]) -> None:
-        self.values: defaultdict[str, set[str]] = defaultdict(set)
-        self.identifiers: defaultdict[str, set[str]] = defaultdict(set)
-        for person in persons:
-            for place, keys in _KEYS.items():
-                if texts := set(_texts(person.get(keys[0]), keys[1:])):
-                    self.values[place] |= texts
-            for _, identifier in _identifiers(person, ()):
-                value, system = identifier.get("value"), identifier.get("system")
-                if isinstance(value, str) and value.strip():
-                    self.identifiers[value] |= {system} if isinstance(system, str) else set()
-        self._spelled = [spelling for value in self.identifiers for spelling in _spellings(value)]
+    def __init__(self, text: bytes, given: ResourceSummary, elsewhere: Numbers | None) -> None:
+        own = Numbers()
+        self.values: defaultdict[str, dict[str, set[int]]] = defaultdict(dict)
+        self._numbers = (own, elsewhere) if elsewhere else (own,)
+        self._at: dict[int, int] = {}
+        for index, path, person in _persons_in(text, given):
+            owner = own.add(path, person)
+            self._at.setdefault(index, owner)
+            for place, texts in _identifying(person):
+                for one in texts:
+                    self.values[place].setdefault(one, set()).add(owner)
+        patients = elsewhere.patients if elsewhere is not None and elsewhere.patients else own.patients
+        self._patients = own.patients.keys() | patients.keys() if patients else set()
+        self._first = next(iter(patients), 0)
 
     def __bool__(self) -> bool:
-        return bool(self.values or self.identifiers)
-
-    def of(self, identifier: Mapping[str, Any]) -> Collection[str] | None:
-        """The systems with which a value was sent; ``None`` when it was none of these persons."""
-        value = identifier.get("value")
-        return self.identifiers.get(value) if isinstance(value, str) else None
+        return bool(self.values) or any(self._numbers)
 
     def may_be_in(self, text: bytes) -> bool:
-        """Whether an identifier of theirs may be in a text: cheap, and never no when one is."""
-        if not self.identifiers:
-            return False
-        if b"\\u00" in text and _ESCAPED.search(text):
-            return True
-        if len(self.identifiers) <= _FEW:
-            return any(one in text for one in self._spelled)
-        plain = not self.identifiers.keys().isdisjoint(map(bytes.decode, _VALUE.findall(text)))
-        return plain or any(one in text for one in self._spelled if b"\\" in one)
+        """Whether a number of theirs may be in a text."""
+        return any(numbers.may_be_in(text) for numbers in self._numbers)
+
+    def of(self, identifier: Mapping[str, Any]) -> Mapping[int, set[str]]:
+        """The systems with which the value of an identifier was sent, by whose it is."""
+        value = identifier.get("value")
+        if not isinstance(value, str):
+            return _NOBODY
+        own, *others = (numbers.of(value) for numbers in self._numbers)
+        return {**others[0], **own} if others else own
+
+    def systems(self, owners: Mapping[int, set[str]], index: int) -> set[str]:
+        """Under which systems a number was sent that was found in the resource at an index: by the person that was sent
+        there, if it had it; else by anybody."""
+        here = owners.get(self._at.get(index, 0))
+        return here if here is not None else set().union(*owners.values())
+
+    def owner(self, owners: Collection[int], index: int) -> int:
+        """Whose a value is that was found in the resource at an index: of the person that was sent there, if it had it.
+
+        A number of patients that is too small harms nobody: of many one counts, and what is of no Patient in a Bundle
+        with some is its first one's.
+        """
+        here = self._at.get(index)
+        one = here if here in owners and here is not None else min(owners)
+        return one if one in self._patients or not self._patients else self._first
+
+
+def _owner(path: str, person: Mapping[str, Any]) -> tuple[int, bool]:
+    """Whose is what a person has, and whether that is a Patient with an id: a relative's is the patient's, and who has
+    none of his own (contained) is known by a number or by all that identifies him."""
+    kind, own = person["resourceType"], person.get("id")
+    if kind == "RelatedPerson" and isinstance(patient := person.get("patient"), dict):
+        reference = patient.get("reference")
+        target = target_of(reference.encode()) if isinstance(reference, str) else None
+        if target:
+            return hash(("Patient", target)), False
+    if isinstance(own, str) and ".contained." not in path:
+        return hash((kind, own)), kind == "Patient"
+    numbers = sorted(one["value"] for one in _objects(person.get("identifier")) if isinstance(one.get("value"), str))
+    texts = sorted((place, text) for place, found in _identifying(person) for text in found)
+    return hash((kind, numbers[0] if numbers else tuple(texts))), False
+
+
+def _inner(value: Any, keys: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+    """The objects at a path, through lists."""
+    for one in _objects(value):
+        if keys:
+            yield from _inner(one.get(keys[0]), keys[1:])
+        else:
+            yield one
+
+
+def _unquoted(text: bytes) -> str:
+    """A JSON string as a text; nothing where it cannot be read: then nobody reads the answer."""
+    if b"\\" not in text:
+        return text[1:-1].decode()
+    try:
+        return str(_any.decode(text))
+    except UNREADABLE:
+        return ""
 
 
 def _spellings(value: str) -> set[bytes]:
@@ -180,17 +340,22 @@ def _spellings(value: str) -> set[bytes]:
     return {text.encode() for text in texts | {text.replace("/", "\\/") for text in texts}}
 
 
-def _persons_in(text: bytes, given: ResourceSummary) -> Iterator[Mapping[str, Any]]:
-    """Every person of a request."""
-    if not given.is_bundle:
-        if given.type in PERSONS or given.type in _ENVELOPES or b'"contained"' in text:
-            yield from (person for _, person in _persons(_any.decode(text), ""))
+def _persons_in(text: bytes, given: ResourceSummary) -> Iterator[tuple[int, str, Mapping[str, Any]]]:
+    """Every person of a request: the index of its entry, its path, and itself."""
+    if given.members is not None:
+        for index, members in given.members.items():
+            whole = {name: _any.decode(raw) for name, raw in members.items()}
+            yield from ((index, path, person) for path, person in _persons(whole, ""))
         return
-    raws = [entry.resource for entry in _bundle.decode(text).entry or () if len(entry.resource) > len("null")]
+    if not given.is_bundle:
+        if given.type in _HOLDERS or b'"contained"' in text:
+            yield from ((0, path, person) for path, person in _persons(_any.decode(text), ""))
+        return
+    raws = [entry.resource for entry in _bundle.decode(text).entry or () if entry.resource not in _NOTHING]
     contains = b'"contained"' in text
-    for kind, raw in zip(given.types, raws, strict=False):
-        if kind in PERSONS or kind in _ENVELOPES or (contains and b'"contained"' in bytes(raw)):
-            yield from (person for _, person in _persons(_any.decode(raw), ""))
+    for index, (kind, raw) in enumerate(zip(given.types, raws, strict=True)):
+        if kind in _HOLDERS or (contains and b'"contained"' in bytes(raw)):
+            yield from ((index, path, person) for path, person in _persons(_any.decode(raw), ""))
 
 
 def _persons(value: Any, path: str, depth: int = 0) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -216,16 +381,17 @@ def _identifies(kind: str, name: str) -> bool:
     return kind in PERSONS and name in _ELEMENTS
 
 
-def _type(resource: Members) -> str:
-    spelled = bytes(resource.get("resourceType", b""))
-    kind = _any.decode(spelled) if b"\\" in spelled else spelled[1:-1].decode()
-    return kind if isinstance(kind, str) else ""
-
-
 def _objects(value: Any) -> list[dict[str, Any]]:
     if isinstance(value, dict):
         return [value]
     return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
+def _identifying(person: Mapping[str, Any]) -> Iterator[tuple[str, Iterator[str]]]:
+    """The texts that identify a person, by place."""
+    for element in person.keys() & _INSIDE.keys():
+        for place, keys in _INSIDE[element]:
+            yield place, _texts(person[element], keys)
 
 
 def _texts(value: Any, keys: Collection[str]) -> Iterator[str]:

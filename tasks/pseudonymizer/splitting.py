@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tasks.pseudonymizer.residual_identifiers import Numbers, numbers_in
 from tasks.shared.fhir.envelope import Envelope, open_bundle
 from tasks.shared.fhir.long_line import LongLine, lines_with_long
 
@@ -21,7 +22,7 @@ class Chunk:
 
     ``first_entry`` is the index of its first entry in the Bundle of the line. ``size`` is that of the line with its
     line feed, in bytes, and 0 for all parts but the last one. ``alone`` says that it is larger than the threshold, and
-    cannot be smaller.
+    cannot be smaller. ``numbers`` are those of the persons in the whole Bundle when this is a part of it.
     """
 
     file: str
@@ -32,6 +33,7 @@ class Chunk:
     last: bool = True
     first_entry: int = 0
     alone: bool = False
+    numbers: Numbers | None = field(default=None, repr=False)
 
     @property
     def split(self) -> bool:
@@ -66,12 +68,14 @@ def _of_long(file: str, number: int, line: LongLine, threshold: int) -> Iterator
         yield Chunk(file, number, line.whole(), line.size + 1, alone=True)
         return
     envelope = line.envelope()
+    numbers = numbers_in(line.entries())
     part = first = 0
     for group, last in _groups(line.entries(), envelope, threshold):
         count, size = len(group), line.size + 1 if last else 0
         text = envelope.close(group)
         group.clear()  # the entries are in memory once, not twice
-        yield Chunk(file, number, text, size, part, last, first, alone=count == 1 and len(text) > threshold)
+        alone = count == 1 and len(text) > threshold
+        yield Chunk(file, number, text, size, part, last, first, alone, numbers)
         del text
         part += 1
         first += count

@@ -12,6 +12,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import repeat
+from operator import itemgetter
 from typing import Final
 
 from tasks.pseudonymizer.answer_check import ResourceSummary
@@ -19,6 +22,7 @@ from tasks.pseudonymizer.answer_check import ResourceSummary
 PLACES: Final = ("id", "fullUrl", "request.url", "reference")
 """Where ids can survive, as in the counts."""
 
+_URN: Final = "urn:uuid:"
 _REFERENCE: Final = re.compile(rb'"reference"\s*:\s*"([^"\\]+)"')
 
 
@@ -27,17 +31,23 @@ def survivors(sent: bytes, given: ResourceSummary, received: bytes, answer: Reso
     # This runs for every request: comprehensions and sets, nothing per entry that could be done once.
     originals = {given.id, *given.ids, *map(target_of, set(_REFERENCE.findall(sent)))}
     originals -= {None, ""}
-    originals |= {f"urn:uuid:{one}" for one in originals}
+    places = answer.full_urls, answer.request_urls, [answer.id, *answer.ids]
+    if any(_URN in "\n".join(filter(None, texts)) for texts in places):
+        originals |= {f"{_URN}{one}" for one in originals}
     is_original = originals.__contains__
     references = Counter(_REFERENCE.findall(received))
     return Counter(
         {
             "id": sum(map(is_original, answer.ids)) + is_original(answer.id),
-            "fullUrl": sum(map(is_original, [url.rpartition("/")[2] for url in answer.full_urls])),
-            "request.url": sum(map(is_original, [url.rpartition("/")[2] for url in answer.request_urls])),
+            "fullUrl": sum(map(is_original, _last_segments(answer.full_urls))),
+            "request.url": sum(map(is_original, _last_segments(answer.request_urls))),
             "reference": sum(n for one, n in references.items() if is_original(target_of(one))),
         }
     )
+
+
+def _last_segments(urls: Iterable[str]) -> Iterator[str]:
+    return map(itemgetter(2), map(str.rpartition, urls, repeat("/")))
 
 
 def target_of(reference: bytes) -> str | None:

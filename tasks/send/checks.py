@@ -16,15 +16,15 @@ STATE: Final = "send"
 
 
 class StoreProbe:
-    """One question to an S3-compatible store."""
+    """Whether an S3-compatible store has the bucket: HeadBucket."""
 
-    proves = False  # HeadBucket names the bucket, and the first upload asks again
+    proves = True
 
     def ask(self, service: Service, config: PipelineConfig, *, repeat: bool = False, **more: Any) -> Iterator[Found]:
         """See ``tasks.shared.service.Probe``."""
         from tasks.send.s3 import upload  # boto3 is slow to import
 
-        yield from upload.findings(config)
+        yield from upload.findings(config, repeat=repeat, **more)
 
 
 def service(config: PipelineConfig) -> Service:

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.shared.errors import DataError, storage_error, storage_errors
-from tasks.shared.files.data_directory import finished_files
+from tasks.shared.errors import DataError, storage_error
+from tasks.shared.files.data_directory import finished_files, stored_bytes
 from tasks.shared.files.inventory import Entry, Inventory, differences, state_of, take
 from tasks.shared.step import StepContext
 
@@ -88,32 +88,28 @@ def compare(context: StepContext) -> Compared | None:
         count = sum(1 for _ in finished_files(directory))
         if files is not None and count != files:
             what = f"it holds {count:,} files, the step before wrote {files:,}"
-            raise _differs(f"send: {directory.name}/ is not as it was left: {what}", [str(directory)], "STEP")
+            raise _differs(f"send: {directory.name}/ is not as it was left: {what}", [str(directory)])
         return None
     progress = context.meter
     progress.begin("checking what is to be sent")
-    progress.expect(bytes=_size(directory))
+    progress.expect(bytes=stored_bytes(finished_files(directory)))
     now = take(context.job_dir, [directory], stop=context.stop, read=lambda size: progress.add(bytes=size))
     if now.digest != recorded.digest:
         step = f"step {recorded.position}, {recorded.step}"
         before = recorded.load()
         listed = differences(before, now) if before is not None else ["the list of its files is gone or was changed"]
         removes = ", which removes the corrected files" if recorded.step == "wait" else ""
-        raise _differs(f"send: {directory.name}/ is not as {step}, left it", listed, str(recorded.position), removes)
+        again = f": {context.again(recorded.position)}{removes}"
+        raise _differs(f"send: {directory.name}/ is not as {step}, left it", listed, again)
     progress.begin("sending")
     return Compared(context.job_dir, now)
 
 
-def _size(directory: Path) -> int:
-    with storage_errors(directory):
-        return sum(path.stat().st_size for path in finished_files(directory))
-
-
-def _differs(message: str, listed: Iterable[str], step: str, removes: str = "") -> DataError:
+def _differs(message: str, listed: Iterable[str], again: str = "") -> DataError:
     return DataError(
         "send-input-differs",
         message,
         context="\n  ".join(listed),
         hint="nothing was sent by this run: put the files back as they were and continue the job, "
-        f"or run the step that wrote them again: job run CONFIG JOB --step {step} --force{removes}",
+        f"or run the step that wrote them again{again}",
     )

@@ -29,6 +29,7 @@ from tasks.send.transaction import MAX_BODY, Limits, Transactions
 from tasks.send.transaction_sender import TransactionSender, poster
 from tasks.shared.errors import DataError, InputError, storage_errors
 from tasks.shared.fhir.bundle import Resource, cut
+from tasks.shared.files.data_directory import stored_bytes
 from tasks.shared.files.kept_answers import FAILED, FailedAnswers
 from tasks.shared.files.ledger import Ledger
 from tasks.shared.files.lines import numbered_lines
@@ -115,7 +116,6 @@ class _Load:
         self._limits = Limits(1 if self._tries else send.batch_size, bounds.max_body)
         self._threads = send.max_concurrent_requests
         self._together = together
-        self._failed = FailedAnswers(context.state(STATE))
         self._sender = TransactionSender(
             poster(client, self._transactions, timeout=send.timeout.total_seconds()),
             self._transactions,
@@ -123,7 +123,6 @@ class _Load:
             retry=context.config.retry,
             check=together.check,
             sleep=sleep or together.sleep,
-            keep=self._failed.keep,
             meter=context.meter,
         )
 
@@ -132,8 +131,8 @@ class _Load:
         with storage_errors(directory):
             (directory / _WAITING).unlink(missing_ok=True)
         self._context.meter.work_on(self._files)
-        self._failed.begin()
-        with Ledger(directory / LEDGER) as ledger, DeferredResources(directory) as self._waiting:
+        failed = FailedAnswers(directory).begin()
+        with failed.telling(), Ledger(directory / LEDGER) as ledger, DeferredResources(directory) as self._waiting:
             self._account = LoadAccount(
                 ledger,
                 self._waiting,
@@ -170,7 +169,7 @@ class _Load:
                     self._compared.verify(path)
                 self._account.end_of(source)
             else:
-                self._context.meter.add(files=1, bytes=source.facts.bytes)
+                self._context.meter.add(files=1)
             self._context.meter.within(path, source.facts.bytes, whole=True)
 
     def _lines(self, source: Source) -> Iterator[Unit]:
@@ -180,11 +179,10 @@ class _Load:
             self._context.stop.check()
             part = cut(line, file=path.name, number=number, first=source.facts.resources)
             left = self._account.read(source, part, len(line))
-            self._context.meter.add(bytes=len(line) + 1)
             if left:
                 # What is of one patient can be sent beside what is of others. Of other lines nobody knows whom they
                 # concern, so those of a file stay in sequence.
-                lanes = part.patients or (alone if part.unwrapped else _lanes(left[0])) or alone
+                lanes = part.patients or (_concerned(left, alone) if part.unwrapped else _lanes(left[0])) or alone
                 yield Unit(left, lanes, len(line) + 50 * part.derived_ids + 100 * part.resolved_references)
             if len(self._account.failures) >= self._bounds.max_failures:
                 raise _GivenUpError
@@ -287,7 +285,7 @@ class _Load:
             resources_in=facts.resources,
             lines_in=facts.lines,
             resources_out=account.count("sent"),
-            bytes_in=facts.bytes,
+            bytes_in=stored_bytes(self._files),
             bytes_out=account.bytes_out,
             warnings=tuple(warnings),
             details={
@@ -300,6 +298,13 @@ class _Load:
                 "requests": self._context.meter.requests,
             },
         )
+
+
+def _concerned(resources: Iterable[Resource], alone: frozenset[str]) -> frozenset[str]:
+    """The patients of a Bundle that does not hold their Patient; with a resource of nobody the sequence of the file,
+    too, in which of the same ``Type/id`` the last one wins."""
+    found = set(map(patient_of, resources))
+    return frozenset(filter(None, found)) | (alone if None in found else frozenset())
 
 
 def _lanes(resource: Resource) -> frozenset[str]:

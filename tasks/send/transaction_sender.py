@@ -16,9 +16,9 @@ from config import RetryConfig
 from tasks.send.batches import Batch, Part, Resolve
 from tasks.send.transaction import HEADERS, Limits, Transactions
 from tasks.send.verdict import REFUSALS, Fate, Verdict, judge, judge_entries
-from tasks.shared.errors import ServiceBusyError, ServiceError
+from tasks.shared.errors import ServiceError, SluiceError
 from tasks.shared.fhir.bundle import Resource
-from tasks.shared.http.answer import Answer
+from tasks.shared.http.answer import Answer, BusyError
 from tasks.shared.http.client import ServiceClient
 from tasks.shared.http.retry import announce, parse_retry_after, wait_seconds
 from tasks.shared.meter import Meter
@@ -60,7 +60,7 @@ Outcome = Sent | Deferred | Failed | Collapsed
 Report = Callable[[Outcome], None]
 
 
-class ConflictError(ServiceBusyError):
+class ConflictError(BusyError):
     """Another writer was faster, or holds a lock. Repeated here: ``ServiceClient`` sees only a 409 or 412."""
 
 
@@ -90,7 +90,7 @@ def poster(client: ServiceClient, transactions: Transactions, *, timeout: float)
 
 class TransactionSender:
     """Delivers batches; thread-safe. ``check`` raises when the work is to stop; ``sleep`` takes seconds; ``meter``
-    counts repetitions; ``keep`` keeps an answer that is not to be believed and says where."""
+    counts repetitions."""
 
     def __init__(
         self,
@@ -101,7 +101,6 @@ class TransactionSender:
         retry: RetryConfig,
         check: Callable[[], None],
         sleep: Callable[[float], None],
-        keep: Callable[[bytes], str],
         meter: Meter | None = None,
     ) -> None:
         self._post = post
@@ -110,7 +109,6 @@ class TransactionSender:
         self._check = check
         self._retry = retry
         self._sleep = sleep
-        self._keep = keep
         self._meter = meter or Meter()
 
     def deliver(self, batch: Batch, report: Report) -> None:
@@ -169,13 +167,18 @@ class TransactionSender:
         refused."""
         self._check()
         body = self._transactions.body(pending)
-        answer = self._post(body)
+        try:
+            answer = self._post(body)
+        except SluiceError as error:
+            place = _span(pending[0], pending[-1])
+            error.context = f"{place}, {error.context}" if error.context else place
+            raise
         if answer.status < 300:
             self._take_in(answer, pending, len(body), report)
             return None
         verdict = judge(answer.status, answer.body)
         if verdict.fate is Fate.CONFLICT:
-            raise _conflict(verdict, pending, parse_retry_after(answer.headers.get("retry-after")))
+            raise _conflict(verdict, pending, answer)
         if verdict.fate is Fate.TOO_LARGE:
             self._limits.too_large(len(body))
         return verdict
@@ -185,8 +188,6 @@ class TransactionSender:
             verdicts = judge_entries(answer, [resource.key for resource in pending])
         except ServiceError as error:
             error.context = _span(pending[0], pending[-1])
-            if answer.body:
-                error.hint = f"{error.hint}; the answer is in {self._keep(answer.body)} in the job directory"
             raise
         if verdicts is None:
             report(Sent(tuple(pending), size))
@@ -209,7 +210,7 @@ class TransactionSender:
         report(Sent(tuple(sent), size))
         pending[:] = again
         if busy is not None:
-            raise _conflict(busy, again, parse_retry_after(answer.headers.get("retry-after")))
+            raise _conflict(busy, again, answer)
 
 
 def _span(first: Resource, last: Resource) -> str:
@@ -227,14 +228,16 @@ def _to_halve(refused: Verdict, part: Part, resolve: Resolve) -> bool:
     return len(part.resources) > 1
 
 
-def _conflict(verdict: Verdict, resources: Iterable[Resource], retry_after: float | None) -> ConflictError:
+def _conflict(verdict: Verdict, resources: Iterable[Resource], answer: Answer) -> ConflictError:
     first = next(iter(resources))
-    return ConflictError(
+    error = ConflictError(
         "send-conflict",
         f"send: a transaction was answered {verdict.status}: another writer holds or changes the same data",
         context=f"{first.file}:{first.line} {first.type}",
         hint="is something else writing to this server? the same command goes on where this one stopped",
         operation=OPERATION,
         status=verdict.status,
-        retry_after=retry_after,
+        retry_after=parse_retry_after(answer.headers.get("retry-after")),
     )
+    error.answer = answer
+    return error

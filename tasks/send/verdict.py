@@ -18,7 +18,7 @@ import msgspec
 
 from tasks.shared.errors import ServiceError
 from tasks.shared.fhir.reading import UNREADABLE, RepeatedKeyError, check_utf8, unique_members
-from tasks.shared.http.answer import Answer, issue_codes
+from tasks.shared.http.answer import Answer, RefusedError, issue_codes
 
 REFUSALS: Final = frozenset({400, 409, 412, 413, 422})
 """Statuses that say something about the content of a transaction. All others are about the endpoint."""
@@ -196,13 +196,13 @@ def _names(location: str, key: str) -> bool:
 
 
 def _unexpected(answer: Answer, what: str) -> ServiceError:
-    return ServiceError(
+    return RefusedError(
         "send-answer",
         f"send: a transaction was answered {answer.status} with {what}",
         hint="is services.send.url the root of a FHIR server? nothing of this transaction was taken as sent",
         operation="send transaction",
         status=answer.status,
-    )
+    ).made_from(answer)
 
 
 def _text(body: bytes) -> str:

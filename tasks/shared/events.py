@@ -48,6 +48,7 @@ class Download(Event, frozen=True, kw_only=True, tag="download"):
     """A file was downloaded and has its final name.
 
     ``bytes`` is what came over the network, ``seconds`` the time with all attempts, ``sha256`` that of the stored file.
+    ``lines`` are rounded to 5 and not below: each may be a patient.
     """
 
     file: Text

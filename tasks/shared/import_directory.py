@@ -73,16 +73,23 @@ class ImportDirectory:
         with self._lock:
             self._files[facts.name] = facts
 
+    def remove(self, facts: FileFacts) -> None:
+        """Remove a complete file, which is another one's."""
+        with storage_errors(self.path):
+            (self.path / facts.name).unlink()
+        with self._lock:
+            del self._files[facts.name]
+
     def result(self, warnings: Iterable[str] = ()) -> StepReport:
-        """The step's result: lines are its resources, sizes are those received and those stored."""
+        """The step's result: resources, whatever shares a line; sizes are those received and those stored."""
         files = list(self._files.values())
         if not files:
             raise StorageError("import-empty", "no file was imported", context=str(self.path))
-        lines = sum(facts.lines for facts in files)
+        lines, resources = sum(facts.lines for facts in files), sum(facts.counted for facts in files)
         return StepReport(
             files=len(files),
-            resources_in=lines,
-            resources_out=lines,
+            resources_in=resources,
+            resources_out=resources,
             lines_out=lines,
             bytes_in=sum(facts.bytes_in for facts in files),
             bytes_out=sum(facts.stored_bytes for facts in files),

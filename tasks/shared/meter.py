@@ -18,16 +18,42 @@ from typing import Final
 from tasks.shared.errors import storage_errors
 from tasks.shared.events import Collector, Event, RequestRetry, Status, nobody
 from tasks.shared.files.names import ZST
+from tasks.shared.log import logger
 
 _USUAL_RATIO: Final = 10.0
 """Content to stored size of compressed files, until one has been read."""
 
 _BASE: Final = 1.05
 
+STILL: Final = 10.0
+"""Seconds without anything done after which the rate is said to be zero, and the time left unknown
+(``4-product.md`` §5)."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """A request that failed for now and waits for its next try, in ``seconds`` (0: it is under way again).
+
+    ``why`` is a status or an error reference; the next try is ``attempt`` of ``attempts``, and ``others`` wait too.
+    """
+
+    service: str
+    why: str
+    seconds: float
+    attempt: int
+    attempts: int
+    others: int = 0
+
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The counters at one moment. Sizes in bytes, times in seconds; ``None`` means not known."""
+    """The counters at one moment. Sizes in bytes, times in seconds; ``None`` means not known.
+
+    ``stands`` says that nothing moves on the other side, so how long it still takes is not known. ``measured_from`` are
+    the seconds and the fraction from which on the rate of the fraction is known: a service may have been at work before
+    this run. ``warnings`` are what a person should see while the step runs, in order. ``still`` is for how long nothing
+    was done, where the step counts what it does; ``held`` the request that is tried again next, if one is.
+    """
 
     files: int
     files_total: int | None
@@ -37,6 +63,11 @@ class Snapshot:
     seconds: float
     message: str | None
     fraction: float | None
+    stands: bool = False
+    measured_from: tuple[float, float] = (0.0, 0.0)
+    warnings: tuple[str, ...] = ()
+    still: float = 0.0
+    held: Held | None = None
 
     @property
     def rate(self) -> float:
@@ -45,10 +76,14 @@ class Snapshot:
 
     @property
     def eta_seconds(self) -> float | None:
-        """Seconds left at the rate so far, when the fraction done is known and not zero."""
-        if not self.fraction or self.seconds <= 0:
+        """Seconds left at the rate so far; ``None`` where that is unknown: before the fraction done has grown, and
+        while nothing is done."""
+        since, before = self.measured_from
+        if self.fraction is None or self.fraction <= before or self.seconds <= since or self.stands:
             return None
-        return max(0.0, self.seconds * (1 - self.fraction) / self.fraction)
+        if self.still >= STILL:
+            return None
+        return max(0.0, (self.seconds - since) * (1 - self.fraction) / (self.fraction - before))
 
 
 class Meter:
@@ -64,9 +99,14 @@ class Meter:
         self._bytes_total: int | None = None
         self._message: str | None = None
         self._fraction: float | None = None
+        self._stands = False
+        self._measured_from = (0.0, 0.0)
+        self._warnings: tuple[str, ...] = ()
         self._stored: dict[Path, int] = {}
         self._done = 0
         self._ratio = _USUAL_RATIO
+        self._moved = self._started
+        self._held: dict[int, tuple[RequestRetry, float]] = {}
         self.requests = 0
         self.retries = 0
         self._buckets: dict[int, int] = {}
@@ -78,13 +118,13 @@ class Meter:
             self._bytes_total = bytes if bytes is not None else self._bytes_total
 
     def work_on(self, files: Iterable[Path]) -> None:
-        """Say which files are worked on, one after the other: how far it is goes by their sizes on disk, because what
-        compressed files hold is not known beforehand. Raises ``StorageError``.
+        """Say which files are worked on, one after the other: bytes, and how far it is, go by their sizes on disk,
+        because what compressed files hold is not known beforehand. Raises ``StorageError``.
         """
         for path in files:
             with storage_errors(path):
                 self._stored[path] = max(1, path.stat().st_size)
-        self.expect(files=len(self._stored))
+        self.expect(files=len(self._stored), bytes=sum(self._stored.values()))
 
     def within(self, path: Path, content: int, *, whole: bool = False) -> None:
         """Say that ``content`` bytes of a file are done; ``whole`` when that is all of it."""
@@ -95,6 +135,8 @@ class Meter:
                 if compressed and content:
                     self._ratio = max(1.0, content / stored)
             part = 0 if whole else min(stored, content / (self._ratio if compressed else 1.0))
+            self._moved = self._clock()
+            self._bytes = int(self._done + part)
             self._fraction = min(1.0, (self._done + part) / sum(self._stored.values()))
 
     def add(self, *, files: int = 0, bytes: int = 0, resources: int = 0) -> None:  # noqa: A002
@@ -103,32 +145,58 @@ class Meter:
             self._files += files
             self._bytes += bytes
             self._resources += resources
+            self._moved = self._clock()
 
-    def say(self, message: str | None = None, *, fraction: float | None = None) -> None:
-        """Set the short text and, where a service reports one, the fraction done (0…1)."""
+    def moves(self) -> None:
+        """Say that bytes flow which are counted later, when all of them are there: a large body on its way."""
+        self._moved = self._clock()
+
+    def warn(self, text: str) -> None:
+        """Say something now that a person should see who waits for the step, and who reads its log."""
         with self._lock:
+            self._warnings += (text,)
+        logger.warning("%s", text)
+
+    def say(self, message: str | None = None, *, fraction: float | None = None, stands: bool = False) -> None:
+        """Set the short text, which an empty one takes back, and, where a service reports one, the fraction done (0…1);
+        it ``stands`` while nothing moves."""
+        with self._lock:
+            self._stands = stands
             news = message is not None and message != self._message
-            self._message = message if message is not None else self._message
+            if message is not None:
+                self._message = message or None
+            if fraction is not None and self._fraction is None:
+                self._measured_from = (self._clock() - self._started, fraction)
             self._fraction = fraction if fraction is not None else self._fraction
-        if message is not None and news:
+        if message and news:
             self.tell(Status(message=message, fraction=fraction))
 
     def begin(self, message: str) -> None:
         """Begin another phase of the step: rate, fraction and what is left of it count from here."""
         with self._lock:
-            self._started = self._clock()
+            self._started = self._moved = self._clock()
             self._files = self._bytes = self._resources = 0
             self._files_total = self._bytes_total = self._fraction = None
+            self._measured_from = (0.0, 0.0)
             self._message = message
         self.tell(Status(message=message))
 
     def tell(self, event: Event) -> None:
-        """Tell what happened to whoever keeps events; nobody, unless a collector was given."""
+        """Tell what happened to whoever keeps events; nobody, unless a collector was given.
+
+        A request that is tried again is in the snapshots from now on, until something is done after its wait: whether
+        its own meter told of it, or another one whose collector this is.
+        """
+        if isinstance(event, RequestRetry):
+            with self._lock:
+                self._held[threading.get_ident()] = event, self._clock() + event.wait
         self._collector(event)
 
     def snapshot(self) -> Snapshot:
         """The counters now."""
         with self._lock:
+            now = self._clock()
+            counts = self._bytes or self._bytes_total or self._files_total
             fraction = self._fraction
             if fraction is None and self._bytes_total:
                 fraction = min(1.0, self._bytes / self._bytes_total)
@@ -140,10 +208,32 @@ class Meter:
                 bytes=self._bytes,
                 bytes_total=self._bytes_total,
                 resources=self._resources,
-                seconds=self._clock() - self._started,
+                seconds=now - self._started,
                 message=self._message,
                 fraction=fraction,
+                stands=self._stands,
+                measured_from=self._measured_from,
+                warnings=self._warnings,
+                still=now - self._moved if counts else 0.0,
+                held=self._next_try(now),
             )
+
+    def _next_try(self, now: float) -> Held | None:
+        """The first of those that wait; what is under way again is forgotten once something was done."""
+        for thread, (_, until) in [*self._held.items()]:
+            if self._moved > until:
+                del self._held[thread]
+        if not self._held:
+            return None
+        event, until = min(self._held.values(), key=lambda held: held[1])
+        return Held(
+            service=event.service,
+            why=str(event.status or event.error),
+            seconds=max(0.0, until - now),
+            attempt=event.attempt + 1,
+            attempts=event.attempts,
+            others=len(self._held) - 1,
+        )
 
     def request(self, seconds: float, *, repeated: bool = False) -> None:
         """Count one request that took ``seconds``; ``repeated`` when it repeats an earlier one.
@@ -154,6 +244,7 @@ class Meter:
         with self._lock:
             self.requests += 1
             self.retries += repeated
+            self._held.pop(threading.get_ident(), None)
             self._buckets[bucket] = self._buckets.get(bucket, 0) + 1
 
     def retry(

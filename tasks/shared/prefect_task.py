@@ -11,25 +11,28 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from prefect import task
 from prefect.client.schemas.objects import State
-from prefect.states import Crashed, Failed, Paused
+from prefect.states import Completed, Crashed, Failed, Paused
 from prefect.tasks import Task
 from prefect.transactions import get_transaction
 
 from config import PipelineConfig
 from tasks.shared.blanked import SECRETS
-from tasks.shared.errors import SluiceError, Stopped, internal_error
+from tasks.shared.errors import InternalError, SluiceError, Stopped, internal_error
 from tasks.shared.files.facts import FileLedger
 from tasks.shared.files.inventory import kept_at, still_approved, take
+from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.meter import Meter
 from tasks.shared.report import StepReport
 from tasks.shared.service import Service
 from tasks.shared.step import Parked, StepContext, reconcile
 
 log = logging.getLogger("sluice.step")
+
+T = TypeVar("T")
 
 Run = Callable[[StepContext], StepReport]
 
@@ -69,6 +72,28 @@ def step_task(name: str, run: Run, services: Services = lambda _: ()) -> Task[[S
     return task(name=name, persist_result=True, result_serializer="json", task_run_name=name)(body)
 
 
+def as_task(name: str, work: Callable[[], T]) -> T | Exception:
+    """Do ``work`` as a Prefect task named ``name``, which is no step: it keeps no result. What it came to, or the error
+    that ended it.
+    """
+    outcome: list[T | Exception] = []
+
+    def body() -> State[Any]:
+        try:
+            outcome.append(work())
+        except Stopped as stopped:
+            outcome.append(stopped)
+            return Crashed(name="Stopped", message=f"stopped by {stopped}")
+        except Exception as error:  # noqa: BLE001 - the seam where defects become reports
+            outcome.append(error if isinstance(error, SluiceError) else internal_error(error))
+            return Failed(message="it could not be done; the log of the job says why")
+        return Completed()
+
+    body.__name__ = name.replace(" ", "_")
+    task(name=name, persist_result=False, task_run_name=name)(body)(return_state=True)
+    return outcome[0] if outcome else InternalError("no-result", f"{name} was not begun")
+
+
 def proved(services: Iterable[Service], context: StepContext) -> Iterator[str]:
     """Ask each service with something made-up, before the first data go there (document 3 §1); what is doubtful.
 
@@ -81,9 +106,11 @@ def proved(services: Iterable[Service], context: StepContext) -> Iterator[str]:
         told = Meter(collector=context.meter.tell)  # no requests of the step's
         for found in service.probe.ask(service, context.config, repeat=True, stop=context.stop, meter=told):
             if isinstance(found, SluiceError):
+                FailedAnswers(context.state(service.key)).begin().tell(found)
                 raise found
             log.warning("%s", found.text)
             yield found.text
+        context.meter.say("")
 
 
 def leave_inventory(context: StepContext, done: StepReport) -> str | None:

@@ -1,21 +1,381 @@
-"""What may be said of counts of people where others read it (document 5, rules of publication).
+"""What may be said of patients where others read it (document 5, rules of publication R1 to R11).
 
-One module, so that no page, log or record words a small number in a way of its own.
+One module, so that no page, log or record words a small number, or quotes the data, in a way of its own. Its functions
+take exact numbers of patients, as a measuring pass or a service counts them, and give what may be read: ``Count``,
+cells, texts. A number of patients from 1 to ``k`` - 1 is never the only one that fits what they give (promise 1), not
+even for a reader who knows how many patients there are, all categories, and these functions.
+
+Numbers below ``k`` are not said, all others are rounded to 5 (R2). Resources, lines and bytes are no patients; but
+where each patient has one they tell how many there are, so there is a rule for them too (R1).
+
+An alarm is not suppressed (R9): its number is a ``Count`` like any other, and ``fewer`` for a single patient. What is
+compared (R10) is what these functions gave, never the numbers behind it.
 """
 
 from __future__ import annotations
 
-from typing import Final
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict
 
 ROUNDED_TO: Final = 5
+"""R2: the base of all rounding, in patients."""
+
+LEAST_K: Final = 3
+"""R2: below that a number could be told from "fewer than ``k``" alone."""
+
+DEFAULT_K: Final = 5
+"""R2: ``report.k`` where a configuration is not at hand."""
+
+RECIPIENT_K: Final = 11
+"""R2: ``k`` of the recipient's copy, which leaves the house."""
+
+QUARTILES_FROM: Final = 4
+"""R8 and R11: of how many times ``k`` patients quartiles are made, and "all" is said of a code."""
+
+HIDDEN: Final = "@withheld"
+"""What stands in a place whose number or text is not said (the name of a word of the page's)."""
 
 
-def people(count: int, k: int) -> str:
-    """A count of patients, or of what is theirs: "none", "fewer than ``k``", or rounded to 5 and never below ``k``
-    (rules 2 and 3)."""
-    if count == 0:
-        return "none"
-    if count < k:
-        return f"fewer than {k}"
-    rounded = (count + ROUNDED_TO // 2) // ROUNDED_TO * ROUNDED_TO
-    return f"{max(rounded, k):,}"
+class Count(BaseModel):
+    """How many patients, as it may be said (R3).
+
+    ``number`` is the rounded count of ``about``, and k where there are ``fewer`` than k, or ``all_but_fewer`` than k.
+    ``some`` is said where the exact word would give the number away: not none, and more is not known.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    word: Literal["none", "some", "fewer", "about", "all", "all_but_fewer"]
+    number: int | None = None
+
+
+NONE: Final = Count(word="none")
+SOME: Final = Count(word="some")
+ALL: Final = Count(word="all")
+
+
+def recipients_k(k: int) -> int:
+    """R2: ``k`` of the recipient's copy is 11, or that of the house where this is more."""
+    return max(k, RECIPIENT_K)
+
+
+def rounded(number: int) -> int:
+    """R2: the next multiple of 5; also for resources of one type (R1)."""
+    return (number + ROUNDED_TO // 2) // ROUNDED_TO * ROUNDED_TO
+
+
+def technical(number: int) -> int:
+    """R1: resources of a part of the data: rounded to 5, and 5 where there are fewer."""
+    return max(rounded(number), ROUNDED_TO) if number > 0 else 0
+
+
+def _about(patients: int, k: int) -> int:
+    """R3: rounded to 5 and never below ``k``; a ``k`` that would be the only number rounded to it goes up."""
+    if k % ROUNDED_TO == 2 and patients == k:
+        return k + ROUNDED_TO - 2
+    return max(rounded(patients), k)
+
+
+def count(patients: int, k: int, *, of: int | None = None) -> Count:
+    """A number of patients by R3; with ``of``, the number of all, its complement counts too.
+
+    Of fewer than ``k`` patients (R6) there is none, or fewer than ``k``. Of ``k`` + 1 "all but fewer" would be ``k``
+    exactly: there, what is neither none nor all is "some".
+    """
+    if patients <= 0:
+        return NONE
+    if of is not None and of >= k:
+        if patients >= of:
+            return ALL
+        if of == k + 1:
+            return SOME
+        if patients >= k > of - patients:
+            return Count(word="all_but_fewer", number=k)
+    if patients < k or (of is not None and of < k):
+        return Count(word="fewer", number=k)
+    return Count(word="about", number=_about(patients, k))
+
+
+def count_of_text(patients: int, k: int, *, of: int, asked: bool = False) -> Count:
+    """R11: the patients with a code or another text from the data, of which at least ``k`` have it.
+
+    "all" says of each single patient that she has it: only where the query ``asked`` for it, or of 4k patients and
+    more. Else what is "all" or nearly all is "some".
+    """
+    said = count(patients, k, of=of)
+    if said.word in ("all", "all_but_fewer") and not asked and of < QUARTILES_FROM * k:
+        return SOME
+    return said
+
+
+def people(patients: int, k: int) -> str:
+    """A count of patients, or of what is theirs: "none", "fewer than ``k``", or rounded to 5 and never below ``k``."""
+    return words(count(patients, k))
+
+
+def words(said: Count) -> str:
+    """A count in English, for logs and terminals; the page has its own words."""
+    if said.word == "fewer":
+        return f"fewer than {said.number}"
+    if said.word == "all_but_fewer":
+        return f"all but fewer than {said.number}"
+    return said.word if said.number is None else f"{said.number:,}"
+
+
+def everybody(patients: int, k: int, *, recipient: bool) -> int | Count:
+    """R6: the number of all patients: exact in the house's copy, rounded in the recipient's."""
+    return count(patients, k) if recipient else patients
+
+
+def enough(patients: int, k: int) -> bool:
+    """R6: whether more than the alarms may be said of this many patients in all."""
+    return patients >= k
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Disjoint cells of a known total (R4): those that are ``shown``, and all ``other`` together.
+
+    How many are in ``other`` is not told; ``None`` where nothing had to be put together.
+    """
+
+    shown: Mapping[str, Count] = field(default_factory=dict)
+    other: Count | None = None
+
+
+def cells(patients: Mapping[str, int], k: int) -> Cells:
+    """Disjoint cells, whose sum the reader may know (R4): small ones are put together as "other", and the smallest
+    published one joins while "other" is below ``k``. Empty cells are "none" where nothing is put together.
+
+    Made so that not even a reader who knows all categories, the sum, and this function can tell a small cell: empty
+    ones go with the small ones, cells that are said with the same number join together, and one joins in any case where
+    the sum of the small ones nearly tells them.
+    """
+    total = sum(patients.values())
+    small = sum(1 for number in patients.values() if 0 < number < k)
+    if not small:
+        return Cells({name: count(number, k, of=total) for name, number in patients.items()})
+    hidden = sum(number for number in patients.values() if number < k)
+    large = {name: number for name, number in patients.items() if number >= k}
+    while large and (hidden < k or _tells(hidden, small, k)):
+        least = _about(min(large.values()), k)
+        joining = {name for name, number in large.items() if _about(number, k) == least}
+        hidden += sum(large.pop(name) for name in joining)
+        small = 0
+    shown = {name: count(large[name], k, of=total) for name in patients if name in large}
+    return Cells(shown, other=count(hidden, k, of=total))
+
+
+def _tells(hidden: int, small: int, k: int) -> bool:
+    """Whether the sum ``hidden`` of ``small`` cells is near the least or the most it can be, or rounded with few."""
+    return (small > 0 and (hidden < 2 * k or hidden > small * (k - 2))) or (
+        k % ROUNDED_TO in (1, 2) and hidden <= k + 1
+    )
+
+
+def share(said: Count, of: int) -> int | None:
+    """R5: a percentage made from the published count; ``None`` where it would be finer than 5 patients.
+
+    Its step is the least of 1, 5, 10 and 25 that is 5 patients or more; 0 and 100 are for none and all only.
+    """
+    if said.word in ("none", "all"):
+        return 0 if said.word == "none" else 100
+    step = next((step for step in (1, 5, 10, 25) if step * of >= 100 * ROUNDED_TO), None)
+    if said.word != "about" or said.number is None or step is None:
+        return None
+    return min(max(round(100 * said.number / of / step) * step, step), 100 - step)
+
+
+def flow(patients: int, figures: Iterable[tuple[str, int]], k: int) -> dict[str, Count | None]:
+    """R6: figures on the way of the patients, such as a cohort, beside the exact number that arrived.
+
+    A figure is said, rounded, where it differs from ``patients`` and from each figure said before it by 0 or by ``k``
+    and more; else it is ``None``. One that is the number of all is "all".
+    """
+    said: dict[str, Count | None] = {}
+    kept = {patients}
+    for name, figure in figures:
+        if all(figure == other or abs(figure - other) >= k for other in kept) and (figure == 0 or figure >= k):
+            kept.add(figure)
+            said[name] = ALL if figure == patients else count(figure, k)
+        else:
+            said[name] = None
+    return said
+
+
+def counted_otherwise(expected: int, found: int, k: int) -> str:
+    """R6: that a server counts other patients than its files hold Bundles; how many only where they differ by ``k``."""
+    said = flow(found, [("", expected)], k)[""]
+    if said is None:
+        return f"the server counts {'more' if expected > found else 'fewer'} patients than the files hold Bundles"
+    return f"the server counts {words(said)} patients in the result, the files hold {found:,} Bundles"
+
+
+def lost(before: int, after: int, k: int) -> Count:
+    """R6: how many patients a step lost, or gained."""
+    return count(abs(before - after), k)
+
+
+def text(value: str, patients: int, k: int) -> str | None:
+    """R7: a text from the data, as far as ``k`` patients share it in this spelling; else ``None``."""
+    return value if patients >= k and printable(value) else None
+
+
+def printable(value: str) -> bool:
+    """Whether a text can be shown on a line of its own: no controls, and not longer than a person reads."""
+    return 0 < len(value) <= 300 and all(sign.isprintable() for sign in value)
+
+
+def texts(patients: Mapping[str, int], k: int) -> dict[str, int]:
+    """R7: those texts that at least ``k`` patients share, most patients first and then by name."""
+    shared = ((value, number) for value, number in patients.items() if text(value, number, k) is not None)
+    return dict(sorted(shared, key=lambda one: (-rounded(one[1]), one[0])))
+
+
+_NUMBER: Final = re.compile(r"(?<![\w./:@#-])\d[\d,]*(?:\.\d+)?(?![\w/:@-])(?!\.\w)")
+
+
+def without_numbers(sentence: str) -> str:
+    """R1 and R3: a sentence of a step's own, with its numbers left out: what they count is not known here."""
+    return _NUMBER.sub("…", sentence)
+
+
+def two_digits(value: float) -> float:
+    """R8: a number with two significant digits."""
+    if not math.isfinite(value) or value == 0:
+        return 0.0
+    return float(f"{value:.1e}")
+
+
+def quartiles(values: tuple[float, float, float] | None, patients: int, k: int) -> tuple[float, float, float] | None:
+    """R8: quartiles of one value a patient, from 4k patients on, in two digits; else ``None``."""
+    if values is None or patients < QUARTILES_FROM * k:
+        return None
+    return two_digits(values[0]), two_digits(values[1]), two_digits(values[2])
+
+
+def over_time(years: Mapping[str, int], months: Mapping[str, int], k: int) -> tuple[dict[str, int], bool]:
+    """R8: patients by month where each month has ``k`` and a graph has place for them, else by year; and whether any
+    were left out.
+
+    Years of fewer than ``k`` patients are left out: a year is a text from the data (R7). What is given are exact
+    numbers, to be said as counts.
+    """
+    every_month = months and min(months.values()) >= k and years and min(years.values()) >= k
+    if every_month and len(months) <= _MOST_PERIODS:
+        return dict(sorted(months.items())), False
+    shared = {year: number for year, number in sorted(years.items()) if number >= k}
+    return shared, len(shared) < len(years)
+
+
+_MOST_PERIODS: Final = 36
+
+
+@dataclass(frozen=True)
+class OfType:
+    """Resources of one type, or of "other types", as R1 says them: rounded to 5, and whose they are."""
+
+    resources: int
+    patients: Count
+
+
+Types = Mapping[str, tuple[int, int]]
+"""Resources and patients by type, exact."""
+
+
+def by_type(
+    columns: Sequence[Types], k: int, *, of: Sequence[int | None]
+) -> tuple[list[dict[str, OfType]], list[OfType] | None]:
+    """R1: resources and patients by type, for one or several steps; ``of`` is the number of patients of each,
+    ``None`` where it is not told.
+
+    Types of fewer than ``k`` patients at any step are put together as "other types" at each, and the smallest published
+    one with them, which has ``k``. Types whose resources are nobody's have 0 patients, and are shown. What is given
+    back is by step, with the same types for each; the second is "other types", where there are any.
+    """
+    names = sorted({name for column in columns for name in column})
+    table = {name: [column.get(name, (0, 0)) for column in columns] for name in names}
+    small = {name for name in names if any(0 < patients < k for _, patients in table[name])}
+    if small:
+        large = sorted((max(n for _, n in table[name]), name) for name in names if name not in small)
+        small |= {name for number, name in [one for one in large if one[0] >= k][:1]}
+    shown = [
+        {
+            name: OfType(technical(table[name][at][0]), count(table[name][at][1], k, of=of[at]))
+            for name in names
+            if name not in small
+        }
+        for at in range(len(columns))
+    ]
+    if not small:
+        return shown, None
+    others = []
+    for at in range(len(columns)):
+        resources = sum(table[name][at][0] for name in small)
+        most = max(table[name][at][1] for name in small)
+        # Of how many patients all of them are is not known, only that it is as many as of one of them.
+        everybody_s = most >= (of[at] or most + 1)
+        others.append(OfType(technical(resources), ALL if everybody_s else SOME if most else NONE))
+    return shown, others
+
+
+_PATIENTS: Final = frozenset({"cohort_patients"})
+"""Details of a step that are figures around all patients; ``final_patients`` are all of them."""
+_STAGES: Final = frozenset({"patient_exclusions"})
+"""Details that are patients in disjoint cells."""
+_PARTS: Final = frozenset(
+    {
+        *("resource_exclusions", "resource_inclusions", "types", "unrouted", "left_out", "codes", "severities"),
+        *("failed", "surviving_ids", "groups", "findings", "resources_with_findings"),
+    }
+)
+"""Details that are resources of a part of the data; those of the whole are exact (R1)."""
+_ODD: Final = frozenset(
+    {
+        *("issues", "split_bundles", "sent_alone", "deferred", "collapsed", "skipped_entries", "derived_ids"),
+        *("resolved_references", "repeated"),
+    }
+)
+"""Details that count the resources, or Bundles, of which something was odd: a part of the data, too."""
+_ROWS: Final = frozenset({"rows", "resources", "with_rows"})
+
+
+def details(of_step: Mapping[str, Any], k: int) -> dict[str, Any]:
+    """What a step counted, as a page may show it: R6 for figures of patients, R4 for the stages that removed some, R1
+    for resources by type, by group or by reason, of which each may be another patient's. All else is as it is.
+    """
+    everyone = of_step.get("final_patients")
+    said: dict[str, Any] = {}
+    for name, value in of_step.items():
+        if name in _PATIENTS and isinstance(value, int):
+            figure = flow(everyone, [(name, value)], k)[name] if isinstance(everyone, int) else count(value, k)
+            same = figure is not None and figure.word == "all"
+            said[name] = value if same else words(figure) if figure is not None else "withheld"
+        elif name in _STAGES and isinstance(value, Mapping):
+            stages = cells({key: n for key, n in value.items() if isinstance(n, int)}, k)
+            total = sum(n for n in value.values() if isinstance(n, int))
+            said[name] = {key: _said_of(one, total, k) for key, one in stages.shown.items()}
+            if stages.other is not None:
+                said[name]["together"] = _said_of(stages.other, total, k)
+        else:
+            said[name] = _part(value, k) if name in _PARTS or (name in _ODD and isinstance(value, int)) else value
+    return said
+
+
+def _said_of(one: Count, total: int, k: int) -> str:
+    """A cell of a total that is not shown beside it: "all" is how many they are."""
+    return people(total, k) if one.word == "all" else words(one)
+
+
+def _part(value: Any, k: int, name: str = "") -> Any:
+    if isinstance(value, Mapping):
+        rows = not name and "group" in value
+        return {key: each if rows and key not in _ROWS else _part(each, k, str(key)) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_part(each, k) for each in value]
+    return people(value, k) if isinstance(value, int) and not isinstance(value, bool) else value

@@ -6,19 +6,27 @@ label ``job.step.<n>``, and its cells are the columns of the terminal's line, th
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Callable
 from enum import StrEnum
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic.json_schema import SkipJsonSchema
 
 from tasks.shared.errors import SluiceError
-from tasks.shared.units import human_bytes, human_rate, human_seconds
+from tasks.shared.units import human_bytes, human_count, human_duration, human_rate
 
 StepState = Literal["pending", "running", "waiting", "completed", "failed", "stopped"]
 
 IN_THE_UI = "Prefect UI or API"
 """Who decided, in records of versions whose form did not ask for a name."""
+
+REPORT_MISSING = "report-missing"
+"""The one open stop where there is no release report."""
+
+MOST_SAID = 10
+"""How many overridden stops are said in one sentence."""
 
 
 class Kept(BaseModel):
@@ -39,8 +47,12 @@ class StepReport(Kept):
     produces no data and the next step reads what this one read. ``tables`` says that this data is CSV. ``inventory`` is
     the digest over the files in it as the step left them. A resource is what a service counts as one; a line may be a
     Bundle of many, and lines are what two steps can compare: ``lines_expected`` is how many the step before says it
-    wrote. ``directory`` is a wait's place for corrected files. ``warnings`` quote no data, ``details`` are small facts
-    of the step's own (names of written reports, counts by code); both are in the result file only.
+    wrote. Bytes are those of files as they are stored, compressed or not, so what one step wrote the next one read; or
+    those that came over a network or went out. ``identifying`` says by path, in words, of how many patients something
+    identifying is still in the data, ``kept_identifiers`` what is meant to be; ``left_out`` by reason, in words, whom
+    and what a service did not give. ``findings`` is how many errors a validation found in the data. ``directory`` is a
+    wait's place for corrected files. ``warnings`` quote no data, ``details`` are small facts of the step's own (names
+    of written reports, counts by code); both are in the result file only.
     """
 
     position: int = 0
@@ -57,10 +69,14 @@ class StepReport(Kept):
     seconds: float | None = _column("time", "seconds")
     requests: int | None = _column("requests")
     retries: int | None = _column("retries")
-    p50: float | None = _column("p50", "milliseconds")
-    p95: float | None = _column("p95", "milliseconds")
+    p50: float | None = _column("p50", "seconds")
+    p95: float | None = _column("p95", "seconds")
     output: str | None = None
     tables: bool = False
+    identifying: dict[str, str] | None = None
+    kept_identifiers: dict[str, str] | None = None
+    left_out: dict[str, str] | None = None
+    findings: int | None = None
     inventory: str | None = None
     directory: str | None = None
     started: str | None = None
@@ -74,6 +90,8 @@ class StepReport(Kept):
             kept = kept | kept["statistics"]  # an earlier version kept them apart
         if isinstance(kept, dict) and isinstance(kept.get("warnings"), list):
             kept = kept | {"warnings": tuple(kept["warnings"])}
+        if isinstance(kept, dict) and isinstance(details := kept.get("details"), dict) and "findings" in details:
+            kept = {"findings": details["findings"]} | kept  # an earlier version kept it there alone
         return kept
 
     def label(self) -> str:
@@ -104,24 +122,35 @@ class StepReport(Kept):
     def summary(self) -> str:
         """One line for a finished step (``4-product.md`` §5)."""
         cells = self.cells()
-        parts = [f"{cells['files']} files" if cells["files"] else ""]
+        parts = [human_count(self.files, "file") if self.files is not None else ""]
         if cells["resources in"] or cells["resources out"]:
             parts.append(f"{cells['resources in'] or '–'} → {cells['resources out'] or '–'} resources")
         if cells["in"] or cells["out"]:
             parts.append(f"{cells['in'] or '–'} → {cells['out'] or '–'}")
         parts += [cells["time"], cells["rate"]]
         if cells["requests"]:
-            parts.append(
-                f"{cells['requests']} requests, {cells['retries']} retries, p50 {cells['p50']}, p95 {cells['p95']}"
-            )
+            sent = human_count(self.requests or 0, "request"), human_count(self.retries or 0, "retry", "retries")
+            parts.append(f"{', '.join(sent)}, p50 {cells['p50']}, p95 {cells['p95']}")
+        if self.findings is not None:
+            parts.append(human_count(self.findings, "finding") if self.findings else "no findings")
+        if self.left_out:
+            parts.append("left out: " + ", ".join(f"{what} {number}" for what, number in self.left_out.items()))
+        parts += [_first("still identifying", self.identifying), _first("kept", self.kept_identifiers)]
         return ", ".join(part for part in parts if part)
+
+
+def _first(what: str, paths: dict[str, str] | None) -> str:
+    """The first path, and how many follow: all of them are in the warnings and on the job's page."""
+    if not paths:
+        return ""
+    first, *others = paths
+    return f"{what}: {first}" + (f" and more ({len(others)})" if others else "")
 
 
 _SHOWN: dict[str, Callable[[Any], str]] = {
     "": lambda value: f"{value:,}",
     "bytes": human_bytes,
-    "seconds": lambda value: f"{value:.1f} s" if value < 60 else human_seconds(value),
-    "milliseconds": lambda value: f"{value * 1000:.0f} ms",
+    "seconds": human_duration,
 }
 
 COLUMNS = tuple(StepReport().cells())
@@ -139,15 +168,21 @@ class Corrections(StrEnum):
 class Approval(Kept):
     """A person's decision at a ``wait``: kept with who, when and where, as ``pipeline status --json`` shows it.
 
-    ``files`` is the digest of what it was made on. Records of earlier versions have ``who`` for ``by``, and do not say
-    where, nor on what.
+    ``files`` is the digest of what it was made on, ``report`` the SHA-256 of the release report. ``overridden`` are
+    the stops that were open, by their keys, and ``despite`` the reason for which she released nevertheless. ``login``
+    is the user of the machine, where known. Records of earlier versions have ``who`` for ``by``, and do not say where,
+    nor on what.
     """
 
     approved: bool
     files: str = ""
+    report: str = ""
     by: str = ""
+    login: str = ""
     when: str = ""
     comment: str = ""
+    despite: str = ""
+    overridden: tuple[str, ...] = ()
     where: Literal["cli", "ui"] = "cli"
 
     @model_validator(mode="before")
@@ -162,7 +197,54 @@ class Approval(Kept):
         verb = "approved" if self.approved else "rejected"
         place = "in the Prefect UI or through its API" if self.where == "ui" else "on the command line"
         comment = f": {shown(self.comment)}" if self.comment else ""
-        return f"{verb} by {shown(self.by) or 'a person'} {place} at {self.when}{comment}"
+        first, rest = self.overridden[:MOST_SAID], len(self.overridden[MOST_SAID:])
+        stops = ", ".join([*map(shown, first), *([f"{rest} more"] if rest else [])])
+        despite = f"; despite {stops}: {shown(self.despite)}" if stops else ""
+        return f"{verb} by {shown(self.by) or 'a person'} {place} at {self.when}{comment}{despite}"
+
+    def same_person(self, other: Approval) -> bool:
+        """Whether both name one person, as far as a name tells: against haste, not against fraud."""
+        return _as_name(self.by) == _as_name(other.by)
+
+
+def _as_name(by: str) -> str:
+    """A name without what nobody sees: case, how it is composed, how wide a gap is, signs of no width."""
+    seen = "".join(sign for sign in unicodedata.normalize("NFKC", by) if unicodedata.category(sign) != "Cf")
+    return unicodedata.normalize("NFKC", " ".join(seen.split()).casefold())
+
+
+class Shown(Kept):
+    """The release report as a person has it before her where she decides, or where data leave without a person.
+
+    ``sha256`` is that of the report, ``seen`` the digest of the files that it covers, ``settings`` that of what else it
+    rests on: where the data go, and how the report is configured. ``page`` is its path below the job's directory,
+    ``copied`` where a copy of it lies and ``link`` its address. ``lines`` say it in short, for a terminal and the form.
+    ``stops`` are the keys of what should not leave. ``missing`` says why there is no report. ``inside`` says that the
+    data go on to a step in the house, and do not leave with a release here: it needs no reason then.
+    """
+
+    sha256: str = ""
+    seen: str = ""
+    settings: str = ""
+    page: str | None = None
+    copied: str | None = None
+    link: str | None = None
+    lines: tuple[str, ...] = ()
+    stops: tuple[str, ...] = ()
+    missing: str | None = None
+    inside: bool = False
+
+    @property
+    def open(self) -> tuple[str, ...]:
+        """What a release needs a reason for."""
+        if self.inside:
+            return ()
+        return (REPORT_MISSING,) if self.missing is not None else self.stops
+
+    @property
+    def stop_lines(self) -> tuple[str, ...]:
+        """The sentences of what should not leave: behind the two lines that say the whole, they come first."""
+        return tuple(line.strip() for line in self.lines[2 : 2 + len(self.stops)])
 
 
 class Waiting(Kept):
@@ -171,7 +253,9 @@ class Waiting(Kept):
     ``reads`` is the directory that the next step read if it went on as it was parked, ``files`` what is there, a line
     each for a person. ``leaves`` is what will leave the house, unless corrections take its place; ``None`` when a step
     makes other data of it before. ``reader`` is who reads it, in words. ``corrections`` says which corrected files can
-    be taken, ``again`` why an approval that was given does not count any more, a line each.
+    be taken, ``again`` why an approval that was given does not count any more, ``refused`` why an answer was not taken,
+    a line each. ``first`` is the first of two decisions, in words, and ``report`` what the release report says: both
+    have labels of their own.
     """
 
     position: int
@@ -185,6 +269,9 @@ class Waiting(Kept):
     reader: str = "the next step"
     corrections: Corrections = Corrections.NDJSON
     again: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
+    first: SkipJsonSchema[str | None] = Field(None, exclude=True)
+    report: SkipJsonSchema[Shown | None] = Field(None, exclude=True)
 
     @model_validator(mode="before")
     @classmethod

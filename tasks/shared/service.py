@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 
 from config import AuthConfig, PipelineConfig
 from tasks.shared.errors import ServiceError, SluiceError
-from tasks.shared.http.answer import Answer, RefusedError, place
+from tasks.shared.http.answer import Answer, RefusedError, answer_of, place
 from tasks.shared.http.client import ServiceClient
 
 
@@ -109,8 +109,8 @@ _REFUSALS: Final = frozenset({401, 403, 407, 413})
 """What is about credentials, the proxy or sizes says nothing about whose URL this is."""
 
 
-class WrongServiceError(ServiceError):
-    """What stands at a URL is another service: a finding about the configuration."""
+class WrongServiceError(RefusedError):
+    """What stands at a URL is another service, or not one for this configuration: a finding about it."""
 
     exit_code = 2
 
@@ -170,12 +170,15 @@ class MadeUp:
                 max_answer_bytes=_MAX_ANSWER,
             )
         except SluiceError as error:
-            foreign = isinstance(error, RefusedError) and error.answered not in (None, *_REFUSALS)
-            return self._wrong(service, exchange, f"answered {error.answered}", error.answered) if foreign else error
+            if isinstance(error, RefusedError) and error.answered not in (None, *_REFUSALS):
+                return self._wrong(service, exchange, f"answered {error.answered}", error.answer)
+            return error
         wrong = exchange.wrong(answer)
-        return self._wrong(service, exchange, wrong, answer.status) if isinstance(wrong, str) else wrong
+        if isinstance(wrong, RefusedError):
+            return wrong if answer_of(wrong) else wrong.made_from(answer)
+        return self._wrong(service, exchange, wrong, answer) if isinstance(wrong, str) else wrong
 
-    def _wrong(self, service: Service, exchange: Exchange, what: str, status: int | None) -> ServiceError:
+    def _wrong(self, service: Service, exchange: Exchange, what: str, answer: Answer) -> ServiceError:
         path = f"{exchange.method} {place(exchange.url)}"
         return WrongServiceError(
             "wrong-service",
@@ -183,5 +186,5 @@ class MadeUp:
             context=f"services.{service.key}.{self.key}: {path}",
             hint="check this URL, and those of the other services: two may have changed places; no data was sent",
             operation="probe",
-            status=status,
-        )
+            status=answer.status,
+        ).made_from(answer)

@@ -81,6 +81,16 @@ class Source:
     recorded: Recorded | None = None
 
 
+def about_the_configuration(verb: str, *rest: str) -> str:
+    """A command about a configuration whose path is not known."""
+    return " ".join(["sluice", verb, "CONFIG", *rest])
+
+
+def of_a_job(position: int) -> str:
+    """The command that runs a step again, of a job whose id is not known."""
+    return about_the_configuration("job run", "JOB", "--step", str(position), "--force")
+
+
 @dataclass(frozen=True)
 class StepContext:
     """Everything one step instance may use.
@@ -88,7 +98,9 @@ class StepContext:
     ``given`` is what the job was given, with its effective CRTDL; without an ``input`` the configuration says what is
     imported. Import steps have no ``source``. ``approved`` and ``corrections`` are for ``wait`` only: the files that a
     person has released, ``None`` while nobody has, and which corrected files can be taken. ``doubts`` are
-    what could not be found out of the step's services before their first data.
+    what could not be found out of the step's services before their first data. ``command`` gives a command about the
+    job's configuration as a person can run it anywhere on the machine: of its verb, and what follows the configuration;
+    ``again`` the one that runs the step at a position of this job once more.
     """
 
     config: PipelineConfig
@@ -104,6 +116,8 @@ class StepContext:
     handle: HandleStore = field(default_factory=HandleStore)
     meter: Meter = field(default_factory=Meter)
     stop: Stop = field(default_factory=Stop)
+    command: Callable[..., str] = about_the_configuration
+    again: Callable[[int], str] = of_a_job
 
     @property
     def input(self) -> Source:
@@ -248,5 +262,6 @@ def reconcile(context: StepContext, result: StepReport) -> None:
         "lines-differ",
         f"{context.name} read {result.lines_in:,} lines, the step before wrote {source.lines:,}",
         context=f"{source.path.name}/, step {context.position}",
-        hint="somebody changed the files in between: run the step before again with job run --step … --force",
+        hint="somebody changed the files in between: run the step before again"
+        + (f": {context.again(source.recorded.position)}" if source.recorded is not None else ""),
     )

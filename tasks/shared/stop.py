@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 from tasks.shared.errors import Stopped
 
@@ -16,6 +17,8 @@ class Stop:
     def __init__(self) -> None:
         self._event = threading.Event()
         self.reason: str | None = None
+        self.fence: Callable[[], None] | None = None
+        """Returns when the job is still this process's, where another machine could have it; ends the process else."""
 
     def request(self, reason: str) -> None:
         """Ask the run to stop. The first reason wins."""
@@ -32,6 +35,12 @@ class Stop:
         """Raise ``Stopped`` when somebody asked. Cheap: call it for every chunk, line or request."""
         if self._event.is_set():
             raise Stopped(self.reason or "stopped")
+
+    def before_request(self) -> None:
+        """As ``check``; and look whether the job is still ours, before a request that a service may act on."""
+        self.check()
+        if self.fence is not None:
+            self.fence()
 
     def sleep(self, seconds: float) -> None:
         """Sleep, or raise ``Stopped`` as soon as somebody asks."""
@@ -55,6 +64,11 @@ class SharedStop(Stop):
         """Raise ``Stopped`` when the run is to stop, or another one failed."""
         self.run.check()
         super().check()
+
+    def before_request(self) -> None:
+        """As ``check``; and what the ``run``'s stop looks at before a request."""
+        self.check()
+        self.run.before_request()
 
     def sleep(self, seconds: float) -> None:
         """Sleep, or raise ``Stopped`` as soon as one of both asks."""

@@ -1,26 +1,52 @@
-"""Sizes and times as a person reads them."""
+"""Sizes, times and counts as a person reads them, wherever she does; JSON has plain numbers (``4-product.md`` §5)."""
 
 from __future__ import annotations
 
+from typing import Final
+
+_SIZES: Final = ("B", "kB", "MB", "GB", "TB")
+
 
 def human_bytes(size: float) -> str:
-    """Bytes in the unit a person reads (powers of 1000)."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if abs(size) < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} TB"
+    """Bytes in the unit a person reads (powers of 1000): ``153 kB``, ``25.3 MB``."""
+    return _sized(size, _SIZES)
 
 
 def human_rate(per_second: float) -> str:
-    """Bytes per second; in MB where that says something."""
-    return f"{per_second / 1e6:.1f} MB/s" if per_second >= 1e5 else f"{human_bytes(per_second)}/s"
+    """Bytes per second: ``64.2 MB/s``."""
+    return f"{human_bytes(per_second)}/s"
 
 
 def human_seconds(seconds: float) -> str:
-    """Seconds as a person says them."""
-    if seconds < 60:
+    """Seconds as a person says them, for a time that is to come or goes on: ``21 s``, ``3 min 5 s``."""
+    if seconds < 59.5:
         return f"{seconds:.0f} s"
-    if seconds < 3600:
-        return f"{seconds // 60:.0f} min {seconds % 60:.0f} s"
-    return f"{seconds // 3600:.0f} h {seconds % 3600 // 60:.0f} min"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    if whole < 172_800:
+        return f"{whole // 3600} h {whole % 3600 // 60} min"
+    return f"{whole // 86_400} d {whole % 86_400 // 3600} h"
+
+
+def human_duration(seconds: float) -> str:
+    """Seconds that were measured: ``21.6 s``, below one in milliseconds: ``35 ms``."""
+    if seconds < 0.9995:
+        return f"{seconds * 1000:.0f} ms"
+    return f"{seconds:.1f} s" if seconds < 59.95 else human_seconds(seconds)
+
+
+def human_count(count: int, one: str, more: str | None = None) -> str:
+    """How many of what: ``1,204 resources``, ``1 file``; ``more`` is the plural, where it is not ``one`` and an s."""
+    return f"{count:,} {one if count == 1 else more or one + 's'}"
+
+
+def _sized(size: float, units: tuple[str, ...]) -> str:
+    """Three figures, but whole bytes; what would be rounded to 1000 is one of the next unit."""
+    for unit in units:
+        if unit == units[0] and abs(size) < 999.5:
+            return f"{size:.0f} {unit}"
+        if unit != units[0] and (abs(size) < 999.5 or unit == units[-1]):
+            return f"{size:.1f} {unit}" if abs(size) < 99.95 else f"{size:.0f} {unit}"
+        size /= 1000
+    raise ValueError("there is no unit")

@@ -149,9 +149,7 @@ class Validator:
 
 def _refusal(reference: str, message: str, hint: str, answer: Answer) -> RefusedError:
     """An error that keeps the answer it is about."""
-    error = RefusedError(reference, message, hint=hint, operation=OPERATION, status=answer.status)
-    error.answer = answer
-    return error
+    return RefusedError(reference, message, hint=hint, operation=OPERATION, status=answer.status).made_from(answer)
 
 
 def unusable_outcome(items: tuple[Unusable, ...]) -> Outcome:

@@ -29,9 +29,14 @@ _MESSAGE_ID: Final = "operationoutcome-message-id"
 # A message id is a short code. The HL7 validator also gives the URL of a profile with the key of an invariant behind
 # "#", and for some "Rule key: 'text' failed", of which only the key is taken.
 _CODE: Final = re.compile(r"(?:https?://[^\s#]*#|Rule )?([A-Za-z0-9][A-Za-z0-9_.\-]{0,79})(?:: .*)?", re.DOTALL)
-_ENTRY: Final = re.compile(r"Bundle\.entry\[([0-9]{1,18})\]")
-# What stands between the entry and the element in the two spellings of the HL7 validator.
-_INSIDE: Final = re.compile(r"\.resource(?:\.ofType\([A-Za-z]+\)|/\*[^*]*\*/)?(?=[.\[]|$)")
+# An entry as FHIRPath (from 0) and, in the older ``location``, as XPath (from 1).
+_ENTRY: Final = re.compile(r"Bundle(?:\.entry\[([0-9]+)\]|/f:entry\[([0-9]+)\])")
+_NOWHERE: Final = 10**18
+"""The number of an entry that is in no Bundle."""
+# What stands between the entry and the element in the two spellings of the HL7 validator, and in XPath.
+_INSIDE: Final = re.compile(
+    r"(?:\.resource(?:\.ofType\([A-Za-z]+\)|/\*[^*]*\*/)?(?=[.\[]|$)|/f:resource(?:/f:[A-Z]\w*)?(?=/|$))"
+)
 
 
 class NotAnOutcomeError(Exception):
@@ -124,7 +129,7 @@ def check_outcome(body: bytes, entries: int) -> None:
         _read(issue)
         for place in (*(issue.expression or ()), *(issue.location or ())):
             match = _ENTRY.search(place) if place else None
-            if match and int(match[1]) >= entries:
+            if match and _number(match) >= entries:
                 raise NotAnOutcomeError(f"an issue about an entry beyond the {entries:,} that were sent")
 
 
@@ -161,13 +166,20 @@ def _read(issue: _Issue) -> Issue:
     for place in _places(issue):
         match = _ENTRY.search(place)
         if match:
-            entries.setdefault(int(match[1]), _INSIDE.sub("", place[match.end() :], count=1))
+            entries.setdefault(_number(match), _INSIDE.sub("", place[match.end() :], count=1))
         else:
             elsewhere[place] = None
     details = issue.details or _Details()
     texts = dict.fromkeys(text for text in (issue.diagnostics, details.text) if text)
     code = issue.code if issue.code in ISSUE_CODES else OTHER
     return Issue(severity, code, _message_id(issue, details), entries, "; ".join(elsewhere), "\n".join(texts))
+
+
+def _number(match: re.Match[str]) -> int:
+    """That of the entry, from 0."""
+    digits = match[1] or match[2]
+    number = int(digits) - (match[1] is None) if len(digits) <= 18 else _NOWHERE
+    return number if number >= 0 else _NOWHERE
 
 
 def _places(issue: _Issue) -> Iterable[str]:

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tasks.shared.errors import DataError, InputError, SluiceError, StorageError
+from tasks.shared.errors import DataError, InputError
 from tasks.shared.fhir.long_line import lines_with_long
+from tasks.shared.files.data_directory import stored_bytes
 from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.files.ledger import Ledger
 from tasks.shared.files.names import data_files
-from tasks.shared.http.answer import answer_of
 from tasks.shared.report import StepReport
 from tasks.shared.step import StepContext
 from tasks.shared.work import in_order
@@ -122,7 +122,7 @@ class _Validation:
         places = Reports(self._directory, self._files)
         failed = FailedAnswers(self._directory).begin()
         self._progress.work_on(self._files)
-        with Ledger(places.state / LEDGER) as ledger:
+        with failed.telling(), Ledger(places.state / LEDGER) as ledger:
             try:
                 for work, outcomes in in_order(
                     self._works(places, ledger),
@@ -133,9 +133,6 @@ class _Validation:
                     budget=(self._threads + _SPARE) * self._limit,
                 ):
                     self._take(work, outcomes)
-            except SluiceError as error:
-                self._keep_answer(error, failed)
-                raise
             finally:
                 for report in self._open:
                     report.close()
@@ -149,7 +146,7 @@ class _Validation:
             report = self._reports[path.name] = FileReport(places, ledger, path)
             if report.complete:
                 facts = Facts(**report.account.complete or {})
-                self._progress.add(files=1, bytes=facts.bytes, resources=facts.resources)
+                self._progress.add(files=1, resources=facts.resources)
                 self._progress.within(path, facts.bytes, whole=True)
                 continue
             self._open.append(report)
@@ -178,7 +175,7 @@ class _Validation:
         if isinstance(work, _Part):
             chunk = work.chunk
             report.add(chunk, outcomes)
-            self._progress.add(bytes=len(chunk.body), resources=chunk.count)
+            self._progress.add(resources=chunk.count)
             self._progress.within(report.path, chunk.read)
             return
         report.finish(work.facts)
@@ -190,26 +187,12 @@ class _Validation:
         if findings:
             log.info("validation: %s has %d findings", report.path.name, findings)
 
-    def _keep_answer(self, error: SluiceError, failed: FailedAnswers) -> None:
-        """Keep what the service said that was no result, and say where."""
-        answer = answer_of(error)
-        if answer is None or not answer.body:
-            return
-        try:
-            name = failed.keep(answer.body)
-        except StorageError as problem:
-            log.warning("validation: the answer cannot be kept: %s", problem.message)
-            return
-        kept = f"the answer is in {name} in the job directory; it may quote data"
-        error.hint = f"{error.hint}; {kept}" if error.hint else kept
-
     def _result(self) -> StepReport:
         facts = Facts()
         counts: Counter[str] = Counter()
         for report in self._reports.values():
             known = report.account.complete or {}
             facts.lines += known["lines"]
-            facts.bytes += known["bytes"]
             facts.resources += known["resources"]
             facts.skipped += known["skipped"]
             counts.update(report.account.counts)
@@ -224,7 +207,8 @@ class _Validation:
             resources_in=facts.resources,
             resources_out=facts.resources,
             lines_in=facts.lines,
-            bytes_in=facts.bytes,
+            bytes_in=stored_bytes(self._files),
+            findings=counts["findings"],
             warnings=warnings,
             details={
                 "findings": counts["findings"],

@@ -10,9 +10,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from tasks.shared.corrections import corrected_files, listed, make_directory, wait_directory
-from tasks.shared.errors import DataError, storage_errors
+from tasks.shared.errors import DataError
 from tasks.shared.files.check import LineCheck
-from tasks.shared.files.data_directory import left_alone_warning
+from tasks.shared.files.data_directory import left_alone_warning, stored_bytes
 from tasks.shared.files.inventory import Inventory, still_approved
 from tasks.shared.files.lines import open_content
 from tasks.shared.report import Corrections, StepReport
@@ -48,16 +48,17 @@ def run(context: StepContext) -> StepReport:
         # Nobody approved the data that would be read without them.
         still_approved(context.approved.below(directory.name), Inventory(()))
         return StepReport(warnings=notes, details={"corrected": False})
-    size = sum(map(_size, corrected))
+    size = stored_bytes(corrected)
     context.meter.expect(files=len(corrected), bytes=size)
-    lines = 0
+    lines = resources = 0
     empty: list[str] = []
     for file in corrected:
-        count = 0 if tables else _checked(file, context.stop)
-        if not (_size(file) if tables else count):
+        count = (0, 0) if tables else _checked(file, context.stop)
+        stored = stored_bytes([file])
+        if not (stored if tables else count[0]):
             empty.append(file.name)
-        lines += count
-        context.meter.add(files=1, bytes=_size(file), resources=count)
+        lines, resources = lines + count[0], resources + count[1]
+        context.meter.add(files=1, bytes=stored, resources=count[1])
     if empty:
         raise DataError(
             "empty-file",
@@ -67,7 +68,7 @@ def run(context: StepContext) -> StepReport:
         )
     return StepReport(
         files=len(corrected),
-        resources_out=None if tables else lines,
+        resources_out=None if tables else resources,
         lines_out=None if tables else lines,
         bytes_out=size,
         output=directory.name,
@@ -76,8 +77,8 @@ def run(context: StepContext) -> StepReport:
     )
 
 
-def _checked(file: Path, stop: Stop) -> int:
-    """How many lines the file has, every one a JSON object."""
+def _checked(file: Path, stop: Stop) -> tuple[int, int]:
+    """How many lines the file has, every one a JSON object, and how many resources they are."""
     check = LineCheck(file.name)
     buffer = bytearray(_PIECE)
     try:
@@ -94,9 +95,4 @@ def _checked(file: Path, stop: Stop) -> int:
             context=error.context,
             hint=f"{error.hint}; {hint}" if error.hint else hint,
         ) from None
-    return check.lines
-
-
-def _size(file: Path) -> int:
-    with storage_errors(file):
-        return file.stat().st_size
+    return check.lines, check.resources

@@ -49,6 +49,7 @@ MB = 1e6
 
 class _Files(http.server.SimpleHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    extensions_map = http.server.SimpleHTTPRequestHandler.extensions_map | {"": "application/json"}  # the manifest
 
     def log_message(self, *_: object) -> None:
         """Say nothing."""

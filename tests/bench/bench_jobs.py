@@ -31,7 +31,9 @@ import httpx
 
 from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.fhir.app import FhirOptions, fhir_service
+from flows.engine.api_address import ApiAddress
 from flows.engine.server import EmbeddedServer
+from tests.peers.postgres import postgres_running
 from tests.peers.project import Fhir, write_input
 
 ROOT = Path(__file__).parents[2]
@@ -49,21 +51,36 @@ FIGURES = {
     "traffic a minute": "kB between it and the API, for each minute",
     "requests a minute, idle worker": "calls of the API by a worker that has nothing to do, as it is set up by default",
     "database a job": "kB that the database grows by",
+    "rows a job": "rows that the database grows by, and how many of them are events",
     "of it events": "kB of that which goes when the events expire",
     "database a minute": "kB that a job which runs adds for each minute",
+    "rows a minute": "rows that a job which runs adds for each minute",
     "artifacts a job": "kB that the UI shows of a job",
     "job list, N jobs": "seconds for `sluice job list` with N finished jobs in the database",
+    "server CPU of job list, N jobs": "seconds of one core of the server for that, at most 1",
     "job prune --dry-run, N jobs": "seconds for the same with `sluice job prune`",
+    "job prune, N jobs": "seconds until they are gone, directories, records and pages, at most 60",
+    "left of N pruned jobs": "runs, task runs, artifacts and limits that the database still has of them",
     "database is locked": "how often it stands in the logs of server and jobs",
     "lost": "jobs that are not in the list, or not complete",
 }
 """The figures, by the names that this prints and the page uses."""
 
+FILES = ("import/a.ndjson", "pseudonymized/a.ndjson", ".results/1-local_import.json", "job.log", "events.ndjson")
+"""What lies in the directory of one."""
+
 EVENTS = ("events", "event_resources", "automation_event_follower")
+RECORD = (
+    "flow_run", "flow_run_state", "flow_run_input", "task_run", "task_run_state", "artifact", "artifact_collection",
+    "log",
+)  # fmt: skip
 
 
 class Relay:
-    """Passes TCP connections on to a server, and counts: bytes both ways, and requests by their first lines."""
+    """Passes TCP connections on to a server, and counts: bytes both ways, and requests by their first lines.
+
+    The server answers to its own address alone, so requests that name the relay's are made to name that.
+    """
 
     _REQUEST = re.compile(rb"(?:GET|POST|PUT|PATCH|DELETE) \S+ HTTP/1\.1\r\n")
 
@@ -115,8 +132,12 @@ class Relay:
         with contextlib.suppress(OSError, asyncio.CancelledError):
             while block := await reader.read(65536):
                 self.bytes += len(block)
-                # The head of a request is one segment of its own, or the beginning of one.
-                self.requests += len(self._REQUEST.findall(block)) if count else 0
+                if count:
+                    # The head of a request is one segment of its own, or the beginning of one.
+                    self.requests += len(self._REQUEST.findall(block))
+                    block = block.replace(
+                        b"127.0.0.1:%d" % self._port, b"%s:%d" % (self._target[0].encode(), self._target[1])
+                    )
                 writer.write(block)
                 await writer.drain()
         writer.close()
@@ -139,6 +160,10 @@ class Database:
     def events(self) -> float:
         """Bytes of the events and their indexes."""
         return float(self.ask(self.events_query) or 0)
+
+    def rows(self, tables: Sequence[str]) -> int:
+        """Rows in those tables."""
+        return int(self.ask("select " + " + ".join(f"(select count(*) from {table})" for table in tables)))
 
     def artifacts(self) -> float:
         """Bytes of the artifacts' data."""
@@ -165,34 +190,19 @@ def sqlite(home: Path) -> Database:
 @contextlib.contextmanager
 def postgresql() -> Iterator[Database]:
     """A PostgreSQL of its own, on a socket alone."""
-    binaries = Path(str(shutil.which("initdb"))).resolve().parent
-    as_postgres = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"] if os.geteuid() == 0 else []
-    with tempfile.TemporaryDirectory(prefix="sluice-pg-") as place:
-        if as_postgres:
-            shutil.chown(place, "postgres")
-
-        def run(*words: str, quiet: bool = False) -> str:
-            # The server keeps what it inherits: nobody would see the end of a pipe.
-            out = subprocess.DEVNULL if quiet else subprocess.PIPE
-            ran = subprocess.run([*as_postgres, *words], check=True, stdout=out, text=True, timeout=120, cwd=place)
-            return ran.stdout or ""
+    with postgres_running() as made:
+        psql = (str(shutil.which("psql")), "-h", str(made.place), "-U", "prefect", "-d", "postgres", "-Atc")
 
         def ask(query: str) -> str:
-            return run(f"{binaries}/psql", "-h", place, "-U", "prefect", "-d", "postgres", "-Atc", query).strip()
+            ran = subprocess.run([*psql, query], check=True, stdout=subprocess.PIPE, text=True, timeout=120)
+            return ran.stdout.strip()
 
-        data = f"{place}/data"
-        run(f"{binaries}/initdb", "-D", data, "-A", "trust", "-U", "prefect")
-        options = f"-c listen_addresses='' -k {place}"
-        run(f"{binaries}/pg_ctl", "-D", data, "-w", "-l", f"{place}/log", "-o", options, "start", quiet=True)
-        try:
-            names = ", ".join(f"'{name}'" for name in EVENTS)
-            yield Database(
-                "PostgreSQL", {"PREFECT_API_DATABASE_CONNECTION_URL": f"postgresql+asyncpg://prefect@/postgres?host={place}"},
-                ask, "select pg_database_size('postgres')",
-                f"select coalesce(sum(pg_total_relation_size(oid)), 0) from pg_class where relname in ({names})",
-            )  # fmt: skip
-        finally:
-            run(f"{binaries}/pg_ctl", "-D", data, "-w", "-m", "fast", "stop")
+        names = ", ".join(f"'{name}'" for name in EVENTS)
+        yield Database(
+            "PostgreSQL", {"PREFECT_API_DATABASE_CONNECTION_URL": made.url},
+            ask, "select pg_database_size('postgres')",
+            f"select coalesce(sum(pg_total_relation_size(oid)), 0) from pg_class where relname in ({names})",
+        )  # fmt: skip
 
 
 @dataclass
@@ -200,12 +210,18 @@ class Site:
     """A server, a FHIR server to send to, and a directory with a configuration."""
 
     place: Path
-    api: str
+    address: ApiAddress
     server: int
     fhir: Fhir
     database: Database
     a_job: float = 0.0
     """Bytes by which a short job makes the database grow."""
+    rows_a_job: int = 0
+
+    @property
+    def api(self) -> str:
+        """The URL of the server's API."""
+        return self.address.url
 
     def show(self, figure: str, value: str, *, count: int | None = None) -> None:
         """Print one of the ``FIGURES``; ``count`` is its N."""
@@ -216,7 +232,8 @@ class Site:
     def environment(self, api: str | None = None) -> dict[str, str]:
         kept = {key: value for key, value in os.environ.items() if not key.startswith(("PREFECT_", "APP_"))}
         quick = {"PYTHONPATH": str(ROOT), "PREFECT_HOME": str(self.place / "home"), "PYTHONUNBUFFERED": "1"}
-        return kept | quick | {"PREFECT_API_URL": api or self.api, "DO_NOT_TRACK": "1"}
+        door = {"PREFECT_API_URL": api or self.api, "PREFECT_API_AUTH_STRING": str(self.address.secret)}
+        return kept | quick | door | {"DO_NOT_TRACK": "1"}
 
     def start(self, *words: str, api: str | None = None, log: Path | None = None) -> subprocess.Popen[bytes]:
         with (log or self.place / "out").open("wb") as file:
@@ -254,6 +271,7 @@ def at_once(site: Site, count: int) -> int:
     """Start ``count`` jobs at the same moment; returns how many are lost."""
     logs = [site.place / f"out-{count}-{number}" for number in range(count)]
     size, events, artifacts = site.database.size(), site.database.events(), site.database.artifacts()
+    record, of_events = site.database.rows(RECORD), site.database.rows(EVENTS)
     cpu, begun = site.cpu(), time.monotonic()
     children = [site.start(*SLUICE, "pipeline", "start", "config.yaml", "--no-progress", log=log) for log in logs]
     ended = []
@@ -270,6 +288,9 @@ def at_once(site: Site, count: int) -> int:
     time.sleep(5)  # events and logs are written some seconds later
     site.a_job = (site.database.size() - size) / count
     site.show("database a job", f"{site.a_job / 1000:.0f} kB")
+    of_events = round((site.database.rows(EVENTS) - of_events) / count)
+    site.rows_a_job = round((site.database.rows(RECORD) - record) / count) + of_events
+    site.show("rows a job", f"{site.rows_a_job}, {of_events} of events")
     site.show("of it events", f"{(site.database.events() - events) / count / 1000:.0f} kB")
     site.show("artifacts a job", f"{(site.database.artifacts() - artifacts) / count / 1000:.1f} kB")
     texts = [log.read_text() for log in logs]
@@ -296,7 +317,7 @@ def one_job(site: Site, seconds: float) -> None:
     site.configure(batch=3)
     site.fhir.faults({"action": "delay", "method": "POST", "times": None, "seconds": seconds / transactions})
     time.sleep(5)
-    size = site.database.size()
+    size, rows = site.database.size(), site.database.rows(RECORD + EVENTS)
     with Relay(site.api) as relay:
         begun = time.monotonic()
         site.run("pipeline", "start", "config.yaml", "--no-progress", api=relay.url)
@@ -305,6 +326,8 @@ def one_job(site: Site, seconds: float) -> None:
         site.show("traffic a minute", f"{(relay.bytes - traffic) / minutes / 1000:.0f} kB")
     time.sleep(5)
     site.show("database a minute", f"{(site.database.size() - size - site.a_job) / minutes / 1000:.0f} kB")
+    rows = site.database.rows(RECORD + EVENTS) - rows - site.rows_a_job
+    site.show("rows a minute", f"{rows / minutes:.0f}")
     site.fhir.faults()
 
 
@@ -330,7 +353,7 @@ def idle_worker(site: Site, seconds: float) -> None:
 
 def finished(site: Site, count: int) -> None:
     """Put ``count`` finished jobs into the database: copies of a real one's record."""
-    with httpx.Client(base_url=site.api, trust_env=False, timeout=60) as client:
+    with httpx.Client(base_url=site.api, headers=dict(site.address.headers), trust_env=False, timeout=60) as client:
 
         def ask(method: str, path: str, body: object) -> Any:
             for _ in range(30):
@@ -351,13 +374,28 @@ def finished(site: Site, count: int) -> None:
             run = ask("POST", "/flow_runs/", body)["id"]
             labels = real["labels"] | {"job.directory": str(site.place / "jobs" / run)}
             ask("PATCH", f"/flow_runs/{run}/labels", {k: v for k, v in labels.items() if k.startswith("job.")})
+            ask("POST", "/artifacts/", {"flow_run_id": run, "type": "markdown", "data": "x" * 3000})
+            for name in FILES:
+                file = site.place / "jobs" / run / name
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text("x")
     for figure, arguments in (
         ("job list, N jobs", ("list", "config.yaml", "--json")),
         ("job prune --dry-run, N jobs", ("prune", "config.yaml", "--older-than", "1s", "--dry-run", "--json")),
     ):
-        begun = time.monotonic()
+        begun, cpu = time.monotonic(), site.cpu()
         rows = json.loads(site.run("job", *arguments))
         site.show(figure, f"{time.monotonic() - begun:.1f} s", count=len(rows))
+        if arguments[0] == "list":
+            site.show("server CPU of job list, N jobs", f"{site.cpu() - cpu:.2f} s, limit 1 s", count=len(rows))
+    begun = time.monotonic()
+    out = site.run("job", "prune", "config.yaml", "--older-than", "1s")
+    site.show("job prune, N jobs", f"{time.monotonic() - begun:.1f} s, limit 60 s", count=len(rows))
+    tables = ("flow_run", "task_run", "artifact", "artifact_collection", "concurrency_limit_v2")
+    left = {table: site.database.ask(f"select count(*) from {table}") for table in tables}
+    left["directories"] = str(len([1 for path in (site.place / "jobs").iterdir() if path.name[:1] != "."]))
+    site.show("left of N pruned jobs", ", ".join(f"{n} {name}" for name, n in left.items()), count=len(rows))
+    assert out.splitlines()[-1].startswith(f"{len(rows)} jobs, ")
 
 
 @contextlib.contextmanager
@@ -371,9 +409,9 @@ def site(place: Path, database: Database) -> Iterator[Site]:
             serve_in_thread(fhir_service(FhirOptions(state=place / "fhir-state"))) as fhir,
             EmbeddedServer(place / "server") as server,
         ):
-            api = server.address().url
+            address = server.address()
             pid = json.loads((place / "server/.prefect/server.json").read_text())["pid"]
-            made = Site(place, api, pid, Fhir(fhir.url), database)
+            made = Site(place, address, pid, Fhir(fhir.url), database)
             write_input(place / "data")
             made.configure()
             made.run("pipeline", "start", "config.yaml")  # everything is warm, and the flow is known

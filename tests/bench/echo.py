@@ -14,6 +14,7 @@ import argparse
 import http.client
 import multiprocessing
 import os
+import re
 import socket
 import statistics
 import threading
@@ -34,7 +35,16 @@ TAKES = 0.02
 
 _RESOURCE = b'{"name":"resource","resource":'
 _OUTCOME = b'{"resourceType":"OperationOutcome","issue":[{"severity":"information","code":"informational"}]}'
-_DONE = b'{"response":{"status":"200 OK","etag":"W/\\"1\\"","lastModified":"2026-01-01T00:00:00Z"}}'
+_METADATA = (
+    b'{"resourceType":"CapabilityStatement","fhirVersion":"4.0.1","rest":[{"mode":"server",'
+    b'"resource":[{"type":"Patient"}],"interaction":[{"code":"transaction"}]}]}'
+)
+_PUT = re.compile(rb'"request":\{"method":"PUT","url":"([^"]+)"')
+_DONE = (
+    b'{"response":{"status":"200 OK","location":"%s/_history/1","etag":"W/\\"1\\"",'
+    b'"lastModified":"2026-01-01T00:00:00Z"}}'
+)
+_HEAD = b"HTTP/1.1 %d X\r\nContent-Type: application/fhir+json\r\nContent-Length: %d\r\n\r\n"
 _BODY = bytes(80_000)
 
 
@@ -42,11 +52,11 @@ def answer(path: str, body: bytes) -> tuple[int, bytes]:
     """Status and body: what each kind of service says to what the benchmarks send it."""
     if path.endswith("/validateResource"):
         return 200, _OUTCOME
+    if path.endswith("/fhir/metadata"):
+        return 200, _METADATA
     if path.endswith("/fhir"):
-        entries = body.count(b'"request":{"method":"PUT"')
-        return 200, b'{"resourceType":"Bundle","type":"transaction-response","entry":[%s]}' % b",".join(
-            [_DONE] * entries
-        )
+        entries = b",".join([_DONE % place for place in _PUT.findall(body)])
+        return 200, b'{"resourceType":"Bundle","type":"transaction-response","entry":[%s]}' % entries
     at = body.find(_RESOURCE, 0, 4096)
     return 200, _renamed(body if at < 0 else body[at + len(_RESOURCE) : -len(b"}]}")])
 
@@ -122,7 +132,7 @@ def serve_slowly(ready: Connection) -> None:
                 with slots[int(path.split("/slow")[1].split("/")[0])]:
                     time.sleep(TAKES)
                 status, text = answer(path, body)
-                connection.sendall(b"HTTP/1.1 %d X\r\nContent-Length: %d\r\n\r\n" % (status, len(text)) + text)
+                connection.sendall(_HEAD % (status, len(text)) + text)
 
     listen(ready, talk)
 

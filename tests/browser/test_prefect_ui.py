@@ -46,20 +46,22 @@ def test_a_run_is_started_in_the_form_followed_approved_and_completed(ui: Ui, si
     job = ui.custom_run(config=config, input=site.directory / "data")
 
     ui.see_state("Suspended")
-    assert re.search(r"heart-study \d{4}-\d\d-\d\d \d\d:\d\d", ui.read("suspended"))
-    assert ui.task_runs(job) == {"local_import": "Completed", "pseudonymizer": "Completed", "wait": "Paused"}
+    assert re.search(rf"heart-study \d{{4}}-\d\d-\d\d \d\d:\d\d {job[:8]}", ui.read("suspended"))
+    assert ui.task_runs(job) == {
+        "local_import": "Completed", "pseudonymizer": "Completed", "release report": "Completed", "wait": "Paused",
+    }  # fmt: skip
     assert site.status(config, job)["state"] == "waiting"
-    said = ui.resume("release", by="Anna Data", comment="looked at it")
+    said = ui.resume("release", by="Anna Data", comment="looked at it", despite="made up")
     directory = site.directory / "jobs" / job
     assert f"{directory}/pseudonymized" in said
     assert f"{directory}/pseudonymized_wait" in said
     assert "goes on with send" in said
 
-    progress = f"progress-4-send-{job[:8]}"
-    wait_until(lambda: progress in ui.artifacts(job), 60)
-    pattern = r"send: sending, (\d/3 files, )?\d+ resources, [\d.]+ k?B at [\d.]+ k?B/s, (\d+ min )?\d+ s left"
-    wait_until(lambda: re.search(pattern, ui.artifacts(job)[progress]) is not None, 60)
-    assert re.search(r"Progress: [1-9]\d?(\.\d)?%", ui.open_artifact(job, progress, until="Progress: "))
+    pattern = (
+        r"The page of the job: running step 4, send, [1-9]\d? %: "
+        r"sending, (\d/3 files, )?\d+ resources, [\d.]+ k?B at [\d.]+ k?B/s, (\d+ min )?\d+ s left"
+    )
+    wait_until(lambda: re.fullmatch(pattern, ui.title(job)) is not None, 60)
     assert site.status(config, job)["state"] == "running"
     site.faults("fhir")
 
@@ -67,13 +69,13 @@ def test_a_run_is_started_in_the_form_followed_approved_and_completed(ui: Ui, si
     ui.see_state("Completed")
     until(site, config, job, "completed")
     assert ui.task_runs(job)["send"] == "Completed"
-    titles = ui.artifacts(job)
-    assert titles[f"job-{job}"] == "The page of the job: completed"
-    for step in ("1-local-import", "2-pseudonymizer", "3-wait", "4-send"):
-        assert f"step-{step}-{job[:8]}" in titles
+    assert ui.title(job) == "The page of the job: completed"
 
-    ui.open_artifact(job, f"job-{job}", until="approved by Anna Data in the Prefect UI")
-    steps, times, reconciled = ui.tables()
+    page = ui.open_page(job, until="approved by Anna Data in the Prefect UI")
+    assert re.findall(r"^Step \d, \w+$", page, re.MULTILINE) == [
+        "Step 1, local_import", "Step 2, pseudonymizer", "Step 3, wait", "Step 4, send"
+    ]  # fmt: skip
+    steps, times, reconciled, *_, facts = ui.tables()
     assert [row[1:3] for row in steps[1:]] == [
         [name, "completed"] for name in ("local_import", "pseudonymizer", "wait", "send")
     ]
@@ -87,8 +89,6 @@ def test_a_run_is_started_in_the_form_followed_approved_and_completed(ui: Ui, si
     assert [row[-1] for row in reconciled[1:]] == ["agrees"] * (len(reconciled) - 1)
     assert [row[1] for row in reconciled[1:]] == ["pseudonymizer", "send"]
 
-    ui.open_artifact(job, f"step-4-send-{job[:8]}", until="retries")
-    (facts,) = ui.tables()
     assert ["retries", "1"] in facts
     assert ["resources out", str(RESOURCES)] in facts
     assert site.listed(config)[job] == "completed"
@@ -113,7 +113,7 @@ def test_a_cancel_in_the_ui_ends_the_job_as_cancelled_and_its_process(ui: Ui, si
     assert site.listed(config)[job] == "cancelled"
     # The server takes what happened to a task run in its own time.
     wait_until(lambda: ui.task_runs(job).get("send") == "Stopped", 60)
-    assert ui.artifacts(job)[f"job-{job}"] == "The page of the job: cancelled"
+    assert ui.title(job) == "The page of the job: cancelled"
     refused = site.commands("pipeline", "continue", config, job)
     assert refused.code == 1
     assert "error[job-cancelled]" in refused.err
@@ -126,9 +126,12 @@ def test_a_retry_in_the_ui_goes_on_with_the_step_that_failed(ui: Ui, site: Site)
     ui.see_state("Failed")
     until(site, config, job, "failed")
     reference = site.status(config, job)["error"]["reference"]
-    ui.open_artifact(job, f"job-{job}", until=reference)
+    ui.open_page(job, until=reference)
     ui.open_run(job, "details")
     ui.see(reference, "failed")
+    logs = ui.logs(job, until=f"the job is failed: {reference} in step send; continue with: ")
+    assert "Traceback" not in logs
+    ui.open_run(job)
 
     site.faults("fhir")
     before = site.posts()
@@ -139,7 +142,7 @@ def test_a_retry_in_the_ui_goes_on_with_the_step_that_failed(ui: Ui, site: Site)
     assert log.count("step 1 local_import begins") == log.count("step 2 pseudonymizer begins") == 1
     assert log.count("step 3 send begins") == 2
     assert site.posts() - before == TRANSACTIONS - 4, "what was in before the refusal is not sent again"
-    assert ui.artifacts(job)[f"job-{job}"] == "The page of the job: completed"
+    assert ui.title(job) == "The page of the job: completed"
 
 
 def test_the_form_of_a_wait_has_no_preset_and_is_not_sent_without_a_choice_and_a_name(ui: Ui, site: Site) -> None:
@@ -152,7 +155,7 @@ def test_the_form_of_a_wait_has_no_preset_and_is_not_sent_without_a_choice_and_a
 
     form = ui.resume_form()
     assert form.locator(".p-select-button__value").inner_text().strip() == ""
-    assert [field.input_value() for field in form.locator("textarea").all()] == ["", ""]
+    assert [field.input_value() for field in form.locator("textarea").all()] == ["", "", ""]
     submit = form.get_by_role("button", name="Submit")
     submit.click()
     said = ui.see("'decision' is a required property", "nothing-decided")
@@ -170,36 +173,54 @@ def test_the_form_of_a_wait_has_no_preset_and_is_not_sent_without_a_choice_and_a
 
     ui.parameter("Name").locator("textarea").fill("Anna Data")
     submit.click()
+    wait_until(lambda: "no reason is given" in site.commands("pipeline", "status", config, job).out, 300)
+    ui.open_run(job)
+    ui.see_state("Suspended")
+    said = ui.resume("release", by="Anna Data", comment="", despite="made up")
+    assert "no reason is given" in said
+    assert "Do not release" in said
+    assert "Patient.name" in said
+    assert site.posts() == before
     ui.see_state("Completed")
     until(site, config, job, "completed")
     (approval,) = site.status(config, job)["approvals"]
     assert (approval["by"], approval["where"], approval["comment"]) == ("Anna Data", "ui", None)
+    assert approval["despite"] == "made up"
 
 
 def test_a_rejection_in_the_form_ends_the_job_as_cancelled(ui: Ui, site: Site) -> None:
     config = site.configuration("rejected-study", "local_import", "wait", "send")
     before = site.posts()
-    job = begun(ui, site, config)
+    ui.open_deployment(site.deployment)
+    job = ui.custom_run(config=config, named="The third try")
     ui.see_state("Suspended")
+    assert "the job waits at step 2 for a person's decision" in ui.logs(job, until="the job waits at step 2")
+    ui.open_run(job)
     ui.resume("reject", by="Anna Data", comment="the wrong cohort")
     ui.see_state("Cancelled")
     until(site, config, job, "cancelled")
     assert site.listed(config)[job] == "cancelled"
     assert "the wrong cohort" in site.commands("pipeline", "status", config, job).out
-    page = ui.open_artifact(job, f"job-{job}", until="was rejected by Anna Data in the Prefect UI")
+    page = ui.open_page(job, until="was rejected by Anna Data in the Prefect UI")
     assert "The job is cancelled." in page
+    assert "The third try" in page
     assert site.posts() == before
+    logs = ui.logs(job, until="the job is cancelled: rejected by Anna Data")
+    assert "Traceback" not in logs
+    assert "Engine execution" not in logs
+    ui.page.goto(f"{ui.root}/runs")
+    ui.see("The third try", "runs")
 
 
 def test_a_job_of_the_form_that_is_approved_on_the_command_line_completes_in_the_ui(ui: Ui, site: Site) -> None:
     config = site.configuration("approved-study", "local_import", "wait", "send")
     job = begun(ui, site, config)
     ui.see_state("Suspended")
-    approved = site.commands("pipeline", "continue", config, job, "--approve", "--by", "Bo", "--comment", "fine")
+    approved = site.commands("pipeline", "continue", config, job, "--approve", "--by", "Bo", "--despite", "made up")
     assert approved.code == 0, approved.err
     ui.see_state("Completed")
     until(site, config, job, "completed")
-    ui.open_artifact(job, f"job-{job}", until="Step 2 (wait) was approved by Bo on the command line")
+    ui.open_page(job, until="Step 2 (wait) was approved by Bo on the command line")
 
 
 def test_the_form_shows_few_named_parameters_with_descriptions_and_a_field_for_each(ui: Ui, site: Site) -> None:
@@ -237,7 +258,8 @@ def test_names_from_outside_stand_in_tables_as_they_are_and_fetch_nothing(ui: Ui
         flow = api.request("POST", "/flows/", {"name": "literal"})
         run = api.request("POST", "/flow_runs/", {"name": "literal", "flow_id": flow["id"]})["id"]
         rows = httpx.Response(200, json=[{"text": literal(text)} for text in HOSTILE]).text
-        artifact = api.create_artifact(run, key="literal", kind="table", data=rows, description=literal(HOSTILE[0]))
+        body = {"key": "literal", "type": "table", "data": rows, "description": literal(HOSTILE[0]), "flow_run_id": run}
+        artifact = api.created("/artifacts/", body)
     ui.page.goto(f"{ui.root}/artifacts/artifact/{artifact}")
     ui.page.get_by_text("Show raw data").wait_for()
     assert HOSTILE[0] in ui.read("literal")

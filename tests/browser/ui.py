@@ -14,6 +14,12 @@ from urllib.parse import urlsplit
 
 from playwright.sync_api import Locator, Page, Response, Route, WebSocket, expect
 
+JOB = "The page of the job"
+"""What the title of the job's page begins with; the other artifact is the short form of the release report."""
+
+REASON = "Reason, if the release report says stop"
+"""The last field of the form of a wait."""
+
 PATIENCE = 90_000
 """Milliseconds for what another process does on a busy machine."""
 
@@ -70,11 +76,13 @@ class Ui:
         self.page.get_by_role("link", name=name, exact=True).first.click()
         self.page.get_by_role("button", name="Run", exact=True).wait_for()
 
-    def custom_run(self, **values: str | Path) -> str:
+    def custom_run(self, *, named: str | None = None, **values: str | Path) -> str:
         """Run → Custom run on the deployment's page: fill the form in and submit it; the id of the run."""
 
         def fill_in() -> None:
             self.open_form()
+            if named is not None:
+                self.page.locator(".flow-run-name-input input").fill(named)
             for name, value in values.items():
                 self.parameter(name).locator("textarea").fill(str(value))
             self.read("form")
@@ -131,21 +139,27 @@ class Ui:
         self.read("task-runs")
         return {lines[0]: lines[1] for lines in (item.splitlines() for item in items.all_inner_texts())}
 
-    def artifacts(self, run: str) -> dict[str, str]:
-        """The artifacts of a run by their titles, and what is said of them."""
+    def title(self, run: str) -> str:
+        """The title of the page of the job among the artifacts of a run."""
         self.open_run(run, "artifacts")
-        cards = self.page.locator(".artifact-card")
+        cards = self.page.locator(".artifact-card", has_text=JOB)
         cards.first.wait_for()
         self.read("artifacts")
-        texts = [card.splitlines() for card in cards.all_inner_texts()]
-        return {lines[1]: lines[-1] for lines in texts}
+        (text,) = cards.all_inner_texts()
+        return text.splitlines()[-1]
 
-    def open_artifact(self, run: str, title: str, *, until: str) -> str:
-        """Open one of them; what it says when it shows ``until``."""
+    def open_page(self, run: str, *, until: str) -> str:
+        """Open it; what it says when it shows ``until``."""
         self.open_run(run, "artifacts")
-        self.page.locator(".artifact-card").get_by_text(title, exact=True).first.click()
+        self.page.locator(".artifact-card", has_text=JOB).first.click()
         self.page.get_by_text("Show raw data").wait_for()
-        return self.see(until, title)
+        return self.see(until, "page")
+
+    def logs(self, run: str, *, until: str) -> str:
+        """The Logs tab of a run, when it shows ``until``."""
+        self.open_run(run, "logs")
+        self.page.get_by_text(until).first.scroll_into_view_if_needed()
+        return self.see(until, "logs")
 
     def tables(self) -> list[list[list[str]]]:
         """The tables of the page, row by row; the first row is the header."""
@@ -166,7 +180,7 @@ class Ui:
         self.page.locator(".p-modal .p-select-button__icon").click()
         self.page.locator(".p-select-option", has_text=decision).click()
 
-    def resume(self, decision: str, *, by: str, comment: str) -> str:
+    def resume(self, decision: str, *, by: str, comment: str, despite: str = "") -> str:
         """The form of a wait on the page of its run: decide and submit; what the form said."""
         said = ""
 
@@ -176,6 +190,7 @@ class Ui:
             self.choose(decision)
             self.parameter("Name").locator("textarea").fill(by)
             self.parameter("Comment").locator("textarea").fill(comment)
+            self.parameter(REASON).locator("textarea").fill(despite)
             said = form.inner_text()
             self.read("wait")
             form.get_by_role("button", name="Submit").click()

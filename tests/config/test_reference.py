@@ -69,6 +69,7 @@ class TestSchema:
                 here = here["properties"][name]
             assert here["description"].startswith(info.description)
 
+    @pytest.mark.slow
     def test_the_example_follows_it_with_every_key_switched_on(self) -> None:
         for text in (EXAMPLE.read_text(), example()):
             jsonschema.validate(yaml.safe_load(text), json_schema())

@@ -77,7 +77,21 @@ DEFAULTS: dict[str, Any] = {
     "tls.insecure_skip_verify": False,
     "compression.enabled": True,
     "compression.level": "default",
+    "report.enabled": True,
     "report.k": 5,
+    "report.language": "en",
+    "report.quasi_identifiers": ("Patient.birthDate", "Patient.gender", "Patient.address.postalCode"),
+    "report.region_prefix": 2,
+    "report.purpose": None,
+    "report.legal_basis": None,
+    "report.retention": None,
+    "report.contact": None,
+    "report.recipient": None,
+    "report.reviewers": 1,
+    "report.on_stop": "tell",
+    "report.copy_to": None,
+    "report.link": None,
+    "server_linger": None,
 } | {f"services.{s}.auth.{k}": v for s in ("extractor", "pseudonymizer", "send") for k, v in AUTH.items()}
 
 
@@ -113,6 +127,7 @@ RANGES = [
     ("retry.max_attempts", 1, 10),
     ("services.pseudonymizer.bundle_split_threshold_mb", 1, 100),
     ("services.send.batch_size", 0, 1000),
+    ("report.reviewers", 1, 2),
 ]
 
 
@@ -141,6 +156,18 @@ def test_zero_selects_the_default_where_the_specification_says_so(
     load: Load, key: Any, zero: Any, default: Any
 ) -> None:
     assert value(load(MINIMAL, overrides=[f"{key}={zero}"]).config, key) == default
+
+
+@pytest.mark.parametrize(
+    ("text", "lingers"),
+    [
+        ("0", timedelta(0)), ("'0'", timedelta(0)), ("PT0S", timedelta(0)), ("90s", timedelta(seconds=90)),
+        ("null", None),
+    ],
+)  # fmt: skip
+def test_the_server_lingers_as_long_as_it_says_and_zero_is_not_at_all(load: Load, text: str, lingers: Any) -> None:
+    assert load(MINIMAL + f"server_linger: {text}\n").config.server_linger == lingers
+    assert load(MINIMAL, env={"APP_SERVER_LINGER": "0"}).config.server_linger == timedelta(0)
 
 
 @pytest.mark.parametrize("retries", [0, -1])

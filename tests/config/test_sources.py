@@ -88,7 +88,7 @@ def test_duplicate_keys_are_errors_with_their_lines(errors: Errors) -> None:
         ("services: {sned: {}}", "services.sned", "did you mean services.send?"),
         ("enabled_steps: []", "enabled_steps", "did you mean pipeline.enabled_steps?"),
         ("services: {extractor: {pasword: x}}", "services.extractor.pasword", None),
-        ("zzz: 1", "zzz", "known here: jobs_dir, services, pipeline, retry, tls, compression, report"),
+        ("zzz: 1", "zzz", "known here: jobs_dir, server_linger, services, pipeline, retry, tls, compression, report"),
         ("1: x", "1", None),
         # A typo below a block of a block.
         ("services: {send: {s3: {bukket: x}}}", "services.send.s3.bukket", "did you mean services.send.s3.bucket?"),
@@ -159,6 +159,8 @@ def test_every_key_can_be_set_by_its_variable(load: Load, tmp_path: Path, info: 
         sample = str(tmp_path / "ca.pem")
     else:
         sample = SAMPLES.get(info.kind, "https://a.example/x,https://b.example/y")
+    if info.maximum is not None and sample.isdigit():
+        sample = str(min(int(sample), info.maximum))
     env = {info.env: sample}
     siblings = {"username": "password", "password": "username"}
     block, _, name = info.key.rpartition(".")

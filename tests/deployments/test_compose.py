@@ -14,8 +14,10 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
-from flows.engine.server import QUIET, SERVER
-from flows.job.lease import LeaseTimes
+from deployments.notify import automation
+from flows.engine.outage import BRIDGE
+from flows.engine.server import LEASES, LEASES_IN_FILES, QUIET, SERVER
+from flows.job.proof import LeaseTimes
 from tests.bench.bench_jobs import FIGURES
 from tests.conftest import ROOT
 
@@ -50,8 +52,19 @@ class TestCompose:
 
     def test_the_server_copies_its_pages_to_where_it_may_write(self) -> None:
         place = SERVICES["server"]["environment"]["PREFECT_SERVER_UI_STATIC_DIRECTORY"]
-        mounted = [one.partition(":")[0] for one in SERVICES["server"]["tmpfs"]]
+        mounted = [one.split(":")[1] for one in SERVICES["server"]["volumes"]]
         assert any(place.startswith(f"{one}/") for one in mounted)
+
+    def test_the_server_is_the_one_without_the_second_ui_here_and_in_the_unit(self) -> None:
+        (unit,) = (unit.read_text(encoding="utf-8") for unit in UNITS if "server" in unit.name)
+        assert SERVICES["server"]["command"][:3] == ["python", "-m", "deployments.server"]
+        assert re.findall(r"^ExecStart=\S+/bin/python (.+) --host", unit, re.MULTILINE) == ["-m deployments.server"]
+
+    def test_who_has_which_slot_outlives_the_server(self) -> None:
+        assert SERVICES["server"]["environment"][LEASES] == LEASES_IN_FILES
+        home = re.findall(r"PREFECT_HOME=(\S+)", CONTAINERFILE)[0]
+        assert f"server:{home}" in SERVICES["server"]["volumes"]
+        assert not any(one.startswith(home) for one in SERVICES["server"]["tmpfs"])
 
     def test_where_prefect_would_look_for_lists_on_the_internet_nobody_is(self) -> None:
         prefect = find_spec("prefect")
@@ -124,7 +137,7 @@ class TestCompose:
             assert command[:3] == ["python", "-m", "deployments.worker"]
 
     def test_data_and_records_are_in_volumes(self) -> None:
-        assert set(COMPOSE["volumes"]) == {"database", "jobs"}
+        assert set(COMPOSE["volumes"]) == {"database", "jobs", "server"}
         assert "jobs:/var/lib/sluice" in SERVICES["worker"]["volumes"]
         assert any(one.startswith("database:") for one in SERVICES["database"]["volumes"])
 
@@ -154,20 +167,21 @@ class TestPage:
     def test_the_automation_is_one_that_prefect_takes(self) -> None:
         from prefect.events.schemas.automations import AutomationCore
 
-        (automation,) = yaml.safe_load((DEPLOYMENTS / "notify.yaml").read_text(encoding="utf-8"))["automations"]
-        trigger = AutomationCore.model_validate(automation).trigger
+        trigger = AutomationCore.model_validate(automation([])).trigger
         assert {"prefect.flow-run.Failed", "prefect.flow-run.Paused"} <= trigger.expect  # type: ignore[union-attr]
 
     def test_the_figures_are_those_that_the_bench_prints(self) -> None:
-        (section,) = re.findall(r"^## Sizes and limits$(.*?)^### ", PAGE, re.MULTILINE | re.DOTALL)
-        (table,) = re.findall(r"^\| Figure \|.*?\n\|[-|]+\|\n(.*?)\n\n", section, re.MULTILINE | re.DOTALL)
+        page = (ROOT / "docs/sizes.md").read_text(encoding="utf-8")
+        (table,) = re.findall(r"^\| Figure \|.*?\n\|[-|]+\|\n(.*?)\n\n", page, re.MULTILINE | re.DOTALL)
         assert [row.split("|")[1].strip() for row in table.splitlines()] == list(FIGURES)
 
     def test_the_times_of_the_lease_are_those_of_the_code(self) -> None:
         times = LeaseTimes()
-        assert f"renews it every {times.renew:.0f} seconds" in PAGE
-        assert f"lapses after {times.lease:.0f} seconds; {times.margin:.0f} seconds later" in PAGE
-        assert f"away for {times.give_up:.0f} seconds" in PAGE
+        assert f"renews the lease every {times.renew:.0f} seconds" in PAGE
+        assert f"writes the heartbeat every {times.beat:.0f} seconds" in PAGE
+        assert f"without a sign of life for {times.lease:.0f} seconds" in PAGE
+        assert f"neither for {times.give_up:.0f} seconds" in PAGE
+        assert f"away for up to {BRIDGE / 60:.0f} minutes" in PAGE
 
 
 def settings_of(model: Any) -> set[str]:

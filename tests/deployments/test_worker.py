@@ -5,13 +5,16 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from deployments.worker import children
+from deployments.worker import children, limited, sweep
 from flows.engine.api import PrefectApi
+from flows.engine.api_address import ApiAddress
+from flows.job.sweep import Noticed, Sweep
 from tests.conftest import ROOT, Commands, address_of, own_name, wait_until
 from tests.e2e.machines import deployment
 from tests.peers.project import Fhir, write_input
@@ -40,6 +43,26 @@ while True:
     signal.pause()
 """
 SUPERVISE = "import sys; from deployments.worker import supervise; sys.exit(supervise(sys.argv[2:], patience={}))"
+
+
+def test_what_a_look_for_unfinished_jobs_did_not_expect_ends_no_look_after_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    looks: list[str] = []
+    ending = threading.Event()
+
+    def look(self: Sweep, unfinished: str) -> Iterator[Noticed]:
+        looks.append(unfinished)
+        if len(looks) == 1:
+            raise PermissionError("somebody else's")
+        ending.set()
+        yield Noticed("j", "was interrupted, and goes on")
+
+    monkeypatch.setattr(Sweep, "look", look)
+    monkeypatch.setattr("deployments.worker.EVERY", 0.01)
+    sweep(ApiAddress("http://127.0.0.1:1/api"), "continue", ending)
+    assert len(looks) == 2
+    assert "unexpected PermissionError\njob j" in capsys.readouterr().err
 
 
 class Supervised:
@@ -87,6 +110,19 @@ def test_a_second_signal_waits_no_longer(tmp_path: Path) -> None:
     supervised.process.terminate()
     assert supervised.process.wait(60) == 7
     assert not supervised.ended()
+
+
+@pytest.mark.parametrize(
+    ("options", "more"),
+    [
+        (["--pool", "p"], ["--limit", "2"]),
+        (["--pool", "p", "--limit", "5"], []),
+        (["--limit=5"], []),
+        (["-l", "5"], []),
+    ],
+)
+def test_two_runs_at_once_unless_somebody_says_how_many(options: list[str], more: list[str]) -> None:
+    assert limited(options) == options + more
 
 
 @pytest.fixture

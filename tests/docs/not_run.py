@@ -9,6 +9,9 @@ NOT_RUN = {
         "it is what runs these tests: .ci/run holds it to the letter, and a test compares"
     ),
     ("docs/development.md", "python3 -m venv fresh"): "installs from a package registry, and runs these tests",
+    ("docs/development.md", "python3 tests/real/get.py"): (
+        "downloads from package registries; a test of the page compares what the last line writes"
+    ),
     ("docs/development.md", "debootstrap"): "downloads a Debian; the second line runs the tests that need it",
     ("docs/observability.md", ".venv/bin/pip install -c constraints.txt opentelemetry-distro"): (
         "installs from a package registry"
@@ -26,8 +29,9 @@ ELSEWHERE = {
     ("docs/deployment.md", "runuser --user postgres"): "tests/deployments/systemd/site.py",
     ("docs/deployment.md", "systemctl daemon-reload"): "tests/deployments/systemd/site.py",
     ("docs/deployment.md", "sluice pipeline start /etc/sluice"): "tests/deployments/systemd/site.py",
-    ("docs/deployment.md", "webhook=$(python"): "tests/e2e/test_notifications.py",
-    ("docs/deployment.md", "# every-morning"): "tests/flows/job/test_prune.py",
+    ("docs/deployment.md", "python -m deployments.notify"): "tests/e2e/test_notifications.py",
+    ("docs/deployment.md", "sluice job unfinished"): "tests/flows/job/test_prune.py",
+    ("docs/development.md", ".venv/bin/python -m flows.engine"): "tests/flows/engine/test_ready_database.py",
 }
 
 GENERATED = {"docs/commands.md": "usage lines, generated from the commands; a test compares"}

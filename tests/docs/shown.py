@@ -9,7 +9,7 @@ _TOKENS = re.compile(
     rf"""(?P<id>{_ID})
     |(?P<path>…[\w./-]*/)           # "…/jobs": a path whose beginning the page leaves out
     |(?P<rest>…)                    # something that the page leaves out
-    |(?P<size>\d[\d.,]*\ [kMG]?B\b) # "153.0 kB"
+    |(?P<size>\d[\d.,]*\ [kMG]?B\b) # "153 kB"
     |(?P<time>\d[\d.,]*\ (?:ms|s|min)\b)
     |(?P<number>(?<!\w)\d(?:[\d.,]*\d)?)
     |(?P<space>\ {{2,}})            # columns are as wide as what is in them

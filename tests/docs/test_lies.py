@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from tests.conftest import ROOT
 from tests.peers.lies import Lie
+from tests.tasks.extractor import test_liar as extraction
 from tests.tasks.flattening import test_liar as flattening
+from tests.tasks.http_import import test_liar as web
 from tests.tasks.pseudonymizer import test_liar as pseudonymizer
 from tests.tasks.send import test_liar as send
 from tests.tasks.validation import test_liar as validation
 
 SERVICES = {
+    "Extraction server": extraction.LIES,
+    "Web server": web.LIES,
     "Pseudonymization service": pseudonymizer.LIES,
     "Flattening service": flattening.LIES,
     "Validation service": validation.LIES,
@@ -22,8 +26,8 @@ SERVICES = {
 HEAD = """# Lies
 
 For whoever must know what Sluice believes: each line is an answer of a service that is wrong in one way, and what
-becomes of it. Each is a test. An error ends the step before the next one runs, and names file and line, or group and
-batch; nothing of the wrong answer becomes part of the data. What cannot be noticed stands there with the reason.
+becomes of it. Each is a test. An error ends the step before the next one runs, and names file and line, group and
+batch, or URL; nothing of the wrong answer becomes part of the data. What cannot be noticed has its reason there.
 """
 TABLE = """
 ## {service}
@@ -38,14 +42,20 @@ TABLE = """
 def page() -> str:
     parts = [HEAD]
     for service, lies in SERVICES.items():
-        noticed = sum(lie.reference is not None for lie in lies.values())
+        noticed = sum(lie.reference is not None or _warned(lie) for lie in lies.values())
         parts.append(TABLE.format(service=service, noticed=noticed, all=len(lies)))
         parts += [f"| {name} | {_becomes(lie)} |\n" for name, lie in lies.items()]
     return "".join(parts)
 
 
 def _becomes(lie: Lie) -> str:
-    return f"`{lie.reference}`" if lie.reference else f"not noticed: {lie.because}"
+    if lie.reference:
+        return f"`{lie.reference}`"
+    return lie.because if _warned(lie) else f"not noticed: {lie.because}"
+
+
+def _warned(lie: Lie) -> bool:
+    return lie.because.startswith("told as a warning")
 
 
 def test_the_page_of_lies_is_current_and_gives_a_reason_for_what_is_not_noticed() -> None:

@@ -16,21 +16,28 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from flows.engine.api import PrefectApi
-from flows.job.lease import LeaseTimes
+from flows.job.proof import LeaseTimes
 from tests.conftest import ROOT, Commands, address_of, own_name, wait_until
 from tests.e2e.test_prefect_yaml import Prefect
 
 _TIMES = """
-import flows.job.lease
-flows.job.lease.TIMES = flows.job.lease.LeaseTimes(**{times})
+import flows.job.lease, flows.job.proof
+flows.job.lease.TIMES = flows.job.proof.LeaseTimes(**{times})
 """
 _OTHER = """
 import fcntl
+import struct
 import flows.job.lock
 flows.job.lock.this_machine = lambda: "the other machine"
 class LocksOfItsOwn:
     LOCK_EX, LOCK_NB, LOCK_SH = fcntl.LOCK_EX, fcntl.LOCK_NB, fcntl.LOCK_SH
-    flock = staticmethod(fcntl.lockf)  # the kernel keeps the two kinds apart
+
+    @staticmethod
+    def flock(handle, operation):
+        # Held by the open file, as those of flock are; the kernel keeps the two kinds apart.
+        kind = fcntl.F_WRLCK if operation & fcntl.LOCK_EX else fcntl.F_RDLCK
+        fcntl.fcntl(handle, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", kind, 0, 0, 0, 0))
+
 flows.job.lock.fcntl = LocksOfItsOwn
 """
 

@@ -24,7 +24,8 @@ def planted(project, fhir):
         f'url: "{fhir.url}"}}',
         f'url: "{fhir.url}", auth: {{username: loader, password: "${{LOADER_PASSWORD}}", api_key: {API_KEY}}}}}',
     )
-    (project / "config.yaml").write_text(config)
+    # With release reports: the one of data that identify names where, and never what.
+    (project / "config.yaml").write_text(config.replace("report: {enabled: false}", "report: {k: 3}"))
     for file in (project / "data").glob("batch-*.ndjson"):
         file.write_text(file.read_text().replace("Umläut", PERSON))
     return project
@@ -69,7 +70,7 @@ def test_a_run_leaves_no_secret_and_no_payload_outside_its_data_files(sluice_alo
         "contains": f"{PERSON}", "times": None,
     }  # fmt: skip
     fhir.faults(fault)
-    failed = sluice_alone("pipeline", "continue", "config.yaml", job, "--approve", env=env)
+    failed = sluice_alone("pipeline", "continue", "config.yaml", job, "--approve", "--despite", "made up", env=env)
     assert failed.code == 1, failed.out + failed.err
     shown = sluice_alone("config", "show", "config.yaml", env=env)
     status = sluice_alone("pipeline", "status", "config.yaml", job, "--json", env=env)
@@ -83,6 +84,7 @@ def test_a_run_leaves_no_secret_and_no_payload_outside_its_data_files(sluice_alo
         if canary.encode() in content
     ]
     assert found == []
+    assert list((planted / "jobs" / job / "report").rglob("release-report.html"))
     # The canaries were really there to be leaked.
     kept = b"".join(p.read_bytes() for p in (planted / "jobs" / job / "send" / "failed").rglob("*") if p.is_file())
     assert LEAK.encode() in kept

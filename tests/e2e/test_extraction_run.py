@@ -66,6 +66,7 @@ def test_a_run_ends_with_the_files_and_the_handle_in_the_record(
         assert path.stat().st_mode & 0o077 == 0, path
 
 
+@pytest.mark.slow
 def test_the_enriched_crtdl_is_the_one_that_is_submitted(
     sluice: Commands, server: ExtractionServer, tmp_path: Path
 ) -> None:
@@ -85,6 +86,7 @@ def test_the_enriched_crtdl_is_the_one_that_is_submitted(
     assert "enrichment rule 2 did nothing" in (job / "job.log").read_text()
 
 
+@pytest.mark.slow
 def test_the_url_of_a_result_is_imported_without_a_submission(
     sluice: Commands, server: ExtractionServer, tmp_path: Path
 ) -> None:
@@ -115,6 +117,7 @@ def test_a_failed_extraction_is_exit_code_1_and_continue_asks_the_same_job(
     assert b"CANARY" not in (tmp_path / "jobs" / ran.job / "job.log").read_bytes()
 
 
+@pytest.mark.slow
 def test_what_becomes_of_the_files_a_job_was_started_with_does_not_hinder_a_continue(
     sluice: Commands, server: ExtractionServer, tmp_path: Path
 ) -> None:
@@ -134,6 +137,7 @@ def test_what_becomes_of_the_files_a_job_was_started_with_does_not_hinder_a_cont
     assert imported(tmp_path, ran.job) == server.files
 
 
+@pytest.mark.slow
 def test_a_crtdl_that_the_server_refuses_can_be_mended_and_continued(
     sluice: Commands, server: ExtractionServer, tmp_path: Path
 ) -> None:

@@ -123,7 +123,7 @@ def test_an_import_takes_no_more_memory_for_2_gb(sluice, tmp_path, size, files):
         f"{written / MB / step['seconds']:.0f} MB/s, whole command {ran.seconds:.1f} s"
     )
     assert step["files"] == files
-    assert resources == step["resources_out"] * 101
+    assert step["resources_out"] == resources
     assert ran.peak <= LIMIT
 
 
@@ -148,8 +148,9 @@ def test_a_single_line_of_300_mb_is_imported_or_named(sluice, tmp_path, broken):
     (tmp_path / "data" / "small.ndjson").write_bytes(b'{"resourceType":"Patient","id":"1"}\n')
     with (tmp_path / "data" / "line.ndjson").open("wb") as file:
         file.write(b'{"resourceType":"Patient","id":"first"}\n{"resourceType":"Bundle","type":"collection","entry":[')
-        size = 0
+        size = entries = 0
         for line in bundles(300 * MB // 80_000 * 2):
+            entries += 1
             size += file.write((b"," if size else b"") + b'{"resource":' + line + b"}")
             if size >= 300 * MB:
                 break
@@ -168,5 +169,5 @@ def test_a_single_line_of_300_mb_is_imported_or_named(sluice, tmp_path, broken):
         assert names == ["small.ndjson.zst"]
     else:
         assert ran.code == 0, ran.err
-        assert json.loads(ran.out)["steps"][0]["resources_out"] == 3
+        assert json.loads(ran.out)["steps"][0]["resources_out"] == 2 + entries
         assert names == ["line.ndjson.zst", "small.ndjson.zst"]

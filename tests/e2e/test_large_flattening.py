@@ -70,7 +70,7 @@ def configure(directory: Path, extraction: str, flattening: str) -> None:
         [
             {
                 "context": {"system": "fdpg.mii.cds", "code": "Patient"},
-                "termCodes": [{"system": "http://snomed.info/sct", "code": "263495000"}],
+                "termCodes": [{"system": "http://snomed.info/sct", "code": "263495000", "display": "Gender"}],
                 "valueFilter": {
                     "type": "concept",
                     "selectedConcepts": [

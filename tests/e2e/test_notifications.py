@@ -1,7 +1,7 @@
-"""A webhook is called when a job fails or waits for a person (issue "Notifications and retention").
+"""A webhook is called, and mail sent, when a job needs a person (issue "Notifications and retention").
 
-As docs/deployment.md says it: its commands make the webhook block and the automation of ``deployments/notify.yaml``, in
-a server of the test's own. What arrives is compared as a whole, so a call too many is found as well as one too few.
+As docs/deployment.md says it: its command makes the blocks and the automation, in a server of the test's own. What
+arrives is compared as a whole, so a call too many is found as well as one too few.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import pytest
 
 from flows.engine.server import EmbeddedServer
 from tests.conftest import ROOT, Commands, ask_prefect, kill, seed, wait_until
+from tests.peers.mail import Mailbox
 from tests.peers.project import Fhir
 from tests.peers.server import Loopback, Reply, Seen
 
@@ -55,6 +56,11 @@ class Receiver:
         """The states that were told of a job."""
         return [call["state"] for call in self.calls if call["job"] == job]
 
+    def last(self, job: str) -> tuple[str, str]:
+        """Step and reason of the last call about a job."""
+        call = [call for call in self.calls if call["job"] == job][-1]
+        return call["step"], call["reason"]
+
 
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
@@ -80,28 +86,37 @@ def commands(tmp_path: Path, api: str) -> Iterator[Commands]:
     commands.close()
 
 
+@pytest.fixture
+def mailbox() -> Iterator[Mailbox]:
+    with Mailbox() as mailbox:
+        yield mailbox
+
+
 def documented() -> str:
-    """The commands of the page, in which the files of an installation are those of the checkout."""
+    """The command of the page."""
     (section,) = re.findall(r"^## Notifications$(.*?)^## ", PAGE, re.MULTILINE | re.DOTALL)
-    (block,) = re.findall(r"^```bash\n(.*?prefect automation create.*?)^```$", section, re.MULTILINE | re.DOTALL)
-    return str(block).replace("deployments/notify.yaml", str(ROOT / "deployments/notify.yaml"))
+    (block,) = re.findall(r"^```bash\n(python -m deployments.notify.*?)^```$", section, re.MULTILINE | re.DOTALL)
+    return str(block)
 
 
-def announce(commands: Commands, receiver: Receiver) -> None:
-    """Type the page's commands."""
-    (commands.cwd / "webhook.url").write_text(receiver.url + "\n")
+def announce(commands: Commands, receiver: Receiver, mailbox: Mailbox) -> None:
+    """Type the page's command."""
+    mail = f"mailto://127.0.0.1:{mailbox.port}?from=sluice@hospital.test&to=team@hospital.test&mode=insecure"
+    for name, address in (("webhook.url", receiver.url), ("mail.url", mail)):
+        (commands.cwd / name).write_text(address + "\n")
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     ran = subprocess.run(
-        ["sh", "-e", "-c", documented().replace("/etc/sluice/webhook.url", "webhook.url")], cwd=commands.cwd,
+        ["sh", "-e", "-c", documented().replace("/etc/sluice/", "")], cwd=commands.cwd,
         env=commands.environment | {"PATH": path}, capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert receiver.url not in ran.stdout + ran.stderr
+    assert mail not in ran.stdout + ran.stderr
 
 
 @pytest.fixture
-def announced(commands: Commands, api: str, receiver: Receiver) -> Iterator[Receiver]:
-    announce(commands, receiver)
+def announced(commands: Commands, api: str, receiver: Receiver, mailbox: Mailbox) -> Iterator[Receiver]:
+    announce(commands, receiver, mailbox)
     yield receiver
     for automation in ask_prefect("POST", f"{api}/automations/filter", {}):
         ask_prefect("DELETE", f"{api}/automations/{automation['id']}")
@@ -119,34 +134,56 @@ def events(api: str, name: str) -> list[dict[str, Any]]:
     return list(found["events"])
 
 
-def nothing_but_run_and_state(receiver: Receiver, project: Path) -> None:
+def nothing_but_words_of_ours(receiver: Receiver, project: Path) -> None:
     """No path, no payload, no identifier in what was called: the keys, and where a text could hide something."""
     for call, text in zip(receiver.calls, receiver.texts, strict=True):
-        assert set(call) == {"text", "job", "state"}
-        assert re.fullmatch(rf"config \S+( \S+)? is {call['state']}: {call['job']}", call["text"]), call["text"]
+        assert set(call) == {"text", "job", "state", "step", "reason"}
+        at = f" at {call['step']}" if call["step"] else ""
+        told = re.escape(f" is {call['state']}{at}: {call['reason']} (job {call['job']})")
+        assert re.fullmatch(rf"config \S+( \S+)?{told}", call["text"]), call["text"]
         for canary in (PERSON, str(project), "jobs/", "ndjson", "Patient"):
             assert canary not in text
 
 
 @pytest.mark.campaign
 @pytest.mark.timeout(300)
-def test_a_local_run_calls_when_it_waits_and_when_it_fails_each_time_and_not_when_it_completes(
-    commands: Commands, announced: Receiver, project: Path, fhir: Fhir
+def test_a_local_run_calls_when_it_waits_fails_each_time_and_is_interrupted_and_not_when_it_completes(
+    commands: Commands, announced: Receiver, mailbox: Mailbox, api: str, project: Path, fhir: Fhir
 ) -> None:
+    announce(commands, announced, mailbox)  # twice makes one automation
     job = commands("pipeline", "start", "config.yaml").job
     wait_until(lambda: announced.of(job) == ["Paused"], 60)
+    assert announced.last(job) == ("wait", "step 2 waits for a decision: Resume asks for it")
     refuse(fhir)
     assert commands("pipeline", "continue", "config.yaml", job, "--approve").code == 1
     wait_until(lambda: announced.of(job) == ["Paused", "Failed"], 60)
+    step, reason = announced.last(job)
+    assert step == "send"
+    assert reason.startswith("send: error[")
     assert commands("pipeline", "continue", "config.yaml", job).code == 1
     wait_until(lambda: announced.of(job) == ["Paused", "Failed", "Failed"], 60)
+    fhir.faults({"action": "delay", "method": "POST", "times": None, "seconds": 60})
+    child = commands.start("pipeline", "continue", "config.yaml", job)
+    wait_until(lambda: (commands.cwd / "jobs" / job / "job.log").read_text().count("step 3 send begins") == 3, 120)
+    kill(child.pid)
+    child.communicate()
+    assert commands("job", "list", "config.yaml").code == 0
+    wait_until(lambda: announced.of(job) == ["Paused", "Failed", "Failed", "Interrupted"], 60)
+    assert announced.last(job) == ("send", "interrupted at send: the process that ran it is gone")
+    assert ask_prefect("GET", f"{api}/flow_runs/{job}")["state_name"] == "Interrupted"
     fhir.faults()
     assert commands("pipeline", "continue", "config.yaml", job).code == 0
     last = commands("pipeline", "start", "config.yaml").job  # what comes of it comes after all that came before
     wait_until(lambda: announced.of(last) == ["Paused"], 60)
-    assert announced.of(job) == ["Paused", "Failed", "Failed"]
-    assert len(announced.calls) == 4
-    nothing_but_run_and_state(announced, project)
+    assert announced.of(job) == ["Paused", "Failed", "Failed", "Interrupted"]
+    assert len(announced.calls) == 5
+    wait_until(lambda: len(mailbox.mails) == 5, 60)
+    subjects = [str(mail["subject"]) for mail in mailbox.mails]
+    assert [subject.partition(" is ")[2] for subject in subjects] == [
+        "Paused at wait", "Failed at send", "Failed at send", "Interrupted at send", "Paused at wait",
+    ]  # fmt: skip
+    assert announced.calls[1]["text"] in mailbox.text(1)
+    nothing_but_words_of_ours(announced, project)
 
 
 def start(api: str, project: Path) -> str:
@@ -159,7 +196,7 @@ def start(api: str, project: Path) -> str:
 
 @pytest.mark.campaign
 @pytest.mark.timeout(400)
-def test_a_run_of_a_deployment_calls_when_it_is_suspended_fails_and_when_its_process_dies(
+def test_a_run_of_a_deployment_calls_when_it_is_suspended_fails_dies_is_stopped_or_never_begins(
     commands: Commands, announced: Receiver, api: str, project: Path, fhir: Fhir
 ) -> None:
     log = commands.cwd / "serve.log"
@@ -188,8 +225,22 @@ def test_a_run_of_a_deployment_calls_when_it_is_suspended_fails_and_when_its_pro
         wait_until(lambda: ask_prefect("GET", f"{api}/flow_runs/{job}")["state_type"] == "COMPLETED", 120)
         last = start(api, project)
         wait_until(lambda: announced.of(last) == ["Suspended"], 120)
-        assert len(announced.calls) == 5
-        nothing_but_run_and_state(announced, project)
+        fhir.faults({"action": "delay", "method": "POST", "times": None, "seconds": 1})
+        assert commands("pipeline", "continue", "config.yaml", last, "--approve").code == 0
+        wait_until(lambda: "step 3 send begins" in (commands.cwd / "jobs" / last / "job.log").read_text(), 120)
+        served.terminate()
+        served.wait(timeout=60)
+        wait_until(lambda: announced.of(last) == ["Suspended", "Stopped"], 60)
+        assert announced.last(last) == ("send", "stopped by SIGTERM")
+        never = start(api, project)
+        late = {"state": {"type": "SCHEDULED", "name": "Late"}}  # as Prefect's service does after an hour
+        ask_prefect("POST", f"{api}/flow_runs/{never}/set_state", late)
+        wait_until(lambda: announced.of(never) == ["Late"], 60)
+        assert announced.last(never) == ("", "no worker has taken it up")
+        announced.calls.pop()  # its name is Prefect's until it begins
+        announced.texts.pop()
+        assert len(announced.calls) == 6
+        nothing_but_words_of_ours(announced, project)
     finally:
         served.terminate()
         served.wait(timeout=60)

@@ -1,12 +1,15 @@
 """A run through a served deployment: started from outside, parked, resumed by the API (issue 1; 4-product.md §4)."""
 
 import json
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
 from tests.conftest import ask_prefect, own_name, wait_until
+from tests.peers.project import allowed
 
 pytestmark = pytest.mark.e2e
 
@@ -27,19 +30,44 @@ def served(sluice):
     log.close()
 
 
+def deployment(prefect_api, name):
+    """The id of the served deployment, once it is there."""
+    found = ask_prefect("POST", f"{prefect_api}/deployments/filter", {"deployments": {"name": {"any_": [name]}}})
+    return found[0]["id"] if found else None
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_what_serves_stops_its_runs_between_two_files_before_it_goes(
+    sluice, served, project, fhir, prefect_api, number
+):
+    name = own_name(sluice.cwd)
+    wait_until(lambda: deployment(prefect_api, name) is not None, 60)
+    fhir.faults({"action": "delay", "method": "POST", "times": None, "seconds": 0.5})
+    overrides = ["pipeline.enabled_steps=[local_import, send]", "services.send.batch_size=1"]
+    parameters = {
+        "config": str(project / "config.yaml"), "input": str(project / "data"), "overrides": overrides,
+    }  # fmt: skip
+    create = f"{prefect_api}/deployments/{deployment(prefect_api, name)}/create_flow_run"
+    job = ask_prefect("POST", create, {"parameters": parameters})["id"]
+    wait_until(lambda: fhir.total() > 0, 90)
+    began = time.monotonic()
+    served.send_signal(number)
+    served.wait(timeout=60)
+    assert time.monotonic() - began < allowed(15)
+    run = ask_prefect("GET", f"{prefect_api}/flow_runs/{job}")
+    assert (run["state_type"], run["state_name"]) == ("CRASHED", "Stopped")
+    assert 0 < fhir.total() < 19
+
+
 @pytest.mark.timeout(240)
 def test_a_wait_parks_the_deployed_run_and_the_api_resumes_it(sluice, served, project, fhir, prefect_api):
     name = own_name(sluice.cwd)
-
-    def deployment():
-        found = ask_prefect("POST", f"{prefect_api}/deployments/filter", {"deployments": {"name": {"any_": [name]}}})
-        return found[0]["id"] if found else None
-
-    wait_until(lambda: deployment() is not None, 60)
+    wait_until(lambda: deployment(prefect_api, name) is not None, 60)
     parameters = {"config": str(project / "config.yaml"), "input": str(project / "data")}
-    job = ask_prefect("POST", f"{prefect_api}/deployments/{deployment()}/create_flow_run", {"parameters": parameters})[
-        "id"
-    ]
+    job = ask_prefect(
+        "POST", f"{prefect_api}/deployments/{deployment(prefect_api, name)}/create_flow_run", {"parameters": parameters}
+    )["id"]
 
     def state():
         return json.loads(sluice("pipeline", "status", "config.yaml", job, "--json").out)["state"]

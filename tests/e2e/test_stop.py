@@ -38,7 +38,8 @@ def test_a_signal_stops_within_ten_seconds_and_the_job_continues_later(request, 
     _, err = child.communicate(timeout=120)
     assert time.monotonic() - began < allowed(10)
     assert child.returncode == code
-    assert f"pipeline continue {project / 'config.yaml'} {job}" in err
+    assert f"{'Ctrl-C' if number == signal.SIGINT else 'SIGTERM'}: stopping after this file, within 7 s" in err
+    assert f"pipeline continue config.yaml {job}" in err
     wait_until(lambda: processes_with(str(project / "jobs")) == [])
     assert json.loads(sluice("job", "list", "config.yaml", "--json").out)[0]["state"] == "stopped"
     fhir.faults()

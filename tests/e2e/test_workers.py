@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,10 +16,11 @@ import pytest
 
 from flows.engine.api import PrefectApi
 from flows.engine.server import EmbeddedServer
-from flows.job.lease import LeaseTimes
+from flows.job.proof import LeaseTimes
 from tests.conftest import ROOT, Commands, address_of, wait_until
 from tests.e2e.machines import Worker, other_machine, two_workers
 from tests.peers.bridge import Bridge, bridge
+from tests.peers.postgres import postgres_running
 from tests.peers.project import Fhir, write_input
 
 pytestmark = pytest.mark.e2e
@@ -115,20 +114,14 @@ def test_after_the_death_of_a_machine_the_run_goes_on_at_another_within_the_leas
     with two_workers(sluice, prefect_api, {}, other) as workers:
         job, second = killed_in_the_middle_of_send(sluice, prefect_api, between, *workers)
         died = time.monotonic()
-        codes: list[int] = []
-        begun: list[float] = []
-        while not codes or codes[-1] == 4:
-            begun.append(time.monotonic() - died)
-            codes.append(sluice("pipeline", "continue", "config.yaml", job, env=second.environment).code)
+        went_on = sluice("pipeline", "continue", "config.yaml", job, env=second.environment)
         taken = time.monotonic() - died
-        assert codes[0] == 4
-        assert codes[-1] == 0
-        # Who was refused had begun before the lease lapsed; how long a command takes is the machine's affair.
-        assert begun[-2] < LeaseTimes().lease + LeaseTimes().margin + 1
+        assert went_on.code == 0, went_on.err
+        assert taken >= LeaseTimes().lease
         wait_until(lambda: state(sluice, job) == "completed", 90)
         wait_until(lambda: second.taken > 0)  # it says so in its own time
         assert second.taken == 1
-        print(f"continued elsewhere {taken:.0f} s after the death; {codes.count(4)} times refused")
+        print(f"continued elsewhere {taken:.0f} s after the death")
     nothing_twice(fhir, import_and_send / "jobs" / job)
 
 
@@ -163,31 +156,13 @@ def test_twenty_jobs_at_once_on_the_embedded_server(sluice_alone: Commands, proj
     assert "database is locked" not in (project / "jobs/.prefect/server.log").read_text()
 
 
-POSTGRES = shutil.which("initdb")
-
-
 @pytest.fixture
 def postgres() -> Iterator[str]:
-    """A PostgreSQL of its own on a socket; the address for Prefect."""
-    if POSTGRES is None:
+    """A PostgreSQL of its own; the address for Prefect."""
+    if shutil.which("initdb") is None:
         pytest.skip("PostgreSQL is not installed")
-    binaries = Path(POSTGRES).resolve().parent
-    as_postgres = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"] if os.geteuid() == 0 else []
-    with tempfile.TemporaryDirectory(prefix="sluice-pg-") as place:
-        if as_postgres:
-            shutil.chown(place, "postgres")
-
-        def run(*words: str) -> None:
-            subprocess.run([*as_postgres, *words], check=True, capture_output=True, timeout=120, cwd=place)
-
-        data = f"{place}/data"
-        run(f"{binaries}/initdb", "-D", data, "-A", "trust", "-U", "prefect")
-        options = f"-c listen_addresses='' -k {place}"
-        run(f"{binaries}/pg_ctl", "-D", data, "-w", "-l", f"{place}/log", "-o", options, "start")
-        try:
-            yield f"postgresql+asyncpg://prefect@/postgres?host={place}"
-        finally:
-            run(f"{binaries}/pg_ctl", "-D", data, "-w", "-m", "fast", "stop")
+    with postgres_running() as made:
+        yield made.url
 
 
 @pytest.mark.campaign

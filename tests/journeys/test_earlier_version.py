@@ -70,6 +70,7 @@ def test_it_is_shown_and_gone_on_with_from_where_it_stopped(
     assert summary["steps"][0]["details"] == {"content_bytes": 4666}
 
 
+@pytest.mark.slow
 def test_a_step_of_it_can_be_run_again(sluice: Commands, project: Path, fhir: Fhir, job: str) -> None:
     again = sluice("job", "run", "config.yaml", job, "--step", "local_import", "--force")
     assert again.code == 0, again.err

@@ -2,7 +2,9 @@
 
 import json
 import shlex
+import shutil
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -38,19 +40,27 @@ def test_status_json_never_leaves_a_key_out(sluice, project):
     status = json.loads(sluice("pipeline", "status", "config.yaml", job, "--json").out)
     assert set(status) == {
         "id", "state", "step", "created", "updated", "config", "crtdl", "extraction", "steps", "progress", "waiting",
-        "error", "approvals",
+        "error", "warnings", "findings", "approvals", "report",
     }  # fmt: skip
+    for same in (job[:4], job[:13].upper(), "latest"):
+        assert json.loads(sluice("pipeline", "status", "config.yaml", same, "--json").out)["id"] == job
     assert set(status["extraction"]) == {"status_url", "job_id"}
     assert set(status["progress"]) == {"fraction", "eta_seconds", "message"}
     for step in status["steps"]:
         assert set(step) == {
             "position", "name", "state", "files", "resources_in", "resources_out", "bytes_in", "bytes_out", "seconds",
+            "findings",
         }  # fmt: skip
     (listed,) = json.loads(sluice("job", "list", "config.yaml", "--json").out)
-    assert set(listed) == {"id", "state", "step", "files", "created"}
+    ours = ["--state", listed["state"], "--since", "1h"]
+    assert json.loads(sluice("job", "list", "config.yaml", "--json", *ours).out) == [listed]
+    for others in (["--state", "failed"], ["--since", "P0D"]):
+        assert sluice("job", "list", "config.yaml", *others).out == "no such jobs\n"
+    assert set(listed) == {"id", "name", "state", "step", "files", "created", "error", "waiting"}
     assert listed["id"] == job
 
 
+@pytest.mark.slow
 def test_with_json_the_job_line_goes_to_stderr_and_stdout_is_one_object(sluice, project):
     ran = sluice("pipeline", "start", "config.yaml", "--json")
     assert without_waiting(ran.err).splitlines()[0].startswith("job ")
@@ -100,9 +110,10 @@ def test_a_terminal_failure_of_a_step_is_exit_code_1_with_reference_and_hint(slu
     failed = sluice("pipeline", "continue", "config.yaml", job, "--approve")
     assert failed.code == 1
     assert "error[" in failed.err
-    assert f"pipeline continue {project / 'config.yaml'} {job}" in failed.err
+    assert f"pipeline continue config.yaml {job}" in failed.err
 
 
+@pytest.mark.slow
 def test_continue_is_refused_when_enabled_steps_differ_from_the_jobs(sluice, project):
     job = sluice("pipeline", "start", "config.yaml").job
     text = (project / "config.yaml").read_text()
@@ -112,6 +123,7 @@ def test_continue_is_refused_when_enabled_steps_differ_from_the_jobs(sluice, pro
     assert "error[steps-changed]" in ran.err
 
 
+@pytest.mark.slow
 def test_overrides_of_the_start_hold_for_continue(sluice, project, tmp_path):
     write_input(tmp_path / "other", patients=2, files=1)
     started = sluice(
@@ -275,9 +287,10 @@ def test_a_reader_that_goes_away_does_not_fail_the_run(sluice, project):
 def test_a_terminal_without_the_signs_does_not_fail_the_run(sluice_process, project):
     ran = sluice_process("pipeline", "start", "config.yaml", env={"PYTHONIOENCODING": "ascii"})
     assert ran.code == 0, ran.err
-    assert "7 ? 7 resources" in ran.out
+    assert "19 ? 19 resources" in ran.out
 
 
+@pytest.mark.slow
 def test_a_job_of_another_jobs_directory_is_left_alone(sluice, project):
     job = sluice("pipeline", "start", "config.yaml").job
     for command in (["pipeline", "continue"], ["pipeline", "status"], ["job", "delete"]):
@@ -287,12 +300,14 @@ def test_a_job_of_another_jobs_directory_is_left_alone(sluice, project):
     assert (project / "jobs" / job / "import").is_dir()
 
 
+@pytest.mark.slow
 def test_a_jobs_directory_given_with_set_is_part_of_the_printed_command(sluice, project):
     started = sluice("pipeline", "start", "config.yaml", "--set", "jobs_dir=my jobs")
     assert started.code == 0, started.err
     line = next(line for line in started.out.splitlines() if line.startswith("continue with: "))
     words = shlex.split(line.removeprefix("continue with: "))
-    assert words[:3] == ["python", "-m", "flows.run"]
+    assert Path(shutil.which(words[0]) or "").is_file()
+    assert words[1:3] == ["-m", "flows.run"]
     assert sluice(*words[3:], "--approve").code == 0
 
 
@@ -306,6 +321,21 @@ def test_a_run_of_another_flow_is_no_job(sluice, project, prefect_api):
 
 
 @pytest.mark.slow
+def test_a_run_with_parameters_of_another_program_is_refused_and_no_command_is_named(sluice, project, prefect_api):
+    flow = ask_prefect("POST", f"{prefect_api}/flows/", {"name": "pipeline"})
+    parameters = {"config": str(project / "config.yaml"), "crtdls": "x"}
+    state = {"type": "FAILED", "name": "Failed", "message": "Validation of flow parameters failed"}
+    body = {"flow_id": flow["id"], "parameters": parameters, "state": state}
+    run = ask_prefect("POST", f"{prefect_api}/flow_runs/", body)["id"]
+    text = sluice("pipeline", "status", "config.yaml", run).out
+    assert "error[run-not-begun]" in text
+    assert "continue" not in text
+    assert f"job {run} is failed before its first step" in sluice("job", "unfinished", "config.yaml").out
+    ran = sluice("pipeline", "continue", "config.yaml", run)
+    assert (ran.code, "error[run-parameters]" in ran.err) == (2, True), ran.err
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("approved", [True, False])
 def test_a_form_answered_in_the_ui_of_a_local_run_is_the_decision_of_continue(
     sluice, project, fhir, prefect_api, approved
@@ -313,8 +343,20 @@ def test_a_form_answered_in_the_ui_of_a_local_run_is_the_decision_of_continue(
     job = sluice("pipeline", "start", "config.yaml").job
     answer = {"run_input": {"decision": "release" if approved else "reject", "by": "Anna", "comment": "seen in the UI"}}
     ask_prefect("POST", f"{prefect_api}/flow_runs/{job}/resume", answer)
-    assert status_of(sluice, job)["state"] == "waiting"
-    ran = sluice("pipeline", "continue", "config.yaml", job)
+    named = sluice("job", "unfinished", "config.yaml").out
+    assert (f"job {job} is interrupted at wait" in named) is (job in named) is approved
+    assert status_of(sluice, job)["state"] == ("interrupted" if approved else "cancelled")
+    text = sluice("pipeline", "status", "config.yaml", job).out
+    assert f"{'approved' if approved else 'rejected'} by Anna in the Prefect UI" in text
+    (row,) = [row for row in json.loads(sluice("job", "list", "config.yaml", "--json").out) if row["id"] == job]
+    assert row["state"] == ("interrupted" if approved else "cancelled")
+    if approved:
+        assert "workers take up runs of deployments" in text
+        (line,) = [line for line in text.splitlines() if line.startswith("continue with: ")]
+        ran = sluice(*shlex.split(line.removeprefix("continue with: "))[3:])
+    else:  # Prefect says it, too: the run is not left as if it went on
+        assert ask_prefect("GET", f"{prefect_api}/flow_runs/{job}")["state_type"] == "CANCELLED"
+        ran = sluice("pipeline", "continue", "config.yaml", job)
     assert ran.code == (0 if approved else 1), ran.err
     assert status_of(sluice, job)["state"] == ("completed" if approved else "cancelled")
     assert fhir.total() == (19 if approved else 0)

@@ -39,6 +39,7 @@ def key(line: bytes) -> str:
     return f"{resource['resourceType']}/{resource['id']}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("manners", ["hapi", "blaze"])
 def test_core_ndjson_is_loaded_first_and_alone(sluice, tmp_path, manners):
     """Documents 2 and 3 §7: every other transaction begins after the last one of ``core.ndjson`` has been answered."""

@@ -61,7 +61,10 @@ def test_findings_complete_the_step_and_fail_the_job_with_exit_code_5(
 ) -> None:
     ran = sluice("pipeline", "start", "config.yaml")
     assert ran.code == 5, ran.err
-    assert "error[validation-findings]: validation found 1 errors in 1 resources" in ran.err
+    assert (
+        "error[validation-findings]: validation found errors in the data: fewer than 5, in fewer than 5 resources"
+        in ran.err
+    )
     assert "fail_on_error: false" in ran.err
     status = json.loads(sluice("pipeline", "status", "config.yaml", ran.job, "--json").out)
     assert status["state"] == "failed"
@@ -116,12 +119,14 @@ def test_corrected_data_opens_the_gate(sluice: Commands, checked: Path, fhir: Fh
     assert fhir.total() == 3
 
 
+@pytest.mark.slow
 def test_a_step_run_alone_meets_the_gate_too(sluice: Commands, checked: Path) -> None:
     job = sluice("pipeline", "start", "config.yaml").job
     alone = sluice("job", "run", "config.yaml", job, "--step", "validation", "--force")
     assert alone.code == 5, alone.err
 
 
+@pytest.mark.slow
 def test_a_validation_service_that_fails_is_no_finding(sluice: Commands, checked: Path, service: FakeService) -> None:
     service.script = lambda _, body: Reply(503 if body else 200)
     ran = sluice("pipeline", "start", "config.yaml")

@@ -20,9 +20,10 @@ from flows.job.inputs import JobInputs
 from flows.job.preflight import exit_code, preflight
 from tests.conftest import ROOT, Commands
 from tests.peers.project import write_input
+from tests.peers.server import Reply, loopback
 
 STEPS = ("pseudonymizer", "validation", "flattening", "send")
-URL_KEYS = {"flattening": "service_url"}
+RULES = [pytest.param(False, id="no rules"), pytest.param(True, id="rules", marks=pytest.mark.slow)]
 
 
 @pytest.fixture(scope="module")
@@ -38,18 +39,20 @@ def urls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
         yield {name: stack.enter_context(serve_in_thread(service)).url for name, service in services.items()}
 
 
-def configured(directory: Path, urls: dict[str, str]) -> Path:
+def configured(
+    directory: Path, urls: dict[str, str], steps: tuple[str, ...] = ("local_import", *STEPS), **pseudonymizer: str
+) -> Path:
     data = ROOT / "deployments/sandbox/data"
     services = {
         "local_import": {"dir": "data"},
-        "pseudonymizer": {"url": urls["pseudonymizer"]},
+        "pseudonymizer": {"url": urls["pseudonymizer"], **pseudonymizer},
         "validation": {"url": urls["validation"]},
         "flattening": {"service_url": urls["flattening"], "lookup_path": str(data / "lookup.json")},
         "send": {"send_as": "direct_resource_load", "url": urls["send"]},
     }
     config = {
         "services": services,
-        "pipeline": {"enabled_steps": ["local_import", *STEPS]},
+        "pipeline": {"enabled_steps": list(steps)},
         "retry": {"max_attempts": 1},
         "jobs_dir": "jobs",
     }
@@ -70,17 +73,37 @@ def test_four_services_at_their_own_places_are_believed(
     assert preflight(inputs.load(), inputs) == []
 
 
+@pytest.mark.parametrize("rules", RULES)
 @pytest.mark.parametrize("places", [places for places in permutations(STEPS) if places != STEPS], ids=",".join)
 def test_every_permutation_is_a_finding_about_the_configuration(
-    places: tuple[str, ...], tmp_path: Path, urls: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    places: tuple[str, ...], tmp_path: Path, urls: dict[str, str], monkeypatch: pytest.MonkeyPatch, *, rules: bool
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_input(tmp_path / "data")
+    given = {"anonymization_config": str(ROOT / "deployments/sandbox/data/anonymization.yaml")} if rules else {}
     swapped = {step: urls[other] for step, other in zip(STEPS, places, strict=True)}
-    inputs = JobInputs(config=str(configured(tmp_path, swapped)), crtdl=str(CRTDL))
+    inputs = JobInputs(config=str(configured(tmp_path, swapped, **given)), crtdl=str(CRTDL))
     findings = preflight(inputs.load(), inputs)
     wrong = {finding.message.partition(":")[0] for finding in findings if finding.reference == "wrong-service"}
     assert wrong == {step for step, other in zip(STEPS, places, strict=True) if step != other}
+    assert exit_code(findings) == 2
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("rules", RULES)
+def test_a_server_that_answers_400_to_what_it_does_not_know_is_none_of_the_services(
+    step: str, tmp_path: Path, urls: dict[str, str], monkeypatch: pytest.MonkeyPatch, *, rules: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_input(tmp_path / "data")
+    given = {"anonymization_config": str(ROOT / "deployments/sandbox/data/anonymization.yaml")} if rules else {}
+    unknown = Reply(400, b'{"resourceType":"OperationOutcome","issue":[{"severity":"error","code":"processing"}]}')
+    with loopback([unknown] * 8) as peer:
+        path = configured(tmp_path, urls | {step: peer.url}, **given)
+        inputs = JobInputs(config=str(path), crtdl=str(CRTDL))
+        findings = preflight(inputs.load(), inputs)
+    assert [finding.reference for finding in findings] == ["wrong-service"]
+    assert findings[0].message.startswith(step)
     assert exit_code(findings) == 2
 
 
@@ -95,3 +118,44 @@ def test_plan_and_start_find_them_and_nothing_is_sent(sluice: Commands, tmp_path
     stored = httpx.get(f"{urls['send']}/fhir/Patient", params={"_summary": "count"}, trust_env=False, timeout=60)
     assert stored.json()["total"] == 0
     assert not (tmp_path / "jobs").exists()
+
+
+def asked(url: str) -> list[tuple[str, str]]:
+    """Method and path of what the service at ``url`` was asked since the last time."""
+    seen = httpx.get(f"{url}/_sandbox/requests", trust_env=False, timeout=60).json()["requests"]
+    httpx.delete(f"{url}/_sandbox/requests", trust_env=False, timeout=60)
+    return [(one["method"], one["path"]) for one in seen]
+
+
+@pytest.mark.parametrize(
+    ("steps", "command"),
+    [
+        (("local_import", "wait", "pseudonymizer", "send"), ("pipeline", "continue", "--approve")),
+        pytest.param(
+            ("local_import", "pseudonymizer"),
+            ("job", "run", "--step", "pseudonymizer", "--force"),
+            marks=pytest.mark.slow,
+        ),
+    ],
+    ids=["continue", "job run"],
+)
+def test_a_step_finds_them_itself_where_no_preflight_ran(
+    steps: tuple[str, ...],
+    command: tuple[str, ...],
+    sluice: Commands,
+    tmp_path: Path,
+    urls: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A worker that goes on with a job makes no preflight; here a person's commands make none, either."""
+    write_input(tmp_path / "data")
+    job = sluice("pipeline", "start", configured(tmp_path, urls, steps)).job
+    config = configured(tmp_path, urls | {"send": urls["pseudonymizer"], "pseudonymizer": urls["send"]}, steps)
+    monkeypatch.setattr("flows.job.preflight.preflight", lambda *_, **__: [])
+    for url in urls.values():
+        asked(url)
+    ran = sluice(*command[:2], config, job, *command[2:])
+    assert (ran.code, ran.err.count("error[wrong-service]")) == (2, 1), ran.err
+    assert "asked with a made-up resource" in ran.err
+    assert asked(urls["send"]) == [("POST", "/fhir/$de-identify")]  # the made-up resource, and nothing behind it
+    assert asked(urls["pseudonymizer"]) == []

@@ -26,7 +26,9 @@ from tests.peers.server import Raw, Reply, Seen, loopback
 BASE = "https://torch.example"
 JOB = "11111111-1111-4111-8111-111111111111"
 OTHER_JOB = "22222222-2222-4222-8222-222222222222"
-BUNDLE = b'{"resourceType":"Bundle","type":"transaction","entry":[],"total":1.50}\n'
+BUNDLE = (
+    b'{"resourceType":"Bundle","type":"transaction","entry":[{"resource":{"resourceType":"Basic"}}],"total":1.50}\n'
+)
 PATIENT_GROUP = {
     "id": "g-pat",
     "name": "Patients",
@@ -84,9 +86,9 @@ def manifest(*urls: str, **more: Any) -> httpx.Response:
     return httpx.Response(200, json={"requiresAccessToken": False, "output": outputs, "error": []} | more)
 
 
-def asked(document: Any, *patients: str) -> list[dict[str, Any]]:
+def asked(document: Any, *patients: str, job_id: str = JOB) -> list[dict[str, Any]]:
     """The extensions of a manifest whose job was asked this."""
-    return _extension(JOB, {"crtdl": document, "patient": list(patients)})
+    return _extension(job_id, {"crtdl": document, "patient": list(patients)})
 
 
 def _extension(job_id: str, parameters: dict[str, Any]) -> list[dict[str, Any]]:

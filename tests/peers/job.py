@@ -75,7 +75,8 @@ class Job:
 
     def failed(self) -> list[Any]:
         """The answers that were kept because they made the step fail."""
-        return sorted((self.directory / self.step / "failed").glob("*"))
+        kept = (self.directory / self.step / "failed").glob("*")
+        return sorted(path for path in kept if not path.name.endswith(".request.json"))
 
 
 def as_line(line: bytes | dict[str, Any]) -> bytes:

@@ -6,15 +6,18 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from uuid import uuid4
 
 import httpx
 
 from flows.engine.api import PrefectApi
 from flows.engine.api_address import ApiAddress
+from flows.engine.artifacts import JOB
+from tests.conftest import ask_prefect
 
 
 class Prefect:
-    """What it keeps; ``run`` is the flow run it knows, and each artifact has its key as its id."""
+    """What it keeps; ``run`` is the flow run it knows. Ids of artifacts are by chance, as the server's are."""
 
     api: PrefectApi
 
@@ -35,9 +38,13 @@ class Prefect:
                 return httpx.Response(404)
             known |= body
             return httpx.Response(204)
+        if path.startswith("/artifacts/") and request.method == "DELETE":
+            del self.artifacts[path.removeprefix("/artifacts/")]
+            return httpx.Response(204)
         if path == "/artifacts/":
-            self.artifacts[body["key"]] = body | {"id": body["key"]}
-            return httpx.Response(201, json={"id": body["key"]})
+            made = str(uuid4())
+            self.artifacts[made] = body | {"id": made}
+            return httpx.Response(201, json={"id": made})
         if request.method == "PATCH":
             return httpx.Response(204 if self.run else 404)
         if path.endswith("/set_state"):
@@ -45,9 +52,26 @@ class Prefect:
             return httpx.Response(201, json={})
         return httpx.Response(200, json=self.run) if self.run else httpx.Response(404)
 
-    def rows(self, key: str) -> list[dict[str, str]]:
-        """A table artifact."""
-        return list(json.loads(self.artifacts[key]["data"]))
+    @property
+    def page(self) -> dict[str, Any]:
+        """The one artifact: the page of the job."""
+        (found,) = self.artifacts.values()
+        return found
+
+
+def facts(text: str, position: int) -> dict[str, str]:
+    """The rows of the table that the page of a job has for a step."""
+    _, _, behind = text.partition(f"\n## Step {position}, ")
+    section = behind.partition("\n## ")[0]
+    rows = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("|")]
+    return {cells[0]: " | ".join(cells[1:]) for cells in rows[2:]}
+
+
+def page_of(url: str, job: str) -> str:
+    """The page of a job at a real server."""
+    every = ask_prefect("POST", f"{url}/artifacts/filter", {"artifacts": {"flow_run_id": {"any_": [job]}}})
+    (found,) = (one for one in every if one["description"].startswith(JOB))
+    return str(found["data"])
 
 
 @contextmanager

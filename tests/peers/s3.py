@@ -116,6 +116,7 @@ class Asked:
         self.seen = seen
         self.path = unquote(parts.path)
         self.key = self.path.split("/", 2)[2] if self.path.count("/") > 1 else ""
+        self.prefix = query.get("prefix", [""])[0]
         self.upload_id = query.get("uploadId", [""])[0]
         self.part = int(query.get("partNumber", ["0"])[0])
         match seen.method, "uploads" in query, bool(self.upload_id):
@@ -138,10 +139,15 @@ class Asked:
 
 
 class ScriptedStore(Loopback):
-    """Stores what is PUT, in memory; ``script`` may answer differently, and then nothing is stored."""
+    """Stores what is PUT, in memory; ``script`` may answer differently, and then nothing is stored. With ``whole_keys``
+    it lists an upload only for its whole key, as MinIO does.
+    """
 
-    def __init__(self, script: Script | None = None, *, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self, script: Script | None = None, *, tls: ssl.SSLContext | None = None, whole_keys: bool = False
+    ) -> None:
         self.script = script
+        self.whole_keys = whole_keys
         self.asked: list[Asked] = []
         self.objects: dict[str, tuple[bytes, dict[str, str]]] = {}
         self.etags: dict[str, str] = {}
@@ -200,7 +206,9 @@ class ScriptedStore(Loopback):
 
     def _list_multipart_uploads(self, asked: Asked) -> Reply:
         uploads = "".join(
-            f"<Upload><Key>{key}</Key><UploadId>{upload}</UploadId></Upload>" for upload, (key, _) in self.begun.items()
+            f"<Upload><Key>{key}</Key><UploadId>{upload}</UploadId></Upload>"
+            for upload, (key, _) in self.begun.items()
+            if not self.whole_keys or key == asked.prefix
         )
         return Reply(200, f"<ListMultipartUploadsResult>{uploads}</ListMultipartUploadsResult>".encode())
 

@@ -70,6 +70,18 @@ class Raw:
     then: str = "close"
 
 
+@dataclass(frozen=True)
+class Drip:
+    """``first``, and then ``again`` for as long as the client listens, some hundredths of a second apart.
+
+    With ``reads`` the body of the request is taken as slowly, and no answer comes.
+    """
+
+    first: bytes = b""
+    again: bytes = b"x"
+    reads: bool = False
+
+
 Answerer = Callable[[Seen], "Reply | Raw"]
 
 
@@ -88,6 +100,8 @@ class Loopback:
         self.connections = 0
         self.refuses: Callable[[Seen], bool] = lambda _: False
         """Asked between the head of a request and its body: whether to reset the connection there."""
+        self.drips: Callable[[Seen], Drip | None] = lambda _: None
+        """Asked at the same moment: whether the answer, or the reading, is to have no end."""
         self._listener = socket.create_server(("127.0.0.1", port), backlog=64)
         self.port: int = self._listener.getsockname()[1]
         self.url = f"{'https' if tls else 'http'}://127.0.0.1:{self.port}"
@@ -149,6 +163,9 @@ class Loopback:
                         _reset(sock)
                         return
                     length = int(head.headers.get("content-length", "0"))
+                    if (drip := self.drips(head)) is not None:
+                        self._drip(sock, drip, reader, length)
+                        return
                     seen = replace(head, body=reader.read(length))
                     if len(seen.body) < length or not self._give(sock, seen, self.handle(seen)):
                         return
@@ -156,6 +173,16 @@ class Loopback:
             return
         finally:
             sock.close()
+
+    def _drip(self, sock: socket.socket, drip: Drip, reader: Any, length: int) -> None:
+        if not drip.reads:
+            reader.read(length)
+        sock.sendall(drip.first)
+        while not self.closing.wait(0.03):
+            if drip.reads:
+                reader.read(1)
+            else:
+                sock.sendall(drip.again)
 
     def _give(self, sock: socket.socket, seen: Seen, answer: Reply | Raw) -> bool:
         """Send it; whether the connection can be used again."""

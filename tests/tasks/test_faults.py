@@ -26,6 +26,9 @@ from tests.peers.job import Job
 from tests.peers.server import Reply, Service, closed_port
 from tests.peers.validation import CANARY
 
+pytestmark = pytest.mark.slow
+"""All of it together: a hundred and more small ones."""
+
 OUTCOME = validation.outcome(validation.issue())
 TRANSIENT = [408, 429, 500, 502, 503, 504]
 REFUSED = {301: "service-unexpected", 401: "service-unauthorized", 403: "service-forbidden", 404: "service-not-found"}
@@ -87,7 +90,7 @@ KINDS = {
         functools.partial(pseudonymization.Job.run, max_concurrent_requests=1),
         _pseudonymizer, lambda request: b'"Observation"' in request.body, "a.ndjson:5 Observation",
         lambda job, _: {path.name: path.read_bytes() for path in job.output.iterdir()},
-        {"timeout": "1s"}, ("failed", "pseudonymized"), "pseudonymizer/failed/*", (413,),
+        {"timeout": "1s"}, ("failed", "pseudonymized"), "pseudonymizer/failed/*.txt", (413,),
         OF_DATA | {302: "service-unexpected", 413: "pseudonymizer-too-large"},
     ),
     "validation": Kind(
@@ -108,8 +111,8 @@ KINDS = {
     "send": Kind(
         fhir.Job, fhir.serving, functools.partial(fhir.Job.send, batch_size=5),
         _send, lambda bundle: "Observation/o10" in [entry["request"]["url"] for entry in bundle["entry"]],
-        "", lambda _, service: (sorted(service.stored.items()), sorted(service.history)),
-        {"timeout": "1s"},
+        "a.ndjson:11-15", lambda _, service: (sorted(service.stored.items()), sorted(service.history)),
+        {"timeout": "1s"}, ("failed",), "send/failed/*.txt",
         refused={302: "service-unexpected", 410: "service-refused"},
     ),
 }  # fmt: skip

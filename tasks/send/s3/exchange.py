@@ -9,11 +9,10 @@ botocore's own retries and region redirects see it.
 from __future__ import annotations
 
 import io
-import time
 from base64 import b64encode
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from threading import Lock
+from threading import Lock, local
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -24,7 +23,8 @@ from config import AuthConfig, TlsConfig
 from tasks.send.s3.refusal import Refusal, proxy_authentication
 from tasks.shared.blanked import SECRETS
 from tasks.shared.errors import ServiceError, SluiceError, Stopped
-from tasks.shared.http.answer import Where
+from tasks.shared.http import wire_log
+from tasks.shared.http.answer import Answer, BusyError, RefusedError, Where
 from tasks.shared.http.failures import error_without_answer
 from tasks.shared.http.proxies import Proxies, Proxy
 from tasks.shared.http.tls import ssl_context
@@ -32,7 +32,7 @@ from tasks.shared.http.wire import Patience, PoolTransport
 from tasks.shared.stop import Stop
 
 _CONNECT_SECONDS: Final = 30.0
-_SLICE: Final = 256 * 1024  # bytes of a body between two looks at the deadline
+_SLICE: Final = 256 * 1024  # bytes of a body between two looks at the stop
 _MOST: Final = 16 * 1024 * 1024  # bytes of an answer: a page of a list has less than one MiB
 _GRACE: Final = 2.0
 """Seconds that an answer may still take after a stop; with what follows it must stay below ten."""
@@ -55,11 +55,11 @@ _WHERE: Final = "sluice.where"
 
 
 class Exchange:
-    """The connections to one store; thread-safe. ``timeout`` in seconds, for one whole request.
+    """The connections to one store; thread-safe. ``timeout`` in seconds, for one whole exchange.
 
     ``auth`` holds Basic credentials of an upstream proxy (document 1, "Authentication" rule 7): they go to the proxy
-    that the environment names, and with every request, for a reverse proxy in front of the store. ``transport``,
-    ``environ`` and ``clock`` are seams for tests.
+    that the environment names, and with every request, for a reverse proxy in front of the store. ``transport`` and
+    ``environ`` are seams for tests.
 
     Raises ``InputError`` for a certificate bundle or a proxy variable that cannot be used.
     """
@@ -74,13 +74,11 @@ class Exchange:
         max_connections: int,
         transport: httpx.BaseTransport | None = None,
         environ: Mapping[str, str] | None = None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._timeout = timeout
         self._stop = stop
         self._most = max_connections
         self._given = transport
-        self._clock = clock
         self._ssl_context = ssl_context(tls)
         self._proxies = Proxies(environ)
         self._credentials = _basic(auth)
@@ -88,6 +86,18 @@ class Exchange:
         self._patience = Patience(stop, grace=_GRACE)
         self._lock = Lock()
         self._transports: dict[tuple[Proxy | None, bool], httpx.BaseTransport] = {}
+        self._thread = local()
+
+    @property
+    def last(self) -> Answer:
+        """The answer to this thread's last request: what botocore makes of it has no body any more. Stores quote the
+        signature of what they refuse: from here on it is blanked in what is kept, if there is anything to keep.
+        """
+        authorization: str = self._thread.authorization
+        answer: Answer = self._thread.answer
+        for secret in filter(None, (authorization, authorization.rpartition("Signature=")[2]) if answer.body else ()):
+            SECRETS.token(secret)
+        return answer
 
     def send(self, request: AWSPreparedRequest, event_name: str, **_: Any) -> AWSResponse:
         """Handler of ``before-send.s3``: the answer to a signed request, whatever its status.
@@ -105,7 +115,7 @@ class Exchange:
         seconds = min(self._timeout, _LAST_WORDS) if tidying else self._timeout
         try:
             if not tidying:
-                self._stop.check()
+                self._stop.before_request()
             return self._exchange(request, self._transport(proxy, tidying=tidying), parts.netloc, seconds)
         except (SluiceError, Stopped):
             raise
@@ -132,13 +142,16 @@ class Exchange:
             return
         headers = (response_dict or {}).get("headers", {})
         refused = refused or {}
-        raise Refusal(
+        error = Refusal(
             context[_WHERE],
             status,
             str(refused.get("Code", "")),
             refused.get("Region"),
             {name.lower(): value for name, value in headers.items()},
         ).error()
+        if isinstance(error, RefusedError | BusyError):
+            error.answer = self.last
+        raise error
 
     def close(self) -> None:
         """Close every connection."""
@@ -151,29 +164,29 @@ class Exchange:
     def _exchange(
         self, signed: AWSPreparedRequest, transport: httpx.BaseTransport, host: str, seconds: float
     ) -> AWSResponse:
-        deadline = self._clock() + seconds
         timeouts = {"connect": min(seconds, _CONNECT_SECONDS), "read": seconds, "write": seconds, "pool": None}
-
-        def left() -> float:
-            remaining = deadline - self._clock()
-            if remaining <= 0:
-                raise httpx.ReadTimeout("")
-            # The connection looks at these for its next write and read: all of them end at the deadline.
-            timeouts["write"] = timeouts["read"] = remaining
-            return remaining
-
         request = httpx.Request(
             signed.method,
             signed.url,
             headers=[(b"Host", host.encode("ascii")), *self._headers(signed)],
-            stream=_Body(signed.body, left),
-            extensions={"timeout": timeouts},
+            stream=_Body(signed.body),
+            extensions={"timeout": timeouts, "whole": True},
         )
-        response = transport.handle_request(request)
+        told = wire_log.begins(signed.method, signed.url, int(signed.headers.get("Content-Length", 0)))
         try:
-            content = b"".join(_limited(response, left))
+            response = transport.handle_request(request)
+        except Exception:
+            if told is not None:
+                told.failed("no answer")
+            raise
+        response = response if told is None else told.watched(response)
+        try:
+            content = b"".join(_limited(response))
         finally:
             response.close()
+        self._thread.answer = Answer(response.status_code, response.headers, content)
+        given = signed.headers.get("Authorization", "")
+        self._thread.authorization = given.decode("latin-1") if isinstance(given, bytes) else str(given)
         return AWSResponse(signed.url, response.status_code, dict(response.headers), _Answer(content))
 
     def _headers(self, signed: AWSPreparedRequest) -> Iterator[tuple[bytes, bytes]]:
@@ -215,7 +228,7 @@ def _basic(auth: AuthConfig) -> tuple[str, str] | None:
     return auth.username, auth.password.get_secret_value() if auth.password else ""
 
 
-def _limited(response: httpx.Response, left: Callable[[], float]) -> Iterator[bytes]:
+def _limited(response: httpx.Response) -> Iterator[bytes]:
     size = 0
     # Decoded: a proxy may compress an error document.
     for part in response.iter_bytes():
@@ -223,15 +236,13 @@ def _limited(response: httpx.Response, left: Callable[[], float]) -> Iterator[by
         if size > _MOST:
             raise ServiceError("answer-too-large", f"send: the store answered with more than {_MOST} bytes")
         yield part
-        left()
 
 
 class _Body(httpx.SyncByteStream):
     """A request's body in slices: nothing, bytes, or a file object."""
 
-    def __init__(self, body: Any, left: Callable[[], float]) -> None:
+    def __init__(self, body: Any) -> None:
         self._body = body
-        self._left = left
 
     def __iter__(self) -> Iterator[bytes]:
         body = self._body
@@ -239,9 +250,7 @@ class _Body(httpx.SyncByteStream):
             return
         file = io.BytesIO(body.encode() if isinstance(body, str) else body) if not hasattr(body, "read") else body
         while data := file.read(_SLICE):
-            self._left()
             yield data
-        self._left()
 
 
 class _Answer(io.BytesIO):

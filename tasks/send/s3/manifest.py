@@ -7,7 +7,7 @@ when all files are there, and stays on this machine: its times would change the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -15,9 +15,13 @@ from typing import Final
 import msgspec
 
 from tasks.shared.blanked import blanked
+from tasks.shared.errors import storage_error, storage_errors
 from tasks.shared.files.out_file import write_file
 
 MANIFEST: Final = "upload_manifest.json"
+
+IN_PARTS: Final = "in_parts.json"
+"""Keys of the files that a run sends in parts, written before it begins with the first: a killed one leaves it."""
 
 
 class Uploaded(msgspec.Struct, frozen=True, order=True):
@@ -39,3 +43,22 @@ def write_manifest(directory: Path, objects: Iterable[Uploaded]) -> Path:
     """Write the manifest into ``directory`` (the job's ``send/``); it appears whole. Raises ``StorageError``."""
     text = msgspec.json.format(msgspec.json.encode(sorted(objects)), indent=2)
     return write_file(directory / MANIFEST, blanked(text) + b"\n")
+
+
+def begun_in_parts(directory: Path) -> tuple[str, ...]:
+    """The keys that a run which did not end sent in parts; none after one that did. Raises ``StorageError``."""
+    try:
+        return msgspec.json.decode((directory / IN_PARTS).read_bytes(), type=tuple[str, ...])
+    except (FileNotFoundError, msgspec.DecodeError):
+        return ()
+    except OSError as error:
+        raise storage_error(error, directory / IN_PARTS) from None
+
+
+def write_in_parts(directory: Path, keys: Collection[str]) -> None:
+    """Note the keys that are about to be sent in parts; without any, forget the note. Raises ``StorageError``."""
+    if keys:
+        write_file(directory / IN_PARTS, msgspec.json.encode(sorted(keys)) + b"\n")
+    else:
+        with storage_errors(directory / IN_PARTS):
+            (directory / IN_PARTS).unlink(missing_ok=True)

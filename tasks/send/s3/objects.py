@@ -40,6 +40,10 @@ class Sizes:
     threshold: int = 64 * MIB
     part: int = 32 * MIB
 
+    def divides(self, size: int) -> bool:
+        """Whether a file of ``size`` bytes goes in parts."""
+        return size > self.threshold
+
     def part_size(self, size: int) -> int:
         """The size of the parts of a file of ``size`` bytes."""
         least = -(-size // _MOST_PARTS)
@@ -61,7 +65,7 @@ class Uploader:
         Raises what ``Bucket`` raises, ``StorageError``, and ``DataError`` when the file changes meanwhile.
         """
         with OpenSource(source) as file:
-            way = self._large if source.size > self._sizes.threshold else self._small
+            way = self._large if self._sizes.divides(source.size) else self._small
             try:
                 done = way(file, key, stop)
             except ServiceBusyError:

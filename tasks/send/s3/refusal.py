@@ -15,7 +15,7 @@ from typing import Final
 
 from tasks.shared.blanked import blanked
 from tasks.shared.errors import ServiceBusyError, ServiceError, SluiceError, TransientError
-from tasks.shared.http.answer import Where
+from tasks.shared.http.answer import BusyError, RefusedError, Where
 from tasks.shared.http.retry import parse_retry_after
 
 BUSY_CODES: Final = frozenset(
@@ -143,12 +143,10 @@ class Refusal:
         return f"was answered {self.status}{said} by {self.where.host}"
 
     def _terminal(self, reference: str, what: str, hint: str) -> ServiceError:
-        return self.where.error(ServiceError, reference, f"{self._answered()}: {what}", hint=hint, status=self.status)
+        return self.where.error(RefusedError, reference, f"{self._answered()}: {what}", hint=hint, status=self.status)
 
     def _busy(self, reference: str, what: str, hint: str) -> ServiceBusyError:
-        busy = self.where.error(
-            ServiceBusyError, reference, f"{self._answered()}: {what}", hint=hint, status=self.status
-        )
+        busy = self.where.error(BusyError, reference, f"{self._answered()}: {what}", hint=hint, status=self.status)
         busy.retry_after = parse_retry_after(self.headers.get("retry-after"))
         return busy
 

@@ -34,8 +34,8 @@ from config import PipelineConfig, RetryConfig
 from tasks.send.s3.exchange import Exchange
 from tasks.send.s3.refusal import UploadGoneError
 from tasks.send.s3.source import Digests, OpenSource
-from tasks.shared.errors import InputError, ServiceError, TransientError
-from tasks.shared.http.answer import place
+from tasks.shared.errors import InputError, ServiceBusyError, ServiceError, TransientError
+from tasks.shared.http.answer import RefusedError, place
 from tasks.shared.http.retry import announce, retrying
 from tasks.shared.meter import Meter
 from tasks.shared.stop import Stop
@@ -133,18 +133,25 @@ class Bucket:
 
         Raises the error that an upload would raise.
         """
+        looked = True
         try:
             self._call("head_bucket", stop)
         except ServiceError as error:
             if error.reference not in ("s3-access-denied", "s3-refused"):
                 raise
-            # The answer to HEAD has no error document; this one has.
-            try:
-                self._call("list_objects_v2", stop, MaxKeys=1)
-            except ServiceError as told:
-                if told.reference != "s3-access-denied":
-                    raise
-                return False
+            looked = False
+        # The answer to HEAD has no document: it names no reason, and any web server gives it.
+        try:
+            self._call("list_objects_v2", stop, MaxKeys=1)
+        except ServiceError as told:
+            if told.reference != "s3-access-denied":
+                raise
+            return looked
+        except ServiceBusyError:
+            if self._exchange.last.status >= 300:  # botocore calls a 200 that is no XML a 500
+                raise
+        if b"ListBucketResult" not in self._exchange.last.body:
+            raise self._not_s3("")
         return True
 
     def head(self, key: str, stop: Stop) -> Stored | None:
@@ -202,7 +209,7 @@ class Bucket:
             Key=key,
             ContentType=content_type,
             Metadata={"sha256": digests.sha256},
-            body=lambda: file.section(0, file.source.size, stop.check),
+            body=lambda: file.section(0, file.source.size, self._on_its_way(stop)),
             **_content_md5(digests.md5),
         )
         return self._etag(answer, key)
@@ -234,7 +241,7 @@ class Bucket:
             Key=key,
             UploadId=upload_id,
             PartNumber=number,
-            body=lambda: file.section(start, size, stop.check),
+            body=lambda: file.section(start, size, self._on_its_way(stop)),
             **_content_md5(md5),
         )
         return Part(number, self._etag(answer, key), answer.get("ChecksumCRC32"))
@@ -280,6 +287,15 @@ class Bucket:
 
     def __repr__(self) -> str:
         return f"Bucket({self.name!r})"
+
+    def _on_its_way(self, stop: Stop) -> Callable[[], None]:
+        """What happens at each piece of a body that is sent."""
+
+        def check() -> None:
+            stop.check()
+            self._meter.moves()
+
+        return check
 
     def _call(
         self, name: str, stop: Stop, *, body: Callable[[], Any] | None = None, **arguments: Any
@@ -331,12 +347,12 @@ class Bucket:
         return etag
 
     def _not_s3(self, key: str) -> ServiceError:
-        return ServiceError(
+        return RefusedError(
             "s3-answer",
             "send: the answer is not that of an S3 store",
             context=f"{place(self._client.meta.endpoint_url)} {self.name}/{key}",
             hint="check services.send.s3.endpoint, and whether a proxy answers in place of the store",
-        )
+        ).made_from(self._exchange.last)
 
 
 _loading = threading.Lock()

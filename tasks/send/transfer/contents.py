@@ -41,10 +41,13 @@ class _Manifest(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Contents:
-    """The members in their order, and where each is read from."""
+    """The members in their order, where each is read from, and the resources in them; ``None`` when there is any other
+    file than NDJSON.
+    """
 
     members: tuple[Member, ...]
     paths: tuple[Path, ...]
+    resources: int | None = None
 
     @cached_property
     def manifest(self) -> bytes:
@@ -79,8 +82,10 @@ def survey(directory: Path, *, read: Callable[[int], None] = lambda _: None) -> 
     named = dict(sorted(_named(directory).items(), key=lambda pair: pair[0].encode()))
     if not named:
         raise DataError("send-no-input", "send: there is nothing to send", context=str(directory))
-    members = tuple(_member(name, path, read) for name, path in named.items())
-    return Contents(members, tuple(named.values()))
+    found = [_member(name, path, read) for name, path in named.items()]
+    counts = [resources for _, resources in found]
+    resources = None if None in counts else sum(count or 0 for count in counts)
+    return Contents(tuple(member for member, _ in found), tuple(named.values()), resources)
 
 
 def pieces(path: Path) -> Iterator[memoryview]:
@@ -113,7 +118,8 @@ def _named(directory: Path) -> dict[str, Path]:
     return found
 
 
-def _member(name: str, path: Path, read: Callable[[int], None]) -> Member:
+def _member(name: str, path: Path, read: Callable[[int], None]) -> tuple[Member, int | None]:
+    """The file, and how many resources are in it."""
     digest = hashlib.sha256()
     size = 0
     count: LineCheck | _LineFeeds = LineCheck(path.name) if is_ndjson_name(PurePosixPath(name).name) else _LineFeeds()
@@ -123,7 +129,8 @@ def _member(name: str, path: Path, read: Callable[[int], None]) -> Member:
         size += len(piece)
         read(len(piece))
     count.finish()
-    return Member(name, size, digest.hexdigest(), count.lines)
+    resources = count.resources if isinstance(count, LineCheck) else None
+    return Member(name, size, digest.hexdigest(), count.lines), resources
 
 
 class _LineFeeds:

@@ -95,13 +95,18 @@ class Transfer:
             isinstance(one, dict) and one.get("system") == PROJECT and one.get("value") == self.project for one in found
         )
 
-    def points_to(self, hit: Hit, archive: Archive, base: str) -> bool:
-        """Whether the receiving process, which takes the first attachment, gets this zip: url, size and hash."""
-        if hit.binaries(base)[:1] != [self.binary_id(archive)]:
+    def arrived(self, hit: Hit, archive: Archive, base: str) -> bool:
+        """Whether the receiving process, which takes the first attachment, gets this zip as it was put: from this
+        organization, final, with this url, type, size and hash. A server may add to it, and write the url in full.
+        """
+        if hit.binaries(base)[:1] != [self.binary_id(archive)] or not self.owns(hit):
             return False
-        wanted = self._fields(archive)["content"][0]["attachment"]
+        wanted = self._fields(archive)
+        (put,) = wanted["content"]
         attachment = hit.document["content"][0]["attachment"]
-        return all(attachment.get(name) == wanted.get(name) for name in ("size", "hash"))
+        return all(hit.document.get(name) == wanted[name] for name in ("status", "docStatus")) and all(
+            attachment.get(name) == put["attachment"].get(name) for name in ("contentType", "size", "hash")
+        )
 
     def owns(self, hit: Hit) -> bool:
         """Whether the document names this organization as an author."""

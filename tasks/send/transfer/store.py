@@ -10,7 +10,7 @@ from typing import Final, NoReturn
 from tasks.send.transfer.archive import Archive
 from tasks.send.transfer.documents import ZIP, BinaryJson, Hit, Transfer, read_hits
 from tasks.shared.errors import NetworkError, ServiceError
-from tasks.shared.http.answer import Answer
+from tasks.shared.http.answer import Answer, RefusedError, Where, wrong_answer
 from tasks.shared.http.body import Body, FileBody
 from tasks.shared.http.client import DEFAULT_TRANSIENT, ServiceClient
 
@@ -37,24 +37,22 @@ _PUT: Final = {"Content-Type": _FHIR, "Accept": _FHIR, "Prefer": "return=minimal
 _TRANSIENT: Final = DEFAULT_TRANSIENT | {409}
 # Not there, or a server that cannot say: then the upload is repeated, which changes nothing.
 _NOT_THERE: Final = frozenset({400, 404, 405, 406, 410, 415, 422, 501})
+_SEARCH: Final = "search DocumentReference"
 _GONE: Final = frozenset({404, 410})
 
 
 class FhirStore:
-    """The store at ``url``, the root without ``/fhir`` (document 1, services.send.url). ``timeout`` in seconds;
-    ``keep`` keeps an answer that is not to be believed and says where."""
+    """The store at ``url``, the root without ``/fhir`` (document 1, services.send.url). ``timeout`` in seconds."""
 
-    def __init__(
-        self, client: ServiceClient, url: str, bounds: Bounds, *, timeout: float, keep: Callable[[bytes], str]
-    ) -> None:
+    def __init__(self, client: ServiceClient, url: str, bounds: Bounds, *, timeout: float) -> None:
         self.base = f"{url.rstrip('/')}/fhir"
         self._client = client
         self._bounds = bounds
         self._timeout = timeout
-        self._keep = keep
 
-    def find(self, transfer: Transfer) -> list[Hit]:
-        """The documents that the receiving process would find, in the order in which it would find them.
+    def find(self, transfer: Transfer) -> tuple[list[Hit], Answer]:
+        """The documents that the receiving process would find, in the order in which it would find them; and the answer
+        that they are from.
 
         Raises ``ServiceError`` ``transfer-answer`` when the server answers something else than a searchset of this
         project's documents.
@@ -62,7 +60,7 @@ class FhirStore:
         answer = self._client.send(
             "GET",
             f"{self.base}/DocumentReference?{transfer.query}",
-            operation="search DocumentReference",
+            operation=_SEARCH,
             # HAPI answers a search of the last minute from its memory otherwise.
             headers={"Accept": _FHIR, "Cache-Control": "no-cache"},
         )
@@ -72,18 +70,12 @@ class FhirStore:
         if not all(map(transfer.concerns, hits)):
             # Written onto, one of them would take another project's data away.
             raise self._wrong_search(answer, "documents of another project")
-        return hits
+        return hits, answer
 
     def _wrong_search(self, answer: Answer, what: str) -> ServiceError:
-        kept = f"; the answer is in {self._keep(answer.body)} in the job directory" if answer.body else ""
-        return ServiceError(
-            "transfer-answer",
-            f"send: a search for DocumentReference was answered {answer.status} with {what}",
-            context=f"GET {self.base}/DocumentReference",
-            hint=f"is services.send.url the root of a FHIR server?{kept}",
-            operation="search DocumentReference",
-            status=answer.status,
-        )
+        where = Where("send", _SEARCH, "GET", f"{self.base}/DocumentReference")
+        hint = "is services.send.url the root of a FHIR server?"
+        return wrong_answer(answer, where, f"with {what}", reference="transfer-answer", hint=hint)
 
     def holds(self, identity: str, archive: Archive, *, uploaded: bool) -> bool:
         """Whether the Binary is there: its id is made of its content.
@@ -103,18 +95,18 @@ class FhirStore:
         """
         answer = self._look(identity, archive)
         if _other_size(answer, archive):
-            raise self.differs(f"Binary/{identity}", "has another size", answer.status)
+            raise self.differs(f"Binary/{identity}", "has another size", answer)
 
-    def differs(self, what: str, how: str, status: int | None = None) -> ServiceError:
+    def differs(self, what: str, how: str, answer: Answer) -> ServiceError:
         """The error for a resource that was put, and is not what is found afterwards."""
-        return ServiceError(
+        return RefusedError(
             "transfer-differs",
             f"send: the server took {what.partition('/')[0]}, but asked for it, it {how}",
             context=f"{self.base}/{what}",
             hint="see the log of the server; does something else write to it? continuing the job puts it there again",
             operation="look for what was put",
-            status=status,
-        )
+            status=answer.status,
+        ).made_from(answer)
 
     def _look(self, identity: str, archive: Archive) -> Answer:
         return self._client.send(

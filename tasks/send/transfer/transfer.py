@@ -31,6 +31,7 @@ from tasks.send.transfer.documents import MAX_SIZE, Hit, Transfer
 from tasks.send.transfer.journal import Journal, load_journal, save_journal
 from tasks.send.transfer.store import Bounds, FhirStore
 from tasks.shared.errors import InputError, SluiceError, storage_errors
+from tasks.shared.files.data_directory import stored_bytes
 from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.files.out_file import size_of
 from tasks.shared.report import StepReport
@@ -75,9 +76,9 @@ def run(
     )
     directory = context.state(STATE)
     where, timeout = service(context.config), send.timeout.total_seconds()
-    with context.client(where, timeout=timeout, max_connections=1, sleep=sleep) as client:
-        keep = FailedAnswers(directory).begin().keep
-        store = FhirStore(client, str(send.url), bounds, timeout=timeout, keep=keep)
+    failed = FailedAnswers(directory).begin()
+    with failed.telling(), context.client(where, timeout=timeout, max_connections=1, sleep=sleep) as client:
+        store = FhirStore(client, str(send.url), bounds, timeout=timeout)
         date = now().isoformat(timespec="seconds")
         return _Sending(context, compared, transfer, store, directory).run(date)
 
@@ -168,10 +169,14 @@ class _Sending:
         identity = self._transfer.binary_id(archive)
         self._note(leftovers=_with(self._journal.leftovers, [identity]), uploaded=False)
         progress = self._context.meter
-        progress.begin(f"uploads {archive.size / 1e6:,.1f} MB")
+        progress.begin("uploads the zip")
+        progress.expect(bytes=archive.size)
+        before = 0
 
         def sent(count: int) -> None:
-            progress.say(fraction=count / archive.size)
+            nonlocal before
+            progress.add(bytes=count - before)  # less, when it is sent once more
+            before = count
 
         self._store.put_binary(identity, self._path, archive, sent=sent)
         self._store.check_binary(identity, archive)
@@ -180,7 +185,7 @@ class _Sending:
 
     def _commit(self, archive: Archive) -> Outcome:
         """Let the DocumentReference point to the Binary, then remove what it pointed to before."""
-        hits = self._store.find(self._transfer)
+        hits, _ = self._store.find(self._transfer)
         first = hits[0] if hits else None
         identity = first.id if first is not None else self._transfer.document_id
         warnings = self._warnings(hits)
@@ -200,14 +205,14 @@ class _Sending:
 
     def _read_back(self, identity: str, archive: Archive) -> None:
         """Search as the receiving process does: what it gets must be what was put."""
-        hits = self._store.find(self._transfer)
+        hits, answer = self._store.find(self._transfer)
         name = f"DocumentReference/{identity}"
         if not hits:
-            raise self._store.differs(name, "is not found")
+            raise self._store.differs(name, "is not found", answer)
         if hits[0].id != identity:
-            raise self._store.differs(name, "is not the first one that is found")
-        if not self._transfer.points_to(hits[0], archive, self._store.base):
-            raise self._store.differs(name, "names another Binary, size or hash")
+            raise self._store.differs(name, "is not the first one that is found", answer)
+        if not self._transfer.arrived(hits[0], archive, self._store.base):
+            raise self._store.differs(name, "names another Binary, type, size, hash, status or author", answer)
 
     def _tidy(self, identities: Sequence[str]) -> tuple[int, list[str]]:
         """Remove Binaries, best effort: how many are gone, and which are left."""
@@ -249,10 +254,10 @@ class _Sending:
             log.warning("send: %s", text)
         return StepReport(
             files=len(contents.members),
-            resources_in=contents.lines,
-            resources_out=contents.lines,
+            resources_in=contents.resources,
+            resources_out=contents.resources,
             lines_in=contents.lines,
-            bytes_in=contents.size,
+            bytes_in=stored_bytes(contents.paths),
             bytes_out=archive.size,
             warnings=tuple(warnings),
             details={

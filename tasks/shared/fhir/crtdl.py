@@ -1,11 +1,13 @@
 """The CRTDL, the query of an extraction: its structure, and what its parts say about each other (document 3 §3).
 
 ``document_findings`` are everything that is wrong, before a job exists; ``load_crtdl`` reads the attribute groups for
-the steps that need them. What a document may hold is said by the models in ``crtdl_model.py``; both families of
-versions are accepted: the number and the URL of a schema.
+the steps that need them. ``doubts`` are about what has a right form and a deployed server refuses, or answers with less
+than was meant: it is submitted, because only the server knows. What a document may hold is said by the models in
+``crtdl_model.py``; both families of versions are accepted: the number and the URL of a schema.
 
 References: ``crtdl-unreadable``, ``crtdl-not-json``, ``crtdl-parameters``, ``crtdl-keys``, ``crtdl-schema``,
-``crtdl-version``, ``crtdl-duplicate-group``, ``crtdl-linked-group``, ``crtdl-patient-group``, ``crtdl-date-order``.
+``crtdl-version``, ``crtdl-duplicate-group``, ``crtdl-patient-group``, ``crtdl-date-order``; as warnings
+``crtdl-no-attributes``, ``crtdl-linked-group``, ``crtdl-no-display``, ``crtdl-search-parameter``.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from pydantic.alias_generators import to_camel
 from config.translate import path_of
 from tasks.shared.errors import InputError
 from tasks.shared.fhir.crtdl_model import SCHEMA_REFERENCE, AttributeGroup, Query
+from tasks.shared.fhir.r4_search import has_parameter, is_type
 from tasks.shared.json_file import JsonFile, strict_json
 
 KEYS = ("cohortDefinition", "dataExtraction")
@@ -76,6 +79,52 @@ def document_findings(document: Any, path: Path, *, whole: bool = True) -> list[
     add it.
     """
     return _read(document, path, whole=whole)[1]
+
+
+def doubts(document: Any) -> Iterator[str]:
+    """What a server may refuse, or answer with less than was meant, a sentence each; nothing where there are findings.
+
+    It is said by key path, with ids of groups and names of search parameters.
+    """
+    groups, findings = _read(document, Path(), whole=False)
+    if findings:
+        return
+    ids = {group.id for group in groups}
+    for number, group in enumerate(groups):
+        place = f"dataExtraction.attributeGroups[{number}]"
+        if not group.attributes:
+            what = f"the group {group.id!r} asks for no attribute: only ids, profile and references are extracted"
+            yield _doubt("crtdl-no-attributes", what, f"{place}.attributes")
+        for at, attribute in enumerate(group.attributes):
+            for missing in (link for link in attribute.linked_groups if link not in ids):
+                what = f"the linked group {missing!r} does not exist; a server may refuse the query"
+                yield _doubt("crtdl-linked-group", what, f"{place}.attributes[{at}].linkedGroups")
+        kind = group.resource_type
+        for at, one in enumerate(group.filter or ()):
+            if is_type(kind) and kind != PATIENT and not has_parameter(kind, one.type, one.name):
+                what = f"{kind} has no {one.type} search parameter {one.name!r}; a server may refuse the query"
+                yield _doubt("crtdl-search-parameter", what, f"{place}.filter[{at}].name")
+    for place in _without_display(document["cohortDefinition"], "cohortDefinition"):
+        yield _doubt("crtdl-no-display", "a code without display; a server may refuse the query", place)
+
+
+def _doubt(reference: str, message: str, place: str) -> str:
+    return f"{reference}: {place}: {message}"
+
+
+def _without_display(part: Any, place: str) -> Iterator[str]:
+    """Where ``termCodes`` of a cohort query hold a code that has no ``display``."""
+    if isinstance(part, list):
+        for number, entry in enumerate(part):
+            yield from _without_display(entry, f"{place}[{number}]")
+    elif isinstance(part, dict):
+        for key, value in part.items():
+            if key == "termCodes" and isinstance(value, list):
+                for number, code in enumerate(value):
+                    if isinstance(code, dict) and not code.get("display"):
+                        yield f"{place}.termCodes[{number}]"
+            else:
+                yield from _without_display(value, f"{place}.{key}")
 
 
 def load_crtdl(path: Path) -> Crtdl:
@@ -152,13 +201,6 @@ def _disagreements(document: dict[str, Any], path: Path) -> Iterator[InputError]
             yield _finding("crtdl-duplicate-group", message, path, f"{place}.id", "give every group an id of its own")
         if [entry.get("type") for _, entry in _entries(group, "filter", place)].count("date") > 1:
             yield _finding(SCHEMA_REFERENCE, "a group has at most one date filter", path, f"{place}.filter")
-    for group_place, group in groups:
-        for place, attribute in _entries(group, "attributes", group_place):
-            links = attribute.get("linkedGroups")
-            for number, link in enumerate(links if isinstance(links, list) else ()):
-                if _is_text(link) and link not in ids:
-                    where, hint = f"{place}.linkedGroups[{number}]", "linkedGroups holds ids of groups of this CRTDL"
-                    yield _finding("crtdl-linked-group", f"the linked group {link!r} does not exist", path, where, hint)
 
 
 def _entries(parent: Any, key: str, where: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -175,7 +217,8 @@ def _is_text(value: Any) -> TypeGuard[str]:
 
 def _patient_group_findings(groups: tuple[AttributeGroup, ...], path: Path) -> Iterator[InputError]:
     patients = [f"[{number}]" for number, group in enumerate(groups) if group.resource_type == PATIENT]
-    if len(patients) != 1:
+    untold = any(not group.resource_type for group in groups)
+    if len(patients) != 1 and not (untold and not patients):  # one that does not tell its type may be it
         found = f"has {len(patients)} ({', '.join(patients)})" if patients else "has none"
         message = f"a CRTDL has exactly one Patient group, this one {found}"
         hint = "the Patient group is the one whose attributes begin with Patient."

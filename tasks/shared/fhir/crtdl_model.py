@@ -30,6 +30,7 @@ from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
 from config.fields import problem
+from tasks.shared.fhir.r4_search import type_of_profile
 
 SCHEMA_REFERENCE = "crtdl-schema"
 """The reference of what has not the form that it must have."""
@@ -167,7 +168,7 @@ _Row = Annotated[tuple[_Criterion, ...], _NOT_EMPTY, BeforeValidator(_list_of_cr
 
 class _Cohort(_Part):
     version: Annotated[Any, _version("2")]
-    inclusion_criteria: tuple[_Row, ...]
+    inclusion_criteria: Annotated[tuple[_Row, ...], _NOT_EMPTY]
     exclusion_criteria: tuple[_Row, ...] | None = None
 
 
@@ -197,14 +198,16 @@ class AttributeGroup:
     id: _Text
     name: Annotated[StrictStr | None, Field(default=None)]
     reference: Annotated[_Text, Field(alias="groupReference")]
-    attributes: Annotated[tuple[Attribute, ...], _NOT_EMPTY]
+    attributes: tuple[Attribute, ...]
     reference_only: Annotated[StrictBool | None, Field(alias="includeReferenceOnly")] = None
     filter: tuple[_GroupFilter, ...] | None = None
 
     @property
     def resource_type(self) -> str:
-        """The type its attributes belong to: the first part of an element's id."""
-        return type_of(self.attributes[0].ref)
+        """The type its attributes belong to: the first part of an element's id. Of a group without attributes that
+        of its profile, where the URL tells; else empty.
+        """
+        return type_of(self.attributes[0].ref) if self.attributes else type_of_profile(self.reference)
 
 
 class _Extraction(_Part):

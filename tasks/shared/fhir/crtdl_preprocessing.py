@@ -17,7 +17,7 @@ import msgspec
 
 from config import EnrichmentRule
 from tasks.shared.errors import InputError
-from tasks.shared.fhir.crtdl import Crtdl, document_findings, parse_document, read_content
+from tasks.shared.fhir.crtdl import Crtdl, document_findings, doubts, parse_document, read_content
 from tasks.shared.files.out_file import write_file
 
 COPY = "crtdl.json"
@@ -44,6 +44,14 @@ def findings(path: Path, rules: Sequence[EnrichmentRule] = ()) -> list[InputErro
     except InputError as error:
         return [error]
     return []
+
+
+def doubtful(path: Path, rules: Sequence[EnrichmentRule] = ()) -> list[str]:
+    """What a server may refuse of a CRTDL, or of what the rules make of it; nothing where there are findings."""
+    try:
+        return list(doubts(parse_document(enrich(read_content(path), rules, path).content, path)))
+    except InputError:
+        return []
 
 
 class CrtdlError(InputError):

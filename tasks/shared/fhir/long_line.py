@@ -19,7 +19,7 @@ from typing import Final, Self
 from tasks.shared.errors import DataError
 from tasks.shared.fhir.envelope import Envelope, check_entry, envelope_around, open_bundle
 from tasks.shared.fhir.walk import ARRAY, ARRAY_END, NOTHING, QUOTE, Walk
-from tasks.shared.files.lines import Content, open_content
+from tasks.shared.files.lines import Content, Tee, open_content
 from tasks.shared.files.spool import Rest, Spool, spooled
 
 _PIECE: Final = 1 << 18
@@ -29,8 +29,12 @@ _BATCH: Final = 1 << 13
 _WIDTH: Final = array("Q").itemsize
 
 
-def lines_with_long(path: Path, *, limit: int, spool: Path) -> Generator[tuple[int, bytes | LongLine], None, None]:
+def lines_with_long(
+    path: Path, *, limit: int, spool: Path, stored: Tee | None = None, inside: Tee | None = None
+) -> Generator[tuple[int, bytes | LongLine], None, None]:
     """Like ``numbered_lines``, but a line of more than ``limit`` bytes comes as a ``LongLine``.
+
+    ``stored`` sees the file's bytes as they pass, ``inside`` those of its content (``open_content``).
 
     That one is kept in a nameless temporary file in the directory ``spool``, which is made if need be, and is valid
     until the next line is asked for. Memory: one piece, and a line of ``limit`` bytes.
@@ -38,7 +42,7 @@ def lines_with_long(path: Path, *, limit: int, spool: Path) -> Generator[tuple[i
     Raises what ``numbered_lines`` raises, and ``StorageError`` (``disk-full`` …) when a line cannot be put there.
     """
     most = limit + len(codecs.BOM_UTF8) + len(b"\r")  # one longer than this is too long whatever is taken off
-    with open_content(path) as content:
+    with open_content(path, stored=stored, content=inside) as content:
         for number, text in enumerate(_texts(content, most, spool), 1):
             if isinstance(text, bytes):
                 line = text.removeprefix(codecs.BOM_UTF8) if number == 1 else text

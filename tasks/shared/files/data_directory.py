@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePath
 from typing import Final
 
-from tasks.shared.errors import storage_error
+from tasks.shared.errors import storage_error, storage_errors
 from tasks.shared.files.names import is_ndjson_name
 from tasks.shared.files.out_file import PART
 
@@ -49,6 +49,17 @@ def finished_files(directory: Path) -> Iterator[Path]:
     Raises ``StorageError``.
     """
     return (path for path, data in _walk(directory) if data)
+
+
+def stored_bytes(paths: Iterable[Path]) -> int:
+    """Bytes of these files as they lie on disk, compressed where they are: what every step says of what it read and of
+    what it wrote, so that the one is the other. Raises ``StorageError``.
+    """
+    total = 0
+    for path in paths:
+        with storage_errors(path):
+            total += path.stat().st_size
+    return total
 
 
 def left_alone(directory: Path) -> list[str]:

@@ -22,6 +22,7 @@ class FileFacts(msgspec.Struct, frozen=True, omit_defaults=True):
     """A finished data file: its name, lines that are resources or Bundles, and sizes in bytes.
 
     ``content_bytes`` is the size uncompressed, ``stored_bytes`` and ``sha256`` (hex) are those of the file on disk.
+    ``resources`` are those in the lines, those of a Bundle one by one; ``None`` in the record of an earlier version.
     ``bytes_in`` is what came in (from a disk or a network). ``source`` names where it came from, for a person, and
     ``source_state`` lets an importer see that the source changed since.
     """
@@ -32,8 +33,14 @@ class FileFacts(msgspec.Struct, frozen=True, omit_defaults=True):
     stored_bytes: int
     sha256: str
     bytes_in: int = 0
+    resources: int | None = None
     source: str = ""
     source_state: str = ""
+
+    @property
+    def counted(self) -> int:
+        """The resources, as far as they are known: an earlier version counted lines alone."""
+        return self.lines if self.resources is None else self.resources
 
 
 def facts_of(path: Path) -> FileFacts:
@@ -52,7 +59,13 @@ def facts_of(path: Path) -> FileFacts:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         size = os.fstat(file.fileno()).st_size
     return FileFacts(
-        name=path.name, lines=check.lines, content_bytes=check.bytes, stored_bytes=size, sha256=digest, bytes_in=size
+        name=path.name,
+        lines=check.lines,
+        resources=check.resources,
+        content_bytes=check.bytes,
+        stored_bytes=size,
+        sha256=digest,
+        bytes_in=size,
     )
 
 

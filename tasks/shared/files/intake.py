@@ -24,19 +24,29 @@ class Intake:
     With compression enabled plain data is compressed and zstd data is stored as it came (and decompressed in passing,
     for the check); without, everything is stored plain. What the data is, its first bytes say, not its name.
 
-    ``source.read(size)`` gives the bytes, empty at the end. ``name`` stands in errors. ``run`` may be called again
-    with a source that goes on where the one before broke off, as long as ``resumable``.
+    ``source.read(size)`` gives the bytes, empty at the end. ``name`` stands in errors; ``resources`` and ``kind`` are
+    those of ``LineCheck``. ``run`` may be called again with a source that goes on where the one before broke off, as
+    long as ``resumable``.
 
-    Raises ``DataError`` (``not-json``, ``not-object``, ``not-utf8``, ``zst-truncated``, ``zst-corrupt``),
-    ``StorageError``, and whatever the source raises.
+    Raises what ``LineCheck`` does, ``DataError`` ``zst-truncated`` and ``zst-corrupt``, ``StorageError``, and whatever
+    the source raises.
     """
 
-    def __init__(self, directory: Path, base: str, compression: CompressionConfig, *, name: str) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        base: str,
+        compression: CompressionConfig,
+        *,
+        name: str,
+        resources: bool = False,
+        kind: str | None = None,
+    ) -> None:
         self._directory = directory
         self._base = base
         self._compression = compression
         self._name = name
-        self._check = LineCheck(name)
+        self._check = LineCheck(name, resources=resources, kind=kind)
         self._part: PartFile | None = None
         self._zst: CompressedSink | None = None
         self.plain = False
@@ -76,6 +86,7 @@ class Intake:
         facts = FileFacts(
             name=self._part.final.name,
             lines=self._check.lines,
+            resources=self._check.resources,
             content_bytes=self._check.bytes,
             stored_bytes=self._part.size,
             sha256=self._part.sha256,

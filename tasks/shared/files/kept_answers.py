@@ -2,17 +2,30 @@
 
 Services quote data of patients and stack traces in their answers (document 3 §1), so these stay in the job directory,
 mode 0600; errors and logs name the file only.
+
+Of a request nothing is kept that could be laid beside its answer: where the two would make a table of originals and
+pseudonyms, ``<number>.request.json`` says which request it was, by its place in the input and its SHA-256. The input
+and what the step wrote lie in the same directory as the answer, line by line: it tells nobody more, and goes with them.
 """
 
 from __future__ import annotations
 
+import hashlib
+import logging
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Self
 
+import msgspec
+
 from tasks.shared.blanked import blanked
-from tasks.shared.errors import storage_errors
+from tasks.shared.errors import SluiceError, StorageError, storage_errors
 from tasks.shared.files.out_file import OutFile
+from tasks.shared.http.answer import Answer, answer_of
+
+log = logging.getLogger("sluice.step")
 
 FAILED: Final = "failed"
 LARGEST: Final = 1 << 20
@@ -20,7 +33,7 @@ LARGEST: Final = 1 << 20
 
 
 class FailedAnswers:
-    """The answers kept by one run. Thread-safe. Raises ``StorageError``."""
+    """The answers kept by one run. Thread-safe."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory / FAILED
@@ -28,19 +41,55 @@ class FailedAnswers:
         self._count = 0
 
     def begin(self) -> Self:
-        """Make the directory, and remove what the run before kept. Call it once for a run."""
+        """Make the directory, and remove what the run before kept. Call it once for a run. Raises ``StorageError``."""
         with storage_errors(self._directory):
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for old in self._directory.glob("[0-9]*.txt"):
+            for old in (*self._directory.glob("[0-9]*.txt"), *self._directory.glob("[0-9]*.request.json")):
                 old.unlink(missing_ok=True)
         return self
 
-    def keep(self, body: bytes) -> str:
-        """Keep an answer, without credentials; the name of its file, relative to the job directory."""
+    def tell(
+        self, error: SluiceError, *, answer: Answer | None = None, request: tuple[str, bytes] | None = None
+    ) -> None:
+        """Keep the answer behind ``error``, if there is one, and let its hint name the file. ``answer`` is that of an
+        error that has none itself, ``request``: see ``keep``.
+
+        That it cannot be kept is logged: ``error`` says what went wrong first.
+        """
+        answer = answer or answer_of(error)
+        if answer is None or not answer.body:
+            return
+        try:
+            name = self.keep(answer.body, request=request)
+        except StorageError as problem:
+            log.warning("an answer cannot be kept: %s", problem.message)
+            return
+        kept = f"the answer is in {name} in the job directory; it may quote data"
+        error.hint = f"{error.hint}; {kept}" if error.hint else kept
+
+    @contextmanager
+    def telling(self) -> Iterator[None]:
+        """Within, the answer behind an error is kept, as ``tell`` does."""
+        try:
+            yield
+        except SluiceError as error:
+            self.tell(error)
+            raise
+
+    def keep(self, body: bytes, *, request: tuple[str, bytes] | None = None) -> str:
+        """Keep an answer, without credentials; the name of its file, relative to the job directory.
+
+        ``request`` is the place in the input of what was asked, and its bytes, of which only the hash is kept. Raises
+        ``StorageError``.
+        """
         kept = blanked(body)[:LARGEST]
         with self._lock:
             self._count += 1
             path = self._directory / f"{self._count:04}.txt"
         with OutFile(path) as file:
             file.write(kept)
+        if request is not None:
+            about = {"place": request[0], "sha256": hashlib.sha256(request[1]).hexdigest()}
+            with OutFile(path.with_suffix(".request.json")) as file:
+                file.write(msgspec.json.encode(about) + b"\n")
         return f"{self._directory.parent.name}/{FAILED}/{path.name}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
@@ -16,6 +16,10 @@ _PIECE = 1 << 18
 """Bytes per piece. One buffer is filled again and again: fresh memory for each piece halves the speed."""
 
 
+Tee = Callable[[bytes | memoryview], object]
+"""Sees bytes as they pass; a view is valid during the call alone."""
+
+
 class Content(Protocol):
     """Content of a data file, decompressed where needed."""
 
@@ -23,9 +27,26 @@ class Content(Protocol):
         """Fill the buffer from its start; how many bytes, 0 at the end."""
 
 
+class _Teed:
+    """Content of which somebody sees each piece as it passes."""
+
+    def __init__(self, content: Content, tee: Tee) -> None:
+        self._content = content
+        self._tee = tee
+
+    def readinto(self, buffer: bytearray, /) -> int | None:
+        count = self._content.readinto(buffer)
+        if count:
+            self._tee(memoryview(buffer)[:count])
+        return count
+
+
 @contextmanager
-def open_content(path: Path) -> Iterator[Content]:
+def open_content(path: Path, *, stored: Tee | None = None, content: Tee | None = None) -> Iterator[Content]:
     """The content of a data file, whatever its form; the magic bytes decide, not the name.
+
+    ``stored`` sees the bytes as they lie on disk, ``content`` those inside, both in the same pass; whoever reads to the
+    end has shown them all.
 
     Raises ``StorageError`` when the file cannot be read, ``DataError`` (``zst-truncated``, ``zst-corrupt``) when its
     compressed form is broken.
@@ -34,11 +55,14 @@ def open_content(path: Path) -> Iterator[Content]:
         head = file.read(4)
         file.seek(0)
         if not is_compressed(head):
-            yield file
+            plain: Content = file
+            for tee in (stored, content):
+                plain = plain if tee is None else _Teed(plain, tee)
+            yield plain
             return
-        stream = DecompressedStream(file, path.name)
+        stream = DecompressedStream(file, path.name, tee=stored)
         try:
-            yield stream
+            yield stream if content is None else _Teed(stream, content)
         finally:
             stream.close()
 

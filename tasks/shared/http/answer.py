@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
 
 import httpx
@@ -71,16 +71,24 @@ class Answer:
         return issue_codes(self.body)
 
 
-class RefusedError(ServiceError):
+class _AnsweredError(SluiceError):
+    """An error that keeps the ``answer`` it was made from."""
+
+    answer: Answer
+
+    def made_from(self, answer: Answer) -> Self:
+        """The same error, with its answer; that of an issuer of tokens is not the service's own status."""
+        self.answer = answer
+        self.answered = answer.status if self.operation != TOKEN_OPERATION else None
+        return self
+
+
+class RefusedError(_AnsweredError, ServiceError):
     """A ``ServiceError`` that keeps the ``answer`` it was made from."""
 
-    answer: Answer
 
-
-class BusyError(ServiceBusyError):
+class BusyError(_AnsweredError, ServiceBusyError):
     """A ``ServiceBusyError`` that keeps the ``answer`` it was made from."""
-
-    answer: Answer
 
 
 def answer_of(error: BaseException) -> Answer | None:
@@ -157,16 +165,16 @@ def error_for(answer: Answer, where: Where, *, transient: Collection[int]) -> Sl
         hint = "the service cannot serve the call now; the same command may succeed later"
         busy = where.error(BusyError, "service-busy", what, hint=hint, status=status)
         busy.retry_after = parse_retry_after(answer.headers.get("retry-after"))
-        return _made_from(answer, busy)
+        return busy.made_from(answer)
     reference, hint = _TERMINAL.get(status) or _other(status)
     hint = hint.format(service=where.service)
-    return _made_from(answer, where.error(RefusedError, reference, what, hint=hint, status=status))
+    return where.error(RefusedError, reference, what, hint=hint, status=status).made_from(answer)
 
 
-def _made_from(answer: Answer, error: RefusedError | BusyError) -> SluiceError:
-    error.answer = answer
-    error.answered = answer.status if error.operation != TOKEN_OPERATION else None
-    return error
+def wrong_answer(answer: Answer, where: Where, what: str, *, reference: str, hint: str) -> RefusedError:
+    """The error for an answer that is not what was asked for, though its status is."""
+    what = f"was answered {answer.status} {what}"
+    return where.error(RefusedError, reference, what, hint=hint, status=answer.status).made_from(answer)
 
 
 _TERMINAL = {

@@ -45,9 +45,17 @@ class Call:
     max_answer_bytes: int = 1024 * 1024
     wants_body: bool = True
     silence: float = SILENCE
+    whole: bool = True
+    """Whether ``timeout`` is that of the whole answer, or of each part of its body."""
     credentials: bool | None = None
     allow_cross_origin: bool = False
     attempt: int = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes of the body that goes out."""
+        content = self.content
+        return 0 if content is None else len(content) if isinstance(content, bytes) else content.length
 
     def welcomes(self, status: int) -> bool:
         """Whether the caller takes an answer with this status."""
@@ -108,7 +116,8 @@ def request_for(call: Call, target: Target, headers: Pairs, check: Callable[[], 
     whole = [(b"Host", target.url.netloc), *headers]
     if length or call.method not in _BODILESS:
         whole.append((b"Content-Length", b"%d" % length))
-    return httpx.Request(call.method, target.url, headers=whole, stream=stream, extensions={"timeout": silence})
+    extensions = {"timeout": silence, "whole": call.whole}
+    return httpx.Request(call.method, target.url, headers=whole, stream=stream, extensions=extensions)
 
 
 def plain_parts(response: httpx.Response) -> httpx.SyncByteStream:
@@ -118,30 +127,37 @@ def plain_parts(response: httpx.Response) -> httpx.SyncByteStream:
     return response.stream
 
 
-def renewed(response: httpx.Response, broken: Callable[[Exception], Exception] | None = None) -> httpx.Response:
+def renewed(
+    response: httpx.Response, broken: Callable[[Exception], Exception], check: Callable[[], None] = lambda: None
+) -> httpx.Response:
     """A response whose body is not read yet, also when a test's transport gave one that is.
 
-    ``broken`` translates the errors that occur while the body is read.
+    ``broken`` translates the errors that occur while the body is read. ``check`` raises when it must end; it sees every
+    piece as it comes: of a packed body many may come before there is anything to unpack.
     """
-    parts = plain_parts(response)
     return httpx.Response(
         response.status_code,
         headers=response.headers,
-        stream=TranslatedStream(parts, broken) if broken is not None else parts,
+        stream=_WatchedStream(plain_parts(response), broken, check),
         extensions=response.extensions,
     )
 
 
-class TranslatedStream(httpx.SyncByteStream):
-    """The body of a download, whose errors are ours."""
+class _WatchedStream(httpx.SyncByteStream):
+    """The body of an answer as it comes, whose errors are ours."""
 
-    def __init__(self, parts: httpx.SyncByteStream, broken: Callable[[Exception], Exception]) -> None:
+    def __init__(
+        self, parts: httpx.SyncByteStream, broken: Callable[[Exception], Exception], check: Callable[[], None]
+    ) -> None:
         self._parts = parts
         self._broken = broken
+        self._check = check
 
     def __iter__(self) -> Iterator[bytes]:
         try:
-            yield from self._parts
+            for part in self._parts:
+                yield part
+                self._check()
         except Exception as error:  # noqa: BLE001 - the seam where foreign errors become ours
             raise self._broken(error) from None
 

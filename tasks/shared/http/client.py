@@ -42,6 +42,7 @@ import tenacity
 
 from config import AuthConfig, RetryConfig, TlsConfig
 from tasks.shared.errors import InputError, NetworkError, ServiceError, SluiceError, Stopped, TransientError
+from tasks.shared.http import wire_log
 from tasks.shared.http.answer import DEFAULT_TRANSIENT, Answer, Where, answer_of, error_for
 from tasks.shared.http.body import SILENCE, Body
 from tasks.shared.http.call import (
@@ -86,10 +87,10 @@ class ServiceClient:
     ``service`` is the key under ``services`` in the configuration (``send`` or ``services.send``); errors and
     log lines name it.
     ``credentials_origin`` is a URL of the service: what ``auth`` holds goes to its origin (scheme, host,
-    port) and to no other; without it, it goes nowhere. ``timeout`` (seconds) is for one whole request of
-    ``send``, and for one silence of the service in ``stream``. A ``stop`` ends the wait between attempts
-    at once, and a request that is under way after a few seconds of grace. ``transport``, ``environ``,
-    ``tokens``, ``clock`` and ``sleep`` are seams for tests.
+    port) and to no other; without it, it goes nowhere. ``timeout`` (seconds) is for one whole exchange of
+    ``send``, from connecting to the last byte of the answer, and for one silence of the service in
+    ``stream``. A ``stop`` ends the wait between attempts at once, and a request that is under way after a few
+    seconds of grace. ``transport``, ``environ``, ``tokens``, ``clock`` and ``sleep`` are seams for tests.
 
     Raises ``InputError`` for a certificate bundle, proxy variable, URL or credential that cannot be used.
     """
@@ -132,9 +133,10 @@ class ServiceClient:
         self._base: Pairs = [(b"User-Agent", _user_agent()), (b"Accept-Encoding", b"gzip, deflate")]
         self._max_attempts = retry.max_attempts
         wait = sleep if sleep is not None else stop.sleep if stop is not None else time.sleep
-        self._retrying = retrying(retry, sleep=wait, retryable=_not_a_token, before_wait=self._log_retry)
+        self._again = functools.partial(retrying, retry, sleep=wait, before_wait=self._log_retry)
+        self._retrying = self._again(retryable=_not_a_token)
         # A token is obtained inside an attempt and has a retry budget of its own.
-        self._token_retrying = retrying(retry, sleep=wait, before_wait=self._log_retry)
+        self._token_retrying = self._again()
 
     def send(
         self,
@@ -145,7 +147,7 @@ class ServiceClient:
         content: bytes | Body | None = None,
         headers: Mapping[str, str] | None = None,
         timeout: float | None = None,
-        retry: bool = True,
+        retry: bool | Collection[int] = True,
         accept: Collection[int] = (),
         transient: Collection[int] = DEFAULT_TRANSIENT,
         max_answer_bytes: int = 64 * _MIB,
@@ -154,9 +156,10 @@ class ServiceClient:
     ) -> Answer:
         """Make a call; the whole answer, when its status is 2xx or in ``accept``.
 
-        Every attempt sends the same bytes; ``retry=False`` makes one attempt. ``timeout`` is in seconds, for
-        one attempt; ``silence`` (seconds) is how long the service may take no byte of a ``Body``. A redirect
-        is followed for GET and HEAD, within the origin; after any other method it is an error.
+        Every attempt sends the same bytes; ``retry=False`` makes one attempt, statuses let only these be
+        repeated (of ``transient``). ``timeout`` is in seconds, for one attempt; ``silence`` (seconds) is how
+        long the service may take no byte of a ``Body``. A redirect is followed for GET and HEAD, within the
+        origin; after any other method it is an error.
         ``wants_body=False`` leaves the body of a 2xx answer unread: a server may send a large upload back.
 
         Raises ``ServiceBusyError`` for a status in ``transient`` and ``NetworkError`` when no answer
@@ -176,7 +179,11 @@ class ServiceClient:
             wants_body=wants_body,
             silence=silence,
         )
-        return self._retrying(self._attempt, call) if retry else self._attempt(call)
+        if isinstance(retry, bool):
+            return self._retrying(self._attempt, call) if retry else self._attempt(call)
+        statuses = frozenset(retry)
+        some = self._again(retryable=lambda error: _not_a_token(error) and error.answered in statuses)
+        return some(self._attempt, call)
 
     @contextmanager
     def stream(
@@ -192,6 +199,7 @@ class ServiceClient:
         transient: Collection[int] = DEFAULT_TRANSIENT,
         allow_cross_origin: bool = False,
         credentials: bool | None = None,
+        whole: bool = False,
         attempt: int = 1,
     ) -> Iterator[httpx.Response]:
         """Open a download, in one attempt; read it with ``response.iter_raw()``.
@@ -201,8 +209,8 @@ class ServiceClient:
         The bytes are the file's: no encoding is asked for. Redirects of GET and HEAD are followed within the
         origin, and with ``allow_cross_origin`` to others, then without any credential; never from https to
         http. ``credentials``: ``None`` sends them to their origin, ``True`` also to the origin of this URL
-        (document 2, requiresAccessToken) unless that means leaving TLS, ``False`` nowhere. ``timeout`` is the
-        longest silence, in seconds.
+        (document 2, requiresAccessToken) unless that means leaving TLS, ``False`` nowhere. ``timeout``, in seconds, is
+        the longest silence between two pieces of the body; with ``whole`` that of the whole answer.
 
         Raises what ``send`` raises, while it opens and while the body is read, and ``StalledError`` when the
         body stops coming.
@@ -218,6 +226,7 @@ class ServiceClient:
             transient=transient,
             credentials=credentials,
             allow_cross_origin=allow_cross_origin,
+            whole=whole,
             attempt=attempt,
         )
         target = call.target
@@ -229,7 +238,7 @@ class ServiceClient:
                     if not call.welcomes(response.status_code):
                         raise self._unwelcome(call, target, self._read(call, target, response, started))
                     broken = functools.partial(self._broken, call=call, target=target, in_body=True)
-                    yield renewed(response, broken)
+                    yield renewed(response, broken, self.meter.moves)
                     return
             finally:
                 response.close()
@@ -331,17 +340,23 @@ class ServiceClient:
     def _open(self, call: Call, target: Target, secrets: Pairs) -> tuple[httpx.Response, float]:
         """The response to one request, its body not read yet, and when the request began."""
         if self._stop is not None:
-            self._stop.check()
+            self._stop.before_request()
         headers = call.headers
         if target.origin != call.target.origin:
             headers = without_secrets(headers)
         started = self._clock()
-        check = functools.partial(self._check, call, target, started)
+        # What goes out again, or is an error, is nothing done (``Snapshot.still``).
+        check = functools.partial(self._check, call, target, started, call.attempt <= 1)
         request = request_for(call, target, headers + secrets, check)
+        told = wire_log.begins(call.method, target.text, call.size)
         try:
-            return self._transport(target).handle_request(request), started
+            response = self._transport(target).handle_request(request)
+            return response if told is None else told.watched(response), started
         except Exception as error:  # noqa: BLE001 - the seam where foreign errors become ours
-            raise self._broken(error, call, target) from None
+            wrong = self._broken(error, call, target)
+            if told is not None:
+                told.failed(wrong.reference if isinstance(wrong, SluiceError) else "stopped")
+            raise wrong from None
         finally:
             self.meter.request(self._clock() - started, repeated=call.attempt > 1)
 
@@ -356,13 +371,15 @@ class ServiceClient:
         if encoding not in _PLAIN | _PACKED:
             response.close()
             raise self._broken(httpx.DecodingError(""), call, target)
+        broken = functools.partial(self._broken, call=call, target=target)
+        moving = call.welcomes(response.status_code)
+        coming = renewed(response, broken, functools.partial(self._check, call, target, started, moving))
         try:
-            for part in plain_parts(response) if encoding in _PLAIN else renewed(response).iter_bytes():
+            for part in plain_parts(coming) if encoding in _PLAIN else coming.iter_bytes():
                 parts.append(part)
                 size += len(part)
                 if size > call.max_answer_bytes:
                     self._too_large(call, target, response.status_code)
-                self._check(call, target, started)
         except Exception as error:  # noqa: BLE001 - the seam where foreign errors become ours
             raise self._broken(error, call, target) from None
         finally:
@@ -373,9 +390,11 @@ class ServiceClient:
         what = f"was answered with more than {call.max_answer_bytes} bytes"
         raise self._where(call, target).error(ServiceError, "answer-too-large", what, status=status)
 
-    def _check(self, call: Call, target: Target, started: float) -> None:
+    def _check(self, call: Call, target: Target, started: float, moving: bool) -> None:
         # While bytes flow no socket waits, so nobody else looks at the stop.
         self._patience.check()
+        if moving:
+            self.meter.moves()
         if self._clock() - started > call.timeout:
             raise self._broken(httpx.ReadTimeout(""), call, target)
 

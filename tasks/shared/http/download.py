@@ -7,7 +7,9 @@ The rules are those of document 1 ("Errors", "Extraction step procedure" 7) and 
   attempt got further into the file than any before it.
 * A broken transfer goes on with ``Range`` and ``If-Range`` when the server gave a strong ETag or a Last-Modified and
   the file on disk is stored uncompressed as it arrives; else it starts over.
-* What arrived is compared with ``Content-Length`` and ``Content-Range``.
+* What arrived is compared with ``Content-Length`` and ``Content-Range``; a part must be of the same file as the bytes
+  before it (``ETag``, ``Last-Modified``) and its end must be known.
+* Each line must be a FHIR resource.
 
 On an error or a stop the part is removed: another process begins the file anew, so that no validator is kept and
 trusted for days.
@@ -20,6 +22,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import httpx
 import msgspec
 
 from config import CompressionConfig, RetryConfig
@@ -32,6 +35,7 @@ from tasks.shared.http.client import ServiceClient
 from tasks.shared.http.retry import wait_seconds
 from tasks.shared.log import logger
 from tasks.shared.meter import Meter
+from tasks.shared.publication import technical
 from tasks.shared.stop import Stop
 
 STALL_TIMEOUT = 60.0
@@ -39,6 +43,9 @@ STALL_TIMEOUT = 60.0
 
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)\Z")
 _PARTIAL, _RANGE_NOT_SATISFIABLE = 206, 416
+_STATE = ("ETag", "Last-Modified")
+_PAGES = frozenset({"text/html", "application/xhtml+xml", "text/xml", "application/xml", "application/fhir+xml"})
+"""What NDJSON is never called, however carelessly a server names it."""
 
 
 class Downloader:
@@ -83,22 +90,28 @@ class Downloader:
         allow_empty: bool = True,
         on_size: Callable[[int], None] | None = None,
         record: Callable[[FileFacts], None] | None = None,
+        kind: str | None = None,
     ) -> FileFacts:
         """Download ``url`` to ``<directory>/<base>.ndjson``, ``.ndjson.zst`` with compression enabled.
 
         A zstd answer is told by its first bytes: stored as it came with compression enabled, decompressed without.
         ``stop`` overrides the step's; ``credentials`` and ``allow_cross_origin`` as in ``ServiceClient.stream``;
         ``on_size`` learns the size in bytes when the server tells it; ``record`` gets the facts just before the file
-        gets its final name. Nothing is left behind after an error.
+        gets its final name; ``kind`` is the type that all resources must have. Nothing is left behind after an error.
 
-        Raises ``DataError`` when the body is not NDJSON of JSON objects, found on the first line (``not-json``,
-        ``not-object``, ``not-utf8``, ``zst-truncated``, ``zst-corrupt``; ``empty-file`` without ``allow_empty``);
-        ``StalledError``; ``StorageError`` (``disk-full`` …); ``ServiceError`` (``download-status``,
-        ``download-encoding``, and what the client raises); ``NetworkError`` (``length-mismatch``,
-        ``range-mismatch``, …) and ``ServiceBusyError`` after the last attempt; ``Stopped``.
+        Raises ``DataError`` when the body is not NDJSON of FHIR resources, found on the first line (``not-json``,
+        ``not-object``, ``not-utf8``, ``not-a-resource``, ``resource-type-differs``, ``zst-truncated``,
+        ``zst-corrupt``; ``empty-file`` without ``allow_empty``); ``StalledError``; ``StorageError`` (``disk-full`` …);
+        ``ServiceError`` (``download-status``, ``download-encoding``, ``download-media-type``, and what the client
+        raises); ``NetworkError`` (``length-mismatch``, ``range-mismatch``, …) and ``ServiceBusyError`` after the last
+        attempt; ``Stopped``.
         """
         stop = stop or self._stop
-        transfer = _Transfer(url, lambda: Intake(directory, base, self._compression, name=place(url)))
+
+        def intake() -> Intake:
+            return Intake(directory, base, self._compression, name=place(url), resources=True, kind=kind)
+
+        transfer = _Transfer(url, intake)
         failures = reached = 0
         started = time.monotonic()
         try:
@@ -115,12 +128,12 @@ class Downloader:
             facts = transfer.commit(allow_empty, record)
         finally:
             transfer.intake.abort()
-        self._meter.add(files=1, resources=facts.lines)
+        self._meter.add(files=1, resources=facts.counted)
         self._meter.tell(
             Download(
                 file=facts.name,
                 bytes=facts.bytes_in,
-                lines=facts.lines,
+                lines=technical(facts.lines),
                 seconds=round(time.monotonic() - started, 3),
                 sha256=facts.sha256,
             )
@@ -169,14 +182,10 @@ class Downloader:
         ) as response:
             status = response.status_code
             if resuming and status in {_PARTIAL, _RANGE_NOT_SATISFIABLE}:
-                self._check_range(transfer, status, response.headers.get("Content-Range", ""))
+                self._check_range(transfer, status, response.headers)
             elif status == 200:
                 self._start_over(transfer)
-                transfer.begin(
-                    length=_length(response.headers.get("Content-Length")),
-                    etag=response.headers.get("ETag"),
-                    last_modified=response.headers.get("Last-Modified"),
-                )
+                transfer.begin(response.headers)
             else:
                 raise self._refused(transfer, "download-status", f"was answered {status}", status)
             encoding = response.headers.get("Content-Encoding", "").strip().lower()
@@ -187,24 +196,28 @@ class Downloader:
             if transfer.length is not None and on_size is not None:
                 on_size(transfer.length)
             transfer.intake.run(_Body(response.iter_raw(), transfer, stop, self._meter))
-            if transfer.length is not None and transfer.offset != transfer.length:
-                raise self._broken(transfer, "length-mismatch", f"{transfer.offset} of {transfer.length} bytes arrived")
+            if encoding == "zstd" and transfer.intake.plain:
+                what = "was answered with the Content-Encoding zstd, and the body is not compressed"
+                raise self._refused(transfer, "download-encoding", what, status)
+            if _media_type(response.headers) in _PAGES:
+                # Only now: a login page is one on its first line, and that error says so.
+                what = "was answered with the Content-Type of a page"
+                raise self._refused(transfer, "download-media-type", what, status)
+            if transfer.end is not None and transfer.offset > transfer.end:
+                transfer.no_ranges()
+            for expected in (transfer.end, transfer.length):
+                if expected is not None and transfer.offset != expected:
+                    arrived = f"{transfer.offset} of {expected} bytes arrived"
+                    raise self._broken(transfer, "length-mismatch", arrived)
 
     def _start_over(self, transfer: _Transfer) -> None:
         self._meter.add(bytes=-transfer.offset)
         transfer.restart()
 
-    def _check_range(self, transfer: _Transfer, status: int, header: str) -> None:
-        """Is this the part that was asked for? If not, the next attempt takes the whole file."""
-        match = _CONTENT_RANGE.match(header)
-        whole = str(transfer.length) if transfer.length is not None else "*"
-        fits = (
-            status == _PARTIAL
-            and match is not None
-            and int(match[1]) == transfer.offset
-            and ("*" in (match[3], whole) or match[3] == whole)
-        )
-        if not fits:
+    def _check_range(self, transfer: _Transfer, status: int, headers: httpx.Headers) -> None:
+        """Is this the part that was asked for, of the same file? If not, the next attempt takes the whole file."""
+        match = _CONTENT_RANGE.match(headers.get("Content-Range", ""))
+        if status != _PARTIAL or match is None or not transfer.goes_on(match, headers):
             transfer.no_ranges()
             raise self._broken(transfer, "range-mismatch", "the server did not send the part that was missing")
 
@@ -229,9 +242,12 @@ class _Transfer:
         self.offset = 0
         self.furthest = 0
         self.length: int | None = None
+        self.end: int | None = None
+        """Where the bytes of the answer under way end, as it says."""
         self._new_intake = new_intake
         self.intake = new_intake()
         self._validator: str | None = None
+        self._state: dict[str, str] = {}
 
     def restart(self) -> None:
         """Forget what arrived."""
@@ -251,11 +267,25 @@ class _Transfer:
 
         return described(self.intake.commit(allow_empty=allow_empty, record=announce))
 
-    def begin(self, *, length: int | None, etag: str | None, last_modified: str | None) -> None:
+    def begin(self, headers: httpx.Headers) -> None:
         """Note what the headers of a whole answer say. A weak ETag does not vouch for bytes (RFC 9110 §13.1.5)."""
-        self.length = length
-        strong = etag if etag and not etag.startswith("W/") else None
-        self._validator = strong or last_modified
+        self.length = self.end = _length(headers.get("Content-Length"))
+        self._state = {name: headers[name] for name in _STATE if headers.get(name)}
+        etag = self._state.get("ETag", "W/")
+        self._validator = self._state.get("Last-Modified") if etag.startswith("W/") else etag
+
+    def goes_on(self, part: re.Match[str], headers: httpx.Headers) -> bool:
+        """Whether a part begins where the bytes so far end, and belongs to the same file, whose size is known by now.
+
+        Then notes where it ends.
+        """
+        first, last, total = int(part[1]), int(part[2]), _length(part[3])
+        length = self.length if total is None else total
+        same = all(headers.get(name) in (None, value) for name, value in self._state.items())
+        if not same or length is None or self.length not in (None, length) or not self.offset == first <= last < length:
+            return False
+        self.length, self.end = length, last + 1
+        return True
 
     def no_ranges(self) -> None:
         """Do not ask for a part again until the next whole answer."""
@@ -289,6 +319,10 @@ class _Body:
         self._transfer.arrived(len(data))
         self._meter.add(bytes=len(data))
         return data
+
+
+def _media_type(headers: httpx.Headers) -> str:
+    return str(headers.get("Content-Type", "")).partition(";")[0].strip().lower()
 
 
 def _length(value: str | None) -> int | None:

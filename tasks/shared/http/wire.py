@@ -69,9 +69,13 @@ class Patience:
         if self._clock() - self._seen >= self._grace:
             raise Stopped(self._stop.reason or "stopped")
 
-    def limit(self, seconds: float | None) -> None:
-        """Whatever this thread begins to wait for is late after so many seconds from now, all of it together."""
-        self._thread.end = None if seconds is None else self._clock() + seconds
+    def after(self, seconds: float | None) -> float | None:
+        """The moment that is so many seconds from now; ``None`` is never."""
+        return None if seconds is None else self._clock() + seconds
+
+    def until(self, end: float | None) -> None:
+        """Whatever this thread waits for from now on is late at that moment, all of it together."""
+        self._thread.end = end
 
     def left(self, timeout: float | None, late: type[httpcore.TimeoutException]) -> float | None:
         """Seconds that this thread may wait: ``timeout``, or what is left of its limit. Raises ``late`` for none."""
@@ -138,6 +142,8 @@ class _Stream(httpcore.NetworkStream):
         self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
     ) -> httpcore.NetworkStream:
         """The same connection under TLS, after the handshake."""
+        if isinstance(self._sock, ssl.SSLSocket):
+            return _Inside(self, ssl_context, server_hostname, timeout)
 
         def wrap() -> ssl.SSLSocket:
             return ssl_context.wrap_socket(self._sock, server_hostname=server_hostname, do_handshake_on_connect=False)
@@ -179,6 +185,60 @@ class _Stream(httpcore.NetworkStream):
             except (OSError, ValueError) as error:  # some names cannot be that of a certificate
                 raise broken from error
             self._patience.wait(functools.partial(_ready, self._sock, needs), timeout, late)
+
+
+class _Inside(httpcore.NetworkStream):
+    """TLS inside a connection that is TLS already, which sockets cannot do: the way through a proxy that is itself
+    reached by ``https``."""
+
+    def __init__(
+        self, outer: _Stream, ssl_context: ssl.SSLContext, server_hostname: str | None, timeout: float | None
+    ) -> None:
+        self._outer = outer
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = ssl_context.wrap_bio(self._incoming, self._outgoing, server_hostname=server_hostname)
+        try:
+            self._act(self._tls.do_handshake, timeout, _CONNECT)
+        except BaseException:
+            self.close()
+            raise
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        """Bytes as they come."""
+        return self._act(lambda: self._tls.read(max_bytes), timeout, _READ)
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        """Send all of ``buffer``, the end of it perhaps with what follows."""
+        view = memoryview(buffer)
+        while view:
+            view = view[self._act(lambda: self._tls.write(view), timeout, _WRITE) :]  # noqa: B023
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._outer.close()
+
+    def get_extra_info(self, info: str) -> Any:
+        """As of a connection that is TLS once."""
+        return self._tls if info == "ssl_object" else self._outer.get_extra_info(info)
+
+    def _act(self, act: Callable[[], T], timeout: float | None, errors: Errors) -> T:
+        """What ``act`` gives, as soon as the other end has said enough."""
+        while True:
+            done: list[T] = []
+            try:
+                done.append(act())
+            except ssl.SSLWantReadError:
+                pass
+            except (OSError, ValueError) as error:
+                raise errors[1] from error
+            if out := self._outgoing.read():
+                self._outer.write(out, timeout)
+            if done:
+                return done[0]
+            if data := self._outer.read(_MANY, timeout):
+                self._incoming.write(data)
+            else:
+                self._incoming.write_eof()
 
 
 class _Backend(httpcore.NetworkBackend):
@@ -235,14 +295,31 @@ def _ready(sock: socket.socket, event: int, seconds: float | None) -> bool:
 
 
 class _Parts(httpx.SyncByteStream):
-    """A body on its way in; closing it, which is done once or more, gives the connection back."""
+    """A body on its way in; closing it, which is done once or more, gives the connection back.
 
-    def __init__(self, parts: Any, give_back: Callable[[], None]) -> None:
+    ``limit`` is told before every part, and gives the moment at which it is late: what frames a body (the size of a
+    chunk, a trailer) is no part of it, however many bytes it has.
+    """
+
+    def __init__(
+        self, parts: Any, patience: Patience, limit: Callable[[], float | None], give_back: Callable[[], None]
+    ) -> None:
         self._parts = parts
+        self._patience = patience
+        self._limit = limit
         self._give_back: Callable[[], None] | None = give_back
 
     def __iter__(self) -> Iterator[bytes]:
-        yield from self._parts
+        parts = iter(self._parts)
+        while True:
+            self._patience.until(self._limit())
+            try:
+                part = next(parts, None)
+            finally:
+                self._patience.until(None)
+            if part is None:
+                return
+            yield part
 
     def close(self) -> None:
         give_back, self._give_back = self._give_back, None
@@ -311,12 +388,17 @@ class PoolTransport(httpx.BaseTransport):
         """One exchange; the body of the response is not read yet.
 
         The ``read`` timeout is also that of all of it: of connecting, of the request and of the head of its answer, by
-        however many bytes it comes and however many informational answers come before it (document 3 §1).
+        however many bytes it comes and however many informational answers come before it (document 3 §1). With the
+        extension ``whole`` it is that of the body too, else every part of the body has as long.
+
+        Not held to it is the name service of this machine.
         """
         url = request.url
         timeouts = request.extensions["timeout"]
         connection = self._take(timeouts["pool"])
-        self._patience.limit(timeouts["read"])
+        seconds = timeouts["read"]
+        end = self._patience.after(seconds)
+        self._patience.until(end)
         try:
             answer = connection.handle_request(
                 httpcore.Request(
@@ -331,8 +413,10 @@ class PoolTransport(httpx.BaseTransport):
             self._give_back(connection)
             raise
         finally:
-            self._patience.limit(None)
-        parts = _Parts(answer.stream, functools.partial(self._give_back, connection))
+            self._patience.until(None)
+        whole = request.extensions.get("whole", False)
+        limit = (lambda: end) if whole else functools.partial(self._patience.after, seconds)
+        parts = _Parts(answer.stream, self._patience, limit, functools.partial(self._give_back, connection))
         return httpx.Response(answer.status, headers=answer.headers, stream=parts, extensions=answer.extensions)
 
     def close(self) -> None:
@@ -362,15 +446,13 @@ class PoolTransport(httpx.BaseTransport):
         proxy = self._proxy
         if proxy is None:
             return _Direct(ssl_context=self._ssl_context, keepalive_expiry=_KEEP_ALIVE, network_backend=backend)
-        # TLS inside TLS needs httpcore's own backend.
-        in_tls = proxy.scheme == "https"
         auth = proxy.credentials
         return httpcore.HTTPProxy(
             proxy.url,
             proxy_auth=auth and (auth[0].encode(), auth[1].encode()),
             ssl_context=self._ssl_context,
-            proxy_ssl_context=self._ssl_context if in_tls else None,
+            proxy_ssl_context=self._ssl_context if proxy.scheme == "https" else None,
             max_connections=1,
             keepalive_expiry=_KEEP_ALIVE,
-            network_backend=None if in_tls else backend,
+            network_backend=backend,
         )

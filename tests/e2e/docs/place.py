@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import pty
 import re
+import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +28,8 @@ SUBSTITUTES = (
     (r"https://login\.project\.example/realms/research", "{issuer}"),
     (r"https://s3\.project\.example", "{objectstore}"),
     (r"http://127\.0\.0\.1:8090", "{fhir}"),
+    (r"http://127\.0\.0\.1:8091", "{extraction}"),
+    (r"http://127\.0\.0\.1:8092", "{pseudonymizer}"),
     (r"--port 8090", "--port {port}"),
     (r"\{url\}", "{url}"),
     (r"\bCONFIG\b|\bFILE\b", "{config}"),
@@ -40,8 +45,11 @@ SUBSTITUTES = (
     (r"/var/lib/sluice", "{directory}"),
 )
 
-PROGRAMS = {"sluice": "-m flows.run", "prefect": "-m prefect", "python": ""}
-"""What the shell of the place finds under these names, whatever this machine's PATH says."""
+PROGRAMS = {"prefect": "-m prefect", "python": ""}
+"""What the shell of the place finds under these names, whatever this machine's PATH says; and ``sluice``."""
+
+SCRIPT = f"#!{sys.executable}\nimport sys\nfrom flows.run import main\nsys.exit(main())\n"
+"""As pip writes it."""
 
 
 class Place:
@@ -52,8 +60,9 @@ class Place:
         self.known = {"directory": str(directory), "config": "config.yaml"} | known
         binaries = directory / ".bin"
         binaries.mkdir()
-        for name, words in PROGRAMS.items():
-            (binaries / name).write_text(f'#!/bin/sh\nexec {sys.executable} {words} "$@"\n')
+        texts = {name: f'#!/bin/sh\nexec {sys.executable} {words} "$@"\n' for name, words in PROGRAMS.items()}
+        for name, text in (texts | {"sluice": SCRIPT}).items():
+            (binaries / name).write_text(text)
             (binaries / name).chmod(0o755)
         temporary = directory / ".temporary"
         temporary.mkdir()
@@ -116,3 +125,36 @@ class Place:
                 if process.poll() is None:
                     process.kill()
                     process.wait()
+
+    def on_a_terminal(self, line: str, *answers: tuple[str, str]) -> str:
+        """Run a command on a terminal, which must succeed, and answer its questions in their order: what the last
+        words of each are, and what is typed then. What the terminal showed, without escape sequences.
+        """
+        ours, theirs = pty.openpty()
+        process = subprocess.Popen(
+            ["bash", "-c", f"exec {self.here(line)}"], cwd=self.directory, env=self.environment | {"TERM": "xterm"},
+            stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
+        )  # fmt: skip
+        os.close(theirs)
+        shown, read, open_, deadline = "", 0, list(answers), time.monotonic() + 200
+        try:
+            while time.monotonic() < deadline:
+                if not select.select([ours], [], [], 0.2)[0]:
+                    continue
+                try:
+                    data = os.read(ours, 65536)
+                except OSError:  # the terminal is closed: the command has ended
+                    break
+                if not data:
+                    break
+                shown += data.decode(errors="replace")
+                if open_ and open_[0][0] in shown[read:]:
+                    read = len(shown)
+                    os.write(ours, f"{open_.pop(0)[1]}\n".encode())
+            assert process.wait(30) == 0, shown
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+            os.close(ours)
+        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown).replace("\r\n", "\n")

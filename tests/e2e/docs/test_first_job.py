@@ -80,3 +80,12 @@ def explains_the_summary(summary: dict[str, Any]) -> None:
         assert re.search(rf"`{key}[`.\[]", page), key
     for key in step:
         assert f"`steps[].{key}" in page, key
+
+
+@pytest.mark.e2e
+def test_a_first_configuration_is_written_as_the_pages_say(tmp_path: Path) -> None:
+    place = Place(tmp_path, None)
+    assert "sluice.yaml is written" in place.run("sluice config init")
+    assert "then: sluice config check config.yaml\n" in place.run("sluice config init FILE")
+    place.environment["SEND_PASSWORD"] = "x"
+    place.run("sluice config check config.yaml")

@@ -55,7 +55,17 @@ def test_its_configuration_and_the_demo_s_query_make_a_job(place: Place) -> None
     line = line.replace("…/sandbox.yaml", place.known["sandbox"])
     printed = place.run(line.replace("…/demo.crtdl", "deployments/sandbox/data/demo.crtdl"), timeout=200)
     assert "5 wait: waiting for approval" in printed
-    printed = place.run(f"sluice pipeline continue {place.known['sandbox']} JOB --approve", timeout=200)
+    assert "Do not release. 1 reason to stop." in printed
+    assert "mothersMaidenName" in printed
+
+    mend, again = example("docs/sandbox.md", "sed 's/^fhirPathRules").text.splitlines()
+    place.run(mend)
+    printed = place.run(again.replace("…/sandbox.yaml", place.known["sandbox"]), timeout=200)
+    assert "5 wait: waiting for approval" in printed
+    assert "STOP" not in printed
+    line = "sluice pipeline continue …/sandbox.yaml JOB --approve"
+    assert line in spoken(ROOT / "docs/sandbox.md")
+    printed = place.run(line.replace("…/sandbox.yaml", place.known["sandbox"]), timeout=200)
     assert f"job {place.known['job']} is complete" in printed
 
 

@@ -2,12 +2,15 @@
 
 import json
 import os
+import shlex
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from flows.run import COMMANDS
+from flows.run import run as main
 from tests.conftest import ROOT
 
 CONFIG = "services: {local_import: {dir: data}}\npipeline: {enabled_steps: [local_import]}\n"
@@ -56,6 +59,51 @@ def test_usage_errors_are_exit_code_2_in_the_one_form(tmp_path, arguments):
 
 def test_a_mistyped_command_gets_the_nearest_one(tmp_path):
     assert "'pipeline'" in run("pipelin", cwd=tmp_path).stderr
+
+
+def test_alone_it_shows_where_to_begin_and_its_version_is_an_option_too(tmp_path):
+    alone = run(cwd=tmp_path)
+    assert alone.returncode == 0
+    assert f"{sys.executable} -m flows.run demo " in alone.stdout
+    assert "config init" in alone.stdout
+    assert run("--version", cwd=tmp_path).stdout.startswith("sluice 0.")
+
+
+@pytest.mark.parametrize(("words", "meant"), [
+    (["job", "lst"], "'list'"), (["pipeline", "start", "--detatch", "c"], "'--detach'"),
+])  # fmt: skip
+def test_a_mistyped_command_or_option_below_gets_the_nearest_one_and_a_hint_that_runs(capsys, words, meant):
+    assert main(words) == 2
+    err = capsys.readouterr().err
+    assert f"Did you mean {meant}" in err
+    assert f"hint: {sys.executable} -m flows.run {words[0]} " in err
+
+
+def test_since_is_an_age_or_a_date(capsys):
+    from flows.commands.job import STATES, Since
+    from flows.job.record import JobState
+
+    assert tuple(JobState) == STATES
+    moment = Since().convert("2026-03-01T12:00+02:00", None, None)
+    assert moment == datetime(2026, 3, 1, 10, tzinfo=UTC)
+    assert Since().convert("2026-03-01", None, None) == datetime(2026, 3, 1).astimezone()
+    ago = datetime.now(UTC) - Since().convert("1h30m", None, None)
+    assert abs(ago - timedelta(minutes=90)) < timedelta(seconds=10)
+    assert main(["job", "list", "c.yaml", "--since", "5"]) == 2
+    assert "without a unit" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_demo_that_needs_an_extra_says_the_command_that_installs_it_before_anything_runs(capsys, monkeypatch):
+    monkeypatch.setattr("flows.demo.available", lambda: False)
+    assert main(["demo", "--send", "s3"]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert "error[objectstore-missing]" in told.err
+    (line,) = [line for line in told.err.splitlines() if line.startswith("hint: this installs it: ")]
+    words = shlex.split(line.removeprefix("hint: this installs it: "))
+    assert words[1:4] == ["-m", "pip", "install"]
+    assert words[-4:] == ["-c", f"{ROOT}/constraints.txt", "-e", f"{ROOT}[objectstore]"]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -158,12 +158,12 @@ def test_operations_change_the_job_and_print_it(
 def test_409_is_explained_with_the_state_of_the_job(
     server: ExtractionServer, job: str, command: str, why: str, capsys
 ) -> None:
+    current = "COMPLETED"
+    server.tasks[job]["businessStatus"]["coding"][0]["code"] = current
     server.override = lambda seen: Reply(409, b"CANARY") if seen.method == "POST" else None
     assert run(["extraction", command, "config.yaml", job]) == 1
     error = capsys.readouterr().err
-    assert (
-        f"error[extraction-state]: the state of the job does not allow to {command} it: RUNNING_PROCESS_BATCH" in error
-    )
+    assert f"error[extraction-state]: the state of the job does not allow to {command} it: {current}" in error
     assert why in error
     assert "CANARY" not in error
 
@@ -215,6 +215,21 @@ class TestPrioritize:
         assert says in error
 
 
+def test_an_id_may_be_the_beginning_of_one_and_must_name_one_job(server: ExtractionServer, job: str, capsys) -> None:
+    assert run(["extraction", "show", "config.yaml", job[:4].upper()]) == 0
+    assert f"extraction {job}" in capsys.readouterr().out
+    assert run(["extraction", "cancel", "config.yaml", "0000"]) == 2
+    assert "error[extraction-unknown]: no extraction job's id begins with 0000" in capsys.readouterr().err
+    other = f"{job[:8]}{UNKNOWN[8:]}"
+    server.tasks[other] = server.tasks[job] | {"id": other}
+    assert run(["extraction", "cancel", "config.yaml", job[:8]]) == 2
+    err = capsys.readouterr().err
+    assert "error[id-ambiguous]" in err
+    assert job in err
+    assert other in err
+    assert state(server, job) != "CANCELLED"
+
+
 def test_one_unknown_job_does_not_keep_the_others_from_being_done(server: ExtractionServer, job: str, capsys) -> None:
     assert run(["extraction", "cancel", "config.yaml", UNKNOWN, job]) == 2
     captured = capsys.readouterr()
@@ -223,7 +238,7 @@ def test_one_unknown_job_does_not_keep_the_others_from_being_done(server: Extrac
 
 
 @pytest.mark.parametrize("command", ["show", "pause", "resume", "cancel", "delete", "prioritize"])
-def test_an_id_is_needed_and_must_be_a_uuid(server: ExtractionServer, command: str, capsys) -> None:
+def test_an_id_is_needed_and_latest_may_be_somebody_elses(server: ExtractionServer, command: str, capsys) -> None:
     assert run(["extraction", command, "config.yaml"]) == 2
     assert run(["extraction", command, "config.yaml", "latest"]) == 2
     assert "error[extraction-id]" in capsys.readouterr().err

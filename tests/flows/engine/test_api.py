@@ -10,14 +10,14 @@ import pytest
 from flows.engine.api import PrefectApi
 from flows.engine.api_address import ApiAddress
 from flows.job.lease import Limits
-from tasks.shared.errors import TerminalError
+from tasks.shared.errors import NetworkError, TerminalError
 
 
 @pytest.mark.parametrize(
     ("make", "path"),
     [
         (lambda api: api.run_deployment("d", {}), "/deployments/d/create_flow_run"),
-        (lambda api: api.create_artifact("r", key="k", kind="table", data=[]), "/artifacts/"),
+        (lambda api: api.create_artifact("r", title="t", text=""), "/artifacts/"),
         (lambda api: api.create("job-x"), "/v2/concurrency_limits/"),
     ],
     ids=["a run of a deployment that was removed", "an artifact", "a limit"],
@@ -33,3 +33,18 @@ def test_what_cannot_be_made_because_something_is_not_there_is_an_error(
             make(api)
     assert (caught.value.reference, caught.value.status) == ("prefect-refused", 404)
     assert f"POST {path}" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [httpx.Response(200, text="<html>back soon</html>"), httpx.Response(302, headers={"location": "/login"})],
+    ids=["a page", "a login"],
+)
+def test_what_somebody_between_answers_is_an_api_that_is_away(answer: httpx.Response) -> None:
+    with PrefectApi(ApiAddress(url="http://127.0.0.1"), patience=0) as api:
+        api.close()
+        api._client = httpx.Client(transport=httpx.MockTransport(lambda _: answer), base_url="http://127.0.0.1")
+        for call in (lambda: api.read_run("r"), lambda: api.set_labels("r", {"job.error": ""})):
+            with pytest.raises(NetworkError) as caught:
+                call()
+            assert caught.value.reference == "prefect-unreachable"

@@ -42,6 +42,7 @@ def asked(method: str, url: str, **more: object) -> httpx.Response:
     return httpx.request(method, url, trust_env=False, timeout=60, **more)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_every_request_below_api_needs_the_secret(prefect_api: str, key: dict[str, str]) -> None:
     paths = asked("GET", f"{prefect_api}/openapi.json", headers=key).json()["paths"]
     assert len(paths) > 100
@@ -106,6 +107,7 @@ def test_a_body_that_is_not_declared_as_json_is_refused(
         assert answer.status_code == 415
 
 
+@pytest.mark.slow
 def test_a_form_on_any_web_page_cannot_wipe_the_record(sluice: Commands, project: Path, prefect_api: str) -> None:
     job = sluice("pipeline", "start", "config.yaml").job
     for headers in ({"Content-Type": "text/plain"}, {"Content-Type": "application/json"}, {"Origin": "null"}):

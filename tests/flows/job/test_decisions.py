@@ -16,12 +16,13 @@ import pytest
 
 from config import PipelineConfig
 from flows import run
-from flows.engine import runs
+from flows.engine.answer import form_answer
 from flows.job.decisions import decided_meanwhile, decision_of, rejected
 from flows.job.record import JobRecord, JobState
 from flows.job.sources import destinations
 from tasks.shared.report import Approval
 from tests.conftest import Commands, ask_prefect
+from tests.peers.prefect import page_of
 from tests.peers.project import Fhir
 
 BY, COMMENT = "Anna \x1b[31mData", "looked\x07 at it\nall"
@@ -74,16 +75,17 @@ def test_without_a_terminal_only_a_decision_decides_and_who_and_why_are_shown_wh
     assert fhir.total() == 19
     (approval,) = status_of(sluice, job)["approvals"]
     assert approval.pop("when").endswith("+00:00")
-    assert approval == {"position": 2, "approved": True, "by": BY, "comment": COMMENT, "where": "cli"}
+    assert approval == {
+        "position": 2, "approved": True, "by": BY, "comment": COMMENT, "where": "cli", "despite": None,
+        "overridden": [], "report": None,
+    }  # fmt: skip
     text = sluice("pipeline", "status", "config.yaml", job).out
     assert r"step 2 was approved by Anna \x1b[31mData on the command line at " in text
     assert r": looked\x07 at it\nall" in text
     assert "\x1b" not in text
-    artifacts = ask_prefect(
-        "POST", f"{prefect_api}/artifacts/filter", {"artifacts": {"key": {"any_": [f"job-{job}"]}}}
-    )  # fmt: skip
-    assert r"Step 2 (wait) was approved by Anna" in artifacts[0]["data"]
-    assert "looked" in artifacts[0]["data"]
+    page = page_of(prefect_api, job)
+    assert r"Step 2 (wait) was approved by Anna" in page
+    assert "looked" in page
 
 
 def on_a_terminal(
@@ -105,7 +107,7 @@ def on_a_terminal(
             shown += os.read(controller, 4096)
             if answer and b"[y/N]" in shown:
                 asked()
-                os.write(controller, answer.encode() + b"\n")
+                os.write(controller, answer.encode() + b"\n\n\n")  # name and comment are asked behind it
                 answer = ""
     except OSError:  # the terminal's last user is gone
         pass
@@ -198,9 +200,10 @@ def test_what_is_no_full_answer_decides_nothing(answer: Any) -> None:
         def run_input(self, job: str, key: str) -> Any:
             return answer
 
-    assert runs.form_answer(Answers(), "job", "key") is None  # type: ignore[arg-type]
+    assert form_answer(Answers(), "job", "key") is None  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_a_resume_without_the_forms_answer_leaves_a_local_job_waiting_and_continue_decides(
     sluice: Commands, project: Path, fhir: Fhir, prefect_api: str
 ) -> None:

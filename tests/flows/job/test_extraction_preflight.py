@@ -12,7 +12,7 @@ import pytest
 
 from config import load_config
 from flows.job.inputs import gather
-from flows.job.preflight import exit_code, preflight
+from flows.job.preflight import exit_code, preflight, warnings
 from tasks.shared.errors import SluiceError
 from tests.peers.extraction import JOB, ExtractionServer, crtdl, extraction_server, project
 from tests.peers.server import closed_port
@@ -63,6 +63,17 @@ def test_what_enrichment_makes_of_it_is_checked(server: ExtractionServer) -> Non
 """
     project(Path(), server.url, extra=rules)
     assert references("query.json") == ["enrichment-linked-group"]
+
+
+def test_what_a_server_may_refuse_is_a_warning_and_no_finding(server: ExtractionServer) -> None:
+    (group,) = crtdl()["dataExtraction"]["attributeGroups"]
+    link = group["attributes"][0] | {"linkedGroups": ["nobody"]}
+    document = crtdl(dataExtraction={"attributeGroups": [group | {"attributes": [link]}]})
+    Path("query.json").write_text(json.dumps(document))
+    assert references("query.json") == []
+    loaded = load_config(Path("config.yaml"))
+    (text,) = warnings(loaded.config, gather("config.yaml", ["query.json"]))
+    assert text.startswith("crtdl-linked-group: dataExtraction.attributeGroups[0].attributes[0].linkedGroups: ")
 
 
 @pytest.mark.parametrize("path", [f"/fhir/__status/{JOB}", "/fhir/result/x", "/prefix/fhir/extraction/a/b"])

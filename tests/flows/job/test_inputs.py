@@ -5,7 +5,7 @@ import json
 import pytest
 
 from config import ConfigError
-from flows.job.inputs import gather
+from flows.job.inputs import JobInputs, config_command, gather
 from tasks.shared.errors import InputError
 
 CRTDL = {"version": "1", "cohortDefinition": {}, "dataExtraction": {}}
@@ -113,3 +113,12 @@ def test_overrides_of_a_job_never_hold_the_secret_of_a_signed_url(files, monkeyp
     inputs = gather("config.yaml", overrides=[key + "=https://h.example/x?sig=${PERMISSION}"])
     assert inputs.load().config.services.http_import.urls == ("https://h.example/x?sig=CANARY",)
     assert "CANARY" not in json.dumps(inputs.parameters())
+
+
+def test_a_command_about_the_configuration_has_its_path_and_its_overrides():
+    inputs = JobInputs(config="/etc/site config.yaml", overrides=("services.extractor.base_url=https://t.example",))
+    said = config_command(inputs, "extraction resume", "0b2c4a5e-1111-4222-8333-444455556666")
+    assert said.endswith(
+        " -m flows.run extraction resume '/etc/site config.yaml' 0b2c4a5e-1111-4222-8333-444455556666"
+        " --set services.extractor.base_url=https://t.example"
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
+from uuid import uuid4
 
 import pytest
 from pydantic import BaseModel
@@ -40,8 +41,11 @@ class Api:
     def artifacts(self, _job_id: str) -> list[Any]:
         return []
 
-    def create_artifact(self, _job_id: str, **_: str) -> None:
-        pass
+    def create_artifact(self, _job_id: str, **_: str) -> str:
+        return str(uuid4())
+
+    def update_artifact(self, _artifact_id: str, **_: str) -> bool:
+        return True
 
 
 class Labels(RecordWriter):
@@ -65,7 +69,7 @@ def job(tmp_path: Path) -> Iterator[RunningJob]:
     config.write_text(
         "services: {local_import: {dir: data}, validation: {url: 'http://v.test'}, "
         "send: {send_as: direct_resource_load, url: 'http://f.test'}}\n"
-        f"pipeline: {{enabled_steps: [{', '.join(STEPS)}]}}\njobs_dir: {tmp_path}/jobs\n"
+        f"pipeline: {{enabled_steps: [{', '.join(STEPS)}]}}\njobs_dir: {tmp_path}/jobs\nreport: {{enabled: false}}\n"
     )
     inputs = JobInputs(config=str(config))
     directory = JobDirectory.of(tmp_path / "jobs", JOB)
@@ -93,7 +97,7 @@ def test_the_gate_tells_what_it_did_and_closed_it_ends_the_job(job: RunningJob, 
     job.passed_gate(2, GateError("validation-findings", "x") if findings else None)
     if findings:
         end = Job(state="failed", error="validation-findings")
-        assert told(job) == [Gate(state="closed", findings=2, resources=1), end]
+        assert told(job) == [Gate(state="closed", findings=5, resources=5), end]
         assert document(job).state == "failed"
     else:
         assert told(job) == [Gate(state="open", findings=0, resources=0)]
@@ -192,7 +196,7 @@ def test_a_step_is_told_complete_before_the_record_says_so_because_no_later_run_
 
 
 def test_a_finished_step_costs_three_requests_to_prefect(tmp_path: Path) -> None:
-    """Its label, its table, the page of the job; what was there before is asked for once a run."""
+    """Its label, its table with all details, the page of the job; what was there before is asked for once a run."""
     config = tmp_path / "config.yaml"
     config.write_text(f"pipeline: {{enabled_steps: [local_import]}}\njobs_dir: {tmp_path}/jobs\n")
     inputs = JobInputs(config=str(config), input=str(tmp_path))
@@ -202,10 +206,11 @@ def test_a_finished_step_costs_three_requests_to_prefect(tmp_path: Path) -> None
             running.prepare()
             show(running, "running")
             prefect.asked.clear()
-            running.finished(1, StepReport(files=2, lines_out=7, output="import"), expected=None)
+            details = {"groups": [{"group": "Labor", "rows": 3}], "unrouted": {"Observation": 2}}
+            running.finished(1, StepReport(files=2, lines_out=7, output="import", details=details), expected=None)
             show(running, "running")
     assert prefect.asked == [
-        ("PATCH", f"/flow_runs/{JOB}/labels"), ("POST", "/artifacts/"), ("PATCH", f"/artifacts/job-{JOB}"),
+        ("PATCH", f"/flow_runs/{JOB}/labels"), ("PATCH", f"/artifacts/{prefect.page['id']}"),
     ]  # fmt: skip
 
 

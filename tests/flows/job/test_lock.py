@@ -8,13 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from flows.job.lease import LeaseLostError
 from flows.job.lock import JobBusyError, JobLock, is_held
 from tasks.shared.errors import StorageError
+from tasks.shared.stop import SharedStop, Stop
 from tests.conftest import ROOT
 
 HOLDER = """
 import sys, time
 from pathlib import Path
+from flows.job.lease import LeaseLostError
 from flows.job.lock import JobLock
 with JobLock(Path(sys.argv[1])):
     print("held", flush=True)
@@ -84,6 +87,92 @@ def test_a_lock_that_cannot_be_written_is_not_held(tmp_path, monkeypatch):
         pass
 
 
+def test_a_lock_that_cannot_be_given_back_in_writing_is_let_go_and_fails_no_job(tmp_path, monkeypatch):
+    def gone(handle, content):
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    with monkeypatch.context() as away, JobLock(tmp_path):
+        away.setattr("flows.job.lock._write", gone)
+    assert not JobLock.held
+    with JobLock(tmp_path):
+        pass
+
+
 def test_the_lock_file_is_private(tmp_path):
     with JobLock(tmp_path):
         assert (tmp_path / ".lock").stat().st_mode & 0o777 == 0o600
+
+
+def test_before_a_request_the_job_must_still_be_ours_where_another_machine_could_have_it(tmp_path, monkeypatch):
+    lost = []
+
+    class Leased:
+        limit, late = "limit", False
+
+        def hold(self, named):
+            self.named = named
+
+        def lose(self, message):
+            lost.append(message)
+            return LeaseLostError("job-lease-lost", message)
+
+        def end(self):
+            pass
+
+        release = end
+
+    monkeypatch.setattr(JobLock, "_leased", lambda self, before: Leased())
+    run = Stop()
+    with JobLock(tmp_path) as lock:
+        run.fence = lock.fence
+        together = SharedStop(run)
+        together.before_request()
+        lock.rename("another limit of ours")
+        together.before_request()
+        (tmp_path / ".lock").write_text("{}")
+        together.check()
+        with pytest.raises(LeaseLostError):
+            together.before_request()
+    assert lost == ["another machine has taken the job"]
+
+
+def test_who_took_too_long_to_write_his_name_does_not_begin(tmp_path, monkeypatch):
+    released = []
+
+    class Leased:
+        name, limit, late = "job-x", "limit", True
+
+        def release(self):
+            released.append(self)
+
+    monkeypatch.setattr(JobLock, "_leased", lambda self, before: Leased())
+    with pytest.raises(LeaseLostError), JobLock(tmp_path):
+        pass
+    assert len(released) == 1
+    assert not JobLock.held
+
+
+def test_no_request_goes_out_while_nobody_knows_whose_the_job_is(tmp_path, monkeypatch):
+    looks = []
+
+    class Leased:
+        limit = "limit"
+        holds = False
+
+        def hold(self, named):
+            self.holds = True
+
+        @property
+        def late(self):
+            looks.extend([1] * self.holds)
+            return self.holds and len(looks) < 3
+
+        def end(self):
+            pass
+
+        release = end
+
+    monkeypatch.setattr(JobLock, "_leased", lambda self, before: Leased())
+    with JobLock(tmp_path) as lock:
+        lock.fence()
+    assert len(looks) == 3

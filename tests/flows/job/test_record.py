@@ -1,5 +1,6 @@
 """The job record in labels, and the states a job is shown in (4-product.md §4)."""
 
+import fcntl
 import os
 import time
 from datetime import UTC, datetime, timedelta
@@ -68,6 +69,19 @@ def test_a_form_answered_in_the_ui_of_a_local_run_still_waits_for_continue(tmp_p
     assert JobRecord.of(run("RUNNING", labels=labels)).state is JobState.INTERRUPTED
 
 
+def test_a_run_that_is_paused_and_did_not_park_itself_was_suspended(tmp_path):
+    labels = {"job.directory": str(tmp_path), "job.run": '{"number":1,"created":"c","began":"b"}'}
+    suspended = run("PAUSED", "Suspended", labels=labels, deployment_id="d")
+    assert JobRecord.of(suspended).state is JobState.STOPPED
+    with (tmp_path / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert JobRecord.of(suspended).state is JobState.RUNNING
+    labels["job.waiting"] = Waiting(
+        position=1, step="wait", directory="/d", looked_at="/l", since="now"
+    ).model_dump_json()
+    assert JobRecord.of(suspended).state is JobState.WAITING
+
+
 @pytest.mark.parametrize("deployment", [None, "d"])
 @pytest.mark.parametrize("kind", ["RUNNING", "CRASHED"])
 def test_a_job_that_died_between_the_record_of_its_wait_and_its_parking_waits(tmp_path, kind, deployment):
@@ -88,7 +102,7 @@ def test_running_is_only_what_another_process_holds_the_lock_of(tmp_path, monkey
     with JobLock(tmp_path):
         assert JobRecord.of(run(labels=labels)).state is JobState.INTERRUPTED
         with monkeypatch.context() as elsewhere:
-            elsewhere.setattr(JobLock, "held", set())  # as another process sees it
+            elsewhere.setattr(JobLock, "held", {})  # as another process sees it
             assert JobRecord.of(run(labels=labels)).state is JobState.RUNNING
             # A worker that lost the job to another reports the end of its own process.
             assert JobRecord.of(run("CRASHED", labels=labels)).state is JobState.RUNNING
@@ -181,3 +195,16 @@ def test_a_handle_that_is_not_kept_because_the_run_was_removed_is_an_error_that_
         assert caught.value.reference == "job-unknown"
         assert "extraction cancel CONFIG x" in str(caught.value.hint)
         store.save(None)  # nothing is lost by that
+
+
+def test_a_run_of_a_schedule_is_as_old_as_what_it_was_planned_for_and_another_as_when_it_was_asked_for():
+    times = {"created": "2026-11-20T00:00:00Z", "expected_start_time": "2026-11-23T01:30:00Z"}
+    assert JobRecord.of(run(**times, auto_scheduled=True)).created == times["expected_start_time"]
+    assert JobRecord.of(run(**times, auto_scheduled=False)).created == times["created"]
+
+
+def test_a_run_that_prefect_could_not_begin_has_a_reason():
+    state = {"message": "Validation of flow parameters failed\nwith more"}
+    never = JobRecord.of(run("FAILED", state=state))
+    assert (never.error.reference, never.error.message) == ("run-not-begun", "Validation of flow parameters failed")
+    assert never.row()["error"] == "run-not-begun"

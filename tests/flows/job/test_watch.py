@@ -1,14 +1,17 @@
 """Progress as a person reads it, a cancel in the UI, and exit codes of signals."""
 
+import threading
+
 import pytest
 
-from flows.engine.artifacts import Artifacts
+from flows.engine.artifacts import Page
 from flows.job.record import RecordWriter
-from flows.job.watch import Watcher, cancel_asked, describe, record_end
+from flows.job.watch import CANCEL, SUSPEND, Watcher, cancel_asked, describe, record_end, stop_asked
 from flows.signals import exit_code_of
+from tasks.shared.errors import NetworkError, ServiceBusyError
 from tasks.shared.meter import Meter, Snapshot
 from tasks.shared.stop import Stop
-from tasks.shared.units import human_bytes, human_seconds
+from tests.conftest import wait_until
 from tests.peers.prefect import prefect_in_memory
 
 JOB = "0b2c4a5e-1111-4222-8333-444455556666"
@@ -21,49 +24,70 @@ def prefect():
 
 
 def recorded(prefect, *snapshots, over=False):
-    """Let the watcher of a step write these; the one artifact it leaves."""
-    watcher = Watcher(
-        RecordWriter(prefect.api, JOB), Artifacts(prefect.api, JOB), Stop(), lambda _step, _snapshot: None
-    )
+    """Let the watcher of a step write these; the page it leaves."""
+    watcher = Watcher(RecordWriter(prefect.api, JOB), Page(prefect.api, JOB), Stop(), lambda _step, _snapshot: None)
     for snapshot in snapshots:
         watcher._record("http_import", 1, snapshot, over=over)
-    (artifact,) = prefect.artifacts.values()
-    return artifact
+    return prefect.page
 
 
-def test_the_progress_artifact_is_named_after_the_step_and_says_files_bytes_rate_and_the_time_left(prefect):
+def test_the_title_of_the_page_names_the_step_and_says_files_bytes_rate_and_the_time_left(prefect):
     artifact = recorded(prefect, Snapshot(1, 4, 2_500_000, None, 9, 10.0, None, 0.25))
-    assert artifact["key"] == f"progress-1-http-import-{JOB[:8]}"
-    assert artifact["data"] == 25.0
-    assert artifact["description"] == "http_import: 1/4 files, 9 resources, 2.5 MB at 250.0 kB/s, 30 s left"
+    said = "1/4 files, 9 resources, 2.5 MB at 250 kB/s, 30 s left"
+    assert artifact["description"] == f"**The page of the job**: running step 1, http_import, 25 %: {said}"
 
 
-def test_a_step_that_is_done_again_goes_on_in_its_progress_artifact(prefect):
+def test_a_step_that_is_done_again_goes_on_in_the_title(prefect):
     recorded(prefect, Snapshot(1, 4, 0, None, 9, 10.0, None, 0.25), Snapshot(2, 4, 0, None, 9, 10.0, None, 0.5))
-    assert recorded(prefect, Snapshot(3, 4, 0, None, 9, 10.0, None, 0.75))["data"] == 75.0
+    assert "75 %" in recorded(prefect, Snapshot(3, 4, 0, None, 9, 10.0, None, 0.75))["description"]
 
 
 def test_a_step_that_has_read_everything_is_not_at_100_percent_before_it_is_over(prefect):
     read = Snapshot(1, 2, 0, None, 9, 10.0, None, 1.0)
-    assert recorded(prefect, read)["data"] == 99.0
+    assert "99 %" in recorded(prefect, read)["description"]
     done = recorded(prefect, read, over=True)
-    assert done["data"] == 100.0
+    assert "100 %" in done["description"]
     assert "left" not in done["description"]
 
 
 def test_what_a_service_says_of_its_progress_stands_there_as_it_is(prefect):
     said = Snapshot(0, None, 0, None, 0, 1.0, "<img src='http://outside.example/a.png'>", None)
-    assert recorded(prefect, said)["description"] == r"http_import: \<img src='http\://outside.example/a.png'\>"
+    title = recorded(prefect, said)["description"]
+    assert title.endswith(
+        r"running step 1, http_import: \<img src='http\://outside.example/a.png'\>, time left unknown"
+    )
+
+
+def test_a_watcher_that_waits_for_an_answer_does_not_go_on_when_the_next_step_begins(prefect, monkeypatch):
+    asked, answered = threading.Event(), threading.Event()
+    shown = []
+
+    def show(step, _snapshot):
+        shown.append(step)
+        if step == "send" or answered.is_set():
+            return
+        asked.set()
+        answered.wait(10)
+
+    watcher = Watcher(RecordWriter(prefect.api, JOB), Page(prefect.api, JOB), Stop(), show)
+    monkeypatch.setattr(threading.Thread, "join", lambda self, timeout=None: None)
+    with watcher.watching("local_import", 1, Meter()):
+        assert asked.wait(10)
+    with watcher.watching("send", 2, Meter()):
+        answered.set()
+        wait_until(lambda: shown.count("send") >= 3)
+        assert shown.count("local_import") == 1
 
 
 @pytest.mark.parametrize(
     ("run", "asked"),
-    [({"state_type": "RUNNING"}, False), ({"state_type": "CANCELLING"}, True), ({"state_type": "CANCELLED"}, True),
-     (None, True)],
+    [({"state_type": "RUNNING"}, None), ({"state_type": "CANCELLING"}, CANCEL), ({"state_type": "CANCELLED"}, CANCEL),
+     (None, CANCEL), ({"state_type": "PAUSED", "state_name": "Suspended"}, SUSPEND)],
 )  # fmt: skip
-def test_a_cancel_in_the_ui_or_a_run_that_was_removed_stops_the_job(prefect, run, asked):
+def test_a_cancel_or_suspend_in_the_ui_or_a_run_that_was_removed_stops_the_job(prefect, run, asked):
     prefect.run = run
-    assert cancel_asked(prefect.api, JOB) is asked
+    assert stop_asked(prefect.api, JOB) == asked
+    assert cancel_asked(prefect.api, JOB) is (asked == CANCEL)
 
 
 @pytest.mark.parametrize(
@@ -77,18 +101,6 @@ def test_a_process_that_ends_in_a_hurry_records_whether_it_was_stopped_or_its_jo
     assert prefect.states == [after]
 
 
-@pytest.mark.parametrize(
-    ("size", "text"), [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (2_500_000, "2.5 MB"), (3.2e12, "3.2 TB")]
-)
-def test_bytes(size, text):
-    assert human_bytes(size) == text
-
-
-@pytest.mark.parametrize(("seconds", "text"), [(0, "0 s"), (61, "1 min 1 s"), (7322, "2 h 2 min")])
-def test_seconds(seconds, text):
-    assert human_seconds(seconds) == text
-
-
 @pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143), (None, 130), ("nonsense", 130)])
 def test_exit_codes_of_signals(name, code):
     assert exit_code_of(name) == code
@@ -98,6 +110,7 @@ def test_a_snapshot_knows_rate_fraction_and_the_time_left():
     now = [0.0]
     progress = Meter(clock=lambda: now[0])
     progress.expect(files=4, bytes=1000)
+    now[0] = 5.0
     progress.add(files=1, bytes=250, resources=9)
     now[0] = 10.0
     snapshot = progress.snapshot()
@@ -111,6 +124,73 @@ def test_a_fraction_reported_by_a_service_wins():
     progress.say("batch 3 of 7", fraction=0.4)
     assert progress.snapshot().fraction == 0.4
     assert progress.snapshot().message == "batch 3 of 7"
+
+
+def test_how_long_it_still_takes_is_not_known_while_nothing_moves():
+    progress = Meter(clock=iter(range(100)).__next__)
+    progress.say("batch 3 of 7", fraction=0.4)
+    progress.say("batch 4 of 7", fraction=0.5)
+    assert progress.snapshot().eta_seconds is not None
+    progress.say("PAUSED", fraction=0.5, stands=True)
+    assert progress.snapshot().eta_seconds is None
+    assert describe(progress.snapshot()) == "PAUSED, time left unknown"
+    progress.say("batch 5 of 7", fraction=0.6)
+    assert progress.snapshot().eta_seconds is not None
+
+
+def test_what_a_service_had_done_before_this_run_tells_nothing_about_the_time_left():
+    now = [0.0]
+    progress = Meter(clock=lambda: now[0])
+    now[0] = 10.0
+    progress.say("batch 6 of 10", fraction=0.6)
+    assert describe(progress.snapshot()) == "batch 6 of 10, time left unknown"
+    now[0] = 70.0
+    progress.say("batch 7 of 10", fraction=0.7)
+    assert progress.snapshot().eta_seconds == pytest.approx(180.0)
+
+
+def test_a_rate_of_zero_for_ten_seconds_is_said_as_such_and_the_time_left_is_not_known_then():
+    now = [0.0]
+    progress = Meter(clock=lambda: now[0])
+    progress.expect(files=4, bytes=1000)
+    now[0] = 5.0
+    progress.add(files=1, bytes=250)
+    now[0] = 14.9
+    assert describe(progress.snapshot()) == "1/4 files, 250 B at 17 B/s, 45 s left"
+    now[0] = 15.0
+    assert describe(progress.snapshot()) == "1/4 files, 250 B, 0 B/s for 10 s, time left unknown"
+    progress.moves()
+    assert describe(progress.snapshot()) == "1/4 files, 250 B at 17 B/s, 45 s left"
+
+
+def test_a_request_that_is_tried_again_is_on_the_line_of_its_step_until_something_is_done_after_it():
+    now = [0.0]
+    progress = Meter(clock=lambda: now[0])
+    busy = ServiceBusyError("service-busy", "send: upload was answered 503", status=503)
+    progress.retry("send", "upload", busy, attempt=1, attempts=5, seconds=4.0)
+    now[0] = 0.4
+    assert describe(progress.snapshot()) == "send: 503, next try in 4 s, attempt 2 of 5, time left unknown"
+    now[0] = 4.5
+    assert describe(progress.snapshot()).startswith("send: 503, trying again, attempt 2 of 5")
+    progress.add(resources=1)
+    assert describe(progress.snapshot()) == "1 resource, time left unknown"
+
+
+def test_a_try_that_another_meter_of_the_step_told_of_is_on_its_line_too_and_the_next_one_of_several():
+    now = [0.0]
+    progress = Meter(clock=lambda: now[0])
+    probe = Meter(collector=progress.tell)
+    away = NetworkError("connect-failed", "pseudonymizer: no connection")
+
+    def elsewhere():
+        probe.retry("pseudonymizer", "probe", away, attempt=2, attempts=3, seconds=30.0)
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    progress.retry("pseudonymizer", "pseudonymize", away, attempt=1, attempts=3, seconds=2.0)
+    said = "pseudonymizer: connect-failed, next try in 2 s, attempt 2 of 3, 1 more waits"
+    assert describe(progress.snapshot()) == f"{said}, time left unknown"
 
 
 def test_nothing_known_yet_is_said_as_started():

@@ -48,6 +48,8 @@ def paths(kind: Any, prefix: str = "") -> set[str]:
     """The key paths of the leaves of a model."""
     found: set[str] = set()
     for key, one in kind.model_fields.items():
+        if one.exclude:
+            continue  # kept elsewhere
         name = f"{prefix}{key}"
         inner = [part for part in (one.annotation, *getattr(one.annotation, "__args__", ())) if _is_model(part)]
         if inner:

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from flows.engine.artifacts import Artifacts as Published
+from flows.engine.artifacts import Page
 from flows.job.record import JobRecord, JobState
-from flows.reports.pages import best_effort, failure_table, job_page, step_table, wait_description
+from flows.reports.pages import best_effort, job_page, wait_description
 from tasks.shared.errors import DataError
 from tasks.shared.report import Approval, Problem, StepReport, Waiting
-from tests.peers.prefect import Prefect, prefect_in_memory
+from tests.peers.prefect import Prefect, facts, prefect_in_memory
 
 JOB = "0b2c4a5e-1111-4222-8333-444455556666"
 SEND = StepReport(
@@ -41,10 +41,14 @@ def prefect() -> Iterator[Prefect]:
 
 
 def page(prefect: Prefect, record: JobRecord = RECORD, state: Any = "completed") -> str:
-    job_page(Published(prefect.api, JOB), record, state=state)
-    (key,) = prefect.artifacts
-    assert key == f"job-{JOB}"
-    return str(prefect.artifacts[key]["data"])
+    job_page(Page(prefect.api, JOB), record, state=state, k=5)
+    assert prefect.page["description"] == f"**The page of the job**: {state}"
+    return str(prefect.page["data"])
+
+
+def step_facts(prefect: Prefect, step: StepReport) -> dict[str, str]:
+    """What the page has in the table of a step that is the last one."""
+    return facts(page(prefect, RECORD.model_copy(update={"steps": (*RECORD.steps[:2], step)})), 3)
 
 
 def test_the_page_says_what_happened_to_every_step_and_what_it_took(prefect: Prefect) -> None:
@@ -80,6 +84,27 @@ def test_the_page_shows_where_the_counts_of_two_steps_agree_and_where_not(prefec
     assert "| 3 | send | 1,300 | 1,299 | differs |" in text
 
 
+def test_the_page_says_at_which_paths_persons_can_still_be_recognized(prefect: Prefect) -> None:
+    assert "Still identifying" not in page(prefect)
+    left = StepReport(
+        position=4, name="pseudonymizer", identifying={"Patient.name.family": "fewer than 5 patients"},
+        kept_identifiers={"Patient.identifier.value": "10 patients", "and 2 more paths": ""},
+    )  # fmt: skip
+    text = page(prefect, RECORD.model_copy(update={"steps": (*RECORD.steps, left)}))
+    assert "## Still identifying" in text
+    assert "| 4 | Patient.name.family | fewer than 5 patients | came back as it went |" in text
+    assert "| 4 | Patient.identifier.value | 10 patients | kept on purpose |" in text
+    assert "| 4 | and 2 more paths |  | kept on purpose |" in text
+
+
+@pytest.mark.parametrize("state", ["completed", "failed"])
+def test_the_page_says_what_validation_found_whether_that_stops_the_job_or_not(prefect: Prefect, state: Any) -> None:
+    assert "## Findings" not in page(prefect)
+    report = StepReport(position=4, name="validation", findings=1234, details={"reports": "validation"})
+    text = page(prefect, RECORD.model_copy(update={"steps": (*RECORD.steps, report)}), state)
+    assert "| 4 | validation | 1,234 | where each is stands in validation/summary.csv |" in text
+
+
 def test_the_page_of_a_failed_job_says_where_and_what_to_do(prefect: Prefect) -> None:
     error = Problem(reference="not-json", message="a line is no JSON", context="a.ndjson:2", hint="<mend> it",
                         step="send")  # fmt: skip
@@ -97,7 +122,18 @@ def test_the_error_of_an_earlier_run_is_not_on_the_page_of_one_that_goes_on(pref
 def test_the_page_is_one_artifact_however_often_it_is_written(prefect: Prefect) -> None:
     page(prefect, RECORD, "running")
     assert "The job is **completed**." in page(prefect)
-    assert prefect.artifacts[f"job-{JOB}"]["description"] == "The page of the job: completed"
+    assert [path for method, path in prefect.asked if method == "POST"].count("/artifacts/") == 1
+
+
+def test_the_tables_of_the_steps_are_on_the_page_in_their_order(prefect: Prefect) -> None:
+    """A list of artifacts would be in the order of ids, which come by chance."""
+    assert re.findall("^## Step (.*)$", page(prefect), re.MULTILINE) == ["1, local_import", "3, send"]
+
+
+def test_pages_of_an_earlier_version_which_had_keys_give_way(prefect: Prefect) -> None:
+    body = {"key": f"job-{JOB}", "type": "markdown", "data": "old", "description": "The page of the job: failed"}
+    prefect.api.created("/artifacts/", body)
+    page(prefect)
 
 
 def test_the_form_of_a_wait_says_where_it_waits_what_to_look_at_and_what_is_next() -> None:
@@ -122,47 +158,52 @@ def test_the_table_of_a_step_is_named_after_it_and_has_its_counts_and_details_in
         "content_bytes": 152_956, "own_rules": True, "unrouted": {}, "median_seconds": {"FETCH": 0.25},
         "reports": ["a.csv", "b.json"], "resources_with_findings": 12_000, "empty": None,
     }  # fmt: skip
-    step_table(
-        Published(prefect.api, JOB), JOB, SEND.model_copy(update={"details": details, "warnings": ("see <this>",)})
-    )
-    rows = prefect.rows(f"step-3-send-{JOB[:8]}")
-    facts = {row["what"]: row["value"] for row in rows}
-    assert "#" not in facts
-    assert facts["resources out"] == "1,234"
-    assert facts["content bytes"] == "153.0 kB"
-    assert facts["own rules"] == "yes"
-    assert facts["unrouted"] == facts["empty"] == "none"
-    assert facts["median seconds: FETCH"] == "0.25 s"
-    assert facts["reports"] == "a.csv, b.json"
-    assert facts["resources with findings"] == "12,000"
-    assert facts["warning"] == r"see \<this\>"
+    found = step_facts(prefect, SEND.model_copy(update={"details": details, "warnings": ("see <this>",)}))
+    assert "#" not in found
+    assert found["resources out"] == "1,234"
+    assert found["content bytes"] == "153 kB"
+    assert found["own rules"] == "yes"
+    assert found["unrouted"] == found["empty"] == "none"
+    assert found["median seconds: FETCH"] == "250 ms"
+    assert found["reports"] == "a.csv, b.json"
+    assert found["resources with findings"] == "12,000"
+    assert found["warning"] == r"see \<this\>"
 
 
-def test_a_table_among_the_details_is_an_artifact_of_its_own(prefect: Prefect) -> None:
-    groups = [{"group": "![x](http://outside.example/a.png)", "rows": 1200, "bytes": 1855, "empty_columns": ""}]
-    step_table(Published(prefect.api, JOB), JOB, SEND.model_copy(update={"details": {"groups": groups}}))
-    (row,) = prefect.rows(f"step-3-send-{JOB[:8]}-groups")
-    assert row == {
-        "group": r"\!\[x\](http\://outside.example/a.png)", "rows": "1,200", "bytes": "1.9 kB", "empty columns": "",
-    }  # fmt: skip
-    assert prefect.artifacts[f"step-3-send-{JOB[:8]}-groups"]["description"] == "Step 3, send: groups"
+def test_a_table_among_the_details_is_a_row_for_each_of_its_lines(prefect: Prefect) -> None:
+    groups = [
+        {"group": "![x](http://outside.example/a.png)", "rows": 1200, "bytes": 1855, "empty_columns": ""},
+        {"group": "Labor", "rows": 0, "bytes": 9, "empty_columns": "unit, code"},
+    ]
+    found = step_facts(prefect, SEND.model_copy(update={"details": {"groups": groups}}))
+    assert found[r"groups: \!\[x\](http\://outside.example/a.png)"] == "rows 1,200, bytes 1.9 kB"
+    assert found[r"groups: Labor"] == "rows none, bytes 9 B, empty columns unit, code"
 
 
 def test_a_failed_step_shows_what_its_error_counted(prefect: Prefect) -> None:
-    error = DataError("some", "did not get in")
-    error.details = {"failed": {"422 invalid": 3}}
-    failure_table(Published(prefect.api, JOB), JOB, 1, "local_import", error)
-    assert prefect.rows(f"step-1-local-import-{JOB[:8]}") == [{"what": "failed: 422 invalid", "value": "3"}]
+    failed = SEND.model_copy(update={"state": "failed"})
+    error = Problem(reference="some", message="did not get in", step="send")
+    record = RECORD.model_copy(update={"steps": (*RECORD.steps[:2], failed), "error": error})
+    job_page(Page(prefect.api, JOB), record, state="failed", k=5, counted={"failed": {"422 invalid": 3}})
+    assert facts(prefect.page["data"], 3)["failed: 422 invalid"] == "fewer than 5"
+    assert "failed: 422 invalid" not in facts(prefect.page["data"], 1)
+
+
+def test_a_page_that_waits_or_failed_has_the_command_that_goes_on(prefect: Prefect) -> None:
+    for state, there in (("waiting", True), ("failed", True), ("stopped", True), ("completed", False)):
+        job_page(Page(prefect.api, JOB), RECORD, state=state, k=5, continued_with="go on 'with this'")  # type: ignore[arg-type]
+        assert ("`go on 'with this'`" in prefect.page["data"]) is there
 
 
 def test_an_artifact_that_somebody_removed_is_made_anew(prefect: Prefect) -> None:
-    published = Published(prefect.api, JOB)
+    published = Page(prefect.api, JOB)
     for text in ("one", "two"):
-        published.publish("job", "markdown", text, "")
-    assert prefect.artifacts["job"]["data"] == "two"
+        published.publish("", text)
+    published.entitle("title")
+    assert (prefect.page["description"], prefect.page["data"]) == ("title", "two")
     prefect.artifacts.clear()
-    published.publish("job", "markdown", "three", "")
-    assert prefect.artifacts["job"]["data"] == "three"
+    published.publish("", "three")
+    assert prefect.page["data"] == "three"
     posted = [path for method, path in prefect.asked if method == "POST" and path == "/artifacts/"]
     assert len(posted) == 2
 

@@ -36,7 +36,7 @@ def document(*, waiting: Waiting | None = None, error: Problem | None = None) ->
         "368f91e2-dd1f-4d71-8c99-58332d55a824",
         Run(number=2, created="2026-03-02T09:15:19.102Z", began="2026-03-02T09:16:19.102Z"),
         "failed" if error else "waiting" if waiting else "completed", STEPS, INPUTS,
-        ended="2026-03-02T09:17:19.102Z", waiting=waiting, error=error,
+        ended="2026-03-02T09:17:19.102Z", waiting=waiting, error=error, k=5,
     )  # fmt: skip
 
 
@@ -68,7 +68,7 @@ def test_keys_are_never_left_out(tmp_path: Path) -> None:
 
 
 def test_steps_have_counts_statistics_warnings_and_details() -> None:
-    assert document().steps[0] == STEPS[0]
+    assert document().steps[0] == STEPS[0].model_copy(update={"details": {"types": {"Patient": "5"}}})
 
 
 def test_reconciliation_lists_the_comparisons_that_were_made() -> None:

@@ -13,7 +13,7 @@ import pytest
 from tasks.extractor.client import ExtractionClient
 from tasks.extractor.task import Priority
 from tasks.shared.errors import InputError, ServiceBusyError, ServiceError, SluiceError
-from tests.peers.extraction import BASE, JOB, configuration, crtdl, extraction_client, http_client, task
+from tests.peers.extraction import BASE, JOB, OTHER_JOB, configuration, crtdl, extraction_client, http_client, task
 
 STATUS = f"{BASE}/fhir/__status/{JOB}"
 
@@ -98,6 +98,17 @@ class TestSubmission:
         assert (error.reference, error.operation, error.status) == ("content-location-missing", "submit", 202)
         assert not error.transient
 
+    @pytest.mark.parametrize(
+        "location", [f"{STATUS}, {STATUS}", f"{BASE}/fhir/__status/", f"{BASE}/fhir/__status/17", f"{BASE}/login"]
+    )
+    def test_a_content_location_that_names_no_single_job_is_a_wrong_answer(self, query: Path, location: str) -> None:
+        error = fails(ServiceError, lambda: extraction_client(Scripted(accepted(location))).submit(query))
+        assert (error.reference, error.operation, error.status) == ("extractor-answer", "submit", 202)
+
+    def test_one_content_location_said_twice_is_one(self, query: Path) -> None:
+        twice = httpx.Response(202, headers=[("Content-Location", STATUS), ("Content-Location", f" {STATUS} ")])
+        assert extraction_client(Scripted(twice)).submit(query) == STATUS
+
     @pytest.mark.parametrize("status", [408, 429, 502, 503, 504])
     def test_it_is_never_retried(self, query: Path, status: int) -> None:
         server = Scripted(httpx.Response(status, text="CANARY"))
@@ -158,9 +169,19 @@ class TestPreview:
         server = Scripted(httpx.Response(503), httpx.Response(200, json={"resourceType": "List"}))
         assert extraction_client(server).evaluate_cohort(b"{}") == ()
 
+    @pytest.mark.parametrize(
+        "references",
+        [["Patient/p1", "Patient/p1"], ["Patient/p1", "Group/CANARY"], ["p1"], ["Patient/"], ["Patient/p1/_history/2"]],
+    )
+    def test_a_list_of_anything_but_patients_each_once_is_a_wrong_answer(self, references: list[str]) -> None:
+        entries = [{"item": {"reference": reference}} for reference in references]
+        client = extraction_client(Scripted(httpx.Response(200, json={"resourceType": "List", "entry": entries})))
+        assert fails(ServiceError, lambda: client.evaluate_cohort(b"{}")).reference == "extractor-answer"
+
     @pytest.mark.parametrize("body", [b"<html>CANARY", b"{}", b'{"resourceType":"List","entry":[{}]}'])
     def test_anything_else_than_a_list_is_an_error(self, body: bytes) -> None:
-        client = extraction_client(Scripted(httpx.Response(200, content=body)))
+        answer = httpx.Response(200, content=body, headers={"Content-Type": "application/json"})
+        client = extraction_client(Scripted(answer))
         assert fails(ServiceError, lambda: client.evaluate_cohort(b"{}")).reference == "extractor-answer"
 
 
@@ -184,10 +205,52 @@ class TestTaskApi:
         assert (request.method, str(request.url)) == ("POST", f"{BASE}/fhir/Task/{JOB}/${operation}")
         assert request.content == b""
 
-    def test_409_is_an_error_with_its_status_and_is_not_repeated(self) -> None:
-        server = Scripted(httpx.Response(409, text="CANARY"))
-        assert fails(ServiceError, lambda: extraction_client(server).change(JOB, "pause")).status == 409
-        assert len(server.seen) == 1
+    @pytest.mark.parametrize("status", [409, 412])
+    def test_a_state_that_does_not_allow_it_is_an_error_with_its_status_and_is_not_repeated(self, status: int) -> None:
+        server = Scripted(httpx.Response(status, text="CANARY"), httpx.Response(200, json=task(status="PAUSED")))
+        assert fails(ServiceError, lambda: extraction_client(server).change(JOB, "pause")).status == status
+        assert [request.method for request in server.seen] == ["POST", "GET"]
+
+    @pytest.mark.parametrize("status", [409, 412])
+    @pytest.mark.parametrize(
+        ("operation", "state"), [("pause", "RUNNING_GET_COHORT"), ("resume", "PAUSED"), ("cancel", "PENDING")]
+    )
+    def test_a_stale_version_is_read_again_and_the_operation_repeated(
+        self, operation: str, state: str, status: int
+    ) -> None:
+        server = Scripted(
+            httpx.Response(status), httpx.Response(200, json=task(status=state)), httpx.Response(200, json=task())
+        )
+        pauses: list[int] = []
+        extraction_client(server).change(JOB, operation, pause=pauses.append)
+        assert [request.method for request in server.seen] == ["POST", "GET", "POST"]
+        assert pauses == [1]
+
+    @pytest.mark.parametrize("status", [429, 503])
+    def test_operations_and_delete_are_repeated_after_429_and_503(self, status: int) -> None:
+        for call in (lambda client: client.change(JOB, "pause"), lambda client: client.delete(JOB)):
+            server = Scripted(httpx.Response(status), httpx.Response(200, json=task(status="PAUSED")))
+            call(extraction_client(server))
+            assert len(server.seen) == 2
+
+    @pytest.mark.parametrize("answer", [httpx.Response(502), httpx.Response(504), httpx.ReadTimeout("CANARY")])
+    def test_what_may_have_been_done_is_not_asked_for_twice(self, answer: httpx.Response | Exception) -> None:
+        def once(_: httpx.Request) -> httpx.Response:
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        server = Scripted(once)
+        client = extraction_client(server)
+        for call in (lambda: client.change(JOB, "cancel"), lambda: client.delete(JOB)):
+            assert fails(SluiceError, call).transient
+        assert [request.method for request in server.seen] == ["POST", "DELETE"]
+
+    def test_a_search_for_ids_that_gives_other_jobs_is_a_wrong_answer(self) -> None:
+        found = {"resourceType": "Bundle", "entry": [{"resource": task()}, {"resource": task(OTHER_JOB)}]}
+        client = extraction_client(Scripted(httpx.Response(200, json=found)))
+        assert fails(ServiceError, lambda: client.tasks([JOB])).reference == "extractor-answer"
+        assert len(client.tasks([JOB.upper(), OTHER_JOB])) == len(client.tasks()) == 2
 
     def test_delete(self) -> None:
         server = Scripted(httpx.Response(204))
@@ -218,13 +281,32 @@ class TestTaskApi:
         assert [r.headers["if-match"] for r in server.seen if r.method == "PUT"] == ['W/"3"', 'W/"4"']
         assert pauses == [1]
 
-    def test_prioritize_gives_up_when_the_version_moves_on_ten_times(self) -> None:
+    def test_the_task_of_another_job_is_a_wrong_answer_and_nothing_is_put(self) -> None:
+        server = Scripted(httpx.Response(200, json=task(OTHER_JOB)))
+        client = extraction_client(server)
+        for call in (
+            lambda: client.task(JOB),
+            lambda: client.change(JOB, "cancel"),
+            lambda: client.prioritize(JOB, Priority.HIGH),
+        ):
+            assert fails(ServiceError, call).reference == "extractor-answer"
+        assert [request.method for request in server.seen] == ["GET", "POST", "GET"]
+
+    def test_a_put_that_changes_nothing_is_a_wrong_answer(self) -> None:
+        error = fails(
+            ServiceError,
+            lambda: extraction_client(Scripted(httpx.Response(200, json=task()))).prioritize(JOB, Priority.HIGH),
+        )
+        assert (error.reference, error.operation) == ("extractor-answer", "prioritize")
+
+    @pytest.mark.parametrize("status", [409, 412])
+    def test_prioritize_gives_up_when_the_version_moves_on_ten_times(self, status: int) -> None:
         def answer(request: httpx.Request) -> httpx.Response:
-            return httpx.Response(409) if request.method == "PUT" else httpx.Response(200, json=task())
+            return httpx.Response(status) if request.method == "PUT" else httpx.Response(200, json=task())
 
         server = Scripted(answer)
         error = fails(ServiceError, lambda: extraction_client(server).prioritize(JOB, Priority.HIGH))
-        assert error.status == 409
+        assert error.status == status
         assert len([r for r in server.seen if r.method == "PUT"]) == 10
 
     def test_a_priority_that_is_right_already_is_not_written(self) -> None:
@@ -246,6 +328,6 @@ class TestTaskApi:
         assert fails(ServiceError, lambda: extraction_client(server).prioritize(JOB, Priority.HIGH)).status == 428
 
     def test_ids_cannot_lead_elsewhere(self) -> None:
-        server = Scripted(httpx.Response(200, json=task()))
+        server = Scripted(httpx.Response(200, json=task("../../admin?x=1")))
         extraction_client(server).task("../../admin?x=1")
         assert str(server.seen[0].url) == f"{BASE}/fhir/Task/..%2F..%2Fadmin%3Fx%3D1"

@@ -30,6 +30,7 @@ from tests.peers.extraction import (
     Job,
     Server,
     configuration,
+    crtdl,
     manifest,
     task,
 )
@@ -111,12 +112,25 @@ def test_two_outputs_with_one_last_segment_are_two_files(tmp_path: Path) -> None
     assert run.imported() == {"x.ndjson": BUNDLE, "x-2.ndjson": BUNDLE * 2}
 
 
-def test_one_url_listed_twice_is_imported_once_with_a_warning(tmp_path: Path) -> None:
-    result = job(tmp_path, manifest(BATCH, BATCH), {BATCH: BUNDLE}).run()
-    assert result.lines_out == 1
-    assert any("listed more than once" in warning for warning in result.warnings)
+def test_a_name_that_became_another_files_has_neither_until_the_other_one_is_there(tmp_path: Path) -> None:
+    first, second = f"{BASE}/a/x.ndjson", f"{BASE}/b/x.ndjson"
+    files: dict[str, Any] = {first: BUNDLE, second: BUNDLE * 2}
+    job(tmp_path, manifest(first, second), files).run()
+    again = job(tmp_path, manifest(second, first), {first: BUNDLE, second: httpx.Response(403)})
+    fails(again, SluiceError)
+    assert again.imported().get("x.ndjson") is None
+    run = job(tmp_path, manifest(second, first), files)
+    assert run.run().lines_out == 3
+    assert run.imported() == {"x.ndjson": BUNDLE * 2, "x-2.ndjson": BUNDLE}
 
 
+def test_one_url_listed_twice_is_a_wrong_answer(tmp_path: Path) -> None:
+    run = job(tmp_path, manifest(BATCH, BATCH), {BATCH: BUNDLE})
+    assert fails(run, ServiceError).reference == "result-unreadable"
+    assert run.imported() == {}
+
+
+@pytest.mark.slow
 def test_hundreds_of_files_come_down(tmp_path: Path) -> None:
     files = {f"{OUT}/{number}.ndjson": BUNDLE for number in range(300)}
     result = job(tmp_path, manifest(*files), files, max_concurrent_downloads=8).run()
@@ -468,7 +482,7 @@ class TestCompanions:
         assert result.details["cohort_patients"] == 3
         assert "CANARY" not in json.dumps(result.result())
         assert result.warnings == (
-            "the server counts 2 patients in the result, the files hold 1 Bundles",
+            "the server counts more patients than the files hold Bundles",
             "the extraction server reports issues: 1 WARNING; see extraction/manifest.json",
         )
 
@@ -506,3 +520,79 @@ def test_an_enrichment_rule_that_did_nothing_is_a_warning_of_the_step(tmp_path: 
     }
     run.config = run.config.model_validate(run.config.model_dump() | {"services": services})
     assert [warning[:29] for warning in run.run().warnings] == ["enrichment rule 1 did nothing"]
+
+
+class TestReportedErrors:
+    """Document 1, procedure 5: an empty output is the reported server errors, if there are any."""
+
+    OUTCOME = (
+        b'{"resourceType":"OperationOutcome","issue":[{"severity":"error","code":"processing","diagnostics":"CANARY"},'
+        b'{"severity":"error","code":"processing","details":{"text":"CANARY"}},{"severity":"fatal","code":"CANARY"},'
+        b'{"severity":"warning","code":"not-found"}]}'
+    )
+    URL = f"{OUT}/error.json"
+
+    def empty(self, tmp_path: Path, files: dict[str, bytes], **more: Any) -> SluiceError:
+        self.run = job(tmp_path, manifest(**more), files)
+        return fails(self.run)
+
+    @pytest.mark.parametrize("indent", [None, 2])
+    def test_the_files_that_hold_them_are_kept_and_told_by_severity_and_code(
+        self, tmp_path: Path, indent: int | None
+    ) -> None:
+        document = json.dumps(json.loads(self.OUTCOME), indent=indent).encode()
+        error = self.empty(tmp_path, {self.URL: document}, error=[{"type": "OperationOutcome", "url": self.URL}])
+        assert error.reference == "extraction-errors"
+        assert error.message.endswith("the server reports 3 errors: 2 error (processing), 1 fatal")
+        kept = self.run.path / "extraction" / "errors" / "error.json"
+        assert kept.read_bytes() == document
+        assert kept.stat().st_mode & 0o777 == 0o600
+        assert "extraction/manifest.json and extraction/errors/error.json" in (error.hint or "")
+
+    def test_lines_of_outcomes_are_read_too(self, tmp_path: Path) -> None:
+        error = self.empty(tmp_path, {self.URL: self.OUTCOME + b"\n" + self.OUTCOME}, error=[{"url": self.URL}])
+        assert error.message.endswith("6 errors: 4 error (processing), 2 fatal")
+
+    def test_issues_of_the_job_and_outcomes_in_the_manifest_itself_are_told(self, tmp_path: Path) -> None:
+        issues = [{"severity": "ERROR", "msg": "CANARY"}, {"severity": "WARNING", "msg": "CANARY"}]
+        extension = [{"url": "torch-job-issues", "valueObject": issues}]
+        error = self.empty(tmp_path, {}, error=[json.loads(self.OUTCOME)], extension=extension)
+        assert error.message.endswith("4 errors: 2 error (processing), 1 error, 1 fatal")
+        assert "is in extraction/manifest.json of the job" in (error.hint or "")
+
+    @pytest.mark.parametrize("content", [None, b"<html>CANARY", b"[]"])
+    def test_one_that_cannot_be_read_is_still_told(self, tmp_path: Path, content: bytes | None) -> None:
+        files = {self.URL: content} if content is not None else {}
+        error = self.empty(tmp_path, files, error=[{"url": self.URL}, "CANARY"])
+        assert error.message.endswith("2 errors: 2 that cannot be read")
+
+    def test_an_outcome_of_warnings_alone_is_no_error(self, tmp_path: Path) -> None:
+        outcome = b'{"resourceType":"OperationOutcome","issue":[{"severity":"warning"}]}'
+        assert self.empty(tmp_path, {self.URL: outcome}, error=[{"url": self.URL}]).reference == "no-matching-data"
+
+    def test_the_other_shape_names_them_too(self, tmp_path: Path) -> None:
+        parameter = {"name": "error", "part": [{"name": "url", "valueUrl": self.URL}]}
+        shape = httpx.Response(200, json={"resourceType": "Parameters", "parameter": [parameter]})
+        error = fails(job(tmp_path, shape, {self.URL: self.OUTCOME}))
+        assert error.message.endswith("2 error (processing), 1 fatal")
+
+
+def test_a_manifest_that_is_a_lie_is_kept_without_credentials(tmp_path: Path) -> None:
+    SECRETS.text("secret-of-the-job")
+    run = job(tmp_path, manifest(BATCH, output={}, echo="secret-of-the-job CANARY"), {BATCH: BUNDLE})
+    error = fails(run, ServiceError)
+    (kept,) = (run.path / "extraction" / "failed").iterdir()
+    assert kept.stat().st_mode & 0o777 == 0o600
+    assert json.loads(kept.read_bytes())["echo"] == "[blanked] CANARY"
+    assert f"extraction/failed/{kept.name}" in (error.hint or "")
+
+
+def test_what_a_server_may_refuse_of_the_query_is_submitted_with_a_warning(tmp_path: Path) -> None:
+    run = job(tmp_path, manifest(BATCH), {BATCH: BUNDLE})
+    (group,) = crtdl()["dataExtraction"]["attributeGroups"]
+    document = crtdl(dataExtraction={"attributeGroups": [group | {"attributes": []}]})
+    run.crtdl.write_text(json.dumps(document))
+    result = run.run()
+    (warning,) = (one for one in result.warnings if one.startswith("crtdl-no-attributes"))
+    assert warning in run.context.meter.snapshot().warnings
+    assert len(run.server.submissions) == 1

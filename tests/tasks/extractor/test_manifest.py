@@ -10,26 +10,32 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.extractor.manifest import ExtractionResult, details, parse_result
+from tasks.extractor.manifest import ExtractionResult, Output, details, errors_among, left_out, parse_result
 from tasks.shared.errors import ServiceError
 from tasks.shared.fhir.crtdl import Crtdl
 from tasks.shared.fhir.crtdl_model import Attribute, AttributeGroup
 from tasks.shared.http.answer import Answer
+from tasks.shared.report import StepReport
+from tests.peers.extraction import BASE, JOB, OTHER_JOB
 
-STATUS = "https://torch.example/fhir/__status/x"
+STATUS = f"{BASE}/fhir/__status/{JOB}"
 
 
 def parsed(document: Any) -> ExtractionResult:
     content = document if isinstance(document, bytes) else json.dumps(document).encode()
-    return parse_result(Answer(200, httpx.Headers(), content), STATUS)
+    return parse_result(Answer(200, httpx.Headers({"Content-Type": "application/json"}), content), STATUS, BASE)
+
+
+def urls(result: ExtractionResult) -> list[str]:
+    return [output.url for output in result.outputs]
 
 
 def test_a_manifest_gives_the_output_urls_in_order() -> None:
-    outputs = [{"type": "NDJSON Bundle", "url": "https://h/b.ndjson"}, {"type": "x", "url": "/core.ndjson"}]
+    outputs = [{"type": "NDJSON Bundle", "url": "https://h/b.ndjson"}, {"type": "Patient", "url": "/core.ndjson"}]
     result = parsed({"transactionTime": "now", "requiresAccessToken": True, "output": outputs, "error": []})
-    assert result.urls == ("https://h/b.ndjson", "/core.ndjson")
+    assert result.outputs == (Output("https://h/b.ndjson", "Bundle"), Output(f"{BASE}/core.ndjson", "Patient"))
     assert result.requires_access_token
-    assert result.errors == 0
+    assert result.listed_errors == ()
 
 
 @pytest.mark.parametrize("key", ["valueUrl", "valueUri", "valueString"])
@@ -39,7 +45,7 @@ def test_a_parameters_resource_gives_the_url_parts_of_its_outputs(key: str) -> N
         for n in range(2)
     ]
     result = parsed({"resourceType": "Parameters", "parameter": [{"name": "transactionTime"}, *outputs]})
-    assert result.urls == ("https://h/0.ndjson", "https://h/1.ndjson")
+    assert urls(result) == ["https://h/0.ndjson", "https://h/1.ndjson"]
 
 
 @pytest.mark.parametrize(
@@ -54,6 +60,14 @@ def test_a_parameters_resource_gives_the_url_parts_of_its_outputs(key: str) -> N
         {"output": [{"type": "x"}]},
         {"output": [{"url": 7}]},
         {"output": ["https://h/x"]},
+        {"output": [{"url": "/x", "type": "text/csv"}]},
+        {"output": [{"url": "/x"}, {"url": "https://torch.example:443/x#y"}]},
+        {"output": [{"url": "https://h/a\nb"}]},
+        {"output": [], "requiresAccessToken": "CANARY"},
+        b'{"output": [], "output": [{"url": "/x"}]}',
+        b'{"output": [{"url": "/x", "\\u0075rl": "/y"}]}',
+        {"output": [], "extension": [{"url": "torch-job", "valueObject": {"id": OTHER_JOB}}]},
+        {"output": [], "extension": [{"url": "torch-job", "valueObject": {"status": "RUNNING_GET_COHORT"}}]},
         {"resourceType": "Parameters", "parameter": [{"name": "output", "part": [{"name": "url"}]}]},
     ],
 )
@@ -68,7 +82,8 @@ def test_errors_are_counted_from_the_list_and_from_the_issues() -> None:
     issues = [{"severity": severity, "msg": "CANARY"} for severity in ("FATAL", "ERROR", "WARNING", "CANARY")]
     extension = {"url": "https://x/extractor-job-issues", "valueObject": issues}
     result = parsed({"output": [], "error": [{"url": "https://h/e"}], "extension": [extension]})
-    assert result.errors == 3
+    assert result.listed_errors == ("https://h/e",)
+    assert errors_among(issues) == {"fatal": 1, "error": 1}
     assert result.issues == {"FATAL": 1, "ERROR": 1, "WARNING": 1, "(other)": 1}
 
 
@@ -93,12 +108,50 @@ def test_the_details_are_counts_under_names_that_the_crtdl_has(prefix: str) -> N
     assert found == {
         "cohort_patients": 10,
         "final_patients": 7,
-        "patient_exclusions": {"CONSENT": 2, "DIRECT_LOAD": 1, "CASCADING_DELETE": 0},
+        "patient_exclusions": {"CONSENT": 2, "DIRECT_LOAD": 1, "CASCADING_DELETE": 0, "(other)": 3},
         "resource_exclusions": {"Patients": {"Must-Have": 5, "Consent": 4}, "(other)": {"Reference-Not-Found": 1}},
         "resource_inclusions": {"Patients": 7, "(other)": 3},
         "median_seconds": {"DIRECT_LOAD": 1.5},
     }
     assert "CANARY" not in json.dumps(found)
+
+
+DEPLOYED = {
+    "Num-Cohort-Patients": 100,
+    "Num-Final-Patients": 60,
+    "Cohort-Query-Duration-Ms": 1250,
+    "Duration-Measurements": {
+        "CONSENT": {"medianMs": 1500, "averageMs": 2},
+        "COPY_REDACT": {"medianMs": 20.25},
+        "CANARY": {"medianMs": 500},
+    },
+    "Patient-Exclusions": {"CONSENT_FETCH": 30, "DIRECT_LOAD": 2, "CANARY-1": 7, "CANARY-2": 1},
+    "Resource-Exclusions": {"Patients": {"CONSENT": 40, "MUST_HAVE": 6, "CANARY": 3, "CANARY-3": {"Patient.id": 9}}},
+    "CANARY": 5,
+}
+
+
+def test_deployed_spellings_are_known_and_an_unknown_key_is_other_and_never_dropped() -> None:
+    """``CONSENT`` for ``CONSENT_FETCH`` and the other way round, keys in ``Ms`` (document 3 §2)."""
+    summary = {"url": "torch-job-diagnostics-summary", "valueObject": DEPLOYED}
+    result = parsed({"output": [], "extension": [summary]})
+    found = details(result, CRTDL)
+    assert found["patient_exclusions"] == {"CONSENT": 30, "DIRECT_LOAD": 2, "(other)": 8}
+    assert found["resource_exclusions"] == {"Patients": {"Consent": 40, "Must-Have": 6, "(other)": 12}}
+    assert found["median_seconds"] == {"CONSENT_FETCH": 1.5, "COPY_REDACT": 0.02, "(other)": 0.5}
+    assert (found["cohort_query_seconds"], found["other_diagnostics"]) == (1.25, 1)
+    told = left_out(result, 5)
+    assert told == {
+        "patients CONSENT": "30",
+        "patients DIRECT_LOAD": "fewer than 5",
+        "patients (other)": "10",
+        "resources Consent": "40",
+        "resources Must-Have": "5",
+        "resources (other)": "10",
+    }
+    assert "CANARY" not in json.dumps([found, told])
+    line = StepReport(left_out=told).summary()
+    assert line.startswith("left out: patients CONSENT 30, patients DIRECT_LOAD fewer than 5, ")
 
 
 def test_reports_are_the_urls_of_the_three_extensions() -> None:
@@ -123,7 +176,7 @@ JSON = st.recursive(
 def test_whatever_the_extensions_hold_the_import_is_not_disturbed(value: Any, other: Any, name: str) -> None:
     extension = [{"url": f"x/torch-{name}", "valueObject": value, "valueUrl": other}, other]
     result = parsed({"output": [{"url": "https://h/x"}], "extension": extension, "error": other})
-    assert result.urls == ("https://h/x",)
+    assert urls(result) == ["https://h/x"]
     json.dumps(details(result, CRTDL))
 
 

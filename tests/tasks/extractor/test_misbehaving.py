@@ -18,7 +18,7 @@ from tasks.shared.errors import NetworkError, SluiceError, StalledError
 from tasks.shared.report import StepReport
 from tasks.shared.step import StepContext
 from tests.peers import job
-from tests.peers.extraction import BUNDLE, JOB, Clock, Store, configuration, crtdl
+from tests.peers.extraction import BUNDLE, JOB, JSON, Clock, Store, configuration, crtdl
 from tests.peers.server import Raw, Reply, Seen, loopback
 
 FILE = BUNDLE * 400
@@ -28,7 +28,7 @@ class Scripted:
     """A server whose status answers and file answers come from lists, the last of which repeats."""
 
     def __init__(self, *, status: list[Reply | Raw] | None = None, file: list[Reply | Raw] | None = None) -> None:
-        self.status = status or [Reply(200, manifest())]
+        self.status = status or [Reply(200, manifest(), JSON)]
         self.file = file or [Reply(200, FILE)]
         self.url = ""
         self.gets: list[Seen] = []
@@ -70,7 +70,7 @@ def whole(body: bytes, status: str = "200 OK", length: int | None = None, more: 
 @pytest.mark.parametrize("then", ["reset", "close"])
 def test_a_reset_in_the_middle_of_a_status_body_is_swallowed(tmp_path: Path, then: str) -> None:
     half = whole(manifest())[:-20]
-    with loopback(Scripted(status=[Raw(half, then), Raw(half, then), Reply(200, manifest())])) as server:
+    with loopback(Scripted(status=[Raw(half, then), Raw(half, then), Reply(200, manifest(), JSON)])) as server:
         result, content = extract(tmp_path, server.url)
     assert content == FILE
     assert result.lines_out == 400
@@ -78,7 +78,7 @@ def test_a_reset_in_the_middle_of_a_status_body_is_swallowed(tmp_path: Path, the
 
 @pytest.mark.slow
 def test_a_status_that_is_silent_is_asked_again(tmp_path: Path) -> None:
-    with loopback(Scripted(status=[Raw(b"", "stall"), Reply(200, manifest())])) as server:
+    with loopback(Scripted(status=[Raw(b"", "stall"), Reply(200, manifest(), JSON)])) as server:
         _, content = extract(tmp_path, server.url, request_timeout="1500ms")
     assert content == FILE
 
@@ -138,7 +138,7 @@ def test_a_server_that_breaks_every_transfer_is_given_up(tmp_path: Path) -> None
 def test_ten_thousand_files_come_down(tmp_path: Path) -> None:
     outputs = [{"type": "NDJSON Bundle", "url": f"/out/{number}/b{number % 100}.ndjson"} for number in range(10_000)]
     script = Scripted(
-        status=[Reply(200, json.dumps({"output": outputs, "error": []}).encode())], file=[Reply(200, BUNDLE)]
+        status=[Reply(200, json.dumps({"output": outputs, "error": []}).encode(), JSON)], file=[Reply(200, BUNDLE)]
     )
     with loopback(script) as server:
         result, _ = extract(tmp_path, server.url, file_ready_retries=0)
@@ -165,7 +165,7 @@ def test_three_gigabytes_need_no_more_memory_than_little(tmp_path: Path) -> None
                         )
                     )
                 elif b"__status" in asked:
-                    sock.sendall(whole(manifest(), more="Connection: close\r\n"))
+                    sock.sendall(whole(manifest(), more="Content-Type: application/json\r\nConnection: close\r\n"))
                 elif b"/out/" in asked:
                     sock.sendall(whole(b"", length=count * len(piece), more="Connection: close\r\n"))
                     for _ in range(count):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import httpx
 import pytest
 
 from tasks.shared.errors import ServiceError, SluiceError, TerminalError, TransientError
-from tasks.shared.step import Handle
+from tasks.shared.step import Handle, StepContext
 from tests.peers.extraction import BASE, BUNDLE, JOB, Answer, Job, Server, Store, configuration, manifest, running, task
 
 FILE = f"{BASE}/out/batch.ndjson"
@@ -48,6 +49,7 @@ def test_a_poll_is_a_single_get_that_accepts_json(tmp_path: Path) -> None:
     assert poll.url == f"{BASE}/fhir/__status/{JOB}"
 
 
+@pytest.mark.slow
 def test_202_for_hours_goes_on_because_the_window_is_no_total_cap(tmp_path: Path) -> None:
     run = job(tmp_path, *[running()] * 2000, manifest(FILE), extraction_timeout="PT5M")
     run.run()
@@ -109,6 +111,25 @@ def test_a_network_failure_of_the_poll_is_swallowed(tmp_path: Path, failure: Exc
     assert len(run.server.submissions) == 1
 
 
+def test_the_log_has_a_line_for_each_state_and_not_for_each_poll(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    busy, away = httpx.Response(503), httpx.ConnectError("CANARY")
+    run = job(tmp_path, running(), *[busy] * 20, *[away] * 20, *[running()] * 3, *[busy] * 5, manifest(FILE))
+    run.server.tasks[JOB] = task()
+    caplog.set_level("INFO", "sluice")
+    run.run()
+    told = [record.message for record in caplog.records if record.name == "sluice"]
+    about = [text for text in told if "asking again" in text or "answers again" in text or "RUNNING" in text]
+    assert about == [
+        f"extraction job {JOB}: RUNNING_PROCESS_BATCH",
+        "extractor: the server answered 503, asking again",
+        "extractor: no answer (connect-failed), asking again",
+        "extractor: the server answers again",
+        "extractor: the server answered 503, asking again",
+    ]
+
+
 def test_network_failures_alone_end_with_the_liveness_window(tmp_path: Path) -> None:
     run = job(tmp_path, httpx.ConnectError("CANARY"), extraction_timeout="PT10M")
     assert fails(run).reference == "extraction-timeout"
@@ -129,6 +150,50 @@ def test_500_is_a_terminal_failure_of_the_job(tmp_path: Path) -> None:
     )
     assert "exception" in error.message
     assert polls(run) == 2
+
+
+OUTCOME = {
+    "resourceType": "OperationOutcome",
+    "issue": [
+        {"severity": "fatal", "code": "exception", "diagnostics": "CANARY-1"},
+        {"severity": "error", "code": "CANARY-2"},
+        {"severity": "information", "code": "informational", "diagnostics": "CANARY-3"},
+    ],
+}
+ISSUES = [
+    {"severity": "ERROR", "msg": "CANARY-4", "diagnostics": "hidden-key"},
+    {"severity": "WARNING", "msg": "x"},
+]
+
+
+class TestReasonOfAFailure:
+    def test_codes_and_counts_are_in_the_error_and_the_texts_in_a_file(self, tmp_path: Path) -> None:
+        run = job(tmp_path, running(), httpx.Response(500, json=OUTCOME), auth={"api_key": "hidden-key"})
+        extension = {"url": "https://x/torch-job-issues", "valueObject": ISSUES}
+        run.server.tasks[JOB] = task(status="FAILED", extension=[extension])
+        error = fails(run, ServiceError)
+        assert "1 fatal (exception), 1 error; its Task reports 1 error" in error.message
+        assert "extraction/failed.json" in (error.hint or "")
+        kept = run.path / "extraction/failed.json"
+        assert kept.stat().st_mode & 0o777 == 0o600
+        document = json.loads(kept.read_bytes())
+        assert document["answer"] == OUTCOME
+        assert [issue["severity"] for issue in document["task_issues"]] == ["ERROR", "WARNING"]
+        assert b"CANARY-4" in kept.read_bytes()
+        assert b"hidden-key" not in kept.read_bytes()
+
+    def test_a_server_without_task_and_outcome_fails_the_same_way(self, tmp_path: Path) -> None:
+        run = job(tmp_path, httpx.Response(500, html="<h1>CANARY</h1>"))
+        error = fails(run, ServiceError)
+        assert error.message.endswith("the extraction job has failed")
+        assert json.loads((run.path / "extraction/failed.json").read_bytes())["text"] == "<h1>CANARY</h1>"
+
+    def test_the_reason_of_another_run_does_not_stay(self, tmp_path: Path) -> None:
+        run = job(tmp_path, httpx.Response(500, json=OUTCOME))
+        fails(run, ServiceError)
+        run.server.polls = [httpx.Response(404), manifest(FILE)]
+        run.run()
+        assert not (run.path / "extraction/failed.json").exists()
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 405, 409, 418, 422])
@@ -186,7 +251,87 @@ def test_without_a_task_progress_comes_from_the_diagnostics(tmp_path: Path) -> N
     run = job(tmp_path, running(text), running(text), manifest(FILE))
     seen = watch(run)
     run.run()
-    assert seen[0] == ("extracting: RUNNING_PROCESS_BATCH, 40%, 1,234 patients", 0.4)
+    assert seen[0] == ("extracting: RUNNING_PROCESS_BATCH, 40%, 1,235 patients", 0.4)
+
+
+class TestNothingMoves:
+    """A 202 alone resets the liveness window, so only the person who waits can notice (document 3 §2)."""
+
+    RESUME = f"sluice extraction resume CONFIG {JOB}"
+
+    def test_a_paused_job_is_shown_with_the_command_that_resumes_it(self, tmp_path: Path) -> None:
+        run = job(tmp_path, *[running("Status: PAUSED\nProgress: 40%")] * 3, running(), manifest(FILE))
+        run.server.tasks[JOB] = task(status="PAUSED")
+        seen = watch(run)
+        warned = warnings_of(run)
+        run.run()
+        assert seen[0] == (f"extracting: PAUSED on the server (PAUSED, 40%); it goes on with {self.RESUME}", 0.4)
+        assert [text for _, text in warned] == [f"the extraction is {seen[0][0].removeprefix('extracting: ')}"]  # type: ignore[union-attr]
+        assert run.context.meter.snapshot().eta_seconds is None
+
+    @pytest.mark.parametrize("answer", [running("Status: PAUSED"), running("", **{"X-Progress": "Paused"})])
+    def test_the_202_alone_says_so_where_there_is_no_task(self, tmp_path: Path, answer: httpx.Response) -> None:
+        run = job(tmp_path, answer, manifest(FILE))
+        seen = watch(run)
+        run.run()
+        assert self.RESUME in str(seen[0][0])
+
+    def test_after_15_minutes_without_a_change_one_warning_then_one_an_hour(self, tmp_path: Path) -> None:
+        run = job(tmp_path, *[running()] * 400, manifest(FILE), max_polling_interval="PT30S")
+        run.server.tasks[JOB] = task()
+        warned = warnings_of(run)
+        run.run()
+        assert [round((at - 1000) / 60) for at, _ in warned] == [15, 75, 135, 195]
+        assert warned[0][1].startswith(f"nothing has changed at extraction job {JOB} for 15 min")
+        assert "RUNNING_PROCESS_BATCH" in warned[0][1]
+
+    @pytest.mark.parametrize(
+        "change", [{"meta": {"versionId": "4"}}, {"businessStatus": {"coding": [{"code": "PAUSED"}]}}]
+    )
+    def test_a_change_of_state_or_version_begins_the_quarter_of_an_hour_anew(
+        self, tmp_path: Path, change: dict[str, Any]
+    ) -> None:
+        run = job(tmp_path, *[running()] * 40, manifest(FILE))
+        run.server.tasks[JOB] = task()
+        warned = warnings_of(run)
+        sleep = run.clock.sleep
+
+        def change_after_ten_minutes(seconds: float) -> None:
+            sleep(seconds)
+            if run.clock.now > 1600:
+                run.server.tasks[JOB].update(change)
+
+        run.clock.sleep = change_after_ten_minutes  # type: ignore[method-assign]
+        run.run()
+        assert [at for at, text in warned if text.startswith("nothing") and at < 1000 + 1500] == []
+
+    def test_a_task_that_could_not_be_read_for_a_moment_is_no_change(self, tmp_path: Path) -> None:
+        run = job(tmp_path, *[running()] * 40, manifest(FILE))
+        run.server.tasks[JOB] = task()
+        warned = warnings_of(run)
+        sleep = run.clock.sleep
+
+        def blink(seconds: float) -> None:
+            sleep(seconds)
+            run.server.tasks[JOB] = httpx.Response(503) if len(run.clock.sleeps) % 3 == 0 else task()
+
+        run.clock.sleep = blink  # type: ignore[method-assign]
+        run.run()
+        assert len(warned) == 1
+
+
+def warnings_of(run: Job) -> list[tuple[float, str]]:
+    """What the step warns of while it runs, and when."""
+    warned: list[tuple[float, str]] = []
+    new_context = run.new_context
+
+    def watched() -> StepContext:
+        context = new_context()
+        context.meter.warn = lambda text: warned.append((run.clock.now, text))  # type: ignore[method-assign]
+        return context
+
+    run.new_context = watched  # type: ignore[method-assign]
+    return warned
 
 
 @pytest.mark.parametrize("answer", [httpx.Response(404), httpx.Response(200, html="CANARY"), httpx.Response(403)])
@@ -231,6 +376,19 @@ class TestDeadHandle:
         error = fails(run, TerminalError)
         assert error.reference == "extraction-cancelled"
         assert len(run.server.submissions) == 1
+
+    @pytest.mark.parametrize("business", ["DELETED", "ARCHIVED"])
+    def test_the_business_status_decides_whether_a_job_was_cancelled(self, tmp_path: Path, business: str) -> None:
+        """A deployed server's Task of a job that was deleted reads cancelled."""
+        run = job(tmp_path, httpx.Response(410), manifest(FILE))
+        run.server.tasks[JOB] = task(status=business) | {"status": "cancelled"}
+        run.run()
+        assert len(run.server.submissions) == 2
+
+    def test_without_a_business_status_the_status_of_the_task_decides(self, tmp_path: Path) -> None:
+        run = job(tmp_path, httpx.Response(410))
+        run.server.tasks[JOB] = task(businessStatus={}) | {"status": "cancelled"}
+        assert fails(run, TerminalError).reference == "extraction-cancelled"
 
     def test_a_second_dead_handle_in_one_run_is_the_named_failure(self, tmp_path: Path) -> None:
         run = job(tmp_path, httpx.Response(410))

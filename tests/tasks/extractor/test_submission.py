@@ -46,7 +46,16 @@ class DiedError(BaseException):
 
 @pytest.fixture
 def job(tmp_path: Path) -> Job:
-    return Job(tmp_path / "job", Server(polls=[manifest(FILE, extension=asked(crtdl()))], files={FILE: BUNDLE}))
+    server = Server(files={FILE: BUNDLE})
+
+    def result(request: httpx.Request) -> httpx.Response:
+        parameters = json.loads(server.submissions[-1].content)["parameter"] if server.submissions else []
+        patients = [parameter["valueString"] for parameter in parameters if parameter["name"] == "patient"]
+        job_id = request.url.path.rpartition("/")[2]
+        return manifest(FILE, extension=asked(crtdl(), *patients, job_id=job_id))
+
+    server.polls = [result]
+    return Job(tmp_path / "job", server)
 
 
 def fails(job: Job, kind: type[SluiceError]) -> SluiceError:
@@ -98,6 +107,13 @@ def test_a_process_that_died_before_the_server_created_a_job_submits(job: Job) -
     assert job.store.load() == HANDLE
 
 
+def test_a_new_job_that_was_deleted_is_none_that_could_be_taken(job: Job) -> None:
+    died_in_submission(job, created=True, status="DELETED")
+    job.server.tasks[JOB]["status"] = "cancelled"
+    job.run()
+    assert len(job.server.submissions) == 2
+
+
 def test_a_death_after_the_record_re_attaches(job: Job) -> None:
     class Dying(Store):
         def save(self, handle: Handle | None) -> None:
@@ -130,7 +146,7 @@ def test_a_new_job_from_another_time_is_not_ours(job: Job) -> None:
 
 
 def somebody_elses(**changes: Any) -> httpx.Response:
-    return manifest(FOREIGN, extension=asked(crtdl(**changes)))
+    return manifest(FOREIGN, extension=asked(crtdl(**changes), job_id=OTHER_JOB))
 
 
 OTHER_COHORT = {"cohortDefinition": {"version": "2", "inclusionCriteria": []}}
@@ -245,7 +261,7 @@ class TestTrial:
         job.patients.write_text("p1\n")
         died_in_submission(job, created=False)
         job.server.tasks[OTHER_JOB] = task(OTHER_JOB)
-        job.server.results[OTHER_JOB] = manifest(FOREIGN, extension=asked(crtdl(), "p2"))
+        job.server.results[OTHER_JOB] = manifest(FOREIGN, extension=asked(crtdl(), "p2", job_id=OTHER_JOB))
         job.run()
         assert len(job.server.submissions) == 2
 
@@ -394,7 +410,7 @@ class TestFailures:
         job.server._answer = issuer  # type: ignore[method-assign]
         assert fails(job, SluiceError).reference == reference
         assert job.server.submissions == []
-        assert [path.name for path in (job.path / "extraction").iterdir()] == []
+        assert [path.name for path in (job.path / "extraction").iterdir()] == ["failed"]
 
     @pytest.mark.parametrize(
         ("status", "reference"), [(400, "proxy-refused"), (500, "proxy-unreachable"), (503, "proxy-unreachable")]
@@ -402,7 +418,7 @@ class TestFailures:
     def test_a_proxy_that_makes_no_connection_means_it_too(self, job: Job, status: int, reference: str) -> None:
         job.server.submit = httpx.ProxyError(f"{status} no")
         assert fails(job, SluiceError).reference == reference
-        assert [path.name for path in (job.path / "extraction").iterdir()] == []
+        assert [path.name for path in (job.path / "extraction").iterdir()] == ["failed"]
 
 
 def test_the_patients_of_the_file_travel_with_the_submission(job: Job, tmp_path: Path) -> None:
@@ -450,3 +466,49 @@ def test_a_file_of_patients_that_is_gone_is_an_error_before_anything_is_sent(job
     job.patients = tmp_path / "gone.txt"
     assert fails(job, InputError).reference == "patients-unreadable"
     assert job.server.seen == []
+
+
+class TestAnotherQuery:
+    """A fresh submission is of the same query, also after a 503 on the submission itself (document 3 §2)."""
+
+    @pytest.mark.parametrize("status", [503, 429, 401])
+    def test_an_edited_query_is_not_submitted_after_the_server_was_busy(self, job: Job, status: int) -> None:
+        job.server.submit = httpx.Response(status)
+        fails(job, SluiceError)
+        job.server.submit = None
+        job.crtdl.write_text(json.dumps(crtdl(display="edited")))
+        error = fails(job, InputError)
+        assert (error.reference, error.operation) == ("query-changed", "submit")
+        assert "the CRTDL" in error.message
+        assert len(job.server.submissions) == 1
+        job.crtdl.write_text(json.dumps(crtdl(), indent=2))  # put back; its spelling does not matter
+        job.run()
+        assert len(job.server.submissions) == 2
+
+    def test_other_patients_are_another_query(self, job: Job, tmp_path: Path) -> None:
+        job.patients = tmp_path / "patients.txt"
+        job.patients.write_text("p1\np2\n")
+        job.server.submit = httpx.Response(503)
+        fails(job, ServiceBusyError)
+        job.server.submit = None
+        job.patients.write_text("p1\n")
+        error = fails(job, InputError)
+        assert error.message.startswith("the list of patients changed")
+        job.patients.write_text("p2\np1\n")
+        job.run()
+
+    def test_a_dead_handle_does_not_let_another_query_in(self, job: Job) -> None:
+        job.run()
+        job.server.results[JOB] = httpx.Response(404)
+        job.crtdl.write_text(json.dumps(crtdl(display="edited")))
+        assert fails(job, InputError).reference == "query-changed"
+        assert len(job.server.submissions) == 1
+
+    @pytest.mark.parametrize("refusal", [400, 413, 422, httpx.ConnectError("CANARY")])
+    def test_a_query_that_was_refused_or_never_left_the_house_may_be_mended(self, job: Job, refusal: Any) -> None:
+        job.server.submit = httpx.Response(refusal) if isinstance(refusal, int) else refusal
+        fails(job, SluiceError)
+        job.server.submit = None
+        job.crtdl.write_text(json.dumps(crtdl(display="edited")))
+        job.run()
+        assert len(job.server.submissions) == 2

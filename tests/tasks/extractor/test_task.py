@@ -62,6 +62,21 @@ def test_extensions_are_matched_by_their_last_segment_in_both_spellings(prefix: 
     assert parsed.progress == JobProgress(12, 5, 3, 1, ("DIRECT_LOAD",))
 
 
+def test_stages_are_known_in_the_spelling_of_deployed_servers_and_any_other_is_counted() -> None:
+    def active(stage: str) -> dict[str, Any]:
+        parts = [{"url": "batchId", "valueString": "COPY_REDACT"}, {"url": "stage", "valueString": stage}]
+        return {"url": "activeBatch", "extension": parts}
+
+    total = {"url": "batchesTotal", "valueInteger": 4}
+    progress = {"url": "torch-job-progress", "extension": [total, active("CONSENT"), active("CANARY")]}
+    parsed = parse_task(task(extension=[progress]))
+    assert parsed is not None
+    assert parsed.progress is not None
+    assert parsed.progress.stages == ("CONSENT_FETCH", "(other)")
+    assert parsed.progress.fraction == pytest.approx(1 / 5 / 4)
+    assert parsed.progress.describe() == "0/4 batches, 1 in CONSENT_FETCH, 1 in another stage"
+
+
 @pytest.mark.parametrize(
     ("progress", "fraction"),
     [
@@ -137,7 +152,8 @@ def answer(diagnostics: str, header: str = "") -> Answer:
     ("diagnostics", "header", "text", "fraction"),
     [
         (f"Job {JOB}\nStatus: RUNNING_PROCESS_BATCH\nProgress: 45%\nCohort size: 1234", "",
-         "RUNNING_PROCESS_BATCH, 45%, 1,234 patients", 0.45),
+         "RUNNING_PROCESS_BATCH, 45%, 1,235 patients", 0.45),
+        ("Cohort size: 3", "", "fewer than 5 patients", None),
         ("", "Getting cohort", "Getting cohort", None),
         ("", "Processing batches (7%)", "Processing batches (7%)", 0.07),
         ("", "Processing core resources", "Processing core resources", None),
@@ -151,10 +167,11 @@ def answer(diagnostics: str, header: str = "") -> Answer:
 def test_the_progress_text_holds_only_what_has_a_known_form(
     diagnostics: str, header: str, text: str, fraction: float | None
 ) -> None:
-    assert progress_text(answer(diagnostics, header)) == (text, fraction)
+    told = progress_text(answer(diagnostics, header))
+    assert (told.text, told.fraction) == (text, fraction)
 
 
 @given(st.binary(max_size=40))
 def test_any_body_gives_a_text(body: bytes) -> None:
-    assert progress_text(Answer(202, httpx.Headers(), body))[0]
+    assert progress_text(Answer(202, httpx.Headers(), body)).text
     parse_json(body)

@@ -217,6 +217,22 @@ def test_names_that_differ_in_case_only_do_not_overwrite_each_other(tmp_path: Pa
         assert job.tables()[name] == f"id\np{number}\n".encode()
 
 
+def test_the_table_of_groups_says_how_many_resources_have_a_row(job: Job, service: FakeService) -> None:
+    plain = service.rows
+    service.rows = lambda view, resource: (
+        []
+        if b'"p1-c' in resource
+        else [row for row in plain(view, resource) for _ in range(2)]
+        if b'"Condition"' in resource
+        else plain(view, resource)
+    )
+    job.write("a.ndjson", *[patient_line(n, 1) for n in range(3)])
+    by_group = {row["group"]: row for row in job.run(service.url).details["groups"]}
+    counts = {name: (row["resources"], row["rows"], row["with_rows"]) for name, row in by_group.items()}
+    assert counts["Diagnosen"] == (3, 4, 2)
+    assert counts["Patient"] == (3, 3, 3)
+
+
 def test_keys_that_are_no_column_are_ignored_with_a_warning_and_the_order_is_the_views(
     job: Job, service: FakeService
 ) -> None:
@@ -227,9 +243,23 @@ def test_keys_that_are_no_column_are_ignored_with_a_warning_and_the_order_is_the
     result = job.run(service.url)
     assert job.tables()["Patient.csv"] == b"id,gender\np1,f\n"
     assert result.warnings == tuple(
-        f"group {group}: the service answered with columns that the view does not have"
+        f"group {group}: the service answered with columns that the view does not have (1 of 1 answers)"
         for group in ("Patient", "Diagnosen", "Labor")
     )
+
+
+def test_answers_with_keys_that_are_no_column_are_counted(job: Job, service: FakeService) -> None:
+    plain = service.rows
+    service.rows = lambda view, resource: [
+        row[:-1] + b',"more":1}' if b'"p1-o' in resource else row for row in plain(view, resource)
+    ]
+    job.write("a.ndjson", *[patient_line(n, 5) for n in range(10)])
+    result = job.run(service.url, batch_size_mb=3, bounds=Bounds(mebibyte=1000))
+    (warning,) = result.warnings
+    answers = sum(b'"p1-o' in b"".join(request.resources) for request in service.requests)
+    batches = sum(request.type == "Observation" for request in service.requests)
+    assert 0 < answers < batches
+    assert warning.endswith(f"columns that the view does not have ({answers} of {batches} answers)")
 
 
 def test_compressed_input_is_read_too(job: Job, service: FakeService) -> None:
@@ -238,7 +268,7 @@ def test_compressed_input_is_read_too(job: Job, service: FakeService) -> None:
     line = json.dumps(patient_line(1)).encode() + b"\n"
     (job.input / "a.ndjson.zst").write_bytes(zstandard.compress(line))
     result = job.run(service.url)
-    assert (result.lines_in, result.bytes_in) == (1, len(line))
+    assert (result.lines_in, result.bytes_in) == (1, (job.input / "a.ndjson.zst").stat().st_size)
     assert cells(job.tables()["Patient.csv"])[0]["id"] == "p1"
 
 

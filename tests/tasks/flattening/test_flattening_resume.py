@@ -170,6 +170,7 @@ def test_a_kill_between_the_ledger_and_the_renames_costs_nothing(tmp_path: Path)
     assert job.tables() == before
 
 
+@pytest.mark.slow
 def test_only_the_table_that_is_missing_is_made_again(tmp_path: Path) -> None:
     job = Job(tmp_path)
     fill(job, 10)
@@ -237,6 +238,7 @@ def test_tables_and_definitions_of_groups_that_are_gone_are_removed(tmp_path: Pa
     assert names == ["Diagnosen.json", "Patient.json"]
 
 
+@pytest.mark.slow
 def test_after_a_loss_of_any_end_of_the_ledger_or_the_tables_the_result_is_the_same(tmp_path: Path) -> None:
     views: list[View] = [OBSERVATIONS]
     job = Job(tmp_path, views)

@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 import csv
-import json
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import deployments.sandbox.data
+import pytest
+
 from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.flattening.app import FlatteningOptions, flattening_service
 from tasks.flattening.flattening import Bounds
 from tasks.flattening.views import views
-from tests.peers.flattening import PROFILE, Job, bundle, provenance, resource
+from tests.peers.flattening import PROFILE, Job, bundle, demo_job, provenance, resource
 from tests.tasks.flattening.lookups import column, crtdl, element, group, lookup_of, table
-
-DATA = Path(deployments.sandbox.data.__file__).parent
-
-
-def resources() -> Iterator[dict[str, Any]]:
-    """Every resource of the demo, as it is written: numbers are texts."""
-    for path in sorted(DATA.glob("*.ndjson")):
-        for line in path.read_text(encoding="utf-8").splitlines():
-            one = json.loads(line, parse_float=str)
-            yield from (entry["resource"] for entry in one["entry"]) if one["resourceType"] == "Bundle" else [one]
 
 
 def rows(path: Path) -> list[dict[str, str]]:
@@ -32,28 +20,9 @@ def rows(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+@pytest.mark.slow
 def test_the_tables_of_the_demo_are_what_a_plain_loop_gives(tmp_path: Path) -> None:
-    coding = {"forEach": "code.coding", "column": column("system", "code", "display")["column"]}
-    quantity = {"column": [{"name": "value", "path": "value.ofType(Quantity).value"}]}
-    lookup = lookup_of(
-        tmp_path,
-        table({"Patient.gender": element(column("gender", "birthDate"))}, url=PROFILE + "pat", kind="Patient"),
-        table({"Condition.code": element(coding)}, url=PROFILE + "cond"),
-        table({"Observation.value": element(quantity)}, url=PROFILE + "obs", kind="Observation"),
-    )
-    job = Job(tmp_path / "job")
-    job.crtdl = crtdl(
-        group("Patient.gender", reference=PROFILE + "pat", name="pat", key="1"),
-        group("Condition.code", reference=PROFILE + "cond", name="cond", key="2"),
-        group("Observation.value", reference=PROFILE + "obs", name="obs", key="3"),
-    )
-    job.views, warnings = views(job.crtdl, lookup)
-    assert warnings == ()
-    of_type: dict[str, list[dict[str, Any]]] = {}
-    for one in resources():
-        of_type.setdefault(one["resourceType"], []).append(one)
-    for path in DATA.glob("*.ndjson"):
-        (job.input / path.name).write_bytes(path.read_bytes())
+    job, of_type = demo_job(tmp_path)
     with serve_in_thread(flattening_service(FlatteningOptions())) as served:
         result = job.run(served.url, bounds=Bounds(mebibyte=4000), batch_size_mb=3)
     assert rows(job.output / "pat.csv") == [

@@ -89,7 +89,10 @@ PLAIN: dict[str, Lie] = {
     "HTML by its header": Lie(lambda _: "<html>welcome</html>", ANSWER, headers={"Content-Type": "text/html"}),
     "rows as XML by the header": Lie(honest, ANSWER, headers={"Content-Type": "application/fhir+xml"}),
     "rows as plain text by the header": Lie(honest, ANSWER, headers={"Content-Type": "text/plain"}),
-    "rows without a Content-Type": Lie(honest, ANSWER, headers={"Content-Type": ""}),
+    "rows without a Content-Type": Lie(
+        honest, None, "the deployed service names none; what it says is read as rows", headers={"Content-Type": ""}
+    ),
+    "HTML without a Content-Type": Lie(lambda _: "<html>welcome</html>", ROW, headers={"Content-Type": ""}),
     "CSV": Lie(lambda _: "id,patient,value\na,b,c\n", ROW),
     "CSV by its header": Lie(lambda _: "id,patient,value\n", ANSWER, headers={"Content-Type": "text/csv"}),
     "nothing": Lie(lambda _: "", DIFFER),

@@ -153,6 +153,7 @@ def test_without_an_error_the_elements_are_a_forest_and_both_ends_agree(
     assert all(child in hierarchy.children[name] for name in graph for child in graph[name])
 
 
+@pytest.mark.slow
 def test_a_chain_of_fifty_thousand_elements_is_walked_without_recursion() -> None:
     chain = {f"e{number}": [f"e{number + 1}"] for number in range(50_000)} | {"e50000": ["e0"]}
     assert [len(cycle) for cycle in find_cycles(chain)] == [50_001]

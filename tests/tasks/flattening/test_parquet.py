@@ -49,6 +49,7 @@ def table_of(directory: Path, given: list[Column], *rows: str) -> tuple[Any, tup
     return parquet.read_table(target), as_text
 
 
+@pytest.mark.slow
 def test_whole_numbers_and_truth_values_are_typed_and_an_empty_cell_is_null(tmp_path: Path) -> None:
     given = columns(a="integer", b="positiveInt", c="unsignedInt", d="integer64", e="boolean")
     table, as_text = table_of(

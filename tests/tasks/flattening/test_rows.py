@@ -111,6 +111,7 @@ def expected(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
+@pytest.mark.slow
 @given(st.lists(st.dictionaries(st.sampled_from("abcx"), VALUES), max_size=6), st.booleans())
 def test_a_csv_reader_gets_the_values_back(rows: list[dict[str, Any]], ascii_only: bool) -> None:
     usable = [{key: value for key, value in row.items() if not _surrogate(value)} for row in rows]

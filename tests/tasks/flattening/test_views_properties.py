@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -103,6 +104,7 @@ def size(entry: Json, name: str) -> int:
 SETTINGS = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
+@pytest.mark.slow
 @SETTINGS
 @given(tables(), queries())
 def test_column_names_are_unique_and_in_the_order_of_the_definition(tmp_path: Path, entry: Json, query: Crtdl) -> None:
@@ -113,6 +115,7 @@ def test_column_names_are_unique_and_in_the_order_of_the_definition(tmp_path: Pa
         assert names[0] == "id"
 
 
+@pytest.mark.slow
 @SETTINGS
 @given(tables(), queries())
 def test_every_requested_attribute_with_an_entry_is_covered_exactly_once_with_what_is_below_it(
@@ -129,6 +132,7 @@ def test_every_requested_attribute_with_an_entry_is_covered_exactly_once_with_wh
         assert found == Counter({name: size(entry, name) for name in wanted})
 
 
+@pytest.mark.slow
 @SETTINGS
 @given(tables(), queries())
 def test_every_column_stands_in_the_contexts_of_its_element_and_in_no_other(
@@ -142,6 +146,7 @@ def test_every_column_stands_in_the_contexts_of_its_element_and_in_no_other(
                 assert list(contexts) == [f"path.of({one})" for one in reversed(chain) if iterates(entry, one)]
 
 
+@pytest.mark.slow
 @SETTINGS
 @given(tables(), queries())
 def test_a_context_is_iterated_over_once_in_a_view(tmp_path: Path, entry: Json, query: Crtdl) -> None:
@@ -155,6 +160,7 @@ def test_a_context_is_iterated_over_once_in_a_view(tmp_path: Path, entry: Json, 
         assert len(set(found)) == len(found)
 
 
+@pytest.mark.slow
 @SETTINGS
 @given(tables(), queries())
 def test_a_view_is_the_same_every_time_and_survives_json(tmp_path: Path, entry: Json, query: Crtdl) -> None:
@@ -167,6 +173,7 @@ def test_a_view_is_the_same_every_time_and_survives_json(tmp_path: Path, entry: 
         assert set(view.definition) <= {"resourceType", "name", "status", "resource", "constant", "select", "where"}
 
 
+@pytest.mark.slow
 @SETTINGS
 @given(tables(), queries())
 def test_each_group_and_attribute_without_an_entry_is_named(tmp_path: Path, entry: Json, query: Crtdl) -> None:

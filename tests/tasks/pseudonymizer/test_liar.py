@@ -20,6 +20,9 @@ from tests.peers.server import Reply
 
 VICTIM = 3
 """The request that is answered with a lie, of eight."""
+SWAPPED, SWAPPED_IDS = "it and the next answer changed places", "it and the next answer, with the ids as they were"
+"""Two requests are answered with a lie."""
+NESTED = "a Bundle inside the Bundle is emptied"
 
 
 def entry(number: int, change: Callable[[dict[str, Any]], Any]) -> Callable[[Asked], Any]:
@@ -52,6 +55,7 @@ def dumped(value: Any) -> str:
 
 NAME = [{"family": "Canary", "given": ["Bird"], "use": "official"}]
 IDENTIFIER = [{"system": "http://hospital.example/mrn", "value": "4711-CANARY"}]
+OTHER = {"system": "http://hospital.example/mrn", "value": "0815-CANARY"}
 TELECOM = [{"system": "phone", "value": "+49 30 4711"}]
 ADDRESS = [{"line": ["Canaryweg 1"], "city": "Berlin"}]
 PHOTO = [{"contentType": "image/png", "data": "Q0FOQVJZ"}]
@@ -127,6 +131,17 @@ LIES: dict[str, Lie] = {
     "the patient of the answer before": Lie(
         with_entries(lambda asked: [asked.before[-1]["entry"][0], *asked.entries[1:]]), ANSWER
     ),
+    SWAPPED: Lie(
+        lambda _: honest(dumped(line(VICTIM + 1)).encode()),
+        None,
+        "which pseudonym belongs to which id is the service's secret; both are there, once each",
+    ),
+    SWAPPED_IDS: Lie(lambda _: plain(line(VICTIM + 1)), ANSWER),
+    NESTED: Lie(
+        entry(3, lambda one: one.update(entry=[])),
+        None,
+        "a resource in an entry is not taken apart: no step counts or reads what is in a Bundle there",
+    ),
     # What was to go
     "everything as it was sent": Lie(lambda asked: asked.sent, RESIDUAL),
     "the name stays": Lie(residual(name=NAME), RESIDUAL),
@@ -178,6 +193,11 @@ LIES: dict[str, Lie] = {
                                                    '"resourceType":"Pat\u0069ent","name":[{"family":"Canary"}]', 1),
         RESIDUAL,
     ),
+    "the identifier of a patient on another line": Lie(
+        entry(1, lambda one: one["subject"].update(identifier=OTHER)),
+        None,
+        "compared is line by line: among the numbers of all patients a short one of somebody else is found by chance",
+    ),
     "an identifier that is no text": Lie(
         residual(identifier=[{"value": ["x"]}]), None, "it is no value of anybody; the validation finds its shape"
     ),
@@ -191,19 +211,27 @@ LIES: dict[str, Lie] = {
 }  # fmt: skip
 
 
-def line(number: int) -> dict[str, Any]:
+def line(number: int, *more: dict[str, Any]) -> dict[str, Any]:
     one = f"p{number}"
     person = patient(one)
+    if number == VICTIM - 1:
+        person["identifier"] = [OTHER]
     if number == VICTIM:
         person |= {
             "name": NAME, "identifier": IDENTIFIER, "telecom": TELECOM, "address": ADDRESS, "photo": PHOTO,
             "contact": CONTACT,
         }  # fmt: skip
-    return bundle(f"b{number}", person, observation(f"{one}-o1", one, status="final"), observation(f"{one}-o2", one))
+    return bundle(
+        f"b{number}", person, observation(f"{one}-o1", one, status="final"), observation(f"{one}-o2", one), *more
+    )
 
 
 def honest(resource: bytes) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads(pseudonyms(resource))
+    return plain(json.loads(pseudonyms(resource)))
+
+
+def plain(document: dict[str, Any]) -> dict[str, Any]:
+    """Without what identifies persons."""
     for each in document["entry"]:
         for key in ("name", "identifier", "telecom", "address", "photo", "contact"):
             each["resource"].pop(key, None)
@@ -215,13 +243,16 @@ def honest(resource: bytes) -> dict[str, Any]:
 def test_a_lie_is_noticed_before_the_next_step_or_listed(name: str, tmp_path: Path) -> None:
     lie = LIES[name]
     job = Job(tmp_path)
-    job.write("a.ndjson", *map(line, range(8)))
+    more = [bundle("nested", observation("inside"))] if name == NESTED else []
+    job.write("a.ndjson", *(line(number, *more) for number in range(8)))
     before: list[dict[str, Any]] = []
 
     def script(number: int, request: Request) -> Reply:
         answer = honest(request.resource)
         if json.loads(request.resource)["id"] == f"b{VICTIM}":
             return lie.reply(lie.tell(Asked(json.loads(request.resource), answer, before)))
+        if number == VICTIM + 1 and name in (SWAPPED, SWAPPED_IDS):
+            answer = honest(dumped(line(VICTIM)).encode()) if name == SWAPPED else plain(line(VICTIM))
         before.append(answer)
         return Reply(body=json.dumps(answer).encode())
 
@@ -233,6 +264,39 @@ def test_a_lie_is_noticed_before_the_next_step_or_listed(name: str, tmp_path: Pa
             job.run(service.url, max_concurrent_requests=1, attempts=1)
     assert caught.value.reference == lie.reference
     assert caught.value.context is not None
-    assert ("a.ndjson" if lie.reference == RESIDUAL else f"a.ndjson:{VICTIM + 1}") in caught.value.context
+    where = f"a.ndjson:{VICTIM + 1 + (name == SWAPPED_IDS)}"
+    assert ("a.ndjson" if lie.reference == RESIDUAL else where) in caught.value.context
     assert "anary" not in caught.value.render()
     assert not (job.output / "a.ndjson").exists()  # no later step sees it
+
+
+@pytest.mark.parametrize("ids", ["kept", "pseudonyms"])
+def test_after_answers_that_were_mixed_up_all_that_the_run_wrote_is_made_again(ids: str, tmp_path: Path) -> None:
+    def transform(resource: bytes) -> bytes:
+        return dumped(plain(json.loads(resource if ids == "kept" else pseudonyms(resource)))).encode()
+
+    job = Job(tmp_path)
+    for number in range(6):
+        job.write(f"{number}.ndjson", line(number))
+    # The second answer stands for the first request; where ids are kept the first one for the second, too.
+    swapped = {"b2": 3, "b3": 2 if ids == "kept" else 3}
+
+    def mixed(_: int, request: Request) -> Reply | None:
+        number = swapped.get(str(json.loads(request.resource).get("id")))
+        return None if number is None else Reply(body=transform(dumped(line(number)).encode()))
+
+    with FakeService(transform, mixed) as service:
+        with pytest.raises(SluiceError) as caught:
+            job.run(service.url, max_concurrent_requests=1)
+        # The one whose answer came second: a thread may overtake another one on its way to the only slot.
+        named = [number for number in range(6) if f"{number}.ndjson:1" in str(caught.value.context)]
+        assert (caught.value.reference, named) in [(ANSWER, [2]), (ANSWER, [3])]
+        swapped.clear()
+        before = len(service.requests)
+        report = job.run(service.url)
+        assert len(service.requests) - before == 6
+    assert any("answers were mixed up" in warning for warning in report.warnings)
+    for number in range(6):
+        assert [json.loads(text) for text in job.lines(f"{number}.ndjson")] == [
+            json.loads(transform(dumped(line(number)).encode()))
+        ]

@@ -14,8 +14,9 @@ from deployments.sandbox.pseudonymization.app import PseudonymizationOptions, ps
 from tasks.pseudonymizer.checks import service as declared_service
 from tasks.pseudonymizer.probe import BUNDLE, PATIENT
 from tasks.shared.errors import SluiceError
+from tasks.shared.service import Service
 from tests.peers import job
-from tests.peers.pseudonymization import RULES, FakeService, pseudonyms
+from tests.peers.pseudonymization import RULES, FakeService, Request, pseudonyms
 from tests.peers.server import Reply, loopback
 
 Change = Callable[[dict[str, Any]], Any]
@@ -54,6 +55,7 @@ def test_a_service_that_pseudonymizes_is_believed_and_gets_nothing_but_what_is_m
     with FakeService(pseudonyms) as service:
         assert ask(service.url, rules if with_rules else None) == []
     assert [json.loads(request.resource) for request in service.requests] == [json.loads(BUNDLE)]
+    assert [request.config for request in service.requests] == [RULES if with_rules else None]
     assert [json.loads(request.resource) for request in service.probes] == [PATIENT] * with_rules
 
 
@@ -120,15 +122,41 @@ def test_a_service_before_2_34_0_gets_no_resource(rules: Path) -> None:
     with FakeService(pseudonyms) as service:
         service.reads_config = False
         (found,) = ask(service.url, rules)
-    assert found.reference == "pseudonymizer-too-old"
+    assert (found.reference, found.exit_code) == ("pseudonymizer-too-old", 2)
     assert "2.34.0" in found.message
     assert service.requests == []
 
 
 def test_a_rule_that_the_service_cannot_use_is_found_with_the_made_up_resource(rules: Path) -> None:
-    with FakeService(script=lambda number, _: Reply(400) if number >= 0 else None) as service:
+    def refuses(_: int, request: Request) -> Reply | None:
+        return Reply(400, b'{"which":"rule"}') if request.config else None
+
+    with FakeService(pseudonyms, refuses) as service:
         (found,) = ask(service.url, rules)
-    assert found.reference == "rules-refused"
+    assert (found.reference, found.exit_code, found.status) == ("rules-refused", 2, 400)
+    assert found.answer.body == b'{"which":"rule"}'
+    assert [request.config for request in service.requests] == [RULES, None]
+
+
+def test_a_service_that_answers_400_to_everything_is_another_one_with_rules_too(rules: Path) -> None:
+    with FakeService(script=lambda *_: Reply(400)) as service:
+        (found,) = ask(service.url, rules)
+    assert (found.reference, found.exit_code) == ("wrong-service", 2)
+    assert len(service.requests) == 2
+
+
+def test_the_first_request_has_the_time_that_an_engine_takes_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits: list[Any] = []
+    client = Service.client
+
+    def noted(self: Service, config: Any, **more: Any) -> Any:
+        limits.append(more["timeout"])
+        return client(self, config, **more)
+
+    monkeypatch.setattr(Service, "client", noted)
+    with FakeService(pseudonyms) as service:
+        assert ask(service.url) == []
+    assert limits == [120]
 
 
 @pytest.mark.parametrize(("status", "reference"), [(400, "wrong-service"), (404, "wrong-service"),

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tasks.pseudonymizer import residual_identifiers
 from tasks.pseudonymizer.answer_check import outline_of, resources_in
 from tasks.pseudonymizer.residual_identifiers import Residuals, paths_of
 from tasks.shared.errors import DataError
 from tasks.shared.publication import people
-from tests.peers.pseudonymization import FakeService, Job, bundle, observation, patient, pseudonyms
+from tests.peers.pseudonymization import FakeService, Job, Request, bundle, observation, patient, pseudonyms
+from tests.peers.server import Reply
 
 NAME = [{"family": "Canary", "given": ["Bird", "Yellow"]}]
 NUMBER = {"system": "http://hospital.example/mrn", "value": "4711"}
@@ -21,7 +24,9 @@ NUMBER = {"system": "http://hospital.example/mrn", "value": "4711"}
 def found(sent: list[dict[str, Any]], received: list[dict[str, Any]], *kept: str) -> dict[str, int]:
     """What is counted when ``received`` comes back for ``sent``; with ``kept``, what is kept on purpose too."""
     before, after = [json.dumps(bundle("b", *resources)).encode() for resources in (sent, received)]
-    counts = Residuals(frozenset(kept)).count(before, outline_of(before), after, resources_in(after, outline_of(after)))
+    residuals = Residuals(frozenset(kept))
+    owners = residuals.owners(before, outline_of(before), after, resources_in(after, outline_of(after)))
+    counts = {path: len(patients) for path, patients in owners.items()}
     return paths_of(counts) | {f"kept {path}": count for path, count in paths_of(counts, kept=True).items()}
 
 
@@ -83,7 +88,8 @@ def test_a_person_is_found_wherever_the_resource_stands(wrapped: Any) -> None:
     for one in (inside, bundle("b", inside)):
         text = json.dumps(one).encode()
         outline = outline_of(text)
-        paths = paths_of(Residuals().count(text, outline, text, resources_in(text, outline)))
+        owners = Residuals().owners(text, outline, text, resources_in(text, outline))
+        paths = paths_of({path: len(patients) for path, patients in owners.items()})
         assert {path.rpartition("Patient.")[2] for path in paths} >= {"name.family", "name.given", "identifier.value"}
 
 
@@ -109,6 +115,61 @@ def test_a_number_under_the_label_of_a_kept_system_is_not_kept() -> None:
     assert found([patient("p", identifier=[NUMBER])], [relabelled], "http://kept") == {"Patient.identifier.value": 1}
 
 
+def test_a_number_is_kept_only_when_everybody_has_it_under_a_system_that_is_kept() -> None:
+    study = {"system": "http://kept", "value": "17"}
+    sent = [patient("p", identifier=[study]), patient("q", identifier=[study | {"system": "http://mrn"}])]
+    hidden = [{"value": "gone"}]
+    assert found(sent, [sent[0], patient("x", identifier=hidden)], "http://kept") == {
+        "kept Patient.identifier.value": 1
+    }
+    assert found(sent, [patient("x", identifier=hidden), sent[1]], "http://kept") == {"Patient.identifier.value": 1}
+    elsewhere = observation("o", performer=[{"identifier": study}])
+    last = observation("o")
+    assert found([*sent, last], [patient("x"), patient("y"), elsewhere], "http://kept") == {
+        "Observation.performer.identifier.value": 1
+    }
+    nameless = patient("p", identifier=[study, {"value": "17"}])
+    assert found([nameless], [nameless], "http://kept") == {"Patient.identifier.value": 1}
+
+
+def core_patient(number: str, **more: Any) -> dict[str, Any]:
+    """In the shape of the German core data set: the number of a health insurance, which another one assigned."""
+    insurance = {"system": "http://fhir.de/sid/arge-ik/iknr", "value": "260326822"}
+    identifier = {
+        "type": {"coding": [{"system": "http://fhir.de/CodeSystem/identifier-type-de-basis", "code": "GKV"}]},
+        "system": "http://fhir.de/sid/gkv/kvid-10",
+        "value": number,
+        "assigner": {"identifier": insurance},
+    }
+    return patient(
+        "p", identifier=[identifier], managingOrganization={"identifier": insurance},
+        generalPractitioner=[{"identifier": {"value": "838382202"}}], **more,
+    )  # fmt: skip
+
+
+def test_numbers_of_organizations_in_a_person_are_none_of_hers() -> None:
+    coverage = observation("o", performer=[{"identifier": {"value": "260326822"}}])
+    assert found([core_patient("A123456789"), coverage], [core_patient("pseudonym"), coverage]) == {}
+    doctor = {"resourceType": "Practitioner", "id": "d", "qualification": [
+        {"identifier": [{"value": "L-17"}], "issuer": {"identifier": {"value": "chamber"}}}
+    ]}  # fmt: skip
+    assert found([doctor], [doctor]) == {"Practitioner.qualification.identifier.value": 1}
+
+
+def test_a_number_of_a_person_below_an_assigner_is_found() -> None:
+    back = patient("x", identifier=[{"value": "y", "assigner": {"identifier": {"value": "A123456789"}}}])
+    assert found([core_patient("A123456789")], [back]) == {"Patient.identifier.assigner.identifier.value": 1}
+
+
+@pytest.mark.parametrize("place", [
+    {"resourceType": "RelatedPerson", "patient": {"identifier": NUMBER}},
+    {"resourceType": "Patient", "link": [{"other": {"identifier": NUMBER}}]},
+    {"resourceType": "Person", "link": [{"target": {"identifier": NUMBER}}]},
+])  # fmt: skip
+def test_a_reference_to_a_person_has_a_number_of_hers(place: dict[str, Any]) -> None:
+    assert len(found([place | {"id": "p"}], [place | {"id": "x"}])) == 1
+
+
 def test_names_that_a_service_invents_are_not_said() -> None:
     back = observation("o") | {"Erika Muster": {"identifier": NUMBER}}
     paths = found([patient("p", identifier=[NUMBER])], [patient("x"), back])
@@ -119,6 +180,27 @@ def test_one_patient_counts_once_however_often_the_number_stands() -> None:
     sent = [patient("p", identifier=[NUMBER]), *(observation(f"o{number}") for number in range(10))]
     back = [patient("x"), *(observation("o", performer=[{"identifier": NUMBER}]) for _ in range(10))]
     assert found(sent, back) == {"Observation.performer.identifier.value": 1}
+
+
+def test_what_rests_in_one_patient_of_many_is_one_patient_s() -> None:
+    patients = [patient(f"p{at}", identifier=[{"value": f"M-{at}"}]) for at in range(10)]
+    back = [patient(f"x{at}") for at in range(10)]
+    others = [observation("o") for _ in range(10)]
+    left = [observation("o", performer=[{"identifier": {"value": "M-7"}}]) for _ in range(10)]
+    assert found([*patients, *others], [*back, *left]) == {"Observation.performer.identifier.value": 1}
+    named = [one | {"name": NAME} for one in patients]
+    assert found(named, named)["Patient.name.family"] == 10  # one name, ten patients
+
+
+def test_relatives_and_doctors_of_a_patient_are_no_patients_of_their_own() -> None:
+    relatives = [
+        {"resourceType": "RelatedPerson", "id": f"r{at}", "patient": {"reference": "Patient/p"}, "name": NAME}
+        for at in range(10)
+    ]
+    doctors = [{"resourceType": "Practitioner", "id": f"d{at}", "name": [{"family": f"D{at}"}]} for at in range(10)]
+    assert found(relatives, relatives)["RelatedPerson.name.family"] == 1
+    assert found(doctors, doctors)["Practitioner.name.family"] == 10
+    assert found([*doctors, patient("p")], [*doctors, patient("x")])["Practitioner.name.family"] == 1
 
 
 @pytest.mark.parametrize("odd", [{"value": ["4711"]}, {"system": [], "value": "x"}, {"value": {}}, {"value": 1.5}])
@@ -157,6 +239,35 @@ def test_the_first_file_that_has_one_stops_the_step_and_is_not_finished(tmp_path
     assert not [path for path in job.output.iterdir() if path.suffix == ".ndjson"]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("halved", [False, True], ids=["split", "halved"])
+@pytest.mark.parametrize(("photo", "crowd"), [(False, 0), (True, 0), (False, 100)], ids=["plain", "photo", "crowd"])
+def test_a_number_is_found_beside_a_person_that_went_in_another_request(
+    tmp_path: Path, *, halved: bool, photo: bool, crowd: int
+) -> None:
+    job = Job(tmp_path)
+    number = [{"system": "https://example.org/sid/case", "value": "F-4711-0815"}]
+    others = [observation(f"o{at}", note=[{"text": "x" * 40_000}]) for at in range(60)]
+    last = observation("last") | {"identifier": number}
+    more = [patient(f"q{at}", text={"div": "y" * 20_000}, identifier=[{"value": f"N{at}"}]) for at in range(crowd)]
+    one = patient("p", identifier=number, photo=[{"data": "QUFB" * (300_000 if photo else 1)}])
+    job.write("a.ndjson", bundle("b", *more, one, *others, last))
+
+    def script(_: int, request: Request) -> Reply | None:
+        return Reply(413) if halved and len(request.resource) > 1_500_000 else None
+
+    def hides(resource: bytes) -> bytes:
+        """The number of the Patient alone."""
+        patients = re.sub(rb'("resourceType":\s*"Patient".*?"value":\s*")[^"]*', rb"\1gone", resource)
+        return pseudonyms(patients.replace(b"QUFB", b""))
+
+    with FakeService(hides, script) as service, pytest.raises(DataError) as caught:
+        job.run(service.url, bundle_split_threshold_mb=10 if halved else 1)
+    assert caught.value.reference == "residual-identifiers"
+    assert "Observation.identifier.value" in caught.value.message
+    assert len(service.requests) > 1
+
+
 def test_a_stop_stays_one_until_the_rules_or_the_configuration_change(tmp_path: Path) -> None:
     job = Job(tmp_path)
     fill(job, 3)
@@ -173,6 +284,89 @@ def test_a_stop_stays_one_until_the_rules_or_the_configuration_change(tmp_path: 
             job.run(service.url)
     with FakeService(without_given_names) as service:
         clean = job.run(service.url)
+    assert warned.identifying == {"Patient.name.given": "5 patients"}
+    assert (kept.identifying, kept.kept_identifiers) == (None, {"Patient.name.given": "5 patients"})
     assert any("kept on purpose: Patient.name.given (5 patients)" in warning for warning in kept.warnings)
     assert clean.details["residual_identifiers"] == "none"
     assert not any("identif" in warning for warning in clean.warnings)
+
+
+@pytest.mark.parametrize("spelled", [r"12\/0815", "12/0815", r"12\u002f0815"])
+def test_one_of_many_numbers_is_found_however_it_is_spelled(spelled: str) -> None:
+    sent = [patient("p", identifier=[{"value": f"{at}/0815"} for at in range(40)]), observation("o")]
+    before = json.dumps(bundle("b", *sent)).encode()
+    back = [patient("x"), observation("o", performer=[{"identifier": {"value": "@"}}])]
+    after = json.dumps(bundle("b", *back)).replace("@", spelled).encode()
+    owners = Residuals().owners(before, outline_of(before), after, resources_in(after, outline_of(after)))
+    assert paths_of({path: len(who) for path, who in owners.items()}) == {"Observation.performer.identifier.value": 1}
+
+
+def test_an_empty_resource_hides_no_person_behind_it() -> None:
+    entries = [{"resource": {}}, {"resource": patient("p", name=NAME)}]
+    text = json.dumps({"resourceType": "Bundle", "entry": entries}).encode()
+    owners = Residuals().owners(text, outline_of(text), text, resources_in(text, outline_of(text)))
+    assert len(paths_of({path: len(who) for path, who in owners.items()})) == 2
+
+
+def test_a_doctor_in_every_resource_takes_room_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(residual_identifiers, "_HELD", 3 * 1024)
+    doctor = {"resourceType": "Practitioner", "identifier": [{"value": "D-1"}]}
+    many = [observation(f"o{at}", contained=[doctor], note=[{"text": "x" * 100_000}]) for at in range(15)]
+    last = observation("last") | {"identifier": [{"value": "N-0004711"}], "note": [{"text": "x" * 1_000_000}]}
+    job = Job(tmp_path)
+    job.write("a.ndjson", bundle("b", *many, patient("p", identifier=[{"value": "N-0004711"}]), last))
+
+    def hides(resource: bytes) -> bytes:
+        """The number of the doctors, and that of the patient at herself."""
+        return pseudonyms(
+            re.sub(rb'("Patient".{0,200}?"value":\s*")N-', rb"\1gone-", resource.replace(b"D-1", b"gone"))
+        )
+
+    with FakeService(hides) as service:
+        report = job.run(service.url, bundle_split_threshold_mb=1, residual_identifiers="warn")
+    assert report.details["split_bundles"] == 1
+    assert report.identifying == {"Observation.identifier.value": "fewer than 5 patients"}
+    assert not any("than are held" in warning for warning in report.warnings)
+
+
+def test_numbers_beyond_what_is_held_of_a_split_bundle_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(residual_identifiers, "_HELD", 3 * 1024)
+    job = Job(tmp_path)
+    people = [patient(f"p{at}", text="x" * 100_000, identifier=[{"value": f"N-{at}"}]) for at in range(15)]
+    job.write("a.ndjson", bundle("b", *people))
+    with FakeService(lambda resource: pseudonyms(resource.replace(b"N-", b"gone-"))) as service:
+        report = job.run(service.url, bundle_split_threshold_mb=1)
+    assert any("more numbers of persons than are held" in warning for warning in report.warnings)
+
+
+def test_the_doctors_of_a_patient_whose_bundle_was_split_are_no_patients_either(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    doctor = {"resourceType": "Practitioner", "text": "x" * 300_000}
+    doctors = [doctor | {"id": f"d{at}", "name": [{"given": [f"D{at}"]}]} for at in range(10)]
+    job.write("a.ndjson", bundle("b", patient("p"), *doctors))
+    with FakeService(pseudonyms) as service:
+        report = job.run(service.url, bundle_split_threshold_mb=1, residual_identifiers="warn")
+    assert report.details["split_bundles"] == 1
+    assert report.identifying == {"Practitioner.name.given": "fewer than 5 patients"}
+
+
+def contained(at: int, who: int) -> dict[str, Any]:
+    inside = {"resourceType": "Patient", "id": f"c{at}", "identifier": [{"value": f"M-{who}"}], "name": NAME}
+    return observation(f"o{at}", contained=[inside])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("patients", "words"), [(1, "fewer than 5"), (4, "fewer than 5"), (10, "10")])
+def test_one_patient_in_a_hundred_lines_is_said_as_one(tmp_path: Path, patients: int, words: str) -> None:
+    job = Job(tmp_path)
+    job.write("a.ndjson", *(contained(at, at % patients) for at in range(100)))
+    with FakeService(pseudonyms) as service:
+        report = job.run(service.url, residual_identifiers="warn")
+        again = job.run(service.url, residual_identifiers="warn")
+    said = report.details["residual_identifiers"]
+    assert f"Observation.contained.Patient.name.given ({words} patients)" in said
+    assert f"Observation.contained.Patient.identifier.value ({words} patients)" in said
+    seen_before = again.details["residual_identifiers"]
+    assert seen_before.count("(an unknown number of patients)") == said.count("patients")

@@ -185,6 +185,7 @@ def test_a_kill_between_the_last_entry_of_the_ledger_and_the_rename_costs_nothin
     assert final.read_bytes() == content
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", ["rules", "no rules", "input", "output", "ledger"])
 @pytest.mark.parametrize("form", [True, False])
 def test_what_was_begun_or_done_under_other_terms_is_made_again_with_a_warning(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 from collections import Counter
@@ -119,6 +120,7 @@ def test_what_comes_out_of_an_identity_service_is_byte_for_byte_what_went_in(
     assert counts["resources_in"] == counts["resources_out"] == sum(len(json.loads(line)["entry"]) for line in lines)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(line=bundles(), threshold=st.integers(1, 900))
 def test_with_rules_split_and_unsplit_runs_give_the_same(tmp_path: Path, line: bytes, threshold: int) -> None:
@@ -133,6 +135,7 @@ def test_with_rules_split_and_unsplit_runs_give_the_same(tmp_path: Path, line: b
     assert split == unsplit
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(line=bundles(), threshold=st.integers(1, 900))
 def test_chunks_are_greedy_keep_id_type_and_timestamp_and_exceed_the_threshold_only_alone(
@@ -370,6 +373,26 @@ def test_a_part_that_comes_back_ambiguous_is_the_service_s_fault(tmp_path: Path)
     assert caught.value.reference == "pseudonymizer-answer"
     assert (caught.value.context or "").startswith("a.ndjson:1")
     assert "CANARY" not in caught.value.render()
+
+
+def test_beside_an_answer_that_cannot_be_taken_apart_stands_the_hash_of_what_was_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = make(tmp_path, bundle(*[entry("Patient", f"p{n}", 60) for n in range(2)]))
+    sent: list[bytes] = []
+
+    def call(resource: bytes) -> Answer:
+        sent.append(resource)
+        return answered(resource)
+
+    def refuse(_: bytes) -> None:
+        raise DataError("repeated-key", "no")
+
+    monkeypatch.setattr("tasks.pseudonymizer.deidentification.open_bundle", refuse)
+    with pytest.raises(ServiceError, match="taken apart"):
+        written(path, tmp_path, 150, call)
+    about = json.loads((tmp_path / "failed" / "0001.request.json").read_bytes())
+    assert about == {"place": "a.ndjson:1 from entry 0", "sha256": hashlib.sha256(sent[0]).hexdigest()}
 
 
 def test_a_busy_service_is_not_a_reason_to_halve(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -79,6 +80,7 @@ def test_a_parcel_has_the_lanes_of_all_its_lines() -> None:
     assert second.lanes == {"line 2"}
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 12)), min_size=1, max_size=9), max_size=12),
     st.integers(1, 7),

@@ -127,6 +127,7 @@ def test_at_most_batch_size_resources_travel_together_and_zero_means_100(
     assert sorted(key for keys in server.sent for key in keys) == sorted(f"Observation/o{n}" for n in range(250))
 
 
+@pytest.mark.slow
 def test_at_most_five_mib_travel_together_unless_a_single_resource_is_larger(job: Job) -> None:
     large = [observation(f"l{n}", note="x" * 2_000_000) for n in range(5)]
     job.write("a.ndjson", bundle(*large), observation("huge", note="x" * 6_000_000), observation("small"))
@@ -152,7 +153,7 @@ def test_compressed_files_are_sent_like_plain_ones(job: Job) -> None:
     with serving() as server:
         result = job.send(server.url)
     assert result.resources_out == len(server.stored) == 15
-    assert result.bytes_in == len(lines)
+    assert result.bytes_in == (job.input / "a.ndjson.zst").stat().st_size
 
 
 def test_a_repeated_send_changes_nothing_also_without_ids(tmp_path: Path) -> None:
@@ -241,6 +242,36 @@ def test_the_resources_of_one_patient_are_sent_in_one_sequence(job: Job) -> None
         numbers = [int(key.split("-o")[1]) for key in order if key.startswith(f"Observation/p{patient}-o")]
         assert numbers == sorted(numbers)
     assert json.loads(server.stored["Patient/p1"])["v"] == 2
+
+
+def test_a_bundle_without_its_patient_goes_in_the_sequence_of_the_patients_that_it_names(job: Job) -> None:
+    first = [bundle(resource("Patient", f"p{patient}"), of(patient, patient)) for patient in range(3)]
+    job.write("a.ndjson", *first, *[bundle(of(n % 3, n), observation(f"other-{n}")) for n in range(3, 60)])
+
+    def script(_: int, content: dict[str, Any]) -> Reply | None:
+        whole = content["entry"][0]["resource"]["resourceType"] == "Patient"
+        time.sleep(0.05 if whole else 0.002)
+        return None
+
+    with serving(script) as server:
+        job.send(server.url, batch_size=2, max_concurrent_requests=4)
+    for patient in range(3):
+        own = [n for n, keys in enumerate(server.sent) if any(f"/p{patient}" in key for key in keys)]
+        spans = sorted(server.spans[n] for n in own)
+        assert all(left[1] <= right[0] for left, right in itertools.pairwise(spans)), spans
+
+
+def test_of_what_two_bundles_without_their_patients_share_the_last_one_wins(job: Job) -> None:
+    shared = [resource("Medication", "m1", status=status) for status in ("active", "inactive")]
+    job.write("a.ndjson", *[bundle(of(at, at), one) for at, one in enumerate(shared)])
+
+    def script(_: int, content: dict[str, Any]) -> Reply | None:
+        time.sleep(0.3 if any(entry["resource"].get("status") == "active" for entry in content["entry"]) else 0)
+        return None
+
+    with serving(script) as server:
+        job.send(server.url, batch_size=2, max_concurrent_requests=2)
+    assert json.loads(server.stored["Medication/m1"])["status"] == "inactive"
 
 
 def test_lines_of_plain_resources_that_name_no_patient_are_sent_in_one_sequence(job: Job) -> None:
@@ -386,6 +417,7 @@ def test_a_resource_that_waited_does_not_overwrite_a_later_one(job: Job) -> None
     assert (again.resources_in, again.resources_out) == (3, 2)
 
 
+@pytest.mark.slow
 def test_too_large_halves_until_it_fits_and_later_transactions_are_smaller(job: Job) -> None:
     limit = 300_000
 
@@ -530,10 +562,12 @@ def test_after_a_thousand_failures_the_load_gives_up(job: Job) -> None:
     ):
         job.send(server.url, batch_size=10, bounds=Bounds(max_failures=25))
     assert "gave up" in caught.value.message
-    assert 25 <= len(job.failed()) <= 60
+    # 20 were known when a batch was handed out, four batches were under way then, one more begins as the first ends.
+    assert 25 <= len(job.failed()) <= 70
     assert len(server.bundles) < 150
 
 
+@pytest.mark.slow
 def test_hopelessly_many_missing_targets_do_not_cost_a_request_each(job: Job) -> None:
     job.write("a.ndjson", *[observation(f"o{n}", subject={"reference": "Patient/x"}) for n in range(600)])
     with serving(lambda *_: hapi_missing()) as server, pytest.raises(TerminalError) as caught:
@@ -582,6 +616,7 @@ def test_nothing_to_send_is_an_error(job: Job) -> None:
     assert caught.value.reference == "send-no-input"
 
 
+@pytest.mark.slow
 def test_the_sandbox_server_takes_everything_in_both_manners(tmp_path: Path) -> None:
     from deployments.sandbox.common.serve import serve_in_thread
     from deployments.sandbox.fhir.app import FhirOptions, fhir_service

@@ -98,6 +98,7 @@ def test_after_a_loss_of_any_end_of_the_ledger_the_server_holds_the_same_and_not
             assert result.resources_in == result.resources_out + result.details["collapsed"] == len(expected) + 1
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(st.integers(0, 12), st.integers(1, 9)), min_size=1, max_size=4))
 def test_failing_again_and_again_with_other_batch_sizes_loses_and_repeats_nothing(

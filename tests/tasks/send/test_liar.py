@@ -236,6 +236,11 @@ TRANSFERS: dict[str, Lie] = {
     "search again and again: another size": Lie(attachment(size=1), DIFFERS),
     "search again and again: a size that is a text": Lie(attachment(size="1"), DIFFERS),
     "search again and again: no attachment": Lie(document(content=[]), DIFFERS),
+    "search again and again: another kind of attachment": Lie(attachment(contentType="text/html"), DIFFERS),
+    "search again and again: entered in error": Lie(document(status="entered-in-error"), DIFFERS),
+    "search again and again: preliminary": Lie(document(docStatus="preliminary"), DIFFERS),
+    "search again and again: another author": Lie(document(author=[{"identifier": {"value": "other.org"}}]), DIFFERS),
+    "search again and again: no author": Lie(document(author=None), DIFFERS),
     "search again and again: another project": Lie(document(masterIdentifier=FOREIGN["masterIdentifier"]), SEARCH),
 }  # fmt: skip
 

@@ -63,6 +63,8 @@ OTHERS: dict[str, Any] = {
         {"name": "run", "definition": "http://sql-on-fhir.org/OperationDefinition/$run"}]}),
     "a flattener by its type": statement(SERVER | {"resource": [
         {"type": "ViewDefinition", "operation": [{"name": "run"}]}]}),
+    "a pseudonymizer by an operation of its second rest": statement(
+        SERVER, {"mode": "server", "operation": [{"name": "de-identify"}]}),
     "rest that is a text": statement() | {"rest": "none"},
 }  # fmt: skip
 

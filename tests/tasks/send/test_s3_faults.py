@@ -9,15 +9,19 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from deployments.sandbox.common.proxy import ForwardProxy
+from tasks.send.checks import service
 from tasks.send.s3.objects import MIB
 from tasks.send.s3.upload import findings, run
 from tasks.shared.blanked import SECRETS
 from tasks.shared.errors import DataError, NetworkError, ServiceBusyError, ServiceError, SluiceError, Stopped
+from tasks.shared.prefect_task import proved
 from tasks.shared.service import Doubt
 from tests.peers.s3 import KEY_ID, SECRET, SMALL, Asked, S3Job, Script, configuration, refusal, scripted
 from tests.peers.server import Raw, Reply, Seen, closed_port
@@ -110,6 +114,7 @@ def test_retry_after_lengthens_the_wait(job: S3Job) -> None:
     assert job.slept == [7.0]
 
 
+@pytest.mark.slow
 def test_a_part_is_repeated_alone(job: S3Job) -> None:
     content = os.urandom(11 * MIB)
     job.write("large.ndjson", content)
@@ -120,6 +125,7 @@ def test_a_part_is_repeated_alone(job: S3Job) -> None:
         assert store.begun == {}
 
 
+@pytest.mark.slow
 def test_an_error_under_status_200_at_the_end_of_an_upload_in_parts_is_repeated(job: S3Job) -> None:
     job.write("large.ndjson", os.urandom(7 * MIB))
     body = b"<?xml version='1.0'?>\n<Error><Code>InternalError</Code><Message>CANARY</Message></Error>"
@@ -129,6 +135,7 @@ def test_an_error_under_status_200_at_the_end_of_an_upload_in_parts_is_repeated(
         assert "job-1/large.ndjson" in store.objects
 
 
+@pytest.mark.slow
 def test_an_end_whose_answer_was_lost_is_found_by_looking_for_the_object(job: S3Job) -> None:
     job.write("large.ndjson", os.urandom(7 * MIB))
     lost = [True]
@@ -401,6 +408,40 @@ def test_nothing_secret_is_logged_at_any_level(job: S3Job, caplog: pytest.LogCap
         assert secret not in text
 
 
+@pytest.mark.slow
+def test_an_unfinished_upload_is_found_in_a_store_that_lists_it_only_for_its_whole_key(job: S3Job) -> None:
+    job.write("large.ndjson", os.urandom(7 * MIB))
+    with scripted(whole_keys=True) as store:
+        store.begun["left"] = ("job-1/large.ndjson", {})
+        job.send(store.url, sizes=SMALL)
+        assert [asked.upload_id for asked in store.of("AbortMultipartUpload")] == ["left"]
+        assert len(store.of("ListMultipartUploads")) == 2  # a file in one request has none
+
+
+@pytest.mark.parametrize("now", [b"{}\n", None])
+def test_it_is_found_there_too_when_its_file_is_a_small_one_now_or_gone(job: S3Job, now: bytes | None) -> None:
+    def killed(asked: Asked) -> Reply | None:
+        if asked.name == "UploadPart":
+            return refusal(403, "QuotaExceeded")
+        return refusal(403, "AccessDenied") if asked.name == "AbortMultipartUpload" else None  # it got no further
+
+    large = job.write("large.ndjson", os.urandom(7 * MIB))
+    job.write("small.ndjson", b"{}\n")
+    note = job.directory / "send" / "in_parts.json"
+    with scripted(killed, whole_keys=True) as store:
+        with pytest.raises(ServiceError):
+            job.send(store.url, sizes=SMALL)
+        assert [key for key, _ in store.begun.values()] == ["job-1/large.ndjson"]
+        assert note.stat().st_mode & 0o777 == 0o600
+        store.script = None
+        large.unlink()
+        if now is not None:
+            job.write("large.ndjson", now)
+        job.send(store.url, sizes=SMALL)
+        assert store.begun == {}
+    assert not note.exists()
+
+
 # Preflight
 
 
@@ -423,6 +464,60 @@ def test_preflight_lets_keys_pass_that_may_only_write() -> None:
         (doubt,) = findings(configuration(store.url), environ={})
     assert isinstance(doubt, Doubt)
     assert "may not look into the bucket" in doubt.text
+
+
+class Probed(NamedTuple):
+    code: int
+    said: str
+
+
+NOT_FOUND = b'{"resourceType":"OperationOutcome"}'
+PAGE = b"<html><body><p>canary</p></body></html>"
+
+
+def step_of_a_job(job: S3Job, url: str) -> Probed:
+    """The whole step, as it runs for a resume in a worker too: without a preflight."""
+    context = job.prepare(configuration(url, attempts=2))
+    try:
+        doubts = list(proved([service(context.config)], context))
+    except SluiceError as error:
+        return Probed(error.exit_code, error.reference)
+    run(replace(context, doubts=tuple(doubts)))
+    return Probed(0, " ".join(doubts))
+
+
+@pytest.mark.parametrize(
+    ("reply", "found"),
+    [
+        (Reply(404, NOT_FOUND, {"Content-Type": "application/fhir+json"}), (2, "wrong-service")),
+        (Reply(404), (2, "wrong-service")),
+        (Reply(405), (2, "wrong-service")),
+        (Reply(200, PAGE), (2, "wrong-service")),
+        (Reply(200, b"<p>"), (2, "wrong-service")),
+        (refusal(404, "NoSuchBucket"), (1, "s3-bucket")),
+        (refusal(403, "InvalidAccessKeyId"), (1, "s3-access-key")),
+    ],
+    ids=["fhir", "404", "405", "page", "no-xml", "bucket", "key"],
+)
+def test_no_store_and_no_bucket_get_nothing_of_the_data(job: S3Job, reply: Reply, found: tuple[int, str]) -> None:
+    with scripted(lambda _: reply) as store:
+        assert step_of_a_job(job, store.url) == found
+        assert set(store.names()) <= {"HeadBucket", "ListObjectsV2"}
+        assert not any(asked.seen.body for asked in store.asked)
+
+
+def test_the_step_asks_as_often_as_the_retry_block_says(job: S3Job) -> None:
+    with scripted(once("HeadBucket", refusal(503, "SlowDown"))) as store:
+        assert step_of_a_job(job, store.url) == (0, "")
+        assert store.names()[:3] == ["HeadBucket", "HeadBucket", "ListObjectsV2"]
+
+
+def test_keys_that_may_only_write_are_told_by_the_step_and_write(job: S3Job) -> None:
+    denied = {"HeadBucket": Reply(403), "ListObjectsV2": refusal(403, "AccessDenied")}
+    with scripted(lambda asked: denied.get(asked.name)) as store:
+        code, said = step_of_a_job(job, store.url)
+        assert (code, "may not look into the bucket" in said) == (0, True)
+        assert [*store.objects] == ["job-1/a.ndjson"]
 
 
 def test_preflight_names_the_region_that_head_names() -> None:

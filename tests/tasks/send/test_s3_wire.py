@@ -101,6 +101,7 @@ def test_credentials_and_endpoint_come_from_the_configuration_alone(
     assert {request.url.host for request, _ in recorder.seen} == {"s3.eu-central-1.amazonaws.com"}
 
 
+@pytest.mark.slow
 def test_the_secret_never_travels(job: S3Job) -> None:
     with scripted() as store:
         job.send(configuration(store.url, more=PROXY_BLOCK))
@@ -190,7 +191,7 @@ def test_basic_credentials_go_with_every_request_and_are_not_signed(job: S3Job) 
     with scripted() as store:
         job.send(configuration(store.url, more=PROXY_BLOCK), sizes=SMALL)
         seen = store.seen
-    assert len(seen) == 10
+    assert len(seen) == 11
     for one in seen:
         assert one.headers["proxy-authorization"] == PROXY_AUTH
         assert "proxy-authorization" not in (one.authorization or "").lower()
@@ -293,6 +294,7 @@ def test_verification_can_be_turned_off(job: S3Job, leaf: trustme.LeafCert) -> N
 # Reuse
 
 
+@pytest.mark.slow
 def test_connections_are_used_again(job: S3Job) -> None:
     for number in range(30):
         job.write(f"b{number}.ndjson", CONTENT)

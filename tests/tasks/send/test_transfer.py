@@ -67,6 +67,7 @@ def test_the_document_has_the_fields_of_the_contract(job: TransferJob) -> None:
     assert attachment["url"].startswith("Binary/")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("bounds", "kind"), [(Bounds(), "json"), (RAW, "zip")], ids=["json", "raw"])
 def test_above_the_bound_the_zip_goes_as_raw_bytes_and_below_as_base64_in_json(
     job: TransferJob, bounds: Bounds, kind: str

@@ -87,6 +87,7 @@ def test_size_and_hashes_are_those_of_the_file_which_only_its_owner_reads(tmp_pa
     assert not list(tmp_path.glob("*.part"))
 
 
+@pytest.mark.slow
 def test_unzip_finds_no_fault(tmp_path: Path) -> None:
     put(tmp_path / "in", {f"batch-{n}.ndjson": (LINE % n) * 5000 for n in range(30)}, compress=True)
     _, _, path = packed(tmp_path)

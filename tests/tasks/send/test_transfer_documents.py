@@ -61,6 +61,21 @@ def test_a_document_stands_whatever_its_date_and_what_the_server_added() -> None
     assert not any(HERE.owns(Hit("d", {"author": author})) for author in (None, "o", [], ["o"]))
 
 
+def test_a_document_arrived_with_what_a_server_may_change() -> None:
+    document = json.loads(HERE.document("d", ARCHIVE, DATE))
+    (content,) = document["content"]
+    here = content["attachment"] | {"url": f"http://h/fhir/{content['attachment']['url']}/_history/1", "creation": DATE}
+    server = {
+        "meta": {"versionId": "1"},
+        "text": {"status": "generated", "div": "<div/>"},
+        "date": "2026-03-02T12:00:00Z",
+    }
+    author = [document["author"][0] | {"display": "DIC", "reference": "Organization/1"}]
+    hit = Hit("d", document | server | {"author": author, "content": [content | {"attachment": here}]})
+    assert HERE.arrived(hit, ARCHIVE, "http://h/fhir")
+    assert not HERE.arrived(hit, OTHER, "http://h/fhir")
+
+
 @pytest.mark.parametrize(
     ("url", "found"),
     [

@@ -106,6 +106,7 @@ def test_too_large_and_full_say_what_to_do_on_the_server(
     assert hint in caught.value.hint
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 def test_a_body_limit_that_answers_before_the_upload_ended_is_understood(job: TransferJob, mode: str) -> None:
     job.write("random.csv", os.urandom(6_000_000))

@@ -334,6 +334,7 @@ def test_another_item_is_read_only_while_the_window_weighs_less_than_its_budget(
     assert most == expected
 
 
+@pytest.mark.slow
 def test_what_was_yielded_is_not_kept() -> None:
     class Large:
         pass
@@ -445,6 +446,7 @@ def test_what_is_under_way_ends_soon_when_it_looks_at_the_stop_they_share() -> N
     assert not run.requested
 
 
+@pytest.mark.slow
 def test_an_error_of_the_consumer_ends_the_threads() -> None:
     together = SharedStop(Stop())
 

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -73,6 +74,7 @@ def lines(draw: st.DrawFn) -> list[bytes]:
     return result
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(150), deadline=None)
 @given(lines(), st.integers(100, 3000))
 def test_every_resource_is_in_one_chunk_byte_for_byte_in_order_and_no_chunk_is_larger_than_the_limit(
@@ -88,6 +90,7 @@ def test_every_resource_is_in_one_chunk_byte_for_byte_in_order_and_no_chunk_is_l
     assert sum(len(chunk.unusable) for chunk in chunks) + len(expected) == sum(map(len, groups))
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(100), deadline=None)
 @given(lines(), st.integers(100, 3000))
 def test_a_line_is_not_split_unless_it_is_too_large_alone(data: list[bytes], limit: int) -> None:

@@ -36,6 +36,8 @@ def test_error_and_fatal_count_as_findings(severity: str, counts: bool) -> None:
         ("Bundle.entry[3].resource.name", 3, ".name"),
         ("Bundle.entry[12].fullUrl", 12, ".fullUrl"),
         ("Bundle.entry[0]", 0, ""),
+        ("/f:Bundle/f:entry[4]/f:resource/f:Patient/f:name[1]", 3, "/f:name[1]"),
+        ("/f:Bundle/f:entry[1]", 0, ""),
     ],
 )
 def test_the_spellings_of_a_place_in_a_bundle(place: str, entry: int, element: str) -> None:

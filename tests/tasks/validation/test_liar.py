@@ -71,6 +71,9 @@ LIES: dict[str, Lie] = {
     # Other requests
     "an issue about the entry behind the last": Lie(about(f"Bundle.entry[{SENT}].resource"), ANSWER),
     "an issue about entry 999,999,999,999": Lie(about("Bundle.entry[999999999999].resource"), ANSWER),
+    "an issue about an entry with a number of 20 digits": Lie(about(f"Bundle.entry[{'9' * 20}].resource"), ANSWER),
+    "an issue beyond the Bundle in XPath": Lie(one(location=[f"/f:Bundle/f:entry[{SENT + 1}]/f:resource"]), ANSWER),
+    "an issue about entry 0 in XPath, which counts from 1": Lie(one(location=["/f:Bundle/f:entry[0]"]), ANSWER),
     "an issue beyond the Bundle in its location alone": Lie(one(location=["Bundle.entry[7].resource"]), ANSWER),
     "a remark beyond the Bundle": Lie(one(severity="information", expression=["Bundle.entry[7]"]), ANSWER),
     "the result of a larger Bundle": Lie(lambda _: json.loads(outcome(*[issue(entry=n) for n in range(9)])), ANSWER),

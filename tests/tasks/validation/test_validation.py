@@ -78,7 +78,8 @@ def test_valid_data_completes_without_findings_and_is_passed_through(job: Job) -
     assert result.output is None
     assert (result.files, result.resources_in, result.resources_out, result.lines_in) == (2, 13, 13, 5)
     assert result.bytes_in == sum(path.stat().st_size for path in job.input.iterdir())
-    assert result.details["findings"] == result.details["resources_with_findings"] == 0
+    assert result.findings == result.details["findings"] == result.details["resources_with_findings"] == 0
+    assert "no findings" in result.summary()
     assert result.details["severities"] == {"information": 2}
     assert result.details["reports"] == "validation"
     assert [row["file"] for row in job.summary()] == ["core.ndjson", "a.ndjson"]
@@ -92,6 +93,8 @@ def test_findings_complete_the_step_and_are_counted_by_severity_type_and_message
         result = job.validate(server.url)
     details = result.details
     assert (details["findings"], details["resources_with_findings"], details["issues"]) == (3, 2, 4)
+    assert result.findings == 3
+    assert "3 findings" in result.summary()
     assert details["severities"] == {"error": 3, "information": 1}
     assert details["types"] == {"Patient": 2, "Observation": 1}
     assert details["codes"] == {"structure Made_Up_0": 2, "structure Made_Up_1": 1}

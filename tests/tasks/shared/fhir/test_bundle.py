@@ -266,6 +266,7 @@ def resources(draw: st.DrawFn) -> bytes:
     return ("{" + space + f"{space},{space}".join(fields) + space + "}").encode("utf-8", "surrogatepass")
 
 
+@pytest.mark.slow
 @given(st.lists(resources(), max_size=8), st.sampled_from(["collection", "searchset", "transaction", "batch"]))
 def test_unwrapping_gives_every_resource_once_in_order_and_byte_for_byte(given_ones: list[bytes], kind: str) -> None:
     part = parts(bundle(kind, *map(entry, given_ones)), first=100)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.shared.errors import InputError
-from tasks.shared.fhir.crtdl import document_findings, load_crtdl
+from tasks.shared.fhir.crtdl import document_findings, doubts, load_crtdl
 from tasks.shared.fhir.crtdl_model import type_of
 from tasks.shared.fhir.crtdl_preprocessing import findings as crtdl_findings
 
@@ -132,7 +132,6 @@ def test_any_other_version_is_a_finding(path: tuple[str, ...], to: Any) -> None:
         ((*GROUPS, 1, "id"), ...),
         ((*GROUPS, 1, "id"), " "),
         ((*GROUPS, 1, "groupReference"), ...),
-        ((*GROUPS, 1, "attributes"), []),
         ((*GROUPS, 1, "attributes", 0), "Condition.code"),
         ((*GROUPS, 1, "attributes", 0, "attributeRef"), ...),
         ((*GROUPS, 1, "attributes", 0, "mustHave"), ...),
@@ -150,6 +149,7 @@ def test_any_other_version_is_a_finding(path: tuple[str, ...], to: Any) -> None:
         ((*GROUPS, 1, "filter", 1), {"type": "date", "name": "date"}),
         ((COHORT, "inclusionCriteria"), ...),
         ((COHORT, "inclusionCriteria"), {}),
+        ((COHORT, "inclusionCriteria"), []),
         ((COHORT, "inclusionCriteria", 0), []),
         ((COHORT, "exclusionCriteria", 0), CRITERION),
         ((*FIRST, "termCodes"), []),
@@ -168,22 +168,79 @@ def test_any_other_version_is_a_finding(path: tuple[str, ...], to: Any) -> None:
 def test_a_wrong_structure_is_a_finding_with_its_key_path(path: tuple[str | int, ...], to: Any) -> None:
     document = changed(*path, to=to)
     findings = document_findings(document, HERE)
-    # A group without an id is also one that nobody can link to.
-    assert [finding.reference for finding in findings if finding.reference != "crtdl-linked-group"] == ["crtdl-schema"]
+    assert [finding.reference for finding in findings] == ["crtdl-schema"]
     place = (findings[0].context or "").partition(" ")[2]
     assert place.startswith(str(path[0]))
     assert findings[0].exit_code == 2
 
 
 def test_a_group_id_used_twice_is_a_finding() -> None:
-    assert references(changed(*GROUPS, 1, "id", to="g-pat")) == ["crtdl-duplicate-group", "crtdl-linked-group"]
+    assert references(changed(*GROUPS, 1, "id", to="g-pat")) == ["crtdl-duplicate-group"]
 
 
-def test_a_linked_group_that_does_not_exist_is_a_finding() -> None:
-    (finding,) = document_findings(changed(*GROUPS, 1, "attributes", 0, "linkedGroups", to=["g-pat", "nobody"]), HERE)
-    assert finding.reference == "crtdl-linked-group"
-    assert "'nobody'" in finding.message
-    assert (finding.context or "").endswith("attributes[0].linkedGroups[1]")
+def doubted(document: Any) -> list[str]:
+    assert document_findings(document, HERE) == []
+    return list(doubts(document))
+
+
+@pytest.mark.parametrize(
+    ("path", "to", "says"),
+    [
+        (
+            (*GROUPS, 1, "attributes"), [],
+            "crtdl-no-attributes: dataExtraction.attributeGroups[1].attributes: the group 'g-cond' asks for no ",
+        ),
+        (
+            (*GROUPS, 1, "attributes", 0, "linkedGroups"), ["g-pat", "nobody"],
+            "crtdl-linked-group: dataExtraction.attributeGroups[1].attributes[0].linkedGroups: the linked group ",
+        ),
+        (
+            (*GROUPS, 1, "filter", 0, "name"), "recorded-date",
+            "crtdl-search-parameter: dataExtraction.attributeGroups[1].filter[0].name: Condition has no token search",
+        ),
+        (
+            (*GROUPS, 1, "filter", 1, "name"), "date",
+            "crtdl-search-parameter: dataExtraction.attributeGroups[1].filter[1].name: Condition has no date search",
+        ),
+        (
+            (*FIRST, "termCodes", 0, "display"), ...,
+            "crtdl-no-display: cohortDefinition.inclusionCriteria[0][0].termCodes[0]: a code without display",
+        ),
+        (
+            (*FIRST, "attributeFilters", 1, "criteria", 0, "termCodes", 0, "display"), "",
+            "crtdl-no-display: cohortDefinition.inclusionCriteria[0][0].attributeFilters[1].criteria[0].termCodes[0]: ",
+        ),
+    ],
+)  # fmt: skip
+def test_what_a_deployed_server_refuses_although_its_form_is_right_is_a_warning(
+    path: tuple[str | int, ...], to: Any, says: str
+) -> None:
+    (doubt,) = doubted(changed(*path, to=to))
+    assert doubt.startswith(says)
+
+
+def test_a_document_that_uses_everything_has_no_doubt_and_one_with_findings_none_either() -> None:
+    assert doubted(whole()) == []
+    assert list(doubts(changed(*GROUPS, 1, "attributes", to={}))) == []
+
+
+def test_filters_of_the_patient_group_are_ignored_by_servers_and_no_doubt() -> None:
+    token = {"type": "token", "name": "nothing", "codes": [CODE]}
+    assert doubted(changed(*GROUPS, 0, "filter", to=[token])) == []
+
+
+@pytest.mark.parametrize(
+    ("profile", "found"),
+    [
+        ("http://hl7.org/fhir/StructureDefinition/Patient", []),
+        ("https://example.org/StructureDefinition/OurPatients", []),
+        ("http://hl7.org/fhir/StructureDefinition/Encounter", ["crtdl-patient-group"]),
+    ],
+)
+def test_a_group_without_attributes_is_of_the_type_that_its_profile_tells(profile: str, found: list[str]) -> None:
+    document = changed(*GROUPS, 0, "attributes", to=[])
+    document["dataExtraction"]["attributeGroups"][0]["groupReference"] = profile
+    assert references(document) == found
 
 
 @pytest.mark.parametrize(
@@ -211,7 +268,7 @@ def test_all_findings_are_told_at_once() -> None:
     document[COHORT]["inclusionCriteria"][0][0]["termCodes"] = []
     document["dataExtraction"]["attributeGroups"][1]["filter"][1]["end"] = "1999-01-01"
     assert sorted(references(document)) == [
-        "crtdl-date-order", "crtdl-duplicate-group", "crtdl-linked-group", "crtdl-schema", "crtdl-version",
+        "crtdl-date-order", "crtdl-duplicate-group", "crtdl-schema", "crtdl-version",
     ]  # fmt: skip
 
 
@@ -296,6 +353,7 @@ def test_whatever_stands_anywhere_gives_findings_and_no_exception(place: tuple[s
     for finding in document_findings(changed(*place, to=value), HERE):
         assert finding.context is not None
         assert finding.context.startswith("query.json")
+    json.dumps(list(doubts(changed(*place, to=value))))
 
 
 @given(JSON)

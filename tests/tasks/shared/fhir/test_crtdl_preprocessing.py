@@ -15,6 +15,7 @@ from config.enrichments import enrichment_rules
 from tasks.shared.fhir.crtdl import load_crtdl
 from tasks.shared.fhir.crtdl_preprocessing import (
     CrtdlError,
+    doubtful,
     effective_file,
     enrich,
     findings,
@@ -136,8 +137,14 @@ def test_a_linked_group_that_resolves_to_nothing_is_an_error() -> None:
     assert problems(crtdl(), rule(PATIENT, add(linked_groups=[CONDITION]))) == ["enrichment-linked-group"]
 
 
-def test_a_created_group_without_attributes_is_found() -> None:
-    assert problems(crtdl(), rule(CONDITION, create="Diagnoses")) == ["crtdl-schema"]
+def test_a_created_group_without_attributes_is_doubtful_and_one_that_gets_some_is_not(tmp_path: Path) -> None:
+    path = tmp_path / "query.json"
+    path.write_text(json.dumps(crtdl()))
+    assert doubtful(path) == []
+    (doubt,) = doubtful(path, [rule(CONDITION, create="Diagnoses")])
+    assert doubt.startswith("crtdl-no-attributes: dataExtraction.attributeGroups[1].attributes: ")
+    assert doubtful(path, [rule(CONDITION, add("Condition.code"), create="Diagnoses")]) == []
+    assert doubtful(tmp_path / "nowhere.json") == []
 
 
 def test_a_rule_may_make_the_patient_group_that_the_crtdl_lacks() -> None:

@@ -24,6 +24,7 @@ def refused(line: bytes) -> str:
     return caught.value.reference
 
 
+@pytest.mark.slow
 @given(bundles())
 def test_envelope_and_pieces_are_the_line_byte_for_byte(bundle: BundleText) -> None:
     envelope, pieces = open_bundle(bundle.line)
@@ -32,6 +33,7 @@ def test_envelope_and_pieces_are_the_line_byte_for_byte(bundle: BundleText) -> N
     assert envelope.close(pieces) == bundle.line
 
 
+@pytest.mark.slow
 @given(bundles())
 def test_the_envelope_knows_the_bundles_own_keys(bundle: BundleText) -> None:
     envelope, _ = open_bundle(bundle.line)
@@ -55,6 +57,7 @@ def test_other_entries_can_be_put_into_every_envelope(bundle: BundleText, entrie
     assert open_bundle(closed)[1] == entries
 
 
+@pytest.mark.slow
 @given(damaged())
 def test_a_damaged_line_is_refused_or_cut_exactly(line: bytes) -> None:
     try:

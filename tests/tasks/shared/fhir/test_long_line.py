@@ -71,6 +71,7 @@ def opened(line: bytes) -> tuple[Envelope, list[bytes]] | str:
 # What is in a long line
 
 
+@pytest.mark.slow
 @given(bundles(), st.integers(1, 40))
 def test_a_long_bundle_is_cut_as_open_bundle_cuts_it(place: Path, bundle: BundleText, piece: int) -> None:
     line = bundle.line.removesuffix(b"\r")
@@ -89,6 +90,7 @@ def test_a_damaged_long_line_is_refused_when_open_bundle_refuses_it(place: Path,
         assert found == expected
 
 
+@pytest.mark.slow
 @given(bundles(), st.integers(1, 40))
 def test_the_resource_type_is_read_wherever_it_stands(place: Path, bundle: BundleText, piece: int) -> None:
     with long_line(place, bundle.line, piece=piece) as line:

@@ -198,6 +198,7 @@ def take(directory: Path, compression: CompressionConfig, *pieces: bytes) -> Fil
         return intake.commit()
 
 
+@pytest.mark.slow
 @given(
     lines=st.lists(resources, max_size=10),
     final=st.booleans(),

@@ -83,6 +83,7 @@ def test_changed_content_begins_a_new_account(tmp_path: Path) -> None:
         assert len(ledger.account("a.ndjson", "sha256:other").done) == 0
 
 
+@pytest.mark.slow
 def test_every_prefix_of_a_ledger_is_a_ledger_that_forgot_only_the_end(tmp_path: Path) -> None:
     full, path = tmp_path / "full", tmp_path / "ledger.ndjson"
     fill(full)

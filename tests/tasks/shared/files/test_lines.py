@@ -122,6 +122,7 @@ def noise(size: int) -> bytes:
     return b'{"a":"' + hashlib.shake_256(b"seed").hexdigest(size // 2).encode() + b'"}\n'
 
 
+@pytest.mark.slow
 @given(cut=st.integers(min_value=5, max_value=300_000), checksum=st.booleans(), known_size=st.booleans())
 def test_a_truncated_zst_is_named_whereever_it_is_cut(cut: int, checksum: bool, known_size: bool) -> None:
     compressor = zstandard.ZstdCompressor(write_checksum=checksum, write_content_size=known_size)
@@ -217,6 +218,7 @@ def test_every_level_of_document_1_writes_zstd_with_a_checksum(tmp_path: Path, l
     assert b"".join(read_lines(path)) == NOISE.rstrip()
 
 
+@pytest.mark.slow
 def test_higher_levels_are_at_least_as_small(tmp_path: Path) -> None:
     lines = [b'{"resourceType":"Patient","id":"%d","name":"%x"}' % (n, n * 7919 % 99991) for n in range(20_000)]
     sizes = [

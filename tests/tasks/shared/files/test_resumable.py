@@ -43,6 +43,7 @@ def undisturbed(directory: Path, lines: list[bytes], form: CompressionConfig, ev
         return writer.publish().read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.level if form.enabled else "plain")
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.shared.http.answer import ISSUE_CODES, Answer, BusyError, RefusedError, Where, error_for, issue_codes, place
+from tasks.shared.http.oauth import TOKEN_OPERATION
 
 
 def outcome(*codes: object) -> bytes:
@@ -94,3 +95,12 @@ def test_a_busy_service_says_how_long() -> None:
     error = error_for(answer, Where("send", "load", "POST", "https://a.test/"), transient={503})
     assert isinstance(error, BusyError)
     assert (error.retry_after, error.answer is answer, error.exit_code) == (12, True, 3)
+
+
+@pytest.mark.parametrize(("operation", "answered"), [("load", 200), (TOKEN_OPERATION, None)])
+def test_an_error_made_from_an_answer_says_the_status_unless_it_is_that_of_an_issuer(
+    operation: str, answered: int | None
+) -> None:
+    answer = Answer(200, httpx.Headers(), b"")
+    error = RefusedError("any", "any", operation=operation).made_from(answer)
+    assert (error.answer is answer, error.answered) == (True, answered)

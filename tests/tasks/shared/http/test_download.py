@@ -158,6 +158,7 @@ def test_the_request_asks_for_ndjson_without_an_encoding(plain: Setting) -> None
     assert "range" not in server.seen[0].headers
 
 
+@pytest.mark.slow
 def test_a_zst_answer_is_stored_as_it_came_when_compression_is_enabled(compressing: Setting) -> None:
     stored = zstandard.ZstdCompressor(level=17).compress(LINES)
     with loopback([Reply(200, stored)]) as server:
@@ -255,6 +256,9 @@ def test_a_whole_answer_to_a_range_request_replaces_what_was_there(plain: Settin
         rest_from(50_000, total=len(LINES) + 1),
         Reply(206, LINES[50_000:]),
         Reply(206, LINES[50_000:], {"Content-Range": "lines 1-2/3"}),
+        Reply(206, LINES[50_000:], {"Content-Range": f"bytes 50000-{len(LINES)}/{len(LINES)}"}),
+        Reply(206, b"", {"Content-Range": f"bytes 50000-49999/{len(LINES)}"}),
+        Reply(206, LINES[50_000:], {"Content-Range": f"bytes 50000-{len(LINES) - 1}/{len(LINES)}", "ETag": '"v2"'}),
         Reply(416, b"", {"Content-Range": f"bytes */{len(LINES)}"}),
     ],
 )
@@ -269,6 +273,23 @@ def test_a_part_that_does_not_fit_is_refused_and_the_whole_is_taken(plain: Setti
 def test_a_part_of_unknown_total_is_taken(plain: Setting) -> None:
     with loopback([broken_after(50_000, 'ETag: "v1"'), rest_from(50_000, total="*")]) as server:
         assert plain.fetch(server).lines == 5000
+
+
+def test_a_part_of_a_file_whose_size_nobody_says_is_refused(plain: Setting) -> None:
+    cut = Raw(head("200 OK", "Transfer-Encoding: chunked", 'ETag: "v1"') + b"c350\r\n" + LINES[:50_000] + b"\r\n")
+    with loopback([cut, rest_from(50_000, total="*"), Reply(200, LINES, ETAG)]) as server:
+        plain.fetch(server)
+    assert [seen.headers.get("range") for seen in server.seen] == [None, "bytes=50000-", None]
+    assert (plain.directory / "x.ndjson").read_bytes() == LINES
+
+
+def test_a_part_that_says_the_size_is_compared_with_it(plain: Setting) -> None:
+    cut = Raw(head("200 OK", "Transfer-Encoding: chunked", 'ETag: "v1"') + b"c350\r\n" + LINES[:50_000] + b"\r\n")
+    short = Reply(206, LINES[50_000:60_000], {"Content-Range": f"bytes 50000-59999/{len(LINES)}"})
+    with loopback([cut, short, rest_from(60_000)]) as server:
+        plain.fetch(server)
+    assert [seen.headers.get("range") for seen in server.seen] == [None, "bytes=50000-", "bytes=60000-"]
+    assert (plain.directory / "x.ndjson").read_bytes() == LINES
 
 
 def test_attempts_are_limited_and_waits_double_up_to_the_maximum(plain: Setting) -> None:
@@ -383,10 +404,12 @@ def test_a_login_page_answered_with_200_is_found_on_the_first_line(
     ("body", "reference"),
     [
         (b'[{"resourceType":"Patient"}]', "not-object"),
-        (b'{"a":1}\n{"CANARY"}\n', "not-json"),
+        (b'{"resourceType":"Patient"}\n{"CANARY"}\n', "not-json"),
         (b'{"a":"M\xfcller"}\n', "not-utf8"),
         (zstandard.compress(LINES)[:-5], "zst-truncated"),
         (gzip.compress(LINES), "not-json"),
+        (b'{"error":"CANARY"}\n', "not-a-resource"),
+        (LINES + b'{"resourceType":"CANARY and more"}\n', "not-a-resource"),
     ],
 )
 def test_bad_data_is_not_retried_and_leaves_nothing(compressing: Setting, body: bytes, reference: str) -> None:
@@ -398,6 +421,32 @@ def test_bad_data_is_not_retried_and_leaves_nothing(compressing: Setting, body: 
 def test_an_encoding_nobody_asked_for_is_refused(plain: Setting) -> None:
     with loopback([Reply(200, gzip.compress(LINES), {"Content-Encoding": "gzip"})]) as server:
         assert plain.fails(server, ServiceError).reference == "download-encoding"
+
+
+@pytest.mark.parametrize(
+    ("headers", "reference"),
+    [
+        ({"Content-Encoding": "zstd"}, "download-encoding"),
+        ({"Content-Type": "text/html"}, "download-media-type"),
+        ({"Content-Type": "Application/FHIR+XML; charset=utf-8"}, "download-media-type"),
+    ],
+)
+def test_headers_that_the_body_contradicts_are_refused(plain: Setting, headers: dict[str, str], reference: str) -> None:
+    with loopback([Reply(200, LINES, headers)]) as server:
+        assert plain.fails(server, ServiceError).reference == reference
+    assert len(server.seen) == 1
+
+
+def test_the_type_that_all_lines_must_have_is_compared(plain: Setting) -> None:
+    body = LINES + b'{"resourceType":"OperationOutcome","issue":[{"diagnostics":"CANARY"}]}\n'
+    with loopback([Reply(200, body)]) as server:
+        plain.downloader.fetch(server.url, plain.directory, "all")
+        with pytest.raises(DataError) as caught:
+            plain.downloader.fetch(server.url + "/x", plain.directory, "x", kind="Patient")
+    assert caught.value.reference == "resource-type-differs"
+    assert caught.value.context == f"{server.url}/x:5001"
+    assert "CANARY" not in caught.value.render()
+    assert plain.names == ["all.ndjson"]
 
 
 def test_an_empty_answer_is_an_error_where_it_must_not_be_empty(plain: Setting) -> None:

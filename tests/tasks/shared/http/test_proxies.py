@@ -1,8 +1,16 @@
 # ruff: noqa: SIM117 - the outer block sets the scene, the inner one is what is tested
 from __future__ import annotations
 
+import contextlib
+import select
+import socket
 import ssl
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trustme
@@ -12,13 +20,14 @@ from hypothesis import strategies as st
 from config import AuthConfig, TlsConfig
 from deployments.sandbox.common.proxy import ForwardProxy
 from tasks.shared.errors import InputError, NetworkError, ServiceError
+from tasks.shared.http.client import ServiceClient
 from tasks.shared.http.proxies import Proxies, Proxy, is_loopback, parse_proxy
 from tests.peers.client import Sleeps, client
-from tests.peers.server import Reply, closed_port, loopback
+from tests.peers.server import Drip, Loopback, Reply, closed_port, loopback
 
 
 def host_of(port: int) -> dict[str, tuple[str, int]]:
-    return {"example.test": ("127.0.0.1", port)}
+    return dict.fromkeys(("example.test", "other.test"), ("127.0.0.1", port))
 
 
 def test_plain_http_goes_through_http_proxy() -> None:
@@ -46,6 +55,99 @@ def test_https_goes_through_a_tunnel_of_https_proxy_and_is_verified(tmp_path: Pa
     assert caught.value.reference == "tls-untrusted"
     assert (proxy.requests, proxy.tunnels) == (0, 2)
     assert all("proxy-authorization" not in seen.headers for seen in server.seen)
+
+
+@contextmanager
+def reached_by_tls(proxy: ForwardProxy, context: ssl.SSLContext) -> Iterator[str]:
+    """The URL of a proxy that is itself reached by ``https``."""
+
+    def carry(accepted: socket.socket) -> None:
+        with (
+            contextlib.suppress(OSError),
+            context.wrap_socket(accepted, server_side=True) as near,
+            socket.create_connection(("127.0.0.1", proxy.port)) as far,
+        ):
+            while True:
+                for one in [near] if near.pending() else select.select([near, far], [], [])[0]:
+                    data = one.recv(1 << 16)
+                    if not data:
+                        return
+                    (far if one is near else near).sendall(data)
+
+    def accept() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                threads.append(threading.Thread(target=carry, args=(listener.accept()[0],)))
+                threads[-1].start()
+
+    threads: list[threading.Thread] = []
+    listener = socket.create_server(("127.0.0.1", 0))
+    accepting = threading.Thread(target=accept)
+    accepting.start()
+    try:
+        yield f"https://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        for thread in [accepting, *threads]:
+            thread.join()
+
+
+@contextmanager
+def inside(directory: Path, **options: Any) -> Iterator[tuple[Loopback, ServiceClient]]:
+    """A server that is reached by TLS through a proxy that is reached by TLS."""
+    ca = trustme.CA()
+    ca.cert_pem.write_to_path(str(directory / "ca.pem"))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    ca.issue_cert("example.test", "127.0.0.1").configure_cert(context)
+    with (
+        loopback(lambda seen: Reply(200, seen.body or b"ok"), tls=context) as server,
+        ForwardProxy(hosts=host_of(server.port)) as proxy,
+        reached_by_tls(proxy, context) as url,
+        client(
+            environ={"https_proxy": url}, tls=TlsConfig(ca_cert_path=directory / "ca.pem"), attempts=1, **options
+        ) as http,
+    ):
+        yield server, http
+
+
+@pytest.mark.slow
+def test_https_goes_through_a_proxy_that_is_reached_by_https(tmp_path: Path) -> None:
+    body = bytes(range(256)) * 20_000
+    with inside(tmp_path) as (server, http):
+        for content in (b"small", body, b"small again"):
+            assert http.send("POST", "https://example.test/", operation="send", content=content).body == content
+        with http.stream("POST", "https://example.test/", operation="download", content=body) as response:
+            assert b"".join(response.iter_raw()) == body
+    assert server.connections == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "drip",
+    [
+        Drip(b"HTTP/1.1 200 OK\r\nX-Long: "),
+        Drip(again=b"HTTP/1.1 100 Continue\r\n\r\n"),
+        Drip(b"HTTP/1.1 200 OK\r\nContent-Length: 9999\r\n\r\n"),
+        Drip(reads=True),
+    ],
+    ids=["a header", "100 Continue", "the body", "the body of the request"],
+)
+def test_the_limit_of_a_request_holds_there_too(tmp_path: Path, drip: Drip) -> None:
+    with inside(tmp_path, timeout=0.5) as (server, http):
+        server.drips = lambda _: drip
+        began = time.monotonic()
+        with pytest.raises(NetworkError) as caught:
+            http.send("POST", "https://example.test/", operation="send", content=bytes(16 << 20))
+        assert time.monotonic() - began < 3
+    assert caught.value.reference == "timeout"
+
+
+@pytest.mark.slow
+def test_who_stands_behind_such_a_proxy_is_verified(tmp_path: Path) -> None:
+    with inside(tmp_path) as (_, http), pytest.raises(ServiceError) as caught:
+        http.send("GET", "https://other.test/", operation="read")
+    assert caught.value.reference == "tls-hostname"
 
 
 def test_the_proxys_own_credentials_are_sent_to_the_proxy_only() -> None:

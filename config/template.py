@@ -1,0 +1,154 @@
+"""A first configuration for some steps: ``config/example.yaml`` with just the blocks that these steps need.
+
+Texts and values stand in the example alone, which a test keeps complete; here is what of it is shown and switched on.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from config.auth import BASIC
+from config.document import Scalar, parse_document
+from config.model import StepName
+from config.rules import required
+from config.services import SendMode
+
+EXAMPLE = Path(__file__).with_name("example.yaml")
+
+_KEY = re.compile(r"(?P<indent> *)(?P<off>#?)(?P<name>[a-z][a-z0-9_]*):(?P<value>.*)")
+_PLAIN = re.compile(r"[A-Za-z0-9/.$][^\s#'\"{}\[\],&*!|>%@`]*(\$\{\w+\}[^\s#'\"{}\[\],]*)*")
+
+WANTED: Mapping[StepName, tuple[str, ...]] = {
+    StepName.LOCAL_IMPORT: ("services.local_import.dir",),
+    StepName.HTTP_IMPORT: ("services.http_import.urls",),
+}
+"""Keys that a first configuration should have although the step can do without: the command line may give them."""
+
+SIGNED_IN = (StepName.EXTRACTOR, StepName.SEND)
+"""Steps whose service asks for a name and a password, as a rule."""
+
+
+@dataclass
+class Entry:
+    """A key of the example: what is said above it, how it is written, and what is below it."""
+
+    path: str
+    indent: str
+    said: list[str]
+    value: str
+    below: list[Entry] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """The last part of the path."""
+        return self.path.rpartition(".")[2]
+
+
+def example() -> dict[str, Entry]:
+    """Every key and block of the example by its path, in its order."""
+    found: dict[str, Entry] = {}
+    open_: list[Entry] = []
+    said: list[str] = []
+    for line in EXAMPLE.read_text(encoding="utf-8").splitlines():
+        match = _KEY.fullmatch(line)
+        if match is None:
+            said = [*said, line.strip()] if line.strip().startswith("# ") else []
+            continue
+        open_ = [entry for entry in open_ if len(entry.indent) < len(match["indent"])]
+        path = ".".join([*(entry.name for entry in open_), match["name"]])
+        entry = found[path] = Entry(path, match["indent"], said, match["value"].strip())
+        if open_:
+            open_[-1].below.append(entry)
+        open_.append(entry)
+        said = []
+    return found
+
+
+def to_fill_in(steps: Sequence[StepName], mode: SendMode) -> list[str]:
+    """The keys that have to be right for these steps, in the order of the steps."""
+    keys = (key for step in dict.fromkeys(steps) for key in (*WANTED.get(step, ()), *required(step, mode)))
+    return list(keys)
+
+
+def may_sign_in(steps: Sequence[StepName], mode: SendMode) -> list[StepName]:
+    """The steps whose service may ask for a name and a password."""
+    blocks = example()
+    return [
+        step
+        for step in dict.fromkeys(steps)
+        if f"services.{step}.auth" in blocks and not (step is StepName.SEND and mode is SendMode.S3_UPLOAD)
+    ]
+
+
+def template(
+    steps: Sequence[StepName],
+    *,
+    mode: SendMode = SendMode.DIRECT_RESOURCE_LOAD,
+    values: Mapping[str, str] | None = None,
+    signed_in: Collection[StepName] = SIGNED_IN,
+    heading: Sequence[str] = (),
+) -> str:
+    """The text of a configuration of these steps; ``values`` take the place of the example's.
+
+    ``signed_in`` are the steps whose service gets a name and a password; every secret is a ``${VAR}``.
+    """
+    entries = example()
+    given = dict(values or {})
+    if StepName.SEND in steps:
+        given["services.send.send_as"] = str(mode)
+    active = {*to_fill_in(steps, mode), *given}
+    for step in may_sign_in(steps, mode):
+        if step in signed_in:
+            active |= {f"services.{step}.auth.{name}" for name in BASIC}
+    services = [entries[f"services.{step}"] for step in StepName if step in steps and f"services.{step}" in entries]
+    lines = [f"# {line}".rstrip() for line in heading]
+    lines += ["", "# What the pipeline talks to." if services else "", *(["services:"] if services else [])]
+    for entry in services:
+        lines += [*_shown(entry, active, given, on=True), ""]
+    steps_entry = entries["pipeline.enabled_steps"]
+    lines += [*_said(entries["pipeline"]), "pipeline:"]
+    lines += [f"{steps_entry.indent}enabled_steps: [{', '.join(steps)}]", "", *_said(entries["jobs_dir"])]
+    lines += [f"jobs_dir: {given.get('jobs_dir', entries['jobs_dir'].value)}"]
+    return "\n".join(lines).lstrip("\n") + "\n"
+
+
+def _shown(entry: Entry, active: Collection[str], given: Mapping[str, str], *, on: bool) -> Iterator[str]:
+    yield from _said(entry)
+    off = "" if on else "#"
+    value = _written(given[entry.path], entry.value) if entry.path in given else entry.value
+    yield f"{entry.indent}{off}{entry.name}:{f' {value}' if value else ''}"
+    for below in entry.below:
+        yield from _shown(below, active, given, on=_on(below, active))
+
+
+def _on(entry: Entry, active: Collection[str]) -> bool:
+    return entry.path in active or any(key.startswith(f"{entry.path}.") for key in active)
+
+
+def _said(entry: Entry) -> list[str]:
+    return [f"{entry.indent}{line}" for line in entry.said]
+
+
+def _written(value: str, before: str) -> str:
+    """A value as YAML has it, in the form of the example's: a list stays one."""
+    if before.startswith("["):
+        return f"[{', '.join(_text(one.strip()) for one in value.split(','))}]"
+    return _text(value)
+
+
+def _text(value: str) -> str:
+    quoted = json.dumps(value, ensure_ascii=False)
+    if not _PLAIN.fullmatch(value):
+        return quoted
+    read, _ = parse_document(value)
+    return value if isinstance(read, Scalar) and read.value == value else quoted
+
+
+def variables(text: str) -> list[str]:
+    """The variables that are switched on in a configuration, in their order."""
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
+    return list(dict.fromkeys(re.findall(r"(?<!\$)\$\{(\w+)\}", "\n".join(lines))))

@@ -1,0 +1,73 @@
+"""A Prefect server for several machines: ``python -m deployments.server --host 127.0.0.1 --port 4200``.
+
+As ``prefect server start``, with what Sluice needs of one (``flows.engine.server.SERVER``): slots of runs that were
+lost come back after a ``kill -9``, a run that has not begun an hour after its time is told, no pages that call an
+analytics host, nobody on the internet is asked. What the environment says wins; the database, the login and
+``PREFECT_HOME`` are named there. Without a login it listens on loopback only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from ipaddress import ip_address
+from pathlib import Path
+
+from flows.engine.server import SERVER
+from tasks.shared.errors import InputError
+
+LOGIN = "PREFECT_SERVER_API_AUTH_STRING"
+
+ENDS_WITHIN = 10
+"""Seconds for the requests under way when it is told to end; a page of the UI keeps one open for ever."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Serve until SIGTERM or Ctrl-C."""
+    parser = argparse.ArgumentParser(prog="deployments.server", description="A Prefect server for Sluice.")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on [default: 127.0.0.1]")
+    parser.add_argument("--port", type=int, default=4200, help="[default: 4200]")
+    args = parser.parse_args(argv)
+    if not os.environ.get(LOGIN) and not is_loopback(args.host):
+        refusal = InputError(
+            "server-login", "without a login everybody who reaches this server could start and approve jobs",
+            context=f"--host {args.host}", hint=f"set {LOGIN} to user:password",
+        )  # fmt: skip
+        sys.stderr.write(refusal.render() + "\n")
+        return refusal.exit_code
+    os.umask(0o077)
+    for name, value in settings(args.port).items():
+        os.environ.setdefault(name, value)
+
+    import prefect
+    import uvicorn
+
+    from flows.engine.server_app import application
+
+    place = Path(prefect.settings.PREFECT_HOME.value())
+    sys.stdout.write(f"Prefect UI: http://{args.host}:{args.port}\n")
+    sys.stdout.flush()
+    uvicorn.run(
+        application(place), host=args.host, port=args.port, log_level="warning", lifespan="on",
+        timeout_keep_alive=30, timeout_graceful_shutdown=ENDS_WITHIN,
+    )  # fmt: skip
+    return 0
+
+
+def settings(port: int) -> dict[str, str]:
+    """What the server is set up with where the environment does not say it."""
+    return SERVER | {"PREFECT_SERVER_CORS_ALLOWED_ORIGINS": f"http://127.0.0.1:{port}"}
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches that address."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

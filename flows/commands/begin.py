@@ -1,0 +1,25 @@
+"""What the program says when it is called without a command: where to begin."""
+
+from __future__ import annotations
+
+from flows.output import say
+from flows.shell import command
+
+FIRST = (
+    ("a whole pipeline on this machine, on made-up data", ("demo",)),
+    ("a configuration of your own: asks, and writes sluice.yaml", ("config", "init")),
+    ("everything that is wrong with it", ("config", "check", "sluice.yaml")),
+    ("everything that a job would talk to, and nothing started", ("pipeline", "plan", "sluice.yaml")),
+    ("a job", ("pipeline", "start", "sluice.yaml")),
+    ("how the last job stands", ("pipeline", "status", "sluice.yaml", "latest")),
+    ("all commands", ("--help",)),
+)
+"""What a person may want first, and the command for it."""
+
+
+def tell() -> None:
+    """A few commands, in the order in which a person needs them."""
+    lines = [(command(*words), what) for what, words in FIRST]
+    width = max(len(line) for line, _ in lines)
+    shown = "\n".join(f"  {line:{width}}  {what}" for line, what in lines)
+    say(f"Sluice moves clinical FHIR data from a hospital's store to a research project.\n\nBegin with:\n\n{shown}")

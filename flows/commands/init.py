@@ -1,0 +1,190 @@
+"""``config init``: a first configuration of one's own. Never imports Prefect."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import click
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import PydanticCustomError
+
+from config import ConfigError, StepName, load_config
+from config.fields import Kind
+from config.keys import blocks, keys_by_name
+from config.model import read_step
+from config.services import SendMode
+from config.template import SIGNED_IN, example, may_sign_in, template, to_fill_in, variables
+from flows.output import say
+from flows.shell import command
+from tasks.shared.errors import InputError, shown
+from tasks.shared.files.out_file import write_file
+
+STEPS = (StepName.LOCAL_IMPORT, StepName.WAIT, StepName.SEND)
+"""What a first job may do where nobody says it."""
+
+
+@dataclass
+class Wanted:
+    """What the configuration is to say."""
+
+    steps: Sequence[StepName]
+    mode: SendMode = SendMode.DIRECT_RESOURCE_LOAD
+    values: dict[str, str] = field(default_factory=dict)
+    signed_in: Sequence[StepName] = SIGNED_IN
+
+
+def init(file: str, steps: str | None, *, force: bool) -> int:
+    """Write the configuration, and say what is still to do; on a terminal ask for steps and addresses.
+
+    Raises:
+        InputError: there is such a file already, or nowhere to write it.
+        ConfigError: these steps cannot be a pipeline.
+    """
+    path = Path(file)
+    _free(path, force=force)
+    given = _steps(steps) if steps is not None else None
+    wanted = asked(given) if on_terminal() else Wanted(given or STEPS)
+    check = command("config", "check", file)
+    heading = (
+        "A configuration of Sluice. A line that begins with # and a letter right after it is a key that is switched",
+        "off: remove the # to set it. Each key can also be set by a variable: APP_ and its path in capitals.",
+        f"Check it with: {check}",
+    )
+    text = template(
+        wanted.steps, mode=wanted.mode, values=wanted.values, signed_in=wanted.signed_in, heading=heading
+    )  # fmt: skip
+    try:
+        _tried(text, wanted.values)
+    except ConfigError as error:  # there is no file yet that a person could look into
+        raise ConfigError([replace(finding, where=None, line=None) for finding in error.findings]) from None
+    write_file(path.absolute(), text.encode())
+    say(f"{file} is written: {', '.join(wanted.steps)}")
+    missing = [name for name in variables(text) if name not in os.environ]
+    if missing:
+        say(f"set these variables: {', '.join(missing)}")
+    untouched = [key for key in to_fill_in(wanted.steps, wanted.mode) if key not in wanted.values]
+    if examples := [key for key in untouched if _is_example(key)]:
+        say("\n".join(["these are examples, put your own there:", *(f"  {key}" for key in examples)]))
+    say(f"then: {check}")
+    return 0
+
+
+def on_terminal() -> bool:
+    """Whether there is somebody to ask."""
+    return sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def asked(steps: Sequence[StepName] | None) -> Wanted:
+    """What somebody at the terminal answers; Enter takes what is in brackets."""
+    if steps is None:
+        say(f"steps: {', '.join(StepName)}; exactly one import first")
+        steps = click.prompt("Steps, in order", default=", ".join(STEPS), value_proc=_read(_steps))
+    wanted = Wanted(steps)
+    if StepName.SEND in steps:
+        modes = click.Choice([str(mode) for mode in SendMode])
+        wanted.mode = SendMode(click.prompt("services.send.send_as", default=str(wanted.mode), type=modes))
+    known = example()
+    for key in to_fill_in(steps, wanted.mode):
+        before = known[key].value
+        if not _is_example(key):
+            continue
+        default = before.strip("[]")
+        said = keys_by_name()[key].description.partition(". ")[0].replace("`", "")
+        answer = click.prompt(f"{said}\n{key}", default=default, value_proc=_checked(key))
+        if answer != default:
+            wanted.values[key] = answer
+    signed_in = []
+    for step in may_sign_in(steps, wanted.mode):
+        key = f"services.{step}.auth.username"
+        prompt = f"User name of the service, where it asks for one; - for none\n{key}"
+        name = click.prompt(prompt, default="-", value_proc=_checked(key))
+        if name != "-":
+            signed_in.append(step)
+            wanted.values[key] = name
+    wanted.signed_in = signed_in
+    return wanted
+
+
+def _is_example(key: str) -> bool:
+    """Whether the example's value is a picture of one's own: neither a variable nor a choice."""
+    return keys_by_name()[key].kind is not Kind.CHOICE and not example()[key].value.startswith("${")
+
+
+def _steps(text: str) -> list[StepName]:
+    """Names of steps between commas or blanks. Raises ``InputError``."""
+    found = []
+    for name in text.replace(",", " ").split():
+        try:
+            found.append(read_step(name))
+        except PydanticCustomError as error:
+            hint = str((error.context or {}).get("hint"))
+            raise InputError("unknown-step", f"{shown(name)} {error.message()}", context="--steps", hint=hint) from None
+    if not found:
+        raise InputError("unknown-step", "no step is named", hint=f"the steps are {', '.join(StepName)}")
+    return found
+
+
+def _checked(key: str) -> Callable[[str], str]:
+    """A reader of an answer: it must be a value of this key, or name a variable."""
+    block, _, name = key.rpartition(".")
+    described = blocks()[block].model_fields[name]
+    kind: Any = Annotated[described.annotation, *(described.metadata or [None])]  # it wants one at least
+    adapter = TypeAdapter(kind)
+    listed = keys_by_name()[key].default == ()
+
+    def read(text: str) -> str:
+        text = text.strip()
+        if text != "-" and "${" not in text:
+            try:
+                adapter.validate_python(tuple(text.split(",")) if listed else text)
+            except ValidationError as error:
+                first = error.errors(include_url=False, include_input=False)[0]
+                hint = (first.get("ctx") or {}).get("hint")
+                raise click.UsageError(first["msg"] + (f": {hint}" if hint else "")) from None
+        return text
+
+    return read
+
+
+def _read(reader: Callable[[str], list[StepName]]) -> Callable[[str], list[StepName]]:
+    def read(text: str) -> list[StepName]:
+        try:
+            found = reader(text)
+            _tried(template(found))
+        except InputError as error:
+            raise click.UsageError(f"{error.message}: {error.hint}") from None
+        except ConfigError as error:
+            first = error.findings[0]
+            raise click.UsageError(f"{first.message}: {first.hint}") from None
+        return found
+
+    return read
+
+
+def _tried(text: str, values: Mapping[str, str] | None = None) -> None:
+    """Raise what ``config check`` would, once the variables are set."""
+    addresses = [value for key, value in (values or {}).items() if keys_by_name()[key].kind is Kind.URL]
+    set_ = dict.fromkeys(variables(text), "x") | dict.fromkeys(variables("\n".join(addresses)), "https://x.example")
+    with tempfile.TemporaryDirectory(prefix="sluice-init-") as directory:
+        path = Path(directory) / "sluice.yaml"
+        path.write_text(text, encoding="utf-8")
+        load_config(path, environ=set_)
+
+
+def _free(path: Path, *, force: bool) -> None:
+    if not path.absolute().parent.is_dir():
+        raise InputError(
+            "file-not-found", "there is no such directory", context=str(path.parent),
+            hint="check the path; a relative one starts at the working directory",
+        )  # fmt: skip
+    if (path.exists() or path.is_symlink()) and (not force or not path.is_file()):
+        raise InputError(
+            "config-exists", "there is something of this name already", context=str(path),
+            hint="give another name" + ("; --force writes over it" if path.is_file() else ""),
+        )  # fmt: skip

@@ -1,0 +1,39 @@
+"""What somebody answered in the form of a wait, in the Prefect UI or through its API. Without importing Prefect."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from flows.engine.api import PrefectApi
+
+
+class Answer(BaseModel):
+    """A decision of a person. Nothing is preset: who sends it has decided, and said who it was."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    # In Prefect 3.8 a click into the field of a list opens and closes it at once: only its arrow opens it, or a key.
+    decision: Literal["release", "reject"] = Field(
+        title="Decision",
+        description="release: the job goes on. reject: it ends as cancelled, for good. The arrow opens the list.",
+    )
+    by: str = Field(title="Name", description="Who decides.", min_length=1, pattern=r"\S")
+    comment: str = Field(default="", title="Comment", description="Kept in the job record with your decision.")
+    despite: str = Field(
+        default="",
+        title="Reason, if the release report says stop",
+        description="Why it is released nevertheless. Without one the job waits again.",
+    )
+
+
+def form_answer(api: PrefectApi, job_id: str, key: str | None) -> Answer | None:
+    """What somebody answered in the form saved under ``key``; ``None`` when that is no decision of a person.
+
+    A run may go on without one: set to another state by hand, or resumed through the form of an earlier version.
+    """
+    try:
+        return Answer.model_validate(api.run_input(job_id, key)) if key else None
+    except ValidationError:
+        return None

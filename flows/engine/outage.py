@@ -1,0 +1,93 @@
+"""The time in which a shared Prefect API is away: what a running job writes into its record waits for so long.
+
+The work of a step needs no server. So a job that runs bridges ``BRIDGE`` seconds of one outage, all its calls together;
+commands that have not begun a job keep a patience of their own (``4-product.md`` §6). The server of the jobs directory
+itself is never bridged: it ends with its machine (``flows/engine/server_watch.py``).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from tasks.shared.log import logger
+from tasks.shared.units import human_seconds
+
+BRIDGE = 900.0
+"""Seconds that a running job does without the API; after that it stops between two files (exit code 3)."""
+
+TELL_AFTER = 2.0
+"""Seconds of an outage that nobody is told of: a server that is busy, a lock on its database."""
+
+ANSWERED = 3
+"""So many answers to others, and ``REFUSED`` seconds: the API is there, and it is this one call that fails."""
+REFUSED = 20.0
+
+
+class Outage:
+    """What the calls of this process to one API found, together. Thread-safe; said once, and once when it is over."""
+
+    def __init__(self, seconds: float = BRIDGE, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._seconds = seconds
+        self._clock = clock
+        self._since: float | None = None
+        self._told = False
+        self.happened = False
+        """Whether there was one that somebody was told of."""
+        self._answers = 0
+        self._lock = threading.Lock()
+
+    def failed(self, lasted: float = 0.0) -> None:
+        """A call was not answered, or with 5xx, for which it ``lasted`` seconds."""
+        with self._lock:
+            now = self._clock()
+            self._since = now - lasted if self._since is None else self._since
+            tell = not self._told and now - self._since >= TELL_AFTER
+            self._told = self._told or tell
+            self.happened = self.happened or tell
+        if tell:
+            logger.warning(
+                "the Prefect API does not answer: the work goes on, and the record waits for %s at most",
+                human_seconds(self._seconds),
+            )
+
+    def answered(self) -> None:
+        """A call was answered."""
+        with self._lock:
+            self._answers += 1
+            since, told = self._since, self._told
+            self._since, self._told = None, False
+            now = self._clock()
+        if since is not None and told:
+            logger.warning("the Prefect API answers again, after %s", human_seconds(now - since))
+
+    @property
+    def over(self) -> bool:
+        """Whether it has lasted for too long."""
+        with self._lock:
+            return self._since is not None and self._clock() - self._since >= self._seconds
+
+    def begin(self) -> Callable[[], bool]:
+        """For a call that begins: whether to give it up now."""
+        begun, answers = self._clock(), self._answers
+
+        def hopeless() -> bool:
+            waited = self._clock() - begun
+            alone = self._answers - answers >= ANSWERED and waited >= REFUSED
+            return self.over or alone or waited >= self._seconds
+
+        return hopeless
+
+
+_known: dict[str, Outage] = {}
+
+
+def given_up() -> bool:
+    """Whether an API of this process has been away for too long, and still is."""
+    return any(found.over for found in _known.values())
+
+
+def outage_of(url: str) -> Outage:
+    """That of the API at an address, for everybody in this process who bridges it."""
+    return _known.setdefault(url.rstrip("/"), Outage())

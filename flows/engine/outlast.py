@@ -1,0 +1,114 @@
+"""Prefect's process worker and its runner, made to outlast a server that is away, however long.
+
+Run as ``python -m flows.engine.outlast …`` with the options of ``prefect worker start``. Prefect's own worker ends
+after twelve failed looks in a row, its runner (``serve``) after three, and whoever keeps them ends their runs with
+them; an answer that fails while a run is being taken up ends a worker at once. Here a look that fails is told and the
+next one follows at the usual time. What was being taken up stays Pending in Prefect, and the sweep
+(``flows/job/sweep.py``) puts it right.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import warnings
+from collections.abc import Callable, Coroutine
+from typing import Any
+from uuid import UUID
+
+import httpx
+from prefect._internal import observers
+from prefect.client.schemas.objects import FlowRun
+from prefect.runner import _scheduled_run_poller
+from prefect.utilities.services import critical_service_loop
+from prefect.workers import base
+from prefect.workers.process import ProcessWorker
+
+LOOPS = (base, observers, _scheduled_run_poller)
+"""Where Prefect's loops are started: for runs to take up and heartbeats, for cancels, and those of a runner."""
+
+logger = logging.getLogger("sluice.worker")
+
+Workload = Callable[..., Coroutine[Any, Any, Any]]
+
+
+def passes(error: httpx.HTTPError) -> bool:
+    """Whether it is the server that is away or failing, or one that has too much to do: no matter of ours."""
+    if isinstance(error, httpx.HTTPStatusError):
+        return error.response.status_code >= 500 or error.response.status_code in {408, 429}
+    return isinstance(error, httpx.TransportError)
+
+
+def outlasting(workload: Workload) -> Workload:
+    """``workload``, which says that the server is away, once, and that it is back, instead of failing."""
+    away = False
+
+    async def look(*args: Any) -> Any:
+        nonlocal away
+        try:
+            found = await workload(*args)
+        except httpx.HTTPError as error:
+            if not passes(error):
+                raise
+            if not away:
+                away = True
+                logger.warning("the Prefect API is away (%s); runs go on, and it is asked again", type(error).__name__)
+            return None
+        if away:
+            away = False
+            logger.warning("the Prefect API is back")
+        return found
+
+    return look
+
+
+async def loop(workload: Workload, interval: float, **options: Any) -> None:
+    """Prefect's loop, which never counts failures."""
+    await critical_service_loop(workload=outlasting(workload), interval=interval, **options)
+
+
+def outlast() -> None:
+    """Let the loops of Prefect's worker and runner, started from now on in this process, outlast their server."""
+    for module in LOOPS:
+        module.critical_service_loop = loop  # type: ignore[attr-defined]
+
+
+with warnings.catch_warnings():  # it takes the place of Prefect's own on purpose
+    warnings.simplefilter("ignore", UserWarning)
+
+    class Worker(ProcessWorker):
+        """Prefect's process worker. An exception in one of its tasks would end it, and every run it has."""
+
+        async def _submit_run(self, flow_run: FlowRun) -> None:
+            try:
+                await super()._submit_run(flow_run)
+            except httpx.HTTPError as error:
+                _told("run %s is not taken up now: the Prefect API failed (%s)", flow_run.id, error)
+                self._release_limit_slot(flow_run.id)
+                self._submitting_flow_run_ids.discard(flow_run.id)
+                if self._cancelling_observer is not None:
+                    self._cancelling_observer.remove_in_flight_flow_run_id(flow_run.id)
+
+        async def _cancel_run(self, flow_run_id: UUID) -> None:
+            # The run looks for its cancel, too, and the sweep ends what nobody runs.
+            try:
+                await super()._cancel_run(flow_run_id)
+            except httpx.HTTPError as error:
+                _told("the cancel of %s is not passed on: the Prefect API failed (%s)", flow_run_id, error)
+
+
+def _told(what: str, run: UUID, error: httpx.HTTPError) -> None:
+    logger.warning(what, run, type(error).__name__)
+
+
+def main() -> None:
+    """Prefect's command line for a process worker, in this process."""
+    from prefect.cli import app
+
+    outlast()
+    sys.argv = ["prefect", "worker", "start", "--type", "process", *sys.argv[1:]]
+    app()
+
+
+if __name__ == "__main__":
+    main()

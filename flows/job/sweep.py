@@ -1,0 +1,253 @@
+"""Prefect's own state of runs that nobody runs any more, put right by whoever notices; jobs of a schedule go on.
+
+``4-product.md`` §4: "interrupted" is recorded as running, and nobody holds the lock. Prefect shows such a run as
+Running for ever. Here it becomes Crashed, with the name ``Interrupted`` and the command that goes on; one that somebody
+cancelled becomes Cancelled. A worker looks at its start and every minute, a command when it lists.
+
+A run is judged by whoever sees its job's directory, and by nobody else. The proof that its process is gone stands in
+``how_long_watched`` alone; whoever judges takes the job's lock first and looks again, so no run that begins is hit.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from flows.engine.api import Json, PrefectApi
+from flows.job import lock
+from flows.job.lock import JobBusyError, JobLock
+from flows.job.record import TAKEN_UP, JobRecord, JobState, RecordWriter, died_with_lock
+from tasks.shared.errors import SluiceError, StorageError
+from tasks.shared.stop import Stop
+from tasks.shared.work import in_order
+
+EVERY = 60.0
+"""Seconds between two looks of a worker."""
+
+WATCHED = 60.0
+"""Seconds, by the clock of who looks, in which a run gave no sign whose lock tells nothing: one whole lease."""
+
+AT_ONCE = 8
+"""Locks of dead machines that are waited for together."""
+
+FRESH = timedelta(days=3)
+"""For how long after its time a job of a schedule is continued without a person; later it is only told."""
+
+AT_MOST = 3
+"""How often one job is continued without a person: what ended a process may end the next one, too."""
+
+LATE = timedelta(hours=1)
+"""How long after its time a run that nobody took up is told, as the servers of ``deployments/`` do."""
+
+Unfinished = Literal["continue", "tell"]
+
+OPEN = ("RUNNING", "CANCELLING", "PENDING")
+CONTINUED = "job.continued"
+
+
+@dataclass(frozen=True)
+class Noticed:
+    """What a look did or found, in the words of a person."""
+
+    job: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"job {self.job}: {self.what}"
+
+
+class Sweep:
+    """Looks at one Prefect API. Each look builds on the ones before it; a look that failed begins the watch anew.
+
+    ``hint`` is the command that goes on with a job, for a person who reads it in the Prefect UI: anywhere.
+
+    Only one that ``waits`` judges jobs of machines whose lease has to be watched: their locks take a minute. It cares
+    for the unfinished jobs of one work ``pool``, ``None`` for those that are served: another worker may only tell.
+    """
+
+    def __init__(
+        self,
+        api: PrefectApi,
+        *,
+        hint: Callable[[JobRecord], str],
+        waits: bool = True,
+        pool: str | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._api = api
+        self._hint = hint
+        self._waits = waits
+        self._pool = pool
+        self._clock = clock
+        self._watched: dict[str, tuple[str, float]] = {}
+        self._told: set[tuple[str, str]] = set()
+        self._looked: float | None = None
+
+    def look(self, unfinished: Unfinished | None = None) -> Iterator[Noticed]:
+        """Put right what is proved by now; then ``continue`` the jobs of schedules that were cut off, or ``tell``.
+
+        Raises ``SluiceError`` when the API does not answer.
+        """
+        now = self._clock()
+        if self._looked is not None and now - self._looked > 3 * EVERY:
+            self._watched.clear()  # who was not looking has seen no silence
+        watched, self._watched = self._watched, {}
+        dead = [run for run in self._api.runs(states=OPEN) if self._proved(run, watched, now)]
+        for noticed in in_order(dead, self._put_right, threads=AT_ONCE, stop=Stop()):
+            if noticed is not None:
+                yield noticed
+        self._looked = now
+        if unfinished is not None:
+            yield from self._unfinished(unfinished)
+
+    def _proved(self, run: Json, watched: dict[str, tuple[str, float]], now: float) -> bool:
+        """Whether it is time to take the lock of a run's job."""
+        record = JobRecord.of(run)
+        if record.state in {JobState.RUNNING, JobState.PENDING}:
+            return False
+        needed = how_long_watched(run, record)
+        if needed is None or (not self._waits and record.directory and lock.named_elsewhere(Path(record.directory))):
+            return False
+        # Whoever runs it writes into its record: that changes the run, and the watch begins anew.
+        sign = f"{state_id(run)} {run.get('updated')}"
+        seen, since = watched.get(record.id, (sign, now))
+        if seen != sign:
+            since = now
+        if now - since < needed:
+            self._watched[record.id] = (sign, since)
+            return False
+        return True
+
+    def _put_right(self, run: Json) -> Noticed | None:
+        record = JobRecord.of(run)
+        try:
+            with _nobody_else(record):
+                again = self._api.read_run(record.id)
+                if again is None or state_id(again) != state_id(run):
+                    return None
+                if again.get("state_type") == "CANCELLING":
+                    self._api.set_state(
+                        record.id, "CANCELLED", message="cancelled; the process that ran it is gone", force=True
+                    )
+                    return Noticed(record.id, "cancelled")
+                self._api.set_state(record.id, "CRASHED", name="Interrupted", message=self._message(record), force=True)
+        except (JobBusyError, StorageError):
+            return None
+        return Noticed(record.id, self._message(record))
+
+    def _message(self, record: JobRecord) -> str:
+        return f"interrupted{record.at}: the process that ran it is gone\n{self._hint(record)}"
+
+    def _unfinished(self, how: Unfinished) -> Iterator[Noticed]:
+        for run in self._api.runs(states=("CRASHED",), after=datetime.now(UTC) - FRESH):
+            record = JobRecord.of(run)
+            if not was_cut_off(run, record) or run.get("work_pool_name") != self._pool:
+                continue
+            times = int((run.get("labels") or {}).get(CONTINUED) or 0)
+            if how == "continue" and times < AT_MOST:
+                if self._continued(run, record, times + 1):
+                    yield Noticed(record.id, f"was {record.state.value}, and goes on")
+            elif (record.id, state_id(run)) not in self._told:
+                self._told.add((record.id, state_id(run)))
+                often = f" (it was continued {times} times)" if times >= AT_MOST else ""
+                yield Noticed(record.id, f"is {record.state.value}{record.at}{often}\n{self._hint(record)}")
+
+    def _continued(self, run: Json, record: JobRecord, times: int) -> bool:
+        # os.path, not Path: a directory above that may not be entered is an answer here, no exception.
+        if record.directory is not None and not os.path.isdir(record.directory):  # noqa: PTH112
+            return False  # another machine's, or another user's, which this one does not see
+        try:
+            with _nobody_else(record):
+                again = self._api.read_run(record.id)
+                if again is None or state_id(again) != state_id(run):
+                    return False
+                RecordWriter(self._api, record.id).set(continued=times, until=None)
+                self._api.set_state(record.id, "SCHEDULED", name="Continuing", force=True)
+        except (JobBusyError, StorageError):
+            return False
+        return True
+
+
+def how_long_watched(run: Json, record: JobRecord) -> float | None:
+    """The proof that the process of a run that looks dead is gone: so many seconds without a sign of it.
+
+    ``None``: not to be judged from here. A process of this machine that holds no lock any more is gone at once: it did
+    not give it back, the kernel took it. That of another machine with a lease is watched by who takes the lock. Unless
+    it is one of a run before: a worker's run may still be on its way.
+    """
+    if record.directory is None:
+        return TAKEN_UP.total_seconds()  # it ended before it had one: there is no lock to look at
+    holder = _last_holder(Path(record.directory))
+    if holder is None:
+        return None
+    soon = isinstance(holder, lock.Holder) and (holder.machine == lock.this_machine() or holder.limit is not None)
+    begins = run.get("state_type") in {"PENDING", "RUNNING"} and bool(run.get("deployment_id"))
+    return 0.0 if soon and (died_with_lock(run, record.directory) or not begins) else WATCHED
+
+
+def _last_holder(directory: Path) -> lock.Holder | Literal["nobody"] | None:
+    """What the lock file says; ``None`` where there is none to be seen."""
+    try:
+        content = (directory / lock.LOCK).read_bytes()
+    except OSError:
+        return None
+    try:
+        return msgspec.json.decode(content, type=lock.Holder)
+    except msgspec.DecodeError:
+        return "nobody"
+
+
+def _nobody_else(record: JobRecord) -> JobLock | nullcontext[None]:
+    """The job's lock, which no run that begins gets past; a job without a directory has none."""
+    return nullcontext() if record.directory is None else JobLock(Path(record.directory), judges=True)
+
+
+def was_cut_off(run: Json, record: JobRecord) -> bool:
+    """Whether it is a job of a schedule that nobody stopped on purpose: its process died, or its worker was ended."""
+    if not run.get("auto_scheduled"):
+        return False
+    return record.state is JobState.INTERRUPTED or (record.state is JobState.STOPPED and record.stopped_by == "SIGTERM")
+
+
+BEHIND = "AwaitingConcurrencySlot"
+"""Prefect's name for a run that waits until another one of its deployment is over."""
+
+
+def late(api: PrefectApi) -> list[Json]:
+    """The runs of deployments whose time was more than ``LATE`` ago, and that do not run yet; those that go on, or are
+    tried again, count from when that was asked for.
+    """
+    before = datetime.now(UTC) - LATE
+    return [
+        run
+        for run in api.runs(states=("SCHEDULED",), before=before)
+        if run.get("deployment_id")
+        and (run.get("state_name") in {"Scheduled", "Late", BEHIND} or _set_at(run, before) < before)
+    ]
+
+
+def _set_at(run: Json, unknown: datetime) -> datetime:
+    stamp = (run.get("state") or {}).get("timestamp")
+    return datetime.fromisoformat(str(stamp)) if stamp else unknown
+
+
+def state_id(run: Json) -> str:
+    """What tells one state of a run from the next, of the same name too."""
+    return str((run.get("state") or {}).get("id"))
+
+
+def notice(api: PrefectApi, hint: Callable[[JobRecord], str]) -> None:
+    """A command's look: what is proved at once. A command that only shows does not fail for it."""
+    try:
+        for _ in Sweep(api, hint=hint, waits=False).look():
+            pass
+    except SluiceError:
+        return

@@ -1,0 +1,133 @@
+"""Which job is meant: by its id, by the beginning of it that names one job, or ``latest`` (``4-product.md`` §2)."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from uuid import UUID
+
+from flows.shell import about
+from tasks.shared.errors import InputError, shown, storage_errors
+
+LATEST = "latest"
+
+SHORTEST = 4
+"""Characters of an id that name a job."""
+
+SHOWN = 5
+"""Ids that an error shows."""
+
+
+def exact(text: str) -> str | None:
+    """The id that ``text`` is, as it is written here; ``None`` when it is none."""
+    try:
+        return str(UUID(text))
+    except ValueError:
+        return None
+
+
+def begun(text: str, reference: str, hint: str) -> str:
+    """The beginning of an id, as it is written here.
+
+    Raises:
+        InputError: it is none, or too short to name anything; with this ``reference``.
+    """
+    start = text.lower()
+    if len(start) < SHORTEST or not is_beginning(start):
+        raise InputError(
+            reference, f"neither an id (a UUID) nor its beginning, {SHORTEST} characters of it or more",
+            context=shown(text), hint=hint,
+        )  # fmt: skip
+    return start
+
+
+def one_of(start: str, known: Iterable[str]) -> str | None:
+    """The one of these ids that begins so; ``None`` where none does.
+
+    Raises:
+        InputError: several do.
+    """
+    found = sorted({one for one in known if one.startswith(start)})
+    if len(found) > 1:
+        raise InputError(
+            "id-ambiguous", f"{len(found)} ids begin with {start}", context=_listed(found), hint="give more of it"
+        )
+    return found[0] if found else None
+
+
+def is_beginning(text: str) -> bool:
+    """Whether an id may begin with ``text``."""
+    return len(text) <= 36 and all(
+        sign == "-" if at in {8, 13, 18, 23} else sign in "0123456789abcdef" for at, sign in enumerate(text)
+    )
+
+
+def nearest(text: str, known: Iterable[str]) -> str:
+    """What of these ids was probably meant, in words; empty where nothing is like it."""
+    ids = sorted(known)
+    like = difflib.get_close_matches(text, {one[: len(text)] for one in ids}, n=SHOWN)
+    found = [one for beginning in like for one in ids if one.startswith(beginning)]
+    return f"did you mean {_listed(found)}? " if found else ""
+
+
+def _listed(ids: list[str]) -> str:
+    return ", ".join(ids[:SHOWN]) + (f" and {len(ids) - SHOWN} more" if len(ids) > SHOWN else "")
+
+
+def directories(jobs_dir: Path) -> Iterator[Path]:
+    """The directories of jobs below ``jobs_dir``, in the order of their ids. Raises ``OSError``."""
+    try:
+        entries = sorted(jobs_dir.iterdir())
+    except FileNotFoundError:
+        return
+    for path in entries:
+        if exact(path.name) == path.name and path.is_dir():
+            yield path
+
+
+def by_directory(jobs_dir: Path, text: str) -> str | None:
+    """The id of a job that is found without the record; ``None`` for ``latest``, and for one without a directory.
+
+    Raises:
+        InputError: ``job-id``: it is no beginning of an id; ``id-ambiguous``: of several.
+        StorageError: the jobs directory cannot be read.
+    """
+    if text == LATEST:
+        return None
+    if (found := exact(text)) is not None:
+        return found
+    start = begun(text, reference="job-id", hint=f"see: {about('job list')}; {LATEST} is the newest one")
+    with storage_errors(jobs_dir):
+        return one_of(start, (path.name for path in directories(jobs_dir)))
+
+
+def in_record(
+    jobs_dir: Path, text: str, *, ids: Callable[[], Iterable[str]], to_begin: Callable[[], Iterable[str]],
+    latest: Callable[[], str | None],
+) -> str:  # fmt: skip
+    """The id of the job that is meant; the record is asked for what the directories do not tell.
+
+    ``ids`` are all jobs, ``to_begin`` those that have no directory yet, ``latest`` is the newest that was asked for.
+
+    Raises:
+        InputError: as ``by_directory``; ``job-unknown``: there is no such job.
+        StorageError: the jobs directory cannot be read.
+    """
+    if text == LATEST:
+        if (newest := latest()) is None:
+            raise InputError("job-unknown", "there is no job yet", context=str(jobs_dir), hint="start one")
+        return newest
+    found = by_directory(jobs_dir, text)
+    if exact(text) is not None and found is not None:
+        return found
+    start = text.lower()
+    if found is not None:
+        return one_of(start, [found, *to_begin()]) or found
+    known = list(ids())
+    if (found := one_of(start, known)) is None:
+        raise InputError(
+            "job-unknown", f"no job's id begins with {start}", context=str(jobs_dir),
+            hint=f"{nearest(start, known)}see: {about('job list')}",
+        )  # fmt: skip
+    return found

@@ -1,0 +1,43 @@
+"""What R4 says of searching: the types there are, and the search parameters of each that a filter of a CRTDL may name.
+
+The table ``r4_search.json`` is made of the published definitions (hl7.fhir.r4.core 4.0.1, CC0-1.0) by
+``tests/tasks/shared/fhir/test_r4_search.py``.
+"""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+_ABSTRACT: Final = ("Resource", "DomainResource")
+"""What all types have, and all but a few."""
+
+
+class _Parameters(msgspec.Struct, frozen=True):
+    token: frozenset[str] = frozenset()
+    date: frozenset[str] = frozenset()
+
+
+@functools.cache
+def _types() -> dict[str, _Parameters]:
+    return msgspec.json.decode(Path(__file__).with_suffix(".json").read_bytes(), type=dict[str, _Parameters])
+
+
+def is_type(name: str) -> bool:
+    """Whether R4 has resources of this type."""
+    return name in _types() and name not in _ABSTRACT
+
+
+def has_parameter(resource_type: str, kind: str, name: str) -> bool:
+    """Whether a type has a search parameter; ``kind`` is ``token`` or ``date``."""
+    known = (_types().get(one, _Parameters()) for one in (resource_type, *_ABSTRACT))
+    return any(name in (one.token if kind == "token" else one.date) for one in known)
+
+
+def type_of_profile(url: str) -> str:
+    """The type of a profile whose URL ends in one; empty where it does not tell."""
+    name = url.partition("|")[0].rstrip("/").rpartition("/")[2]
+    return name if is_type(name) else ""

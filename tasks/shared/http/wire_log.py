@@ -1,0 +1,110 @@
+"""What ``-v`` tells of each request: which one goes where, and what came back (``4-product.md`` §2).
+
+A line has the method, the address, the status or the error, the sizes of the bodies and the time; never a body, a
+header, a user or a password. Of a query it has the names, as a value may be a permission or an identifier of a person;
+of a path no id behind a type of resource (``…/Patient/…``).
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import httpx
+
+from tasks.shared.units import human_bytes, human_duration
+
+_TYPE = re.compile(r"[A-Z][A-Za-z]+|patients?", re.ASCII)
+_NAME = re.compile(r"[A-Za-z_][A-Za-z_.:-]*", re.ASCII)
+_MASKED = "…"
+
+_listener: Callable[[str], None] | None = None
+
+
+def listen(listener: Callable[[str], None] | None) -> None:
+    """Tell ``listener`` every request of this process from now on; ``None``: nobody."""
+    global _listener
+    _listener = listener
+
+
+def shown(url: str) -> str:
+    """A URL without what it may hold of a person or a permission."""
+    from tasks.shared.http.answer import place  # a command that nobody listens to does without its imports
+
+    address, _, query = url.partition("#")[0].partition("?")
+    named = place(address)
+    head, slashes, path = named.partition("://")
+    parts = path.split("/")
+    for n in range(2, len(parts)):
+        if _TYPE.fullmatch(parts[n - 1]) and parts[n] and not parts[n].startswith(("$", "_")):
+            parts[n] = _MASKED
+    masked = f"{head}{slashes}{'/'.join(parts)}"
+    return f"{masked}?{'&'.join(map(_parameter, query.split('&')))}" if query else masked
+
+
+def _parameter(pair: str) -> str:
+    name, equals, _ = pair.partition("=")
+    return f"{name if _NAME.fullmatch(name) else _MASKED}={_MASKED}" if equals else _MASKED
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """A request that begins: ``sent`` is the size of its body in bytes."""
+
+    method: str
+    url: str = field(repr=False)
+    sent: int = 0
+    begun: float = field(default_factory=time.monotonic)
+
+    def failed(self, why: str) -> None:
+        """There is no answer; ``why`` is the reference of an error."""
+        self._tell(why)
+
+    def answered(self, status: int, received: int) -> None:
+        """There is an answer, of which ``received`` bytes of the body came."""
+        sizes = f"{human_bytes(received)} back" if self.sent else human_bytes(received)
+        self._tell(f"{status}, {f'{human_bytes(self.sent)} sent, ' if self.sent else ''}{sizes}")
+
+    def watched(self, response: httpx.Response) -> httpx.Response:
+        """The same response, told when it is closed."""
+        if not isinstance(response.stream, httpx.SyncByteStream):
+            raise TypeError("a sync transport gives a sync stream")
+        stream = _Counted(response.stream, lambda received: self.answered(response.status_code, received))
+        return httpx.Response(
+            response.status_code, headers=response.headers, stream=stream, extensions=response.extensions
+        )
+
+    def _tell(self, what: str) -> None:
+        if _listener is not None:
+            seconds = time.monotonic() - self.begun
+            _listener(f"{self.method} {shown(self.url)}: {what}, {human_duration(seconds)}")
+
+
+def begins(method: str, url: str, sent: int = 0) -> Exchange | None:
+    """A request that begins, where somebody listens."""
+    return None if _listener is None else Exchange(method, url, sent)
+
+
+class _Counted(httpx.SyncByteStream):
+    """The body of an answer, whose bytes are counted until it is closed."""
+
+    def __init__(self, parts: httpx.SyncByteStream, done: Callable[[int], None]) -> None:
+        self._parts = parts
+        self._done: Callable[[int], None] | None = done
+        self._received = 0
+
+    def __iter__(self) -> Iterator[bytes]:
+        for part in self._parts:
+            self._received += len(part)
+            yield part
+
+    def close(self) -> None:
+        """Close the connection, or give it back."""
+        done, self._done = self._done, None
+        try:
+            self._parts.close()
+        finally:
+            if done is not None:
+                done(self._received)

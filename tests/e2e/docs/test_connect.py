@@ -1,0 +1,108 @@
+"""The how-to pages of a beginning: connecting services one by one, and coming from aether."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from config import load_config
+from deployments.sandbox.data import ANONYMIZATION_RULES, DEMO_CRTDL
+from tests.docs.pages import example
+from tests.docs.shown import assert_shown
+from tests.e2e.docs.place import Place
+from tests.e2e.docs.services import SECRET, Services, services
+
+AETHER = """\
+services:
+  extractor:
+    base_url: https://torch.hospital.example
+    username: sluice
+    password: ${TORCH_PASSWORD}
+    extraction_timeout_minutes: 20
+    polling_interval_seconds: 1
+    max_polling_interval_seconds: 20
+  send:
+    send_as: direct_resource_load
+    url: https://fhir.project.example
+    batch_size: 0
+pipeline:
+  enabled_steps: [extractor, send]
+  max_ndjson_line_size_mb: 100
+jobs_dir: ./jobs
+"""
+"""A configuration of earlier shape, document 1, *Versioning*."""
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
+    with services(tmp_path_factory.mktemp("services")) as started:
+        yield started
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(300)
+def test_each_service_is_asked_alone_and_a_lookup_of_one_s_own_makes_tables(
+    tmp_path: Path, prefect_api: str, running: Services
+) -> None:
+    place = Place(tmp_path, prefect_api)
+    text = example("docs/connect.md", "services:\n  extractor:").text
+    place.known |= running.of(yaml.safe_load(text))
+    place.environment |= dict.fromkeys(("EXTRACTION_PASSWORD", "PSEUDONYMIZER_KEY", "SEND_CLIENT_SECRET"), SECRET)
+    place.environment |= {"APP_SERVICES_EXTRACTOR_POLLING_INTERVAL": "PT1S"}
+    place.save("sluice.yaml", text)
+    (tmp_path / "rules").mkdir()
+    shutil.copy(ANONYMIZATION_RULES, tmp_path / "rules/project-x.yaml")
+    shutil.copy(DEMO_CRTDL, tmp_path / "query.json")
+    lookup = place.save("lookup.json", example("docs/connect.md", "[\n  {").text)
+    assert len(json.loads(lookup.read_text())) == 2
+
+    place.run("sluice config check sluice.yaml")
+    place.run(example("docs/connect.md", "mkdir -p made-up").text)
+    place.lines(example("docs/connect.md", "sluice extraction list").text)
+    for plan in (
+        example(
+            "docs/connect.md", "sluice pipeline plan sluice.yaml --set 'pipeline.enabled_steps=[local_import, val"
+        ).text,
+        example(
+            "docs/connect.md", "sluice pipeline plan sluice.yaml --set 'pipeline.enabled_steps=[local_import, pse"
+        ).text,
+        example(
+            "docs/connect.md", "sluice pipeline plan sluice.yaml --set 'pipeline.enabled_steps=[local_import, send"
+        ).text,
+        example("docs/connect.md", "sluice pipeline plan sluice.yaml query.json --set").text,
+    ):
+        assert example("docs/connect.md", "nothing found").text in place.run(plan)
+    assert "nothing found" in place.run("sluice pipeline plan sluice.yaml query.json")
+
+    place.run("sluice pipeline start sluice.yaml query.json --set 'pipeline.enabled_steps=[extractor, flattening]'")
+    tables = tmp_path / "jobs" / place.known["job"] / "csv"
+    table = next(path for path in tables.iterdir() if "code_system" in path.read_text())
+    assert_shown(example("docs/connect.md", "id,patient").text, table.read_text().partition("\n")[0] + "\n")
+    assert len(table.read_text().splitlines()) > 2
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(240)
+def test_a_configuration_of_aether_runs(tmp_path: Path, prefect_api: str, running: Services) -> None:
+    place = Place(tmp_path, prefect_api, **running.of(yaml.safe_load(AETHER)))
+    place.known["config"] = "aether.yaml"
+    place.environment["TORCH_PASSWORD"] = SECRET
+    place.save("aether.yaml", AETHER)
+    shutil.copy(DEMO_CRTDL, tmp_path / "query.json")
+    _, shown, plan = place.lines(example("docs/from-aether.md", "sluice config check aether.yaml").text)
+    assert "PT20M" in shown
+    assert "nothing found" in plan
+    printed = place.run("sluice pipeline start CONFIG query.json")
+    assert f"job {place.known['job']} is complete" in printed
+
+
+def test_the_old_keys_of_aether_are_told_one_by_one(tmp_path: Path) -> None:
+    file = tmp_path / "aether.yaml"
+    file.write_text(AETHER, encoding="utf-8")
+    loaded = load_config(file, environ={"TORCH_PASSWORD": "x"})
+    assert [finding.reference for finding in loaded.warnings] == ["deprecated-key"] * 6

@@ -1,0 +1,133 @@
+"""A job of a schedule whose machine dies, or whose worker is ended: Prefect is put right, and it goes on by itself."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.engine.api import PrefectApi
+from tests.conftest import Commands, address_of, own_name, wait_until
+from tests.e2e.machines import Worker, deployment
+from tests.peers.project import Fhir, write_input
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+
+
+@contextmanager
+def working(sluice: Commands, api: str, pool: str, name: str, *options: str) -> Iterator[Worker]:
+    """A worker of ours; it looks for runs every second."""
+    log = sluice.cwd / f"{name}.log"
+    often = {"PREFECT_WORKER_QUERY_SECONDS": "1", "PREFECT_API_URL": api, "PYTHONUNBUFFERED": "1"}
+    with log.open("wb") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "deployments.worker", "--pool", pool, "--name", name, *options],
+            cwd=sluice.cwd, env=sluice.environment | often, stdout=file, stderr=file,
+        )  # fmt: skip
+    worker = Worker(process, log, {})
+    try:
+        worker.ready()
+        yield worker
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            process.wait(60)
+
+
+@pytest.fixture
+def api(prefect_api: str) -> Iterator[PrefectApi]:
+    with PrefectApi(address_of(prefect_api)) as api:
+        yield api
+
+
+@pytest.fixture
+def nightly(sluice: Commands, prefect_api: str, api: PrefectApi, fhir: Fhir, tmp_path: Path) -> tuple[str, str]:
+    """A pool, and a deployment on it with a schedule whose time comes in some seconds."""
+    write_input(tmp_path / "data", patients=30, files=3)
+    (tmp_path / "config.yaml").write_text(
+        f"""
+services:
+  local_import: {{dir: data}}
+  send: {{send_as: direct_resource_load, url: "{fhir.url}", batch_size: 3, max_concurrent_requests: 1}}
+pipeline: {{enabled_steps: [local_import, send]}}
+jobs_dir: jobs
+"""
+    )
+    pool = f"pool-{own_name(tmp_path)}"
+    deployed = deployment(prefect_api, pool, tmp_path)
+    api.request("PATCH", f"/deployments/{deployed}", {"parameters": {"config": str(tmp_path / "config.yaml")}})
+    due = (datetime.now(UTC) + timedelta(seconds=15)).isoformat()
+    schedule = {"schedule": {"interval": 86400, "anchor_date": due}, "active": True}
+    api.request("POST", f"/deployments/{deployed}/schedules", [schedule])
+    return pool, deployed
+
+
+def first(api: PrefectApi, deployed: str) -> Callable[[], dict[str, Any] | None]:
+    """The first run of the schedule, as it is now."""
+
+    def run() -> dict[str, Any] | None:
+        body = {"deployments": {"id": {"any_": [deployed]}}, "sort": "EXPECTED_START_TIME_ASC", "limit": 1}
+        found = api.request("POST", "/flow_runs/filter", body)
+        return dict(found[0]) if found else None
+
+    return run
+
+
+def in_the_middle_of_send(api: PrefectApi, deployed: str, fhir: Fhir) -> str:
+    fhir.faults({"action": "delay", "method": "POST", "times": None, "seconds": 0.5})
+    wait_until(lambda: fhir.count("Patient") > 0, 180)
+    return str((first(api, deployed)() or {})["id"])
+
+
+def complete(api: PrefectApi, job: str, fhir: Fhir) -> None:
+    fhir.faults()
+    wait_until(lambda: (api.read_run(job) or {})["state_type"] == "COMPLETED", 120)
+    assert fhir.total() == 91
+
+
+def names(api: PrefectApi, job: str) -> list[str]:
+    """The states of a run, in their order."""
+    return [state["name"] for state in api.request("GET", f"/flow_run_states/?flow_run_id={job}")]
+
+
+def test_a_nightly_whose_machine_died_is_interrupted_in_prefect_and_goes_on_when_a_worker_starts(
+    sluice: Commands, prefect_api: str, api: PrefectApi, nightly: tuple[str, str], fhir: Fhir
+) -> None:
+    pool, deployed = nightly
+    with working(sluice, prefect_api, pool, "one") as worker:
+        job = in_the_middle_of_send(api, deployed, fhir)
+        worker.die()
+    assert (api.read_run(job) or {})["state_type"] == "RUNNING"
+    began = time.monotonic()
+    with working(sluice, prefect_api, pool, "two"):
+        wait_until(lambda: "Continuing" in names(api, job), 60)
+        assert time.monotonic() - began < 60
+        complete(api, job, fhir)
+    assert {"Interrupted", "Continuing"} <= set(names(api, job))
+    told = (sluice.cwd / "two.log").read_text()
+    assert f"job {job}: interrupted at send: the process that ran it is gone" in told
+    assert f"job {job}: was interrupted, and goes on" in told
+
+
+def test_a_nightly_that_its_worker_s_end_stopped_goes_on_at_the_next_start_unless_that_is_to_tell(
+    sluice: Commands, prefect_api: str, api: PrefectApi, nightly: tuple[str, str], fhir: Fhir
+) -> None:
+    pool, deployed = nightly
+    with working(sluice, prefect_api, pool, "one"):
+        job = in_the_middle_of_send(api, deployed, fhir)
+    assert (api.read_run(job) or {})["state_name"] == "Stopped"
+    with working(sluice, prefect_api, pool, "two", "--unfinished", "tell") as second:
+        wait_until(lambda: f"job {job}: is stopped at send" in second.log.read_text(), 60)
+    assert (api.read_run(job) or {})["state_name"] == "Stopped"
+    with working(sluice, prefect_api, pool, "three"):
+        complete(api, job, fhir)
+    listed = json.loads(sluice("job", "list", "config.yaml", "--json").out)
+    assert [row["state"] for row in listed if row["id"] == job] == ["completed"]

@@ -1,0 +1,264 @@
+"""A shared Prefect server that goes away under a running job, and comes back, or not in time (4-product.md §6)."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from flows.engine.api_address import QUIET
+from flows.job.proof import LeaseTimes
+from tests.conftest import Commands, seed, wait_until
+from tests.e2e.machines import other_machine, this_machine
+from tests.peers.bridge import Bridge
+from tests.peers.project import Fhir, write_input
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+TRANSACTIONS = 10 + 10 + 10 + 1
+"""30 resources a file, 3 a transaction, and the one of ``core.ndjson``."""
+TIMES = LeaseTimes(lease=6.0, renew=1.5, retry=0.5, beat=0.5, give_up=4.0, sure=2.0, call=1.0, look=0.5, gap=3.0)
+"""A tenth of the real ones."""
+
+
+class Slow(Bridge):
+    """A bridge on which every transaction takes so many seconds."""
+
+    pause = 0.25
+
+    def passes(self, method: str, path: str, upstream: socket.socket) -> bool:
+        if method == "POST":
+            threading.Event().wait(self.pause)
+        return super().passes(method, path, upstream)
+
+
+class Server:
+    """A Prefect server of a site, on one port for ever."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self._port = int(free.getsockname()[1])
+        self.url = f"http://127.0.0.1:{self._port}/api"
+        self.process = self.start()
+
+    def start(self) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "uvicorn", "--factory", "prefect.server.api.server:create_app"]
+        with (self._home / "server.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [*command, "--host", "127.0.0.1", "--port", str(self._port)], cwd=self._home, stdout=log, stderr=log,
+                env=os.environ | QUIET | {"PREFECT_HOME": str(self._home), "PREFECT_API_URL": ""},
+            )  # fmt: skip
+        return self.process
+
+    def ready(self) -> None:
+        def answers() -> bool:
+            try:
+                return httpx.get(f"{self.url}/health", trust_env=False, timeout=5).status_code == 200
+            except httpx.HTTPError:
+                return False
+
+        wait_until(answers, 90)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(timeout=30)
+
+    def signalled(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+
+@pytest.fixture
+def server(tmp_path: Path, migrated_database: Path) -> Iterator[Server]:
+    seed(tmp_path / "site", migrated_database)
+    found = Server(tmp_path / "site" / ".prefect")
+    try:
+        found.ready()
+        yield found
+    finally:
+        found.signalled(signal.SIGCONT)
+        found.kill()
+
+
+@pytest.fixture
+def between(fhir: Fhir) -> Iterator[Slow]:
+    made = Slow(fhir.url)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def commands(tmp_path: Path, server: Server, between: Slow) -> Iterator[Commands]:
+    """local_import → send in many small transactions, one after the other."""
+    write_input(tmp_path / "data", patients=30, files=3)
+    (tmp_path / "config.yaml").write_text(
+        f"""
+services:
+  local_import: {{dir: data}}
+  send: {{send_as: direct_resource_load, url: "{between.url}", batch_size: 3, max_concurrent_requests: 1}}
+pipeline: {{enabled_steps: [local_import, send]}}
+retry: {{max_attempts: 2, initial_backoff_ms: 10, max_backoff_ms: 20}}
+jobs_dir: jobs
+"""
+    )
+    commands = Commands(tmp_path, server.url)
+    yield commands
+    commands.close()
+
+
+class Trial:
+    """A job that runs in a process, and the directory of it."""
+
+    def __init__(self, commands: Commands, fhir: Fhir, environment: dict[str, str]) -> None:
+        self._commands, self._fhir = commands, fhir
+        self.child = commands.start("pipeline", "start", "config.yaml", "--no-progress", env=environment)
+        assert self.child.stdout
+        self.job = self.child.stdout.readline().split()[1]
+        self.directory = commands.cwd / "jobs" / self.job
+        self.sent(3)
+
+    def sent(self, transactions: int, seconds: float = 120) -> None:
+        wait_until(lambda: len(self._fhir.posts()) >= transactions or self.child.poll() is not None, seconds)
+        assert self.child.poll() is None, self.child.communicate()
+
+    def completes(self, seconds: float = 120) -> str:
+        """Wait for an end as if nothing had been; what the job said."""
+        out, err = self.child.communicate(timeout=seconds)
+        assert self.child.returncode == 0, (out, err)
+        assert len(self._fhir.posts()) == TRANSACTIONS
+        shown = self._commands("pipeline", "status", "config.yaml", self.job, "--json")
+        status = json.loads(shown.out)
+        assert status["state"] == "completed"
+        assert [step["state"] for step in status["steps"]] == ["completed", "completed"]
+        said = (self.directory / "job.log").read_text()
+        assert sorted(self.task_runs()) == [
+            (name, "Completed") for name in ("local_import", "release report", "release report", "send")
+        ]
+        assert "Traceback" not in err + said
+        assert not (self.directory / ".heartbeat").exists()
+        return said
+
+    def task_runs(self) -> list[tuple[str, str]]:
+        """The task runs as Prefect shows them."""
+        body = {"flow_runs": {"id": {"any_": [self.job]}}}
+        url = f"{self._commands.environment['PREFECT_API_URL']}/task_runs/filter"
+        rows = httpx.post(url, json=body, trust_env=False, timeout=30).json()
+        return [(row["name"], row["state_name"]) for row in rows]
+
+
+@pytest.mark.parametrize("how", ["killed", "stands still"])
+def test_a_job_goes_on_without_the_server_and_nobody_takes_it(
+    commands: Commands, fhir: Fhir, server: Server, tmp_path: Path, how: str
+) -> None:
+    """For longer than a lease, and back again before the end."""
+    elsewhere = other_machine(tmp_path / "other", TIMES)
+    trial = Trial(commands, fhir, this_machine(tmp_path / "one", TIMES))
+    if how == "killed":
+        server.kill()
+    else:
+        server.signalled(signal.SIGSTOP)
+    time.sleep(1.5 * TIMES.lease)
+    trial.sent(TRANSACTIONS - 8 if how == "killed" else 10)
+    if how == "killed":
+        server.start()
+    else:
+        server.signalled(signal.SIGCONT)
+    server.ready()
+    refused = commands("pipeline", "continue", "config.yaml", trial.job, env=elsewhere)
+    assert refused.code == 4 or trial.child.poll() is not None, refused.err
+    said = trial.completes()
+    if how == "stands still":
+        return  # no call has lasted for so long that it was given up
+    # said once an outage, and once that it is over; a server that is slow on a busy machine may be one more
+    away = "the Prefect API does not answer: the work goes on, and the record waits"
+    told = [line for line in said.splitlines() if away in line or "the Prefect API answers again" in line]
+    assert told, said
+    assert [away in line for line in told] == [True, False] * (len(told) // 2), told
+
+
+def test_a_job_that_ends_while_the_server_is_away_waits_with_its_record(
+    commands: Commands, fhir: Fhir, server: Server, tmp_path: Path
+) -> None:
+    trial = Trial(commands, fhir, this_machine(tmp_path / "one", TIMES))
+    server.kill()
+    wait_until(lambda: len(fhir.posts()) == TRANSACTIONS, 60)
+    time.sleep(TIMES.lease)
+    assert trial.child.poll() is None
+    unreachable = commands("pipeline", "status", "config.yaml", trial.job)
+    assert unreachable.code == 3
+    server.start()
+    trial.completes()
+
+
+def test_a_signal_ends_a_job_within_10_seconds_while_the_server_is_away(
+    commands: Commands, fhir: Fhir, server: Server, tmp_path: Path
+) -> None:
+    trial = Trial(commands, fhir, this_machine(tmp_path / "one", TIMES))
+    server.signalled(signal.SIGSTOP)
+    time.sleep(3)
+    asked = time.monotonic()
+    trial.child.send_signal(signal.SIGTERM)
+    trial.child.communicate(timeout=60)
+    assert trial.child.returncode == 143
+    assert time.monotonic() - asked < 10.5
+
+
+def test_a_server_that_stays_away_ends_the_job_between_files_and_what_was_done_counts(
+    commands: Commands, fhir: Fhir, server: Server, between: Slow, tmp_path: Path
+) -> None:
+    here = this_machine(tmp_path / "one", TIMES)
+    site = tmp_path / "one" / "sitecustomize.py"
+    site.write_text(site.read_text() + "\nimport flows.engine.outage\nflows.engine.outage.Outage.__init__."
+                    "__defaults__ = (4.0,)\n")  # fmt: skip
+    trial = Trial(commands, fhir, here)
+    server.kill()
+    _, err = trial.child.communicate(timeout=90)
+    assert trial.child.returncode == 3, err
+    done = len(fhir.posts())
+    assert done < TRANSACTIONS
+    assert "away for more than" in (trial.directory / "job.log").read_text()
+    assert json.loads((trial.directory / "summary.json").read_text())["state"] == "failed"
+    server.start()
+    server.ready()
+    shown = commands("pipeline", "status", "config.yaml", trial.job, env=here)
+    assert "interrupted since 20" in shown.out
+    assert "1 local_import: completed" in shown.out
+    went_on = commands("pipeline", "continue", "config.yaml", trial.job, env=here)
+    assert went_on.code == 0, went_on.err
+    assert len(fhir.posts()) == TRANSACTIONS
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("how", ["killed", "stands still"])
+def test_70_seconds_with_the_real_times(
+    commands: Commands, fhir: Fhir, server: Server, between: Slow, tmp_path: Path, how: str
+) -> None:
+    between.pause = 3.5
+    trial = Trial(commands, fhir, {})
+    if how == "killed":
+        server.kill()
+    else:
+        server.signalled(signal.SIGSTOP)
+    before = len(fhir.posts())
+    time.sleep(70)
+    assert len(fhir.posts()) - before > 70 / between.pause / 2, "the work stood still"
+    if how == "killed":
+        server.start()
+    else:
+        server.signalled(signal.SIGCONT)
+    server.ready()
+    back = time.monotonic()
+    refused = commands("pipeline", "continue", "config.yaml", trial.job, env=other_machine(tmp_path / "other"))
+    print(f"refused {time.monotonic() - back:.1f} s after the server was back")
+    assert refused.code == 4, refused.err
+    print(trial.completes(200))

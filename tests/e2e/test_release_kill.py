@@ -1,0 +1,104 @@
+"""``kill -9``, signals and a cancel while the release report is made: the job is neither lost nor released
+(document 5, promise 9), and ends within ten seconds (``4-product.md`` §4, "Stop")."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.bench.data import bundles
+from tests.conftest import Commands, ask_prefect, kill, started, wait_until
+from tests.peers.gate import HANGING
+from tests.peers.project import Fhir, allowed
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("steps", ["local_import, wait, send", "local_import, send"])
+def test_killed_in_the_report_nothing_has_left_and_the_job_goes_on_with_a_report(
+    sluice: Commands, project: Path, fhir: Fhir, steps: str
+) -> None:
+    config = project / "config.yaml"
+    text = config.read_text().replace("report: {enabled: false}", "report: {on_stop: tell}")
+    config.write_text(text.replace("local_import, wait, send", steps))
+    there = project / "there"
+    child = subprocess.Popen(
+        [sys.executable, "-c", HANGING, str(there), "pipeline", "start", "config.yaml"], cwd=project,
+        env=sluice.environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    with child:
+        job = started(child)
+        wait_until(there.exists, 120)
+        kill(child.pid)
+    assert fhir.posts() == []
+    status = json.loads(sluice("pipeline", "status", "config.yaml", job, "--json").out)
+    assert (status["state"], status["report"]) == ("interrupted", None)
+    waits = "wait" in steps
+    refused = sluice("pipeline", "continue", "config.yaml", job, *(["--approve"] if waits else []))
+    assert refused.code == (2 if waits else 0), refused.err
+    if waits:
+        assert "error[not-waiting]" in refused.err
+        assert sluice("pipeline", "continue", "config.yaml", job).code == 0
+        assert fhir.posts() == []
+        assert json.loads(sluice("pipeline", "status", "config.yaml", job, "--json").out)["state"] == "waiting"
+        done = sluice("pipeline", "continue", "config.yaml", job, "--approve", "--despite", "names are made up")
+        assert done.code == 0, done.err
+    assert fhir.total() == 19
+    assert (project / "jobs" / job / "report/release-report.html").is_file()
+
+
+Running = tuple[str, "subprocess.Popen[str]"]
+MUCH = 25
+"""MB of input: its report takes several seconds."""
+
+
+@pytest.fixture
+def measuring(sluice: Commands, project: Path) -> Running:
+    """A job, and its process, which measures much data for the report before the wait."""
+    config = project / "config.yaml"
+    config.write_text(config.read_text().replace("report: {enabled: false}", "report: {on_stop: tell}"))
+    lines, left = bundles(MUCH), MUCH * 1e6
+    with (project / "data/much.ndjson").open("wb") as file:
+        while left > 0 and (line := next(lines, None)) is not None:
+            left -= file.write(line + b"\n")
+    child = sluice.start("pipeline", "start", "config.yaml")
+    job = started(child)
+    wait_until((project / "jobs" / job / ".report").exists, 120)
+    return job, child
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("how", ["signal", "cancel"])
+def test_stopped_in_the_report_a_job_ends_within_ten_seconds_and_leaves_nothing_of_it(
+    sluice: Commands,
+    project: Path,
+    fhir: Fhir,
+    prefect_api: str,
+    measuring: tuple[str, subprocess.Popen[str]],
+    how: str,
+) -> None:
+    job, child = measuring
+    began = time.monotonic()
+    if how == "signal":
+        child.send_signal(signal.SIGINT)
+    else:
+        body = {"state": {"type": "CANCELLING", "name": "Cancelling"}, "force": False}
+        ask_prefect("POST", f"{prefect_api}/flow_runs/{job}/set_state", body)
+    _, err = child.communicate(timeout=120)
+    assert time.monotonic() - began < allowed(10), err
+    assert child.returncode == (130 if how == "signal" else 1), err
+    directory = project / "jobs" / job
+    assert not (directory / ".report").exists()
+    assert list(directory.rglob("release-report.*")) == []
+    assert fhir.posts() == []
+    status = json.loads(sluice("pipeline", "status", "config.yaml", job, "--json").out)
+    assert status["state"] == ("stopped" if how == "signal" else "cancelled")
+    if how == "signal":
+        assert sluice("pipeline", "continue", "config.yaml", job).code == 0
+        status = json.loads(sluice("pipeline", "status", "config.yaml", job, "--json").out)
+        assert (status["state"], Path(status["report"]).is_file()) == ("waiting", True)

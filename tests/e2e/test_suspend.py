@@ -1,0 +1,98 @@
+"""*Suspend* and *Resume* of a running job in the Prefect UI (4-product.md §4; issue 16, number 6)."""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from flows.engine.api import PrefectApi
+from tests.conftest import Commands, address_of, ask_prefect, own_name, started, wait_until
+from tests.e2e.machines import Worker, deployment
+from tests.peers.project import Fhir, write_input
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+
+SLOW = {"action": "delay", "method": "POST", "times": None, "seconds": 1}
+
+
+def state(sluice: Commands, job: str) -> str:
+    shown = sluice("pipeline", "status", "config.yaml", job, "--json")
+    assert shown.code == 0, shown.err
+    return str(json.loads(shown.out)["state"])
+
+
+@pytest.fixture
+def slow(tmp_path: Path, fhir: Fhir) -> Path:
+    write_input(tmp_path / "data", patients=30)
+    (tmp_path / "config.yaml").write_text(
+        f"""
+services:
+  local_import: {{dir: data}}
+  send: {{send_as: direct_resource_load, url: "{fhir.url}", batch_size: 3, max_concurrent_requests: 1}}
+pipeline: {{enabled_steps: [local_import, send]}}
+jobs_dir: jobs
+"""
+    )
+    fhir.faults(SLOW)
+    return tmp_path
+
+
+def suspended(api: str, job: str, name: str, *, reschedule: bool) -> float:
+    """What the UI's button does, with its default limit of five minutes; when it was pressed."""
+    expires = (datetime.now(UTC) + timedelta(seconds=300)).isoformat()
+    details = {"pause_timeout": expires, "pause_reschedule": reschedule}
+    body = {"state": {"type": "PAUSED", "name": name, "state_details": details}}
+    assert ask_prefect("POST", f"{api}/flow_runs/{job}/set_state", body)["status"] == "ACCEPT"
+    return time.monotonic()
+
+
+def test_suspend_of_a_deployment_s_job_stops_it_within_ten_seconds_and_resume_goes_on_with_a_worker(
+    sluice: Commands, slow: Path, fhir: Fhir, prefect_api: str
+) -> None:
+    pool = f"pool-{own_name(sluice.cwd)}"
+    deployed = deployment(prefect_api, pool, sluice.cwd)
+    worker = Worker.start(sluice, prefect_api, pool, "one", {})
+    try:
+        worker.ready()
+        with PrefectApi(address_of(prefect_api)) as prefect:
+            job = prefect.run_deployment(deployed, {"config": str(slow / "config.yaml")})
+        wait_until(lambda: len(fhir.posts()) > 2, 120)
+        pressed = suspended(prefect_api, job, "Suspended", reschedule=True)
+        log = slow / "jobs" / job / "job.log"
+        wait_until(lambda: "the job is stopped (suspend)" in log.read_text(), 30)
+        took = time.monotonic() - pressed
+        print(f"stopped {took:.1f} s after Suspend, at most 10 s")
+        assert took < 10
+        wait_until(lambda: not worker.runs, 60)
+        sent = len(fhir.posts())
+        assert state(sluice, job) == "stopped"
+        run = ask_prefect("GET", f"{prefect_api}/flow_runs/{job}")
+        assert (run["state_name"], run["state"]["state_details"]["pause_timeout"]) == ("Suspended", None)
+        fhir.faults()
+        assert ask_prefect("POST", f"{prefect_api}/flow_runs/{job}/resume", {})["status"] == "ACCEPT"
+        wait_until(lambda: state(sluice, job) == "completed", 120)
+        assert fhir.total() == 91
+        assert log.read_text().count("step 1 local_import begins") == 1
+        assert len(fhir.posts()) - sent <= 31 - sent + 1
+    finally:
+        worker.stop()
+
+
+def test_a_command_s_job_that_is_paused_through_the_api_stops_and_is_continued(
+    sluice: Commands, slow: Path, fhir: Fhir, prefect_api: str
+) -> None:
+    child = sluice.start("pipeline", "start", "config.yaml", "--no-progress")
+    job = started(child)
+    wait_until(lambda: len(fhir.posts()) > 2, 120)
+    pressed = suspended(prefect_api, job, "Paused", reschedule=False)
+    _, err = child.communicate(timeout=60)
+    assert time.monotonic() - pressed < 20  # the process ends with its imports, too
+    assert f"job {job} is stopped" in err
+    assert state(sluice, job) == "stopped"
+    fhir.faults()
+    assert sluice("pipeline", "continue", "config.yaml", job).code == 0
+    assert fhir.total() == 91

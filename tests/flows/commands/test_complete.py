@@ -1,0 +1,132 @@
+"""What a shell offers at the cursor (4-product.md §2, ``completion``)."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.shell_completion import BashComplete
+
+from config import StepName, describe_keys
+from flows.commands import complete
+from flows.commands.completion import VARIABLE, script
+from flows.run import cli, run
+from tests.conftest import ROOT
+from tests.peers.extraction import ExtractionServer, extraction_server, project
+
+OLD, NEW = "0b2c4a5e-1111-4222-8333-444455556666", "77aa0000-1111-4222-8333-444455556666"
+CONFIG = 'jobs_dir: "my jobs"  # here\npipeline:\n  enabled_steps:\n    - local_import  # not wait\n    - send\n'
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "c.yaml").write_text(CONFIG)
+    for name, age in ((OLD, 100), (NEW, 50), (".prefect", 0)):
+        directory = tmp_path / "my jobs" / name
+        directory.mkdir(parents=True)
+        os.utime(directory, (1e9 - age, 1e9 - age))
+    return tmp_path
+
+
+def offered(monkeypatch: pytest.MonkeyPatch, line: str) -> list[str]:
+    """What is offered for the last word of a line; files and directories by their kind."""
+    monkeypatch.setenv("COMP_WORDS", line)
+    words = shlex.split(line)
+    words, last = (words, "") if line.endswith(" ") else (words[:-1], words[-1])
+    found = BashComplete(cli, {}, "sluice", VARIABLE).get_completions(words[1:], last)
+    return [one.value if one.type == "plain" else one.type for one in found]
+
+
+@pytest.mark.parametrize(
+    ("line", "values"),
+    [
+        ("sluice pipe", ["pipeline"]),
+        ("sluice pipeline st", ["start", "status"]),
+        ("sluice pipeline start --no", ["--no-progress"]),
+        ("sluice pipeline start c", ["file"]),
+        ("sluice pipeline start c.yaml --dir ", ["dir"]),
+        ("sluice pipeline status c.yaml ", ["latest", NEW, OLD]),
+        ("sluice pipeline continue c.yaml 0b", [OLD]),
+        ("sluice job delete c.yaml --set jobs_dir=none ", ["latest"]),
+        ("sluice job run c.yaml latest --step ", ["local_import", "send", "1", "2"]),
+        ("sluice job run nothing.yaml latest --step pse", ["pseudonymizer"]),
+        ("sluice job list c.yaml --state c", ["completed", "cancelled"]),
+        ("sluice config init --steps extractor,se", ["extractor,send"]),
+        ("sluice config check c.yaml --set retry.max_a", ["retry.max_attempts="]),
+        ("sluice config check c.yaml --set compression.enabled=t", ["compression.enabled=true"]),
+        ("sluice extraction show c.yaml ", []),
+    ],
+)
+def test_the_word_at_the_cursor(monkeypatch: pytest.MonkeyPatch, line: str, values: list[str]) -> None:
+    assert offered(monkeypatch, line) == values
+
+
+def test_every_key_and_step_is_offered() -> None:
+    assert sorted(complete.keys()) == sorted(key.key for key in describe_keys())
+    assert complete.step_names() == list(StepName)
+
+
+def test_where_the_jobs_are_is_looked_for_as_the_program_does(monkeypatch: pytest.MonkeyPatch, here: Path) -> None:
+    line = "sluice pipeline status c.yaml 77"
+    monkeypatch.setenv("APP_JOBS_DIR", "elsewhere")
+    assert offered(monkeypatch, line) == []
+    assert offered(monkeypatch, line.replace("c.yaml", "c.yaml --set 'jobs_dir=my jobs'")) == [NEW]
+    monkeypatch.delenv("APP_JOBS_DIR")
+    monkeypatch.setenv("PLACE", "my")
+    for text in ("jobs_dir: ${PLACE} jobs\n", "pipeline: {}\njobs_dir: 'my jobs'"):
+        (here / "c.yaml").write_text(text)
+        assert offered(monkeypatch, line) == [NEW]
+
+
+def test_ids_of_extraction_jobs_are_those_that_were_listed_last(monkeypatch: pytest.MonkeyPatch, here: Path) -> None:
+    with extraction_server(ExtractionServer()) as server:
+        project(here, server.url)
+        server._submit()
+        (job,) = server.tasks
+        assert run(["extraction", "list", "config.yaml"]) == 0  # without a jobs directory nothing is kept
+        assert not (here / "jobs").exists()
+        (here / "jobs").mkdir()
+        assert run(["extraction", "list", "config.yaml"]) == 0
+        assert offered(monkeypatch, f"sluice extraction pause config.yaml {job[:2]}") == [job]
+
+
+@pytest.mark.e2e
+def test_a_look_loads_nothing_that_is_slow() -> None:
+    code = (
+        "import sys; from click.shell_completion import BashComplete; from flows.run import cli\n"
+        "lines = ['pipeline', 'status', 'c.yaml'], ['extraction', 'show', 'c.yaml'], ['config', 'init', '--steps']\n"
+        "for words in lines:\n"
+        "    BashComplete(cli, {}, 'sluice', '_X').get_completions(words, '')\n"
+        "print(sorted({'prefect', 'pydantic', 'httpx', 'yaml', 'asyncio', 'sqlite3'} & sys.modules.keys()))"
+    )
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    ran = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert ran.stdout == "[]\n"
+
+
+@pytest.mark.e2e
+def test_bash_asks_the_program_as_it_was_called(here: Path) -> None:
+    program = here / "my-env" / "sluice"
+    program.parent.mkdir()
+    program.write_text(f"#!{sys.executable}\nfrom flows.run import main\nmain()\n")
+    program.chmod(0o755)
+    line = f"COMP_WORDS=({program} pipeline status c.yaml 77) COMP_CWORD=4; _sluice_completion {program}"
+    asked = f'eval "$({program} completion bash)"; {line}; printf \'%s\\n\' "${{COMPREPLY[@]}}"'
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    bash = [shutil.which("bash") or "bash", "--norc", "-c", asked]
+    ran = subprocess.run(bash, env=environment, capture_output=True, text=True, check=True)
+    assert ran.stdout == f"{NEW}\n"
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_other_shells_ask_the_program_that_wrote_the_script(shell: str) -> None:
+    text = script(shell)
+    assert f"{VARIABLE}={shell}_complete" in text
+    assert f"{sys.executable} -m flows.run)" in text
+    assert "$+commands" not in text

@@ -1,0 +1,82 @@
+"""``config init`` on the command line and on a terminal (4-product.md §2)."""
+
+from __future__ import annotations
+
+import io
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+
+from flows.commands import init
+from flows.run import run
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_what_it_writes_passes_the_check_and_it_says_what_is_to_do(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["config", "init", "my.yaml", "--steps", "extractor,pseudonymizer,send"]) == 0
+    out = capsys.readouterr().out
+    assert "set these variables: EXTRACTOR_PASSWORD, SEND_PASSWORD\n" in out
+    assert "  services.extractor.base_url\n" in out
+    assert out.endswith(f"then: {sys.executable} -m flows.run config check my.yaml\n")
+    assert stat.S_IMODE(Path("my.yaml").stat().st_mode) == 0o600
+    assert run(["config", "check", "my.yaml"]) == 2
+    for name in ("EXTRACTOR_PASSWORD", "SEND_PASSWORD"):
+        monkeypatch.setenv(name, "x")
+    assert run(["config", "check", "my.yaml"]) == 0
+
+
+def test_it_writes_over_nothing_unless_it_is_told_to(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("sluice.yaml").write_text("mine")
+    assert run(["config", "init"]) == 2
+    assert "error[config-exists]" in capsys.readouterr().err
+    assert Path("sluice.yaml").read_text() == "mine"
+    assert run(["config", "init", "--force"]) == 0
+    assert "enabled_steps: [local_import, wait, send]" in Path("sluice.yaml").read_text()
+    Path("directory").mkdir()
+    Path("dangling").symlink_to("nowhere")
+    for name in ("directory", "dangling"):
+        assert run(["config", "init", name, "--force"]) == 2
+    assert run(["config", "init", "nowhere/c.yaml"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("steps", "says"),
+    [
+        ("extractr,send", "extractr is not the name of a step\n  --steps\nhint: did you mean extractor?"),
+        ("send,extractor", "error[steps-import-first]"), (" ", "no step is named"), ("local_import,wait,wait", "twice"),
+    ],
+)  # fmt: skip
+def test_steps_that_are_no_pipeline_leave_no_file(capsys: pytest.CaptureFixture[str], steps: str, says: str) -> None:
+    assert run(["config", "init", "--steps", steps]) == 2
+    err = capsys.readouterr().err
+    assert says in err
+    assert "/tmp" not in err
+    assert not Path("sluice.yaml").exists()
+
+
+def test_on_a_terminal_it_asks_until_an_answer_can_be_used(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answers = ["local_import, sned", "local_import, send", "transfer_load", "", "fhir.example", "https://fhir.example",
+               "my project", "", "-"]  # fmt: skip
+    monkeypatch.setattr(init, "on_terminal", lambda: True)
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(answers) + "\n"))
+    assert run(["config", "init"]) == 0, capsys.readouterr()
+    out = capsys.readouterr().out
+    assert "did you mean send?" in out
+    assert "must begin with http:// or https://" in out
+    assert "set these variables" not in out
+    text = Path("sluice.yaml").read_text()
+    assert "    url: https://fhir.example\n" in text
+    assert '      project_identifier: "my project"\n' in text
+    assert "    #auth:\n" in text
+    assert run(["config", "check", "sluice.yaml"]) == 0

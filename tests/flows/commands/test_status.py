@@ -1,0 +1,99 @@
+"""``pipeline status`` of a job whose process could not write its record any more (4-product.md §4, interrupted)."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import msgspec
+
+from flows.commands.status import _as_left, hint_anywhere, text
+from flows.engine.results import _SERIALIZER, write_result
+from flows.job.heartbeat import Heartbeat
+from flows.job.lock import Holder
+from flows.job.record import JobRecord, JobState
+from tasks.shared.report import Problem, StepReport
+
+JOB = "0b2c4a5e-1111-4222-8333-444455556666"
+
+
+def test_an_interrupted_job_says_since_when_and_which_steps_left_their_result(tmp_path: Path) -> None:
+    directory = tmp_path / JOB
+    (directory / ".results").mkdir(parents=True, mode=0o700)
+    (directory / ".lock").write_bytes(msgspec.json.encode(Holder(1, "other", "another machine", "limit")))
+    Heartbeat(directory).beat("limit")
+    os.utime(directory / ".heartbeat", (0, 0))
+    done = StepReport(position=1, name="local_import", state="completed", files=4)
+    result = directory / ".results" / "1-local_import.json"
+    metadata = {"serializer": _SERIALIZER, "storage_key": str(result)}
+    write_result(result, msgspec.json.encode({"metadata": metadata, "result": json.dumps(done.result())}))
+    steps = tuple(StepReport(position=n, name=name, state="running") for n, name in ((1, "local_import"), (2, "send")))
+    record = JobRecord(
+        id=JOB, name="x", state=JobState.INTERRUPTED, directory=str(directory), step_names=("local_import", "send"),
+        steps=steps,
+    )  # fmt: skip
+    shown = text(_as_left(record))
+    assert f"job {JOB}: interrupted since 1970-01-01 00:00:00 UTC" in shown
+    assert "1 local_import: completed" in shown
+    assert "2 send: running" in shown
+    running = record.model_copy(update={"state": JobState.RUNNING})
+    assert _as_left(running) is running
+    assert "since" not in text(running)
+
+
+def test_a_command_is_printed_with_what_makes_it_run_and_none_where_none_does(tmp_path: Path) -> None:
+    record = JobRecord(id=JOB, name="x", state=JobState.FAILED, config="/nowhere/config.yaml")
+    assert f"pipeline continue {tmp_path} {JOB}" in text(record, str(tmp_path))
+    begun = record.model_copy(update={"directory": str(tmp_path / JOB)})
+    assert f"pipeline continue /nowhere/config.yaml {JOB}" in text(begun, str(tmp_path))  # never another's services
+    elsewhere = hint_anywhere(begun)
+    assert elsewhere.endswith(f"pipeline continue /nowhere/config.yaml {JOB} --set jobs_dir={tmp_path}")
+    assert elsewhere.startswith(f"continue with: {sys.executable} -m ")
+    error = Problem(reference="run-not-begun", message="Validation of flow parameters failed", hint="look at the run")
+    assert "continue" not in text(record.model_copy(update={"error": error}), str(tmp_path))
+
+
+def test_where_a_job_stands_is_said_before_its_first_step_and_behind_its_last() -> None:
+    record = JobRecord(id=JOB, name="x", state=JobState.FAILED)
+    steps = [StepReport(position=1, name="validation", state=state) for state in ("failed", "completed")]
+    shown = [record.model_copy(update={"steps": (step,)}).at for step in steps]
+    assert [record.at, *shown] == [" before its first step", " at validation", " behind validation"]
+
+
+def test_what_validations_found_and_whether_the_job_went_through_the_gate_are_in_the_json(tmp_path: Path) -> None:
+    (tmp_path / JOB / ".results").mkdir(parents=True, mode=0o700)
+    found = StepReport(
+        position=1, name="validation", state="completed", findings=3, warnings=("skipped", "old", "skipped"),
+        details={"severities": {"error": 3, "warning": 2}},
+    )  # fmt: skip
+    result = tmp_path / JOB / ".results" / "1-validation.json"
+    metadata = {"serializer": _SERIALIZER, "storage_key": str(result)}
+    write_result(result, msgspec.json.encode({"metadata": metadata, "result": json.dumps(found.result())}))
+    brief = StepReport.model_validate_json(found.label())
+    steps = (brief, StepReport(position=2, name="send"))
+    record = JobRecord(id=JOB, name="x", state=JobState.STOPPED, directory=str(tmp_path / JOB), steps=steps)
+    status = record.status()
+    assert status["findings"] == {"errors": 3, "warnings": 2, "gate": None}
+    assert status["warnings"] == [
+        {"step": "validation", "position": 1, "count": 2, "message": "skipped"},
+        {"step": "validation", "position": 1, "count": 1, "message": "old"},
+    ]
+    error = Problem(reference="validation-findings", message="x", step="validation")
+    failed = record.model_copy(update={"state": JobState.FAILED, "error": error})
+    assert failed.status()["findings"]["gate"] == "closed"
+    gone_on = record.model_copy(update={"steps": (brief, StepReport(position=2, name="send", started="2026-03-01"))})
+    assert gone_on.status()["findings"]["gate"] == "open"
+    none = JobRecord(id=JOB, name="x", state=JobState.RUNNING, steps=(StepReport(position=1, name="validation"),))
+    assert none.status()["findings"] == {"errors": None, "warnings": None, "gate": None}
+
+
+def test_findings_of_a_validation_are_in_status_and_its_json() -> None:
+    steps = (
+        StepReport(position=1, name="local_import", state="completed", files=1),
+        StepReport(position=2, name="validation", state="completed", files=1, findings=3),
+    )
+    record = JobRecord(id=JOB, name="x", state=JobState.COMPLETED, steps=steps)
+    assert "2 validation: completed: 1 file, 3 findings" in text(record)
+    assert [step["findings"] for step in record.status()["steps"]] == [None, 3]

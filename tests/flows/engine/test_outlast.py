@@ -1,0 +1,64 @@
+"""Prefect's worker and its runs while their server is away: looks that fail are repeated, slots are kept."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import httpx
+import pytest
+
+from flows.engine.api_address import ApiAddress
+from flows.engine.outlast import loop
+from flows.engine.slots import renew
+from tests.peers.server import Loopback, Reply
+
+REQUEST = httpx.Request("POST", "http://127.0.0.1")
+
+
+class EnoughError(Exception):
+    """The end of a test's loop."""
+
+
+def failing(status: int) -> httpx.HTTPStatusError:
+    return httpx.HTTPStatusError("", request=REQUEST, response=httpx.Response(status, request=REQUEST))
+
+
+def looked(answers: list[Exception | None]) -> int:
+    """How many looks a loop had until the first answer that ended it."""
+    looks = 0
+
+    async def look() -> None:
+        nonlocal looks
+        looks += 1
+        answer = answers[looks - 1]
+        if answer is not None:
+            raise answer
+
+    async def looking() -> None:
+        options: dict[str, Any] = {"backoff": 4, "printer": lambda *_: None}
+        await loop(look, 0.0, **options)
+
+    with pytest.raises(type(answers[-1])):
+        asyncio.run(looking())
+    return looks
+
+
+def test_a_loop_of_prefect_s_worker_never_counts_the_looks_that_a_server_did_not_answer() -> None:
+    away: list[Exception | None] = [httpx.ConnectError(""), httpx.ReadTimeout(""), failing(503), failing(429)]
+    assert looked([*away * 10, None, *away * 10, EnoughError()]) == 82
+
+
+def test_what_is_no_outage_ends_it() -> None:
+    assert looked([None, failing(401)]) == 2
+
+
+def test_a_slot_is_renewed_until_somebody_else_has_it_and_that_is_no_error() -> None:
+    answers = [Reply(204), Reply(204), Reply(410)]
+    with_server = Loopback(answers)
+    try:
+        renew(ApiAddress(f"{with_server.url}/api"), "a-lease", 0.05, threading.Event())
+    finally:
+        with_server.close()
+    assert [seen.target for seen in with_server.seen] == ["/api/v2/concurrency_limits/leases/a-lease/renew"] * 3

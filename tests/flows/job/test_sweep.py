@@ -1,0 +1,344 @@
+"""Runs that nobody runs any more: judged with a proof only, and put right in Prefect; jobs of schedules go on."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+from flows.engine.api import PrefectApi
+from flows.engine.api_address import ApiAddress
+from flows.job.lock import LOCK, Holder, last_sign, last_taken, this_machine
+from flows.job.record import TAKEN_UP, JobRecord
+from flows.job.sweep import AT_MOST, EVERY, FRESH, WATCHED, Sweep, late, notice
+from tasks.shared.errors import SluiceError
+from tests.conftest import own_name
+
+LONG_AGO = datetime.now(UTC) - timedelta(minutes=30)
+
+
+class Runs:
+    """A Prefect API that has some runs."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self.runs: dict[str, dict[str, Any]] = {}
+        self.away = False
+        self.meanwhile: dict[str, str] = {}
+        """States that runs get between the list and the second look."""
+
+    def add(self, name: str, kind: str, state: str = "", *, holder: Holder | str | None = "here", **more: Any) -> Path:
+        """A run; its lock says ``holder``, ``here``: a process of this machine, None: there is no directory."""
+        directory = self.place / name
+        labels = {"job.steps": "local_import,send", "job.config": "/etc/sluice/nightly.yaml"} | more.pop("labels", {})
+        labels["job.step.1"] = json.dumps({"position": 1, "name": "local_import", "state": "completed"})
+        if holder is not None:
+            directory.mkdir()
+            here = Holder(1, "h", this_machine())
+            content = msgspec.json.encode(here if holder == "here" else holder) if holder else b""
+            (directory / LOCK).write_bytes(content)
+            os.utime(directory / LOCK, (LONG_AGO.timestamp() + 1,) * 2)
+            labels["job.directory"] = str(directory)
+        self.runs[name] = {
+            "id": name, "name": name, "labels": labels, "updated": "1", "deployment_id": "d", "auto_scheduled": False,
+            "expected_start_time": LONG_AGO.isoformat(), "parameters": {},
+        } | more  # fmt: skip
+        self.set(name, kind, state or kind.capitalize())
+        return directory
+
+    def set(self, name: str, kind: str, state: str, message: str = "") -> None:
+        number = int(self.runs[name].get("state", {"id": 0})["id"]) + 1
+        at = LONG_AGO.isoformat()
+        self.runs[name] |= {
+            "state": {"id": number, "type": kind, "name": state, "message": message, "timestamp": at},
+            "state_type": kind, "state_name": state,
+        }  # fmt: skip
+
+    def shown(self, name: str) -> tuple[str, str]:
+        return self.runs[name]["state_type"], self.runs[name]["state_name"]
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        if self.away:
+            return httpx.Response(500)
+        words, body = request.url.path.split("/"), json.loads(request.content or b"null")
+        if request.url.path == "/flow_runs/filter":
+            kinds = body["flow_runs"]["state"]["type"]["any_"]
+            times = body["flow_runs"].get("expected_start_time", {})
+            found = [run for run in self.runs.values() if run["state_type"] in kinds]
+            found = [run for run in found if run["expected_start_time"] >= times.get("after_", "")]
+            found = [run for run in found if run["expected_start_time"] <= times.get("before_", "9")]
+            return httpx.Response(200, json=found)
+        run = self.runs[words[2]]
+        if words[-1] == "labels":
+            run["labels"] |= body
+        elif words[-1] == "set_state":
+            self.set(run["id"], body["state"]["type"], body["state"]["name"], body["state"]["message"])
+        elif run["id"] in self.meanwhile:
+            self.set(run["id"], self.meanwhile.pop(run["id"]), "Meanwhile")
+        return httpx.Response(200, json=run)
+
+
+class Looks:
+    """A sweep with a clock of its own."""
+
+    def __init__(self, runs: Runs, api: PrefectApi) -> None:
+        self.runs = runs
+        self.now = 1000.0
+        self._sweep = Sweep(api, hint=lambda record: f"continue with: sluice … {record.id}", clock=lambda: self.now)
+
+    def __call__(self, unfinished: Any = None, *, after: float = 0.0) -> list[str]:
+        self.now += after
+        return [str(noticed) for noticed in self._sweep.look(unfinished)]
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Runs:
+    return Runs(tmp_path / own_name(tmp_path))
+
+
+@pytest.fixture
+def api(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> Iterator[PrefectApi]:
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    runs.place.mkdir()
+    with PrefectApi(ApiAddress(url="http://127.0.0.1"), patience=0) as api:
+        api.close()
+        api._client = httpx.Client(transport=httpx.MockTransport(runs), base_url="http://127.0.0.1")
+        yield api
+
+
+@pytest.fixture
+def look(runs: Runs, api: PrefectApi) -> Looks:
+    return Looks(runs, api)
+
+
+@contextmanager
+def held(directory: Path) -> Iterator[None]:
+    """Another process has the job's lock."""
+    with (directory / LOCK).open("rb") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+ELSEWHERE = Holder(1, "h", "another machine")
+
+
+def test_a_run_whose_process_died_here_is_interrupted_at_once_and_names_step_and_command(
+    runs: Runs, look: Looks
+) -> None:
+    runs.add("j", "RUNNING")
+    assert look()
+    assert runs.shown("j") == ("CRASHED", "Interrupted")
+    first, second = runs.runs["j"]["state"]["message"].split("\n")
+    assert first == "interrupted at send: the process that ran it is gone"
+    assert second == "continue with: sluice … j"
+    assert look() == []
+
+
+def test_who_puts_it_right_leaves_the_time_of_the_last_sign_of_life(runs: Runs, look: Looks) -> None:
+    directory = runs.add("j", "RUNNING")
+    (directory / "job.log").write_text("a line")
+    died = LONG_AGO + timedelta(minutes=3)
+    os.utime(directory / "job.log", (died.timestamp(),) * 2)
+    assert look()
+    assert last_taken(directory)[0]
+    since = last_sign(directory)
+    assert since is not None
+    assert abs(since - died) < timedelta(seconds=1)
+
+
+def test_one_that_was_cancelled_ends_as_cancelled(runs: Runs, look: Looks) -> None:
+    runs.add("j", "CANCELLING")
+    look()
+    assert runs.shown("j") == ("CANCELLED", "Cancelled")
+
+
+def test_a_run_that_somebody_holds_is_left_alone(runs: Runs, look: Looks) -> None:
+    with ExitStack() as holders:
+        for kind in ("RUNNING", "CANCELLING", "PENDING"):
+            holders.enter_context(held(runs.add(kind, kind)))
+        assert look() == []
+        assert look(after=WATCHED) == []
+
+
+def test_a_run_that_has_just_begun_and_not_taken_its_lock_yet_is_left_alone(runs: Runs, look: Looks) -> None:
+    runs.add("j", "RUNNING", holder="")
+    runs.runs["j"]["state"]["timestamp"] = datetime.now(UTC).isoformat()
+    assert look() == []
+    assert look(after=WATCHED) == []
+
+
+def test_a_run_that_goes_on_and_is_slow_to_take_its_lock_is_not_judged_by_the_one_before(
+    runs: Runs, look: Looks
+) -> None:
+    directory = runs.add("j", "RUNNING")
+    os.utime(directory / LOCK, (LONG_AGO.timestamp() - 600,) * 2)
+    assert look() == []
+    with held(directory):
+        assert look(after=WATCHED) == []
+    assert look(after=1) == []
+    assert look(after=WATCHED)
+
+
+@pytest.mark.parametrize("holder", [ELSEWHERE, ""], ids=["another machine had it", "it was given back"])
+def test_a_run_of_another_machine_is_watched_for_a_whole_lease(runs: Runs, look: Looks, holder: Any) -> None:
+    runs.add("j", "RUNNING", holder=holder)
+    assert look() == []
+    assert look(after=WATCHED - 1) == []
+    assert look(after=1)
+    assert runs.shown("j") == ("CRASHED", "Interrupted")
+
+
+LEASED = Holder(1, "h", "another machine", "limit")
+
+
+def test_a_lease_is_watched_by_the_lock_of_a_worker_and_not_by_a_command_that_shows(
+    runs: Runs, look: Looks, api: PrefectApi
+) -> None:
+    runs.add("j", "RUNNING", holder=LEASED)
+    notice(api, lambda _: "")
+    assert runs.shown("j") == ("RUNNING", "Running")
+    assert look()
+    assert runs.shown("j") == ("CRASHED", "Interrupted")
+
+
+def test_the_leases_of_a_dead_machine_are_watched_together(
+    runs: Runs, look: Looks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together = threading.Barrier(3)
+
+    @contextmanager
+    def watches(_: JobRecord) -> Iterator[None]:
+        together.wait(10)
+        yield
+
+    monkeypatch.setattr("flows.job.sweep._nobody_else", watches)
+    for name in ("a", "b", "c"):
+        runs.add(name, "RUNNING", holder=LEASED)
+    assert len(look()) == 3
+
+
+def test_a_sign_of_life_in_the_record_begins_the_watch_anew(runs: Runs, look: Looks) -> None:
+    runs.add("j", "RUNNING", holder=ELSEWHERE)
+    look()
+    runs.runs["j"]["updated"] = "2"
+    assert look(after=WATCHED) == []
+    assert look(after=WATCHED)
+
+
+def test_so_does_a_server_that_was_away_and_a_look_that_was_not_taken(runs: Runs, look: Looks) -> None:
+    runs.add("j", "RUNNING", holder=ELSEWHERE)
+    look()
+    runs.away = True
+    with pytest.raises(SluiceError):
+        look(after=WATCHED / 2)
+    runs.away = False
+    assert look(after=WATCHED / 2) == []
+    assert look(after=10 * EVERY) == []
+    assert look(after=WATCHED)
+
+
+def test_what_changed_since_the_list_was_read_is_left_alone(runs: Runs, look: Looks) -> None:
+    runs.add("j", "RUNNING")
+    runs.meanwhile["j"] = "COMPLETED"
+    assert look() == []
+    assert runs.shown("j") == ("COMPLETED", "Meanwhile")
+
+
+def test_a_job_whose_directory_is_not_seen_here_is_not_judged(runs: Runs, look: Looks) -> None:
+    runs.add("j", "RUNNING", holder=None, labels={"job.directory": str(runs.place / "elsewhere")})
+    for _ in range(20):
+        assert look(after=EVERY) == []
+
+
+@pytest.mark.parametrize("kind", ["PENDING", "RUNNING"])
+def test_a_run_that_was_taken_up_and_never_had_a_directory_is_watched_for_ten_minutes(
+    runs: Runs, look: Looks, kind: str
+) -> None:
+    runs.add("j", kind, holder=None)
+    minutes = int(TAKEN_UP.total_seconds() / EVERY)
+    assert [look(after=EVERY) for _ in range(minutes)] == [[]] * minutes
+    assert look(after=EVERY)
+    assert runs.shown("j") == ("CRASHED", "Interrupted")
+
+
+CUT = {"auto_scheduled": True}
+STOPPED = CUT | {"labels": {"job.stopped_by": "SIGTERM"}}
+
+
+def test_jobs_of_a_schedule_that_were_cut_off_go_on_and_nobody_else_s(runs: Runs, look: Looks) -> None:
+    runs.add("died", "CRASHED", "Interrupted", **CUT)
+    runs.add("crashed", "CRASHED", "Crashed", **CUT)
+    runs.add("stopped with its worker", "CRASHED", "Stopped", **STOPPED)
+    runs.add("by a person", "CRASHED", "Stopped", auto_scheduled=True, labels={"job.stopped_by": "SIGINT"})
+    runs.add("of no schedule", "CRASHED", "Interrupted")
+    runs.add("failed", "FAILED", **CUT)
+    runs.add("days ago", "CRASHED", "Interrupted", expected_start_time=(LONG_AGO - FRESH).isoformat(), **CUT)
+    runs.add("not here", "CRASHED", "Interrupted", holder=None, labels={"job.directory": "/elsewhere"}, **CUT)
+    runs.add("of another pool", "CRASHED", "Interrupted", work_pool_name="tell-only", **CUT)
+    before = {name: runs.shown(name) for name in runs.runs}
+    assert len(look("continue")) == 3
+    changed = {name for name in runs.runs if runs.shown(name) != before[name]}
+    assert changed == {"died", "crashed", "stopped with its worker"}
+    assert {runs.shown(name) for name in changed} == {("SCHEDULED", "Continuing")}
+    assert look("continue") == []
+
+
+def test_a_job_in_a_directory_that_may_not_be_entered_keeps_no_other_from_its_turn(
+    runs: Runs, look: Looks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs.add("somebody else's", "CRASHED", "Interrupted", **CUT)
+    runs.add("ours", "CRASHED", "Interrupted", **CUT)
+    real = os.stat
+
+    def refused(path: Any, **more: Any) -> os.stat_result:
+        if "somebody" in str(path):
+            raise PermissionError
+        return real(path, **more)
+
+    monkeypatch.setattr(os, "stat", refused)
+    assert look("continue") == ["job ours: was interrupted, and goes on"]
+
+
+def test_a_job_that_ends_its_process_each_time_is_not_continued_for_ever(runs: Runs, look: Looks) -> None:
+    runs.add("j", "CRASHED", "Interrupted", **CUT)
+    for _ in range(AT_MOST):
+        assert look("continue") == ["job j: was interrupted, and goes on"]
+        runs.set("j", "CRASHED", "Crashed")
+    assert look("continue") == ["job j: is interrupted at send (it was continued 3 times)\ncontinue with: sluice … j"]
+    assert look("continue") == []
+
+
+def test_tell_tells_once_and_changes_nothing(runs: Runs, look: Looks) -> None:
+    runs.add("j", "CRASHED", "Stopped", **STOPPED)
+    assert look("tell") == ["job j: is stopped at send\ncontinue with: sluice … j"]
+    assert look("tell") == []
+    assert runs.shown("j") == ("CRASHED", "Stopped")
+
+
+def test_a_job_that_another_process_has_taken_up_meanwhile_is_left_to_it(runs: Runs, look: Looks) -> None:
+    runs.add("j", "CRASHED", "Interrupted", **CUT)
+    runs.meanwhile["j"] = "RUNNING"
+    assert look("continue") == []
+    assert runs.shown("j") == ("RUNNING", "Meanwhile")
+
+
+def test_late_is_a_deployment_s_run_that_does_not_run_an_hour_after_its_time(runs: Runs, api: PrefectApi) -> None:
+    due = (datetime.now(UTC) - timedelta(minutes=61)).isoformat()
+    runs.add("late", "SCHEDULED", expected_start_time=due)
+    runs.add("told by prefect", "SCHEDULED", "Late", expected_start_time=due)
+    runs.add("behind another", "SCHEDULED", "AwaitingConcurrencySlot", expected_start_time=due)
+    runs.add("continuing", "SCHEDULED", "Continuing", expected_start_time=due)
+    runs.add("continued by nobody", "SCHEDULED", "Continuing", expected_start_time=due)
+    runs.runs["continued by nobody"]["state"]["timestamp"] = due
+    runs.add("half an hour", "SCHEDULED")
+    assert {run["id"] for run in late(api)} == {"late", "told by prefect", "behind another", "continued by nobody"}

@@ -1,0 +1,95 @@
+"""What a person is told at a signal (``4-product.md`` §4 "Stop", §5): at once, and what the next one does."""
+
+from __future__ import annotations
+
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import cloudpickle
+import pytest
+
+from tests.peers.project import allowed
+
+RUNNING = """
+import os, sys, time
+from flows.signals import exit_code_of, signals
+from tasks.shared.stop import Stop
+signals.install(lambda text: print(text, file=sys.stderr, flush=True))
+def give_up(name): os._exit(exit_code_of(name))
+with signals.stopping(Stop(), give_up):
+    print("runs", flush=True)
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        time.sleep(60)
+"""
+"""A flow whose step does not look at its stop."""
+
+BESIDE = """
+import sys
+from flows import run
+def wait(_):
+    import time
+    print("runs", flush=True)
+    time.sleep(60)
+run.run = wait
+run.main([])
+"""
+"""A command before its flow begins."""
+
+
+@contextmanager
+def process(program: str) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as child:
+        try:
+            assert child.stdout is not None
+            assert child.stdout.readline() == "runs\n"
+            yield child
+        finally:
+            child.kill()
+
+
+def answer(child: subprocess.Popen[str], number: signal.Signals) -> tuple[str, float]:
+    """The line that is said after a signal, and after how many seconds."""
+    assert child.stderr is not None
+    began = time.monotonic()
+    child.send_signal(number)
+    return child.stderr.readline(), time.monotonic() - began
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "name", "code"), [(signal.SIGINT, "Ctrl-C", 130), (signal.SIGTERM, "SIGTERM", 143)])
+def test_a_signal_is_answered_at_once_with_what_happens_now_and_the_next_one_ends_the_process(
+    number: signal.Signals, name: str, code: int
+) -> None:
+    with process(RUNNING) as child:
+        said, seconds = answer(child, number)
+        assert said == f"{name}: stopping after this file, within 7 s; once more ends it at once\n"
+        assert seconds < allowed(0.2)
+        said, seconds = answer(child, number)
+        assert said == "ends at once; what is done stays, and the job can be continued\n"
+        assert seconds < allowed(0.2)
+        assert child.wait(10) == code
+
+
+@pytest.mark.slow
+def test_a_signal_while_no_flow_runs_is_answered_too() -> None:
+    with process(BESIDE) as child:
+        said, seconds = answer(child, signal.SIGINT)
+        assert said == "Ctrl-C: stopping\n"
+        assert seconds < allowed(0.2)
+        assert child.wait(10) == 130
+
+
+def test_a_served_flow_is_sent_to_its_process_and_finds_the_signals_of_that_one() -> None:
+    from flows.pipeline import pipeline
+    from flows.signals import signals
+
+    assert pickle.loads(cloudpickle.dumps(signals)) is signals
+    assert cloudpickle.dumps(pipeline)

@@ -1,0 +1,560 @@
+"""The release report at the gate: what leaves, and on whose word (document 5, §3 and promises 6, 9 and 10)."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.engine.api import PrefectApi
+from flows.job import release
+from flows.job.record import JobRecord
+from flows.reports import pages, summary
+from tasks.release_report import files
+from tasks.release_report.digest import sha256
+from tasks.shared.files.inventory import Entry, Inventory, load
+from tests.conftest import Commands, Ran, address_of, ask_prefect, wait_until
+from tests.peers.gate import STOP, Maker
+from tests.peers.project import Fhir
+
+PATIENT = '{"resourceType":"Patient","id":"only-this"}\n'
+WHY = "the extension is agreed with the board"
+
+pytestmark = pytest.mark.slow
+
+
+class Gate:
+    """A job of local_import → wait → send, and what a person does at its wait."""
+
+    def __init__(self, sluice: Commands, project: Path, fhir: Fhir, api: str, maker: Maker) -> None:
+        self.sluice, self.project, self.fhir, self.api, self.maker = sluice, project, fhir, api, maker
+        config = project / "config.yaml"
+        config.write_text(config.read_text().replace("report: {enabled: false}", "") + "report: {}\n")
+        self.job = ""
+
+    def configure(self, **report: object) -> None:
+        config = self.project / "config.yaml"
+        config.write_text(config.read_text().partition("report: {")[0] + f"report: {json.dumps(report)}\n")
+
+    def start(self, *words: str, code: int = 0) -> Ran:
+        ran = self.sluice("pipeline", "start", "config.yaml", *words)
+        assert ran.code == code, ran.err
+        self.job = ran.job
+        return ran
+
+    def go_on(self, *words: str, code: int = 0) -> Ran:
+        ran = self.sluice("pipeline", "continue", "config.yaml", self.job, *words)
+        assert ran.code == code, ran.out + ran.err
+        return ran
+
+    def answer(self, **answer: object) -> None:
+        """As somebody in the Prefect UI."""
+        ask_prefect("POST", f"{self.api}/flow_runs/{self.job}/resume", {"run_input": answer})
+
+    @property
+    def directory(self) -> Path:
+        return self.project / "jobs" / self.job
+
+    def status(self) -> dict[str, Any]:
+        return dict(json.loads(self.sluice("pipeline", "status", "config.yaml", self.job, "--json").out))
+
+    def text(self) -> str:
+        return self.sluice("pipeline", "status", "config.yaml", self.job).out
+
+    def record(self) -> JobRecord:
+        with PrefectApi(address_of(self.api)) as api:
+            return JobRecord.of(api.read_run(self.job) or {})
+
+    def artifacts(self) -> dict[str, str]:
+        """The artifacts of the run by the beginnings of their titles."""
+        with PrefectApi(address_of(self.api)) as api:
+            return {str(one["description"]).partition("**:")[0]: str(one["data"]) for one in api.artifacts(self.job)}
+
+    def form(self) -> str:
+        """What the form in the UI says."""
+        run = ask_prefect("GET", f"{self.api}/flow_runs/{self.job}")
+        keys = run["state"]["state_details"]["run_input_keyset"]
+        return str(ask_prefect("GET", f"{self.api}/flow_runs/{self.job}/input/{keys['description']}"))
+
+    def waits(self) -> None:
+        assert self.status()["state"] == "waiting"
+        assert self.fhir.total() == 0
+
+
+@pytest.fixture
+def maker(monkeypatch: pytest.MonkeyPatch) -> Maker:
+    found = Maker()
+    monkeypatch.setattr(release, "make", found)
+    return found
+
+
+@pytest.fixture
+def gate(sluice: Commands, project: Path, fhir: Fhir, prefect_api: str, maker: Maker) -> Gate:
+    return Gate(sluice, project, fhir, prefect_api, maker)
+
+
+def test_the_report_is_there_before_somebody_decides_and_the_decision_is_wherever_the_job_is(gate: Gate) -> None:
+    started = gate.start()
+    page = gate.directory / "report/step-2/release-report.html"
+    assert str(page) in started.out
+    assert page.stat().st_mode & 0o777 == 0o600
+    report = files.read(gate.directory, 2)
+    assert report is not None
+    assert gate.status()["report"] == str(page)
+    assert f"release report {page}" in gate.text()
+    assert str(page) in gate.form()
+    assert str(page) in gate.artifacts()["**The release report"]
+    body = {"flow_runs": {"id": {"any_": [gate.job]}}}
+    # Prefect writes the runs of tasks from its events, some time after them.
+    wait_until(
+        lambda: release.NAME in {run["name"] for run in ask_prefect("POST", f"{gate.api}/task_runs/filter", body)}, 60
+    )
+    assert (gate.maker.asked[0].step, len(gate.maker.asked)) == (2, 1)
+
+    gate.go_on("--approve", "--by", "Anna", "--comment", "looked at it")
+    assert gate.fhir.total() == 19
+    (approval,) = gate.status()["approvals"]
+    assert (approval["by"], approval["comment"], approval["report"]) == ("Anna", "looked at it", sha256(report))
+    at_the_wait, at_the_end = files.read(gate.directory, 2), files.read(gate.directory, None)
+    for kept in (at_the_wait, at_the_end):
+        assert kept is not None
+        (decision,) = kept.decisions
+        assert (decision.by, decision.comment, decision.report) == ("Anna", "looked at it", sha256(report))
+    assert at_the_wait is not None
+    assert sha256(at_the_wait) == sha256(report)
+    assert "looked at it" in page.read_text()
+    assert "approved by Anna" in gate.text()
+    assert "Anna" in gate.artifacts()["**The release report"]
+    assert "approved by Anna" in gate.artifacts()["**The page of the job"]
+    summary = json.loads((gate.directory / "summary.json").read_text())
+    assert [one["by"] for one in summary["decisions"]] == ["Anna"]
+    assert summary["report"] == gate.status()["report"] == str(gate.directory / "report/release-report.html")
+
+
+def test_a_stop_needs_a_reason_which_is_kept_with_what_it_overrides(gate: Gate) -> None:
+    gate.maker.findings = [STOP]
+    started = gate.start()
+    assert "STOP" in started.out
+    assert "mothersMaidenName" in started.out
+    assert "mothersMaidenName" in gate.form()
+    refused = gate.go_on("--approve", code=2)
+    assert "error[report-stops]" in refused.err
+    assert "--despite" in refused.err
+    assert "mothersMaidenName" in refused.out
+    assert "STOP: original: " in refused.err
+    gate.waits()
+    gate.go_on("--approve", "--by", "Anna", "--despite", " ", code=2)
+    gate.waits()
+
+    gate.go_on("--approve", "--by", "Anna", "--despite", WHY)
+    assert gate.fhir.total() == 19
+    (approval,) = gate.status()["approvals"]
+    assert (approval["despite"], approval["overridden"]) == (WHY, [STOP.key])
+    assert WHY in gate.text()
+    assert WHY in gate.artifacts()["**The release report"]
+    page = gate.artifacts()["**The page of the job"]
+    assert WHY in page.replace("\\", "")
+    summary = json.loads((gate.directory / "summary.json").read_text())
+    assert summary["decisions"][0]["overridden"] == [STOP.key]
+
+
+def test_a_rejection_needs_no_reason_and_is_in_the_report(gate: Gate) -> None:
+    gate.maker.findings = [STOP]
+    gate.start()
+    gate.go_on("--reject", "--by", "Bo")
+    assert gate.status()["state"] == "cancelled"
+    report = files.read(gate.directory, 2)
+    assert report is not None
+    assert [(one.by, one.approved) for one in report.decisions] == [("Bo", False)]
+
+
+def test_the_form_without_a_reason_lets_the_job_wait_again_and_says_why(gate: Gate) -> None:
+    gate.maker.findings = [STOP]
+    gate.start()
+    gate.answer(decision="release", by="Anna")
+    assert gate.status()["state"] == "waiting"
+    again = gate.go_on()
+    assert "no reason is given" in again.out
+    gate.waits()
+    assert "no reason is given" in gate.form()
+    assert "no reason is given" in gate.text()
+    assert "not taken" in (gate.directory / "job.log").read_text()
+    gate.answer(decision="release", by="Anna", despite=WHY)
+    gate.go_on()
+    assert gate.fhir.total() == 19
+    (approval,) = gate.status()["approvals"]
+    assert (approval["where"], approval["despite"]) == ("ui", WHY)
+    assert len(gate.maker.asked) == 2  # at the wait, and at the end
+
+
+def test_two_reviewers_are_two_people_and_the_second_sees_the_first(gate: Gate) -> None:
+    gate.configure(reviewers=2)
+    gate.start()
+    first = gate.go_on("--approve", "--by", "Anna Data", "--comment", "one")
+    assert "waiting for approval" in first.out
+    gate.waits()
+    assert "Anna Data" in gate.form()
+    assert "first of two decisions: approved by Anna Data" in gate.text()
+    same = gate.go_on("--approve", "--by", " anna data ", code=2)
+    assert "error[second-reviewer]" in same.err
+    gate.answer(decision="release", by="ANNA DATA")
+    gate.go_on()
+    gate.waits()
+    gate.answer(decision="release", by="Bo", comment="two")
+    gate.go_on()
+    assert gate.fhir.total() == 19
+    assert [(one["by"], one["where"]) for one in gate.status()["approvals"]] == [("Anna Data", "cli"), ("Bo", "ui")]
+    for step in (2, None):
+        report = files.read(gate.directory, step)
+        assert report is not None
+        assert [one.by for one in report.decisions] == ["Anna Data", "Bo"]
+    assert len(gate.maker.asked) == 2
+
+
+def test_the_second_of_two_reviewers_may_reject_and_a_change_between_them_voids_the_first(gate: Gate) -> None:
+    gate.configure(reviewers=2)
+    gate.start()
+    gate.answer(decision="release", by="Anna")
+    gate.go_on()
+    gate.waits()
+    (gate.directory / "import_wait/fixed.ndjson").write_text(PATIENT)
+    again = gate.go_on("--approve", "--by", "Bo")
+    assert "it waits again" in again.out
+    gate.waits()
+    assert gate.status()["approvals"] == []
+    gate.go_on("--approve", "--by", "Bo")
+    gate.waits()
+    gate.go_on("--reject", "--by", "Anna")
+    assert gate.status()["state"] == "cancelled"
+    assert [(one["by"], one["approved"]) for one in gate.status()["approvals"]] == [("Bo", True), ("Anna", False)]
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_two_reviewers_release_the_same_files_with_and_without_a_report(gate: Gate, enabled: bool) -> None:
+    gate.configure(reviewers=2, enabled=enabled)
+    gate.start()
+    gate.go_on("--approve", "--by", "Anna")
+    (gate.directory / "import_wait/fixed.ndjson").write_text(PATIENT)
+    gate.go_on("--approve", "--by", "Bo")
+    gate.waits()
+    assert gate.status()["approvals"] == []
+
+
+@pytest.mark.parametrize("fails", [OSError(28, "No space left on device", "/x"), RuntimeError("Meier")])
+def test_a_report_that_fails_neither_loses_nor_releases_the_job(gate: Gate, fails: Exception) -> None:
+    gate.maker.fails = fails
+    started = gate.start()
+    assert "the release report is missing" in started.out
+    assert "Meier" not in started.err + started.out + gate.form()
+    assert "missing" in gate.form()
+    assert "missing" in gate.text()
+    assert "missing" in gate.artifacts()["**The release report"]
+    refused = gate.go_on("--approve", code=2)
+    assert "error[report-stops]" in refused.err
+    gate.waits()
+    gate.go_on("--approve", "--despite", "known, and looked at by hand")
+    assert gate.fhir.total() == 19
+    assert gate.status()["approvals"][0]["overridden"] == ["report-missing"]
+    assert gate.status()["report"] is None
+
+
+@pytest.mark.parametrize("place", ["release-report.html", "release-report.json", ""])
+def test_what_stands_in_the_way_of_a_report_neither_loses_nor_releases_the_job(gate: Gate, place: str) -> None:
+    gate.start()
+    step = gate.directory / "report/step-2"
+    shutil.rmtree(step)
+    (step / place).mkdir(parents=True) if place else step.write_text("no directory")
+    (gate.directory / "import_wait/fixed.ndjson").write_text(PATIENT)
+    gate.go_on("--approve")
+    assert "missing" in gate.text()
+    gate.waits()
+    gate.go_on("--approve", "--despite", "looked at by hand")
+    assert gate.fhir.total() == 1
+
+
+def without_stops(gate: Gate) -> None:
+    document = gate.directory / "report/step-2/release-report.json"
+    report = json.loads(document.read_text())
+    report["findings"], report["tiles"]["stops"] = [], 0
+    document.write_text(json.dumps(report))
+
+
+def without_page(gate: Gate) -> None:
+    (gate.directory / "report/step-2/release-report.html").unlink()
+
+
+@pytest.mark.parametrize("spoil", [without_stops, without_page])
+@pytest.mark.parametrize("where", ["cli", "ui"])
+def test_a_report_that_somebody_touched_is_not_believed_and_made_again(
+    gate: Gate, spoil: Callable[[Gate], None], where: str
+) -> None:
+    gate.maker.findings = [STOP]
+    gate.start()
+    spoil(gate)
+    if where == "cli":
+        again = gate.go_on("--approve", "--despite", WHY)
+    else:
+        gate.answer(decision="release", by="Anna", despite=WHY)
+        again = gate.go_on()
+    assert "the release report is gone, or not as it was made" in again.out
+    gate.waits()
+    assert gate.status()["approvals"] == []
+    report = files.read(gate.directory, 2)
+    assert report is not None
+    assert (report.tiles.stops, gate.status()["report"]) == (1, str(files.page(gate.directory, 2)))
+    gate.go_on("--approve", code=2)
+    gate.go_on("--approve", "--despite", WHY)
+    assert gate.fhir.total() == 19
+
+
+def test_a_step_that_is_done_again_takes_the_reports_with_it(gate: Gate) -> None:
+    gate.start(*STRAIGHT)
+    assert len(list((gate.directory / "report").rglob("*.html"))) == 4
+    assert gate.sluice("job", "run", "config.yaml", gate.job, "--step", "1", "--force", *STRAIGHT).code == 0
+    assert list((gate.directory / "report").rglob("*.html")) == []
+    assert "error[no-report]" in gate.sluice("job", "report", "config.yaml", gate.job).err
+
+
+def test_the_copy_of_a_report_is_not_there_any_more_when_the_next_one_fails(gate: Gate) -> None:
+    (gate.project / "site").mkdir()
+    gate.configure(copy_to="site")
+    gate.start()
+    (copy,) = (gate.project / "site").iterdir()
+    gate.maker.fails = RuntimeError("x")
+    (gate.directory / "import_wait/fixed.ndjson").write_text(PATIENT)
+    gate.go_on("--approve")
+    gate.waits()
+    assert not copy.exists()
+
+
+def test_a_report_that_failed_is_made_when_the_job_is_asked_again(gate: Gate) -> None:
+    gate.maker.fails = OSError(28, "No space left on device", "/x")
+    gate.start()
+    gate.maker.fails = None
+    gate.answer(decision="release", by="Anna")  # without a reason
+    gate.go_on()
+    gate.waits()
+    assert gate.status()["report"] is not None
+    gate.go_on("--approve")
+    assert gate.fhir.total() == 19
+
+
+def test_corrections_that_no_report_covers_are_reported_and_the_job_waits_once_more(gate: Gate) -> None:
+    gate.start()
+    (gate.directory / "import_wait/fixed.ndjson").write_text(PATIENT)
+    again = gate.go_on("--approve")
+    assert "nothing is decided" in again.out
+    assert "without a decision" not in (gate.directory / "job.log").read_text()
+    gate.waits()
+    asked = gate.maker.asked[-1]
+    assert [path.name for path in asked.leaving] == ["fixed.ndjson"]
+    assert [one.name for one in asked.corrected] == ["import_wait/fixed.ndjson"]
+    gate.go_on("--approve")
+    assert gate.fhir.total() == 1
+    covers_what_is_sent(gate, 2)
+
+
+def covers_what_is_sent(gate: Gate, position: int | None) -> None:
+    """Files, hashes and counts of the report are those that ``send`` compared before its first request."""
+    with (files.page(gate.directory, position).parent / "files.csv").open() as text:
+        listed = [Entry(row["name"], int(row["stored bytes"]), row["sha256"]) for row in csv.DictReader(text)]
+    report = files.read(gate.directory, position)
+    read_by_send = [step for step in gate.record().steps if step.output][-1]
+    sent = load(gate.directory / f".results/{read_by_send.position}-inventory.ndjson", str(read_by_send.inventory))
+    assert sent is not None
+    assert Inventory(tuple(sorted(listed, key=lambda one: one.name))).digest == sent.digest
+    assert report is not None
+    assert (report.files, report.tiles.files) == (sent.digest, len(sent.entries))
+    assert report.tiles.bytes == sum(entry.size for entry in sent.entries)
+
+
+def test_the_report_covers_what_is_sent(gate: Gate) -> None:
+    gate.start()
+    gate.go_on("--approve")
+    covers_what_is_sent(gate, 2)
+    covers_what_is_sent(gate, None)
+
+
+def test_a_byte_changed_after_the_approval_stops_before_the_first_request(gate: Gate) -> None:
+    gate.start()
+    gate.answer(decision="release", by="Anna")
+    (changed,) = (gate.directory / "import").glob("batch-0*")
+    content = bytearray(changed.read_bytes())
+    content[-1] ^= 1
+    changed.write_bytes(content)
+    again = gate.go_on()
+    assert f"changed: import/{changed.name}" in again.out
+    assert gate.fhir.posts() == []
+    refused = gate.go_on("--approve", code=1)
+    assert "error[edited-in-place]" in refused.err
+    assert gate.fhir.posts() == []
+
+
+def set_label(gate: Gate, name: str, change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> None:
+    url = f"{gate.api}/flow_runs/{gate.job}"
+    value = change(json.loads(ask_prefect("GET", url)["labels"].get(name) or "{}"))
+    ask_prefect("PATCH", f"{url}/labels", {name: json.dumps(value) if value else ""})
+
+
+def test_a_decision_for_another_report_is_refused(gate: Gate) -> None:
+    gate.start()
+    seen = gate.record().seen[2]
+    approval = {"approved": True, "by": "Anna", "when": "2026-11-23", "files": seen, "report": "0" * 64}
+    set_label(gate, "job.approval.2", lambda _: approval)
+    again = gate.go_on()
+    assert "the decision is for another release report" in again.out
+    gate.waits()
+    assert gate.status()["approvals"] == []
+
+
+def test_another_destination_than_that_of_the_report_is_asked_about_anew(gate: Gate) -> None:
+    gate.start("--set", f"services.send.url={gate.fhir.url.replace('127.0.0.1', 'localhost')}")
+    again = gate.go_on("--approve", "--set", f"services.send.url={gate.fhir.url}")
+    assert "where the data go" in again.out
+    gate.waits()
+    gate.go_on("--approve")
+    assert gate.fhir.total() == 19
+
+
+def test_what_was_released_for_one_destination_does_not_go_to_another_when_the_send_is_tried_again(gate: Gate) -> None:
+    there = f"services.send.url={gate.fhir.url.replace('127.0.0.1', 'localhost')}"
+    gate.start("--set", there)
+    gate.fhir.faults({"action": "status", "status": 503, "path": "/fhir*", "method": "POST", "times": 99})
+    gate.go_on("--approve", code=3)
+    gate.fhir.faults()
+    again = gate.go_on("--set", f"services.send.url={gate.fhir.url}")
+    assert "where the data go" in again.out
+    gate.waits()
+    assert gate.status()["approvals"] == []
+    gate.go_on("--approve")
+    assert gate.fhir.total() == 19
+
+
+def test_a_wait_of_an_earlier_version_gets_a_report_before_it_is_released(gate: Gate) -> None:
+    gate.start()
+    set_label(gate, "job.shown.2", lambda _: None)
+    shown = gate.go_on("--approve")
+    assert "nothing is decided: the wait began under an earlier version" in shown.out
+    gate.waits()
+    gate.go_on("--approve")
+    assert gate.fhir.total() == 19
+
+
+def test_what_an_earlier_version_released_goes_on(gate: Gate) -> None:
+    gate.start()
+    gate.fhir.faults({"action": "status", "status": 503, "path": "/fhir*", "method": "POST", "times": 99})
+    gate.go_on("--approve", code=3)
+    set_label(gate, "job.shown.2", lambda _: None)
+    set_label(gate, "job.approval.2", lambda given: given | {"report": ""})
+    gate.fhir.faults()
+    gate.go_on()
+    assert gate.fhir.total() == 19
+
+
+def test_where_the_data_go_on_inside_the_house_a_release_needs_no_reason(gate: Gate) -> None:
+    gate.maker.findings = [STOP]
+    gate.start("--set", "pipeline.enabled_steps=[local_import, wait]")
+    assert "do not leave with this decision" in gate.form()
+    assert "do not leave with this decision" in gate.text()
+    assert gate.maker.asked[0].destination is None
+    gate.go_on("--approve")
+    assert gate.status()["approvals"][0]["overridden"] == []
+
+
+STRAIGHT = ("--set", "pipeline.enabled_steps=[local_import, send]")
+
+
+def test_without_a_wait_a_stop_is_told_and_kept(gate: Gate) -> None:
+    gate.maker.findings = [STOP]
+    gate.start(*STRAIGHT)
+    assert gate.fhir.total() == 19
+    assert "mothersMaidenName" in (gate.directory / "job.log").read_text()
+    assert gate.record().shown[2].stops == (STOP.key,)
+    covers_what_is_sent(gate, 2)
+    assert [asked.step for asked in gate.maker.asked] == [2, None]
+
+
+@pytest.mark.parametrize("missing", [False, True])
+def test_without_a_wait_on_stop_fail_ends_the_job_before_the_first_request(gate: Gate, missing: bool) -> None:
+    gate.configure(on_stop="fail")
+    gate.maker.findings = [STOP]
+    gate.maker.fails = RuntimeError("x") if missing else None
+    ran = gate.start(*STRAIGHT, code=5)
+    assert f"error[{'report-missing' if missing else 'report-stops'}]" in ran.err
+    assert gate.fhir.posts() == []
+    status = gate.status()
+    assert (status["state"], status["error"]["reference"]) == (
+        "failed", "report-missing" if missing else "report-stops",
+    )  # fmt: skip
+    gate.go_on(code=5)
+    assert gate.fhir.posts() == []
+    assert len(gate.maker.asked) == (2 if missing else 1)  # one that is there is not made again
+    gate.maker.findings, gate.maker.fails = [], None
+    (gate.directory / ".results/1-local_import.json").unlink()
+    gate.go_on("--set", "report.k=6")
+    assert gate.fhir.total() == 19
+
+
+def test_a_report_that_fails_at_the_end_fails_no_job(gate: Gate) -> None:
+    gate.start()
+    gate.maker.fails = RuntimeError("x")
+    ran = gate.go_on("--approve")
+    assert "release report: missing" in ran.err
+    assert gate.status()["state"] == "completed"
+    assert gate.status()["report"] == str(gate.directory / "report/step-2/release-report.html")
+
+
+def test_without_reports_the_gate_asks_as_before(gate: Gate) -> None:
+    gate.configure(enabled=False)
+    gate.maker.findings = [STOP]
+    gate.start()
+    gate.go_on("--approve")
+    assert gate.fhir.total() == 19
+    assert gate.maker.asked == []
+    assert not (gate.directory / "report").exists()
+
+
+def test_a_copy_for_people_without_a_shell_is_named_with_its_address(gate: Gate) -> None:
+    (gate.project / "site").mkdir()
+    gate.configure(copy_to="site", link="https://intranet.example/reports/")
+    gate.start()
+    (copy,) = (gate.project / "site").iterdir()
+    assert copy.stat().st_mode & 0o777 == 0o640
+    address = f"https://intranet.example/reports/{copy.name}"
+    for place in (gate.form(), gate.text(), gate.artifacts()["**The release report"]):
+        assert address in place
+
+
+@pytest.mark.parametrize("decision", ["--approve", "--reject"])
+def test_the_copy_for_people_without_a_shell_says_who_decided(gate: Gate, decision: str) -> None:
+    (gate.project / "site").mkdir()
+    gate.configure(copy_to="site")
+    gate.start()
+    (copy,) = (gate.project / "site").iterdir()
+    gate.go_on(decision, "--by", "Anna", "--comment", "looked at it")
+    text = copy.read_text()
+    assert "Anna" in text
+    assert "looked at it" in text
+    assert copy.stat().st_mode & 0o777 == 0o640
+
+
+def test_a_rejection_tells_no_smaller_numbers_than_report_k(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate.configure(k=12)
+    gate.start()
+    told: list[int] = []
+    for room, name in ((summary, "details"), (pages, "details")):
+        said = getattr(room, name)
+
+        def details(counted: Mapping[str, Any], k: int, said: Callable[..., Any] = said) -> Any:
+            told.append(k)
+            return said(counted, k)
+
+        monkeypatch.setattr(room, name, details)
+    gate.go_on("--reject")
+    assert len(told) > 1
+    assert set(told) == {12}

@@ -1,0 +1,243 @@
+"""The rules of publication (document 5, R1 to R11), and that no small number can be told from what they say.
+
+A reader is taken to know the number of all patients, which categories there are, and how these functions work: she
+thinks of all worlds, and those that look the same to her must not agree on a number from 1 to k - 1.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator
+
+import pytest
+
+from tasks.shared.publication import (
+    ALL,
+    NONE,
+    SOME,
+    Count,
+    by_type,
+    cells,
+    count,
+    count_of_text,
+    counted_otherwise,
+    details,
+    everybody,
+    flow,
+    over_time,
+    people,
+    quartiles,
+    recipients_k,
+    share,
+    technical,
+    text,
+    texts,
+    without_numbers,
+)
+
+
+def fewer(k: int) -> Count:
+    return Count(word="fewer", number=k)
+
+
+def about(number: int) -> Count:
+    return Count(word="about", number=number)
+
+
+def all_but(k: int) -> Count:
+    return Count(word="all_but_fewer", number=k)
+
+
+def told(worlds: Iterable[tuple[Hashable, tuple[int, ...]]], k: int) -> Iterator[tuple[Hashable, int]]:
+    """What a reader can tell: for each way a world looks, the numbers of 1 to k - 1 that all such worlds agree on."""
+    alike: defaultdict[Hashable, list[tuple[int, ...]]] = defaultdict(list)
+    for looks, numbers in worlds:
+        alike[looks].append(numbers)
+    for looks, same in alike.items():
+        for place, values in enumerate(map(set, zip(*same, strict=True))):
+            if len(values) == 1 and 0 < next(iter(values)) < k:
+                yield looks, place
+
+
+@pytest.mark.parametrize(("number", "of", "said"), [
+    (0, 20, NONE), (1, 20, fewer(5)), (4, 20, fewer(5)), (5, 20, about(5)), (7, 20, about(5)), (8, 20, about(10)),
+    (15, 20, about(15)), (16, 20, all_but(5)), (19, 20, all_but(5)), (20, 20, ALL), (7, None, about(5)),
+    (5, 6, SOME), (1, 6, SOME), (6, 6, ALL), (3, 3, fewer(5)), (1, 3, fewer(5)), (0, 3, NONE),
+])  # fmt: skip
+def test_r3_a_number_and_its_complement_are_bands(number: int, of: int | None, said: Count) -> None:
+    assert count(number, 5, of=of) == said
+
+
+@pytest.mark.parametrize("k", [3, 4, 5, 6, 7, 11, 12])
+def test_r3_neither_a_count_nor_its_complement_is_told(k: int) -> None:
+    for total in range(k, 40):
+        assert not list(told(((count(n, k, of=total), (n, total - n)) for n in range(total + 1)), k))
+    by_word: defaultdict[Count, list[int]] = defaultdict(list)
+    for n in range(1, 60):
+        by_word[count(n, k)].append(n)
+    assert all(len(numbers) > 1 for said, numbers in by_word.items() if numbers[-1] < 55)
+    assert all(said.number is not None and said.number >= k for said in by_word)
+
+
+def worlds_of(total: int, categories: int) -> Iterator[tuple[int, ...]]:
+    if categories == 1:
+        yield (total,)
+        return
+    for first in range(total + 1):
+        for others in worlds_of(total - first, categories - 1):
+            yield (first, *others)
+
+
+def looks_of(world: tuple[int, ...], k: int) -> Hashable:
+    said = cells({str(place): number for place, number in enumerate(world)}, k)
+    return tuple(sorted((name, str(one)) for name, one in said.shown.items())), said.other
+
+
+def sums_of(world: tuple[int, ...]) -> tuple[int, ...]:
+    sizes = range(1, len(world))
+    return tuple(sum(some) for size in sizes for some in itertools.combinations(world, size))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("k", [3, 4, 5, 6, 7, 11])
+@pytest.mark.parametrize(("categories", "most"), [(2, 40), (3, 30), (4, 24)])
+def test_r4_no_cell_and_no_sum_of_cells_is_told_to_one_who_knows_all_categories(
+    k: int, categories: int, most: int
+) -> None:
+    for total in range(k, most):
+        worlds = ((looks_of(world, k), sums_of(world)) for world in worlds_of(total, categories))
+        assert not list(told(worlds, k))
+
+
+def test_r4_small_cells_are_put_together_until_they_are_k() -> None:
+    assert cells({"a": 40, "b": 12, "c": 3}, 5) == cells({"a": 40, "b": 12, "d": 3}, 5)
+    said = cells({"a": 40, "b": 12, "c": 3}, 5)
+    assert said.shown == {"a": about(40)}
+    assert said.other == about(15)
+    assert cells({"a": 20, "b": 3}, 5).other == ALL
+    assert cells({"a": 20, "b": 0}, 5).shown == {"a": ALL, "b": NONE}
+    assert cells({"a": 20, "b": 8}, 5).other is None
+    assert cells({"a": 2, "b": 1}, 5).other == fewer(5)
+    assert cells({"a": 40, **{str(at): 3 for at in range(9)}}, 5).shown == {"a": about(40)}
+    assert cells({}, 5) == cells({}, 3)
+
+
+def test_r5_shares_are_not_finer_than_five_patients() -> None:
+    assert share(about(50), 1000) == 5
+    assert share(about(125), 1000) == 12
+    assert share(about(15), 60) == 20  # in steps of 10
+    assert share(about(195), 200) == 95
+    assert share(about(10), 15) is None
+    assert share(fewer(5), 1000) is None
+    assert (share(NONE, 10), share(ALL, 10)) == (0, 100)
+    for of in (*range(1, 120, 7), 499, 500):
+        steps = {shown for n in range(of + 1) if (shown := share(count(n, 5, of=of), of)) is not None}
+        assert all((b - a) * of >= 500 for a, b in itertools.pairwise(sorted(steps)))
+
+
+def test_r6_a_figure_around_all_patients_differs_by_none_or_by_k() -> None:
+    assert flow(100, [("asked", 120), ("cohort", 117), ("consent", 103)], 5) == {
+        "asked": about(120), "cohort": None, "consent": None,
+    }  # fmt: skip
+    assert flow(100, [("cohort", 100), ("consent", 105)], 5) == {"cohort": ALL, "consent": about(105)}
+    for k in (3, 5, 11):
+        for total in range(k, 30):
+            worlds = (
+                (str(flow(total, [("asked", asked), ("cohort", cohort)], k)), (asked - cohort, cohort - total))
+                for cohort in range(total, total + 2 * k)
+                for asked in range(cohort, cohort + 2 * k)
+            )
+            assert not list(told(worlds, k))
+
+
+def test_r6_all_patients_are_exact_for_the_house_only() -> None:
+    assert everybody(43, 5, recipient=False) == 43
+    assert everybody(43, 11, recipient=True) == about(45)
+    assert everybody(7, 11, recipient=True) == fewer(11)
+    assert (recipients_k(5), recipients_k(20)) == (11, 20)
+
+
+def test_r7_a_text_is_said_where_k_patients_share_it() -> None:
+    assert text("I10", 5, 5) == "I10"
+    assert text("I10", 4, 5) is None
+    assert text("two\nlines", 50, 5) is None
+    assert text("x" * 1000, 50, 5) is None
+    assert list(texts({"b": 8, "a": 12, "z": 4, "c": 8}, 5)) == ["a", "b", "c"]
+
+
+def test_r8_quartiles_have_two_digits_and_4k_patients() -> None:
+    assert quartiles((1.234, 56.78, 9012.3), 20, 5) == (1.2, 57.0, 9000.0)
+    assert quartiles((1.0, 2.0, 3.0), 19, 5) is None
+    assert quartiles(None, 100, 5) is None
+
+
+def test_r8_dates_are_by_month_only_where_each_has_k() -> None:
+    assert over_time({"2020": 9}, {"2020-01": 5, "2020-07": 6}, 5) == ({"2020-01": 5, "2020-07": 6}, False)
+    assert over_time({"2020": 9}, {"2020-01": 5, "2020-07": 4}, 5) == ({"2020": 9}, False)
+    assert over_time({"2020": 9, "1903": 1}, {"2020-01": 9, "1903-02": 1}, 5) == ({"2020": 9}, True)
+
+
+def test_r1_types_of_few_patients_are_put_together_with_the_smallest_published_one() -> None:
+    of_40 = {"Patient": (40, 40), "Condition": (93, 30), "Consent": (6, 6), "Device": (2, 2)}
+    (shown,), other = by_type([of_40], 5, of=[40])
+    assert sorted(shown) == ["Condition", "Patient"]
+    assert shown["Condition"].resources == 95
+    assert other is not None
+    assert (other[0].resources, other[0].patients) == (10, SOME)
+    (shown,), other = by_type([{"Patient": (40, 40), "Practitioner": (3, 0)}], 5, of=[40])
+    assert other is None
+    assert shown["Practitioner"].resources == 5
+    # What has few patients at one step is not told at the other.
+    (after, before), other = by_type([of_40 | {"Condition": (3, 3)}, of_40], 5, of=[40, 40])
+    assert sorted(after) == sorted(before) == ["Patient"]
+    assert [technical(number) for number in (0, 1, 7, 8)] == [0, 5, 5, 10]
+
+
+def test_r11_all_is_said_of_a_code_that_was_asked_for_or_of_many_patients() -> None:
+    assert count_of_text(12, 5, of=12) == SOME
+    assert count_of_text(11, 5, of=12) == SOME
+    assert count_of_text(12, 5, of=12, asked=True) == ALL
+    assert count_of_text(20, 5, of=20) == ALL
+    assert count_of_text(7, 5, of=20) == about(5)
+
+
+def test_details_of_a_step_are_said_by_the_rules() -> None:
+    said = details(
+        {
+            "cohort_patients": 43, "final_patients": 40, "content_bytes": 3, "requests": 2,
+            "patient_exclusions": {"CONSENT": 2, "DIRECT_LOAD": 1, "CASCADING_DELETE": 0},
+            "resource_exclusions": {"Diagnosis": {"Must-Have": 3, "Consent": 18}},
+            "groups": [{"group": "Labor", "rows": 3, "columns": 4, "resources": 12}],
+            "failed": {"not-known": 1}, "own_rules": True, "residual_identifiers": "none",
+        },
+        5,
+    )  # fmt: skip
+    assert said == {
+        "cohort_patients": "withheld", "final_patients": 40, "content_bytes": 3, "requests": 2,
+        "patient_exclusions": {"together": "fewer than 5"},
+        "resource_exclusions": {"Diagnosis": {"Must-Have": "fewer than 5", "Consent": "20"}},
+        "groups": [{"group": "Labor", "rows": "fewer than 5", "columns": 4, "resources": "10"}],
+        "failed": {"not-known": "fewer than 5"}, "own_rules": True, "residual_identifiers": "none",
+    }  # fmt: skip
+    assert details({"cohort_patients": 40, "final_patients": 40}, 5)["cohort_patients"] == 40
+    assert details({"cohort_patients": 3}, 5)["cohort_patients"] == "fewer than 5"
+
+
+def test_a_server_that_counts_otherwise_is_quoted_where_the_difference_is_not_small() -> None:
+    assert counted_otherwise(50, 40, 5) == "the server counts 50 patients in the result, the files hold 40 Bundles"
+    assert counted_otherwise(41, 40, 5) == "the server counts more patients than the files hold Bundles"
+    assert counted_otherwise(39, 40, 5) == "the server counts fewer patients than the files hold Bundles"
+
+
+def test_numbers_in_a_sentence_of_a_step_are_left_out() -> None:
+    said = "the server counts 12 patients, the files hold 1,011 Bundles (R4, file-1.ndjson, 3.5)"
+    assert without_numbers(said) == "the server counts … patients, the files hold … Bundles (R4, file-1.ndjson, …)"
+    assert people(3, 5) == "fewer than 5"
+
+
+def test_r1_resources_of_which_something_was_odd_may_each_be_a_patients() -> None:
+    odd = {"split_bundles": 1, "issues": 4, "repeated": 12, "collapsed": 0}
+    assert details(odd, 5) == {
+        "split_bundles": "fewer than 5", "issues": "fewer than 5", "repeated": "10", "collapsed": "none",
+    }  # fmt: skip
