@@ -8,13 +8,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.bench.data import bundles
 from tests.conftest import Commands, ask_prefect, kill, started, wait_until
-from tests.peers.gate import HANGING
+from tests.peers.gate import HANGING, SLOW
 from tests.peers.project import Fhir, allowed
 
 
@@ -53,12 +54,12 @@ def test_killed_in_the_report_nothing_has_left_and_the_job_goes_on_with_a_report
 
 
 Running = tuple[str, "subprocess.Popen[str]"]
-MUCH = 25
-"""MB of input: its report takes several seconds."""
+MUCH = 10
+"""MB of input: 130 lines, whose report takes a good ten seconds in a ``SLOW`` process, on every machine."""
 
 
 @pytest.fixture
-def measuring(sluice: Commands, project: Path) -> Running:
+def measuring(sluice: Commands, project: Path) -> Iterator[Running]:
     """A job, and its process, which measures much data for the report before the wait."""
     config = project / "config.yaml"
     config.write_text(config.read_text().replace("report: {enabled: false}", "report: {on_stop: tell}"))
@@ -66,10 +67,18 @@ def measuring(sluice: Commands, project: Path) -> Running:
     with (project / "data/much.ndjson").open("wb") as file:
         while left > 0 and (line := next(lines, None)) is not None:
             left -= file.write(line + b"\n")
-    child = sluice.start("pipeline", "start", "config.yaml")
-    job = started(child)
-    wait_until((project / "jobs" / job / ".report").exists, 120)
-    return job, child
+    child = subprocess.Popen(
+        [sys.executable, "-c", SLOW, "pipeline", "start", "config.yaml"], cwd=project, env=sluice.environment,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        job = started(child)
+        wait_until((project / "jobs" / job / ".report").exists, 120)
+        yield job, child
+    finally:
+        if child.poll() is None:
+            kill(child.pid)
+        child.communicate()
 
 
 @pytest.mark.e2e

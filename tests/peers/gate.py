@@ -69,3 +69,16 @@ from flows.run import main
 main(sys.argv[2:])
 """
 """A command in whose process a release report is never done: it touches the file of its first argument, and hangs."""
+
+SLOW = """
+import sys, time
+from tasks.release_report.measure import _Reader
+line = _Reader._line
+def slow(*arguments):
+    time.sleep(0.1)
+    line(*arguments)
+_Reader._line = slow
+from flows.run import main
+sys.exit(main(sys.argv[1:]))
+"""
+"""A command in whose process each line that a release report measures takes a tenth of a second."""
