@@ -294,7 +294,7 @@ def at_once(site: Site, count: int) -> int:
     site.show("of it events", f"{(site.database.events() - events) / count / 1000:.0f} kB")
     site.show("artifacts a job", f"{(site.database.artifacts() - artifacts) / count / 1000:.1f} kB")
     texts = [log.read_text() for log in logs]
-    jobs = {text.split()[1] for text in texts if text.startswith("job ")}
+    jobs = {found[1] for text in texts if (found := re.search(r"^job (\S+)$", text, re.MULTILINE))}
     rows = {row["id"]: row["state"] for row in json.loads(site.run("job", "list", "config.yaml", "--json"))}
     texts += [log.read_text() for log in (site.place / "jobs").glob("*/job.log")]
     texts.append((site.place / "server/.prefect/server.log").read_text())

@@ -25,6 +25,7 @@ import ssl
 import subprocess
 import tempfile
 import time
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -36,12 +37,22 @@ from tests.bench.echo import MB, listen, receive_head, serving
 from tests.bench.memory import peak as peak_bytes
 from tests.peers.job import context
 
-_ANSWERS = {b"post": b"<R><UploadId>u</UploadId><ETag>e</ETag></R>", b"get": b"<R></R>"}
+_ANSWERS = {b"post": b"<R><UploadId>u</UploadId><ETag>e-1</ETag></R>", b"get": b"<ListBucketResult/>"}
+
+
+@dataclass
+class Stored:
+    """What the sink remembers of an object: as ``HEAD`` says it."""
+
+    size: int = 0
+    sha256: bytes = b""
+    etag: bytes = b"e-1"
 
 
 def sink(ready: Connection, certificate: str | None, etag: bool) -> None:
-    """Take every body, answer every request; HEAD finds nothing. Without a certificate: plain HTTP."""
-    context = None
+    """Take every body, answer every request; HEAD tells size, SHA-256 and ETag of what was put. Without a certificate:
+    plain HTTP."""
+    context, objects = None, dict[bytes, Stored]()
     if certificate is not None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificate)
@@ -55,6 +66,9 @@ def sink(ready: Connection, certificate: str | None, etag: bool) -> None:
         with connection:
             while request := receive_head(connection, buffer):
                 head, got, left = request
+                method, target = head.split(b" ", 2)[:2]
+                path, _, query = target.partition(b"?")
+                length = got - len(head) - 4 + left
                 digest = hashlib.md5(buffer[len(head) + 4 : got])
                 while left > 0:
                     count = connection.recv_into(buffer, min(left, len(buffer)))
@@ -63,16 +77,30 @@ def sink(ready: Connection, certificate: str | None, etag: bool) -> None:
                     if etag:
                         digest.update(buffer[:count])
                     left -= count
-                method = head.partition(b" ")[0]
-                body = _ANSWERS.get(method, b"")
-                status = b"404 Not Found" if method == b"head" else b"200 OK"
-                size = str(len(body)).encode()
-                tag = digest.hexdigest().encode()
-                connection.sendall(
-                    b"HTTP/1.1 " + status + b"\r\nETag: " + tag + b"\r\nContent-Length: " + size + b"\r\n\r\n" + body
-                )
+                tag = digest.hexdigest().encode() if etag else b"e-1"
+                if method == b"put" or query.startswith(b"uploads"):
+                    part = b"partnumber=" in query
+                    there = objects.setdefault(path, Stored()) if part else Stored(etag=tag if not query else b"e-1")
+                    there.size += length if method == b"put" else 0
+                    if _SHA256 in head:
+                        there.sha256 = head.split(_SHA256)[1][:64]
+                    objects[path] = there
+                connection.sendall(_answer(method, tag, objects.get(path)))
 
     listen(ready, serve)
+
+
+_SHA256 = b"\r\nx-amz-meta-sha256: "
+
+
+def _answer(method: bytes, tag: bytes, there: Stored | None) -> bytes:
+    if method != b"head":
+        body = _ANSWERS.get(method, b"")
+        return b"HTTP/1.1 200 OK\r\nETag: %b\r\nContent-Length: %d\r\n\r\n%b" % (tag, len(body), body)
+    if there is None:
+        return b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
+    told = (there.etag, there.sha256, there.size)
+    return b"HTTP/1.1 200 OK\r\nETag: %b\r\nx-amz-meta-sha256: %b\r\nContent-Length: %d\r\n\r\n" % told
 
 
 def make(directory: Path, size: int, files: int, sparse: int) -> int:
@@ -113,8 +141,8 @@ def upload(directory: Path, job: Path, url: str, bundle: Path) -> float:
     send = {"send_as": "s3_upload", "s3": store}
     config = PipelineConfig.model_validate({"services": {"send": send}, "tls": {"ca_cert_path": str(bundle)}})
     given = context(job, "send", config, source=directory)
-    if findings(config):
-        raise SystemExit("the sink does not answer")
+    if found := list(findings(config)):
+        raise SystemExit(f"the sink does not answer: {found[0].reference}")
     started = time.perf_counter()
     run(given)
     return time.perf_counter() - started
