@@ -17,6 +17,8 @@ _INTRODUCTION = """\
 
 <!-- Generated from the commands: python -m flows.commands.reference > docs/commands.md -->
 
+For whoever types a command: what it takes, and what its exit code says.
+
 `sluice` and `python -m flows.run` are the same program; alone it says where to begin, `--version` says which one it is.
 Every command answers `--help`. Errors go to stderr as
 `error[reference]: message`, the place, and a hint; [troubleshooting](troubleshooting.md) explains every reference.

@@ -1,8 +1,8 @@
 """``job delete`` and ``job prune``: removing jobs, what lies in their directory first, their record last.
 
-What lies in a job's directory is data of patients (``docs/operating.md``): it should not stay for ever because nobody
-thought of it. A job that runs, waits, or is still to be taken up by a worker is never pruned. Whatever ends a removal
-in the middle, the next one goes on with it: the record stays until there is nothing left of the data.
+What lies in a job's directory is data of patients (``docs/job-directory.md``): it should not stay for ever because
+nobody thought of it. A job that runs, waits, or is still to be taken up by a worker is never pruned. Whatever ends a
+removal in the middle, the next one goes on with it: the record stays until there is nothing left of the data.
 """
 
 from __future__ import annotations

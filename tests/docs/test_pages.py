@@ -28,8 +28,9 @@ from tasks.shared.report import Problem, StepReport, Waiting
 from tests.docs.pages import DOCS, PAGES, README, Block, blocks, command_lines, prose, read
 from tests.docs.references import ROOT, references
 
-CONFIGURATION, COMMANDS, STEPS, OPERATING, TROUBLESHOOTING = (
-    ROOT / "docs" / f"{name}.md" for name in ("configuration", "commands", "steps", "operating", "troubleshooting")
+CONFIGURATION, COMMANDS, STEPS, OPERATING, TROUBLESHOOTING, JSON, FIRST_JOB = (
+    ROOT / "docs" / f"{name}.md"
+    for name in ("configuration", "commands", "steps", "operating", "troubleshooting", "json", "first-job")
 )
 
 
@@ -121,10 +122,10 @@ class TestCoverage:
             waiting=Waiting(position=1, step="wait", directory="x", looked_at="x", since="x"),
         )
         waiting = record.model_copy(update={"state": JobState.WAITING})
-        documented = read(OPERATING)
+        documented = read(JSON)
         for key in paths(record.status()) | paths(waiting.status()) | set(record.row()):
             assert f"`{key}`" in documented, key
-        status, row = (json.loads(block.text) for block in blocks(OPERATING, "json"))
+        status, row = (json.loads(block.text) for block in blocks(JSON, "json"))
         assert shape(status) == shape(waiting.status())
         assert set(row[0]) == set(record.row())
 
@@ -147,7 +148,7 @@ def shape(status: dict[str, object]) -> dict[str, object]:
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize(("module", "page"), [("deployments.serve", "operating"), ("deployments.sandbox", "sandbox")])
+@pytest.mark.parametrize(("module", "page"), [("deployments.serve", "prefect-ui"), ("deployments.sandbox", "sandbox")])
 def test_every_option_of_a_program_beside_the_command_line_is_documented(module: str, page: str) -> None:
     ran = subprocess.run([sys.executable, "-m", module, "--help"], cwd=ROOT, capture_output=True, text=True, check=True)
     options = set(re.findall(r"(?<![\w-])--[a-z-]+", ran.stdout)) - {"--help"}
@@ -177,8 +178,8 @@ def test_an_example_configuration_loads_without_any_finding(block: Block, tmp_pa
         assert str(step) in STEP_NAMES
 
 
-def test_there_are_examples_on_readme_and_steps() -> None:
-    assert {block.page for block in YAML} >= {README, STEPS}
+def test_there_are_examples_for_a_beginning_and_of_the_steps() -> None:
+    assert {block.page for block in YAML} >= {FIRST_JOB, STEPS}
 
 
 CALLS = [
@@ -232,6 +233,12 @@ def test_the_readme_links_every_page() -> None:
     for page in DOCS:
         assert f"](docs/{page.name})" in read(README)
     assert "](docs/decisions/README.md)" in read(README)
+
+
+@pytest.mark.parametrize("page", DOCS, ids=name_of)
+def test_a_page_begins_with_whom_it_is_for(page: Path) -> None:
+    first = next(text for text in prose(page).split("\n\n")[1:] if not text.startswith("<!--"))
+    assert first.startswith("For "), first
 
 
 # Split, so that this file does not find itself.

@@ -74,7 +74,8 @@ def save(tried: Mapping[str, Tried], path: Path = KEPT) -> None:
 
 _HEAD = """# Tried with
 
-The programs of other people that Sluice was run against, on loopback. The commands make this page, nobody's hand does:
+For whoever connects a service of a known make: the programs of other people that Sluice was run against, on loopback.
+The commands make this page, nobody's hand does:
 `python tests/real/get.py all` fetches them at these versions, `python -m tests.real --record` runs the tests with all
 that is there and keeps what it found in `tests/real/tried.json`, and
 `python -m tests.real.tried > docs/tried-with.md` writes the page; a test compares. How to run them, and how to bring a

@@ -18,7 +18,7 @@ from tests.e2e.docs.place import Place
 from tests.e2e.docs.services import SECRET, Services, services
 
 EXAMPLES = [block for page in DOCS for block in blocks(page, "yaml")]
-"""Of all pages but the README, whose configuration ``test_readme`` runs."""
+"""Those of all pages."""
 
 
 @pytest.fixture(scope="module")

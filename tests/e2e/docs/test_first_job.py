@@ -1,4 +1,4 @@
-"""The README's "A first configuration of your own", done as it says; and what other pages show of such a job."""
+"""The page "Your own files", done as it says; and what other pages show of such a job."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from tests.e2e.docs.place import Place
 def test_the_first_job_is_what_readme_operating_and_observability_show(tmp_path: Path, prefect_api: str) -> None:
     port = free_ports(5)
     place = Place(tmp_path, prefect_api, port=str(port), fhir=f"http://127.0.0.1:{port}")
-    place.lines(example("README.md", "mkdir -p data").text)
-    place.save("first.yaml", example("README.md", "services:\n  local_import:\n    dir: data\n  send:").text)
-    with place.running(example("README.md", "sluice sandbox --port 8090").text, "configuration: "):
-        check, plan, start = place.lines(example("README.md", "sluice config check").text)
+    place.lines(example("docs/first-job.md", "mkdir -p data").text)
+    place.save("first.yaml", example("docs/first-job.md", "services:\n  local_import:").text)
+    with place.running(example("docs/first-job.md", "sluice sandbox --port 8090").text, "configuration: "):
+        check, plan, start = place.lines(example("docs/first-job.md", "sluice config check").text)
         assert check == "first.yaml: valid; steps: local_import, wait, send\n"
         assert plan == "nothing found: the job can start\n"
-        assert_shown(example("README.md", "job 368f91e2-dd1f-4d71-8c99-58332d55a824\n1 local_import").text, start)
+        assert_shown(example("docs/first-job.md", "job 368f91e2").text, start)
 
         shows_the_status(json.loads(place.run("sluice pipeline status first.yaml JOB --json")))
         shows_the_row(json.loads(place.run("sluice job list first.yaml --json")))
 
-        status, done, jobs = place.lines(example("README.md", "sluice pipeline status").text)
+        status, done, jobs = place.lines(example("docs/first-job.md", "sluice pipeline status").text)
         job = place.known["job"]
         assert f"job {job}: waiting" in status
         assert f"job {job} is complete" in done
@@ -47,8 +47,8 @@ def test_the_first_job_is_what_readme_operating_and_observability_show(tmp_path:
 
 
 def shows_the_status(status: dict[str, Any]) -> None:
-    """The operating page's object of a job that waits."""
-    shown = json.loads(example("docs/operating.md", '{\n  "id"').text)
+    """The JSON page's object of a job that waits."""
+    shown = json.loads(example("docs/json.md", '{\n  "id"').text)
     assert shape(shown) == shape(status)
     for key in ("state", "step", "crtdl", "extraction", "progress", "error"):
         assert shown[key] == status[key], key
@@ -58,8 +58,8 @@ def shows_the_status(status: dict[str, Any]) -> None:
 
 
 def shows_the_row(rows: list[dict[str, Any]]) -> None:
-    """The operating page's list of jobs."""
-    shown = json.loads(example("docs/operating.md", '[\n  {\n    "id"').text)
+    """The JSON page's list of jobs."""
+    shown = json.loads(example("docs/json.md", '[\n  {\n    "id"').text)
     assert shape(shown) == shape(rows)
     for key in ("state", "step", "files"):
         assert shown[0][key] == rows[0][key], key

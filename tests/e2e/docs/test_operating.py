@@ -1,4 +1,4 @@
-"""The examples of the operating page: the server, a deployment, workers, a script, and the life of a job."""
+"""What the pages for operating show: the server, a deployment, workers, a script, the nights, and the life of a job."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ pytestmark = [pytest.mark.campaign, pytest.mark.timeout(400)]
 
 @pytest.fixture
 def place(tmp_path: Path, migrated_database: Path) -> Iterator[Place]:
-    """The README's first configuration and data, a FHIR server, and a Prefect database that needs no migration."""
+    """The first configuration and data, a FHIR server, and a Prefect database that needs no migration."""
     seed(tmp_path / "jobs", migrated_database)
     with serve_in_thread(fhir_service()) as served:
         place = Place(tmp_path, None, fhir=served.url, config="first.yaml")
         # A worker looks for runs every ten seconds otherwise.
         place.environment |= {"PREFECT_WORKER_QUERY_SECONDS": "1", "PREFECT_WORKER_HEARTBEAT_SECONDS": "5"}
-        place.run(example("README.md", "mkdir -p data").text)
-        place.save("first.yaml", example("README.md", "services:\n  local_import:\n    dir: data\n  send:").text)
+        place.run(example("docs/first-job.md", "mkdir -p data").text)
+        place.save("first.yaml", example("docs/first-job.md", "services:\n  local_import:").text)
         yield place
 
 
@@ -40,12 +40,12 @@ def state(place: Place) -> str:
 def approve(place: Place) -> None:
     """See the job through: it waits, is approved, and completes."""
     wait_until(lambda: state(place) == "waiting", 120)
-    place.run("sluice pipeline continue CONFIG JOB --approve")
+    place.run("sluice pipeline continue CONFIG JOB --approve --despite made-up")
     wait_until(lambda: state(place) == "completed", 120)
 
 
 def test_the_server_runs_in_the_background_until_it_is_stopped(place: Place) -> None:
-    started, status, stopped = place.lines(example("docs/operating.md", "sluice server start first.yaml").text)
+    started, status, stopped = place.lines(example("docs/prefect-ui.md", "sluice server start first.yaml").text)
     ((link, address),) = re.findall(
         r"^Prefect UI: ((http://127\.0\.0\.1:\d+)/sluice/sign-in#[\w+/=]+)$", started, re.MULTILINE
     )
@@ -56,7 +56,7 @@ def test_the_server_runs_in_the_background_until_it_is_stopped(place: Place) -> 
 
 
 def test_a_deployment_is_served_and_takes_what_is_detached(place: Place) -> None:
-    server, serve, start = example("docs/operating.md", "sluice server start\npython -m").text.splitlines()
+    server, serve, start = example("docs/prefect-ui.md", "sluice server start\npython -m").text.splitlines()
     place.run(server)
     try:
         with place.running(serve, "serving pipeline/sluice"):
@@ -74,7 +74,7 @@ def test_a_deployment_is_served_and_takes_what_is_detached(place: Place) -> None
 
 
 def test_a_worker_takes_runs_of_the_deployments_of_the_file(place: Place) -> None:
-    pool, deploy, worker = example("docs/operating.md", "prefect work-pool create").text.splitlines()
+    pool, deploy, worker = example("docs/prefect-ui.md", "prefect work-pool create").text.splitlines()
     place.save("deployments/prefect.yaml", read(ROOT / "deployments/prefect.yaml"))
     (api,) = re.findall(r"^API: (\S+)", place.run("sluice server start"), re.MULTILINE)
     place.environment["PREFECT_API_URL"] = api
@@ -95,12 +95,37 @@ def test_the_script_continues_a_job_that_failed_for_now(place: Place) -> None:
     place.environment |= {"APP_PIPELINE_ENABLED_STEPS": "local_import,send", "APP_RETRY_MAX_ATTEMPTS": "1"}
     fault = {"action": "status", "status": 503, "method": "POST", "path": "/fhir"}
     Sandboxed(place.known["fhir"]).faults(fault)
-    script = place.ran(example("docs/operating.md", "sluice pipeline start first.yaml --json > status.json").text)
+    script = place.ran(example("docs/json.md", "sluice pipeline start first.yaml --json > status.json").text)
     assert "error[service-busy]" in script.err
     assert script.code == 0, script.err
     status = json.loads((place.directory / "status.json").read_text())
     assert status["state"] == "completed"
     assert len(place.run("sluice job list CONFIG").splitlines()) == 2
+
+
+def test_the_nights_of_a_crontab(place: Place) -> None:
+    place.environment["APP_PIPELINE_ENABLED_STEPS"] = "local_import,send"
+    place.save("nightly.yaml", read(place.directory / "first.yaml"))
+    lines = example("docs/nightly.md", "PATH=/srv/sluice/.venv/bin").text.splitlines()
+    night, morning, weekend = (
+        line.split(maxsplit=5)[5].replace("cd /srv/sluice", f"cd {place.directory}") for line in lines[2:]
+    )
+    place.run(night)
+    assert json.loads((place.directory / "night.json").read_text())["state"] == "completed"
+    place.run(morning)
+    place.run(weekend)
+    assert len(json.loads(place.run("sluice job list nightly.yaml --json"))) == 1  # not a month old
+
+
+def test_room_is_made_by_a_prune(place: Place) -> None:
+    place.environment["APP_PIPELINE_ENABLED_STEPS"] = "local_import,send"
+    place.run("sluice pipeline start CONFIG")
+    dry, prune = example("docs/disk.md", "sluice job prune CONFIG").text.replace("P30D", "0s").splitlines()
+    place.run(dry)
+    assert len(json.loads(place.run("sluice job list CONFIG --json"))) == 1
+    place.run(prune)
+    assert json.loads(place.run("sluice job list CONFIG --json")) == []
+    assert not [path for path in (place.directory / "jobs").iterdir() if not path.name.startswith(".")]
 
 
 def test_the_commands_of_a_job_s_life(place: Place) -> None:
@@ -116,7 +141,7 @@ def test_the_commands_of_a_job_s_life(place: Place) -> None:
     assert "waiting" in place.run("sluice pipeline status CONFIG JOB")
     assert "waiting" in place.run("sluice pipeline status CONFIG JOB --watch")
     assert "nothing is decided" in place.run("sluice pipeline continue CONFIG JOB")
-    assert "send: complete" in place.run("sluice pipeline continue CONFIG JOB --approve")
+    assert "send: complete" in place.run("sluice pipeline continue CONFIG JOB --approve --despite made-up")
     assert json.loads(place.run("sluice job list CONFIG --json"))[0]["state"] == "completed"
     place.known["step"] = "send"
     refused = place.ran("sluice job run CONFIG JOB --step STEP")

@@ -52,11 +52,11 @@ class TestDemo:
         assert shown
         assert all(path.is_file() for path in shown)
         job = next(path.parent for path in shown if path.name == "summary.json")
-        rows = section(ROOT / "docs/operating.md", "The job directory")
+        rows = section(ROOT / "docs/job-directory.md", "What lies where")
         for entry in job.iterdir():
             name = f"{entry.name}/" if entry.is_dir() else entry.name
             assert re.search(rf"^\| .*`{re.escape(name)}", rows, re.MULTILINE), (
-                f"{name} is missing on the operating page"
+                f"{name} is missing on the page of the job directory"
             )
 
     @pytest.mark.campaign
@@ -73,6 +73,7 @@ class TestDemo:
     @pytest.mark.timeout(240)
     def test_with_review_it_asks_on_a_terminal(self, tmp_path: Path) -> None:
         assert "`demo --review`" in read(README)
-        printed = Place(tmp_path, None).on_a_terminal("sluice demo --review", ("[y/N]", "y"))
+        answers = [("[y/N]", "y"), ("Your name", "Kim Roe"), ("Comment", "made up"), ("Why despite", "a demo")]
+        printed = Place(tmp_path, None).on_a_terminal("sluice demo --review", *answers)
         assert re.search(r"^\d  wait +completed", printed, re.MULTILINE), printed
         assert set(STEPS) <= set(re.findall(r"^\d  (\w+) +completed", printed, re.MULTILINE))
