@@ -120,7 +120,7 @@ def release(
         RecordWriter(session.api, record.id).set(**{f"form__{waiting.position}": None})  # nobody has answered it
         return True
     if not ask_first:
-        show_report(waiting, err=err)
+        show_report(waiting, said.despite, err=err)
     elif (answer := ask(waiting, config, said, err=err)) is not None:
         said = answer
     else:

@@ -84,7 +84,7 @@ def preview(config: str, crtdl: str, target: str | None, overrides: tuple[str, .
     path = Path(crtdl)
     content = read_content(path)
     _check_query(parse_document(content, path), path)
-    with _opened(config, overrides) as client:
+    with _opened(config, overrides) as (client, _):
         ids = client.evaluate_cohort(content)
     if target is not None:
         # Readable by this user only.
@@ -120,7 +120,7 @@ def list_(
     as_json: bool,
 ) -> int:
     """List the server's extraction jobs, newest first."""
-    with _opened(config, overrides) as client:
+    with _opened(config, overrides) as (client, k):
         try:
             tasks = client.tasks(_named(client, ids), [status.upper() for status in statuses], strict=not lenient)
         except ServiceError as error:
@@ -141,7 +141,7 @@ def list_(
     say(f"{'JOB':36}  {'STATE':21}  {'PRIORITY':8}  {'AUTHORED':20}  PROGRESS")
     for task in tasks:
         authored = (task.authored or "")[:19].replace("T", " ")
-        say(f"{task.id:36}  {task.status or task.task_status:21}  {task.priority:8}  {authored:20}  {_done(task)}")
+        say(f"{task.id:36}  {task.status or task.task_status:21}  {task.priority:8}  {authored:20}  {_done(task, k)}")
     return 0
 
 
@@ -208,15 +208,15 @@ def prioritize(client: ExtractionClient, job_id: str, priority: str) -> Extracti
 
 
 @contextmanager
-def _opened(config: str, overrides: Sequence[str] = ()) -> Iterator[ExtractionClient]:
-    """The client of the configured server; errors say what the server's answer means."""
+def _opened(config: str, overrides: Sequence[str] = ()) -> Iterator[tuple[ExtractionClient, int]]:
+    """The client of the configured server, and ``report.k``, below which no number of patients is said."""
     from config import load_config
     from tasks.extractor.connection import extraction_client, service_client
 
     loaded = load_config(Path(config), overrides=overrides)
     complain(loaded.warnings)
     with service_client(loaded.config) as http:
-        yield extraction_client(loaded.config, http)
+        yield extraction_client(loaded.config, http), loaded.config.report.k
 
 
 def _check_target(path: Path) -> None:
@@ -268,12 +268,12 @@ def _each(
     *,
     overrides: Sequence[str],
     as_json: bool,
-    told: Callable[[ExtractionTask], str],
+    told: Callable[[ExtractionTask, int], str],
 ) -> int:
     """Do something to each job, also after one of them failed; the exit code of the worst."""
     errors: list[SluiceError] = []
     documents: list[dict[str, Any]] = []
-    with _opened(config, overrides) as client:
+    with _opened(config, overrides) as (client, k):
         for job_id in _named(client, ids):
             try:
                 task = one(client, job_id)
@@ -287,7 +287,7 @@ def _each(
             elif task is None:
                 say(f"{job_id} is deleted")
             else:
-                say(told(task))
+                say(told(task, k))
     if as_json:
         say_json(documents)
     # What a person must mend comes before what may mend itself.
@@ -338,11 +338,11 @@ def _version_refused(error: ServiceError, job_id: str) -> ServiceError:
     return ServiceError(reference, message, context=job_id, hint=hint, operation="prioritize", status=error.status)
 
 
-def _line(task: ExtractionTask) -> str:
+def _line(task: ExtractionTask, _k: int) -> str:
     return f"{task.id} {task.status or task.task_status}, priority {task.priority}"
 
 
-def _in_full(task: ExtractionTask) -> str:
+def _in_full(task: ExtractionTask, k: int) -> str:
     progress = task.progress
     facts = {
         "state": f"{task.status} ({task.task_status})" if task.status else task.task_status,
@@ -352,7 +352,7 @@ def _in_full(task: ExtractionTask) -> str:
         "started": task.started,
         "ended": task.ended,
         "took": _took(task),
-        "progress": _done(task),
+        "progress": _done(task, k),
         "batch size": progress.batch_size if progress else None,
         "consent audit files": len(task.consent_urls) or None,
     }
@@ -368,8 +368,8 @@ def _took(task: ExtractionTask) -> str | None:
         return None
 
 
-def _done(task: ExtractionTask) -> str:
+def _done(task: ExtractionTask, k: int) -> str:
     if task.progress is None:
         return ""
     share = task.progress.fraction
-    return ", ".join(part for part in (f"{share:.0%}" if share is not None else "", task.progress.describe()) if part)
+    return ", ".join(part for part in (f"{share:.0%}" if share is not None else "", task.progress.describe(k)) if part)

@@ -145,7 +145,7 @@ def ask(waiting: Waiting, config: PipelineConfig, said: Said, *, err: bool) -> S
         say(f"  … and {len(files) - 20} more", err=err)
     for step, where in destinations(config, waiting.position):
         say(f"then {step}: to {where}", err=err)
-    show_report(waiting, err=err)
+    show_report(waiting, said.despite, err=err)
     if not click.confirm("Release it?", default=False, err=err):
         return None
     by, comment, despite = said.by, said.comment, said.despite
@@ -158,9 +158,9 @@ def ask(waiting: Waiting, config: PipelineConfig, said: Said, *, err: bool) -> S
     return Said(by, comment, despite)
 
 
-def show_report(waiting: Waiting, *, err: bool) -> None:
+def show_report(waiting: Waiting, despite: str, *, err: bool) -> None:
     """Say the release report in short before somebody decides, and who has decided already."""
-    for line in report_lines(waiting):
+    for line in report_lines(waiting, despite=despite):
         say(line, err=err)
 
 

@@ -168,8 +168,8 @@ def told(waiting: Waiting) -> list[str]:
     return lines + [f"  {line}" for line in report_lines(waiting)]
 
 
-def report_lines(waiting: Waiting) -> list[str]:
-    """The release report in short, where it is, and the first of two decisions."""
+def report_lines(waiting: Waiting, *, despite: str = "") -> list[str]:
+    """The release report in short, where it is, the first of two decisions. ``despite``: the reason that was given."""
     shown, lines = waiting.report, []
     if shown is not None and shown.missing is not None:
         lines += [f"the release report is missing: {shown.missing}"]
@@ -177,7 +177,7 @@ def report_lines(waiting: Waiting) -> list[str]:
         lines += [f"release report: {line}" if number == 0 else f"  {line}" for number, line in enumerate(shown.lines)]
         page = Path(waiting.directory).parent / shown.page if shown.page else None
         lines += [f"  {place}" for place in (shown.link, page) if place]
-    if shown is not None and shown.open:
+    if shown is not None and shown.open and not despite:
         lines += ["a release needs a reason: --despite TEXT, or the last field of the form"]
     if shown is not None and shown.inside:
         lines += [INSIDE]

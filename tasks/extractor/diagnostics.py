@@ -14,7 +14,7 @@ from typing import Any
 from tasks.extractor.json_values import parse_json
 from tasks.extractor.task import JobStatus
 from tasks.shared.http.answer import Answer
-from tasks.shared.publication import DEFAULT_K, people
+from tasks.shared.publication import people
 
 _PERCENT = re.compile(r"(\d{1,3})(?:[.,]\d+)?\s?%", re.ASCII)
 _STATUS = re.compile(rf"\b({'|'.join(JobStatus)})\b")
@@ -34,7 +34,7 @@ class Told:
     state: str = ""
 
 
-def progress_text(answer: Answer, k: int = DEFAULT_K) -> Told:
+def progress_text(answer: Answer, k: int) -> Told:
     """What a 202 says about the job. The cohort is said as a number of patients is (document 5, R3): not all of them
     may arrive."""
     text = _last_informational(parse_json(answer.body))

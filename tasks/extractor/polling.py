@@ -23,7 +23,6 @@ from tasks.shared.http.answer import Answer
 from tasks.shared.http.retry import MAX_RETRY_AFTER, parse_retry_after
 from tasks.shared.log import logger
 from tasks.shared.meter import Meter
-from tasks.shared.publication import DEFAULT_K
 from tasks.shared.step import Handle
 from tasks.shared.units import human_seconds
 
@@ -58,7 +57,7 @@ class Poller:
         progress: Meter,
         *,
         resume: Callable[[str], str],
-        k: int = DEFAULT_K,
+        k: int,
         clock: Callable[[], float],
         sleep: Callable[[float], None],
     ) -> None:

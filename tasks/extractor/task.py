@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from tasks.extractor.json_values import int_of, list_of, object_of
-from tasks.shared.publication import DEFAULT_K, people
+from tasks.shared.publication import people
 
 STAGES = ("CONSENT_FETCH", "DIRECT_LOAD", "REFERENCE_RESOLVE", "CASCADING_DELETE", "COPY_REDACT")
 """The stages of a batch, in order."""
@@ -86,7 +86,7 @@ class JobProgress:
         active = sum((STAGES.index(stage) + 1) / len(STAGES) for stage in self.stages if stage in STAGES)
         return min(1.0, max(0.0, (self.batches_completed + active) / self.batches_total))
 
-    def describe(self, k: int = DEFAULT_K) -> str:
+    def describe(self, k: int) -> str:
         """One line for a person. The cohort is said as a number of patients is (document 5, R3): not all may arrive."""
         parts = []
         if self.batches_total:

@@ -94,6 +94,16 @@ class TestList:
         assert head.split() == ["JOB", "STATE", "PRIORITY", "AUTHORED", "PROGRESS"]
         assert line.split() == [job, "RUNNING_PROCESS_BATCH", "normal"]
 
+    @pytest.mark.parametrize(("k", "said"), [("5", " 5 patients"), ("11", "fewer than 11 patients")])
+    def test_a_cohort_is_said_as_report_k_has_it(
+        self, server: ExtractionServer, job: str, capsys, k: str, said: str
+    ) -> None:
+        size = {"url": "cohortSize", "valueInteger": 7}
+        server.tasks[job]["extension"] = [{"url": "torch-job-progress", "extension": [size]}]
+        for command in (["list", "config.yaml"], ["show", "config.yaml", job]):
+            assert run(["extraction", *command, "--set", f"report.k={k}"]) == 0
+            assert said in capsys.readouterr().out
+
     def test_json_is_a_list_whose_keys_are_never_left_out(self, server: ExtractionServer, job: str, capsys) -> None:
         assert run(["extraction", "list", "config.yaml", "--json"]) == 0
         (row,) = json.loads(capsys.readouterr().out)

@@ -74,7 +74,7 @@ def test_stages_are_known_in_the_spelling_of_deployed_servers_and_any_other_is_c
     assert parsed.progress is not None
     assert parsed.progress.stages == ("CONSENT_FETCH", "(other)")
     assert parsed.progress.fraction == pytest.approx(1 / 5 / 4)
-    assert parsed.progress.describe() == "0/4 batches, 1 in CONSENT_FETCH, 1 in another stage"
+    assert parsed.progress.describe(5) == "0/4 batches, 1 in CONSENT_FETCH, 1 in another stage"
 
 
 @pytest.mark.parametrize(
@@ -167,11 +167,11 @@ def answer(diagnostics: str, header: str = "") -> Answer:
 def test_the_progress_text_holds_only_what_has_a_known_form(
     diagnostics: str, header: str, text: str, fraction: float | None
 ) -> None:
-    told = progress_text(answer(diagnostics, header))
+    told = progress_text(answer(diagnostics, header), 5)
     assert (told.text, told.fraction) == (text, fraction)
 
 
 @given(st.binary(max_size=40))
 def test_any_body_gives_a_text(body: bytes) -> None:
-    assert progress_text(Answer(202, httpx.Headers(), body)).text
+    assert progress_text(Answer(202, httpx.Headers(), body), 5).text
     parse_json(body)
