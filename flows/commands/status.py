@@ -151,7 +151,8 @@ def reason(record: JobRecord) -> str:
     """Why a job failed or waits, in a few words behind its name."""
     row = record.row()
     if record.error and row["error"]:
-        return f": {record.error.reference}, {one_line(record.error.message)[:80]}"
+        said = one_line(record.error.message)[:80]
+        return f": {said}" if said.startswith(record.error.reference) else f": {record.error.reference}, {said}"
     return ": waits for a decision" if row["waiting"] else ""
 
 

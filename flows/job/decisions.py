@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import logging
 import os
 import sys
 from contextlib import suppress
@@ -16,12 +17,12 @@ from config import PipelineConfig
 from flows.commands.status import where_to_look
 from flows.engine.answer import form_answer
 from flows.engine.api import PrefectApi
-from flows.engine.artifacts import Page
+from flows.engine.artifacts import REPORT, Page
 from flows.job import gate
 from flows.job.directory import JobDirectory
 from flows.job.inputs import JobInputs
 from flows.job.lock import JobBusyError, JobLock
-from flows.job.record import JobRecord, JobState, RecordWriter, Run, last_run, now
+from flows.job.record import JobRecord, JobState, RecordWriter, Run, cancelled, last_run, now
 from flows.job.seen import report_lines, to_be_read
 from flows.job.session import Session
 from flows.job.sources import destinations
@@ -275,8 +276,12 @@ def reject(session: Session, record: JobRecord, decision: Approval) -> None:
 
 def end_rejected(session: Session, job_id: str, decision: Approval, step: str | None) -> None:
     """End a job as cancelled after a no at ``step``."""
-    error = rejected(decision, step)
-    RecordWriter(session.api, job_id).set(error=error)
+    error, writer, record = rejected(decision, step), RecordWriter(session.api, job_id), session.job(job_id)
+    if record.waiting is not None:
+        waited = record.step(record.waiting.position).model_copy(update={"state": "stopped"})
+        writer.step(waited, progress=None, error=error)
+    else:
+        writer.set(error=error)
     session.api.set_state(job_id, "CANCELLED", message=error.message, force=True)
     end_parked(session, job_id, error)
 
@@ -284,11 +289,12 @@ def end_rejected(session: Session, job_id: str, decision: Approval, step: str | 
 def end_parked(session: Session, job_id: str, rejection: Problem | None = None) -> None:
     """Tell that a job which nobody runs is cancelled: by a person's ``rejection``, else in the Prefect UI.
 
-    In its log, summary and page like every other end, as a part of the run that parked it. The caller holds the job's
+    In its logs, summary and pages like every other end, as a part of the run that parked it. The caller holds the job's
     lock. What cannot be written changes nothing: the record is what counts.
     """
     from flows.job.release_settings import documented
-    from flows.reports import pages, summary
+    from flows.reports import pages, short_form, summary
+    from flows.reports.job_log import job_log
     from tasks.release_report import files
 
     with pages.best_effort(f"the end of job {job_id}"):
@@ -304,6 +310,9 @@ def end_parked(session: Session, job_id: str, rejection: Problem | None = None) 
                     decisions=record.decisions, report=record.page, k=session.loaded.config.report.k,
                 )  # fmt: skip
                 summary.write(directory.path, document)
+                with job_log(directory.log):
+                    logger.warning("%s", cancelled(rejection))
+                session.api.log(job_id, logging.WARNING, cancelled(rejection))
         except StorageError as error:
             logger.warning("the end of job %s is not told: %s", job_id, error.message)
         except ValidationError:
@@ -314,6 +323,9 @@ def end_parked(session: Session, job_id: str, rejection: Problem | None = None) 
                 at_this = [one for one in record.decisions if one[0] == position]
                 copy_to = session.loaded.config.report.copy_to
                 files.decided(directory.path, position, documented(at_this), copy_to=copy_to)
+                if record.waiting.report is not None:
+                    short = Page(session.api, job_id, REPORT)
+                    short_form.publish(short, directory.path, record.waiting.report, position)
         with pages.best_effort("the page of the job"):
             shown = record.model_copy(update={"steps": steps})
             pages.job_page(Page(session.api, job_id), shown, state="cancelled", k=session.loaded.config.report.k)

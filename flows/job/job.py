@@ -23,6 +23,7 @@ from flows.job.record import (
     JobRecord,
     RecordedHandle,
     RecordWriter,
+    cancelled,
     decisions_of,
     newest_page,
     next_run,
@@ -478,8 +479,7 @@ class Job:
             case "waiting" if waiting is not None:
                 return logging.INFO, f"the job waits at step {waiting.position} for a person's decision; {go_on}"
             case "cancelled":
-                why = error.message if error is not None else "in the Prefect UI"
-                return logging.WARNING, f"the job is cancelled: {why}"
+                return logging.WARNING, cancelled(error)
             case "failed" if error is not None:
                 where = f"step {error.step}" if error.step else "preparation"
                 return logging.ERROR, f"the job is failed: {error.reference} in {where}; {go_on}"

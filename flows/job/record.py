@@ -416,6 +416,11 @@ def timestamp(moment: datetime) -> str:
     return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def cancelled(error: Problem | None) -> str:
+    """The last line in the log of a job that is cancelled: by a rejection, else in the Prefect UI."""
+    return f"the job is cancelled: {error.message if error is not None else 'in the Prefect UI'}"
+
+
 def last_run(record: JobRecord) -> Run | None:
     """The last run of a job; ``None`` before the first. A version that kept no count left Prefect's, which passes over
     runs that went on from a form.

@@ -10,7 +10,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from flows.engine.artifacts import REPORT
 from flows.job import gate
 from flows.job.job import Job
 from flows.job.release_facts import asked, changed_since, released
@@ -18,7 +17,6 @@ from flows.job.release_settings import documented, settings_digest
 from flows.job.sources import Sources
 from flows.job.watch import Watcher
 from flows.reports import short_form
-from flows.reports.markdown import literal
 from flows.reports.pages import best_effort
 from tasks import declared
 from tasks.release_report import files
@@ -76,7 +74,7 @@ def before_waiting(job: Job, position: int, sources: Sources) -> None:
     if covers(shown, what.seen, job) and gate.gone(job.directory.path, position, shown, job.config) is None:
         return
     job.shown[position] = _shown(job, position, what)
-    publish(job, job.shown[position], position)
+    short_form.publish(job.short, job.directory.path, job.shown[position], position)
 
 
 def covers(shown: Shown | None, seen: str, job: Job) -> bool:
@@ -108,7 +106,7 @@ def before_leaving(job: Job, position: int, sources: Sources) -> GateError | Non
     ):
         shown = job.shown[position] = _shown(job, position, what)
         job.writer.set(**{f"shown__{position}": shown, "progress": None})
-        publish(job, shown, position)
+        short_form.publish(job.short, job.directory.path, shown, position)
     if not shown.open:
         return None
     for line in shown.lines:
@@ -144,7 +142,7 @@ def at_the_end(job: Job, source: Source | None) -> None:
         job.at_the_end = Shown(missing=_said(error))
         return
     job.at_the_end = _shown(job, None, what)
-    publish(job, job.at_the_end, None)
+    short_form.publish(job.short, job.directory.path, job.at_the_end, None)
     if any(declared(name).delivers for name in job.step_names):
         with best_effort("that this job released data"):
             released(job)
@@ -158,20 +156,7 @@ def keep_decisions(job: Job, position: int) -> None:
     with best_effort("the decision in the release report"):
         at_this = [one for one in job.decisions if one[0] == position]
         files.decided(job.directory.path, position, documented(at_this), copy_to=job.config.report.copy_to)
-        publish(job, shown, position)
-
-
-def publish(job: Job, shown: Shown, position: int | None) -> None:
-    """The short form as an artifact of the run, beside the page of the job."""
-    with best_effort("the short form of the release report"):
-        if shown.missing is not None:
-            job.short.publish(f"{REPORT}: missing", f"The release report is **missing**: {literal(shown.missing)}\n")
-            return
-        report = files.read(job.directory.path, position)
-        if report is not None and shown.page is not None:
-            where = str(job.directory.path / shown.page)
-            title = f"{REPORT}: {literal(short_form.headline(report))}"
-            job.short.publish(title, short_form.short(report, where=where, link=shown.link))
+        short_form.publish(job.short, job.directory.path, shown, position)
 
 
 def _leaving(job: Job, source: Source) -> Leaving:

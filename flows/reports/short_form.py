@@ -7,14 +7,19 @@ table of contents; names of paths, files and hosts are shown as they are.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Final
 
+from flows.engine.artifacts import REPORT, Page
 from flows.output import one_line
 from flows.reports.markdown import code, literal
+from flows.reports.pages import best_effort
+from tasks.release_report import files
 from tasks.release_report.document import Decided, Finding, Level, ReleaseReport
 from tasks.release_report.page import outcome, verdict
 from tasks.release_report.words import Words, joined, visible
 from tasks.shared.publication import Count
+from tasks.shared.report import Shown
 
 LARGEST: Final = 4_000
 """Bytes of the markdown."""
@@ -23,6 +28,19 @@ _LETTERS: Final = 200
 """Of a path, a host or a word of a person."""
 
 _SHOWN: Final[tuple[Level, ...]] = ("stop", "look")
+
+
+def publish(page: Page, directory: Path, shown: Shown, position: int | None) -> None:
+    """The short form as an artifact of the run, the ``page`` beside that of the job; ``directory`` is the job's."""
+    with best_effort("the short form of the release report"):
+        if shown.missing is not None:
+            page.publish(f"{REPORT}: missing", f"The release report is **missing**: {literal(shown.missing)}\n")
+            return
+        report = files.read(directory, position)
+        if report is not None and shown.page is not None:
+            where = str(directory / shown.page)
+            title = f"{REPORT}: {literal(headline(report))}"
+            page.publish(title, short(report, where=where, link=shown.link))
 
 
 def headline(report: ReleaseReport) -> str:
@@ -41,8 +59,8 @@ def tiles(report: ReleaseReport) -> str:
     )
     where = one_line(_cut(found.destination)) or words("nowhere")
     way = "" if found.encrypted is None else f" ({words('encrypted' if found.encrypted else 'not_encrypted')})"
-    files = f"{words('files', n=found.files)}, {words.size(found.bytes)}, {words('resources', n=found.resources)}"
-    return f"{patients}; {files}; {words('tile_destination')}: {where}{way}"
+    what = f"{words('files', n=found.files)}, {words.size(found.bytes)}, {words('resources', n=found.resources)}"
+    return f"{patients}; {what}; {words('tile_destination')}: {where}{way}"
 
 
 def lines(report: ReleaseReport, most: int = 20) -> list[str]:

@@ -175,6 +175,31 @@ def test_a_rejection_needs_no_reason_and_is_in_the_report(gate: Gate) -> None:
     assert [(one.by, one.approved) for one in report.decisions] == [("Bo", False)]
 
 
+@pytest.mark.parametrize("where", ["on the command line", "in the Prefect UI"])
+def test_a_rejection_of_a_job_that_nobody_runs_is_told_wherever_somebody_looks(gate: Gate, where: str) -> None:
+    """Its log, the Logs tab, the short form, the step, the list: not only the state."""
+    gate.maker.findings = [STOP]
+    gate.start()
+    if where == "in the Prefect UI":
+        gate.answer(decision="reject", by="Bo")
+        gate.text()  # whoever looks next takes the answer
+    else:
+        gate.go_on("--reject", "--by", "Bo")
+    status = gate.status()
+    assert (status["state"], [step["state"] for step in status["steps"]]) == (
+        "cancelled", ["completed", "stopped", "pending"],
+    )  # fmt: skip
+    said = f"the job is cancelled: rejected by Bo {where}"
+    assert said in (gate.directory / "job.log").read_text(encoding="utf-8").splitlines()[-1]
+    wanted = {"logs": {"flow_run_id": {"any_": [gate.job]}}, "sort": "TIMESTAMP_ASC", "limit": 200}
+    *_, last = ask_prefect("POST", f"{gate.api}/logs/filter", wanted)
+    assert last["message"].startswith(said)
+    assert "Bo" in gate.artifacts()["**The release report"]
+    (row,) = [line for line in gate.sluice("job", "list", "config.yaml").out.splitlines() if gate.job in line]
+    assert f": rejected by Bo {where}" in row
+    assert "rejected, rejected" not in row
+
+
 def test_the_form_without_a_reason_lets_the_job_wait_again_and_says_why(gate: Gate) -> None:
     gate.maker.findings = [STOP]
     gate.start()
