@@ -232,6 +232,8 @@ def _pseudonymization(facts: Facts, tell: Teller) -> Iterator[Finding]:
     shifted = _shift(measured.date_shifts)
     if shifted is not None:
         yield finding(shifted, "look", 7)
+    for path in sorted(_telling(facts)):
+        yield finding("shift-told", "look", 7, about=tell.path(path))
     removed = sum(one.state == REMOVED for one in attributes(facts))
     if removed:
         yield finding("removed-by-rules", "note", 9, values={"attributes": removed})
@@ -244,6 +246,20 @@ def _shift(shifts: Mapping[int, int]) -> str | None:
     if set(shifts) == {0}:
         return "dates-not-shifted"
     return "one-shift" if len(shifts) == 1 and sum(shifts.values()) > 1 else None
+
+
+def _telling(facts: Facts) -> Iterator[str]:
+    """Paths whose dates were the same month for everybody in the hospital, such as the moment of the extraction, and
+    are not where each patient has a shift of her own: the difference is that shift (7e).
+    """
+    if facts.imported is None or len(facts.leaving.date_shifts) < 2:
+        return
+    for path, before in facts.imported.dates.items():
+        after = facts.leaving.dates.get(path)
+        if after is not None and after.months.keys() - before.months.keys() and len(before.months) == 1:
+            (patients,) = before.months.values()
+            if patients > 1:
+                yield path
 
 
 def _apart(facts: Facts, tell: Teller) -> Iterator[Finding]:

@@ -165,6 +165,26 @@ def test_who_can_be_told_apart_is_said_with_what_is_compared(compared: tuple[str
     assert f"share {said} in groups" in sentence
 
 
+@pytest.mark.parametrize(("before", "after", "told"), [
+    ({"2026-03": SIZE}, {"2025-11": 9, "2026-01": SIZE - 9}, True),  # the moment of an extraction, moved
+    ({"2026-03": SIZE}, {"2026-03": SIZE}, False),  # kept
+    ({"2026-03": SIZE}, {}, False),  # removed
+    ({"2026-03": 1}, {"2026-01": 1}, False),
+    ({"2025-03": 9, "2026-03": 9}, {"2025-02": 9, "2026-01": 9}, False),
+])  # fmt: skip
+def test_dates_that_were_the_same_for_everybody_tell_the_shift(
+    before: dict[str, int], after: dict[str, int], told: bool
+) -> None:
+    path = "Provenance.recorded"
+    given = leaving(clean(), date_shifts={17: 9, -3: SIZE - 9}, dates={path: Dates(SIZE, months=after)})
+    assert given.imported is not None
+    given = replace(given, imported=replace(given.imported, dates={path: Dates(SIZE, months=before)}))
+    looks = [one.about for one in found(given) if one.code == "shift-told"]
+    assert looks == ([path] if told else [])
+    for shifts in ({17: SIZE}, {0: SIZE}):  # said otherwise: one for all, or none
+        assert "shift-told" not in codes(leaving(given, date_shifts=shifts), "look")
+
+
 def test_a_date_that_is_planned_may_lie_ahead() -> None:
     ahead = {path: Dates(SIZE, future=1) for path in ("Goal.target.dueDate", "Condition.period.end", "Slot.start")}
     assert "future-date" not in codes(leaving(clean(), dates=ahead), "look")
