@@ -26,7 +26,7 @@ from tasks.flattening.report import result
 from tasks.flattening.resume import Tables, terms
 from tasks.flattening.routing import Facts, Groups, Router
 from tasks.flattening.routing_index import Index
-from tasks.flattening.views import View, views
+from tasks.flattening.views import View, no_views, views
 from tasks.flattening.watchdog import INTERVAL
 from tasks.shared.errors import DataError, InputError
 from tasks.shared.fhir.crtdl import Crtdl, load_crtdl
@@ -106,12 +106,7 @@ def flatten(
             "flattening-no-input", "flattening: there is nothing to flatten", context=str(context.input_dir)
         )
     if not made:
-        raise InputError(
-            "flattening-no-views",
-            "flattening: no attribute group of the CRTDL has a table in the lookup file",
-            context="services.flattening.lookup_path",
-            hint="the url of a table must equal the groupReference of a group",
-        )
+        raise no_views()
     _refuse_names(made)
     for finding in format_findings(context.config.services.flattening):
         raise finding

@@ -17,6 +17,7 @@ from tasks.flattening.compartment import PATIENT_PATH
 from tasks.flattening.lookup import Element, Lookup, Table
 from tasks.flattening.view_builder import Draft
 from tasks.flattening.where_clause import ColumnDefinition
+from tasks.shared.errors import InputError
 from tasks.shared.fhir.crtdl import Crtdl
 from tasks.shared.fhir.crtdl_model import AttributeGroup
 
@@ -67,6 +68,15 @@ def views(crtdl: Crtdl, lookup: Lookup) -> tuple[tuple[View, ...], tuple[str, ..
         made.append(view)
         warnings += (f"{_called(group)}: {what}" for what in odd)
     return tuple(made), tuple(warnings)
+
+
+def no_views() -> InputError:
+    """No group has a view: there would be no table."""
+    return InputError(
+        "flattening-no-views", "flattening: no attribute group of the CRTDL has a table in the lookup file",
+        context="services.flattening.lookup_path",
+        hint="the url of a table must equal the groupReference of a group",
+    )  # fmt: skip
 
 
 def _view(group: AttributeGroup, table: Table) -> tuple[View, list[str]]:

@@ -485,6 +485,24 @@ def test_names_of_groups_groups_without_a_table_and_groups_without_resources(
     assert "resources that belong only to groups that get no CSV: 10 (Observation)" in ran.err
 
 
+def test_before_a_start_the_lookup_file_is_compared_with_the_query(sluice: Commands, project: Project) -> None:
+    project.configure("local_import, flattening")
+    project.query(("g-pat", "Patienten", "Patient", "pat"), ("g-obs", "Labor", "Observation", "obs"))
+    project.data(a=[patient_line(1)])
+    project.lookup(("pat", "Patient"))
+    some = sluice("pipeline", "plan", "config.yaml", "query.json")
+    assert some.code == 0
+    assert "warning: " in some.err
+    assert "Labor" in some.err
+    assert "no lookup table has its profile" in some.err
+    project.lookup(("other", "Patient"))
+    for command in ("plan", "start"):
+        none = sluice("pipeline", command, "config.yaml", "query.json")
+        assert none.code == 2
+        assert "error[flattening-no-views]" in none.err
+    assert not list((project.directory / "jobs").glob("*-*-*"))
+
+
 @pytest.mark.slow
 def test_data_of_a_directory_without_provenance_is_routed_by_profile_and_type(
     sluice: Commands, project: Project
