@@ -52,7 +52,7 @@ def test_each_service_is_asked_alone_and_a_lookup_of_one_s_own_makes_tables(
     place = Place(tmp_path, prefect_api)
     text = example("docs/connect.md", "services:\n  extractor:").text
     place.known |= running.of(yaml.safe_load(text))
-    place.environment |= dict.fromkeys(("EXTRACTION_PASSWORD", "PSEUDONYMIZER_KEY", "SEND_CLIENT_SECRET"), SECRET)
+    place.environment |= dict.fromkeys(("EXTRACTOR_PASSWORD", "PSEUDONYMIZER_API_KEY", "SEND_CLIENT_SECRET"), SECRET)
     place.environment |= {"APP_SERVICES_EXTRACTOR_POLLING_INTERVAL": "PT1S"}
     place.save("sluice.yaml", text)
     (tmp_path / "rules").mkdir()

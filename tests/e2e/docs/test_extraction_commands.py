@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
+import zstandard
 
 from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.data import DEMO_CRTDL
 from deployments.sandbox.extraction.app import ExtractionOptions, extraction_service
 from tests.conftest import wait_until
+from tests.docs.pages import example
 from tests.e2e.docs.place import Place
 
 HELD = 3600.0
@@ -47,6 +50,24 @@ def server(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Server]:
         server = Server(served.url)
         with server.client:
             yield server
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("server", [0.0], indirect=True)
+def test_the_query_that_the_page_shows_is_one(place: Place, server: Server) -> None:
+    place.save("small.json", example("docs/extraction.md", '{\n  "version": "1"').text)
+    assert "nothing found: the job can start" in place.run("sluice pipeline plan config.yaml small.json")
+    assert re.fullmatch(r"[1-9] patients\n", place.run("sluice extraction preview config.yaml small.json"))
+    place.run("sluice pipeline start config.yaml small.json")
+    imported = place.directory / "jobs" / place.known["job"] / "import"
+    lines = [line for file in imported.iterdir() for line in read_lines(file)]
+    kinds = {entry["resource"]["resourceType"] for line in lines for entry in json.loads(line)["entry"]}
+    assert {"Patient", "Condition", "Encounter"} <= kinds
+
+
+def read_lines(file: Path) -> list[bytes]:
+    with zstandard.open(file, "rb") as stream:
+        return list(stream.read().splitlines())
 
 
 @pytest.fixture

@@ -42,6 +42,7 @@ def test_the_tutorial_from_an_empty_directory_to_what_left(tmp_path: Path, prefe
         assert_shown(example("docs/tutorial.md", "nothing found").text, plan)
         started = place.run(example("docs/tutorial.md", "sluice pipeline start").text)
         assert_shown(example("docs/tutorial.md", "job 861fecc8").text, started)
+        assert "STOP: " in place.run("sluice job report sluice.yaml latest")
         rejected = place.ran(example("docs/tutorial.md", "sluice pipeline continue sluice.yaml latest --reject").text)
         assert f"job {place.known['job']} is cancelled" in rejected.out + rejected.err
         assert httpx.get(f"{urls['fhir']}/fhir/Patient?_summary=count", trust_env=False).json()["total"] == 0
