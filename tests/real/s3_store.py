@@ -119,6 +119,7 @@ def _minio(home: Path, before: list[str | Path], tls: Tls | None) -> Iterator[S3
     keys = {
         "MINIO_ROOT_USER": KEY_ID, "MINIO_ROOT_PASSWORD": SECRET, "MINIO_SITE_REGION": REGION, "MINIO_DOMAIN": DOMAIN,
         "MINIO_BROWSER": "off", "MINIO_UPDATE": "off", "HOME": str(home),
+        "MINIO_API_DELETE_CLEANUP_INTERVAL": "1s",  # room that a delete gives back, five minutes else
     }  # fmt: skip
     serve = [*before, command, "server", *options, home / "data"]
     with running("MinIO", serve, home / "log", environ=keys, port=port) as server, _client(port, tls) as s3:
