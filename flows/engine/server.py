@@ -17,7 +17,7 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import IO, Self
@@ -136,6 +136,8 @@ class EmbeddedServer:
                 unless_begun.callback(self.release)
                 self._begin()
                 unless_begun.pop_all()
+            if self._child is None:
+                self._telling.close()  # it runs already: what the command does until it asks is no waiting
         except OSError as error:
             raise StorageError(
                 "jobs-dir", f"cannot write the jobs directory: {error.strerror}",
@@ -167,10 +169,8 @@ class EmbeddedServer:
 
     def address(self) -> ApiAddress:
         """Wait until the server answers, and say where."""
-        try:
+        with self._telling, told() if self._child is None else nullcontext():
             wait_until_up(self.announced(), self._child)
-        finally:
-            self._telling.close()
         return self.announced()
 
     def release(self) -> None:

@@ -15,9 +15,10 @@ from pathlib import Path
 import pytest
 
 from flows.engine import server
-from flows.engine.server import lingering
+from flows.engine.server import EmbeddedServer, lingering
 from flows.engine.server_child import Watch
 from flows.engine.server_file import Announced, announce, announced
+from flows.output import AFTER
 from tests.conftest import ROOT, Commands, kill, wait_until
 from tests.flows.engine.test_server import gone, server_pid
 
@@ -69,6 +70,18 @@ def test_it_stays_for_the_next_command(jobs_dir: Path) -> None:
     second.communicate()
     wait_until(lambda: until(jobs_dir) is not None)
     assert not gone(pid)
+
+
+@pytest.mark.e2e
+def test_who_finds_it_waits_for_nothing_and_says_nothing_of_waiting(
+    jobs_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = user(jobs_dir, LONG)
+    with EmbeddedServer(jobs_dir) as found:
+        time.sleep(1.5 * AFTER)  # what a command does between the look and its first question, such as an import
+        found.address()
+    assert capsys.readouterr().err == ""
+    first.communicate()
 
 
 @pytest.mark.e2e
