@@ -31,7 +31,7 @@ from flows.job.lock import JobLock, is_held
 from flows.job.record import AT_THE_END, JobRecord, JobState, RecordWriter, refuse_changed_steps
 from flows.job.seen import at_decision
 from flows.job.session import Session
-from flows.job.which import by_directory
+from flows.job.which import by_directory, exact
 from flows.output import complain, say, say_json
 from flows.shell import about
 from tasks.shared.errors import InputError, TerminalError, shown
@@ -59,6 +59,8 @@ def go_on(
     release report, are kept with the decision.
     """
     with adopted(asked) as (session, record, inputs):
+        if exact(asked.job_id) is None:
+            say(f"job {record.id}", err=asked.as_json)  # the one that was meant, before anything is decided
         if record.done and decision != "reject":
             return report(session, record.id, as_json=asked.as_json)
         if record.state is JobState.CANCELLED:
