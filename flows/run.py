@@ -60,8 +60,19 @@ class LazyGroup(click.Group):
         except click.UsageError as error:
             import difflib
 
-            near = difflib.get_close_matches(args[0], list(COMMANDS), n=1)
-            raise click.UsageError(error.message + (f" Did you mean {near[0]!r}?" if near else ""), ctx) from None
+            known = self._by_last_word(ctx)
+            near = difflib.get_close_matches(args[0], known, n=1)
+            meant = f" Did you mean {' or '.join(map(repr, known[near[0]]))}?" if near else ""
+            raise click.UsageError(error.message + meant, ctx) from None
+
+    def _by_last_word(self, ctx: click.Context) -> dict[str, list[str]]:
+        """Every command in full, those of groups too, by what somebody may have typed of it."""
+        known = {name: [name] for name in COMMANDS}
+        for name in COMMANDS:
+            found = self.get_command(ctx, name)
+            for last in found.list_commands(ctx) if isinstance(found, click.Group) else ():
+                known.setdefault(last, []).append(f"{name} {last}")
+        return known
 
 
 def _versions(context: click.Context, _: click.Parameter, wanted: bool) -> None:

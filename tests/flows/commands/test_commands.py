@@ -61,6 +61,14 @@ def test_a_mistyped_command_gets_the_nearest_one(tmp_path):
     assert "'pipeline'" in run("pipelin", cwd=tmp_path).stderr
 
 
+@pytest.mark.parametrize(("typed", "meant"), [
+    ("status", "'pipeline status' or 'server status'"), ("lst", "'job list' or 'extraction list'"), ("demoo", "'demo'"),
+])  # fmt: skip
+def test_a_command_without_its_group_is_named_in_full(capsys, typed, meant):
+    assert main([typed, "latest"]) == 2
+    assert f"Did you mean {meant}?" in capsys.readouterr().err
+
+
 def test_alone_it_shows_where_to_begin_and_its_version_is_an_option_too(tmp_path):
     alone = run(cwd=tmp_path)
     assert alone.returncode == 0
