@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import urlsplit
 
 from config import PipelineConfig, SendMode
+from tasks.release_report.cells import Cell
 from tasks.release_report.document import Decided, ReleaseReport
 from tasks.release_report.measured import Measured
 from tasks.release_report.query import Query
@@ -87,15 +88,27 @@ class Rules:
     removes: bool = False
 
 
+FindingKind = tuple[str, str, str]
+"""Severity, type of the resource, message id."""
+
+
 @dataclass(frozen=True)
 class Validated:
-    """Findings of one validation by (severity, element, message id): the numbers of lines and of patients.
+    """Findings of one validation: their patients by kind, and by the profiles that the resource claims.
 
-    ``patients`` is ``None`` where a line is not one patient's. ``position`` is that of its step.
+    Profiles stand without versions, a space between them: blank for none, ``UNRECORDED`` where the validation was an
+    earlier version's, and ``OTHERS`` together where there are many. A kind is empty where the line of a finding is not
+    one patient's. ``position`` is that of the step.
     """
 
     position: int
-    findings: Mapping[tuple[str, str, str], tuple[int, int | None]] = field(default_factory=dict)
+    findings: Mapping[FindingKind, Mapping[str, Cell]] = field(default_factory=dict)
+
+
+OTHERS: Final = "…"
+"""Profiles that are not told apart."""
+UNRECORDED: Final = " "
+"""In place of profiles that were not recorded."""
 
 
 @dataclass(frozen=True)

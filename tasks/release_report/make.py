@@ -9,20 +9,32 @@ from __future__ import annotations
 
 import csv
 import hashlib
-from collections import defaultdict
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import date
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from typing import Final
 
 import yaml
 
 from tasks.release_report.build import build
+from tasks.release_report.cells import Bounds, Cell
 from tasks.release_report.document import Decided, ReleaseReport
-from tasks.release_report.facts import Corrected, Destination, Facts, Rules, Settings, Validated
+from tasks.release_report.facts import (
+    OTHERS,
+    UNRECORDED,
+    Corrected,
+    Destination,
+    Facts,
+    FindingKind,
+    Rules,
+    Settings,
+    Validated,
+)
 from tasks.release_report.measure import measure
 from tasks.release_report.measured import Measured, MeasuredFile
 from tasks.release_report.originals import Originals
@@ -38,8 +50,10 @@ SPOOL: Final = ".report"
 
 _MOST_FINDINGS: Final = 200
 """Kinds of findings of a validation that are told apart; further ones are left out."""
-_MOST_LINES: Final = 100_000
-"""Lines of a kind of finding that are told apart: what must be known is whether there are few."""
+_LINE: Final = re.compile(r"[0-9]{1,9}")
+_NOBODYS: Final = range(0)
+_MOST_PROFILES: Final = 20
+"""Profiles that are told apart of each; further ones are one."""
 
 
 def _ignore(_: int) -> None:
@@ -171,23 +185,51 @@ def _validated(asked: Asked, leaving: Measured, imported: Measured | None) -> It
             yield Validated(step.position, _findings(asked.base / folder / SUMMARY, leaving, imported))
 
 
-def _findings(
-    summary: Path, leaving: Measured, imported: Measured | None
-) -> dict[tuple[str, str, str], tuple[int, int | None]]:
-    """Numbers of lines, and of patients where each line of each file is a patient's of its own."""
-    files = [*leaving.files, *(imported.files if imported is not None else ())]
-    a_patient_a_line = {file.name.rpartition("/")[2] for file in files if file.patients == file.lines}
-    lines: defaultdict[tuple[str, str, str], set[tuple[str, str]]] = defaultdict(set)
+def _findings(summary: Path, leaving: Measured, imported: Measured | None) -> dict[FindingKind, dict[str, Cell]]:
+    """The patients of each kind of findings by profile, where each line of each file is a patient's of its own."""
+    numbers = _a_patient_a_line(leaving, imported)
+    found: dict[FindingKind, dict[str, Cell]] = {}
+    anybodys: set[FindingKind] = set()
+    bounds = Bounds()
     with summary.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
             kind = str(row.get("resource") or "").partition("/")[0]
             what = (str(row.get("severity") or ""), kind, str(row.get("message_id") or ""))
-            if (what in lines or len(lines) < _MOST_FINDINGS) and len(lines[what]) < _MOST_LINES:
-                lines[what].add((str(row.get("file") or ""), str(row.get("line") or "")))
-    return {
-        what: (len(found), len(found) if {name for name, _ in found} <= a_patient_a_line else None)
-        for what, found in lines.items()
-    }
+            by_profile = found.get(what)
+            if by_profile is None:
+                if len(found) >= _MOST_FINDINGS:
+                    continue
+                by_profile = found[what] = {}
+            of_file, line = numbers.get(str(row.get("file") or ""), _NOBODYS), str(row.get("line") or "")
+            at = int(line) - 1 if _LINE.fullmatch(line) else -1
+            if not 0 <= at < len(of_file):
+                anybodys.add(what)
+                continue
+            profile = row.get("profile")  # an earlier version's rows end before it
+            profile = UNRECORDED if profile is None else profile
+            if profile not in by_profile and len(by_profile) >= _MOST_PROFILES:
+                profile = OTHERS
+            cell = by_profile.get(profile)
+            if cell is None:
+                cell = by_profile[profile] = Cell()
+            cell.add(of_file[at], bounds)
+    return {what: {} if what in anybodys else by_profile for what, by_profile in found.items()}
+
+
+def _a_patient_a_line(leaving: Measured, imported: Measured | None) -> dict[str, range]:
+    """The files, by their last names, of which each line is a patient of its own, with numbers for their lines; none
+    where a patient is in two of them."""
+    lines: dict[str, int] = {}
+    others: set[str] = set()
+    for measured in (leaving, *([imported] if imported is not None else ())):
+        apart = sum(file.patients for file in measured.files) == measured.patients
+        for file in measured.files:
+            name = file.name.rpartition("/")[2]
+            lines[name] = max(lines.get(name, 0), file.lines)
+            if not apart or file.patients != file.lines:
+                others.add(name)
+    begins = accumulate(lines.values(), initial=0)
+    return {name: range(at, at + n) for at, (name, n) in zip(begins, lines.items(), strict=False) if name not in others}
 
 
 def queries_of(report: ReleaseReport) -> str | None:

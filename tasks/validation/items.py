@@ -11,10 +11,11 @@ ours, as a person expects of a validation, and no reason to leave the other reso
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -43,6 +44,9 @@ BASE: Final = "https://sluice.invalid/fhir"
 
 _NAMESPACE: Final = uuid.uuid5(uuid.NAMESPACE_URL, "urn:sluice:validated-resource-without-id")
 _AROUND_URL: Final = len(b'{"fullUrl":') + len(b',"resource":')
+_MOST_PROFILES: Final = 20
+_LONGEST_PROFILE: Final = 1_000
+_SPACE: Final = re.compile(r"\s")
 _NO_URL: Final = frozenset({b"", b'""', b"null"})
 
 
@@ -93,6 +97,10 @@ class Facts:
     skipped: int = 0
 
 
+class _Profiled(msgspec.Struct):
+    meta: Any = None
+
+
 class _Method(msgspec.Struct):
     method: str | None = None
 
@@ -116,6 +124,7 @@ class _Bundle(msgspec.Struct, rename="camel"):
 
 _entry = msgspec.json.Decoder(_Entry)
 _bundle = msgspec.json.Decoder(_Bundle)
+_profiled = msgspec.json.Decoder(_Profiled)
 _method = msgspec.json.Decoder(_Method | None)
 _mode = msgspec.json.Decoder(_Mode | None)
 
@@ -221,6 +230,20 @@ def key_of(raw: bytes | memoryview) -> tuple[str, str]:
     except UnusableError as problem:
         kind, identifier = problem.type or "", None
     return kind, f"{kind}/{identifier}" if identifier else kind
+
+
+def profiles_of(raw: bytes | memoryview) -> str:
+    """The profiles that a resource claims in ``meta.profile``: without versions, each once, sorted, a space between
+    them; for private files only. Blank when it claims none."""
+    try:
+        meta = _profiled.decode(raw).meta
+    except UNREADABLE:
+        return ""
+    claimed = meta.get("profile") if isinstance(meta, dict) else None
+    named = claimed if isinstance(claimed, list) else [claimed]
+    urls = {one.partition("|")[0][:_LONGEST_PROFILE] for one in named[:_MOST_PROFILES] if isinstance(one, str)}
+    # A URL has no white space; what has some may not look like two.
+    return " ".join(sorted(_SPACE.sub("%20", url) for url in urls if url))
 
 
 def type_and_id(raw: bytes | memoryview | msgspec.Raw) -> tuple[str, str | None]:

@@ -31,7 +31,12 @@ COLUMNS: Final = (
     "message_id",
     "location",
     "message",
+    "profile",
 )
+"""``profile`` is the last one: what an earlier version wrote ends before it, and has none recorded."""
+
+_WHOLE: Final = -1
+"""In place of an entry: the Bundle as a whole."""
 
 
 def rows(file: str, outcome: Outcome, issues: Iterable[Issue]) -> bytes:
@@ -39,27 +44,31 @@ def rows(file: str, outcome: Outcome, issues: Iterable[Issue]) -> bytes:
 
     An issue that names none concerns the Bundle as a whole, so it gets the range of lines that the Bundle holds.
     """
+    claimed = {_WHOLE: ""}
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     for issue in issues:
         what = (issue.severity, issue.code, issue.message_id)
         message = " ".join(issue.text.split())
-        for where in _places(outcome, issue):
-            writer.writerow((file, *where[:-1], *what, where[-1], message))
+        for entry, *where, element in _places(outcome, issue):
+            if entry not in claimed:
+                claimed[entry] = outcome.profiles(entry)
+            writer.writerow((file, *where, *what, element, message, claimed[entry]))
     # A lone surrogate, which JSON can spell, is no Unicode text.
     return text.getvalue().encode("utf-8", "backslashreplace")
 
 
-def _places(outcome: Outcome, issue: Issue) -> Iterator[tuple[str | int, ...]]:
+def _places(outcome: Outcome, issue: Issue) -> Iterator[tuple[int, int | str, int | str, str, str]]:
+    """The entry that was sent, and of each place the line, the entry on it, ``Type/id`` and element."""
     found = False
     for entry, element in issue.entries.items():
         if (place := outcome.place(entry)) is not None:
             found = True
             index = "" if place.entry is None else place.entry
-            yield place.line, index, place.key, f"{place.type}{element}"
+            yield entry, place.line, index, place.key, f"{place.type}{element}"
     if not found:
         first, last = outcome.span
-        yield f"{first}-{last}" if first < last else first, "", "", issue.elsewhere
+        yield _WHOLE, f"{first}-{last}" if first < last else first, "", "", issue.elsewhere
 
 
 def assemble(target: Path, fragments: Iterable[Path]) -> None:

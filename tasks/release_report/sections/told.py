@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
+from tasks.release_report.cells import Bounds, Cell
 from tasks.release_report.document import Fact, Finding, ReleaseReport, Section, Table, Value
-from tasks.release_report.facts import Facts
+from tasks.release_report.facts import OTHERS, UNRECORDED, Facts
 from tasks.release_report.teller import Teller, fact, table
-from tasks.shared.publication import HIDDEN, ROUNDED_TO, Count, count, without_numbers
+from tasks.shared.publication import HIDDEN, ROUNDED_TO, Count, count, rounded, without_numbers
 
 MOST_ROWS = 100
 _MOST_WARNINGS = 40
@@ -16,7 +17,7 @@ _NAME = re.compile(r"[\w.-]{1,100}")
 
 
 def validation(facts: Facts, tell: Teller) -> Section:
-    """Section 13: severity × type × message id, with patients where a line is one patient's."""
+    """Section 13: severity × type × profile × message id, with patients where a line is one patient's."""
     steps = [step for step in facts.steps if step.name == "validation" and step.state == "completed"]
     if not steps:
         return Section(number=13, name="validation", said=("not-validated",))
@@ -27,12 +28,14 @@ def validation(facts: Facts, tell: Teller) -> Section:
     rows: list[list[Value]] = []
     withheld = False
     for one in facts.validated:
-        for (severity, kind, message), (_, patients) in sorted(one.findings.items()):
-            if (patients if patients is not None else 0) < tell.k or not _NAME.fullmatch(message or "-"):
-                withheld = True
-                continue
-            rows.append([one.position, f"@severity-{severity}", tell.type(kind), message, tell.count(patients or 0)])
-    columns = ("position", "severity", "type", "message", "patients")
+        for (severity, kind, message), by_profile in sorted(one.findings.items()):
+            said_, left_out = _by_profile(by_profile, facts, tell)
+            if not _NAME.fullmatch(message or "-"):
+                said_, left_out = [], True
+            withheld = withheld or left_out
+            finding = (one.position, f"@severity-{severity}", tell.type(kind))
+            rows += [[*finding, profile, message, patients] for profile, patients in said_]
+    columns = ("position", "severity", "type", "profile", "message", "patients")
     silent = not any(step.details.get("findings") for step in steps)
     said = ["before-pseudonymization" if before else "after-pseudonymization"] if pseudonymized else []
     return Section(
@@ -41,6 +44,44 @@ def validation(facts: Facts, tell: Teller) -> Section:
         said=(*said, *(["validation-silent"] if silent else [])),
         tables=(table("validation", columns, rows[:MOST_ROWS], withheld=withheld),),
     )
+
+
+def _by_profile(patients: Mapping[str, Cell], facts: Facts, tell: Teller) -> tuple[list[tuple[str, Count]], bool]:
+    """R4 and R7: the patients of a finding by the profile of their resources, and whether any were left out.
+
+    What few have, and what has a name that few know, are "other profiles". Where resources claim one profile each they
+    are disjoint cells.
+    """
+    numbers = {profile: cell.patients for profile, cell in patients.items()}
+    shown = tell.cells(numbers).shown
+    named = {profile: name for profile in shown if (name := _profile(profile, numbers[profile], facts, tell))}
+    order = sorted(named, key=lambda profile: (-rounded(numbers[profile]), named[profile]))
+    rows = [
+        # R11: of a text from the data "all" is said as of a code.
+        (name, tell.count(numbers[profile]) if name.startswith("@") else tell.coded(numbers[profile], name))
+        for profile in order
+        for name in [named[profile]]
+    ]
+    rest, bounds = Cell(), Bounds()
+    for profile, cell in patients.items():
+        if profile not in named:
+            rest.merge(cell, bounds)
+    if rest.patients >= tell.k:
+        rows.append(("@other-profiles", tell.count(rest.patients)))
+    return rows, rest.patients < tell.k and (rest.patients > 0 or not rows)
+
+
+def _profile(profiles: str, patients: int, facts: Facts, tell: Teller) -> str | None:
+    """R7: the profiles of a resource; those that the query names are free."""
+    if profiles == UNRECORDED:
+        return "@not-recorded"
+    if not profiles:
+        return "@no-profile"
+    asked = {group.profile.partition("|")[0] for group in facts.query.groups} if facts.query is not None else set()
+    names = profiles.split(" ")
+    free = all(one in asked or tell.text(one, patients) for one in names)
+    # A text that begins so would be taken for a word of the page's.
+    return ", ".join(names) if free and profiles != OTHERS and not profiles.startswith("@") else None
 
 
 def unchecked(facts: Facts, _: Teller) -> Section:

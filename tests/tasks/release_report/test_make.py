@@ -123,3 +123,101 @@ def test_of_the_rules_no_key_is_kept(tmp_path: Path) -> None:
     assert "canary" not in repr(rules)
     path.write_text("{")
     assert read_rules(path) is None
+
+
+HEAD = "file,line,entry,resource,severity,code,message_id,location,message,profile"
+
+
+def validated(tmp_path: Path, *rows: tuple[str, str, str | None], lines: int = 1, query: Path | None = None) -> Made:
+    """A report of a job of which a validation found this: line, resource, profile (``None``: an earlier version's)."""
+    (tmp_path / "validation").mkdir(exist_ok=True)
+    ends = ["" if profile is None else f",{profile}" for _, _, profile in rows]
+    found = [
+        f"batch.ndjson,{line},1,{resource},error,structure,Odd_Code,Condition.code,quotes canary{end}"
+        for (line, resource, _), end in zip(rows, ends, strict=True)
+    ]
+    (tmp_path / "validation" / "summary.csv").write_text("\n".join([HEAD, *found]) + "\n")
+    step = StepReport(position=3, name="validation", state="completed", details={"reports": "validation"}, findings=9)
+    leaving = write(tmp_path / "out")
+    if lines > 1:
+        again = leaving[0].read_text()
+        leaving[0].write_text(again * lines)
+    return made(tmp_path, leaving, write(tmp_path / "import"), steps=(step,), crtdl=query)
+
+
+def rows_of(report: Any) -> list[Any]:
+    [section] = [one for one in report.sections if one.number == 13]
+    [table] = section.tables
+    assert table.columns == ("position", "severity", "type", "profile", "message", "patients")
+    return [(*row[2:5], row[5].word, row[5].number) for row in table.rows] + [table.withheld]
+
+
+ONE, TWO, THREE = "http://a.example/one", "http://a.example/two", "http://a.example/three"
+
+
+def test_findings_of_the_validation_are_told_by_profile(tmp_path: Path) -> None:
+    found = validated(
+        tmp_path,
+        *((str(n), f"Condition/{n}", ONE) for n in range(1, 13)),
+        *((str(n), f"Condition/x{n}", ONE) for n in range(1, 13)),  # a thousand of one patient are one patient
+        *((str(n), f"Condition/{n}", f"{ONE} {TWO}") for n in range(13, 20)),
+        *((str(n), f"Condition/{n}", THREE) for n in range(20, 23)),
+        *((str(n), f"Patient/{n}", "") for n in range(1, 23)),
+    )
+    assert rows_of(found.house) == [
+        ("Condition", ONE, "Odd_Code", "about", 10),
+        ("Condition", "@other-profiles", "Odd_Code", "about", 10),
+        ("Patient", "@no-profile", "Odd_Code", "all", None),
+        False,
+    ]
+    assert rows_of(found.recipient)[:1] == [("Condition", "@other-profiles", "Odd_Code", "all", None)]
+    assert ONE not in found.recipient.model_dump_json()
+    assert THREE not in found.house.model_dump_json()
+    assert "canary" not in found.house.model_dump_json()
+
+
+def test_findings_of_few_patients_are_withheld_with_their_profile(tmp_path: Path) -> None:
+    found = validated(tmp_path, *((str(n), f"Condition/{n}", THREE) for n in range(1, 5)))
+    assert rows_of(found.house) == [True]
+    assert THREE not in found.house.model_dump_json()
+
+
+def test_a_profile_that_the_query_names_is_shown_however_long_it_is(tmp_path: Path) -> None:
+    long = f"http://a.example/{'p' * 300}"
+    attribute = {"attributeRef": "Condition.code", "mustHave": False}
+    group = {"id": "g", "name": "G", "groupReference": f"{long}|1.0", "attributes": [attribute]}
+    query = {"version": "1", "cohortDefinition": {}, "dataExtraction": {"attributeGroups": [group]}}
+    (tmp_path / "query.json").write_text(json.dumps(query))
+    rows = [(str(n), f"Condition/{n}", long) for n in range(1, 11)]
+    assert [row[1] for row in rows_of(validated(tmp_path, *rows).house)[:-1]] == ["@other-profiles"]
+    found = validated(tmp_path, *rows, query=tmp_path / "query.json")
+    assert [row[1] for row in rows_of(found.house)[:-1]] == [long]
+
+
+def test_a_validation_of_an_earlier_version_recorded_no_profile(tmp_path: Path) -> None:
+    found = validated(tmp_path, *((str(n), f"Condition/{n}", None) for n in range(1, 11)))
+    assert rows_of(found.house) == [("Condition", "@not-recorded", "Odd_Code", "about", 10), False]
+    both = [(str(n), f"Condition/{n}", None if n < 8 else ONE) for n in range(1, 22)]
+    assert [row[1] for row in rows_of(validated(tmp_path, *both).house)[:-1]] == [ONE, "@not-recorded"]
+
+
+def test_findings_whose_line_is_no_patients_own_are_withheld(tmp_path: Path) -> None:
+    rows = [(str(n), f"Condition/{n}", ONE) for n in range(1, 21)]
+    for odd in ("1-9", "0", "23", "9" * 30, ""):
+        assert rows_of(validated(tmp_path, *rows, (odd, "Condition/9", ONE)).house) == [True]
+    assert rows_of(validated(tmp_path, *rows, lines=2).house) == [True]
+
+
+@pytest.mark.parametrize("profile", ["@other-types", "…", "http://a.example/\u202e"])
+def test_a_profile_is_never_taken_for_a_word_of_the_page(tmp_path: Path, profile: str) -> None:
+    found = validated(tmp_path, *((str(n), f"Condition/{n}", profile) for n in range(1, 11)))
+    assert [row[1] for row in rows_of(found.house)[:-1]] == ["@other-profiles"]
+
+
+def test_of_many_profiles_the_last_ones_are_told_together(tmp_path: Path) -> None:
+    found = validated(
+        tmp_path, *((str(n), f"Condition/{n}", f"{ONE}{each}") for n in range(1, 11) for each in range(30))
+    )
+    names = [row[1] for row in rows_of(found.house)[:-1]]
+    assert len(names) == 21
+    assert names[-1] == "@other-profiles"

@@ -7,6 +7,7 @@ import logging
 import stat
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zstandard
@@ -116,6 +117,7 @@ def test_the_summary_maps_an_issue_to_file_line_and_resource(job: Job) -> None:
         "message_id": "",
         "location": "",
         "message": f"about {CANARY}",
+        "profile": "",
     }
     assert (first["line"], first["entry"], first["resource"], first["location"]) == (
         "1",
@@ -125,6 +127,26 @@ def test_the_summary_maps_an_issue_to_file_line_and_resource(job: Job) -> None:
     )
     assert (second["line"], second["entry"], second["resource"]) == ("3", "1", "Observation/o1")
     assert (first["severity"], first["code"], first["message_id"]) == ("error", "structure", "Made_Up_0")
+
+
+@pytest.mark.parametrize(
+    ("meta", "expected"),
+    [
+        ({}, ""),
+        ({"profile": ["http://b.example/two|1.0", "http://a.example/one", "http://b.example/two|2.0"]},
+         "http://a.example/one http://b.example/two"),
+        ({"profile": "http://a.example/one"}, "http://a.example/one"),
+        ({"profile": ["not a\nURL", 7, None, "|1"]}, "not%20a%20URL"),
+        ({"profile": {"no": "list"}}, ""),
+        ("no object", ""),
+    ],
+)  # fmt: skip
+def test_the_summary_names_the_profiles_of_the_resource_without_versions(job: Job, meta: Any, expected: str) -> None:
+    job.write("a.ndjson", patient("p1"), bundle(patient("p2"), resource("Observation", "o1", meta=meta, bad=2)))
+    with serving() as server:
+        job.validate(server.url)
+    found = [(row["resource"], row["profile"]) for row in job.summary() if row["severity"] == "error"]
+    assert found == [("Observation/o1", expected)] * 2
 
 
 def test_the_report_has_one_outcome_for_each_chunk_in_order_as_answered_but_on_one_line(job: Job) -> None:

@@ -135,6 +135,27 @@ def test_a_large_file_goes_on_inside(tmp_path: Path) -> None:
     assert [row["resource"] for row in job.summary() if row["resource"]] == [f"Patient/p{n}" for n in range(30)]
 
 
+def test_rows_of_an_earlier_version_go_on_to_count_and_have_no_profile_recorded(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    meta = {"profile": ["http://a.example/one"]}
+    job.write("a.ndjson", *[patient(f"p{n}", bad=1, meta=meta) for n in range(2)])
+    with serving() as server:
+        job.validate(server.url)
+        rows = job.output / ".state" / "a.csv"
+        new = rows.read_bytes()
+        old = b"".join(row.rpartition(b",")[0] + b"\n" for row in new.splitlines())
+        rows.write_bytes(old)
+        ledger = job.output / ".state" / "ledger.ndjson"
+        assert ledger.read_bytes().count(b'"row_bytes":%d' % len(new)) == 1
+        ledger.write_bytes(ledger.read_bytes().replace(b'"row_bytes":%d' % len(new), b'"row_bytes":%d' % len(old)))
+        job.write("b.ndjson", patient("p9", bad=1, meta=meta))
+        result = job.validate(server.url)
+    assert server.validated == ["Patient/p0", "Patient/p1", "Patient/p9"]
+    assert result.details["findings"] == 3
+    found = [(row["file"], row["profile"]) for row in job.summary() if row["resource"]]
+    assert found == [("a.ndjson", None), ("a.ndjson", None), ("b.ndjson", "http://a.example/one")]
+
+
 @pytest.mark.slow
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rounds=st.lists(st.tuples(st.integers(0, 15), st.integers(0, 40)), min_size=1, max_size=4))
