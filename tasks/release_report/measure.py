@@ -3,8 +3,8 @@
 NDJSON, plain and zstd: Bundles, one resource a line, any number of files, resources of nobody (``core``). CSV is
 ``tables.py``'s. Every leaf is counted in patients, not in rows; ``measured.py`` says what comes out, ``cells.py``,
 ``numbers.py`` and ``originals.py`` the bounds of what is held. Others: 50,000 classes of section 8; resources a
-patient of the first million patients; 2,400 months a path; a line above 4 MB goes to disk and is read entry by entry,
-but what is no Bundle is held whole. Patients are known by a hash, 110 bytes each.
+patient of the first million patients; 2,400 years, quarters and months a path; a line above 4 MB goes to disk and is
+read entry by entry, but what is no Bundle is held whole. Patients are known by a hash, 110 bytes each.
 
 Where each patient's data come together (Bundles, as extraction servers make them) counters suffice, and memory does not
 grow with the patients but for that; as soon as a patient returns, the pass begins again with sets of them.
@@ -30,7 +30,7 @@ from tasks.release_report.measured import Codes, Dates, Ids, Measured, MeasuredF
 from tasks.release_report.numbers import quartiles
 from tasks.release_report.originals import NOBODYS, Originals
 from tasks.release_report.tables import NoTableError, is_table, read_table, with_patients_first
-from tasks.release_report.walk import Account, Apart, Members, decode
+from tasks.release_report.walk import QUARTER, Account, Apart, Members, decode
 from tasks.shared.errors import DataError, StorageError
 from tasks.shared.fhir.bundle import RESOURCES
 from tasks.shared.fhir.long_line import LongLine, lines_with_long
@@ -577,6 +577,11 @@ def _dates(node: Node) -> Dates:
     return Dates(
         patients=node.patients,
         years={month: cell.patients for month, cell in dates.items() if len(month) == 4 and cell.patients},
+        quarters={
+            quarter.removeprefix(QUARTER): cell.patients
+            for quarter, cell in dates.items()
+            if quarter.startswith(QUARTER) and cell.patients
+        },
         months={month: cell.patients for month, cell in dates.items() if len(month) == 7 and cell.patients},
         precision={name: count for name, count in precision.items() if count},
         future=node.future.patients if node.future is not None else 0,

@@ -84,13 +84,15 @@ class Numbers:
 
 @dataclass(frozen=True)
 class Dates:
-    """A path with dates: patients by year, by month, and by the precision of values (year, month, day, time).
+    """A path with dates: patients by year, by quarter (``2020-Q1``), by month, and by the precision of values (year,
+    month, day, time).
 
     ``future`` and ``before_birth`` are patients with such a date.
     """
 
     patients: int
     years: Values = field(default_factory=dict)
+    quarters: Values = field(default_factory=dict)
     months: Values = field(default_factory=dict)
     precision: Values = field(default_factory=dict)
     future: int = 0

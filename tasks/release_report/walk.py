@@ -47,8 +47,11 @@ _SEQUENTIAL: Final = re.compile(r"[A-Za-z]{0,16}[-._]?[0-9]{1,9}\Z")
 _PRECISION: Final = {4: "year", 7: "month", 10: "day"}
 _NEW_YEAR: Final = "-01-01"
 """A date that a rule makes of a year."""
+QUARTER: Final = "quarter "
+"""What stands before a quarter among the years and months of a path: longer than what is looked up of a value."""
+QUARTER_OF: Final = {f"{month:02}": f"Q{(month + 2) // 3}" for month in range(1, 13)}
 _MONTHS: Final = 2_400
-"""Years and months that are counted of one path."""
+"""Years, quarters and months that are counted of one path."""
 _NEVER: Final = "9999"
 _COUNTED: Final = 1_000_000
 """Patients of whom resources are counted by type (2 bytes each and type)."""
@@ -342,7 +345,11 @@ def _functions(  # noqa: C901 - one room of local names is what makes it fast
             bounds.others["dates"] += 1
             return Cell()
         year = dates.setdefault(month[:4], Cell())
-        return dates.setdefault(month, Cell(year)) if len(month) > 4 else year
+        if len(month) == 4:
+            return year
+        quarter = QUARTER_OF.get(month[5:])
+        up = dates.setdefault(f"{QUARTER}{month[:5]}{quarter}", Cell(year)) if quarter else year
+        return dates.setdefault(month, Cell(up))
 
     def coding(node: Node, value: Json) -> None:
         known: CodeTable | None = node.codes

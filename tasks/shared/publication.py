@@ -259,21 +259,42 @@ def quartiles(values: tuple[float, float, float] | None, patients: int, k: int) 
     return two_digits(values[0]), two_digits(values[1]), two_digits(values[2])
 
 
-def over_time(years: Mapping[str, int], months: Mapping[str, int], k: int) -> tuple[dict[str, int], bool]:
-    """R8: patients by month where each month has ``k`` and a graph has place for them, else by year; and whether any
-    were left out.
+def over_time(years: Mapping[str, int], k: int) -> tuple[dict[str, int], bool]:
+    """R8: patients by year, and whether any were left out.
 
     Years of fewer than ``k`` patients are left out: a year is a text from the data (R7). What is given are exact
     numbers, to be said as counts.
     """
-    every_month = months and min(months.values()) >= k and years and min(years.values()) >= k
-    if every_month and len(months) <= _MOST_PERIODS:
-        return dict(sorted(months.items())), False
     shared = {year: number for year, number in sorted(years.items()) if number >= k}
     return shared, len(shared) < len(years)
 
 
-_MOST_PERIODS: Final = 36
+def span(periods: Mapping[str, int], k: int) -> tuple[str, str] | None:
+    """R8: the first and the last of the quarters (``2020-Q1``), or months, where patients may be said by them: at most
+    three years of them, none is missing between, and each has 2k. Else ``None``: years are said.
+
+    That they are said is said, too: of two reports of which one has them, a period had fewer than 2k in the other. With
+    ``k`` the one patient who is more would tell that it had k - 1; with 2k a reader who knows of up to k more does not
+    come below k.
+    """
+    places = {place for place in map(_place, periods) if place is not None}
+    if not periods or len(places) < len(periods) or min(periods.values()) < 2 * k:
+        return None
+    first, last = min(periods), max(periods)
+    most = _LONGEST_YEARS * (4 if "Q" in first else 12)
+    return (first, last) if max(places) - min(places) + 1 == len(places) <= most else None
+
+
+def _place(period: str) -> int | None:
+    """A quarter, or a month, as a number that counts on."""
+    found = _PERIOD.fullmatch(period)
+    if found is None:
+        return None
+    return int(found[1]) * 4 + int(found[2]) if found[2] else int(found[1]) * 12 + int(found[3])
+
+
+_PERIOD: Final = re.compile(r"([0-9]{4})-(?:Q([1-4])|(0[1-9]|1[0-2]))")
+_LONGEST_YEARS: Final = 3
 
 
 @dataclass(frozen=True)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from tasks.release_report.completeness import FILLED, attributes
 from tasks.release_report.document import Section, Table, Value
 from tasks.release_report.facts import Facts
-from tasks.release_report.measured import Codes, Dates
+from tasks.release_report.measured import Codes, Dates, Values
 from tasks.release_report.teller import Teller, fact, table
-from tasks.shared.publication import count, over_time, quartiles
+from tasks.shared.publication import Count, count, over_time, quartiles, span
 
 TOP: Final = 8
 """Codes of an element that are shown (section 10)."""
@@ -127,8 +127,9 @@ def _multiplicity(facts: Facts, tell: Teller) -> Iterator[Table]:
 
 
 def time(facts: Facts, tell: Teller) -> Section:
-    """Section 11: patients a year, or a month, by type; alarms are among the findings.
+    """Section 11: patients by type, a year, or a quarter or a month; alarms are among the findings.
 
+    A type is in one table only: its quarters beside its years would tell the sum of both more exactly than one of them.
     Dates of a Patient are left out: a birth year is no time of a disease, and section 8 has them.
     """
     if not tell.enough:
@@ -143,27 +144,47 @@ def time(facts: Facts, tell: Teller) -> Section:
         ):
             by_type[name] = dates
     chosen = dict(sorted(by_type.items(), key=lambda one: (-(one[1].patients // 5), one[0]))[:MOST_TYPES])
-    monthly = bool(chosen) and all(
-        set(over_time(dates.years, dates.months, tell.k)[0]) == set(dates.months) for dates in chosen.values()
-    )
+    grain, fine = _finely(chosen, tell)
+    columns = {name: {at: tell.coded(n, at) for at, n in sorted(periods.items())} for name, periods in fine.items()}
+    tables = [_over_time(grain, columns, tell)]
     withheld = False
-    columns: dict[str, dict[str, int]] = {}
-    for name, dates in chosen.items():
-        periods, left_out = over_time(dates.years, dates.months if monthly else {}, tell.k)
+    columns = {}
+    for name in [name for name in chosen if name not in fine]:
+        years = chosen[name].years
+        periods, left_out = over_time(years, tell.k)
         # Where each patient has one date they are disjoint cells.
-        shown = tell.cells(dates.months if monthly else dates.years).shown
-        columns[name] = {period: n for period, n in periods.items() if period in shown}
+        shown = tell.cells(years).shown
+        columns[name] = {year: tell.count(n) for year, n in periods.items() if year in shown}
         withheld = withheld or left_out or len(columns[name]) < len(periods)
-    periods_ = sorted({period for column in columns.values() for period in column})[-MOST_PERIODS:]
-    rows: list[list[Value]] = [
-        [period, *(tell.count(column[period]) if period in column else None for column in columns.values())]
-        for period in periods_
-    ]
+    tables.append(_over_time("year", columns, tell, withheld=withheld))
+    tables = [one for one in tables if one.rows]
     shifted = bool(facts.leaving.date_shifts) and set(facts.leaving.date_shifts) != {0}
-    said = [*(["dates-shifted"] if shifted else []), *([] if rows else ["no-dates"])]
-    heads = ("month" if monthly else "year", *map(tell.type, columns))
-    tables = (table("over_time", heads, rows, withheld=withheld),) if rows else ()
-    return Section(number=11, name="time", said=tuple(said), tables=tables)
+    said = [*(["dates-shifted"] if shifted else []), *([] if tables else ["no-dates"])]
+    return Section(number=11, name="time", said=tuple(said), tables=tuple(tables))
+
+
+def _finely(chosen: Mapping[str, Dates], tell: Teller) -> tuple[str, dict[str, Values]]:
+    """R8: "month" or "quarter", with the types that may be said by it; the one that more types may be said by.
+
+    All have the same first and last one: the table has no cell without a number, and none tells that there is nobody.
+    Types with dates that are a year and no more are said by year.
+    """
+    exact = {name: dates for name, dates in chosen.items() if not dates.precision.get("year")}
+    found: list[tuple[str, dict[str, Values]]] = []
+    for grain in ("month", "quarter"):
+        by_type = {name: dates.months if grain == "month" else dates.quarters for name, dates in exact.items()}
+        spans = {name: span(periods, tell.k) for name, periods in by_type.items()}
+        first = next((one for one in spans.values() if one is not None), None)
+        found.append((grain, {name: by_type[name] for name, one in spans.items() if one is not None and one == first}))
+    return max(found, key=lambda one: len(one[1]))
+
+
+def _over_time(
+    grain: str, columns: Mapping[str, Mapping[str, Count]], tell: Teller, *, withheld: bool = False
+) -> Table:
+    periods = sorted({period for column in columns.values() for period in column})[-MOST_PERIODS:]
+    rows = [(period, *(column.get(period) for column in columns.values())) for period in periods]
+    return table("over_time", (grain, *map(tell.type, columns)), rows, withheld=withheld)
 
 
 def references(facts: Facts, tell: Teller) -> Section:

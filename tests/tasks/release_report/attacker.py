@@ -60,7 +60,7 @@ class Puzzle:
     def told(self, k: int) -> list[str]:
         """The unknowns of which one of 1 to k - 1 is the only value that fits everything."""
         search = _Search(dict(self.domains), self._links(), self.truth)
-        assert search.narrow(set(self.domains))
+        assert search.narrow(self.domains)
         search.changes.clear()
         return [name for name, truth in self.truth.items() if 0 < truth < k and not search.other_value(name)]
 
@@ -99,7 +99,7 @@ class _Search:
         """Whether it fits. Only what changes is looked at: with the rest as it was, the truth fits."""
         self.tries -= 1
         self._set(name, 1 << value)
-        if self.tries < 0 or not self.narrow({name}):
+        if self.tries < 0 or not self.narrow([name]):
             return False
         # The truth of all others fits but where a sum or an order says otherwise now.
         open_ = next((one for one in self._broken()), None)
@@ -129,7 +129,7 @@ class _Search:
                 if total != of if exact else total > of:
                     yield from (one for one in (*parts, whole) if self.domains[one] & (self.domains[one] - 1))
 
-    def narrow(self, names: set[str]) -> bool:
+    def narrow(self, names: Iterable[str]) -> bool:
         """Bounds of sums and orders, until nothing changes; ``False`` when nothing fits."""
         queue = list(names)
         while queue:
@@ -152,7 +152,7 @@ class _Search:
             self.domains[name] = domain
 
 
-_TRIES = 400
+_TRIES = 1_000
 """Values that are tried before it is taken for told: then a number may seem to be told that is not."""
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tasks.release_report.facts import Destination, Facts, Rules, Settings
+from tasks.release_report.cells import Bounds, Cell
+from tasks.release_report.facts import Destination, Facts, Rules, Settings, Validated
 from tasks.release_report.measured import (
     Codes,
     Dates,
@@ -26,6 +28,15 @@ TYPES = ("Condition", "Observation", "Procedure", "Consent", "Device", "Encounte
 CODES = ("I10", "E11.9", "C50", "Z99")
 SEXES = ("male", "female", "other")
 REGIONS = ("04", "10", "80")
+SPANS: tuple[dict[str, int], ...] = (
+    {"2019-03": 1, "2020-03": 5, "2021-03": 9},
+    {"2020-02": 4, "2020-03": 4, "2020-05": 7},
+    {"2020-11": 6, "2021-01": 3, "2021-02": 3, "2021-05": 1},
+    {"2020-05": 1},
+)
+"""Months of which all encounters, and conditions, of a population are, and how frequent they are."""
+CLAIMED = ("http://p.example/a", "http://p.example/b", "http://p.example/c http://p.example/a", "", "valid")
+"""Profiles of a resource that is found odd, of a patient's own."""
 UNITS = ("mg/dL", "mmol/L")
 
 
@@ -42,6 +53,7 @@ class Person:
     paths: frozenset[str]
     encounter: str
     unit: str
+    claims: str
 
 
 @dataclass
@@ -52,7 +64,7 @@ class Population:
     after: list[Person] = field(default_factory=list)
 
 
-def person(dice: random.Random) -> Person:
+def person(dice: random.Random, months: Mapping[str, int] = SPANS[0]) -> Person:
     """A patient; some things are rare."""
     some = {name: dice.randint(1, 4) for name in TYPES if dice.random() < dice.choice((0.05, 0.3, 0.9))}
     return Person(
@@ -63,8 +75,9 @@ def person(dice: random.Random) -> Person:
         types=some,
         codes=frozenset(code for code in CODES if dice.random() < 0.4),
         paths=frozenset(path for path in PATHS if dice.random() < PATHS[path][1]),
-        encounter=dice.choices(("2019", "2020", "2021"), (1, 5, 9))[0],
+        encounter=dice.choices(tuple(months), tuple(months.values()))[0],
         unit=dice.choices(UNITS, (9, 1))[0],
+        claims=dice.choices(CLAIMED, (6, 2, 1, 2, 4))[0],
     )
 
 
@@ -79,12 +92,13 @@ PATHS: dict[str, tuple[str, float]] = {
 }
 
 
-def population(dice: random.Random, size: int) -> Population:
+def population(dice: random.Random, size: int, months: Mapping[str, int] | None = None) -> Population:
     """``size`` patients that leave; a few more, or none, were imported, and they had more."""
-    before = [person(dice) for _ in range(size + dice.choice((0, 0, 0, 1, 4, 7)))]
+    months = months or dice.choice(SPANS)
+    before = [person(dice, months) for _ in range(size + dice.choice((0, 0, 0, 1, 4, 7)))]
     after = []
     for one in before[:size]:
-        kept = frozenset(path for path in one.paths if dice.random() < 0.9)
+        kept = frozenset(path for path in sorted(one.paths) if dice.random() < 0.9)
         types = {name: n for name, n in one.types.items() if dice.random() < 0.95}
         after.append(Person(**{**one.__dict__, "paths": kept, "types": types}))
     return Population(before, after)
@@ -97,10 +111,9 @@ def measured(people: list[Person], folder: str = "pseudonymized", *, original: b
         have = [one.types[name] for one in people if name in one.types]
         if have:
             types[name] = TypeCount(sum(have), len(have))
-    of: Counter[str] = Counter(path for one in people for path in one.paths)
+    of: Counter[str] = Counter(path for one in people for path in sorted(one.paths))
     files: Counter[str] = Counter(one.file for one in people)
-    by_year = Counter(one.encounter for one in people)
-    codes = Counter(f"http://icd.example|{code}" for one in people for code in one.codes)
+    codes = Counter(f"http://icd.example|{code}" for one in people for code in sorted(one.codes))
     coded = sum(bool(one.codes) for one in people)
     return Measured(
         files=tuple(
@@ -126,9 +139,8 @@ def measured(people: list[Person], folder: str = "pseudonymized", *, original: b
             }
         },
         dates={
-            "Encounter.period.start": Dates(
-                len(people), by_year, Counter(f"{one.encounter}-03" for one in people), {"day": len(people)}
-            )
+            "Encounter.period.start": dates([one.encounter for one in people]),
+            "Condition.recordedDate": dates([one.encounter for one in people if "Condition" in one.types]),
         },
         references=References(5, 2, min(5, len(people)), min(2, len(people)), {"other.example": min(3, len(people))}),
         ids=Ids({"hashed": len(people)}),
@@ -137,6 +149,34 @@ def measured(people: list[Person], folder: str = "pseudonymized", *, original: b
         multiplicity={"Condition": (1.0, 2.0, 3.0)},
         above_89=sum(one.year < 1935 for one in people),
     )
+
+
+def dates(months: list[str]) -> Dates:
+    """One date a patient."""
+    return Dates(
+        len(months),
+        Counter(month[:4] for month in months),
+        Counter(quarter_of(month) for month in months),
+        Counter(months),
+        {"day": len(months)} if months else {},
+    )
+
+
+def quarter_of(month: str) -> str:
+    return f"{month[:5]}Q{(int(month[5:]) + 2) // 3}"
+
+
+ODD = ("error", "Condition", "Odd_Code")
+"""What the validation found, of one resource of a patient or none."""
+
+
+def validated(people: list[Person]) -> Validated:
+    """What the validation found, by profile."""
+    found: dict[str, Cell] = {}
+    for number, one in enumerate(people):
+        if one.claims != "valid":
+            found.setdefault(one.claims, Cell()).add(number, Bounds())
+    return Validated(3, {ODD: found})
 
 
 QUERY = Query(
@@ -175,7 +215,9 @@ def facts(people: Population, **more: Any) -> Facts:
         "steps": (
             StepReport(position=1, name="extractor", state="completed", output="import", details=details),
             StepReport(position=2, name="pseudonymizer", state="completed", output="pseudonymized"),
+            StepReport(position=3, name="validation", state="completed", findings=7, details={"findings": 7}),
         ),
+        "validated": (validated(people.after),),
         "rules": Rules("rules.yaml", "r" * 64, (("Patient.name", "redact"),), removes=True),
     }
     return Facts(**(known | more))

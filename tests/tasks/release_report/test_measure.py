@@ -188,7 +188,8 @@ def everywhere(found: Measured) -> None:
     assert found.numbers["Observation.valueQuantity"]["s|rare"].units == {"mg": 1}
     assert found.numbers["Observation.valueQuantity"]["s|rare"].quartiles is None
     dates = found.dates["Observation.effectiveDateTime"]
-    assert (dates.patients, dates.years, dates.months, dates.precision) == (1, {"2020": 1}, {"2020-05": 1}, {"day": 1})
+    assert (dates.patients, dates.years, dates.quarters) == (1, {"2020": 1}, {"2020-Q2": 1})
+    assert (dates.months, dates.precision) == ({"2020-05": 1}, {"day": 1})
     assert found.identifier_systems == {"i": 1}
     assert found.extensions == {"e": 1}
     assert found.profiles == {"p": 1}
@@ -479,3 +480,23 @@ def test_a_short_identifier_is_looked_for_among_identifiers_only(place: Path) ->
     leave[2]["entry"].append({"resource": observation("h2", 1, valueString="27")})
     _, found = left(place, came, leave)
     assert found == {"Patient.identifier.value": (1, 0)}
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_patients_are_counted_by_quarter_and_what_only_looks_like_one_is_a_text(place: Path, together: bool) -> None:
+    values = ["2020-01-31", "2020-03", "2020-04-01", "2021", "2020-13-01", "2020-00-01", "quarter 2020-Q1", "2020-Q1"]
+    seen = [[("c1", values[:2]), ("c2", values[2:])], [("c3", ["2020-12-31T10:00:00Z"])]]
+    lines = []
+    for number, of_patient in enumerate(seen):
+        person = f"p{number}"
+        found = [
+            {"resourceType": "Condition", "id": f"{name}{at}", "recordedDate": value,
+             "subject": {"reference": f"Patient/{person}"}}
+            for name, of in of_patient
+            for at, value in enumerate(of)
+        ]  # fmt: skip
+        lines += [bundle(patient(person), *found)] if together else [patient(person), *found]
+    write(place, "a.ndjson", *lines)
+    dates = run(place).dates["Condition.recordedDate"]
+    assert dates.quarters == {"2020-Q1": 1, "2020-Q2": 1, "2020-Q4": 1}
+    assert dates.years == {"2020": 2, "2021": 1}

@@ -21,7 +21,7 @@ from tasks.release_report.facts import Facts
 from tasks.release_report.risk import classes_of, risk_of
 from tasks.shared.publication import Count, count, count_of_text, technical
 from tests.tasks.release_report.attacker import Puzzle
-from tests.tasks.release_report.population import Population, facts, person, population
+from tests.tasks.release_report.population import ODD, SPANS, Population, facts, person, population, quarter_of
 
 
 def tables(report: ReleaseReport, name: str) -> Iterable[Table]:
@@ -105,8 +105,10 @@ class Reader:
             self.learn(f"code {value}", self._code("Condition.code", value), n, text=True, asked=value == "I10")
         statuses = {status.partition("|")[2]: n for status, n in leaving.statuses.items()}
         self.cells("status", statuses, self._status, text=True)
-        years = leaving.dates["Encounter.period.start"].years
-        self.cells("year", years, self._year)
+        self._time("Encounter", "Encounter.period.start", "N")
+        if "Condition" in leaving.types:
+            self._time("Condition", "Condition.recordedDate", "type Condition")
+        self._validation()
         self._files()
         self._apart()
         self._flow()
@@ -119,12 +121,48 @@ class Reader:
         rows = (row for table in tables(self.report, "statuses") for row in table.rows)
         return next((row[2] for row in rows if row[1] == value), None)
 
-    def _year(self, year: str) -> Value:
+    def _time(self, kind: str, path: str, whole: str) -> None:
+        """Months are parts of quarters, quarters of years, and years of ``whole``; shown is one of the three."""
+        dates = self.people.leaving.dates[path]
+        shown: dict[str, Value] = {}
         for table in tables(self.report, "over_time"):
-            for row in table.rows:
-                if str(row[0])[:4] == year:
-                    return row[1]
-        return None
+            if kind in table.columns:
+                shown |= {str(row[0]): row[table.columns.index(kind)] for row in table.rows}
+        names: dict[str, str] = {}
+        for periods in (dates.years, dates.quarters, dates.months):
+            for period, n in periods.items():
+                fine = len(period) > 4
+                name = names[period] = self.learn(f"{kind} {period}", shown.get(period), n, text=fine)
+                if fine and period in shown:
+                    self.puzzle.never(name, range(2 * self.k))
+        self._parts([names[year] for year in dates.years], f"{self.tag}{whole}")
+        for year in dates.years:
+            self._parts([names[one] for one in dates.quarters if one[:4] == year], names[year])
+        for quarter in dates.quarters:
+            self._parts([names[one] for one in dates.months if quarter_of(one) == quarter], names[quarter])
+
+    def _parts(self, names: list[str], whole: str) -> None:
+        self.puzzle.sums.append((tuple(names), whole))
+
+    def _validation(self) -> None:
+        """One odd resource a patient, or none: by profile they are disjoint cells, and so is "other profiles"."""
+        people = self.people.validated[0].findings[ODD]
+        numbers = {profile: one.patients for profile, one in people.items()}
+        shown = {str(row[3]): row[5] for table in tables(self.report, "validation") for row in table.rows}
+        hidden: list[str] = []
+        names = [f"{self.tag}valid"]
+        self.learn("valid", None, self.all - sum(numbers.values()))
+        for profile, n in numbers.items():
+            spelled = profile.replace(" ", ", ") or "@no-profile"
+            said = shown.get(spelled)
+            name = self.learn(f"claim {profile}", said, n, text=bool(profile))
+            names.append(name)
+            if said is None:
+                hidden.append(name)
+        self._parts(names, f"{self.tag}N")
+        if "@other-profiles" in shown:
+            together = sum(self.puzzle.truth[name] for name in hidden)
+            self._parts(hidden, self.learn("other claims", shown["@other-profiles"], together))
 
     def _types(self) -> None:
         leaving, imported = self.people.leaving, self.people.imported
@@ -256,8 +294,9 @@ def test_the_solver_tells_what_can_be_told() -> None:
 def test_nor_can_it_from_two_reports_that_differ_by_one_patient(k: int, seed: int) -> None:
     dice = random.Random(100 * seed + k)
     for size in (k + 2, 20, 45):
-        first = population(dice, size)
-        added = person(dice)
+        months = dice.choice(SPANS)
+        first = population(dice, size, months)
+        added = person(dice, months)
         second = Population([*first.before, added], [*first.after, added])
         puzzle = Puzzle()
         one, other = facts(first), facts(second)

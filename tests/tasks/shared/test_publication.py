@@ -7,10 +7,13 @@ thinks of all worlds, and those that look the same to her must not agree on a nu
 from __future__ import annotations
 
 import itertools
+import random
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tasks.shared.publication import (
     ALL,
@@ -30,6 +33,7 @@ from tasks.shared.publication import (
     quartiles,
     recipients_k,
     share,
+    span,
     technical,
     text,
     texts,
@@ -172,10 +176,57 @@ def test_r8_quartiles_have_two_digits_and_4k_patients() -> None:
     assert quartiles(None, 100, 5) is None
 
 
-def test_r8_dates_are_by_month_only_where_each_has_k() -> None:
-    assert over_time({"2020": 9}, {"2020-01": 5, "2020-07": 6}, 5) == ({"2020-01": 5, "2020-07": 6}, False)
-    assert over_time({"2020": 9}, {"2020-01": 5, "2020-07": 4}, 5) == ({"2020": 9}, False)
-    assert over_time({"2020": 9, "1903": 1}, {"2020-01": 9, "1903-02": 1}, 5) == ({"2020": 9}, True)
+def test_r8_years_of_few_are_left_out() -> None:
+    assert over_time({"2021": 5, "2020": 9}, 5) == ({"2020": 9, "2021": 5}, False)
+    assert over_time({"2020": 9, "1903": 1}, 5) == ({"2020": 9}, True)
+
+
+def every(first: int, last: int, *, quarters: bool = False) -> list[str]:
+    """All months, or quarters, of these years."""
+    names = [f"Q{n}" for n in range(1, 5)] if quarters else [f"{n:02}" for n in range(1, 13)]
+    return [f"{year}-{name}" for year in range(first, last + 1) for name in names]
+
+
+@pytest.mark.parametrize(("periods", "expected"), [
+    ({"2020-Q4": 10, "2021-Q1": 99, "2021-Q2": 10}, ("2020-Q4", "2021-Q2")),
+    ({"2020-11": 10, "2021-01": 10, "2020-12": 10}, ("2020-11", "2021-01")),
+    ({"2020-Q2": 10}, ("2020-Q2", "2020-Q2")),
+    (dict.fromkeys(every(2019, 2021, quarters=True), 10), ("2019-Q1", "2021-Q4")),
+    (dict.fromkeys(every(2019, 2021), 10), ("2019-01", "2021-12")),
+    ({"2020-Q4": 10, "2021-Q1": 9, "2021-Q2": 10}, None),  # k is not enough
+    ({"2020-Q4": 10, "2021-Q2": 10}, None),  # nobody between
+    ({"2020-12": 10, "2021-02": 10}, None),
+    (dict.fromkeys([*every(2019, 2021, quarters=True), "2022-Q1"], 10), None),
+    (dict.fromkeys([*every(2019, 2021), "2022-01"], 10), None),
+    ({"2020-13": 10, "2020-12": 10}, None),
+    ({"2020-00": 10}, None),
+    ({}, None),
+])  # fmt: skip
+def test_r8_dates_are_by_quarter_or_month_only_where_each_has_2k_and_none_is_missing(
+    periods: dict[str, int], expected: tuple[str, str] | None
+) -> None:
+    assert span(periods, 5) == expected
+
+
+@given(
+    before=st.lists(st.integers(0, 30), min_size=1, max_size=5),
+    k=st.sampled_from((3, 5, 11)),
+    dice=st.randoms(use_true_random=False),
+)
+def test_r8_that_quarters_are_said_now_tells_of_no_quarter_that_it_had_few_before(
+    before: list[int], k: int, dice: random.Random
+) -> None:
+    """Two reports that differ by one patient, and by up to k that the reader knows of: promise 2."""
+    names = every(2020, 2021, quarters=True)[: len(before)]
+    after = list(before)
+    for _ in range(dice.randint(1, k)):
+        after[dice.randrange(len(after))] += 1
+
+    def shown(numbers: list[int]) -> bool:
+        return span({name: n for name, n in zip(names, numbers, strict=True) if n}, k) is not None
+
+    if shown(after) and all(after) and not shown(before):
+        assert min(before) >= k
 
 
 def test_r1_types_of_few_patients_are_put_together_with_the_smallest_published_one() -> None:
