@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from tasks.release_report.build import build
+from tasks.release_report.document import Value
 from tasks.release_report.measured import Dates, Measured
+from tasks.shared.publication import Count
 from tests.tasks.release_report.population import dates, facts, population
 
 SIZE = 60
@@ -18,13 +20,17 @@ WHOLE = ["2020-02"] * 30 + ["2020-05"] * 10 + ["2020-09"] * 20
 Found = dict[str, tuple[tuple[str, ...], list[Any]]]
 
 
+def said(cell: Value) -> tuple[str, int | None] | None:
+    return (cell.word, cell.number) if isinstance(cell, Count) else None
+
+
 def tables(by_path: Mapping[str, Dates], *, recipient: bool = False, size: int = SIZE) -> Found:
     """The columns and rows of the tables, by their periods."""
     given = facts(population(random.Random(1), SIZE), leaving=Measured(patients=size, dates=by_path))
     [section] = [one for one in build(given, k=5, recipient=recipient).sections if one.number == 11]
     found = {}
     for one in section.tables:
-        rows = [(row[0], *(None if cell is None else (cell.word, cell.number) for cell in row[1:])) for row in one.rows]
+        rows = [(row[0], *map(said, row[1:])) for row in one.rows]
         found[one.columns[0]] = (one.columns[1:], rows)
     return found
 
