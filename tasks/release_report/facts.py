@@ -118,7 +118,8 @@ class Facts:
     ``step`` is the position of the wait, ``None`` at the end. ``steps`` are whole, with details and warnings; those of
     names only are not done yet. ``changed`` are files that are not as they were when they were checked. ``kept`` are
     the systems and paths of ``services.pseudonymizer.kept_identifiers``. ``last`` is the house's report with which data
-    of this query left for this destination before. ``asked_patients`` is the length of the list of patients given.
+    of this query left for this destination before. ``asked_patients`` is the length of the list of patients given,
+    ``outside_patients`` are those of whom the extraction server left out resources for want of consent.
     """
 
     job: str
@@ -139,6 +140,7 @@ class Facts:
     decisions: Sequence[Decided] = ()
     last: ReleaseReport | None = None
     asked_patients: int | None = None
+    outside_patients: int | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
     files: str = ""
 

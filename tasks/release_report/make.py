@@ -39,6 +39,7 @@ from tasks.release_report.measure import measure
 from tasks.release_report.measured import Measured, MeasuredFile
 from tasks.release_report.originals import Originals
 from tasks.release_report.query import Query, read_query
+from tasks.release_report.sections.asked import left_out_for_consent
 from tasks.shared.errors import storage_errors
 from tasks.shared.files.inventory import Entry, Inventory
 from tasks.shared.report import StepReport
@@ -50,6 +51,10 @@ SPOOL: Final = ".report"
 
 _MOST_FINDINGS: Final = 200
 """Kinds of findings of a validation that are told apart; further ones are left out."""
+_EXTRACTION: Final = Path("extraction", "reports")
+_MOST_PATIENTS: Final = 1_000_000
+_ROWS: Final = 10_000
+"""Of so many, one looks whether to stop."""
 _LINE: Final = re.compile(r"[0-9]{1,9}")
 _NOBODYS: Final = range(0)
 _MOST_PROFILES: Final = 20
@@ -143,6 +148,7 @@ def said(asked: Asked, leaving: Measured, imported: Measured | None, query: Quer
         decisions=tuple(asked.decisions),
         last=asked.last,
         asked_patients=asked.asked_patients,
+        outside_patients=_outside(asked),
         versions=asked.versions,
         files=asked.files or digest_of(leaving.files),
     )
@@ -183,6 +189,34 @@ def _validated(asked: Asked, leaving: Measured, imported: Measured | None) -> It
             continue
         with suppress(OSError, UnicodeDecodeError, csv.Error):
             yield Validated(step.position, _findings(asked.base / folder / SUMMARY, leaving, imported))
+
+
+def _outside(asked: Asked) -> int | None:
+    """The patients of whom resources were left out for want of consent, out of the extraction server's list; ``None``
+    where there is none, or where it is not about as many resources as the result says."""
+    step = next((one for one in reversed(asked.steps) if one.name == "extractor" and one.state == "completed"), None)
+    reports = step.details.get("reports") if step is not None else None
+    names = [one for one in reports if isinstance(one, str)] if isinstance(reports, list) else []
+    name = next((one for one in names if "resource-exclusions" in one), None)
+    if step is None or name is None:
+        return None
+    resources = 0
+    patients: set[int] = set()
+    try:
+        with (asked.base / _EXTRACTION / Path(name).name).open(encoding="utf-8-sig", newline="") as file:
+            for number, row in enumerate(csv.DictReader(file)):
+                if not number % _ROWS:
+                    asked.stop.check()
+                if str(row.get("Reason") or "").upper() != "CONSENT":
+                    continue
+                resources += 1
+                patients.add(hash(str(row.get("Patient-ID") or "").rpartition("/")[2]))
+                if len(patients) > _MOST_PATIENTS:
+                    return None
+    except (OSError, UnicodeDecodeError, csv.Error):
+        return None
+    known = hash("") not in patients and resources == left_out_for_consent(step.details)
+    return len(patients) if known else None
 
 
 def _findings(summary: Path, leaving: Measured, imported: Measured | None) -> dict[FindingKind, dict[str, Cell]]:

@@ -108,14 +108,21 @@ def consent(facts: Facts, tell: Teller) -> Section:
     if "CONSENT" in by_stage:
         stages = tell.cells(by_stage).shown
         given.append(fact("patients_without_permit", stages.get("CONSENT", HIDDEN)))
-    outside = sum(numbers_of(reasons).get("Consent", 0) for reasons in _objects(details.get("resource_exclusions")))
     if details.get("resource_exclusions"):
-        given.append(fact("resources_outside_permit", count(outside, tell.k)))
+        given.append(fact("resources_outside_permit", count(left_out_for_consent(details), tell.k)))
+    if facts.outside_patients is not None:
+        # Some of them may not leave: no part of those who do.
+        given.append(fact("patients_outside_permit", count(facts.outside_patients, tell.k)))
     if "Consent" in facts.leaving.types:
         given.append(fact("patients_with_consent", tell.count(facts.leaving.types["Consent"].patients)))
     if isinstance(details.get("consent_files"), int):
         given.append(fact("consent_files", int(details["consent_files"])))
     return Section(number=5, name="consent", said=tuple(said), facts=tuple(given))
+
+
+def left_out_for_consent(details: Mapping[str, Any]) -> int:
+    """The resources that an extraction left out for want of consent, as its result counts them."""
+    return sum(numbers_of(reasons).get("Consent", 0) for reasons in _objects(details.get("resource_exclusions")))
 
 
 def numbers_of(value: Any) -> dict[str, int]:

@@ -101,6 +101,8 @@ def unchecked(facts: Facts, _: Teller) -> Section:
         said.append("no-query")
     elif not facts.query.asks_for_consent:
         said.append("consent-not-checked")
+    else:
+        said.append("consent-dates")
     if facts.step_named("extractor") is None:
         said.append("origin-unknown")
     if facts.last is None:

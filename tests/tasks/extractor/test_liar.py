@@ -572,7 +572,10 @@ COMPANIONS: dict[str, Lie] = {
         lambda told: told.document | {"id": OTHER_JOB}, None, "told as a warning"
     ),
     "counts that are wrong in a report": Lie(
-        lambda _: '"Batch-ID"\n', None, "reports are kept for a person; nothing of them is read"
+        lambda _: '"Batch-ID"\n',
+        None,
+        "reports are kept for a person; read of them is whose resources want of consent left out, where that agrees with "
+        "the result",
     ),
 }
 """About reports, and consent audit files where the name says so."""

@@ -221,3 +221,43 @@ def test_of_many_profiles_the_last_ones_are_told_together(tmp_path: Path) -> Non
     names = [row[1] for row in rows_of(found.house)[:-1]]
     assert len(names) == 21
     assert names[-1] == "@other-profiles"
+
+
+COLUMNS = "Batch-ID,Reason,Group,Attribute,Resource-ID,Patient-ID\n"
+
+
+def outside(tmp_path: Path, text: str, *, counted: int) -> Any:
+    """What section 5 says of patients with resources that were left out for want of consent."""
+    folder = tmp_path / "extraction" / "reports"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "resource-exclusions.csv").write_text(text)
+    details = {"reports": ["resource-exclusions.csv"], "resource_exclusions": {"g": {"Consent": counted}}}
+    step = StepReport(position=1, name="extractor", state="completed", output="import", details=details)
+    found = made(tmp_path, write(tmp_path / "out"), write(tmp_path / "import"), steps=(step,)).house
+    assert "canary" not in found.model_dump_json()
+    [section] = [one for one in found.sections if one.number == 5]
+    return next((one.value for one in section.facts if one.name == "patients_outside_permit"), None)
+
+
+def test_of_how_many_patients_resources_were_left_out_for_want_of_consent(tmp_path: Path) -> None:
+    def rows(patients: int, each: int = 3, reason: str = "CONSENT") -> str:
+        whose = [(at, patient) for patient in range(patients) for at in range(each)]
+        lines = [f'"b","{reason}","g","","Condition/canary{at}","canary{patient}"' for at, patient in whose]
+        return "".join(f"{line}\n" for line in lines)
+
+    more = rows(3, reason="MUST_HAVE")
+    assert outside(tmp_path, COLUMNS + rows(8) + more, counted=24) == Count(word="about", number=10)
+    assert outside(tmp_path, COLUMNS + rows(1, each=900), counted=900) == Count(word="fewer", number=5)
+    assert outside(tmp_path, COLUMNS + more, counted=0) == Count(word="none")
+    # What does not agree with the result, or names nobody, is not believed.
+    assert outside(tmp_path, COLUMNS + rows(8), counted=25) is None
+    assert outside(tmp_path, COLUMNS + '"b","CONSENT","g","","Condition/canary",""\n', counted=1) is None
+    assert outside(tmp_path, "no table", counted=2) is None
+
+
+def test_that_dates_of_what_was_left_out_are_not_known_is_said(tmp_path: Path) -> None:
+    consent = {"context": {"code": "Einwilligung", "display": "Consent"}, "termCodes": []}
+    query = {"version": "1", "cohortDefinition": {"inclusionCriteria": [[consent]]}, "dataExtraction": {}}
+    (tmp_path / "query.json").write_text(json.dumps(query))
+    found = made(tmp_path, write(tmp_path / "out"), write(tmp_path / "import"), crtdl=tmp_path / "query.json").house
+    assert "consent-dates" in next(one for one in found.sections if one.number == 14).said
