@@ -574,8 +574,8 @@ COMPANIONS: dict[str, Lie] = {
     "counts that are wrong in a report": Lie(
         lambda _: '"Batch-ID"\n',
         None,
-        "reports are kept for a person; read of them is whose resources want of consent left out, where that agrees with "
-        "the result",
+        "reports are kept for a person; read of them is whose resources want of consent left out, where that agrees "
+        "with the result",
     ),
 }
 """About reports, and consent audit files where the name says so."""

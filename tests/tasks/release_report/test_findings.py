@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from tasks.release_report.build import build
+from tasks.release_report.cells import Bounds, Cell
 from tasks.release_report.document import Finding, ReleaseReport
-from tasks.release_report.facts import Corrected, Destination, Facts, is_private
+from tasks.release_report.facts import Corrected, Destination, Facts, Validated, is_private
 from tasks.release_report.measured import (
     Codes,
     Dates,
@@ -291,7 +292,12 @@ def report_of(measured: Measured, imported: Measured, *, recipient: bool = False
     warning = f"{CANARY}-file.ndjson:3 of 17 lines is odd"
     steps = (*clean().steps, StepReport(position=3, name="validation", state="completed", warnings=(warning,)))
     changed = (f"import/{CANARY}-file.ndjson",)
-    given = clean(leaving=measured, imported=imported, steps=steps, changed=changed)
+    claimed, bounds = Cell(), Bounds()
+    sung_of = imported.types[f"{CANARY}Type"].patients
+    for patient in range(sung_of):
+        claimed.add(patient, bounds)
+    odd = Validated(3, {("error", "Condition", "Odd"): {f"http://{CANARY}.example/claimed": claimed}})
+    given = clean(leaving=measured, imported=imported, steps=steps, changed=changed, validated=(odd,))
     corrected = (Corrected(f"import/{CANARY}-file.ndjson", "2026-01-01", "somebody"),)
     return build(replace(given, corrected=corrected), k=5, recipient=recipient)
 
@@ -309,6 +315,7 @@ def test_of_k_patients_codes_displays_units_systems_urls_and_names_of_elements_a
     text = report_of(sung(10), sung(10)).model_dump_json()
     assert f"{CANARY}-code" in text
     assert f"{CANARY} text" in text
+    assert f"http://{CANARY}.example/claimed" in text
     assert CANARY not in report_of(sung(10), sung(10), recipient=True).model_dump_json()
 
 
