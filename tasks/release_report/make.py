@@ -241,7 +241,7 @@ def _findings(summary: Path, leaving: Measured, imported: Measured | None) -> di
                 continue
             profile = row.get("profile")  # an earlier version's rows end before it
             profile = UNRECORDED if profile is None else profile
-            if profile not in by_profile and len(by_profile) >= _MOST_PROFILES:
+            if profile not in by_profile and (len(by_profile) >= _MOST_PROFILES or bounds.crowded):
                 profile = OTHERS
             cell = by_profile.get(profile)
             if cell is None:

@@ -223,6 +223,18 @@ def test_of_many_profiles_the_last_ones_are_told_together(tmp_path: Path) -> Non
     assert names[-1] == "@other-profiles"
 
 
+def test_where_there_is_no_room_for_more_cells_profiles_are_told_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tasks.release_report.cells._MOST_BITS", 10)
+    rows = [(str(n), f"Condition/{n}", ONE) for n in range(1, 23)]
+    rows += [(str(n), f"Condition/{n}", profile) for n in range(1, 11) for profile in (TWO, THREE)]
+    found = validated(tmp_path, *rows)
+    assert [(row[1], *row[3:]) for row in rows_of(found.house)[:-1]] == [
+        (ONE, "all", None), ("@other-profiles", "about", 10),
+    ]  # fmt: skip
+
+
 COLUMNS = "Batch-ID,Reason,Group,Attribute,Resource-ID,Patient-ID\n"
 
 
