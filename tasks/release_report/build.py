@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from tasks.release_report.document import ReleaseReport, Section, Tiles
+from tasks.release_report.document import ReleaseReport, Section, Tiles, told
 from tasks.release_report.facts import Facts
 from tasks.release_report.findings import findings
-from tasks.release_report.sections import apart, asked, content, flow, identifying, leaving, told
+from tasks.release_report.sections import apart, asked, content, flow, identifying, leaving
+from tasks.release_report.sections import told as last
 from tasks.release_report.teller import Teller
 from tasks.shared.publication import recipients_k
 
@@ -37,11 +38,11 @@ def build(facts: Facts, *, k: int, recipient: bool = False) -> ReleaseReport:
         content.content(facts, tell),
         content.time(facts, tell),
         content.references(facts, tell),
-        told.validation(facts, tell),
-        told.unchecked(facts, tell),
-        told.warnings(facts, tell),
-        told.compared(facts, tell, found),
-        told.decision(facts, tell),
+        last.validation(facts, tell),
+        last.unchecked(facts, tell),
+        last.warnings(facts, tell),
+        last.compared(facts, tell, found),
+        last.decision(facts, tell),
     )
     first = () if found else ("nothing-found",)
     unchecked = next(one for one in sections if one.number == 14)
@@ -58,9 +59,9 @@ def build(facts: Facts, *, k: int, recipient: bool = False) -> ReleaseReport:
         sections=(
             Section(number=1, name="first", said=(*first, *unchecked.said)),
             *sections,
-            told.rules(facts, tell, sections),
+            last.rules(facts, tell, sections),
         ),
-        decisions=tuple(facts.decisions),
+        decisions=told(facts.decisions, recipient=recipient),
         files=facts.files,
         seconds=facts.leaving.seconds + (facts.imported.seconds if facts.imported is not None else 0.0),
     )

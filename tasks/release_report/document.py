@@ -8,6 +8,7 @@ that is not in it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -106,6 +107,15 @@ class Decided(Part):
     despite: str = ""
     files: str = ""
     report: str = ""
+
+    def brief(self) -> Decided:
+        """Who and when, for the recipient: neither the login nor the words beside it."""
+        return self.model_copy(update={"login": "", "comment": "", "despite": ""})
+
+
+def told(decisions: Iterable[Decided], *, recipient: bool) -> tuple[Decided, ...]:
+    """The decisions as a copy of the report says them: the house's all of it, the recipient's who and when."""
+    return tuple(one.brief() if recipient else one for one in decisions)
 
 
 class ReleaseReport(Part):

@@ -20,7 +20,7 @@ from typing import Final
 from pydantic import ValidationError
 
 from tasks.release_report.digest import sha256
-from tasks.release_report.document import Decided, ReleaseReport
+from tasks.release_report.document import Decided, ReleaseReport, told
 from tasks.release_report.measured import MeasuredFile
 from tasks.release_report.page import html
 from tasks.shared.errors import DataError, SluiceError, StorageError, storage_errors
@@ -114,12 +114,11 @@ def decided(job: Path, step: int | None, decisions: Sequence[Decided], *, copy_t
 
     Nothing happens where there is no report. Raises ``DataError`` and ``StorageError`` as ``read`` and ``write`` do.
     """
-    brief = tuple(one.model_copy(update={"login": "", "comment": "", "despite": ""}) for one in decisions)
     texts: dict[Path, bytes] = {}
-    for recipient, shown in ((True, brief), (False, tuple(decisions))):
+    for recipient in (True, False):
         report = read(job, step, recipient=recipient)
         if report is not None:
-            report = report.model_copy(update={"decisions": shown})
+            report = report.model_copy(update={"decisions": told(decisions, recipient=recipient)})
             texts |= _texts(job, report)
     _write(texts)
     if report is not None and copy_to is not None and size_of(copy_to / name_of_copy(report)) > 0:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import date
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,12 @@ import pytest
 
 from tasks.release_report.facts import Destination, Settings
 from tasks.release_report.make import Asked, Made, make, read_rules
+from tasks.release_report.page import html
 from tasks.release_report.query import element_of, read_query
 from tasks.shared.publication import Count
 from tasks.shared.report import StepReport
 from tasks.shared.stop import Stop
+from tests.peers import release_report as reports
 
 MAIDEN = "http://hl7.org/fhir/StructureDefinition/patient-mothersMaidenName"
 SIZE = 22
@@ -72,6 +75,20 @@ def test_a_clean_delivery_has_no_stop_and_the_recipient_learns_no_exact_number(t
     assert [file.name for file in found.files] == ["out/batch.ndjson"]
     again = made(tmp_path, [tmp_path / "out" / "batch.ndjson"], [tmp_path / "import" / "batch.ndjson"])
     assert again.house.model_copy(update={"seconds": 0}) == found.house.model_copy(update={"seconds": 0})
+
+
+def test_of_a_decision_the_recipient_learns_who_and_when(tmp_path: Path) -> None:
+    """Also in the copy made at the end, which is the one that goes with the data."""
+    decision = reports.decided().decisions[0]
+    found = made(tmp_path, write(tmp_path / "out"), [], decisions=(decision,))
+    assert found.house.decisions == (decision,)
+    (told,) = found.recipient.decisions
+    assert (told.by, told.when, told.approved) == (decision.by, decision.when, True)
+    words = [word for word in (decision.login, decision.comment, decision.despite) if word]
+    assert len(words) == 3
+    for word in words:
+        assert word in unescape(html(found.house))
+        assert word not in unescape(html(found.recipient)) + found.recipient.model_dump_json()
 
 
 def test_without_import_the_report_says_that_originals_were_not_looked_for(tmp_path: Path) -> None:
