@@ -19,7 +19,9 @@ from flows.job.inputs import JobInputs
 from flows.job.job import Job
 from flows.job.record import now
 from flows.job.release_settings import destination, documented, rules_of, settings
+from flows.job.sources import Sources
 from flows.reports.summary import versions
+from tasks import declared
 from tasks.release_report import files
 from tasks.release_report.document import ReleaseReport
 from tasks.release_report.facts import Corrected, Destination
@@ -77,12 +79,21 @@ def asked(
         decisions=documented(job.decisions),
         last=last_released(job),
         asked_patients=_asked_patients(job.inputs),
+        decides=_decides(job),
+        sent=step is None and any(one.state == "completed" and declared(one.name).delivers for one in steps),
         versions=versions().model_dump(),
         stop=job.stop,
         today=(datetime.now(UTC) + _AHEAD).date(),
         made=now(),
         read=read,
     )
+
+
+def _decides(job: Job) -> bool:
+    """Whether a person is asked about the data as they leave."""
+    sources = Sources(job.step_names, job.config)
+    names = enumerate(job.step_names, start=1)
+    return any(declared(name).asks and sources.delivery(at) is not None for at, name in names)
 
 
 def changed_since(job: Job, place: Path, there: Inventory) -> tuple[str, ...]:

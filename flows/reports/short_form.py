@@ -45,15 +45,16 @@ def publish(page: Page, directory: Path, shown: Shown, position: int | None) -> 
 
 def headline(report: ReleaseReport) -> str:
     """May it leave, in one sentence."""
-    words, level = Words(report.language, report.k), verdict(report)
+    words, level = Words.of_report(report), verdict(report)
     answer = outcome(report) or level
     number = report.tiles.stops if level == "stop" else report.tiles.looks
-    return f"{words(f'verdict_{answer}')}. {words(f'short_{level}', n=number)}"
+    said = f"{words(f'verdict_{answer}', n=number)}."
+    return said if answer == "sent_despite" else f"{said} {words(f'short_{level}', n=number)}"
 
 
 def tiles(report: ReleaseReport) -> str:
     """What would leave, and where to, in one line."""
-    words, found = Words(report.language, report.k), report.tiles
+    words, found = Words.of_report(report), report.tiles
     patients = (
         words.patients(found.patients) if isinstance(found.patients, Count) else words("patients", n=found.patients)
     )
@@ -65,7 +66,7 @@ def tiles(report: ReleaseReport) -> str:
 
 def lines(report: ReleaseReport, most: int = 20) -> list[str]:
     """The same in lines of a terminal: the answer, what would leave, and at most ``most`` lines of what was found."""
-    words = Words(report.language, report.k)
+    words = Words.of_report(report)
     shown = [one for level in _SHOWN for one in report.findings if one.level == level]
     found = [f"  {words(one.level).upper()}: {_said(words, one, one_line, visible)}" for one in shown[:most]]
     left = len(shown) - most
@@ -84,9 +85,10 @@ def short(report: ReleaseReport, *, where: str, link: str | None = None) -> str:
 
 
 def _markdown(report: ReleaseReport, most: int, letters: int, where: str, link: str | None) -> Iterator[str]:
-    words = Words(report.language, report.k)
+    words = Words.of_report(report)
     head, _, why = headline(report).partition(". ")
-    yield from (f"## {head}", "", why, "", literal(tiles(report)), "")
+    why = why or words("because_sent_despite")
+    yield from (f"## {head.removesuffix('.')}", "", why, "", literal(tiles(report)), "")
     for level in _SHOWN:
         found = [one for one in report.findings if one.level == level]
         for one in found[:most]:

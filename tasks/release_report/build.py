@@ -53,6 +53,7 @@ def build(facts: Facts, *, k: int, recipient: bool = False) -> ReleaseReport:
         made=facts.made,
         language=facts.settings.language,
         recipient=recipient,
+        sent=None if not facts.sent else "decided" if facts.decides else "undecided",
         k=k,
         tiles=_tiles(facts, tell, {level: sum(one.level == level for one in found) for level in _LEVELS}),
         findings=found,

@@ -122,7 +122,8 @@ class ReleaseReport(Part):
     """The whole. ``sha256`` of the report is that of this document as JSON without ``decisions`` and ``made``.
 
     ``step`` is the position of the wait for which it was made, ``None`` at the end of the job. ``recipient``
-    says that it is the recipient's copy (k 11, N rounded).
+    says that it is the recipient's copy (k 11, N rounded). ``sent`` says that the data have left, and whether on
+    somebody's decision.
     """
 
     version: Literal[1] = 1
@@ -132,6 +133,7 @@ class ReleaseReport(Part):
     made: str
     language: Literal["en", "de"]
     recipient: bool = False
+    sent: Literal["decided", "undecided"] | None = None
     k: int
     tiles: Tiles
     findings: tuple[Finding, ...]

@@ -120,6 +120,7 @@ class Facts:
     the systems and paths of ``services.pseudonymizer.kept_identifiers``. ``last`` is the house's report with which data
     of this query left for this destination before. ``asked_patients`` is the length of the list of patients given,
     ``outside_patients`` are those of whom the extraction server left out resources for want of consent.
+    ``decides`` says that a person is asked before the data leave, ``sent`` that they have left.
     """
 
     job: str
@@ -141,6 +142,8 @@ class Facts:
     last: ReleaseReport | None = None
     asked_patients: int | None = None
     outside_patients: int | None = None
+    decides: bool = False
+    sent: bool = False
     versions: Mapping[str, str] = field(default_factory=dict)
     files: str = ""
 

@@ -78,6 +78,7 @@ class Asked:
     ``given_crtdl`` the one before enrichment. ``steps`` are whole, with details and warnings. ``rules`` is the
     anonymization file, ``kept`` what ``kept_identifiers`` says. ``changed`` are names of files that are not as they
     were checked. ``last`` is the house's report with which data of this query left for this destination before.
+    ``decides`` says that a person is asked before the data leave, ``sent`` that they have left.
     ``files`` is the digest over what leaves; it is made here when it is not given. ``read`` is told of the bytes read.
     ``measured`` is what was measured of the same files before, which are not read again.
     """
@@ -101,6 +102,8 @@ class Asked:
     decisions: Sequence[Decided] = ()
     last: ReleaseReport | None = None
     asked_patients: int | None = None
+    decides: bool = False
+    sent: bool = False
     versions: Mapping[str, str] = field(default_factory=dict)
     files: str = ""
     stop: Stop
@@ -149,6 +152,8 @@ def said(asked: Asked, leaving: Measured, imported: Measured | None, query: Quer
         last=asked.last,
         asked_patients=asked.asked_patients,
         outside_patients=_outside(asked),
+        decides=asked.decides,
+        sent=asked.sent,
         versions=asked.versions,
         files=asked.files or digest_of(leaving.files),
     )

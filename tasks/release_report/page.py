@@ -175,8 +175,12 @@ def _cells(report: ReleaseReport, limits: Limits) -> int:
     )  # fmt: skip
 
 
-def outcome(report: ReleaseReport) -> Literal["released", "despite", "rejected"] | None:
-    """What was decided; ``None`` while not all have who must (the fact ``reviewers`` of section 17)."""
+def outcome(report: ReleaseReport) -> Literal["released", "despite", "rejected", "sent", "sent_despite"] | None:
+    """What was decided, or that the data left without; ``None`` while not all have who must (the fact ``reviewers`` of
+    section 17).
+    """
+    if report.sent == "undecided":
+        return "sent_despite" if report.tiles.stops else "sent"
     if any(not one.approved for one in report.decisions):
         return "rejected"
     facts = [one for section in report.sections if section.number == _DECISION for one in section.facts]
@@ -190,7 +194,7 @@ class _Page:
     def __init__(self, report: ReleaseReport, limits: Limits) -> None:
         self._report = report
         self._limits = limits
-        self._words = Words(report.language, report.k)
+        self._words = Words.of_report(report)
 
     def text(self) -> str:
         report, words = self._report, self._words

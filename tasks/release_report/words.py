@@ -16,7 +16,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from tasks.release_report.document import Finding, Value
+from tasks.release_report.document import Finding, ReleaseReport, Value
 from tasks.shared.publication import Count
 from tasks.shared.units import human_bytes
 
@@ -31,13 +31,15 @@ _SPACED: Final = "\N{NO-BREAK SPACE}"
 class FindingWords(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A finding as a sentence, what to do about it, its short name, and a sentence for many of the kind.
 
-    ``{about}``, ``{k}`` and the names of its values may stand in the first two, ``{n}`` in the last.
+    ``{about}``, ``{k}`` and the names of its values may stand in the first two, ``{n}`` in the last. ``sent`` is the
+    sentence once the data have left, where it is another one.
     """
 
     say: str
     name: str
     do: str = ""
     many: str = ""
+    sent: str = ""
 
 
 class Vocabulary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -62,16 +64,25 @@ class Piece:
 
 
 class Words:
-    """What a reader of ``language`` reads in a report whose small numbers are those below ``k``."""
+    """What a reader of ``language`` reads in a report whose small numbers are those below ``k``.
 
-    def __init__(self, language: str, k: int) -> None:
+    Once the data are ``sent`` what is called ``<name>_sent`` is said in the place of ``<name>``, where there is such.
+    """
+
+    def __init__(self, language: str, k: int, *, sent: bool = False) -> None:
         self.language = language
         self.k = k
+        self._sent = sent
         self._all = vocabulary(language)
+
+    @classmethod
+    def of_report(cls, report: ReleaseReport) -> Words:
+        """The words of a report."""
+        return cls(report.language, report.k, sent=report.sent is not None)
 
     def __call__(self, name: str, **values: object) -> str:
         """A word of the page; "one|many" by ``n``, and ``values`` in the places that are called so."""
-        found = self._all.page.get(name, name)
+        found = self._now(self._all.page, name) or name
         if "n" in values and "|" in found:
             one, _, many = found.partition("|")
             found = one if values["n"] == 1 else many
@@ -82,7 +93,11 @@ class Words:
         """What is called ``name`` in a group; the name itself where it has no words."""
         groups: dict[str, str] = getattr(self._all, group)
         known = name.removeprefix("@")
-        return self._filled(groups.get(known) or self._all.words.get(known) or name, {})
+        return self._filled(self._now(groups, known) or self._now(self._all.words, known) or name, {})
+
+    def _now(self, words: dict[str, str], name: str) -> str | None:
+        """The words for a name as they are before the data leave, or thereafter."""
+        return words.get(f"{name}_sent", words.get(name)) if self._sent else words.get(name)
 
     def knows(self, group: Group, name: str) -> bool:
         """Whether there are words for it."""
@@ -126,7 +141,7 @@ class Words:
         """What a name stands for: a word, or a finding by its short name; empty when it is no name."""
         name = value[1:] if value.startswith("@") else ""
         if name in self._all.words:
-            return self._filled(self._all.words[name], {})
+            return self._filled(self._now(self._all.words, name) or "", {})
         return self._all.findings[name].name if name in self._all.findings else ""
 
     def moment(self, moment: str) -> str:
@@ -143,9 +158,10 @@ class Words:
     def finding(self, finding: Finding) -> list[Piece]:
         """What was found as a sentence; what it is about stands behind it where the sentence has no place for it."""
         words = self._all.findings.get(finding.code)
-        pieces = self._pieces(words.say, finding) if words else [Piece(finding.code, data=True)]
+        say = (words.sent if self._sent else "") or words.say if words else ""
+        pieces = self._pieces(say, finding) if words else [Piece(finding.code, data=True)]
         about = self.value(finding.about)
-        if about and (words is None or "{about}" not in words.say):
+        if about and (not say or "{about}" not in say):
             pieces += [Piece(": "), Piece(about, data=not finding.about.startswith("@"))]
         return pieces
 

@@ -19,6 +19,7 @@ from tasks.release_report import files
 from tasks.release_report.digest import sha256
 from tasks.shared.files.inventory import Entry, Inventory, load
 from tests.conftest import Commands, Ran, address_of, ask_prefect, wait_until
+from tests.peers import release_report as reports
 from tests.peers.gate import STOP, Maker
 from tests.peers.project import Fhir
 
@@ -123,6 +124,7 @@ def test_the_report_is_there_before_somebody_decides_and_the_decision_is_whereve
     at_the_wait, at_the_end = files.read(gate.directory, 2), files.read(gate.directory, None)
     for kept in (at_the_wait, at_the_end):
         assert kept is not None
+        assert kept.sent == (None if kept.step else "decided")
         (decision,) = kept.decisions
         assert (decision.by, decision.comment, decision.report) == ("Anna", "looked at it", sha256(report))
     assert at_the_wait is not None
@@ -498,8 +500,12 @@ STRAIGHT = ("--set", "pipeline.enabled_steps=[local_import, send]")
 
 def test_without_a_wait_a_stop_is_told_and_kept(gate: Gate) -> None:
     gate.maker.findings = [STOP]
-    gate.start(*STRAIGHT)
+    started = gate.start(*STRAIGHT)
     assert gate.fhir.total() == 19
+    assert "release report: Do not release. 1 reason to stop." in started.out  # before they leave
+    assert "release report: Sent without a decision, despite 1 reason to stop.\n" in started.out
+    assert gate.artifacts()["**The release report"].startswith("## Sent without a decision, despite 1 reason to stop\n")
+    assert (files.read(gate.directory, 2) or reports.clean(sent="decided")).sent is None
     assert "mothersMaidenName" in (gate.directory / "job.log").read_text()
     assert gate.record().shown[2].stops == (STOP.key,)
     covers_what_is_sent(gate, 2)

@@ -39,6 +39,7 @@ def made(asked: Asked, findings: Sequence[Finding] = ()) -> Made:
     tiles: dict[str, Any] = {"patients": 6, "resources": 19, "encrypted": False, "looks": 0, "notes": 0}
     house = ReleaseReport(
         job=asked.job, project=asked.project, step=asked.step, made=asked.made, language=asked.settings.language,
+        sent=None if not asked.sent else "decided" if asked.decides else "undecided",
         k=asked.settings.k, findings=tuple(findings), decisions=tuple(asked.decisions),
         sections=tuple(Section(number=number, name=name) for number, name in enumerate(SECTIONS, start=2)),
         tiles=Tiles(

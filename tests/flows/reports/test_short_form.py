@@ -17,6 +17,15 @@ def test_the_first_words_are_the_answer() -> None:
     assert headline(reports.clean()).startswith("Nothing found that speaks against release.")
 
 
+def test_what_left_without_a_decision_is_said_so_with_what_to_do_now() -> None:
+    sent = reports.rich(step=None, sent="undecided")
+    assert headline(sent) == "Sent without a decision, despite 3 reasons to stop."
+    head, _, why, *_ = short(sent, where=WHERE).splitlines()
+    assert head == "## Sent without a decision, despite 3 reasons to stop"
+    assert why.startswith("The data have left.")
+    assert headline(reports.clean(step=None, sent="undecided")).startswith("Sent without a decision. What was not")
+
+
 def test_a_terminal_gets_tiles_stops_and_looks_and_no_note() -> None:
     said = lines(reports.rich())
     assert said[1] == (

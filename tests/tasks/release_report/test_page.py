@@ -144,6 +144,38 @@ class TestTheAnswer:
         ):
             assert f"<h1>{answer}</h1>" in html(report)
 
+    @pytest.mark.parametrize(
+        ("language", "answer", "left", "would"),
+        [
+            ("en", "Sent without a decision, despite 3 reasons to stop", "in what left", "in what would leave"),
+            (
+                "de",
+                "Ohne Entscheidung gesendet, trotz 3 Gründen für einen Stopp",
+                "in dem, was hinausgegangen ist",
+                "in dem, was hinausgehen soll",
+            ),
+        ],
+    )
+    def test_what_left_without_a_decision_is_not_to_be_rejected(
+        self, language: str, answer: str, left: str, would: str
+    ) -> None:
+        text = Read(html(reports.rich(language=language, step=None, sent="undecided"))).text
+        assert text.count(answer) == 2  # title and head
+        assert text.count(left) == 2  # the tile and section 4
+        assert would not in text
+        for word in ("Do not release", "Reject", "would leave", "Nicht freigeben", "Lehnen Sie ab"):
+            assert word not in text
+        assert would in Read(html(reports.rich(language=language))).text
+
+    def test_what_was_sent_is_said_as_sent_with_a_decision_and_without_stops(self) -> None:
+        clean = html(reports.clean(step=None, sent="undecided"))
+        assert "<h1>Sent without a decision</h1>" in clean
+        assert "Nobody decided before the data left." in Read(clean).text
+        released = html(reports.decided(step=None, sent="decided"))
+        assert "<h1>Released despite reasons to stop</h1>" in released
+        assert "in what left" in Read(released).text
+        assert "would" not in Read(released).text
+
     def test_a_mark_is_a_word_not_a_colour_alone(self) -> None:
         page = html(reports.rich())
         for word in ("stop", "look", "note"):
