@@ -40,6 +40,9 @@ HIGH: Final = 40
 _BARS: Final = {"flow": "patients", "types": "patients"}
 """Columns that a graph shows where the document does not say."""
 
+_FIRST: Final = {"unspoken": 60}
+"""Rows of long lists: what is first in them is what a person looks at."""
+
 _PERIODS: Final = (("year",), ("quarter",), ("month",))
 _PERIOD: Final = re.compile(r"(\d{4})(?:-(?:Q([1-4])|(\d\d)))?", re.ASCII)
 _PERCENT: Final = re.compile(r"(\d{1,3}) ?%", re.ASCII)
@@ -170,9 +173,14 @@ def verdict(report: ReleaseReport) -> Level:
 def _cells(report: ReleaseReport, limits: Limits) -> int:
     """How many cells the tables have within the limits."""
     return sum(
-        min(len(table.rows), limits.rows) * min(len(table.columns), limits.columns)
+        min(len(table.rows), _rows(table, limits)) * min(len(table.columns), limits.columns)
         for section in report.sections for table in section.tables[: limits.parts]
     )  # fmt: skip
+
+
+def _rows(table: Table, limits: Limits) -> int:
+    """How many rows of a table are shown at most."""
+    return min(limits.rows, _FIRST.get(table.name, limits.rows))
 
 
 def outcome(report: ReleaseReport) -> Literal["released", "despite", "rejected", "sent", "sent_despite"] | None:
@@ -296,7 +304,7 @@ class _Page:
         )
 
     def _grid(self, table: Table) -> Grid:
-        shown = table.rows[: self._limits.rows]
+        shown = table.rows[: _rows(table, self._limits)]
         columns = table.columns[: self._limits.columns]
         bars = table.bars or _BARS.get(table.name)
         at = columns.index(bars) if bars in columns else -1

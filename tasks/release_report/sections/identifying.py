@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 
 from tasks.release_report.document import Fact, Section, Table, Value
 from tasks.release_report.facts import Facts
 from tasks.release_report.findings import kind_word, left_level
 from tasks.release_report.measured import Measured, Values
+from tasks.release_report.spoken import Spoken, is_of_person
 from tasks.release_report.teller import Teller, fact, table
 from tasks.shared.publication import HIDDEN, NONE
 
@@ -17,8 +17,6 @@ MOST_ROWS = 60
 
 ID_KINDS = ("hashed", "uuid", "sequential", "other")
 PRECISIONS = ("year", "month", "day", "time")
-
-_STEP = re.compile(r"(?:^|\.)(?:nodesByType|nodesByName)\('([A-Za-z]+)'\)|^([A-Za-z.]+)")
 
 
 def section(facts: Facts, tell: Teller) -> Section:
@@ -140,31 +138,16 @@ def _removed(facts: Facts, tell: Teller) -> Iterator[Table]:
 
 
 def _unspoken(facts: Facts, tell: Teller) -> Iterator[Table]:
-    """Paths with text of people that no rule speaks of (7i)."""
+    """Paths that no rule speaks of, those of persons first (7i). All of them: the page shows the first."""
     rules = facts.rules
     if rules is None or facts.leaving.tables:
         return
-    spoken = tuple(filter(None, map(_element, rules.paths)))
-    paths = [
-        path
-        for path, at in sorted(facts.leaving.paths.items())
-        if at.patients >= tell.k and not _spoken_of(path, spoken)
-    ]
-    rows = [(tell.path(path), tell.count(facts.leaving.paths[path].patients)) for path in paths]
+    spoken = Spoken(path for path, _ in rules.paths)
+    found = [path for path, at in facts.leaving.paths.items() if at.patients >= tell.k and not spoken.of(path)]
+    found.sort(key=lambda path: (not is_of_person(path), path))
+    rows = {tell.path(path): tell.count(facts.leaving.paths[path].patients) for path in found}
     if rows:
-        more = len(rows) > MOST_ROWS
-        yield table("unspoken", ("path", "patients"), rows[:MOST_ROWS], folded=True, withheld=more)
-
-
-def _element(rule: tuple[str, str]) -> str:
-    """The element a rule's FHIRPath begins with; ``nodesByType('HumanName')`` speaks of no path."""
-    match = _STEP.match(rule[0].strip())
-    return (match[2] or "").rstrip(".") if match else ""
-
-
-def _spoken_of(path: str, elements: tuple[str, ...]) -> bool:
-    plain = re.sub(r"\([^)]*\)", "", path)
-    return any(plain == element or plain.startswith(f"{element}.") for element in elements if element != "Resource")
+        yield table("unspoken", ("path", "patients"), rows.items(), folded=True)
 
 
 def counts_of(values: Mapping[str, int], tell: Teller) -> list[tuple[str, Value]]:

@@ -12,7 +12,7 @@ import pytest
 from tasks.release_report.build import build
 from tasks.release_report.cells import Bounds, Cell
 from tasks.release_report.document import Finding, ReleaseReport
-from tasks.release_report.facts import Corrected, Destination, Facts, Validated, is_private
+from tasks.release_report.facts import Corrected, Destination, Facts, Rules, Validated, is_private
 from tasks.release_report.measured import (
     Codes,
     Dates,
@@ -24,6 +24,7 @@ from tasks.release_report.measured import (
     References,
     TypeCount,
 )
+from tasks.release_report.page import html
 from tasks.release_report.query import Query
 from tasks.release_report.words import Words
 from tasks.shared.publication import ALL, Count
@@ -92,6 +93,23 @@ def test_what_is_left_is_a_stop_with_path_and_kind(
     assert stop.about == path
     assert stop.patients == said
     assert stop.values["kind"] == (f"@kind-{kind}" if kind else "@kind-value")
+
+
+def test_places_that_no_rule_speaks_of_are_all_in_the_document_those_of_persons_first() -> None:
+    """The rule that was forgotten is found, however many paths begin with another letter."""
+    given = clean()
+    many = {f"Account.extension(http://x.example/{n}).valueBoolean": Path(SIZE) for n in range(80)}
+    handled = ("Condition.id", "Condition.subject.reference", "Patient.name.family", "Patient.birthDate")
+    paths = {**many, **{path: Path(SIZE) for path in (*handled, "Patient.maritalStatus.coding.code")}}
+    rules = ("Resource.id", "nodesByType('Reference').reference", "nodesByName('family')", "nodesByType('date')")
+    given = replace(leaving(given, paths=paths), rules=Rules("r", "0" * 64, tuple((path, "redact") for path in rules)))
+    for k in (5, 11):
+        (table,) = [one for part in build(given, k=k).sections for one in part.tables if one.name == "unspoken"]
+        assert [row[0] for row in table.rows] == ["Patient.maritalStatus.coding.code", *sorted(many)]
+        assert not table.withheld
+    page = html(build(given, k=5))
+    assert "Patient.maritalStatus.coding.code" in page
+    assert "21 more rows are in release-report.json." in page
 
 
 def test_what_is_left_of_nobody_is_a_stop_too() -> None:
