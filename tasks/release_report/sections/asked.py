@@ -9,10 +9,12 @@ from tasks.release_report.document import Fact, Section, Table
 from tasks.release_report.facts import Facts
 from tasks.release_report.query import Query
 from tasks.release_report.teller import Teller, fact, table
-from tasks.shared.publication import HIDDEN, count
+from tasks.shared.publication import HIDDEN, NONE, Count, count
 
 MOST_ROWS = 150
 """Criteria, and attributes, that are shown; the query itself lies in the job directory."""
+CONSENT = "CONSENT"
+"""What the extraction server calls the reason that a patient has not consented."""
 _MOST_CODES = 8
 _MOST_SIGNS = 300
 
@@ -105,14 +107,17 @@ def consent(facts: Facts, tell: Teller) -> Section:
     extraction = facts.step_named("extractor")
     details = extraction.details if extraction is not None else {}
     by_stage = numbers_of(details.get("patient_exclusions"))
-    if "CONSENT" in by_stage:
-        stages = tell.cells(by_stage).shown
-        given.append(fact("patients_without_permit", stages.get("CONSENT", HIDDEN)))
+    checked = asked is not None and asked.asks_for_consent
+    if CONSENT in by_stage:
+        without = tell.cells(by_stage).shown.get(CONSENT, HIDDEN)
+        given.append(fact("patients_without_permit", checked_or(without, checked=checked)))
     if details.get("resource_exclusions"):
-        given.append(fact("resources_outside_permit", count(left_out_for_consent(details), tell.k)))
+        number = count(left_out_for_consent(details), tell.k)
+        given.append(fact("resources_outside_permit", checked_or(number, checked=checked)))
     if facts.outside_patients is not None:
         # Some of them may not leave: no part of those who do.
-        given.append(fact("patients_outside_permit", count(facts.outside_patients, tell.k)))
+        number = count(facts.outside_patients, tell.k)
+        given.append(fact("patients_outside_permit", checked_or(number, checked=checked)))
     if "Consent" in facts.leaving.types:
         given.append(fact("patients_with_consent", tell.count(facts.leaving.types["Consent"].patients)))
     if isinstance(details.get("consent_files"), int):
@@ -123,6 +128,11 @@ def consent(facts: Facts, tell: Teller) -> Section:
 def left_out_for_consent(details: Mapping[str, Any]) -> int:
     """The resources that an extraction left out for want of consent, as its result counts them."""
     return sum(numbers_of(reasons).get("Consent", 0) for reasons in _objects(details.get("resource_exclusions")))
+
+
+def checked_or(number: Count | str, *, checked: bool) -> Count | str:
+    """What was left out for want of consent; that it was nothing says nothing where nobody looked."""
+    return number if checked or number != NONE else "@not-checked"
 
 
 def numbers_of(value: Any) -> dict[str, int]:

@@ -7,7 +7,7 @@ from typing import Any
 from tasks.release_report.document import Section, Value
 from tasks.release_report.facts import Facts
 from tasks.release_report.findings import TECHNICAL
-from tasks.release_report.sections.asked import numbers_of
+from tasks.release_report.sections.asked import CONSENT, checked_or, numbers_of
 from tasks.release_report.teller import Teller, fact, table
 from tasks.shared.publication import HIDDEN, by_type, flow, technical
 
@@ -33,10 +33,14 @@ def patients(facts: Facts, tell: Teller) -> Section:
     tables = [
         table("flow", ("step", "patients", "reason"), rows, withheld=None in said.values()),
     ]
+    consent = facts.query is not None and facts.query.asks_for_consent
     stages = numbers_of(details.get("patient_exclusions"))
     if stages:
         cells = tell.cells(stages)
-        lost: list[list[Value]] = [[f"@stage-{name.lower()}", number] for name, number in cells.shown.items()]
+        lost: list[list[Value]] = [
+            [f"@stage-{name.lower()}", checked_or(number, checked=consent or name != CONSENT)]
+            for name, number in cells.shown.items()
+        ]
         if cells.other is not None:
             lost.append(["@other-stages", cells.other])
         tables.append(table("excluded", ("reason", "patients"), lost, withheld=cells.other is not None))

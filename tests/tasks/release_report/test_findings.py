@@ -25,7 +25,7 @@ from tasks.release_report.measured import (
     TypeCount,
 )
 from tasks.release_report.page import html
-from tasks.release_report.query import Query
+from tasks.release_report.query import CONSENT, Criterion, Query
 from tasks.release_report.words import Words
 from tasks.shared.publication import ALL, Count
 from tasks.shared.report import StepReport
@@ -110,6 +110,29 @@ def test_places_that_no_rule_speaks_of_are_all_in_the_document_those_of_persons_
     page = html(build(given, k=5))
     assert "Patient.maritalStatus.coding.code" in page
     assert "21 more rows are in release-report.json." in page
+
+
+@pytest.mark.parametrize("asks", [False, True])
+def test_where_the_query_asks_for_no_consent_nobody_is_said_to_have_it(asks: bool) -> None:
+    details = {
+        "patient_exclusions": {"CONSENT": 0, "DIRECT_LOAD": 20},
+        "resource_exclusions": {"Condition": {"MustHave": 10}},
+    }
+    step = StepReport(position=1, name="extractor", state="completed", output="import", details=details)
+    consent = (Criterion(1, False, CONSENT, "MDAT", ()),) if asks else ()
+    query = replace(QUERY, criteria=(*QUERY.criteria, *consent))
+    said = "@not-checked" if not asks else Count(word="none")
+    for k in (5, 11):
+        sections = {one.number: one for one in build(replace(clean(), steps=(step,), query=query), k=k).sections}
+        rows = [row for one in sections[4].tables if one.name == "excluded" for row in one.rows]
+        assert dict(rows)["@stage-consent"] == said
+        shown = {one.name: one.value for one in sections[5].facts}
+        assert (shown["patients_without_permit"], shown["resources_outside_permit"]) == (said, said)
+    some = {"patient_exclusions": {"CONSENT": 10, "DIRECT_LOAD": 20}}  # a server that looks for it all the same
+    step = step.model_copy(update={"details": some})
+    sections = {one.number: one for one in build(replace(clean(), steps=(step,), query=query), k=5).sections}
+    shown = {one.name: one.value for one in sections[5].facts}
+    assert shown["patients_without_permit"] == Count(word="about", number=10)
 
 
 def test_what_is_left_of_nobody_is_a_stop_too() -> None:
