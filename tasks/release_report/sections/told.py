@@ -187,9 +187,15 @@ def versions_of(report: ReleaseReport) -> dict[str, str]:
 
 
 def decision(facts: Facts, _: Teller) -> Section:
-    """Section 17: how many people decide. Who did stands in ``decisions``, which are no part of what is decided on."""
-    given = [fact("reviewers", facts.settings.reviewers), fact("on_stop", f"@{facts.settings.on_stop}")]
-    return Section(number=17, name="decision", facts=tuple(given))
+    """Section 17: how many people decide, or that nobody is asked before the data leave, and what a stop does then.
+
+    Who decided stands in ``decisions``, which are no part of what is decided on.
+    """
+    given = [fact("reviewers", facts.settings.reviewers)]
+    unasked = facts.destination is not None and not facts.decides
+    if unasked:
+        given = [fact("on_stop", f"@{facts.settings.on_stop}")]
+    return Section(number=17, name="decision", said=("nobody-asked",) if unasked else (), facts=tuple(given))
 
 
 def rules(facts: Facts, tell: Teller, others: tuple[Section, ...]) -> Section:

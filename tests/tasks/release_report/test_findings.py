@@ -12,7 +12,7 @@ import pytest
 from tasks.release_report.build import build
 from tasks.release_report.cells import Bounds, Cell
 from tasks.release_report.document import Finding, ReleaseReport
-from tasks.release_report.facts import Corrected, Destination, Facts, Rules, Validated, is_private
+from tasks.release_report.facts import Corrected, Destination, Facts, Rules, Settings, Validated, is_private
 from tasks.release_report.measured import (
     Codes,
     Dates,
@@ -133,6 +133,25 @@ def test_where_the_query_asks_for_no_consent_nobody_is_said_to_have_it(asks: boo
     sections = {one.number: one for one in build(replace(clean(), steps=(step,), query=query), k=5).sections}
     shown = {one.name: one.value for one in sections[5].facts}
     assert shown["patients_without_permit"] == Count(word="about", number=10)
+
+
+@pytest.mark.parametrize("language", ["en", "de"])
+def test_what_a_stop_does_is_said_where_nobody_is_asked_and_only_there(language: str) -> None:
+    words = Words(language, 5)
+
+    def last(**more: Any) -> tuple[tuple[str, ...], dict[str, str]]:
+        report = build(replace(clean(), **more), k=5)
+        (section,) = [one for one in report.sections if one.number == 17]
+        return section.said, {one.name: words.value(one.value) for one in section.facts}
+
+    assert last(decides=True) == ((), {"reviewers": "1"})
+    assert last(destination=None) == ((), {"reviewers": "1"})
+    for on_stop in ("tell", "fail"):
+        said, shown = last(settings=Settings(on_stop=on_stop))
+        assert said == ("nobody-asked",)
+        assert list(shown) == ["on_stop"]
+        holds = "not hold the data back" if language == "en" else "hält die Daten nicht zurück"
+        assert (holds in shown["on_stop"]) is (on_stop == "tell")
 
 
 def test_what_is_left_of_nobody_is_a_stop_too() -> None:
