@@ -79,6 +79,7 @@ def _tiles(facts: Facts, tell: Teller, levels: dict[str, int]) -> Tiles:
         bytes=sum(file.bytes for file in files),
         resources=sum(file.resources for file in files),
         destination=to.shown if to is not None else "@no-destination",
+        recipient=facts.settings.recipient,
         encrypted=to.encrypted if to is not None else None,
         stops=levels["stop"],
         looks=levels["look"],

@@ -60,13 +60,15 @@ class Fact(Part):
 class Table(Part):
     """Rows below columns, each named; ``withheld`` says that there were more, which rules R4 to R8 keep back.
 
-    ``folded`` is shown closed. ``bars`` is the column that a graph shows, if one helps.
+    ``rounded`` says that figures of its rows are, so that they need not add up. ``folded`` is shown closed. ``bars`` is
+    the column that a graph shows, if one helps.
     """
 
     name: str
     columns: tuple[str, ...]
     rows: tuple[tuple[Value, ...], ...] = ()
     withheld: bool = False
+    rounded: bool = False
     folded: bool = False
     bars: str | None = None
 
@@ -89,6 +91,7 @@ class Tiles(Part):
     bytes: int
     resources: int
     destination: str
+    recipient: str = ""
     encrypted: bool | None
     stops: int
     looks: int

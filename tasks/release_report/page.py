@@ -50,6 +50,8 @@ _FIGURE: Final = re.compile(r"-?[\d.,]{1,20}( ?%)?", re.ASCII)
 _LONGEST: Final = 400
 """Periods on one axis."""
 
+_REPEATED: Final = frozenset({11})
+"""Sections whose tables do not have what their findings are about: they say it again."""
 _DECISION: Final = 17
 _RULES: Final = 18
 _UNCHECKED: Final = 14
@@ -114,6 +116,7 @@ class Grid:
     rows: tuple[tuple[Cell, ...], ...]
     more: int
     withheld: bool
+    rounded: bool
     folded: bool
     chart: Chart | None
 
@@ -140,7 +143,9 @@ class Chart:
 
 @dataclass(frozen=True)
 class Part:
-    """A section; ``marks`` are the findings that point at it, by level, ``more`` facts and tables are not shown."""
+    """A section; ``marks`` are the findings that point at it, by level, ``more`` facts and tables are not shown.
+    ``lines`` are those findings, where the section has nothing else to say of them.
+    """
 
     number: int
     title: str
@@ -149,6 +154,7 @@ class Part:
     facts: tuple[tuple[str, str], ...]
     tables: tuple[Grid, ...]
     marks: tuple[tuple[Level, int], ...]
+    lines: tuple[Line, ...]
     more: int
 
 
@@ -285,8 +291,10 @@ class _Page:
 
     def _part(self, section: Section) -> Part:
         words, most = self._words, self._limits.parts
-        found = [one.level for one in self._report.findings if one.section == section.number]
-        marks = tuple((level, found.count(level)) for level in LEVELS if level in found)
+        found = [one for one in self._report.findings if one.section == section.number]
+        levels = [one.level for one in found]
+        marks = tuple((level, levels.count(level)) for level in LEVELS if level in levels)
+        repeated = found[: self._limits.findings] if section.number in _REPEATED else []
         lead = f"lead_{section.number}"
         return Part(
             number=section.number,
@@ -299,6 +307,7 @@ class _Page:
             ),
             tables=tuple(self._grid(table) for table in section.tables[:most]),
             marks=marks,
+            lines=tuple(replace(line, section=0) for line in self._lines(repeated)),
             more=sum(len(parts[most:]) for parts in (section.said, section.facts, section.tables))
             + sum(len(table.columns[self._limits.columns :]) for table in section.tables[:most]),
         )
@@ -324,6 +333,7 @@ class _Page:
             rows=tuple(rows),
             more=len(table.rows) - len(shown),
             withheld=table.withheld,
+            rounded=table.rounded,
             folded=table.folded,
             chart=self._chart(table) if table.columns[:1] in _PERIODS else None,
         )

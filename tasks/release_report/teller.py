@@ -170,6 +170,7 @@ def table(
     rows: Iterable[Iterable[Value]],
     *,
     withheld: bool = False,
+    rounded: bool = False,
     folded: bool = False,
     bars: str | None = None,
 ) -> Table:
@@ -179,6 +180,7 @@ def table(
         columns=tuple(columns),
         rows=tuple(tuple(row) for row in rows),
         withheld=withheld,
+        rounded=rounded,
         folded=folded,
         bars=bars,
     )

@@ -92,9 +92,9 @@ def types(facts: Facts, tell: Teller) -> Section:
         if of.nobody and name in after_
     ]
     columns = ("type", "resources_before", "patients_before", "resources", "patients", "asked")
-    tables = [table("types", columns, rows, withheld=others is not None)]
+    tables = [table("types", columns, rows, withheld=others is not None, rounded=True)]
     if nobody:
-        tables.append(table("nobody", ("type", "resources", "asked"), nobody))
+        tables.append(table("nobody", ("type", "resources", "asked"), nobody, rounded=True))
     return Section(number=6, name="types", said=("nobody-said",) if nobody else (), tables=tuple(tables))
 
 

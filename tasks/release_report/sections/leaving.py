@@ -43,6 +43,7 @@ def section(facts: Facts, tell: Teller) -> Section:
                 "files",
                 ("file", "bytes", "content_bytes", "lines", "resources", "sha256"),
                 rows,
+                rounded=len(rows) > 1 or tell.recipient,
                 withheld=any(0 < file.patients < tell.k for file in files),
                 folded=len(files) > 10,
             ),

@@ -154,6 +154,65 @@ def test_what_a_stop_does_is_said_where_nobody_is_asked_and_only_there(language:
         assert (holds in shown["on_stop"]) is (on_stop == "tell")
 
 
+def test_figures_that_need_not_add_up_are_marked_as_rounded() -> None:
+    def marks(given: Facts, **more: Any) -> dict[str, bool]:
+        report = build(given, k=5, **more)
+        return {one.name: one.rounded for part in report.sections for one in part.tables}
+
+    file = clean().leaving.files[0]
+    two = leaving(clean(), files=(file, replace(file, name="pseudonymized/batch-1.ndjson")))
+    assert marks(two)["files"]
+    assert marks(two)["types"]
+    assert not marks(clean())["files"]  # of one file they are those of the tile
+    assert marks(clean(), recipient=True)["files"]
+    for language, said in (("en", "rounded to 5 and need not add up"), ("de", "auf 5 gerundet und ergeben zusammen")):
+        settings = Settings(language=language)
+        assert html(build(replace(two, settings=settings), k=5)).count(said) == 3
+        assert html(build(replace(clean(), settings=settings), k=5)).count(said) == 2  # both of section 6
+
+
+def test_a_future_date_is_said_in_the_section_that_the_finding_leads_to() -> None:
+    given = leaving(clean(), dates={"Condition.recordedDate": Dates(SIZE, future=SIZE)})
+    page = html(build(given, k=5))
+    section = page.partition('<section class="card" id="s11">')[2].partition("</section>")[0]
+    assert "<code>Condition.recordedDate</code> has dates in the future." in section
+    assert 'href="#s11"' in page.partition('id="s2"')[0]
+    assert 'href="#s11"' not in section
+    assert page.count("<code>Condition.recordedDate</code> has dates in the future.") == 2
+
+
+@pytest.mark.parametrize("counted", [("Patient.birthDate", "Patient.gender"), Settings().quasi_identifiers])
+@pytest.mark.parametrize("region", ["", "04"])
+def test_rows_about_the_region_stand_where_there_is_one(region: str, counted: tuple[str, ...]) -> None:
+    given = leaving(clean(), classes={("1950", "female", region): 20, ("1960", "male", ""): 20})
+    (section,) = [
+        one
+        for one in build(replace(given, settings=Settings(quasi_identifiers=counted)), k=5).sections
+        if one.name == "apart"
+    ]
+    rows = {row[0] for row in section.tables[0].rows}
+    there = bool(region) and len(counted) == 3
+    assert ("@without-region" in rows) is ("@years-10-without-region" in rows) is there
+    assert ("region_prefix" in {one.name for one in section.facts}) is there
+    assert {"@as-it-is", "@years-5", "@years-10"} <= rows
+
+
+def test_who_receives_the_data_stands_in_the_tile_of_the_destination() -> None:
+    given = replace(clean(), settings=Settings(recipient="Institut für <Herz>"))
+    page = html(build(given, k=5))
+    tiles = page.partition('<ul class="tiles"')[2].partition("</ul>")[0]
+    assert "for Institut für &lt;Herz&gt;" in tiles
+    assert ">for " not in html(build(clean(), k=5)).partition('<ul class="tiles"')[2].partition("</ul>")[0]
+
+
+@pytest.mark.parametrize(("language", "some"), [("en", "“some” means"), ("de", "„einige“ heißt")])
+def test_what_some_and_a_dash_mean_is_said_in_section_18(language: str, some: str) -> None:
+    page = html(build(replace(clean(), settings=Settings(language=language)), k=5))  # type: ignore[arg-type]
+    last = page.partition('id="s18"')[2]
+    assert some in last
+    assert "“–”" in last or "„–“" in last
+
+
 def test_what_is_left_of_nobody_is_a_stop_too() -> None:
     given = with_path("Practitioner.name.family", Path(0, "name", nobody=3, original_nobody=3))
     (stop,) = found(given, "stop")
