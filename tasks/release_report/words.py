@@ -25,6 +25,8 @@ Group = Literal["page", "sections", "tables", "columns", "facts", "said", "words
 LANGUAGES: Final = ("en", "de")
 
 _PLACE: Final = re.compile(r"\{(\w+)\}")
+_MOMENTS: Final = frozenset({"last_made", "changed"})
+"""Facts and columns that are a moment."""
 _SPACED: Final = "\N{NO-BREAK SPACE}"
 
 
@@ -132,6 +134,8 @@ class Words:
                 return "–"
             case bool():
                 return self("yes" if value else "no")
+            case str() if name in _MOMENTS:
+                return visible(self.moment(value))
             case str():
                 return self._named(value) or visible(value)
             case _:

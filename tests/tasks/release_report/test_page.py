@@ -176,10 +176,31 @@ class TestTheAnswer:
         assert "in what left" in Read(released).text
         assert "would leave" not in Read(released).text
 
+    @pytest.mark.parametrize(
+        ("language", "one", "many"),
+        [("en", ("stop", "look", "note"), ("3 stops", "2 looks", "2 notes")),
+         ("de", ("Stopp", "zum Ansehen", "Hinweis"), ("3 Stopps", "2 zum Ansehen", "2 Hinweise"))],
+    )  # fmt: skip
+    def test_one_is_said_as_one_and_more_as_more(
+        self, language: str, one: tuple[str, ...], many: tuple[str, ...]
+    ) -> None:
+        report = reports.rich(language=language)
+        tile = html(report).partition('<ul class="tiles"')[2].partition("</ul>")[0]
+        for level, said in zip(("stop", "look", "note"), many, strict=True):
+            assert f'<span class="mark {level}">{said}</span>' in tile
+        each = {
+            level: next(found for found in report.findings if found.level == level)
+            for level in ("stop", "look", "note")
+        }
+        few = tuple(each.values())
+        tile = html(report.model_copy(update={"findings": few, "tiles": reports.tiles(67, few)}))
+        for level, said in zip(("stop", "look", "note"), one, strict=True):
+            assert f'<span class="mark {level}">1 {said}</span>' in tile
+
     def test_a_mark_is_a_word_not_a_colour_alone(self) -> None:
         page = html(reports.rich())
         for word in ("stop", "look", "note"):
-            assert re.search(rf'class="mark {word}">(\d+ )?{word}</span>', page)
+            assert re.search(rf'class="mark {word}">(\d+ )?{word}s?</span>', page)
 
 
 def test_every_table_has_a_caption_and_headers_for_a_screen_reader() -> None:
@@ -217,6 +238,9 @@ class TestWords:
             "23 November 2026, 05:12 UTC", "23.11.2026, 05:12 UTC",
         ]  # fmt: skip
         assert de.moment("some day") == "some day"
+        for name in ("last_made", "changed"):  # section 16, section 15
+            assert de.value("2026-11-23T06:12:00+01:00", name) == "23.11.2026, 05:12 UTC"
+        assert de.value("\x1b[31m", "changed") == r"\x1b[31m"
 
     def test_a_name_without_words_is_shown_as_it_is(self) -> None:
         fact = Fact(name="new-fact", value="@new-word")

@@ -130,6 +130,17 @@ def test_both_languages_say_the_same_things_with_the_same_places() -> None:
         assert set(re.findall(r"\{\w+\}", found.say)) == set(re.findall(r"\{\w+\}", other.say)), code
 
 
+def test_german_says_it_as_people_do() -> None:
+    """What a data steward stumbled over."""
+    german = Words("de", 5)
+    assert german.value("@optional") == german.of("columns", "optional_attributes") == "optional"
+    assert german.of("facts", "date_shift") == "Verschiebung der Tagesdaten"
+    assert german.value("@by-patient") == "jeder Patient um eigene Tage"
+    assert german.value("@of-nobody") == "gehört niemandem"
+    apart = Finding(level="look", code="told-apart", section=8, values={"by": "@by-birth"})
+    assert joined(german.finding(apart), str, str).endswith("kann die Patienten erkennen.")
+
+
 def test_a_sentence_names_its_place_once() -> None:
     words = Words("en", 5)
     finding = Finding(level="stop", code="original-left", about="Patient.x", section=7, values={"kind": "@kind-name"})
