@@ -47,6 +47,13 @@ _PERIODS: Final = (("year",), ("quarter",), ("month",))
 _PERIOD: Final = re.compile(r"(\d{4})(?:-(?:Q([1-4])|(\d\d)))?", re.ASCII)
 _PERCENT: Final = re.compile(r"(\d{1,3}) ?%", re.ASCII)
 _FIGURE: Final = re.compile(r"-?[\d.,]{1,20}( ?%)?", re.ASCII)
+_HASH: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)
+_WORDS: Final = re.compile(r"[\s/.:@]+")
+_SIGNS: Final = re.compile(r"(?<=[/.:@])(?=[^\W\d])")
+"""Where a path may be broken, and no number."""
+_WORD: Final = 28
+"""Letters of the longest word that a cell is made wide enough for."""
+_MARKS: Final = frozenset(f"@{level}" for level in LEVELS)
 _LONGEST: Final = 400
 """Periods on one axis."""
 
@@ -98,12 +105,30 @@ class Line:
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell; ``bar`` is how long its bar is, of 100, where it has one."""
+    """A cell; ``bar`` is how long its bar is, of 100, where it has one.
+
+    ``styles`` are those of its kind: ``any`` breaks anywhere, ``one`` nowhere, ``none`` has nothing to show on a phone.
+    """
 
     text: str
     number: bool = False
     small: bool = False
     bar: int | None = None
+    styles: tuple[str, ...] = ()
+
+    @property
+    def shown(self) -> Markup:
+        """The text; a path may be broken behind its signs."""
+        return Markup("<wbr>").join(_SIGNS.split(self.text))
+
+    @property
+    def is_hash(self) -> bool:
+        """Whether it is a SHA-256."""
+        return _HASH.fullmatch(self.text) is not None
+
+    def css(self, *, number: bool) -> str:
+        """Its classes in a column of numbers, or in another one."""
+        return " ".join([*(["num"] if number else []), *(["few"] if self.small else []), *self.styles])
 
 
 @dataclass(frozen=True)
@@ -324,7 +349,7 @@ class _Page:
             if at >= 0:
                 length = largest if _is_all(row[at]) else _length(row[at], self._report.k)
                 bar = round(100 * length / largest) if largest else 0
-                cells[at] = Cell(cells[at].text, small=cells[at].small, bar=bar)
+                cells[at] = replace(cells[at], number=False, bar=bar)
             rows.append(tuple(cells))
         return Grid(
             caption=self._cut(self._words.of("tables", table.name)),
@@ -370,7 +395,13 @@ class _Page:
         small = value in (None, HIDDEN) or (
             isinstance(value, Count) and value.word in {"none", "fewer", "all_but_fewer"}
         )
-        return Cell(self._cut(self._words.value(value, name)), number, small)
+        text = self._cut(self._words.value(value, name))
+        styles = [
+            *(["any"] if _is_unbroken(text) else []),
+            *(["one"] if value in _MARKS else []),
+            *(["none"] if value in (None, "") else []),
+        ]
+        return Cell(text, number, small, styles=tuple(styles))
 
     def _cut(self, text: str) -> str:
         most = self._limits.letters
@@ -380,6 +411,11 @@ class _Page:
 def _breakable(address: str) -> Markup:
     """An address that a narrow tile breaks behind its signs."""
     return Markup("<wbr>").join(re.split(r"(?<=[/.:@])(?=[^/.:@])", address))
+
+
+def _is_unbroken(text: str) -> bool:
+    """Whether a text has a word that a cell must break wherever it is full: a URL, a hash, what is no word."""
+    return "://" in text or any(len(word) > _WORD for word in _WORDS.split(text))
 
 
 def _is_of_numbers(cells: Sequence[Cell]) -> bool:

@@ -203,6 +203,52 @@ class TestTheAnswer:
             assert re.search(rf'class="mark {word}">(\d+ )?{word}s?</span>', page)
 
 
+class TestTheLook:
+    """What the style sheet is told of a cell; how it looks is seen in a browser (tests/browser)."""
+
+    ROW = (
+        "Patient.extension(http://x.example/y).valueString",
+        "@technical",
+        "@stop",
+        "CRYPTOHASH",
+        None,
+        "ab" * 32,
+        "MedicationAdministration.dosage.text",
+        Count(word="about", number=40),
+        "x" * 60,
+    )
+
+    def page(self) -> str:
+        columns = ("path", "asked", "level", "code", "reason", "sha256", "about", "patients", "text")
+        table = Table(name="left", columns=columns, rows=(self.ROW,))
+        return html(reports.clean(sections=(Section(number=7, name="identifying", tables=(table,)),)))
+
+    def test_words_are_not_broken_and_urls_and_hashes_are(self) -> None:
+        read = Read(self.page())
+        found = [attributes.get("class") or "" for tag, attributes in read.tags if tag == "td" or
+                 (tag == "th" and attributes.get("scope") == "row")]  # fmt: skip
+        assert found == ["any", "", "one", "", "few none", "any", "", "num", "any"]
+
+    def test_a_path_is_broken_behind_its_signs(self) -> None:
+        assert ">Medication<wbr>" not in self.page()
+        assert ">MedicationAdministration.<wbr>dosage.<wbr>text<" in self.page()
+        assert "MedicationAdministration.dosage.text" in Read(self.page()).text
+
+    def test_a_number_is_not_broken(self) -> None:
+        table = Table(name="left", columns=("path", "patients"), rows=(("a", Count(word="about", number=1235)),))
+        sections = (Section(number=7, name="identifying", tables=(table,)),)
+        assert ">1.235<" in html(reports.clean(language="de", sections=sections))
+
+    def test_the_style_sheet_has_what_the_cells_are_told(self) -> None:
+        style, _, phone = self.page().partition("<style>")[2].partition("</style>")[0].partition("@media (max-width")
+        assert re.search(r"\ntd\{[^}]*overflow-wrap:break-word", style)
+        assert ".any{overflow-wrap:anywhere}" in style
+        assert ".one{white-space:nowrap}" in style
+        phone = phone.partition("@media print")[0]
+        assert phone.index("td.num{text-align:left}") > phone.index("td,tbody th{")
+        assert "td.none{display:none}" in phone
+
+
 def test_every_table_has_a_caption_and_headers_for_a_screen_reader() -> None:
     read = Read(html(reports.rich()))
     names = [tag for tag, _ in read.tags]
