@@ -73,6 +73,42 @@ def test_the_page_is_as_wide_as_the_screen(
 
 @pytest.mark.parametrize("screen", SCREENS, ids=lambda screen: str(screen[0]))
 @pytest.mark.parametrize("language", ["en", "de"])
+def test_no_word_of_ours_is_broken_in_a_cell(
+    shown: Callable[..., Page], screen: tuple[int, int], language: str
+) -> None:
+    """A word is on one line: it has one box."""
+    page = shown(reports.rich(language=language), *screen)
+    page.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
+    broken = page.evaluate(
+        """() => {
+          const found = [];
+          for (const cell of document.querySelectorAll("td:not(.any), tbody th:not(.any)")) {
+            const walk = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
+            for (let node = walk.nextNode(); node; node = walk.nextNode())
+              for (const word of node.data.matchAll(/[^\\s\\-]+/g)) {
+                const range = document.createRange();
+                range.setStart(node, word.index);
+                range.setEnd(node, word.index + word[0].length);
+                if (range.getClientRects().length > 1) found.push(word[0]);
+              }
+          }
+          return found;
+        }"""
+    )
+    assert broken == []
+
+
+def test_on_a_phone_numbers_stand_at_the_left_and_empty_cells_nowhere(shown: Callable[..., Page]) -> None:
+    page = shown(reports.rich(), 360, 740)
+    number = page.locator("td.num").first
+    assert number.evaluate("one => getComputedStyle(one).textAlign") == "left"
+    assert page.locator("td.none").count() > 0
+    assert not page.locator("td.none").first.is_visible()
+    assert shown(reports.rich()).locator("td.none").first.is_visible()
+
+
+@pytest.mark.parametrize("screen", SCREENS, ids=lambda screen: str(screen[0]))
+@pytest.mark.parametrize("language", ["en", "de"])
 def test_the_answer_and_the_first_reason_are_on_the_first_screen(
     shown: Callable[..., Page], screen: tuple[int, int], language: str, tmp_path: Path
 ) -> None:
