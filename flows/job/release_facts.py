@@ -79,7 +79,7 @@ def asked(
         decisions=documented(job.decisions),
         last=last_released(job),
         asked_patients=_asked_patients(job.inputs),
-        decides=_decides(job),
+        decides=Sources(job.step_names, job.config).asks_before_delivery(),
         sent=step is None and any(one.state == "completed" and declared(one.name).delivers for one in steps),
         versions=versions().model_dump(),
         stop=job.stop,
@@ -87,13 +87,6 @@ def asked(
         made=now(),
         read=read,
     )
-
-
-def _decides(job: Job) -> bool:
-    """Whether a person is asked about the data as they leave."""
-    sources = Sources(job.step_names, job.config)
-    names = enumerate(job.step_names, start=1)
-    return any(declared(name).asks and sources.delivery(at) is not None for at, name in names)
 
 
 def changed_since(job: Job, place: Path, there: Inventory) -> tuple[str, ...]:

@@ -47,6 +47,10 @@ class Sources:
                 return None
         return None
 
+    def asks_before_delivery(self) -> bool:
+        """Whether a person is asked about the data as they leave."""
+        return any(step.asks and self.delivery(at) is not None for at, step in enumerate(self._steps, start=1))
+
     def readers(self, position: int) -> list[int]:
         """The steps that read what a wait at ``position`` releases, until another wait releases the same data anew."""
         found: list[int] = []
