@@ -107,7 +107,7 @@ def test_places_that_no_rule_speaks_of_are_all_in_the_document_those_of_persons_
         (table,) = [one for part in build(given, k=k).sections for one in part.tables if one.name == "unspoken"]
         assert [row[0] for row in table.rows] == ["Patient.maritalStatus.coding.code", *sorted(many)]
         assert not table.withheld
-    page = html(build(given, k=5))
+    page = html(build(given, k=5)).replace("<wbr>", "")
     assert "Patient.maritalStatus.coding.code" in page
     assert "21 more rows are in release-report.json." in page
 
