@@ -255,14 +255,23 @@ def test_where_there_is_no_room_for_more_cells_profiles_are_told_together(
 COLUMNS = "Batch-ID,Reason,Group,Attribute,Resource-ID,Patient-ID\n"
 
 
-def outside(tmp_path: Path, text: str, *, counted: int) -> Any:
+def asking_for_consent(path: Path) -> Path:
+    """A query whose cohort is asked for consent."""
+    consent = {"context": {"code": "Einwilligung", "display": "Consent"}, "termCodes": []}
+    query = {"version": "1", "cohortDefinition": {"inclusionCriteria": [[consent]]}, "dataExtraction": {}}
+    path.write_text(json.dumps(query))
+    return path
+
+
+def outside(tmp_path: Path, text: str, *, counted: int, asked: bool = True) -> Any:
     """What section 5 says of patients with resources that were left out for want of consent."""
     folder = tmp_path / "extraction" / "reports"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "resource-exclusions.csv").write_text(text)
     details = {"reports": ["resource-exclusions.csv"], "resource_exclusions": {"g": {"Consent": counted}}}
     step = StepReport(position=1, name="extractor", state="completed", output="import", details=details)
-    found = made(tmp_path, write(tmp_path / "out"), write(tmp_path / "import"), steps=(step,)).house
+    query = asking_for_consent(tmp_path / "query.json") if asked else None
+    found = made(tmp_path, write(tmp_path / "out"), write(tmp_path / "import"), steps=(step,), crtdl=query).house
     assert "canary" not in found.model_dump_json()
     [section] = [one for one in found.sections if one.number == 5]
     return next((one.value for one in section.facts if one.name == "patients_outside_permit"), None)
@@ -278,6 +287,7 @@ def test_of_how_many_patients_resources_were_left_out_for_want_of_consent(tmp_pa
     assert outside(tmp_path, COLUMNS + rows(8) + more, counted=24) == Count(word="about", number=10)
     assert outside(tmp_path, COLUMNS + rows(1, each=900), counted=900) == Count(word="fewer", number=5)
     assert outside(tmp_path, COLUMNS + more, counted=0) == Count(word="none")
+    assert outside(tmp_path, COLUMNS + more, counted=0, asked=False) == "@not-checked"
     # What does not agree with the result, or names nobody, is not believed.
     assert outside(tmp_path, COLUMNS + rows(8), counted=25) is None
     assert outside(tmp_path, COLUMNS + '"b","CONSENT","g","","Condition/canary",""\n', counted=1) is None
@@ -285,8 +295,6 @@ def test_of_how_many_patients_resources_were_left_out_for_want_of_consent(tmp_pa
 
 
 def test_that_dates_of_what_was_left_out_are_not_known_is_said(tmp_path: Path) -> None:
-    consent = {"context": {"code": "Einwilligung", "display": "Consent"}, "termCodes": []}
-    query = {"version": "1", "cohortDefinition": {"inclusionCriteria": [[consent]]}, "dataExtraction": {}}
-    (tmp_path / "query.json").write_text(json.dumps(query))
-    found = made(tmp_path, write(tmp_path / "out"), write(tmp_path / "import"), crtdl=tmp_path / "query.json").house
+    query = asking_for_consent(tmp_path / "query.json")
+    found = made(tmp_path, write(tmp_path / "out"), write(tmp_path / "import"), crtdl=query).house
     assert "consent-dates" in next(one for one in found.sections if one.number == 14).said
