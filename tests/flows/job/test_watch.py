@@ -189,7 +189,7 @@ def test_a_try_that_another_meter_of_the_step_told_of_is_on_its_line_too_and_the
     thread.start()
     thread.join()
     progress.retry("pseudonymizer", "pseudonymize", away, attempt=1, attempts=3, seconds=2.0)
-    said = "pseudonymizer: connect-failed, next try in 2 s, attempt 2 of 3, 1 more waits"
+    said = "pseudonymizer: connect-failed, next try in 2 s, attempt 2 of 3, 1 more request waits"
     assert describe(progress.snapshot()) == f"{said}, time left unknown"
 
 
