@@ -115,7 +115,8 @@ def warnings(facts: Facts, tell: Teller) -> Section:
     done = [step for step in facts.steps if step.state == "completed"]
     rows = [(step.position, step.name, step.retries or 0, len(step.warnings)) for step in done]
     texts = [(step.position, step.name, _safe(text, facts, tell)) for step in done for text in step.warnings]
-    corrected = [(tell.file(one.name), one.when, one.user) for one in facts.corrected]
+    # Who works in the house is not the recipient's to know.
+    corrected = [(tell.file(one.name), one.when, None if tell.recipient else one.user) for one in facts.corrected]
     tables = [table("steps", ("position", "step", "retries", "warnings"), rows)]
     if texts:
         more = len(texts) > _MOST_WARNINGS

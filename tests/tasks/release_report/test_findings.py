@@ -443,6 +443,12 @@ def test_of_k_patients_codes_displays_units_systems_urls_and_names_of_elements_a
     assert CANARY not in report_of(sung(10), sung(10), recipient=True).model_dump_json()
 
 
+def test_who_corrected_a_file_is_told_in_the_house_only() -> None:
+    given = replace(clean(), corrected=(Corrected("import/a.ndjson", "2026-01-01", "somebody"),))
+    assert "somebody" in build(given, k=5).model_dump_json()
+    assert "somebody" not in build(given, k=5, recipient=True).model_dump_json()
+
+
 def test_the_same_facts_give_the_same_report_in_any_order() -> None:
     given = clean(leaving=sung(3))
     again = leaving(given, paths=dict(reversed(list(given.leaving.paths.items()))))
