@@ -170,8 +170,8 @@ def describe(snapshot: Snapshot, *, over: bool = False) -> str:
 def tried_again(held: Held) -> str:
     """Which service did not take a request, why, when it is asked again, and how often that is done."""
     when = f"next try in {human_seconds(math.ceil(held.seconds))}" if held.seconds > 0 else "trying again"
-    waiting = "waits" if held.others == 1 else "wait"
-    others = f", {human_count(held.others, 'more request')} {waiting}" if held.others else ""
+    ending = "s" if held.others == 1 else ""
+    others = f", {human_count(held.others, 'more request')} wait{ending}" if held.others else ""
     return f"{held.service}: {held.why}, {when}, attempt {held.attempt} of {held.attempts}{others}"
 
 
