@@ -11,11 +11,11 @@ from pathlib import Path
 
 import httpx
 import pytest
-import zstandard
 
 from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.data import DEMO_CRTDL
 from deployments.sandbox.extraction.app import ExtractionOptions, extraction_service
+from tasks.shared.files.lines import read_lines
 from tests.conftest import wait_until
 from tests.docs.pages import example
 from tests.e2e.docs.place import Place
@@ -63,11 +63,6 @@ def test_the_query_that_the_page_shows_is_one(place: Place, server: Server) -> N
     lines = [line for file in imported.iterdir() for line in read_lines(file)]
     kinds = {entry["resource"]["resourceType"] for line in lines for entry in json.loads(line)["entry"]}
     assert {"Patient", "Condition", "Encounter"} <= kinds
-
-
-def read_lines(file: Path) -> list[bytes]:
-    with zstandard.open(file, "rb") as stream:
-        return list(stream.read().splitlines())
 
 
 @pytest.fixture
