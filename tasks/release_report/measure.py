@@ -2,9 +2,10 @@
 
 NDJSON, plain and zstd: Bundles, one resource a line, any number of files, resources of nobody (``core``). CSV is
 ``tables.py``'s. Every leaf is counted in patients, not in rows; ``measured.py`` says what comes out, ``cells.py``,
-``numbers.py`` and ``originals.py`` the bounds of what is held. Others: 50,000 classes of section 8; resources a
-patient of the first million patients; 2,400 years, quarters and months a path; a line above 4 MB goes to disk and is
-read entry by entry, but what is no Bundle is held whole. Patients are known by a hash, 110 bytes each.
+``trie.py``, ``codes.py``, ``one_each.py``, ``numbers.py`` and ``originals.py`` the bounds of what is held. Others:
+50,000 classes of section 8; resources a patient of the first million patients; 2,400 years, quarters and months a path;
+a line above 4 MB goes to disk and is read entry by entry, but what is no Bundle is held whole. Patients are known by a
+hash, 110 bytes each.
 
 Where each patient's data come together (Bundles, as extraction servers make them) counters suffice, and memory does not
 grow with the patients but for that; as soon as a patient returns, the pass begins again with sets of them.
@@ -25,11 +26,13 @@ from typing import Any, Final
 import msgspec
 
 from tasks.release_report import measured as found
-from tasks.release_report.cells import DATE, Cell, CodeTable, Node
+from tasks.release_report.cells import Cell
+from tasks.release_report.codes import CodeTable
 from tasks.release_report.measured import Codes, Dates, Ids, Measured, MeasuredFile, References, TypeCount
 from tasks.release_report.numbers import quartiles
 from tasks.release_report.originals import NOBODYS, Originals
 from tasks.release_report.tables import NoTableError, is_table, read_table, with_patients_first
+from tasks.release_report.trie import DATE, Node
 from tasks.release_report.walk import QUARTER, Account, Apart, Members, decode
 from tasks.shared.errors import DataError, StorageError
 from tasks.shared.fhir.bundle import RESOURCES

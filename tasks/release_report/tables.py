@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from tasks.release_report import kinds
-from tasks.release_report.cells import Node
+from tasks.release_report.trie import Node
 from tasks.release_report.walk import Account
 from tasks.shared.errors import DataError, StorageError
 from tasks.shared.files.lines import Content, Tee, open_content

@@ -17,26 +17,13 @@ from urllib.parse import unquote
 
 import msgspec
 
-from tasks.release_report.cells import (
-    DATE,
-    REFERENCE,
-    SEARCH,
-    TEXT,
-    VALUES,
-    Bounds,
-    Cell,
-    CodeTable,
-    Effect,
-    Node,
-    Seen,
-    Slot,
-    Trie,
-    Values,
-)
+from tasks.release_report.cells import Bounds, Cell, Values
+from tasks.release_report.codes import CodeTable, Seen
 from tasks.release_report.kinds import QUANTITIES
 from tasks.release_report.numbers import Measure, Measures, code_of
 from tasks.release_report.originals import LEAST, LEAST_DIGITS, NOBODYS, Originals, keyed, may_be_one
 from tasks.release_report.spill import HELD, Spill
+from tasks.release_report.trie import DATE, REFERENCE, SEARCH, TEXT, VALUES, Effect, Node, Slot, Trie
 
 _MONTH: Final = re.compile(r"[12]\d{3}(-[01]\d)?\Z")
 _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\Z")

@@ -1,0 +1,64 @@
+"""Section 10: the codes of an element, in each spelling with its display.
+
+Bounds: 1,000 codes an element and 30,000 in all (``codes``); what falls out is in the element's ``other`` cell.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from tasks.release_report.cells import LONGEST, Bounds, Cell, Values
+
+_MOST_CODES: Final = 1_000
+_ALL_CODES: Final = 30_000
+
+
+class Seen:
+    """A coding or a quantity as it is spelled: the cells to touch, and how many members it has."""
+
+    __slots__ = ("cells", "run", "size")
+
+    def __init__(self, cells: tuple[Cell, ...], size: int) -> None:
+        self.run = 0
+        self.cells = cells
+        self.size = size
+
+
+class CodeTable:
+    """The codes of one element."""
+
+    def __init__(self, path: str, bounds: Bounds) -> None:
+        self.path = path
+        self.seen: dict[tuple[Any, Any, Any], Seen] = {}
+        self.codes: dict[str, Cell] = {}
+        self.displays: dict[str, dict[str, Cell]] = {}
+        self.systems = Values(bounds)
+        self.text_only = Cell()
+        self.other = Cell()
+        self._bounds = bounds
+
+    def add(self, system: Any, code: Any, display: Any, leaves: tuple[Cell, ...]) -> Seen:
+        """A coding in a spelling that was not seen before."""
+        bounds = self._bounds
+        name = f"{system if isinstance(system, str) else ''}|{code if isinstance(code, str) else ''}"
+        cells: list[Cell] = list(leaves)
+        if isinstance(system, str):
+            cells.append(self.systems.of(system))
+        cell = self.codes.get(name)
+        full = len(self.seen) >= 2 * _MOST_CODES
+        if cell is None and isinstance(code, str):
+            full = full or len(self.codes) >= _MOST_CODES or bounds.codes >= _ALL_CODES or bounds.crowded
+            if not full and len(name) <= LONGEST:
+                bounds.codes += 1
+                cell = self.codes[name] = Cell()
+        if cell is not None:
+            cells.append(cell)
+            if isinstance(display, str) and not full and len(display) <= LONGEST:
+                cells.append(self.displays.setdefault(name, {}).setdefault(display, Cell()))
+        elif isinstance(code, str):
+            bounds.others["codes"] += 1
+            cells.append(self.other)
+        seen = Seen(tuple(cells), len(leaves))
+        if not full:
+            self.seen[system, code, display] = seen
+        return seen
