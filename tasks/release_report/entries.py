@@ -1,0 +1,166 @@
+"""The resources of a line by their elements, as they are spelled, and whose they are (document 5, R1)."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from tasks.release_report.walk import Members, decode
+from tasks.shared.fhir.reading import UNREADABLE
+
+decode_members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+decode_entries: Final = msgspec.json.Decoder(list[dict[str, msgspec.Raw]] | None).decode
+
+
+class _UsualRequest(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+    method: str = ""
+    url: str = ""
+
+
+class _UsualEntry(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+    resource: dict[str, msgspec.Raw]
+    fullUrl: str = ""  # noqa: N815 - FHIR's name
+    request: _UsualRequest | None = None
+
+
+class _UsualBundle(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+    """A Bundle as nearly all are: read in half the time."""
+
+    resourceType: str  # noqa: N815
+    entry: list[_UsualEntry]
+    id: str | None = None
+    type: str | None = None
+
+
+decode_usual: Final = msgspec.json.Decoder(_UsualBundle).decode
+
+
+class Entry:
+    """A resource by its elements, as they are spelled, and what stands around it in a Bundle: its URL, its request's,
+    and the ``rest``."""
+
+    __slots__ = ("kind", "members", "own", "request", "rest", "url")
+
+    def __init__(self, members: Members, kind: str, own: str | None, url: str = "", request: str = "") -> None:
+        self.members = members
+        self.kind = kind
+        self.own = own or ""
+        self.url = url
+        self.request = request
+        self.rest: Members | None = None
+
+
+NO_URLS: Final[dict[str, str]] = {}
+
+
+def text_of(raw: msgspec.Raw | None) -> str | None:
+    """A JSON string; ``None`` of anything else."""
+    if raw is None:
+        return None
+    text = bytes(raw)
+    if text[:1] != b'"':
+        return None
+    return text[1:-1].decode() if b"\\" not in text else str(decode(text))
+
+
+def decoded(members: Members) -> dict[str, Any]:
+    """What these members hold, but for the type."""
+    return {name: decode(raw) for name, raw in members.items() if name != "resourceType"}
+
+
+def usual_entry(entry: _UsualEntry) -> Entry:
+    """The entry of a usual Bundle."""
+    members, request = entry.resource, entry.request
+    spelled = bytes(members["resourceType"]) if "resourceType" in members else b""
+    kind = _kinds.get(spelled)
+    if kind is None:
+        kind = text_of(members.get("resourceType")) or "…"
+        if len(_kinds) < _TYPES:
+            _kinds[spelled] = kind
+    return Entry(members, kind, text_of(members.get("id")), entry.fullUrl, request.url if request is not None else "")
+
+
+_TYPES: Final = 1_000
+_kinds: Final[dict[bytes, str]] = {}
+
+
+def entry_of(rest: Members) -> Entry:
+    """Any entry of a Bundle, by its members."""
+    raw = rest.pop("resource", None)
+    if raw is None or bytes(raw) == b"null":
+        entry = Entry({}, "", "")
+    else:
+        members = decode_members(raw)
+        entry = Entry(members, text_of(members.get("resourceType")) or "…", text_of(members.get("id")))
+    url = text_of(rest.pop("fullUrl", None))
+    if url:
+        entry.url = url
+    entry.rest = rest
+    if "request" in rest:
+        request = decode(rest["request"])
+        target = request.get("url") if isinstance(request, dict) else None
+        if isinstance(target, str):
+            entry.request = target
+    return entry
+
+
+def outline(entries: list[Entry]) -> tuple[dict[str, None], dict[str, str], set[str]]:
+    """Of a Bundle's entries: ids of Patients, those by ``fullUrl``, and all keys and URLs."""
+    patients: dict[str, None] = {}
+    urls: dict[str, str] = {}
+    local: set[str] = set()
+    for entry in entries:
+        own, url = entry.own, entry.url
+        if url:
+            local.add(url)
+        if own:
+            local.add(f"{entry.kind}/{own}")
+            if entry.kind == "Patient":
+                patients[own] = None
+                if url:
+                    urls[url] = own
+    return patients, urls, local
+
+
+def is_no_patient(entry: Entry) -> bool:
+    """For sorting: Patients first, as whether a date is before birth can be told then."""
+    return entry.kind != "Patient"
+
+
+def only_patient(members: Members) -> str | None:
+    """The Patient of a Bundle that is a resource itself, if there is one alone."""
+    try:
+        entries = [entry_of(one) for one in decode_entries(members.get("entry", b"[]")) or ()]
+    except UNREADABLE:
+        return None
+    patients, _, _ = outline(entries)
+    return next(iter(patients)) if len(patients) == 1 else None
+
+
+class _Target(msgspec.Struct, gc=False):
+    reference: Any = None
+
+
+_target: Final = msgspec.json.Decoder(_Target)
+
+
+def owner_of(entry: Entry, urls: dict[str, str]) -> str | None:
+    """The patient whose a resource is, ``None`` when it is nobody's."""
+    if entry.kind == "Patient":
+        return entry.own or None
+    for name in ("subject", "patient", "beneficiary"):
+        raw = entry.members.get(name)
+        if raw is None:
+            continue
+        try:
+            reference = _target.decode(raw).reference
+        except msgspec.ValidationError:
+            continue
+        if reference.__class__ is str:
+            if reference in urls:
+                return urls[reference]
+            head, found_it, own = reference.partition("/_history/")[0].rpartition("Patient/")
+            if found_it and (not head or head[-1] == "/") and own and "/" not in own:
+                return own
+    return None

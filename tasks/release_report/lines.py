@@ -1,0 +1,139 @@
+"""A line taken into the account: a Bundle, or one resource, and whose the resources are (document 5, R1)."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from tasks.release_report.entries import (
+    NO_URLS,
+    Entry,
+    decode_entries,
+    decode_members,
+    decode_usual,
+    decoded,
+    entry_of,
+    is_no_patient,
+    only_patient,
+    outline,
+    owner_of,
+    text_of,
+    usual_entry,
+)
+from tasks.release_report.walk import Account
+from tasks.shared.fhir.bundle import RESOURCES
+from tasks.shared.fhir.long_line import LongLine
+from tasks.shared.stop import Stop
+
+_BUNDLE: Final = b'"Bundle"'
+
+
+class NoResourceError(Exception):
+    """A line is JSON, and no resource."""
+
+
+class Lines:
+    """Takes lines into an account; ``resources`` counts what was in them."""
+
+    def __init__(self, account: Account, stop: Stop) -> None:
+        self.resources = 0
+        self._account = account
+        self._stop = stop
+
+    def take(self, line: bytes | LongLine) -> None:
+        """One line. Raises ``NoResourceError``, ``DataError``, and what is ``UNREADABLE``."""
+        if isinstance(line, LongLine):
+            self._long(line)
+        else:
+            self._whole(line)
+
+    def _whole(self, line: bytes) -> None:
+        if _BUNDLE in line[:64]:
+            try:
+                usual = decode_usual(line)
+            except msgspec.ValidationError:
+                pass  # the long way
+            else:
+                if usual.resourceType == "Bundle" and usual.type not in RESOURCES:
+                    self._bundle({"id": usual.id, "type": usual.type}, [usual_entry(one) for one in usual.entry])
+                    return
+        members = decode_members(line)
+        kind = text_of(members.get("resourceType"))
+        if kind is None:
+            raise NoResourceError
+        account = self._account
+        if kind != "Bundle" or text_of(members.get("type")) in RESOURCES:
+            resource = Entry(members, kind, text_of(members.get("id")))
+            account.turn(owner_of(resource, NO_URLS) if kind != "Bundle" else only_patient(members))
+            self._one(resource)
+            return
+        entries = [entry_of(one) for one in decode_entries(members.pop("entry", b"[]")) or ()]
+        self._bundle(decoded(members), entries)
+
+    def _bundle(self, around: dict[str, Any], entries: list[Entry]) -> None:
+        account = self._account
+        patients, urls, local = outline(entries)
+        if len(patients) == 1:
+            account.turn(next(iter(patients)))
+            account.outside(around)
+            entries.sort(key=is_no_patient)
+            for entry in entries:
+                self._one(entry)
+            account.end_of_line(local)
+            return
+        account.turn(None)
+        account.outside(around)
+        groups: dict[str | None, list[Entry]] = {}
+        for entry in entries:
+            groups.setdefault(owner_of(entry, urls), []).append(entry)
+        for owner, group in groups.items():
+            for entry in sorted(group, key=is_no_patient):
+                account.turn(owner)
+                self._one(entry)
+                account.end_of_line(local)
+
+    def _one(self, entry: Entry) -> None:
+        own = entry.own
+        if entry.kind:
+            self.resources += 1
+            entry.members.pop("resourceType", None)
+            if own:
+                del entry.members["id"]
+            self._account.resource(entry.members, entry.kind, own)
+        if entry.rest:
+            self._account.outside({"entry": [decoded(entry.rest)]})
+        if entry.url or entry.request:
+            self._account.entry(entry.url, entry.request, own)
+
+    def _long(self, line: LongLine) -> None:
+        account = self._account
+        if line.resource_type != "Bundle":
+            self._whole(line.whole())
+            return
+        envelope = decode_members(line.envelope().close(()))
+        if text_of(envelope.get("type")) in RESOURCES:
+            self._whole(line.whole())
+            return
+        urls: dict[str, str] = {}
+        patients: dict[str, None] = {}
+        for piece in line.entries():
+            entry = entry_of(decode_members(piece))
+            if entry.url:
+                account.urls.hashes.append(account.hash(entry.url))
+                account.urls.settle()
+            if entry.kind == "Patient" and entry.own:
+                patients[entry.own] = None
+                if entry.url:
+                    urls[entry.url] = entry.own
+        only = next(iter(patients)) if len(patients) == 1 else None
+        account.turn(only)
+        envelope.pop("entry", None)
+        account.outside(decoded(envelope))
+        for piece in line.entries():
+            self._stop.check()
+            entry = entry_of(decode_members(piece))
+            account.turn(only if only is not None else owner_of(entry, urls))
+            self._one(entry)
+            account.end_of_line(())
+            account.settle()
