@@ -36,7 +36,7 @@ class Wanted:
     steps: Sequence[StepName]
     mode: SendMode = SendMode.DIRECT_RESOURCE_LOAD
     values: dict[str, str] = field(default_factory=dict)
-    signed_in: Sequence[StepName] = SIGNED_IN
+    signed_in: list[StepName] = field(default_factory=lambda: [*SIGNED_IN])
 
 
 def init(file: str, steps: str | None, *, force: bool) -> int:
@@ -81,34 +81,40 @@ def on_terminal() -> bool:
 
 
 def asked(steps: Sequence[StepName] | None) -> Wanted:
-    """What somebody at the terminal answers; Enter takes what is in brackets."""
+    """What somebody at the terminal answers, service by service; Enter takes what is in brackets."""
+    say("Enter takes what stands in brackets.")
     if steps is None:
         say(f"steps: {', '.join(StepName)}; exactly one import first")
         steps = click.prompt("Steps, in order", default=", ".join(STEPS), value_proc=_read(_steps))
-    wanted = Wanted(steps)
-    if StepName.SEND in steps:
+    wanted = Wanted(steps, signed_in=[])
+    for step in dict.fromkeys(steps):
+        _ask(step, wanted)
+    return wanted
+
+
+def _ask(step: StepName, wanted: Wanted) -> None:
+    """Ask for what this step must be told, below a line that says what it talks to."""
+    known = example()
+    if (block := known.get(f"services.{step}")) is not None:
+        say("\n" + " ".join(line.lstrip("# ") for line in block.said).rstrip("."))
+    if step is StepName.SEND:
         modes = click.Choice([str(mode) for mode in SendMode])
         wanted.mode = SendMode(click.prompt("services.send.send_as", default=str(wanted.mode), type=modes))
-    known = example()
-    for key in to_fill_in(steps, wanted.mode):
-        before = known[key].value
+    for key in to_fill_in([step], wanted.mode):
         if not _is_example(key):
             continue
-        default = before.strip("[]")
+        default = known[key].value.strip("[]")
         said = keys_by_name()[key].description.partition(". ")[0].replace("`", "")
         answer = click.prompt(f"{said}\n{key}", default=default, value_proc=_checked(key))
         if answer != default:
             wanted.values[key] = answer
-    signed_in = []
-    for step in may_sign_in(steps, wanted.mode):
+    for _ in may_sign_in([step], wanted.mode):
         key = f"services.{step}.auth.username"
-        prompt = f"User name of the service, where it asks for one; - for none\n{key}"
-        name = click.prompt(prompt, default="-", value_proc=_checked(key))
+        said = f"User name, such as {known[key].value}; - where the service asks for none"
+        name = click.prompt(f"{said}\n{key}", default="-", value_proc=_checked(key))
         if name != "-":
-            signed_in.append(step)
+            wanted.signed_in.append(step)
             wanted.values[key] = name
-    wanted.signed_in = signed_in
-    return wanted
 
 
 def _is_example(key: str) -> bool:

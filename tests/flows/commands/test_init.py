@@ -66,13 +66,16 @@ def test_steps_that_are_no_pipeline_leave_no_file(capsys: pytest.CaptureFixture[
 def test_on_a_terminal_it_asks_until_an_answer_can_be_used(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    answers = ["local_import, sned", "local_import, send", "transfer_load", "", "fhir.example", "https://fhir.example",
+    answers = ["local_import, sned", "local_import, send", "", "transfer_load", "fhir.example", "https://fhir.example",
                "my project", "", "-"]  # fmt: skip
     monkeypatch.setattr(init, "on_terminal", lambda: True)
     monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(answers) + "\n"))
     assert run(["config", "init"]) == 0, capsys.readouterr()
     out = capsys.readouterr().out
     assert "did you mean send?" in out
+    assert out.index("\nA directory of NDJSON files (step: local_import)\n") < out.index("services.local_import.dir")
+    assert out.index("\nWhere results go (step: send)\n") < out.index("services.send.send_as (")
+    assert "User name, such as sluice; - where the service asks for none\nservices.send.auth.username [-]: " in out
     assert "must begin with http:// or https://" in out
     assert "set these variables" not in out
     text = Path("sluice.yaml").read_text()
