@@ -6,6 +6,7 @@ The commands are imported when they are called and import what is slow inside th
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import os
 import sys
@@ -17,7 +18,7 @@ import click
 
 from flows.output import prepare_streams, say, say_in_passing
 from flows.shell import command
-from flows.signals import Interrupted, exit_code_of, signals
+from flows.signals import Interrupted, exit_code_of, ignore, signals
 
 COMMANDS = {
     "pipeline": "flows.commands.pipeline:group",
@@ -112,6 +113,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     os.umask(0o077)
     prepare_streams()
     signals.install(say_in_passing)
+    atexit.register(ignore)  # the first, so the last to be called
     try:
         code = run(sys.argv[1:] if argv is None else argv)
     except BaseException:
@@ -119,7 +121,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         if signals.seen is None:
             raise
         code = exit_code_of(signals.seen)
-    signals.leave()
+    signals.leave(code)
     if code == AWAY:
         from flows.engine.outage import given_up
 

@@ -56,16 +56,17 @@ class Signals:
         """Prefect sends a served flow to its process with what it names: there it is the one of that process."""
         return "signals"
 
-    def leave(self) -> None:
-        """The exit code is that of the signal that was seen: another one while the interpreter ends must not change it.
+    def leave(self, code: int) -> None:
+        """The exit code is decided: a signal while the interpreter ends must not change it.
 
-        ``STOP_SECONDS`` from the first one go on.
+        The first one ends the process at once; after one that was seen, ``STOP_SECONDS`` go on and others are nothing.
         """
         if self.seen is not None:
             self._said.wait(SAID)  # a thread that prints while the interpreter ends would make it crash
-        if self.seen is not None and threading.current_thread() is threading.main_thread():
+            ignore()
+        elif threading.current_thread() is threading.main_thread():
             for number in NUMBERS:
-                signal.signal(number, signal.SIG_IGN)
+                signal.signal(number, lambda *_: os._exit(code))
 
     def install(self, words: Callable[[str], None] | None = None) -> None:
         """Take over the signals; only the main thread can. ``words`` takes what a person is told, and soon returns."""
@@ -140,6 +141,13 @@ class Signals:
 
     def _say(self, text: str, name: str) -> None:
         self._words(text.format(name="Ctrl-C" if name == signal.SIGINT.name else name, seconds=STOP_SECONDS))
+
+
+def ignore() -> None:
+    """From here on signals do nothing: the interpreter puts handlers away before it ends, and would die of them."""
+    if threading.current_thread() is threading.main_thread():
+        for number in NUMBERS:
+            signal.signal(number, signal.SIG_IGN)
 
 
 def _nobody(_text: str) -> None:

@@ -128,7 +128,5 @@ def test_a_signal_at_any_moment_of_the_start_has_its_exit_code_and_no_traceback(
     child.send_signal(number)
     out, err = child.communicate(timeout=120)
     assert "Traceback" not in err
-    if child.returncode == -number:  # the interpreter was ending, without handlers: to a shell that is the same code
-        assert "waiting for approval" in out
-    elif child.returncode != 0:  # the run was quicker
+    if child.returncode != 0:  # the run was quicker
         assert child.returncode == code, out + err

@@ -41,6 +41,26 @@ run.main([])
 """
 """A command before its flow begins."""
 
+ENDING = """
+import os, sys, time
+from flows import run
+class Last:
+    def __del__(self, write=os.write, sleep=time.sleep):
+        write(1, b"runs\\n")
+        sleep(1)
+def done(_):
+    {then}
+    return 3
+run.run = done
+run.main([])
+"""
+"""A command that is over: its exit code is decided."""
+
+ENDINGS = {
+    "what is called at the exit": "import atexit; atexit.register(Last().__del__)",
+    "the modules are put away": "sys.modules['last'] = sys.last = Last()",
+}
+
 
 @contextmanager
 def process(program: str) -> Iterator[subprocess.Popen[str]]:
@@ -85,6 +105,16 @@ def test_a_signal_while_no_flow_runs_is_answered_too() -> None:
         assert said == "Ctrl-C: stopping\n"
         assert seconds < allowed(0.2)
         assert child.wait(10) == 130
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("then", ENDINGS.values(), ids=ENDINGS)
+def test_a_signal_while_the_interpreter_ends_changes_no_exit_code(number: signal.Signals, then: str) -> None:
+    with process(ENDING.format(then=then)) as child:
+        child.send_signal(number)
+        _, err = child.communicate(timeout=10)
+        assert (child.returncode, err) == (3, "")
 
 
 def test_a_served_flow_is_sent_to_its_process_and_finds_the_signals_of_that_one() -> None:
