@@ -24,6 +24,7 @@ from flows.reports import presenter
 from flows.reports.terminal import Terminal
 from flows.signals import exit_code_of, signals
 from tasks.shared.errors import InputError, SluiceError, TerminalError
+from tasks.shared.units import human_count
 
 DEPLOYMENT = "sluice"
 """The deployment that ``--detach`` hands runs to, when there are several."""
@@ -33,10 +34,13 @@ _said: set[str] = set()
 
 
 def plan(inputs: JobInputs) -> int:
-    """Preflight only: print every finding."""
-    code = check(inputs.load(), inputs)
+    """Preflight only: print every finding, and at the end whether the job can start."""
+    loaded = inputs.load()
+    code = check(loaded, inputs)
     if code == 0:
-        say("nothing found: the job can start")
+        doubtful = len(loaded.warnings) + len(_said)
+        found = f"{human_count(doubtful, 'warning')};" if doubtful else "nothing found:"
+        say(f"{found} the job can start")
     return code
 
 
@@ -197,6 +201,7 @@ def warn(loaded: LoadedConfig, inputs: JobInputs, job_dir: Path | None = None) -
 
 
 def doubt(text: str) -> None:
-    """Print what is doubtful, and keeps nobody from starting; the steps need not say it again."""
-    _said.add(text)
-    say(f"warning: {text}", err=True)
+    """Print what is doubtful, and keeps nobody from starting, once; the steps need not say it again."""
+    if text not in _said:
+        _said.add(text)
+        say(f"warning: {text}", err=True)
