@@ -19,6 +19,8 @@ _WIPE = "\r\x1b[K"
 _lock = threading.RLock()
 _drawn = False
 """Whether the last line of the terminal is one that changes in place (``draw``)."""
+_quiet = False
+"""Whether a person wants nothing but answers, warnings and errors (``-q``)."""
 
 
 class Rendered(Protocol):
@@ -41,6 +43,23 @@ def say(text: str, *, err: bool = False) -> None:
     write(text + "\n", err=err)
 
 
+@contextmanager
+def hushed() -> Iterator[None]:
+    """Leave out what only tells how far a command is, and that all went well."""
+    global _quiet
+    _quiet = True
+    try:
+        yield
+    finally:
+        _quiet = False
+
+
+def account(text: str, *, aside: bool = False) -> None:
+    """Print what was done, ``aside`` on stderr where stdout is for JSON; nothing where a person wants none (``-q``)."""
+    if not _quiet:
+        say(text, err=aside)
+
+
 def say_in_passing(text: str) -> None:
     """Print ``text`` on stderr; who ends the process does not wait for a terminal that takes nothing (Ctrl-S)."""
     saying = threading.Thread(target=say, args=(text,), kwargs={"err": True}, name="words", daemon=True)
@@ -56,6 +75,8 @@ def say_json(document: Any) -> None:
 def draw(line: str) -> None:
     """Show ``line`` on the terminal at stderr in place of the one shown before; whatever is printed wipes it."""
     global _drawn
+    if _quiet:
+        return
     with _lock:
         _put(_WIPE + line, err=True)
         _drawn = True
@@ -111,7 +132,7 @@ def complain(findings: Iterable[Rendered]) -> None:
 @contextmanager
 def patience(text: str, *, after: float = AFTER) -> Iterator[None]:
     """Say on stderr what is waited for, once, when it takes longer than ``after`` seconds."""
-    timer = threading.Timer(after, say, (text,), {"err": True})
+    timer = threading.Timer(after, account, (text,), {"aside": True})
     timer.daemon = True
     timer.start()
     try:

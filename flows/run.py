@@ -16,7 +16,7 @@ from typing import Any
 
 import click
 
-from flows.output import prepare_streams, say, say_in_passing
+from flows.output import hushed, prepare_streams, say, say_in_passing
 from flows.shell import command
 from flows.signals import Interrupted, exit_code_of, ignore, signals
 
@@ -92,12 +92,15 @@ def _versions(context: click.Context, _: click.Parameter, wanted: bool) -> None:
     "4 the job is being run by another process, 5 a gate, 130/143 stopped by a signal.",
 )
 @click.option("-v", "--verbose", is_flag=True, help="Tell every request on stderr: where to, status, sizes, time.")
+@click.option("-q", "--quiet", is_flag=True, help="Only answers, warnings, errors, and what waits for a person.")
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_versions, help="Print versions, and exit."
 )
 @click.pass_context
-def cli(context: click.Context, verbose: bool) -> None:
+def cli(context: click.Context, verbose: bool, quiet: bool) -> None:
     """Sluice moves clinical FHIR data from a hospital's store to a research project."""
+    if quiet:
+        context.with_resource(hushed())
     if verbose:
         from tasks.shared.http import wire_log
 

@@ -32,7 +32,7 @@ from flows.job.record import AT_THE_END, JobRecord, JobState, RecordWriter, refu
 from flows.job.seen import at_decision
 from flows.job.session import Session
 from flows.job.which import by_directory, exact
-from flows.output import complain, say, say_json
+from flows.output import account, complain, say, say_json
 from flows.shell import about
 from tasks.shared.errors import InputError, TerminalError, shown
 from tasks.shared.report import Waiting
@@ -60,7 +60,7 @@ def go_on(
     """
     with adopted(asked) as (session, record, inputs):
         if exact(asked.job_id) is None:
-            say(f"job {record.id}", err=asked.as_json)  # the one that was meant, before anything is decided
+            account(f"job {record.id}", aside=asked.as_json)  # the one that was meant, before anything is decided
         if record.done and decision != "reject":
             return report(session, record.id, as_json=asked.as_json)
         if record.state is JobState.CANCELLED:
@@ -138,7 +138,7 @@ def release(
 def leave_to_worker(session: Session, record: JobRecord, *, as_json: bool) -> int:
     """A job of a deployment is run by its workers."""
     session.api.set_state(record.id, "SCHEDULED", name="Continuing", force=True)
-    say(f"job {record.id}: a worker of its deployment goes on with it", err=as_json)
+    account(f"job {record.id}: a worker of its deployment goes on with it", aside=as_json)
     if as_json:
         say_json(session.job(record.id).status())
     return 0

@@ -29,6 +29,10 @@ or the reference of its error, the sizes of the bodies and the time, as in
 the names, and of a path no id behind a type of resource (`http://fhir:8080/fhir/Patient/…?_count=…`). What Prefect's
 own engine asks its API is not told, nor the record of the progress.
 
+`-q` (`--quiet`), before any command, is for `cron`: of a run nothing is said but warnings, errors, the stops of a
+release report and what waits for a person; not the job's id either. What a command was asked for (`pipeline status`,
+a list, `--json`) is printed as ever, and the exit code is the same.
+
 ## Exit codes
 
 | Code | Meaning |

@@ -19,7 +19,7 @@ from flows.job.lock import JobLock
 from flows.job.record import JobState
 from flows.job.session import Session, opened
 from flows.job.watch import record_end
-from flows.output import complain, patience, say, say_json
+from flows.output import account, complain, patience, say, say_json
 from flows.reports import presenter
 from flows.reports.terminal import Terminal
 from flows.signals import exit_code_of, signals
@@ -75,7 +75,7 @@ def start(inputs: JobInputs, *, progress: bool, as_json: bool, detach: bool) -> 
         directory.create()
         with JobLock(directory.path):
             session.api.set_labels(job_id, {"job.directory": str(directory.path)})
-            say(f"job {job_id}", err=as_json)
+            account(f"job {job_id}", aside=as_json)
             return run_here(session, job_id, progress=progress, as_json=as_json)
 
 
@@ -96,7 +96,7 @@ def hand_over(loaded: LoadedConfig, inputs: JobInputs, *, as_json: bool) -> int:
                 hint=f"name one of them {DEPLOYMENT}, or start the run from the Prefect UI",
             )  # fmt: skip
         job_id = session.api.run_deployment(str(chosen[0]["id"]), inputs.parameters())
-        say(f"job {job_id}", err=as_json)
+        account(f"job {job_id}", aside=as_json)
         if as_json:
             say_json(session.job(job_id).status())
     return 0
@@ -166,13 +166,13 @@ def report(session: Session, job_id: str, *, as_json: bool) -> int:
     error = record.error
     match record.state:
         case JobState.COMPLETED:
-            say(f"job {job_id} is complete; its files are in {record.directory}", err=as_json)
+            account(f"job {job_id} is complete; its files are in {record.directory}", aside=as_json)
             return 0
         case JobState.WAITING:
             say(continue_hint(record), err=as_json)
             return 0
         case JobState.STOPPED if record.stopped_by is None:
-            say(f"the step was run alone\n{continue_hint(record)}", err=as_json)
+            account(f"the step was run alone\n{continue_hint(record)}", aside=as_json)
             return 0
         case JobState.STOPPED:
             say(f"job {job_id} is stopped\n{continue_hint(record)}", err=True)

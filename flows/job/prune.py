@@ -23,7 +23,7 @@ from flows.job.proof import LeaseTakenError
 from flows.job.record import JobRecord, JobState
 from flows.job.session import Session, has_any_job, opened
 from flows.job.which import directories
-from flows.output import say, say_json
+from flows.output import account, say, say_json
 from flows.shell import about
 from tasks.shared.errors import StorageError
 from tasks.shared.stop import SharedStop, Stop
@@ -75,6 +75,7 @@ def prune(config: str, older_than: timedelta, overrides: Sequence[str], *, dry_r
     something could not be removed, which the next call tries again.
     """
     loaded = load_config(Path(config), overrides=overrides)
+    tell = say if dry_run else account
     gone: list[dict[str, object]] = []
     problems: list[StorageError] = []
     if has_any_job(loaded):
@@ -92,7 +93,7 @@ def prune(config: str, older_than: timedelta, overrides: Sequence[str], *, dry_r
                 record, size = found
                 gone.append({"id": record.id, "state": record.state.value, "updated": record.updated, "bytes": size})
                 if not as_json:
-                    say(f"job {record.id}  {record.state}  {human_bytes(size)}")
+                    tell(f"job {record.id}  {record.state}  {human_bytes(size)}")
                 shown.gone(len(gone))
 
             if dry_run:
@@ -105,7 +106,7 @@ def prune(config: str, older_than: timedelta, overrides: Sequence[str], *, dry_r
     if as_json:
         say_json(gone)
     else:
-        say(f"{len(gone)} jobs, {human_bytes(total)} {'would be' if dry_run else 'are'} deleted")
+        tell(f"{len(gone)} jobs, {human_bytes(total)} {'would be' if dry_run else 'are'} deleted")
     return 1 if problems else 0
 
 
@@ -149,7 +150,7 @@ class _Progress:
         """So many are."""
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + SAY_EVERY
-            say(f"{count} of {self._total} jobs", err=True)
+            account(f"{count} of {self._total} jobs", aside=True)
 
 
 def _remove_all(

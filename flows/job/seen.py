@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flows.job.record import JobRecord
-from flows.output import say
+from flows.output import account
 from tasks.shared.corrections import corrected_files
 from tasks.shared.errors import DataError, storage_errors
 from tasks.shared.files.data_directory import as_shown, finished_files
@@ -149,7 +149,7 @@ def at_decision(job_dir: Path, record: JobRecord, waiting: Waiting) -> str:
     sight = Sight.of(job_dir, waiting)
     sight.check()
     if (size := sight.bytes) > _WORTH_A_WORD:
-        say(f"reading the files that the decision is for, {human_bytes(size)} at most", err=True)
+        account(f"reading the files that the decision is for, {human_bytes(size)} at most", aside=True)
     before = sight.kept(record.seen.get(waiting.position, ""))
     there = sight.take(before.hash_of if before is not None else None, Stop())
     sight.as_left(there, record.steps)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from flows.commands.status import where_to_look
 from flows.job.watch import describe
-from flows.output import draw, patience, say, say_in_passing, wipe
+from flows.output import account, draw, patience, say, say_in_passing, wipe
 from flows.reports.presenter import Presenter
 from tasks.shared.meter import Snapshot
 from tasks.shared.report import Shown, StepReport, Waiting
@@ -68,7 +68,7 @@ class Terminal(Presenter):
             draw(bar(name, snapshot, shutil.get_terminal_size().columns - 1))
         elif self._lines and (time.monotonic() >= self._next_line or self._news(snapshot)):
             self._next_line = time.monotonic() + LINE_EVERY
-            say(f"{name}: {describe(snapshot)}", err=True)
+            account(f"{name}: {describe(snapshot)}", aside=True)
 
     def _news(self, snapshot: Snapshot) -> bool:
         """Whether a request has just failed for now, which is told once a minute as soon as it happens."""
@@ -81,7 +81,7 @@ class Terminal(Presenter):
     def step_finished(self, step: StepReport, *, again: bool) -> None:
         """Print the step's line."""
         state = "was complete" if again else "complete"
-        say(f"{step.position} {step.name}: {state}: {step.summary()}", err=self._to_stderr)
+        account(f"{step.position} {step.name}: {state}: {step.summary()}", aside=self._to_stderr)
         if not again:
             for warning in step.warnings:
                 if warning not in self._said and warning not in self._told:
@@ -94,8 +94,11 @@ class Terminal(Presenter):
             return
         said = shown.lines[:1] + (shown.lines[2 : 2 + len(shown.stops)] if shown.stops != self._stops else ())
         self._stops = shown.stops
-        say("\n".join([f"release report: {' '.join(said[:1])}", *said[1:], f"  {job_dir / (shown.page or '')}"]),
-            err=self._to_stderr)  # fmt: skip
+        text = "\n".join([f"release report: {' '.join(said[:1])}", *said[1:], f"  {job_dir / (shown.page or '')}"])
+        if shown.stops:
+            say(text, err=self._to_stderr)
+        else:
+            account(text, aside=self._to_stderr)
 
     def waits(self, waiting: Waiting) -> None:
         """Say where the job waits."""

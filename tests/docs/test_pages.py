@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from itertools import dropwhile
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -191,7 +192,8 @@ CALLS = [
 def test_a_command_line_on_a_page_parses(arguments: list[str]) -> None:
     context = click.Context(cli, info_name="sluice")
     command: click.Command = cli
-    rest = arguments
+    before = {name for option in cli.params for name in option.opts}
+    rest = [*dropwhile(before.__contains__, arguments)]
     while isinstance(command, click.Group):
         _, found, rest = command.resolve_command(context, rest)
         assert found is not None, arguments
