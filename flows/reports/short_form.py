@@ -58,7 +58,7 @@ def tiles(report: ReleaseReport) -> str:
     patients = (
         words.patients(found.patients) if isinstance(found.patients, Count) else words("patients", n=found.patients)
     )
-    where = one_line(_cut(found.destination)) or words("nowhere")
+    where = one_line(_cut(words.value(found.destination))) or words("nowhere")
     way = "" if found.encrypted is None else f" ({words('encrypted' if found.encrypted else 'not_encrypted')})"
     what = f"{words('files', n=found.files)}, {words.size(found.bytes)}, {words('resources', n=found.resources)}"
     return f"{patients}; {what}; {words('tile_destination')}: {where}{way}"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 from markdown_it import MarkdownIt
 
-from flows.reports.short_form import LARGEST, headline, lines, short
+from flows.reports.short_form import LARGEST, headline, lines, short, tiles
 from tests.peers import release_report as reports
 
 WHERE = "/srv/jobs/x/report/step-3/release-report.html"
@@ -36,6 +38,13 @@ def test_a_terminal_gets_tiles_stops_and_looks_and_no_note() -> None:
     assert f" {reports.MAIDEN} " in said[2]
     assert said[2].endswith("(all patients)")
     assert [line.split(":")[0].strip() for line in said[2:]] == ["STOP"] * 3 + ["LOOK"] * 2
+
+
+@pytest.mark.parametrize(("language", "said"), [("en", "nothing is sent"), ("de", "es wird nichts gesendet")])
+def test_where_nothing_is_sent_that_is_said_in_words(language: Literal["en", "de"], said: str) -> None:
+    report = reports.rich(language=language)
+    stays = report.tiles.model_copy(update={"destination": "@no-destination", "encrypted": None})
+    assert tiles(report.model_copy(update={"tiles": stays})).endswith(f": {said}")
 
 
 def test_many_findings_are_cut_and_it_is_said() -> None:
