@@ -77,7 +77,7 @@ def _tiles(facts: Facts, tell: Teller, levels: dict[str, int]) -> Tiles:
         patients=tell.everybody(),
         files=len(files),
         bytes=sum(file.bytes for file in files),
-        resources=sum(file.resources for file in files),
+        resources=tell.whole(sum(file.resources for file in files)),
         destination=to.shown if to is not None else "@no-destination",
         recipient=facts.settings.recipient,
         encrypted=to.encrypted if to is not None else None,

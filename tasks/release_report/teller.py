@@ -55,6 +55,11 @@ class Teller:
         """R6: the number of patients, as this copy says it."""
         return publication.everybody(self.all, self.k, recipient=self.recipient)
 
+    def whole(self, number: int) -> int:
+        """R1 and R6: all lines, or all resources. Where each patient has one they are all patients, so the recipient's
+        copy rounds them."""
+        return publication.technical(number) if self.recipient else number
+
     def count(self, patients: int) -> Count:
         """R3: of those who leave."""
         return publication.count(patients, self.k, of=self.all)

@@ -28,9 +28,8 @@ def section(facts: Facts, tell: Teller) -> Section:
         fact("files", len(files)),
         fact("stored_bytes", sum(file.bytes for file in files)),
         fact("content_bytes", sum(file.content for file in files)),
-        # Of Bundles each is a patient, and all of them are not said exactly to the recipient (R6).
-        fact("lines", technical(lines) if tell.recipient else lines),
-        fact("resources", sum(file.resources for file in files)),
+        fact("lines", tell.whole(lines)),
+        fact("resources", tell.whole(sum(file.resources for file in files))),
         fact("digest", facts.files),
     ]
     return Section(

@@ -476,13 +476,15 @@ def test_an_original_of_nobodys_is_not_said_of_patients() -> None:
     assert (stop.code, stop.patients) == ("original-left", None)
 
 
-def test_r6_the_recipients_copy_does_not_tell_all_patients_by_the_lines() -> None:
+def test_r6_the_recipients_copy_does_not_tell_all_patients_by_the_lines_or_the_resources() -> None:
     file = MeasuredFile("pseudonymized/core.ndjson", 10, 10, SIZE + 1, SIZE + 1, SIZE + 1, "0" * 64)
     given = leaving(clean(), files=(file,), patients=SIZE + 1)
-    for recipient, lines in ((False, SIZE + 1), (True, SIZE)):
-        (section,) = (one for one in build(given, k=5, recipient=recipient).sections if one.number == 2)
-        assert {one.value for one in section.facts if one.name == "lines"} == {lines}
-        assert section.tables[0].rows[0][3] == lines
+    for recipient, number in ((False, SIZE + 1), (True, SIZE)):
+        report = build(given, k=5, recipient=recipient)
+        (section,) = (one for one in report.sections if one.number == 2)
+        assert [one.value for one in section.facts if one.name in ("lines", "resources")] == [number, number]
+        assert section.tables[0].rows[0][3:5] == (number, number)
+        assert report.tiles.resources == number
 
 
 def test_original_ids_are_a_stop_in_tables_too() -> None:
