@@ -78,6 +78,7 @@ def asked(
         changed=changed,
         decisions=documented(job.decisions),
         last=last_released(job),
+        last_copy=last_released(job, recipient=True),
         asked_patients=_asked_patients(job.inputs),
         decides=Sources(job.step_names, job.config).asks_before_delivery(),
         sent=step is None and any(one.state == "completed" and declared(one.name).delivers for one in steps),
@@ -141,8 +142,8 @@ def released(job: Job) -> None:
             write_file(path, job.id.encode() + b"\n")
 
 
-def last_released(job: Job) -> ReleaseReport | None:
-    """The report of the job that released the data of this query to this destination last."""
+def last_released(job: Job, *, recipient: bool = False) -> ReleaseReport | None:
+    """The report of the job that released the data of this query to this destination last, or the recipient's copy."""
     where = destination(job.config)
     key = _same(job, where) if where is not None else None
     if key is None:
@@ -151,7 +152,7 @@ def last_released(job: Job) -> ReleaseReport | None:
         before = _pointer(job, key).read_text(encoding="ascii").strip()
         if not before or "/" in before or before == job.id:
             return None
-        return files.read(job.directory.path.parent / before, None)
+        return files.read(job.directory.path.parent / before, None, recipient=recipient)
     except (OSError, ValueError, SluiceError):
         return None
 

@@ -117,9 +117,10 @@ class Facts:
 
     ``step`` is the position of the wait, ``None`` at the end. ``steps`` are whole, with details and warnings; those of
     names only are not done yet. ``changed`` are files that are not as they were when they were checked. ``kept`` are
-    the systems and paths of ``services.pseudonymizer.kept_identifiers``. ``last`` is the house's report with which data
-    of this query left for this destination before. ``asked_patients`` is the length of the list of patients given,
-    ``outside_patients`` are those of whom the extraction server left out resources for want of consent.
+    the systems and paths of ``services.pseudonymizer.kept_identifiers``. ``last`` is the report with which data of this
+    query left for this destination before: the house's, or the recipient's copy where that is made.
+    ``asked_patients`` is the length of the list of patients given, ``outside_patients`` are those of whom the
+    extraction server left out resources for want of consent.
     ``decides`` says that a person is asked before the data leave, ``sent`` that they have left.
     """
 

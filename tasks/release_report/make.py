@@ -12,7 +12,7 @@ import hashlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import partial
 from itertools import accumulate
@@ -77,7 +77,8 @@ class Asked:
     is the job directory. ``step`` is the position of the wait, ``None`` at the end. ``crtdl`` is the effective query,
     ``given_crtdl`` the one before enrichment. ``steps`` are whole, with details and warnings. ``rules`` is the
     anonymization file, ``kept`` what ``kept_identifiers`` says. ``changed`` are names of files that are not as they
-    were checked. ``last`` is the house's report with which data of this query left for this destination before.
+    were checked. ``last`` is the house's report with which data of this query left for this destination before,
+    ``last_copy`` the recipient's of the same: each copy is compared with its like.
     ``decides`` says that a person is asked before the data leave, ``sent`` that they have left.
     ``files`` is the digest over what leaves; it is made here when it is not given. ``read`` is told of the bytes read.
     ``measured`` is what was measured of the same files before, which are not read again.
@@ -101,6 +102,7 @@ class Asked:
     changed: Sequence[str] = ()
     decisions: Sequence[Decided] = ()
     last: ReleaseReport | None = None
+    last_copy: ReleaseReport | None = None
     asked_patients: int | None = None
     decides: bool = False
     sent: bool = False
@@ -158,7 +160,8 @@ def said(asked: Asked, leaving: Measured, imported: Measured | None, query: Quer
         files=asked.files or digest_of(leaving.files),
     )
     k = asked.settings.k
-    return Made(build(facts, k=k), build(facts, k=k, recipient=True), leaving.files, (imported, leaving))
+    copy = build(replace(facts, last=asked.last_copy), k=k, recipient=True)
+    return Made(build(facts, k=k), copy, leaving.files, (imported, leaving))
 
 
 def digest_of(files: Sequence[MeasuredFile]) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from deployments.sandbox.data import DEMO_CRTDL
 from flows.engine.api import PrefectApi
 from flows.job import release
 from flows.job.record import JobRecord
@@ -531,6 +532,19 @@ def test_without_a_wait_on_stop_fail_ends_the_job_before_the_first_request(gate:
     (gate.directory / ".results/1-local_import.json").unlink()
     gate.go_on("--set", "report.k=6")
     assert gate.fhir.total() == 19
+
+
+def test_a_second_release_of_a_query_is_compared_with_the_first_and_the_host_is_known(gate: Gate) -> None:
+    first = gate.start(str(DEMO_CRTDL)).job
+    gate.go_on("--approve")
+    gate.start(str(DEMO_CRTDL))
+    at_first, at_last = gate.maker.asked[0], gate.maker.asked[-1]
+    assert (at_first.last, at_first.last_copy) == (None, None)
+    assert [one is not None and one.first_time for one in (at_first.destination, at_last.destination)] == [True, False]
+    compared = [(one.job, one.step, one.recipient) for one in (at_last.last, at_last.last_copy) if one is not None]
+    assert compared == [(first, None, False), (first, None, True)]
+    gate.start()
+    assert gate.maker.asked[-1].last is None  # without a query
 
 
 def test_a_report_that_fails_at_the_end_fails_no_job(gate: Gate) -> None:

@@ -9,7 +9,7 @@ from tasks.release_report.cells import Bounds, Cell
 from tasks.release_report.document import Fact, Finding, ReleaseReport, Section, Table, Value
 from tasks.release_report.facts import OTHERS, UNRECORDED, Facts
 from tasks.release_report.teller import Teller, fact, table
-from tasks.shared.publication import HIDDEN, ROUNDED_TO, Count, count, rounded, without_numbers
+from tasks.shared.publication import HIDDEN, ROUNDED_TO, Count, rounded, without_numbers
 
 MOST_ROWS = 100
 _MOST_WARNINGS = 40
@@ -147,12 +147,16 @@ def compared(facts: Facts, tell: Teller, found: tuple[Finding, ...]) -> Section:
     now = {one.key: one for one in found}
     new = [("@new", one) for key, one in now.items() if key not in before]
     gone = [("@gone", one) for key, one in before.items() if key not in now]
-    rows = [(change, f"@{one.level}", f"@{one.code}", one.about) for change, one in [*new, *gone]]
+    known = last.k >= tell.k  # R7: else fewer than k may have what is gone
+    rows = [
+        (change, f"@{one.level}", f"@{one.code}", one.about if known or change == "@new" or not one.about else HIDDEN)
+        for change, one in [*new, *gone]
+    ]
     rules = facts.rules.sha256 if facts.rules is not None else None
     facts_ = [
         fact("last_job", last.job),
         fact("last_made", last.made),
-        fact("last_patients", _patients(last, tell)),
+        fact("last_patients", last.tiles.patients),
         fact("same_files", last.files == facts.files),
         fact("same_rules", fact_of(last, "rules_sha256") == rules),
         fact("same_query", fact_of(last, "query_sha256") == (facts.query.sha256 if facts.query else None)),
@@ -166,14 +170,6 @@ def compared(facts: Facts, tell: Teller, found: tuple[Finding, ...]) -> Section:
         facts=tuple(facts_),
         tables=(table("changes", ("change", "level", "finding", "about"), rows[:MOST_ROWS]),) if rows else (),
     )
-
-
-def _patients(last: ReleaseReport, tell: Teller) -> int | Count | str:
-    """R6: exact in the house's copy only."""
-    said = last.tiles.patients
-    if isinstance(said, int) and tell.recipient:
-        return count(said, tell.k)
-    return said if last.recipient == tell.recipient or isinstance(said, int) else HIDDEN
 
 
 def fact_of(report: ReleaseReport, name: str) -> Value:

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
+from tasks.release_report.document import ReleaseReport
 from tasks.release_report.facts import Destination, Settings
 from tasks.release_report.make import Asked, Made, make, read_rules
 from tasks.release_report.page import html
 from tasks.release_report.query import element_of, read_query
-from tasks.shared.publication import Count
+from tasks.shared.publication import HIDDEN, Count
 from tasks.shared.report import StepReport
 from tasks.shared.stop import Stop
 from tests.peers import release_report as reports
@@ -89,6 +90,44 @@ def test_of_a_decision_the_recipient_learns_who_and_when(tmp_path: Path) -> None
     for word in words:
         assert word in unescape(html(found.house))
         assert word not in unescape(html(found.recipient)) + found.recipient.model_dump_json()
+
+
+def changes_of(report: ReleaseReport) -> tuple[dict[str, Any], list[Any]]:
+    """Section 16: what it says, and the findings that are new or gone."""
+    [section] = [one for one in report.sections if one.number == 16]
+    facts = {one.name: one.value for one in section.facts}
+    return facts, [row for one in section.tables for row in one.rows]
+
+
+def test_each_copy_is_compared_with_its_like_of_the_last_release(tmp_path: Path) -> None:
+    """R7 and R10: what 7 patients had last time, the house was told, and the recipient was not."""
+    imported = write(tmp_path / "import", *map(maiden, range(SIZE)))
+    last = made(tmp_path, write(tmp_path / "out", *map(maiden, range(7))), imported, versions={"sluice": "1"})
+    known = {"last": last.house, "last_copy": last.recipient}
+    found = made(tmp_path, write(tmp_path / "out"), imported, versions={"sluice": "2"}, **known)
+    facts, rows = changes_of(found.house)
+    about = f"Patient.extension({MAIDEN}).valueString"
+    assert rows == [("@gone", "@stop", "@original-left", about)]
+    said = {"last_patients": SIZE, "same_files": False, "same_rules": True, "same_k": True, "same_versions": False}
+    assert said.items() <= facts.items()
+    facts, rows = changes_of(found.recipient)
+    assert facts["last_patients"] == Count(word="about", number=20)
+    assert [row[:3] for row in rows] == [("@gone", "@stop", "@original-left")]
+    # The import tells the URL of all patients here; of a few it is told nowhere.
+    few = write(tmp_path / "import", *map(maiden, range(7)))
+    last = made(tmp_path, write(tmp_path / "out", *map(maiden, range(7))), few)
+    found = made(tmp_path, write(tmp_path / "out"), few, last=last.house, last_copy=last.recipient)
+    assert MAIDEN in found.house.model_dump_json()
+    assert MAIDEN not in found.recipient.model_dump_json()
+
+
+def test_what_was_told_of_fewer_patients_then_is_not_told_again_under_a_larger_k(tmp_path: Path) -> None:
+    few = write(tmp_path / "import", *map(maiden, range(4)))
+    last = made(tmp_path, write(tmp_path / "out", *map(maiden, range(4))), few, settings=Settings(k=3)).house
+    assert MAIDEN in last.model_dump_json()
+    found = made(tmp_path, write(tmp_path / "out"), few, last=last).house
+    assert changes_of(found)[1] == [("@gone", "@stop", "@original-left", HIDDEN)]
+    assert MAIDEN not in found.model_dump_json()
 
 
 def test_without_import_the_report_says_that_originals_were_not_looked_for(tmp_path: Path) -> None:
