@@ -316,15 +316,17 @@ def by_type(
     ``None`` where it is not told.
 
     Types of fewer than ``k`` patients at any step are put together as "other types" at each, and the smallest published
-    one with them, which has ``k``. Types whose resources are nobody's have 0 patients, and are shown. What is given
-    back is by step, with the same types for each; the second is "other types", where there are any.
+    one with them, which has ``k``, at each step where none of them has: one that is removed later is no company there.
+    Types whose resources are nobody's have 0 patients, and are shown. What is given back is by step, with the same
+    types for each; the second is "other types", where there are any.
     """
     names = sorted({name for column in columns for name in column})
     table = {name: [column.get(name, (0, 0)) for column in columns] for name in names}
     small = {name for name in names if any(0 < patients < k for _, patients in table[name])}
-    if small:
-        large = sorted((max(n for _, n in table[name]), name) for name in names if name not in small)
-        small |= {name for number, name in [one for one in large if one[0] >= k][:1]}
+    for at in range(len(columns)):
+        if 0 < max((table[name][at][1] for name in small), default=0) < k:
+            large = sorted((table[name][at][1], name) for name in names if name not in small)
+            small |= {name for number, name in [one for one in large if one[0] >= k][:1]}
     shown = [
         {
             name: OfType(technical(table[name][at][0]), count(table[name][at][1], k, of=of[at]))

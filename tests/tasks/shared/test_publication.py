@@ -239,6 +239,11 @@ def test_r1_types_of_few_patients_are_put_together_with_the_smallest_published_o
     (shown,), other = by_type([{"Patient": (40, 40), "Practitioner": (3, 0)}], 5, of=[40])
     assert other is None
     assert shown["Practitioner"].resources == 5
+    # What joins them has k patients at the step where they are few, and not at another one only.
+    (after, _), other = by_type([{"Patient": (40, 40), "Device": (1, 1)}, of_40], 5, of=[40, 40])
+    assert sorted(after) == ["Condition", "Consent"]
+    assert other is not None
+    assert [(one.resources, one.patients) for one in other] == [(40, ALL), (40, ALL)]
     # What has few patients at one step is not told at the other.
     (after, before), other = by_type([of_40 | {"Condition": (3, 3)}, of_40], 5, of=[40, 40])
     assert sorted(after) == sorted(before) == ["Patient"]
