@@ -24,6 +24,7 @@ def build(facts: Facts, *, k: int, recipient: bool = False) -> ReleaseReport:
         measured=facts.leaving,
         imported=facts.imported,
         asked=facts.query.codes if facts.query is not None else frozenset(),
+        ours=not facts.corrected,
     )
     found = findings(facts, tell)
     sections: tuple[Section, ...] = (

@@ -33,13 +33,15 @@ def r4_names() -> frozenset[str]:
 
 @dataclass(frozen=True)
 class Teller:
-    """The voice of a report on ``measured``, which leaves. ``asked`` are codes and texts of the query."""
+    """The voice of a report on ``measured``, which leaves. ``asked`` are codes and texts of the query; ``ours`` says
+    that tables, and their columns, are named by it, and none by a person who corrected some."""
 
     k: int
     recipient: bool
     measured: Measured
     imported: Measured | None = None
     asked: frozenset[str] = frozenset()
+    ours: bool = True
 
     @property
     def all(self) -> int:
@@ -103,8 +105,8 @@ class Teller:
 
     def path(self, path: str, patients: int | None = None) -> str:
         """R7: a path, without a URL or a name in it that few patients have. ``patients`` have the path."""
-        if self.measured.tables:
-            return path  # tables and columns are named by the query
+        if self.measured.tables and self.ours:
+            return path
         have = self._having(path) if patients is None else patients
         if have >= self.k and publication.printable(path):
             return path

@@ -62,7 +62,8 @@ def types(facts: Facts, tell: Teller) -> Section:
     if not tell.enough:
         return Section(number=6, name="types", said=("too-few",))
     now = {name: (of.resources, of.patients) for name, of in facts.leaving.types.items()}
-    before = facts.imported.types if facts.imported is not None else {}
+    known = facts.imported is not None and not facts.leaving.tables  # tables are no types
+    before = facts.imported.types if facts.imported is not None and known else {}
     then = {name: (of.resources, of.patients) for name, of in before.items()}
     totals = [tell.all, tell.all_before]
     (after_, before_), others = by_type([now, then], tell.k, of=totals)
@@ -72,8 +73,8 @@ def types(facts: Facts, tell: Teller) -> Section:
         rows.append(
             [
                 tell.type(name),
-                then_.resources if facts.imported is not None else None,
-                then_.patients if facts.imported is not None else None,
+                then_.resources if known else None,
+                then_.patients if known else None,
                 now_.resources,
                 now_.patients,
                 _mark(facts, name),
@@ -81,7 +82,6 @@ def types(facts: Facts, tell: Teller) -> Section:
         )
     if others is not None:
         after, was = others
-        known = facts.imported is not None
         rows.append(
             ["@other-types", was.resources if known else None, was.patients if known else None,
              after.resources, after.patients, None]
@@ -101,6 +101,6 @@ def types(facts: Facts, tell: Teller) -> Section:
 def _mark(facts: Facts, name: str) -> str | None:
     if name in TECHNICAL:
         return "@technical"
-    if facts.query is None:
+    if facts.query is None or facts.leaving.tables:
         return None
     return "@asked" if name in facts.query.types else "@not-asked"

@@ -53,16 +53,24 @@ def _left(facts: Facts, tell: Teller) -> Iterator[list[Value]]:
         if judged is None or (shown, at.kind) in seen:
             continue
         seen.add((shown, at.kind))
-        then = facts.imported.paths.get(path) if facts.imported is not None else None
-        before = None if facts.imported is None else tell.before(then.patients) if then is not None else NONE
         yield [
             shown,
             kind_word(at.kind),
-            before,
+            _before(facts, path, tell),
             tell.count(at.patients) if at.patients else "@of-nobody",
             tell.count(at.original) if at.original else "@of-nobody" if at.original_nobody else NONE,
             f"@{judged[1]}",
         ]
+
+
+def _before(facts: Facts, path: str, tell: Teller) -> Value:
+    """Who had something at a path when it was imported; a table has other paths."""
+    if facts.imported is None or facts.leaving.tables:
+        return None
+    then = facts.imported.paths.get(path)
+    if then is None:
+        return NONE
+    return "@of-nobody" if then.nobody and not then.patients else tell.before(then.patients)
 
 
 def _facts(facts: Facts, tell: Teller) -> Iterator[Fact]:

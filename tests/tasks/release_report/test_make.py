@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tasks.release_report.document import ReleaseReport
-from tasks.release_report.facts import Destination, Settings
+from tasks.release_report.facts import Corrected, Destination, Settings
 from tasks.release_report.make import Asked, Made, make, read_rules
 from tasks.release_report.page import html
 from tasks.release_report.query import element_of, read_query
@@ -119,6 +119,30 @@ def test_each_copy_is_compared_with_its_like_of_the_last_release(tmp_path: Path)
     found = made(tmp_path, write(tmp_path / "out"), few, last=last.house, last_copy=last.recipient)
     assert MAIDEN in found.house.model_dump_json()
     assert MAIDEN not in found.recipient.model_dump_json()
+
+
+def test_names_of_tables_that_a_person_corrected_are_texts_from_the_data(tmp_path: Path) -> None:
+    """R7: flattening names tables and columns by the query, a person may name them after a patient."""
+    imported = write(tmp_path / "import", *map(maiden, range(SIZE)))
+    out = tmp_path / "csv_wait"
+    out.mkdir()
+    names = {"Patients": range(SIZE), "Kanarienvogel corrected": range(2)}
+    for name, of in names.items():
+        rows = [f"{n},Patient/{n},{'Kanarienvogel1' if n == 1 else '-'}" for n in of]
+        (out / f"{name}.csv").write_text("\n".join(["id,patient,of Kanarienvogel", *rows]) + "\n")
+    leaving = [out / f"{name}.csv" for name in names]
+    asked: dict[str, Any] = {"tables": True, "steps": ()}
+    found = made(tmp_path, leaving, imported, **asked, corrected=(Corrected("csv_wait/Kanarienvogel corrected.csv"),))
+    stops = [one.about for one in found.house.findings if one.code == "original-left"]
+    assert stops == ["Patients.of Kanarienvogel", "….…"]  # all patients share the name of the column
+    for copy in (found.house, found.recipient):
+        assert "Kanarienvogel corrected" not in copy.model_dump_json()
+        # What leaves are tables and what came in were resources: nothing is compared by path or by type.
+        for name, column in (("left", "patients_before"), ("types", "patients_before"), ("types", "resources_before")):
+            (table,) = (one for section in copy.sections for one in section.tables if one.name == name)
+            assert {row[table.columns.index(column)] for row in table.rows} == {None}
+    by_query = made(tmp_path, leaving, imported, **asked).house
+    assert "Kanarienvogel corrected.of Kanarienvogel" in {one.about for one in by_query.findings}
 
 
 def test_what_was_told_of_fewer_patients_then_is_not_told_again_under_a_larger_k(tmp_path: Path) -> None:
