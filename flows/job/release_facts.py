@@ -28,7 +28,7 @@ from tasks.release_report.facts import Corrected, Destination
 from tasks.release_report.make import Asked
 from tasks.shared.errors import SluiceError
 from tasks.shared.files.data_directory import finished_files
-from tasks.shared.files.inventory import Inventory, differences, kept_at, load
+from tasks.shared.files.inventory import Inventory, kept_at, load
 from tasks.shared.files.out_file import write_file
 
 RELEASED: Final = ".released"
@@ -91,14 +91,17 @@ def asked(
 
 
 def changed_since(job: Job, place: Path, there: Inventory) -> tuple[str, ...]:
-    """Files that are not as the step that wrote them left them, a line each; nothing of corrected ones."""
+    """Names of files that are not as the step that wrote them left them, or gone; nothing of corrected ones."""
     wrote = [step for step in job.steps.values() if step.output == place.name and step.inventory]
     digest = wrote[-1].inventory if wrote else None
     found = there.below(place.name)
     if digest is None or found.digest == digest:
         return ()
     before = load(kept_at(job.directory.path, wrote[-1].position), digest)
-    return tuple(differences(before, found)) if before is not None else (f"{place.name}/",)
+    if before is None:
+        return (f"{place.name}/",)
+    names = before.by_name | found.by_name
+    return tuple(name for name in sorted(names) if before.by_name.get(name) != found.by_name.get(name))
 
 
 def _corrected(job: Job) -> Iterable[Corrected]:

@@ -215,10 +215,10 @@ def _types(facts: Facts, tell: Teller) -> Iterator[Finding]:
 
 
 def _files(facts: Facts, tell: Teller) -> Iterator[Finding]:
-    for name in sorted(facts.changed):
-        yield finding("file-changed", "stop", 2, about=tell.file(name))
-    for name in sorted(facts.leaving.unread):
-        yield finding("file-unread", "stop", 2, about=tell.file(name))
+    for about in sorted({tell.file(name) for name in facts.changed}):
+        yield finding("file-changed", "stop", 2, about=about)
+    for about in sorted({tell.file(name) for name in facts.leaving.unread}):
+        yield finding("file-unread", "stop", 2, about=about)
     if facts.imported is not None and facts.imported.unread:
         yield finding("import-unread", "look", 14)
 

@@ -155,14 +155,15 @@ class Teller:
             if file.name == name:
                 free = own_name(name) or file.patients >= self.k
                 return name if free and publication.printable(name) else f"#{number}"
-        return HIDDEN
+        return name if own_name(name) else "@unnamed-file"
 
 
-_OWN: Final = re.compile(r"(?:[a-z_]+/)*(?:core|batch-\d+|patients?)\.(?:ndjson|csv|parquet)(?:\.zst)?")
+_OWN: Final = re.compile(r"(?:[a-z_]+/)*(?:(?:core|batch-\d+|patients?)\.(?:ndjson|csv|parquet)(?:\.zst)?)?")
 
 
 def own_name(name: str) -> bool:
-    """Whether a file is called as the pipeline and the extraction server call files, and not by a person."""
+    """Whether a file, or a folder of the job, is called as the pipeline and the extraction server call them, and not by
+    a person."""
     return _OWN.fullmatch(name) is not None
 
 

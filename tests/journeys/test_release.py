@@ -419,6 +419,7 @@ def test_a_byte_changed_after_the_approval_stops_before_the_first_request(gate: 
     changed.write_bytes(content)
     again = gate.go_on()
     assert f"changed: import/{changed.name}" in again.out
+    assert gate.maker.asked[-1].changed == (f"import/{changed.name}",)
     assert gate.fhir.posts() == []
     refused = gate.go_on("--approve", code=1)
     assert "error[edited-in-place]" in refused.err

@@ -443,6 +443,14 @@ def test_of_k_patients_codes_displays_units_systems_urls_and_names_of_elements_a
     assert CANARY not in report_of(sung(10), sung(10), recipient=True).model_dump_json()
 
 
+def test_a_file_that_was_changed_is_named_as_far_as_it_may_be_and_one_that_is_gone_too() -> None:
+    (file,) = clean().leaving.files
+    gone = ("pseudonymized/batch-3.ndjson", f"pseudonymized/{CANARY}1.ndjson", f"pseudonymized/{CANARY}2.ndjson")
+    stops = [one for one in found(clean(changed=(file.name, *gone)), "stop") if one.code == "file-changed"]
+    assert [one.about for one in stops] == ["@unnamed-file", gone[0], file.name]
+    assert found(clean(changed=("pseudonymized/",)), "stop")[0].about == "pseudonymized/"
+
+
 def test_who_corrected_a_file_is_told_in_the_house_only() -> None:
     given = replace(clean(), corrected=(Corrected("import/a.ndjson", "2026-01-01", "somebody"),))
     assert "somebody" in build(given, k=5).model_dump_json()
