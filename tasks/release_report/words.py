@@ -17,6 +17,7 @@ from typing import Final, Literal
 import msgspec
 
 from tasks.release_report.document import Finding, ReleaseReport, Value
+from tasks.release_report.risk import most_of_some
 from tasks.shared.publication import Count
 from tasks.shared.units import human_bytes
 
@@ -199,7 +200,7 @@ class Words:
         return [piece for piece in (*pieces, Piece(sentence[end:])) if piece.text]
 
     def _filled(self, text: str, values: dict[str, str]) -> str:
-        known = {"k": self.number(self.k), **values}
+        known = {"k": self.number(self.k), "many": self.number(most_of_some(self.k)), **values}
         return _PLACE.sub(lambda place: known.get(place[1], place[0]), text)
 
 

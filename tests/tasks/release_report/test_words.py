@@ -10,6 +10,7 @@ from functools import cache
 import pytest
 
 from tasks.release_report.document import Finding
+from tasks.release_report.risk import Risk, most_of_some
 from tasks.release_report.words import LANGUAGES, Group, Words, joined, vocabulary
 from tests.conftest import ROOT
 from tests.peers import release_report as reports
@@ -30,7 +31,7 @@ PUT_TOGETHER = (
     + [f"ids-{kind}" for kind in ("original", "hashed", "uuid", "sequential", "other")]
     + [f"severity-{level}" for level in ("fatal", "error", "warning", "information")]
     + [f"auth-{kind}" for kind in ("none", "basic", "oauth2", "api_key", "basic_and_api_key", "oauth2_and_api_key")]
-    + [f"stage-{stage}" for stage in ("consent", "direct_load", "cascading_delete")]
+    + [f"stage-{stage}" for stage in ("consent", "direct_load", "cascading_delete", "(other)")]
     + [f"by-{by}" for by in ("birth", "sex", "region", "birth-sex", "birth-region", "sex-region", "birth-sex-region")]
     + ["stop", "look", "note", "tell", "fail"]
 )
@@ -85,6 +86,15 @@ def kebab() -> frozenset[str]:
         for node in ast.walk(tree)
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and _KEBAB.fullmatch(node.value)
     )
+
+
+@pytest.mark.parametrize(("k", "some", "many"), [
+    (5, "with 5 to 10", "with more than 10"), (11, "with 11 to 22", "with more than 22"),
+])  # fmt: skip
+def test_the_sizes_of_classes_are_said_as_they_were_counted(k: int, some: str, many: str) -> None:
+    words, classes = Words("en", k), Risk({most_of_some(k): 1, most_of_some(k) + 1: 2})
+    assert (words.of("columns", "with_some"), words.of("columns", "with_many")) == (some, many)
+    assert [*classes.bands(k).values()] == [0, 0, 1, 2]
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
