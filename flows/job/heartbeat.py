@@ -18,6 +18,9 @@ HEARTBEAT = ".heartbeat"
 _LENGTH = 64
 """Bytes of it, always: a full disk has room for what replaces it."""
 
+_FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK
+"""No link is followed, and no pipe is waited for: what stands there then is no sign of life."""
+
 
 class Heartbeat:
     """The heartbeat file of one job."""
@@ -30,7 +33,7 @@ class Heartbeat:
         """Write the next beat. Opened and closed each time: so NFS shows it to the others. Raises ``OSError``."""
         self._beats += 1
         content = f"{holder} {self._beats}".encode().ljust(_LENGTH - 1) + b"\n"
-        handle = os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o600)
+        handle = os.open(self.path, os.O_WRONLY | os.O_CREAT | _FLAGS, 0o600)
         try:
             os.pwrite(handle, content, 0)
         finally:
@@ -39,9 +42,11 @@ class Heartbeat:
     def read(self) -> bytes | None:
         """What it says now; ``None`` without one. Raises ``OSError`` when nobody can know."""
         try:
-            return self.path.read_bytes()
+            handle = os.open(self.path, os.O_RDONLY | _FLAGS)
         except FileNotFoundError:
             return None
+        with os.fdopen(handle, "rb") as file:
+            return file.read(_LENGTH)
 
     def remove(self) -> None:
         """Remove it: the job was given back."""
@@ -58,9 +63,12 @@ def last_beat(directory: Path) -> datetime | None:
 
 
 def beats(directory: Path, seconds: float) -> bool:
-    """Whether it was written within the last ``seconds``, for those who only show. By the file system's clock alone."""
+    """Whether it was written within the last ``seconds``, for those who only show. By the file system's clock alone.
+
+    A time to come is none: that clock was set back, and who lives writes again within seconds.
+    """
     try:
-        written = (directory / HEARTBEAT).stat().st_mtime
+        written = (directory / HEARTBEAT).lstat().st_mtime
     except OSError:
         return False
     try:
@@ -68,4 +76,4 @@ def beats(directory: Path, seconds: float) -> bool:
             now = os.fstat(fresh.fileno()).st_mtime
     except OSError:
         now = time.time()
-    return now - written < seconds
+    return abs(now - written) < seconds

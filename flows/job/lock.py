@@ -100,7 +100,8 @@ class JobLock:
         self._last_sign = last_sign(self.path.parent) if self._judges else None
         with storage_errors(self.path), ExitStack() as unless_held:
             # Unbuffered: what could not be written is not tried again when it is closed.
-            handle = os.fdopen(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600), "r+b", buffering=0)
+            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+            handle = os.fdopen(os.open(self.path, flags, 0o600), "r+b", buffering=0)
             unless_held.enter_context(handle)
             self._flock(handle)
             lease = self._leased(_holder(handle))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from flows.engine.api import Json
-from flows.job.heartbeat import Heartbeat
+from flows.job.heartbeat import HEARTBEAT, Heartbeat, beats
 from flows.job.proof import LeaseTakenError, LeaseTimes, Watch
 from tasks.shared.errors import NetworkError
 
@@ -121,3 +123,27 @@ def test_a_heartbeat_is_a_private_file_of_one_length(tmp_path: Path) -> None:
     assert heartbeat.path.stat().st_mode & 0o777 == 0o600
     heartbeat.remove()
     assert heartbeat.read() is None
+
+
+def test_a_link_or_a_pipe_in_its_place_is_neither_written_to_nor_believed(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_text("as it was")
+    for put in (lambda path: path.symlink_to(elsewhere), os.mkfifo):
+        heartbeat = Heartbeat(tmp_path)
+        put(heartbeat.path)
+        with pytest.raises(OSError):
+            heartbeat.beat("holder")
+        assert elsewhere.read_text() == "as it was"
+        heartbeat.remove()
+    heartbeat.path.symlink_to(elsewhere)
+    with pytest.raises(OSError):
+        heartbeat.read()
+
+
+@pytest.mark.parametrize(("ago", "lives"), [(0, True), (50, True), (70, False), (-300, False)])
+def test_to_those_who_only_show_one_of_the_last_minute_lives_and_one_of_a_clock_set_back_does_not(
+    tmp_path: Path, ago: float, lives: bool
+) -> None:
+    Heartbeat(tmp_path).beat("holder")
+    os.utime(tmp_path / HEARTBEAT, (time.time() - ago,) * 2)
+    assert beats(tmp_path, TIMES.lease) is lives
