@@ -11,7 +11,7 @@ from config.fields import Block, Boolean, FilePath, Integer, Kind, Text, Url, on
 
 
 class Language(StrEnum):
-    """The languages of the page."""
+    """The languages of the page and of the form."""
 
     EN = "en"
     DE = "de"
@@ -43,7 +43,7 @@ class ReportConfig(Block):
     )
     k: Integer = Field(5, ge=3, description="Fewer patients than this are never said as a number, where others read it")
     language: Annotated[Language, Kind.CHOICE, BeforeValidator(one_of(Language))] = Field(
-        Language.EN, description="Of the page: `en` or `de`"
+        Language.EN, description="Of the page, its short form, and the form of a wait: `en` or `de`"
     )
     quasi_identifiers: Annotated[tuple[Quasi, ...], Kind.LIST] = Field(
         tuple(QuasiIdentifier),

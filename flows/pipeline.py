@@ -186,7 +186,7 @@ def show(job: Job, state: pages.PageState, counted: Mapping[str, Any] | None = N
     with pages.best_effort("the page of the job"):
         pages.job_page(
             job.page, job.record(), state=state, continued_with=job.continued_with, counted=counted or {},
-            k=job.loaded.config.report.k,
+            k=job.loaded.config.report.k, language=job.loaded.config.report.language,
         )  # fmt: skip
 
 
@@ -394,8 +394,10 @@ def park(job: Job, position: int, directory: Path, looked_at: Path, *, deployed:
     again = "resumed without a decision; " if position in job.forms and position in job.seen else ""
     if job.refused:
         again = "resumed with an answer that was not taken; "
-    description = pages.wait_description(waiting, job.step_names, None if deployed else job.continued_with)
-    form, state = runs.saved_form(job.id, position, description, deployed=deployed)
+    language, by_hand = job.config.report.language, None if deployed else job.continued_with
+    description = pages.wait_description(waiting, job.step_names, by_hand, language=language)
+    fields = pages.field_words(language)
+    form, state = runs.saved_form(job.id, position, description, fields, deployed=deployed)
     state.message = f"{again}step {position} waits for a decision: Resume asks for it"
     try:
         job.waits(waiting, form)

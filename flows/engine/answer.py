@@ -10,22 +10,18 @@ from flows.engine.api import PrefectApi
 
 
 class Answer(BaseModel):
-    """A decision of a person. Nothing is preset: who sends it has decided, and said who it was."""
+    """A decision of a person. Nothing is preset: who sends it has decided, and said who it was.
+
+    In every language of the form the answers are these: what a field is called there comes with the form.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
     # In Prefect 3.8 a click into the field of a list opens and closes it at once: only its arrow opens it, or a key.
-    decision: Literal["release", "reject"] = Field(
-        title="Decision",
-        description="release: the job goes on. reject: it ends as cancelled, for good. The arrow opens the list.",
-    )
-    by: str = Field(title="Name", description="Who decides.", min_length=1, pattern=r"\S")
-    comment: str = Field(default="", title="Comment", description="Kept in the job record with your decision.")
-    despite: str = Field(
-        default="",
-        title="Reason, if the release report says stop",
-        description="Why it is released nevertheless. Without one the job waits again.",
-    )
+    decision: Literal["release", "reject"]
+    by: str = Field(min_length=1, pattern=r"\S")
+    comment: str = ""
+    despite: str = ""
 
 
 def form_answer(api: PrefectApi, job_id: str, key: str | None) -> Answer | None:

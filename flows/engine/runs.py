@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import signal
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
+from copy import copy
 from pathlib import Path
 from typing import Any, NoReturn
 from uuid import UUID, uuid4
@@ -35,6 +36,7 @@ from prefect.settings import (
 )
 from prefect.states import Paused, Pending, Suspended
 from prefect.utilities.annotations import quote
+from pydantic import create_model
 
 from flows.engine.answer import Answer
 from flows.engine.api import TAG
@@ -45,6 +47,9 @@ from flows.engine.slots import keep_slots
 from tasks.shared.errors import InternalError, NetworkError, TerminalError
 from tasks.shared.report import StepReport
 from tasks.shared.step import StepContext
+
+FieldWords = Mapping[str, tuple[str, str]]
+"""The title and the description of each field of a form."""
 
 
 class WaitForm(RunInput, Answer):
@@ -226,16 +231,18 @@ def leave_alone() -> None:
     raise Abort("another process runs this job")
 
 
-def saved_form(job_id: str, position: int, description: str, *, deployed: bool) -> tuple[str, State[Any]]:
+def saved_form(
+    job_id: str, position: int, description: str, fields: FieldWords, *, deployed: bool
+) -> tuple[str, State[Any]]:
     """Save the form of a run that is about to be parked: the key under which the answers to it will be found, and the
-    state that parks the run.
+    state that parks the run. It shows the ``description``, and its ``fields`` with their words.
 
     When the call that saved it was not answered, its repetition is refused: another form under another key then.
     """
     while True:
         key, state = form_state(position, deployed=deployed)
         try:
-            save_form(job_id, state, description)
+            save_form(job_id, state, description, fields)
         except NetworkError as error:
             if error.status != 409:
                 raise
@@ -252,11 +259,21 @@ def form_state(position: int, *, deployed: bool) -> tuple[str, State[Any]]:
     return keyset["response"], state
 
 
-def save_form(job_id: str, state: State[Any], description: str) -> None:
+def save_form(job_id: str, state: State[Any], description: str, fields: FieldWords) -> None:
     """Save the form of a run that is about to be parked in ``state``."""
-    form = WaitForm.with_initial_data(description=description)
+    form = worded(fields).with_initial_data(description=description)
     with translated():
         form.save(keyset_from_paused_state(state), flow_run_id=UUID(job_id))
+
+
+def worded(fields: FieldWords) -> type[WaitForm]:
+    """The form with a title and a description for each field; what may be answered is the same in every language."""
+    shown: dict[str, Any] = {}
+    for name, (title, description) in fields.items():
+        field = copy(WaitForm.model_fields[name])
+        field.title, field.description = title, description
+        shown[name] = (field.annotation, field)
+    return create_model(WaitForm.__name__, __base__=WaitForm, **shown)
 
 
 def park(job_id: str, state: State[Any]) -> NoReturn:

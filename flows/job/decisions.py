@@ -137,6 +137,8 @@ class Said:
 def ask(waiting: Waiting, config: PipelineConfig, said: Said, *, err: bool) -> Said | None:
     """Show the release report in short, what the next step will read and where it goes from there, and ask whether it
     may, who says so, and why where the report says stop. ``None``: nothing is decided.
+
+    In English, as all of the terminal is, which is the engineer's; the lines of the report are in its own language.
     """
     source, files = to_be_read(waiting)
     say(f"step {waiting.position} waits since {waiting.since}; {waiting.reader} will read {source}:", err=err)

@@ -18,6 +18,8 @@ OTHER_SETTINGS = "where the data go, or how the release report is configured, ch
 TWO_PEOPLE = "report.reviewers asks two different people to release"
 GONE = "the release report is gone, or not as it was made"
 OTHER_FILES = "the first of two decisions was for other files"
+OTHER_THAN_SEEN = "the files are not those that the release report was made of"
+NO_REASON = "the release report says stop, and the decision gives no reason"
 
 
 def stamped(decision: Approval, shown: Shown | None) -> Approval:
@@ -56,7 +58,7 @@ def outdated(shown: Shown | None, files: str, config: PipelineConfig) -> str | N
     if shown is None:
         return WITHOUT_REPORT
     if shown.seen != files:
-        return "the files are not those that the release report was made of"
+        return OTHER_THAN_SEEN
     return OTHER_SETTINGS if _set_otherwise(shown, config) else None
 
 
@@ -77,7 +79,7 @@ def other_report(
     if _set_otherwise(shown, config):
         return (OTHER_SETTINGS,)
     if shown.open and not approval.despite.strip():
-        return ("the release report says stop, and the decision gives no reason",)
+        return (NO_REASON,)
     return ()
 
 

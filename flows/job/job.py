@@ -33,7 +33,6 @@ from flows.job.record import (
 from flows.job.seen import NEXT, Sight, no_longer
 from flows.job.sources import Sources
 from flows.job.watch import CANCEL, Watcher
-from flows.output import one_line
 from flows.reports import summary
 from flows.reports.events import Gate, JobEnd, StepEnd, Wait
 from flows.reports.events import Step as StepEvent
@@ -415,8 +414,7 @@ class Job:
 
     def as_seen(self, waiting: Waiting) -> Waiting:
         """The wait with what there is to be seen, and why it waits again; for the form, the page and the record."""
-        first = self.reviews.get(waiting.position)
-        told = {"first": first.told(one_line) if first else None, "report": self.shown.get(waiting.position)}
+        told = {"first": self.reviews.get(waiting.position), "report": self.shown.get(waiting.position)}
         waiting = waiting.model_copy(update={"again": self.again, "refused": self.refused} | told)
         return self.sight.shown(waiting, self.there) if self.sight else waiting
 

@@ -23,7 +23,6 @@ from pydantic import BaseModel, Field, ValidationError
 from flows.engine.api import Json, Label, PrefectApi
 from flows.job.directory import JobDirectory
 from flows.job.lock import is_held, last_taken
-from flows.output import one_line
 from tasks import declared
 from tasks.shared.errors import InputError, TerminalError
 from tasks.shared.report import Approval, Kept, Problem, Shown, StepReport, Waiting
@@ -137,9 +136,8 @@ class JobRecord(Kept):
         directory = label("directory")
         waiting = _parse(Waiting, label("waiting"))
         if waiting is not None:
-            first = reviews.get(waiting.position)
-            words = first.told(one_line) if first is not None else None
-            waiting = waiting.model_copy(update={"report": shown.get(waiting.position), "first": words})
+            told = {"report": shown.get(waiting.position), "first": reviews.get(waiting.position)}
+            waiting = waiting.model_copy(update=told)
         state = job_state(run, directory)
         if (
             state is JobState.INTERRUPTED

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flows.job.record import JobRecord
-from flows.output import account
+from flows.output import account, one_line
 from tasks.shared.corrections import corrected_files
 from tasks.shared.errors import DataError, storage_errors
 from tasks.shared.files.data_directory import as_shown, finished_files
@@ -32,6 +32,7 @@ INSIDE = "the data do not leave with this decision, so it needs no reason"
 """Where what the release report says stop to may be what that step is for."""
 
 OF_AN_EARLIER_VERSION = "the decision does not say for which files it was"
+OTHER_FILES = "the files are not those that it was for"
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,7 @@ def no_longer(approval: Approval, sight: Sight, now: Inventory) -> tuple[str, ..
     if not approval.files:
         return (OF_AN_EARLIER_VERSION,)
     before = sight.kept(approval.files)
-    return tuple(differences(before, now)) if before is not None else ("the files are not those that it was for",)
+    return tuple(differences(before, now)) if before is not None else (OTHER_FILES,)
 
 
 def at_decision(job_dir: Path, record: JobRecord, waiting: Waiting) -> str:
@@ -182,7 +183,7 @@ def report_lines(waiting: Waiting, *, despite: str = "") -> list[str]:
     if shown is not None and shown.inside:
         lines += [INSIDE]
     if waiting.first is not None:
-        lines += [f"the first of two decisions: {waiting.first}"]
+        lines += [f"the first of two decisions: {waiting.first.told(one_line)}"]
     return lines
 
 

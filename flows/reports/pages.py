@@ -7,18 +7,22 @@ What happened to every step, then a table for each in their order. How far the o
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
+from flows.engine.answer import Answer
 from flows.engine.artifacts import JOB, Page
 from flows.job.record import JobRecord
-from flows.job.seen import INSIDE
+from flows.job.release_settings import documented
+from flows.job.seen import NEXT
+from flows.output import one_line
 from flows.reports.events import JobEnd
 from flows.reports.markdown import code, literal, table
 from flows.reports.summary import Compared, reconciliation
+from tasks.release_report.words import Words
 from tasks.shared.errors import SluiceError
 from tasks.shared.log import logger
 from tasks.shared.publication import details
@@ -109,17 +113,18 @@ def job_page(
     continued_with: str | None = None,
     counted: Mapping[str, Any] = MappingProxyType({}),
     k: int,
+    language: str = "en",
 ) -> None:
     """Publish the job's page: what happened to every step, what it waits for, what went wrong.
 
     ``state`` is the one the run is about to have, which the record does not show yet; ``continued_with`` the command
     that goes on with the job; ``counted`` what the error of the step that failed counted. Fewer than ``k`` patients are
-    not said.
+    not said. For what the job waits is said as in the form, in the ``language`` of the release report.
     """
     rows = [step.cells() for step in record.steps]
     lines = [f"# {literal(record.name)}", "", f"The job is **{state}**.", ""]
     if state == "waiting" and record.waiting:
-        lines += ["## Waiting", "", wait_description(record.waiting, record.step_names), ""]
+        lines += ["## Waiting", "", wait_description(record.waiting, record.step_names, language=language), ""]
     if state in {"failed", "cancelled"} and record.error:
         error = record.error
         where = f"step {literal(error.step)}" if error.step else "preparation"
@@ -178,70 +183,74 @@ def _identifying(step: StepReport) -> Iterator[tuple[str, str, str, str]]:
             yield str(step.position), path, patients, meant
 
 
-def wait_description(waiting: Waiting, step_names: Sequence[str], by_hand: str | None = None) -> str:
-    """What the resume form tells a person.
+def wait_description(
+    waiting: Waiting, step_names: Sequence[str], by_hand: str | None = None, *, language: str = "en"
+) -> str:
+    """What the resume form tells a person, in the ``language`` of the release report.
 
     ``by_hand`` is the command that goes on with the job, where no worker does after the decision.
     """
+    words = Words(language, k=0)
     after = step_names[waiting.position : waiting.position + 1]
-    further = f"the job goes on with {code(after[0])}" if after else "the job is complete"
-    lines = [f"The job waits at step {waiting.position} of {len(step_names)} for your decision.", ""]
+    further = words("form_further", step=code(after[0])) if after else words("form_complete")
+    lines = [words("form_waits", step=waiting.position, steps=len(step_names)), ""]
     if waiting.again:
-        lines += ["**It waits again**: what is there is not what was approved", "", *_items(waiting.again), ""]
+        lines += [words("form_changed"), "", *_items(map(words.again, waiting.again)), ""]
     if waiting.refused:
-        lines += ["**It waits again**:", "", *_items(waiting.refused), ""]
-    lines += _release(waiting)
-    lines += [f"- **Look at** the files in {code(waiting.looked_at)}"]
+        lines += [words("form_refused"), "", *_items(map(words.again, waiting.refused)), ""]
+    lines += _release(waiting, words)
+    lines += [f"- {words('form_look', path=code(waiting.looked_at))}"]
     if waiting.reads:
-        which = "the corrected files" if waiting.reads == waiting.directory else "these files"
-        reader = f"**What leaves**: {code(waiting.reader)}" if waiting.leaves else f"**Goes on with**: {waiting.reader}"
-        lines += [f"- {reader} reads {which} in {code(waiting.reads)}"]
+        files = words("form_corrected" if waiting.reads == waiting.directory else "form_these")
+        reader = words("form_next") if waiting.reader == NEXT else code(waiting.reader)
+        what = "form_leaves" if waiting.leaves else "form_goes_on"
+        lines += [f"- {words(what, reader=reader, files=files, path=code(waiting.reads))}"]
         lines += [f"  {line}" for line in _items(waiting.files)]
-    lines += [
-        f"- **To change something**, {_change(waiting)}",
-        "- **The decision is for the files that are there now**: if they change, the job waits once more",
-        f"- **Decide**: *release*, {further}; *reject*, it ends as cancelled.",
-    ]
+    lines += [f"- {_change(waiting, words)}", f"- {words('form_for_now')}"]
+    lines += [f"- {words('form_decide', further=further)}"]
     if by_hand is not None:
-        lines += [f"- **After the decision** somebody lets it go on, on its machine: {code(by_hand)}"]
+        lines += [f"- {words('form_by_hand', command=code(by_hand))}"]
     return "\n".join(lines) + "\n"
 
 
-def _release(waiting: Waiting) -> list[str]:
+def field_words(language: str) -> dict[str, tuple[str, str]]:
+    """What the fields of the form are called, and what they are for."""
+    words = Words(language, k=0)
+    return {name: (words(f"field_{name}"), words(f"field_{name}_help")) for name in Answer.model_fields}
+
+
+def _release(waiting: Waiting, words: Words) -> list[str]:
     """The release report in short and where it is, and the first of two decisions."""
     shown, lines = waiting.report, []
     if shown is not None and shown.missing is not None:
-        lines += [f"**The release report is missing**: {literal(shown.missing)}", ""]
+        lines += [words("form_missing", why=literal(shown.missing)), ""]
     elif shown is not None:
-        lines += [f"- {'**The release report**: ' if number == 0 else ''}{literal(line.strip())}"
+        lines += [f"- {words('form_report') + ': ' if number == 0 else ''}{literal(line.strip())}"
                   for number, line in enumerate(shown.lines)]  # fmt: skip
         if shown.link:
-            lines += [f"- **Read it** at {shown.link}"]
+            lines += [f"- {words('form_link', link=shown.link)}"]
         place = Path(waiting.directory).parent / shown.page if shown.page else None
-        lines += [f"- **It is** on the machine of the job: {code(str(place))}"] if place else []
-        lines += [f"- **A copy**: {code(shown.copied)}"] if shown.copied and not shown.link else []
+        lines += [f"- {words('form_page', path=code(str(place)))}"] if place else []
+        lines += [f"- {words('form_copy', path=code(shown.copied))}"] if shown.copied and not shown.link else []
         lines += [""]
     if shown is not None and shown.inside:
-        lines += [f"{INSIDE[0].upper()}{INSIDE[1:]}.", ""]
+        lines += [words("form_inside"), ""]
     if shown is not None and shown.open:
-        lines += ["**A release needs a reason** in the last field.", ""]
-    if waiting.first is not None:
-        said = literal(waiting.first)
-        lines += [f"**The first of two decisions**: {said}. A second, different person decides now.", ""]
+        lines += [words("form_reason"), ""]
+    for one in documented([(waiting.position, waiting.first)] if waiting.first is not None else []):
+        decision = words.decision(one, lambda text: literal(one_line(text)))
+        lines += [words("form_first", decision=decision), ""]
     return lines
 
 
-def _items(lines: Sequence[str]) -> list[str]:
+def _items(lines: Iterable[str]) -> list[str]:
     return [f"- {code(line)}" for line in lines]
 
 
-def _change(waiting: Waiting) -> str:
+def _change(waiting: Waiting, words: Words) -> str:
     """Where corrected files go, and which."""
     place = code(waiting.directory)
     if waiting.corrections is Corrections.NOT_SENT:
-        return f"use a wait in front of `flattening`: tables in {place} would not be sent"
+        return words("form_no_change", path=place)
     kind = "tables" if waiting.corrections is Corrections.TABLES else "files"
-    return (
-        f"put corrected {kind} where the next step reads them instead, into {place}, and resume: the job waits once "
-        "more, and lists them here; a file that is changed where it lies cannot be released"
-    )
+    return words("form_change", files=words(f"form_change_{kind}"), path=place)

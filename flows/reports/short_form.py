@@ -15,7 +15,7 @@ from flows.output import one_line
 from flows.reports.markdown import code, literal
 from flows.reports.pages import best_effort
 from tasks.release_report import files
-from tasks.release_report.document import Decided, Finding, Level, ReleaseReport
+from tasks.release_report.document import Finding, Level, ReleaseReport
 from tasks.release_report.page import outcome, verdict
 from tasks.release_report.words import Words, joined, visible
 from tasks.shared.publication import Count
@@ -101,17 +101,7 @@ def _markdown(report: ReleaseReport, most: int, letters: int, where: str, link: 
         yield from (f"{words('page_link')}: <{link}>" if _is_link(link) else f"{words('page_link')}: {code(link)}", "")
     yield from (f"{words('page_where')}: {code(_cut(where, 400))}", "")
     for decision in report.decisions[:2]:
-        yield from (_decision(words, decision, letters), "")
-
-
-def _decision(words: Words, one: Decided, letters: int) -> str:
-    def said(text: str) -> str:
-        return literal(_cut(one_line(text), letters))
-
-    by = words("decided_by", by=said(one.by), when=said(words.moment(one.when)), where=words(f"where_{one.where}"))
-    text = f"**{words('released' if one.approved else 'rejected')}** {by}"
-    text += f". {words('despite')}: {said(one.despite)}" if one.approved and one.despite else ""
-    return text + (f". {words('comment')}: {said(one.comment)}" if one.comment else "")
+        yield from (words.decision(decision, lambda text: literal(_cut(one_line(text), letters))), "")
 
 
 def _said(words: Words, finding: Finding, data: Callable[[str], str], ours: Callable[[str], str]) -> str:

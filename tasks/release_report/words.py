@@ -16,7 +16,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from tasks.release_report.document import Finding, ReleaseReport, Value
+from tasks.release_report.document import Decided, Finding, ReleaseReport, Value
 from tasks.release_report.risk import most_of_some
 from tasks.shared.publication import Count
 from tasks.shared.units import human_bytes
@@ -26,6 +26,7 @@ Group = Literal["page", "sections", "tables", "columns", "facts", "said", "words
 LANGUAGES: Final = ("en", "de")
 
 _PLACE: Final = re.compile(r"\{(\w+)\}")
+_ESCAPED: Final = re.compile(r"\\\{(\w+)\\\}")
 _MOMENTS: Final = frozenset({"last_made", "changed"})
 """Facts and columns that are a moment."""
 _SPACED: Final = "\N{NO-BREAK SPACE}"
@@ -174,6 +175,21 @@ class Words:
         """What to do about a finding; empty when nothing is said about that."""
         words = self._all.findings.get(finding.code)
         return self._pieces(words.do, finding) if words and words.do else []
+
+    def decision(self, one: Decided, shown: Callable[[str], str]) -> str:
+        """What somebody decided, who, when and why, in a line; what a person wrote is put through ``shown``."""
+        by = self("decided_by", by=shown(one.by), when=shown(self.moment(one.when)), where=self(f"where_{one.where}"))
+        text = f"{self('released' if one.approved else 'rejected')} {by}"
+        text += f". {self('despite')}: {shown(one.despite)}" if one.approved and one.despite else ""
+        return text + (f". {self('comment')}: {shown(one.comment)}" if one.comment else "")
+
+    def again(self, line: str) -> str:
+        """Why a job waits again, which its record has in English; a line that says something else stays as it is."""
+        for name, text in vocabulary("en").page.items():
+            pattern = _ESCAPED.sub(r"(?P<\1>.+)", re.escape(text))
+            if name.startswith("again_") and (found := re.fullmatch(pattern, line)) is not None:
+                return self._filled(self._all.page[name], found.groupdict())
+        return line
 
     def many(self, code: str, n: int) -> str:
         """A sentence for ``n`` findings of a kind, which are listed behind it; empty where there is none."""

@@ -254,7 +254,7 @@ class Waiting(Kept):
     each for a person. ``leaves`` is what will leave the house, unless corrections take its place; ``None`` when a step
     makes other data of it before. ``reader`` is who reads it, in words. ``corrections`` says which corrected files can
     be taken, ``again`` why an approval that was given does not count any more, ``refused`` why an answer was not taken,
-    a line each. ``first`` is the first of two decisions, in words, and ``report`` what the release report says: both
+    a line each. ``first`` is the first of two decisions, and ``report`` what the release report says: both
     have labels of their own.
     """
 
@@ -270,7 +270,7 @@ class Waiting(Kept):
     corrections: Corrections = Corrections.NDJSON
     again: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
-    first: SkipJsonSchema[str | None] = Field(None, exclude=True)
+    first: SkipJsonSchema[Approval | None] = Field(None, exclude=True)
     report: SkipJsonSchema[Shown | None] = Field(None, exclude=True)
 
     @model_validator(mode="before")

@@ -77,7 +77,7 @@ def test_an_address_that_is_none_is_no_link() -> None:
 
 def test_the_decision_stands_in_it() -> None:
     text = short(reports.decided(), where=WHERE)
-    assert "**Released** by Anna Data on 23 November 2026, 06:12 UTC, in the form" in text
+    assert "Released by Anna Data on 23 November 2026, 06:12 UTC, in the form" in text
     assert "the maiden names are made up" in text
 
 

@@ -1,0 +1,115 @@
+"""The form of a wait in the report's language: what stands above it, and what its fields are called."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from config import PipelineConfig
+from flows.engine import runs
+from flows.engine.answer import Answer
+from flows.job import gate, seen
+from flows.reports.pages import field_words, wait_description
+from flows.reports.short_form import lines
+from tasks.release_report.words import LANGUAGES, Words
+from tasks.shared.files.inventory import Entry, Inventory, differences
+from tasks.shared.report import Approval, Corrections, Shown, Waiting
+from tests.peers import release_report as reports
+
+JOB = "/srv/jobs/0b2c4a5e"
+STEPS = ("local_import", "pseudonymizer", "wait", "send")
+FIRST = Approval(
+    approved=True, by="Anna Data", where="ui", when="2026-11-23T06:12:00+00:00", comment="*fine*",
+    overridden=("a",), despite="made up",
+)  # fmt: skip
+
+
+def waiting(language: str = "de", **more: Any) -> Waiting:
+    shown = Shown(
+        sha256="0", page="report/step-3/release-report.html", link="https://site.example/r.html", stops=("a", "b", "c"),
+        lines=tuple(lines(reports.rich(language=language))),
+    )  # fmt: skip
+    known: dict[str, Any] = {
+        "position": 3, "step": "wait", "since": "2026-11-23T05:00:00+00:00", "looked_at": f"{JOB}/pseudonymized",
+        "directory": f"{JOB}/pseudonymized_wait", "reads": f"{JOB}/pseudonymized", "files": ("a.ndjson.zst, 2 kB",),
+        "leaves": f"{JOB}/pseudonymized", "reader": "send", "report": shown, "first": FIRST,
+    }  # fmt: skip
+    return Waiting(**known | more)
+
+
+def test_the_whole_form_is_in_the_language_of_the_report() -> None:
+    text = wait_description(waiting(), STEPS, "sluice pipeline continue", language="de")
+    assert "Der Auftrag wartet bei Schritt 3 von 4 auf Ihre Entscheidung." in text
+    assert "**Der Freigabebericht**: Nicht freigeben. 3 Gründe für einen Stopp." in text
+    assert "- STOPP: " in text
+    assert "**Was hinausgeht**: `send` liest diese Dateien in" in text
+    assert "*release* gibt frei, und es geht mit `send` weiter; *reject* lehnt ab" in text
+    assert (
+        "**Die erste von zwei Entscheidungen**: Freigegeben von Anna Data am 23.11.2026, 06:12 UTC, im Formular. "
+        r"Trotz der Stopps freigegeben, weil: made up. Anmerkung: \*fine\*."
+    ) in text
+    assert " the " not in text
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"leaves": None, "reader": seen.NEXT, "reads": f"{JOB}/pseudonymized_wait"},
+        {"corrections": Corrections.NOT_SENT, "report": Shown(missing="x", inside=True), "position": 4},
+        {
+            "corrections": Corrections.TABLES,
+            "again": (gate.GONE,),
+            "report": Shown(page="r", copied="/c", stops=("a",)),
+        },
+    ],
+    ids=["inside", "missing", "again"],
+)
+def test_no_name_of_a_sentence_is_shown_in_its_place(language: str, more: dict[str, Any]) -> None:
+    text = wait_description(waiting(language, **more), STEPS, "x", language=language)
+    assert not [name for name in ("form_", "again_", "{", "}") if name in text]
+    assert (" the " in text) is (language == "en")
+
+
+def refusals() -> list[str]:
+    """All that the form can say of why a job waits again, as the record has it."""
+    constants = [value for module in (gate, seen) for name, value in vars(module).items()
+                 if name.isupper() and isinstance(value, str) and name not in {"NEXT", "INSIDE"}]  # fmt: skip
+    two = PipelineConfig.model_construct(
+        report=PipelineConfig.model_fields["report"].get_default(call_default_factory=True)
+    )
+    two.report.__dict__["reviewers"] = 2
+    yes = Approval(approved=True, by="Anna")
+    objections = [
+        gate.objection(yes.model_copy(update=update), first, two)
+        for update, first in (
+            ({"overridden": ("a",), "report": ""}, None), ({"overridden": ("a", "b"), "report": "0"}, None), ({}, yes),
+        )
+    ]  # fmt: skip
+    before = Inventory((Entry("a", 1, "1"), Entry("b", 1, "2"), Entry("c", 1, "3")))
+    now = Inventory((Entry("a", 1, "0"), Entry("d", 1, "2"), Entry("e", 1, "5")))
+    many = Inventory(tuple(Entry(f"e{n:02}", 1, "5") for n in range(30)))
+    changed = [*differences(before, now), *differences(before, many)]
+    return [*constants, *(f"not released: {why}" for why in objections), *changed]
+
+
+def test_why_it_waits_again_is_said_in_german_whatever_it_is() -> None:
+    said = {line: Words("de", 0).again(line) for line in refusals()}
+    assert [line for line, german in said.items() if line == german] == []
+    assert {"geändert: a", "umbenannt: b in d", "entfernt: c", "dazugekommen: e"} <= set(said.values())
+    english = Words("en", 0)
+    assert [line for line in said if english.again(line) != line] == []
+    assert Words("de", 0).again("of another version") == "of another version"
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_fields_have_words_and_take_the_same_answers_in_every_language(language: str) -> None:
+    schema = runs.worded(field_words(language)).model_json_schema()
+    assert "description" not in schema
+    known = Answer.model_json_schema()["properties"]
+    for name, field in schema["properties"].items():
+        assert not field["title"].startswith("field_")
+        assert not field.pop("description").startswith("field_")
+        assert field | {"title": known[name]["title"]} == known[name]
+    assert schema["properties"]["decision"]["title"] == {"en": "Decision", "de": "Entscheidung"}[language]
