@@ -1,4 +1,7 @@
-"""``job report``: the release report of a job, from the files in its directory. Never imports Prefect."""
+"""``job report``: the release report of a job, from the files in its directory, if the record knows them.
+
+As the gate does: a file that somebody edited is not believed. Never imports Prefect.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +12,16 @@ from pathlib import Path
 
 from config import load_config
 from flows.job.directory import JobDirectory
+from flows.job.gate import GONE
+from flows.job.record import JobRecord
 from flows.job.session import opened
 from flows.job.which import by_directory
 from flows.output import say, write
 from flows.reports.short_form import lines
-from flows.shell import about
 from tasks.release_report import files
 from tasks.release_report.document import ReleaseReport
 from tasks.release_report.page import html
-from tasks.shared.errors import InputError
+from tasks.shared.errors import DataError, InputError
 from tasks.shared.files.out_file import write_file
 
 STOPS = 5
@@ -43,17 +47,15 @@ def report(asked: Asked) -> int:
 
     Raises:
         InputError: there is no such job, or no report of it.
-        DataError: what stands in its place is none.
+        DataError: what stands in its place is none, or not the one that the record knows.
         StorageError: the copy cannot be written.
     """
     loaded = load_config(Path(asked.config), overrides=asked.overrides)
-    jobs_dir = loaded.config.jobs_dir
-    job = by_directory(jobs_dir, asked.job)
-    if job is None:  # the record knows
-        with opened(loaded) as session:
-            job = session.find(asked.job)
-    directory = JobDirectory.of(jobs_dir, job)
-    found = _found(directory, recipient=asked.recipient)
+    by_directory(loaded.config.jobs_dir, asked.job)  # what names no job is refused without starting anything
+    with opened(loaded) as session:
+        record = session.job(session.find(asked.job))
+        directory = JobDirectory.of(session.jobs_dir, record.id)
+    found = _found(directory, record, recipient=asked.recipient)
     place = files.document if asked.as_json else files.page
     path = place(directory.path, found.step, recipient=asked.recipient)
     text = f"{found.model_dump_json(indent=2)}\n"
@@ -73,18 +75,18 @@ def _page_of(asked: Asked, directory: JobDirectory, found: ReleaseReport, path: 
     return files.page(directory.path, found.step, recipient=asked.recipient) if asked.as_json else path
 
 
-def _found(directory: JobDirectory, *, recipient: bool) -> ReleaseReport:
-    if not directory.path.is_dir():
+def _found(directory: JobDirectory, record: JobRecord, *, recipient: bool) -> ReleaseReport:
+    step, shown = record.newest_report
+    if shown is None or shown.missing is not None:
         raise InputError(
-            "job-unknown",
-            "there is no directory of such a job",
-            context=str(directory.path),
-            hint=f"see: {about('job list')}",
-        )
-    found = files.newest(directory.path, recipient=recipient)
-    if found is None:
-        raise InputError(
-            "no-report", "this job has no release report", context=str(directory.path / files.DIRECTORY),
+            "no-report", "this job has no release report" if shown is None else "the release report is missing",
+            context=shown.missing if shown is not None else str(directory.path / files.DIRECTORY),
             hint="it is made before a decision and at the end; the job's page says why not",
+        )  # fmt: skip
+    found = files.read(directory.path, step, recipient=recipient)
+    if found is None or not files.is_as_made(directory.path, step, shown.sha256):
+        raise DataError(
+            "report-differs", GONE, context=str(files.document(directory.path, step)),
+            hint="nothing in it counts: it is made anew before somebody decides on it, when the job goes on",
         )  # fmt: skip
     return found

@@ -227,6 +227,14 @@ class JobRecord(Kept):
         return decisions_of(self.reviews, self.approvals)
 
     @property
+    def newest_report(self) -> tuple[int | None, Shown | None]:
+        """The release report that was made last, and at which step; at the end at none."""
+        if self.shown_at_the_end is not None:
+            return None, self.shown_at_the_end
+        step = max(self.shown, default=None)
+        return step, None if step is None else self.shown[step]
+
+    @property
     def page(self) -> Path | None:
         """The page of the newest release report."""
         newest = newest_page(self.shown, self.shown_at_the_end)

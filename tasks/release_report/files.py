@@ -95,19 +95,6 @@ def is_as_made(job: Path, step: int | None, digest: str) -> bool:
     return report is not None and sha256(report) == digest and size_of(page(job, step)) > 0
 
 
-def newest(job: Path, *, recipient: bool = False) -> ReleaseReport | None:
-    """The report that was made last; ``None`` when there is none.
-
-    Raises:
-        DataError: one of them is no release report of ours.
-    """
-    steps = [
-        int(found.name.removeprefix(_STEP)) for found in (job / DIRECTORY).glob(f"{_STEP}[0-9]*") if _is_step(found)
-    ]
-    reports = [read(job, step, recipient=recipient) for step in (*sorted(steps), None)]
-    return max((one for one in reports if one is not None), key=lambda one: one.made, default=None)
-
-
 def decided(job: Path, step: int | None, decisions: Sequence[Decided], *, copy_to: Path | None = None) -> None:
     """Put the decisions into a report and its page, and into the copy in ``copy_to``, where it is. The recipient reads
     who decided and when, not the words beside it.

@@ -11,8 +11,11 @@ import pytest
 
 from flows.run import run
 from tasks.release_report import files
+from tasks.release_report.digest import sha256
+from tasks.shared.report import Shown
 from tests.docs.pages import example
 from tests.peers import release_report as reports
+from tests.peers.prefect import recorded
 
 SPOKEN = "sluice job report CONFIG JOB --json"
 """In a sentence of the page: what the record of processing activities is made of."""
@@ -24,7 +27,9 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(webbrowser, "open", lambda _: True)
     Path("study.yaml").write_text("jobs_dir: jobs\npipeline: {enabled_steps: [local_import]}\n")
     place = tmp_path / "jobs" / reports.JOB
-    files.write(place, reports.rich(), reports.rich(recipient=True, k=11), reports.files())
+    page = files.write(place, reports.rich(), reports.rich(recipient=True, k=11), reports.files())
+    shown = Shown(sha256=sha256(reports.rich()), page=str(page.relative_to(place)))
+    recorded(monkeypatch, "flows.commands.report", place, {"3": shown})
     return place
 
 

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import httpx
+import pytest
 
+from config import LoadedConfig
 from flows.engine.api import PrefectApi
 from flows.engine.api_address import ApiAddress
 from flows.engine.artifacts import JOB
+from flows.job.session import Session
+from tasks.shared.report import Shown
 from tests.conftest import ask_prefect
 
 
@@ -72,6 +77,20 @@ def page_of(url: str, job: str) -> str:
     every = ask_prefect("POST", f"{url}/artifacts/filter", {"artifacts": {"flow_run_id": {"any_": [job]}}})
     (found,) = (one for one in every if one["description"].startswith(JOB))
     return str(found["data"])
+
+
+def recorded(monkeypatch: pytest.MonkeyPatch, command: str, job: Path, shown: Mapping[str, Shown]) -> None:
+    """Let the command of a module find a job in the record, with the release reports ``shown`` at its steps."""
+
+    @contextmanager
+    def opened(loaded: LoadedConfig) -> Iterator[Session]:
+        labels = {f"job.shown.{at}": one.model_dump_json() for at, one in shown.items()}
+        labels |= {"job.directory": str(job), "job.steps": "local_import,pseudonymizer,wait,send,wait"}
+        with prefect_in_memory() as known:
+            known.run = {"id": job.name, "state_type": "PAUSED", "labels": labels}
+            yield Session(loaded, ApiAddress(url="http://127.0.0.1"), known.api)
+
+    monkeypatch.setattr(f"{command}.opened", opened)
 
 
 @contextmanager

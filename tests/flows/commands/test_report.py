@@ -14,8 +14,12 @@ import pytest
 
 from flows.run import run
 from tasks.release_report import files
+from tasks.release_report.digest import sha256
+from tasks.release_report.document import ReleaseReport
+from tasks.shared.report import Shown
 from tests.conftest import ROOT
 from tests.peers import release_report as reports
+from tests.peers.prefect import recorded
 
 STEPS = "pipeline: {enabled_steps: [local_import]}\nservices: {local_import: {dir: data}}\n"
 
@@ -27,7 +31,17 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     path.write_text(f"jobs_dir: {tmp_path}/jobs\n{STEPS}")
     job = tmp_path / "jobs" / reports.JOB
     files.write(job, reports.rich(), reports.rich(recipient=True, k=11), reports.files())
+    known(monkeypatch, job, {"3": shown_of(reports.rich())})
     return str(path)
+
+
+def known(monkeypatch: pytest.MonkeyPatch, job: Path, shown: dict[str, Shown]) -> None:
+    recorded(monkeypatch, "flows.commands.report", job, shown)
+
+
+def shown_of(report: ReleaseReport) -> Shown:
+    """What the record keeps of a report."""
+    return Shown(sha256=sha256(report), page=str(files.page(Path(), report.step)))
 
 
 def test_the_page_is_named_then_the_answer_and_the_code_is_0(config: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -39,11 +53,41 @@ def test_the_page_is_named_then_the_answer_and_the_code_is_0(config: str, capsys
     assert any(reports.MAIDEN in line for line in rest)
 
 
-def test_a_stop_is_code_5_only_with_check(config: str, tmp_path: Path) -> None:
+def test_a_stop_is_code_5_only_with_check_and_the_report_is_the_one_made_last(
+    config: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert run(["job", "report", config, reports.JOB, "--check"]) == 5
-    later = reports.clean(step=None, made="2026-11-24T05:40:12+00:00")
-    files.write(tmp_path / "jobs" / reports.JOB, later, None, ())
+    job, later, last = tmp_path / "jobs" / reports.JOB, reports.clean(step=5), reports.clean(step=None)
+    for report in (later, last):
+        files.write(job, report, None, ())
+    assert run(["job", "report", config, reports.JOB, "--check"]) == 5  # of files that the record does not know
+    by_step = {"3": shown_of(reports.rich()), "5": shown_of(later)}
+    known(monkeypatch, job, by_step)
     assert run(["job", "report", config, reports.JOB, "--check"]) == 0
+    known(monkeypatch, job, by_step | {"end": shown_of(reports.rich())})
+    assert run(["job", "report", config, reports.JOB, "--check"]) == 1
+    known(monkeypatch, job, by_step | {"end": shown_of(last)})
+    assert run(["job", "report", config, reports.JOB, "--check"]) == 0
+
+
+@pytest.mark.parametrize("more", [[], ["--check"], ["--json"], ["--for", "recipient"], ["--open"]])
+def test_a_report_that_somebody_edited_is_not_believed(
+    config: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str]
+) -> None:
+    files.write(tmp_path / "jobs" / reports.JOB, reports.clean(), reports.clean(recipient=True), ())
+    assert run(["job", "report", config, reports.JOB, *more]) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "error[report-differs]: the release report is gone, or not as it was made" in said.err
+
+
+def test_a_report_that_could_not_be_made_is_said_with_why(
+    config: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = {"3": shown_of(reports.rich()), "end": Shown(missing="no space left (report/)")}
+    known(monkeypatch, tmp_path / "jobs" / reports.JOB, shown)
+    assert run(["job", "report", config, reports.JOB, "--check"]) == 2
+    assert "error[no-report]: the release report is missing\n  no space left (report/)" in capsys.readouterr().err
 
 
 def test_json_is_the_document_as_its_schema_says(config: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -84,7 +128,7 @@ def test_open_opens_the_page(
 
 @pytest.mark.parametrize(
     ("job", "reference", "code"),
-    [("x", "job-id", 2), ("0b2c4a5e-1111-4222-8333-000000000000", "job-unknown", 2)],
+    [("x", "job-id", 2), ("0b2c4a5e-1111-4222-8333-000000000000", "job-elsewhere", 2)],
 )
 def test_a_job_that_is_none_is_said(
     config: str, capsys: pytest.CaptureFixture[str], job: str, reference: str, code: int
@@ -94,13 +138,13 @@ def test_a_job_that_is_none_is_said(
 
 
 def test_a_job_without_a_report_and_one_with_a_damaged_one_are_said(
-    config: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    config: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = files.document(tmp_path / "jobs" / reports.JOB, 3)
     path.write_text("{}")
     assert run(["job", "report", config, reports.JOB]) == 1
     assert "error[report-damaged]" in capsys.readouterr().err
-    path.unlink()
+    known(monkeypatch, tmp_path / "jobs" / reports.JOB, {})
     assert run(["job", "report", config, reports.JOB]) == 2
     assert "error[no-report]" in capsys.readouterr().err
 

@@ -43,16 +43,6 @@ def test_each_decision_and_the_end_has_its_place_and_all_in_it_is_private(
     assert (recipient.k, recipient.recipient) == (11, True)
 
 
-def test_the_newest_is_the_one_that_was_made_last(tmp_path: Path) -> None:
-    assert files.newest(tmp_path) is None
-    for step, made in ((3, "2026-11-23T05:40:12+00:00"), (5, "2026-11-23T07:40:12+00:00")):
-        written(tmp_path, step=step, made=made)
-    assert (files.newest(tmp_path) or reports.clean()).step == 5
-    last = written(tmp_path, step=None, made="2026-11-23T08:00:00+00:00")
-    (tmp_path / "report" / "step-x").mkdir()
-    assert files.newest(tmp_path) == last
-
-
 def test_the_list_of_files_has_each_of_them_and_no_formula(tmp_path: Path) -> None:
     listed = [*reports.files(40), reports.files(1)[0].__class__("=1+1.ndjson", 1, 2, 3, 4, 5, "ab")]
     files.write(tmp_path, reports.rich(), None, listed)
@@ -72,11 +62,10 @@ class TestReading:
         written(tmp_path)
         path = files.document(tmp_path, 3)
         path.write_bytes(content)
-        for read in (lambda: files.read(tmp_path, 3), lambda: files.newest(tmp_path)):
-            with pytest.raises(DataError) as failed:
-                read()
-            assert failed.value.reference == "report-damaged"
-            assert str(path) in failed.value.render()
+        with pytest.raises(DataError) as failed:
+            files.read(tmp_path, 3)
+        assert failed.value.reference == "report-damaged"
+        assert str(path) in failed.value.render()
 
     def test_a_report_of_another_version_is_not_half_read(self, tmp_path: Path) -> None:
         written(tmp_path)
