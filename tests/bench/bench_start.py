@@ -2,7 +2,8 @@
 
 Each command's wall seconds and the CPU seconds of all processes that work for it, its Prefect server among them, beside
 the targets of the performance page. The limits are the start of the interpreter and the import of Prefect. The smallest
-of ``--runs`` counts: a busy machine only adds. ``--beside DIR`` measures the sources in another directory in turns.
+of ``--runs`` counts: a busy machine only adds, and the first run leaves byte code beside the sources, as an installed
+program has it. ``--beside DIR`` measures the sources in another directory in turns.
 """
 
 from __future__ import annotations
@@ -81,7 +82,8 @@ class Tree:
     """Sources that are measured, in a scratch directory of their own."""
 
     def __init__(self, sources: Path, scratch: Path) -> None:
-        self.environment = {key: value for key, value in os.environ.items() if not key.startswith(("APP_", "PREFECT_"))}
+        left_out = ("APP_", "PREFECT_", "PYTHONDONTWRITEBYTECODE")
+        self.environment = {key: value for key, value in os.environ.items() if not key.startswith(left_out)}
         self.environment |= {"PYTHONPATH": str(sources), "PREFECT_HOME": str(scratch)}
         self.scratch = scratch
         self.best: dict[str, Spent] = {}
