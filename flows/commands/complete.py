@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -21,7 +21,6 @@ from click.shell_completion import CompletionItem, split_arg_string
 from flows.job.which import LATEST, directories
 
 Items = list[CompletionItem[str]]
-Completer = Callable[[click.Context, click.Parameter, str], Items]
 
 SCHEMA: Final = Path(__file__).parents[2] / "config" / "pipeline.schema.json"
 

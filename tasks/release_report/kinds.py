@@ -38,9 +38,6 @@ from tasks.pseudonymizer.residual_identifiers import NO_PERSONS
 
 TABLE: Final = Path(__file__).parent / "r4_types.json"
 
-STRONG: Final = frozenset({"name", "address", "telecom", "identifier", "photo", "attachment", "narrative"})
-"""Kinds that identify by themselves; the others may."""
-
 TEXTS: Final = frozenset({"string", "markdown", "xhtml", "base64Binary"})
 DATES: Final = frozenset({"date", "dateTime", "instant"})
 QUANTITIES: Final = frozenset({"Quantity", "Age", "Count", "Distance", "Duration"})

@@ -274,12 +274,6 @@ def _a_patient_a_line(leaving: Measured, imported: Measured | None) -> dict[str,
     return {name: range(at, at + n) for at, (name, n) in zip(begins, lines.items(), strict=False) if name not in others}
 
 
-def queries_of(report: ReleaseReport) -> str | None:
-    """The SHA-256 of the query that a report is about: reports of the same one may be compared."""
-    facts = (one for section in report.sections if section.number == 3 for one in section.facts)
-    return next((str(one.value) for one in facts if one.name == "query_sha256"), None)
-
-
 def _measured(asked: Asked) -> tuple[Measured | None, Measured]:
     """What came in and what leaves, one after the other: what is original is known when the second is read.
 

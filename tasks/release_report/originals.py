@@ -82,7 +82,6 @@ class Originals:
         self.values = Spill(directory)
         self.ids = Spill(directory, more=0)
         self.coded: set[int] = set()
-        self.coded_full = False
         self.table = bytearray()
         self.mask = 0
         self.first = array("i")
@@ -91,11 +90,9 @@ class Originals:
         self._kept = Spill(directory)
 
     def is_coded(self, text: str) -> None:
-        """Remember a display; above 200,000 different ones, ``coded_full`` says that there were more."""
+        """Remember a display, of 200,000 different ones at most."""
         if len(self.coded) < _CODED:
             self.coded.add(self.hash(text))
-        else:
-            self.coded_full = True
 
     def forget(self) -> None:
         """Begin again: the data are read once more."""

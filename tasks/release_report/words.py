@@ -196,10 +196,6 @@ class Words:
         words = self._all.findings.get(code)
         return self._filled(words.many, {"n": self.number(n)}) if words else ""
 
-    def knows_finding(self, code: str) -> bool:
-        """Whether there is a sentence for it."""
-        return code in self._all.findings
-
     def _pieces(self, sentence: str, finding: Finding) -> list[Piece]:
         about = Piece(self.value(finding.about), data=not finding.about.startswith("@"))
         values = {

@@ -25,12 +25,6 @@ from pydantic import BaseModel, ConfigDict
 ROUNDED_TO: Final = 5
 """R2: the base of all rounding, in patients."""
 
-LEAST_K: Final = 3
-"""R2: below that a number could be told from "fewer than ``k``" alone."""
-
-DEFAULT_K: Final = 5
-"""R2: ``report.k`` where a configuration is not at hand."""
-
 RECIPIENT_K: Final = 11
 """R2: ``k`` of the recipient's copy, which leaves the house."""
 

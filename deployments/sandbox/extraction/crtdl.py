@@ -89,11 +89,6 @@ class Query:
     groups: tuple[Group, ...]
     by_id: dict[str, Group] = field(default_factory=dict)
 
-    @property
-    def patient_group(self) -> Group:
-        """The one group about Patient."""
-        return next(group for group in self.groups if group.type == PATIENT)
-
 
 def read_query(body: bytes) -> Query:
     """Read a CRTDL. Raises ``QueryError`` with everything that is wrong or cannot be honoured."""

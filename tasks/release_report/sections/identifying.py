@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from tasks.release_report.document import Fact, Section, Table, Value
 from tasks.release_report.facts import Facts
@@ -156,8 +156,3 @@ def _unspoken(facts: Facts, tell: Teller) -> Iterator[Table]:
     rows = {tell.path(path): tell.count(facts.leaving.paths[path].patients) for path in found}
     if rows:
         yield table("unspoken", ("path", "patients"), rows.items(), folded=True)
-
-
-def counts_of(values: Mapping[str, int], tell: Teller) -> list[tuple[str, Value]]:
-    """Texts with their patients, most first."""
-    return [(value, tell.coded(n, value)) for value, n in tell.shared(values).items()]

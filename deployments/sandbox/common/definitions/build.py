@@ -52,8 +52,6 @@ class Element:
     path: str
     required: bool
     types: list[str]
-    borrowed: bool
-    """Whether its content is defined elsewhere (``contentReference``)."""
     constraints: list[Constraint]
 
 
@@ -225,7 +223,6 @@ def _element(found: ET.Element) -> Element:
         path=_value(found, "path"),
         required=_value(found, "min") != "0",
         types=[_value(each, "code") for each in found.iterfind(f"{_FHIR}type")],
-        borrowed=found.find(f"{_FHIR}contentReference") is not None,
         constraints=[_constraint(each) for each in found.iterfind(f"{_FHIR}constraint")],
     )
 
