@@ -118,14 +118,14 @@ def blocks() -> dict[str, type[Block]]:
     return found
 
 
-def suggest(key: str, extra: tuple[str, ...] = ()) -> str:
+def suggest(key: str) -> str:
     """A hint for a path that is no key: the nearest one, or what the block knows.
 
     Nearest is a key of the same block with a like name; then a key of that name elsewhere, those that share most blocks
     with ``key`` first; then one of a like name elsewhere. Never a block that ``key`` is in: it is there already.
     """
     block, _, name = key.rpartition(".")
-    known = [*keys_by_name(), *(path for path in blocks() if path), *extra]
+    known = [*keys_by_name(), *(path for path in blocks() if path)]
     siblings = {_name(path): path for path in known if path.rpartition(".")[0] == block}
     if near := nearest(name, list(siblings)):
         return f"did you mean {siblings[near]}?"

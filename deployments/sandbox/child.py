@@ -21,13 +21,13 @@ class SandboxChild(Child):
         """Root URL of each service by name, without a trailing slash."""
 
 
-def start_child(options: SandboxOptions, timeout: float = 60.0) -> SandboxChild:
+def start_child(options: SandboxOptions) -> SandboxChild:
     """Start a sandbox process and wait until every service answers. It ends with this process, however that ends.
 
-    Raises ``SandboxStartError`` with what the child said when it does not come up within ``timeout`` seconds.
+    Raises ``SandboxStartError`` with what the child said when it does not come up.
     """
     words = arguments(replace(options, ready_file=None, parent=None))
-    process, told = start_process("deployments.sandbox", words, timeout)
+    process, told = start_process("deployments.sandbox", words)
     return SandboxChild(process, Path(told["configuration"]), told["urls"])
 
 

@@ -120,13 +120,13 @@ def available() -> bool:
     return all(importlib.util.find_spec(name) is not None for name in ("moto", "flask", "flask_cors"))
 
 
-def start_object_store(port: int = 0, timeout: float = 60.0) -> ObjectStoreChild:
+def start_object_store(port: int = 0) -> ObjectStoreChild:
     """Start the store in a child process and wait until it answers. It ends with this process, however that ends.
 
-    Raises ``SandboxStartError`` when moto is not installed, or the child does not come up in ``timeout`` seconds.
+    Raises ``SandboxStartError`` when moto is not installed, or the child does not come up.
     """
     _need_moto()
-    process, told = start_process("deployments.sandbox.objectstore", ["--port", str(port)], timeout)
+    process, told = start_process("deployments.sandbox.objectstore", ["--port", str(port)])
     return ObjectStoreChild(process, told["url"])
 
 

@@ -137,7 +137,7 @@ def release(
 
 def leave_to_worker(session: Session, record: JobRecord, *, as_json: bool) -> int:
     """A job of a deployment is run by its workers."""
-    session.api.set_state(record.id, "SCHEDULED", name="Continuing", force=True)
+    session.api.set_state(record.id, "SCHEDULED", name="Continuing")
     account(f"job {record.id}: a worker of its deployment goes on with it", aside=as_json)
     if as_json:
         say_json(session.job(record.id).status())

@@ -145,7 +145,7 @@ def run_here(session: Session, job_id: str, *, progress: bool, as_json: bool) ->
     if session.address.home is None:
         session.api.bridge()
     if session.state_type(job_id) in {"COMPLETED", "PAUSED"}:
-        session.api.set_state(job_id, "PENDING", force=True)
+        session.api.set_state(job_id, "PENDING")
     try:
         shown = Terminal(progress=progress, summary_to_stderr=as_json, said=_said)
         with presenter.told(shown), shown.beginning():

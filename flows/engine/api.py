@@ -31,6 +31,8 @@ Label = str | int | float | bool
 FLOW_NAME = "pipeline"
 TAG = "sluice"
 
+_PAGE = 200
+"""Rows of one answer: more Prefect does not give."""
 
 BULK = 50
 """How many runs Prefect removes with one request, at most."""
@@ -202,7 +204,6 @@ class PrefectApi:
         self,
         run_ids: Sequence[str] | None = None,
         *,
-        limit: int = 200,
         states: Sequence[str] = (),
         after: datetime | None = None,
         before: datetime | None = None,
@@ -218,7 +219,7 @@ class PrefectApi:
         if after or before:
             wanted["expected_start_time"] = {key: value for key, value in times.items() if value}
         body = {"flows": {"name": {"any_": [FLOW_NAME]}}, "flow_runs": wanted, "sort": "EXPECTED_START_TIME_DESC"}
-        return self._all("/flow_runs/filter", body, limit=limit)
+        return self._all("/flow_runs/filter", body)
 
     def deployments(self) -> list[Json]:
         """The deployments of the flow that are tagged as ours."""
@@ -264,13 +265,13 @@ class PrefectApi:
         """The artifacts of these runs."""
         return self._all("/artifacts/filter", {"artifacts": {"flow_run_id": {"any_": list(run_ids)}}})
 
-    def _all(self, path: str, body: Json, *, limit: int = 200) -> list[Json]:
-        """All that a filter finds, ``limit`` with each request."""
+    def _all(self, path: str, body: Json) -> list[Json]:
+        """All that a filter finds, ``_PAGE`` with each request."""
         found: list[Json] = []
         while True:
-            rows = self.request("POST", path, body | {"limit": limit, "offset": len(found)}) or []
+            rows = self.request("POST", path, body | {"limit": _PAGE, "offset": len(found)}) or []
             found.extend(rows)
-            if len(rows) < limit:
+            if len(rows) < _PAGE:
                 return found
 
     def create_artifact(self, run_id: str, *, title: str, text: str) -> str:
@@ -293,12 +294,10 @@ class PrefectApi:
         line = {"name": logger.name, "level": level, "message": message, "timestamp": moment, "flow_run_id": run_id}
         self.request("POST", "/logs/", [line])
 
-    def set_state(
-        self, run_id: str, kind: str, *, name: str | None = None, message: str = "", force: bool = False
-    ) -> None:
-        """Set the run's state. ``kind`` is Prefect's state type, such as ``CRASHED``."""
+    def set_state(self, run_id: str, kind: str, *, name: str | None = None, message: str = "") -> None:
+        """Set the run's state, whatever it was. ``kind`` is Prefect's state type, such as ``CRASHED``."""
         state = {"type": kind, "name": name or kind.capitalize(), "message": message}
-        self.request("POST", f"/flow_runs/{run_id}/set_state", {"state": state, "force": force})
+        self.request("POST", f"/flow_runs/{run_id}/set_state", {"state": state, "force": True})
 
     def settle_task_runs(self, run_id: str, complete: Collection[str]) -> None:
         """Complete the task runs of these names. Their states are events, of which an outage swallows some."""

@@ -28,8 +28,7 @@ REFUSED = 20.0
 class Outage:
     """What the calls of this process to one API found, together. Thread-safe; said once, and once when it is over."""
 
-    def __init__(self, seconds: float = BRIDGE, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._seconds = seconds
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._since: float | None = None
         self._told = False
@@ -49,7 +48,7 @@ class Outage:
         if tell:
             logger.warning(
                 "the Prefect API does not answer: the work goes on, and the record waits for %s at most",
-                human_seconds(self._seconds),
+                human_seconds(BRIDGE),
             )
 
     def answered(self) -> None:
@@ -66,7 +65,7 @@ class Outage:
     def over(self) -> bool:
         """Whether it has lasted for too long."""
         with self._lock:
-            return self._since is not None and self._clock() - self._since >= self._seconds
+            return self._since is not None and self._clock() - self._since >= BRIDGE
 
     def begin(self) -> Callable[[], bool]:
         """For a call that begins: whether to give it up now."""
@@ -75,7 +74,7 @@ class Outage:
         def hopeless() -> bool:
             waited = self._clock() - begun
             alone = self._answers - answers >= ANSWERED and waited >= REFUSED
-            return self.over or alone or waited >= self._seconds
+            return self.over or alone or waited >= BRIDGE
 
         return hopeless
 

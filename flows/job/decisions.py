@@ -76,7 +76,7 @@ def settle(session: Session, job_id: str) -> JobRecord:
     waiting = record.waiting
     writer = RecordWriter(session.api, job_id)
     if record.state is JobState.CANCELLED and session.state_type(job_id) == "CANCELLING":
-        session.api.set_state(job_id, "CANCELLED", message="cancelled in the Prefect UI", force=True)
+        session.api.set_state(job_id, "CANCELLED", message="cancelled in the Prefect UI")
         end_parked(session, job_id)
     if record.state is not JobState.WAITING or waiting is None:
         return record
@@ -284,7 +284,7 @@ def end_rejected(session: Session, job_id: str, decision: Approval, step: str | 
         writer.step(waited, progress=None, error=error)
     else:
         writer.set(error=error)
-    session.api.set_state(job_id, "CANCELLED", message=error.message, force=True)
+    session.api.set_state(job_id, "CANCELLED", message=error.message)
     end_parked(session, job_id, error)
 
 

@@ -134,11 +134,9 @@ class Sweep:
                 if again is None or state_id(again) != state_id(run):
                     return None
                 if again.get("state_type") == "CANCELLING":
-                    self._api.set_state(
-                        record.id, "CANCELLED", message="cancelled; the process that ran it is gone", force=True
-                    )
+                    self._api.set_state(record.id, "CANCELLED", message="cancelled; the process that ran it is gone")
                     return Noticed(record.id, "cancelled")
-                self._api.set_state(record.id, "CRASHED", name="Interrupted", message=self._message(record), force=True)
+                self._api.set_state(record.id, "CRASHED", name="Interrupted", message=self._message(record))
         except (JobBusyError, StorageError):
             return None
         return Noticed(record.id, self._message(record))
@@ -170,7 +168,7 @@ class Sweep:
                 if again is None or state_id(again) != state_id(run):
                     return False
                 RecordWriter(self._api, record.id).set(continued=times, until=None)
-                self._api.set_state(record.id, "SCHEDULED", name="Continuing", force=True)
+                self._api.set_state(record.id, "SCHEDULED", name="Continuing")
         except (JobBusyError, StorageError):
             return False
         return True

@@ -179,13 +179,13 @@ def record_end(api: PrefectApi, job_id: str, signal_name: str) -> str:
     """Record the end of a process that a signal ends, and say what it was: a worker passes a cancel on as one."""
     asked = stop_asked(api, job_id)
     if asked == CANCEL:
-        api.set_state(job_id, "CANCELLED", message="cancelled in the Prefect UI", force=True)
+        api.set_state(job_id, "CANCELLED", message="cancelled in the Prefect UI")
         return CANCEL
     if asked == SUSPEND:
         api.set_labels(job_id, {"job.stopped_by": SUSPEND})
         return SUSPEND
     api.set_labels(job_id, {"job.stopped_by": signal_name})
-    api.set_state(job_id, "CRASHED", name="Stopped", message=f"stopped by {signal_name}", force=True)
+    api.set_state(job_id, "CRASHED", name="Stopped", message=f"stopped by {signal_name}")
     return signal_name
 
 

@@ -76,11 +76,10 @@ class AnswerWriter:
     ``NoRowError``, ``RowsDifferError`` and ``StorageError``.
     """
 
-    def __init__(self, table: Table, rule: Rule, ids: Collection[str], *, longest: int = LONGEST_ROW) -> None:
+    def __init__(self, table: Table, rule: Rule, ids: Collection[str]) -> None:
         self._table = table
         self._rule = rule
         self._ids = ids
-        self._longest = longest
         self.begin()
 
     def begin(self) -> None:
@@ -106,7 +105,7 @@ class AnswerWriter:
             self._read(block)
         else:
             self._rest += piece
-        if len(self._rest) > self._longest:
+        if len(self._rest) > LONGEST_ROW:
             raise NoRowError(self.rows.count + 1, bytes(self._rest[: 1 << 20]))
 
     def end(self) -> None:

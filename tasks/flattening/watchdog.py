@@ -43,16 +43,9 @@ class Watchdog:
     ``interval`` in seconds.
     """
 
-    def __init__(
-        self,
-        ask: Callable[[], None],
-        *,
-        interval: float = INTERVAL,
-        allowed: int = ALLOWED,
-    ) -> None:
+    def __init__(self, ask: Callable[[], None], *, interval: float) -> None:
         self._ask = ask
         self._interval = interval
-        self._allowed = allowed
         self._watched: list[Watched] = []
         self._lock = threading.Lock()
         self._ended = threading.Event()
@@ -84,7 +77,7 @@ class Watchdog:
         with self._lock:
             for watched in before:
                 watched.failures = 0 if alive else watched.failures + 1
-                watched.silent = watched.failures >= self._allowed
+                watched.silent = watched.failures >= ALLOWED
                 if watched in self._watched and watched.silent:
                     self._watched.remove(watched)
                     watched.cancel()

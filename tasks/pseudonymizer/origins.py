@@ -20,8 +20,7 @@ REMEMBERED = 50_000
 class Origins:
     """Hashes of the ids that were sent, by those that came back for them. Thread-safe."""
 
-    def __init__(self, remembered: int = REMEMBERED) -> None:
-        self._remembered = remembered
+    def __init__(self) -> None:
         self._now: dict[int, int] = {}
         self._before: dict[int, int] = {}
         self._refused = False
@@ -54,7 +53,7 @@ class Origins:
                     if other or (new != old and new not in numbers and now.get(old, before.get(old)) == new):
                         self._refused = True
                         return False
-            if len(now) > self._remembered:
+            if len(now) > REMEMBERED:
                 self._now, self._before = {}, now
         return True
 

@@ -154,7 +154,7 @@ class Facts:
         return done[-1] if done else None
 
 
-def destination_of(config: PipelineConfig, *, first_time: bool | None = None) -> Destination | None:
+def destination_of(config: PipelineConfig) -> Destination | None:
     """Where ``send`` brings data to; ``None`` without the step."""
     send = config.services.send
     if "send" not in config.pipeline.enabled_steps or send.send_as is None:
@@ -175,7 +175,6 @@ def destination_of(config: PipelineConfig, *, first_time: bool | None = None) ->
         encrypted=url.scheme != "http",
         private=is_private(name),
         authentication="s3" if s3 else authentication(send.auth),
-        first_time=first_time,
     )
 
 

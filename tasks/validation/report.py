@@ -13,7 +13,7 @@ import contextlib
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -76,12 +76,9 @@ class FileReport:
     ``add`` goes on behind them. ``close`` leaves everything in place for the next run. Raises ``StorageError``.
     """
 
-    def __init__(
-        self, reports: Reports, ledger: Ledger, path: Path, *, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, reports: Reports, ledger: Ledger, path: Path) -> None:
         self.path = path
         self._ledger = ledger
-        self._clock = clock
         self._final = reports.report(path.name)
         self._part = part_of(self._final)
         self._rows = reports.fragment(path.name)
@@ -95,7 +92,7 @@ class FileReport:
             self._final.unlink(missing_ok=True)
         self.done = len(self.account.done)
         self._pending = _Pending(self.done)
-        self._written = clock()
+        self._written = time.monotonic()
 
     def add(self, chunk: Chunk, outcomes: Iterable[Outcome]) -> None:
         """Take in what was answered about the next chunk."""
@@ -108,7 +105,7 @@ class FileReport:
             pending.report += outcome.line + b"\n"
         pending.counts.update(_counts(tally, self.account.counts, pending.counts))
         pending.stop = chunk.first + chunk.count
-        if self._clock() - self._written >= WRITE_SECONDS or len(pending.report) + len(pending.rows) >= _WRITE_BYTES:
+        if time.monotonic() - self._written >= WRITE_SECONDS or len(pending.report) + len(pending.rows) >= _WRITE_BYTES:
             self._write()
 
     def finish(self, facts: Facts) -> None:
@@ -143,7 +140,7 @@ class FileReport:
 
     def _write(self) -> None:
         pending, self._pending = self._pending, _Pending(self._pending.stop)
-        self._written = self._clock()
+        self._written = time.monotonic()
         if pending.start == pending.stop:
             return
         # Counted before, and kept without credentials.

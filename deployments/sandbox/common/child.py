@@ -17,6 +17,7 @@ from deployments.sandbox.common.serve import SandboxStartError
 _ROOT = Path(__file__).resolve().parents[3]
 """Where the packages lie: the child must find the same ones, whatever its working directory holds."""
 _POLL = 0.02
+_PATIENCE = 60.0
 
 
 class Child:
@@ -43,12 +44,12 @@ class Child:
         self.stop()
 
 
-def start_process(module: str, words: list[str], timeout: float) -> tuple[subprocess.Popen[bytes], dict[str, Any]]:
+def start_process(module: str, words: list[str]) -> tuple[subprocess.Popen[bytes], dict[str, Any]]:
     """Run a module and wait until it has written its ``--ready-file``; what that says comes back beside the process.
 
     It has its own session, so that a Ctrl-C in the terminal reaches this program first, and it ends with this process
     (``--parent``) even when that is killed. Raises ``SandboxStartError`` with what the child said when it does not come
-    up within ``timeout`` seconds.
+    up in a minute.
     """
     with tempfile.TemporaryDirectory(prefix="sluice-start-") as directory:
         ready, complaints = Path(directory) / "ready.json", Path(directory) / "stderr"
@@ -64,20 +65,20 @@ def start_process(module: str, words: list[str], timeout: float) -> tuple[subpro
                 start_new_session=True,
             )
         try:
-            _wait(process, ready, complaints, timeout)
+            _wait(process, ready, complaints)
             return process, json.loads(ready.read_text(encoding="utf-8"))
         except BaseException:
             _end(process, 2.0)
             raise
 
 
-def _wait(process: subprocess.Popen[bytes], ready: Path, complaints: Path, timeout: float) -> None:
+def _wait(process: subprocess.Popen[bytes], ready: Path, complaints: Path) -> None:
     """Return when the child has said that it is ready; raise when it ended, or took too long."""
-    deadline = time.monotonic() + timeout
+    deadline = time.monotonic() + _PATIENCE
     while not ready.exists():
         if process.poll() is not None or time.monotonic() > deadline:
             said = complaints.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-            reason = said[-1].removeprefix("sandbox: ") if said else f"no answer within {timeout:g} s"
+            reason = said[-1].removeprefix("sandbox: ") if said else f"no answer within {_PATIENCE:g} s"
             raise SandboxStartError(reason)
         time.sleep(_POLL)
 

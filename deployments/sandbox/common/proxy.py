@@ -49,7 +49,6 @@ class ForwardProxy:
         *,
         credentials: tuple[str, str] | None = None,
         hosts: Mapping[str, tuple[str, int]] | None = None,
-        port: int = 0,
     ) -> None:
         self._credentials = credentials
         self._hosts = dict(hosts or {})
@@ -59,7 +58,7 @@ class ForwardProxy:
         self.tunnels = 0
         self.refused = 0
         self.targets: list[str] = []
-        self._listener = _Listener(("127.0.0.1", port), _Handler)
+        self._listener = _Listener(("127.0.0.1", 0), _Handler)
         self._listener.proxy = self
         self._thread: threading.Thread | None = None
 

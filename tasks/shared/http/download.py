@@ -41,6 +41,7 @@ from tasks.shared.stop import Stop
 STALL_TIMEOUT = 60.0
 """Seconds; document 1, services.extractor.download_stall_timeout."""
 
+_OPERATION = "download"
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)\Z")
 _PARTIAL, _RANGE_NOT_SATISFIABLE = 206, 416
 _STATE = ("ETag", "Last-Modified")
@@ -51,8 +52,7 @@ _PAGES = frozenset({"text/html", "application/xhtml+xml", "text/xml", "applicati
 class Downloader:
     """Downloads files for one step; thread-safe.
 
-    ``stall_timeout`` in seconds, 0 selects the default. ``operation`` and ``accept`` are what errors and the
-    ``Accept`` header say. ``sleep`` is a seam for tests; it takes seconds.
+    ``stall_timeout`` in seconds, 0 selects the default. ``sleep`` is a seam for tests; it takes seconds.
     """
 
     def __init__(
@@ -64,8 +64,6 @@ class Downloader:
         stop: Stop,
         meter: Meter,
         stall_timeout: float = STALL_TIMEOUT,
-        operation: str = "download",
-        accept: str = "application/fhir+ndjson",
         sleep: Callable[[float], None] | None = None,
     ) -> None:
         self._client = client
@@ -74,8 +72,6 @@ class Downloader:
         self._stop = stop
         self._meter = meter
         self._stall_timeout = stall_timeout or STALL_TIMEOUT
-        self._operation = operation
-        self._accept = accept
         self._sleep = sleep
 
     def fetch(
@@ -145,11 +141,11 @@ class Downloader:
         seconds = wait_seconds(self._retry, failures - 1, asked)
         logger.warning(
             "%s: %s after %d bytes, attempt %d of %d, next in %.1f s",
-            self._operation, error.reference, transfer.offset, failures, self._retry.max_attempts, seconds,
+            _OPERATION, error.reference, transfer.offset, failures, self._retry.max_attempts, seconds,
         )  # fmt: skip
         self._meter.retry(
             self._client.service,
-            self._operation,
+            _OPERATION,
             error,
             attempt=failures,
             attempts=self._retry.max_attempts,
@@ -168,12 +164,12 @@ class Downloader:
         on_size: Callable[[int], None] | None,
     ) -> None:
         stop.check()
-        headers = {"Accept": self._accept} | transfer.range_headers()
+        headers = {"Accept": "application/fhir+ndjson"} | transfer.range_headers()
         resuming = "Range" in headers
         with self._client.stream(
             "GET",
             transfer.url,
-            operation=self._operation,
+            operation=_OPERATION,
             headers=headers,
             timeout=self._stall_timeout,
             accept={_RANGE_NOT_SATISFIABLE} if resuming else (),
@@ -222,14 +218,14 @@ class Downloader:
             raise self._broken(transfer, "range-mismatch", "the server did not send the part that was missing")
 
     def _broken(self, transfer: _Transfer, reference: str, message: str) -> NetworkError:
-        return NetworkError(reference, message, context=place(transfer.url), operation=self._operation)
+        return NetworkError(reference, message, context=place(transfer.url), operation=_OPERATION)
 
     def _refused(self, transfer: _Transfer, reference: str, what: str, status: int) -> ServiceError:
         return ServiceError(
             reference,
-            f"{self._operation} {what}",
+            f"{_OPERATION} {what}",
             context=place(transfer.url),
-            operation=self._operation,
+            operation=_OPERATION,
             status=status,
         )
 
