@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import gc
 import importlib
+import json
 import os
 import random
 import shutil
@@ -236,6 +237,12 @@ class Commands:
         child = self.start(*arguments, env=env)
         out, err = child.communicate(timeout=timeout)
         return Ran(child.returncode, out, err)
+
+    def status(self, job: str, config: str | Path = "config.yaml", *, env: dict[str, str] | None = None) -> Any:
+        """What ``pipeline status --json`` says of a job."""
+        ran = self("pipeline", "status", config, job, "--json", env=env)
+        assert ran.code == 0, ran.err
+        return json.loads(ran.out)
 
     def close(self) -> None:
         """End what still runs."""

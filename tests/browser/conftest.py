@@ -90,12 +90,6 @@ jobs_dir: "{self.directory}/jobs"
         """How many transactions the FHIR server was sent so far."""
         return len(Sandboxed(self.urls["fhir"]).posts())
 
-    def status(self, config: Path, job: str) -> dict[str, Any]:
-        """What ``pipeline status`` says."""
-        shown = self.commands("pipeline", "status", config, job, "--json")
-        assert shown.code == 0, shown.err
-        return dict(json.loads(shown.out))
-
     def listed(self, config: Path) -> dict[str, str]:
         """What ``job list`` says: the jobs and their states."""
         shown = self.commands("job", "list", config, "--json")

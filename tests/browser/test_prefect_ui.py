@@ -33,7 +33,7 @@ def begun(ui: Ui, site: Site, config: Path) -> str:
 
 
 def until(site: Site, config: Path, job: str, state: str) -> None:
-    wait_until(lambda: site.status(config, job)["state"] == state, 120)
+    wait_until(lambda: site.commands.status(job, config)["state"] == state, 120)
 
 
 def test_a_run_is_started_in_the_form_followed_approved_and_completed(ui: Ui, site: Site) -> None:
@@ -50,7 +50,7 @@ def test_a_run_is_started_in_the_form_followed_approved_and_completed(ui: Ui, si
     assert ui.task_runs(job) == {
         "local_import": "Completed", "pseudonymizer": "Completed", "release report": "Completed", "wait": "Paused",
     }  # fmt: skip
-    assert site.status(config, job)["state"] == "waiting"
+    assert site.commands.status(job, config)["state"] == "waiting"
     said = ui.resume("release", by="Anna Data", comment="looked at it", despite="made up")
     directory = site.directory / "jobs" / job
     assert f"{directory}/pseudonymized" in said
@@ -62,7 +62,7 @@ def test_a_run_is_started_in_the_form_followed_approved_and_completed(ui: Ui, si
         r"sending, (\d/3 files, )?\d+ resources, [\d.]+ k?B at [\d.]+ k?B/s, (\d+ min )?\d+ s left"
     )
     wait_until(lambda: re.fullmatch(pattern, ui.title(job)) is not None, 60)
-    assert site.status(config, job)["state"] == "running"
+    assert site.commands.status(job, config)["state"] == "running"
     site.faults("fhir")
 
     ui.open_run(job)
@@ -101,7 +101,7 @@ def test_a_cancel_in_the_ui_ends_the_job_as_cancelled_and_its_process(ui: Ui, si
     job = begun(ui, site, config)
     ui.see_state("Running")
     until(site, config, job, "running")
-    wait_until(lambda: site.status(config, job)["step"] == "send", 60)
+    wait_until(lambda: site.commands.status(job, config)["step"] == "send", 60)
     process = re.search(r"runs in process (\d+)", site.log(job))
     assert process is not None
 
@@ -125,7 +125,7 @@ def test_a_retry_in_the_ui_goes_on_with_the_step_that_failed(ui: Ui, site: Site)
     job = begun(ui, site, config)
     ui.see_state("Failed")
     until(site, config, job, "failed")
-    reference = site.status(config, job)["error"]["reference"]
+    reference = site.commands.status(job, config)["error"]["reference"]
     ui.open_page(job, until=reference)
     ui.open_run(job, "details")
     ui.see(reference, "failed")
@@ -168,7 +168,7 @@ def test_the_form_of_a_wait_has_no_preset_and_is_not_sent_without_a_choice_and_a
     ui.parameter("Name").locator("textarea").fill("  ")
     submit.click()
     ui.see("Validation failed for field 'by'", "nobody-decided")  # that it is blank is the server's to find
-    assert site.status(config, job)["state"] == "waiting"
+    assert site.commands.status(job, config)["state"] == "waiting"
     assert site.posts() == before
 
     ui.parameter("Name").locator("textarea").fill("Anna Data")
@@ -183,7 +183,7 @@ def test_the_form_of_a_wait_has_no_preset_and_is_not_sent_without_a_choice_and_a
     assert site.posts() == before
     ui.see_state("Completed")
     until(site, config, job, "completed")
-    (approval,) = site.status(config, job)["approvals"]
+    (approval,) = site.commands.status(job, config)["approvals"]
     assert (approval["by"], approval["where"], approval["comment"]) == ("Anna Data", "ui", None)
     assert approval["despite"] == "made up"
 

@@ -44,18 +44,13 @@ def imported(project: Path, job: str) -> dict[str, bytes]:
     return found
 
 
-def status(sluice: Commands, job: str) -> dict[str, object]:
-    document: dict[str, object] = json.loads(sluice("pipeline", "status", "config.yaml", job, "--json").out)
-    return document
-
-
 def test_a_run_ends_with_the_files_and_the_handle_in_the_record(
     sluice: Commands, server: ExtractionServer, tmp_path: Path
 ) -> None:
     ran = sluice("pipeline", "start", "config.yaml", "query.json")
     assert ran.code == 0, ran.err
     assert imported(tmp_path, ran.job) == server.files
-    shown = status(sluice, ran.job)
+    shown = sluice.status(ran.job)
     (extraction,) = server.tasks
     assert shown["extraction"] == {"status_url": f"{server.url}/fhir/__status/{extraction}", "job_id": extraction}
     job = tmp_path / "jobs" / ran.job
@@ -81,7 +76,7 @@ def test_the_enriched_crtdl_is_the_one_that_is_submitted(
     assert sent == (job / "enriched-crtdl.json").read_bytes()
     assert b"Patient.identifier" in sent
     assert not (job / "crtdl.json").exists()
-    assert status(sluice, ran.job)["crtdl"] == str(job / "enriched-crtdl.json")
+    assert sluice.status(ran.job)["crtdl"] == str(job / "enriched-crtdl.json")
     assert "enrichment rule 2 did nothing" in ran.err
     assert "enrichment rule 2 did nothing" in (job / "job.log").read_text()
 
@@ -209,7 +204,7 @@ def check(sluice: Commands, server: ExtractionServer, project: Path, ran: Ran) -
     assert server.count("POST", "$extract-data") == 1
     assert len(server.tasks) == 1
     assert imported(project, ran.job) == server.files
-    assert status(sluice, ran.job)["state"] == "completed"
+    assert sluice.status(ran.job)["state"] == "completed"
 
 
 @pytest.mark.e2e

@@ -326,7 +326,7 @@ def last_of_it(job: Trial, state: str | None, *, watched: bool) -> dict[str, Any
     """Go on until the job is complete; ``watched`` tries a second process on the way, if the job was in its send."""
     if state == "completed":
         assert job.job is not None
-        return json.loads(job.sluice("pipeline", "status", "config.yaml", job.job.name, "--json").out)
+        return job.sluice.status(job.job.name)
     if watched and job.begins("3-send") and state == "interrupted" and len(job.server.posts()) < 200:
         return sends_on_and_refuses_a_second_process(job)
     return job.complete()

@@ -136,8 +136,7 @@ class Trial:
         out, err = self.child.communicate(timeout=seconds)
         assert self.child.returncode == 0, (out, err)
         assert len(self._fhir.posts()) == TRANSACTIONS
-        shown = self._commands("pipeline", "status", "config.yaml", self.job, "--json")
-        status = json.loads(shown.out)
+        status = self._commands.status(self.job)
         assert status["state"] == "completed"
         assert [step["state"] for step in status["steps"]] == ["completed", "completed"]
         said = (self.directory / "job.log").read_text()

@@ -85,16 +85,11 @@ def test_a_run_of_a_worker_is_the_same_job_to_status_list_and_continue(
     create = f"{prefect_api}/deployments/{deployment['id']}/create_flow_run"
     run = ask_prefect("POST", create, {"parameters": parameters})["id"]
 
-    def state() -> str:
-        shown = sluice("pipeline", "status", "config.yaml", run, "--json")
-        assert shown.code == 0, shown.err
-        return str(json.loads(shown.out)["state"])
-
-    wait_until(lambda: state() == "waiting", 90)
+    wait_until(lambda: sluice.status(run)["state"] == "waiting", 90)
     assert [row["id"] for row in json.loads(sluice("job", "list", "config.yaml", "--json").out)] == [run]
     approved = sluice("pipeline", "continue", "config.yaml", run, "--approve")
     assert approved.code == 0, approved.err
-    wait_until(lambda: state() == "completed", 90)
+    wait_until(lambda: sluice.status(run)["state"] == "completed", 90)
 
 
 @pytest.mark.timeout(120)
@@ -140,9 +135,6 @@ def test_detach_hands_the_run_to_the_deployment_named_sluice_and_returns(
     assert started.code == 0, started.err
     assert started.out == f"job {started.job}\n"
 
-    def state() -> str:
-        return str(json.loads(sluice("pipeline", "status", "config.yaml", started.job, "--json").out)["state"])
-
-    wait_until(lambda: state() == "waiting", 90)
+    wait_until(lambda: sluice.status(started.job)["state"] == "waiting", 90)
     assert sluice("pipeline", "continue", "config.yaml", started.job, "--approve").code == 0
-    wait_until(lambda: state() == "completed", 90)
+    wait_until(lambda: sluice.status(started.job)["state"] == "completed", 90)

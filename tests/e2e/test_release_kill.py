@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 import sys
@@ -37,7 +36,7 @@ def test_killed_in_the_report_nothing_has_left_and_the_job_goes_on_with_a_report
         wait_until(there.exists, 120)
         kill(child.pid)
     assert fhir.posts() == []
-    status = json.loads(sluice("pipeline", "status", "config.yaml", job, "--json").out)
+    status = sluice.status(job)
     assert (status["state"], status["report"]) == ("interrupted", None)
     waits = "wait" in steps
     refused = sluice("pipeline", "continue", "config.yaml", job, *(["--approve"] if waits else []))
@@ -46,7 +45,7 @@ def test_killed_in_the_report_nothing_has_left_and_the_job_goes_on_with_a_report
         assert "error[not-waiting]" in refused.err
         assert sluice("pipeline", "continue", "config.yaml", job).code == 0
         assert fhir.posts() == []
-        assert json.loads(sluice("pipeline", "status", "config.yaml", job, "--json").out)["state"] == "waiting"
+        assert sluice.status(job)["state"] == "waiting"
         done = sluice("pipeline", "continue", "config.yaml", job, "--approve", "--despite", "names are made up")
         assert done.code == 0, done.err
     assert fhir.total() == 19
@@ -105,9 +104,9 @@ def test_stopped_in_the_report_a_job_ends_within_ten_seconds_and_leaves_nothing_
     assert not (directory / ".report").exists()
     assert list(directory.rglob("release-report.*")) == []
     assert fhir.posts() == []
-    status = json.loads(sluice("pipeline", "status", "config.yaml", job, "--json").out)
+    status = sluice.status(job)
     assert status["state"] == ("stopped" if how == "signal" else "cancelled")
     if how == "signal":
         assert sluice("pipeline", "continue", "config.yaml", job).code == 0
-        status = json.loads(sluice("pipeline", "status", "config.yaml", job, "--json").out)
+        status = sluice.status(job)
         assert (status["state"], Path(status["report"]).is_file()) == ("waiting", True)

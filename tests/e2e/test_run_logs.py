@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -64,12 +63,6 @@ def log_of(api: str, job: str) -> list[dict[str, Any]]:
     return list(ask_prefect("POST", f"{api}/logs/filter", wanted))
 
 
-def state(sluice: Commands, config: Path, job: str) -> str:
-    shown = sluice("pipeline", "status", config, job, "--json")
-    assert shown.code == 0, shown.err
-    return str(json.loads(shown.out)["state"])
-
-
 @pytest.mark.parametrize("kind", [commands, serving, a_worker], ids=["command", "served", "worker"])
 def test_what_the_job_s_log_says_is_in_the_logs_of_its_run_and_its_end_is_the_last_line(
     sluice: Commands, project: Path, fhir: Fhir, prefect_api: str, kind: Callable[..., Any]
@@ -79,15 +72,15 @@ def test_what_the_job_s_log_says_is_in_the_logs_of_its_run_and_its_end_is_the_la
     fhir.faults({"action": "status", "method": "POST", "status": 403, "times": None})
     with kind(sluice, prefect_api) as start:
         failed = start({"config": str(refused)})
-        wait_until(lambda: state(sluice, refused, failed) == "failed", 120)
+        wait_until(lambda: sluice.status(failed, refused)["state"] == "failed", 120)
         waits = start({"config": str(ok)})
-        wait_until(lambda: state(sluice, ok, waits) == "waiting", 120)
+        wait_until(lambda: sluice.status(waits, ok)["state"] == "waiting", 120)
         check(prefect_api, project, waits, "the job waits at step 2 for a person's decision")
         answer = {"decision": "reject", "by": "Anna", "comment": ""}
         ask_prefect("POST", f"{prefect_api}/flow_runs/{waits}/resume", {"run_input": answer})
         if kind is commands:
             assert sluice("pipeline", "continue", "config.yaml", waits).code in {0, 1}
-        wait_until(lambda: state(sluice, ok, waits) == "cancelled", 120)
+        wait_until(lambda: sluice.status(waits, ok)["state"] == "cancelled", 120)
         if kind is not commands:  # there the command says it, and the log of the job
             check(prefect_api, project, waits, "the job is cancelled: rejected by Anna in the Prefect UI")
         check(prefect_api, project, failed, "the job is failed: ", "in step send; continue with: ")

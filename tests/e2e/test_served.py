@@ -69,10 +69,7 @@ def test_a_wait_parks_the_deployed_run_and_the_api_resumes_it(sluice, served, pr
         "POST", f"{prefect_api}/deployments/{deployment(prefect_api, name)}/create_flow_run", {"parameters": parameters}
     )["id"]
 
-    def state():
-        return json.loads(sluice("pipeline", "status", "config.yaml", job, "--json").out)["state"]
-
-    wait_until(lambda: state() == "waiting", 90)
+    wait_until(lambda: sluice.status(job)["state"] == "waiting", 90)
     url = f"{prefect_api}/flow_runs/{job}"
     asked = ask_prefect("GET", url)["state"]
     assert ask_prefect("POST", f"{url}/resume", {"run_input": {"approved": True}})["status"] == "REJECT"
@@ -86,12 +83,12 @@ def test_a_wait_parks_the_deployed_run_and_the_api_resumes_it(sluice, served, pr
     wait_until(again, 90)
     assert again()["message"].startswith("resumed without a decision; step 2 waits for a decision")
     assert "resumed without a decision" in (project / "jobs" / job / "job.log").read_text()
-    assert state() == "waiting"
+    assert sluice.status(job)["state"] == "waiting"
     assert fhir.total() == 0
 
     answer = {"decision": "release", "by": "Anna", "comment": "from the API"}
     assert ask_prefect("POST", f"{url}/resume", {"run_input": answer})["status"] == "ACCEPT"
-    wait_until(lambda: state() == "completed", 90)
+    wait_until(lambda: sluice.status(job)["state"] == "completed", 90)
     assert fhir.total() == 19
     text = sluice("pipeline", "status", "config.yaml", job).out
     assert "step 2 was approved by Anna in the Prefect UI or through its API" in text

@@ -70,7 +70,7 @@ def test_a_cancel_in_the_ui_reaches_a_local_run(sluice, project, fhir, prefect_a
     _, err = child.communicate(timeout=120)
     assert child.returncode == 1, err
     assert "is cancelled" in err
-    assert json.loads(sluice("pipeline", "status", "config.yaml", job, "--json").out)["state"] == "cancelled"
+    assert sluice.status(job)["state"] == "cancelled"
 
 
 def test_a_stop_ends_in_ten_seconds_although_the_prefect_server_hangs(sluice_alone, project, fhir):
@@ -105,7 +105,7 @@ def test_the_death_of_the_embedded_server_under_a_job_ends_it_with_3_and_it_cont
     summary = json.loads((project / "jobs" / job / "summary.json").read_text())
     assert (summary["state"], summary["error"]["reference"]) == ("failed", "prefect-server-lost")
     fhir.faults()
-    assert json.loads(sluice_alone("pipeline", "status", "config.yaml", job, "--json").out)["state"] == "interrupted"
+    assert sluice_alone.status(job)["state"] == "interrupted"
     assert sluice_alone("pipeline", "continue", "config.yaml", job).code == 0
     assert fhir.total() == 19
     assert (project / "jobs" / job / "job.log").read_text().count("step 1 local_import begins") == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,12 +16,6 @@ from tests.peers.project import Fhir, write_input
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
 SLOW = {"action": "delay", "method": "POST", "times": None, "seconds": 1}
-
-
-def state(sluice: Commands, job: str) -> str:
-    shown = sluice("pipeline", "status", "config.yaml", job, "--json")
-    assert shown.code == 0, shown.err
-    return str(json.loads(shown.out)["state"])
 
 
 @pytest.fixture
@@ -69,12 +62,12 @@ def test_suspend_of_a_deployment_s_job_stops_it_within_ten_seconds_and_resume_go
         assert took < 10
         wait_until(lambda: not worker.runs, 60)
         sent = len(fhir.posts())
-        assert state(sluice, job) == "stopped"
+        assert sluice.status(job)["state"] == "stopped"
         run = ask_prefect("GET", f"{prefect_api}/flow_runs/{job}")
         assert (run["state_name"], run["state"]["state_details"]["pause_timeout"]) == ("Suspended", None)
         fhir.faults()
         assert ask_prefect("POST", f"{prefect_api}/flow_runs/{job}/resume", {})["status"] == "ACCEPT"
-        wait_until(lambda: state(sluice, job) == "completed", 120)
+        wait_until(lambda: sluice.status(job)["state"] == "completed", 120)
         assert fhir.total() == 91
         assert log.read_text().count("step 1 local_import begins") == 1
         assert len(fhir.posts()) - sent <= 31 - sent + 1
@@ -92,7 +85,7 @@ def test_a_command_s_job_that_is_paused_through_the_api_stops_and_is_continued(
     _, err = child.communicate(timeout=60)
     assert time.monotonic() - pressed < 20  # the process ends with its imports, too
     assert f"job {job} is stopped" in err
-    assert state(sluice, job) == "stopped"
+    assert sluice.status(job)["state"] == "stopped"
     fhir.faults()
     assert sluice("pipeline", "continue", "config.yaml", job).code == 0
     assert fhir.total() == 91

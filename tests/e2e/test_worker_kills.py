@@ -97,9 +97,7 @@ class Trial:
 
     def shown(self) -> str:
         """As a person at the living machine sees it."""
-        shown = self.sluice("pipeline", "status", "config.yaml", self.job, "--json", env=self.living.environment)
-        assert shown.code == 0, shown.err
-        return str(json.loads(shown.out)["state"])
+        return str(self.sluice.status(self.job, env=self.living.environment)["state"])
 
     def reaches(self, condition: Callable[[], bool], seconds: float = 120) -> None:
         """Wait until the run is there; it must not end before."""

@@ -54,12 +54,6 @@ jobs_dir: jobs
     return tmp_path
 
 
-def state(sluice: Commands, job: str) -> str:
-    shown = sluice("pipeline", "status", "config.yaml", job, "--json")
-    assert shown.code == 0, shown.err
-    return str(json.loads(shown.out)["state"])
-
-
 def killed_in_the_middle_of_send(
     sluice: Commands, api: str, between: Bridge, one: Worker, two: Worker, deployed: str
 ) -> tuple[str, Worker]:
@@ -96,9 +90,9 @@ def test_a_worker_killed_in_the_middle_of_a_step_is_followed_by_the_other_and_no
 ) -> None:
     with two_workers(sluice, prefect_api, {}, {}) as workers:
         job, second = killed_in_the_middle_of_send(sluice, prefect_api, between, *workers)
-        wait_until(lambda: state(sluice, job) == "interrupted", 60)
+        wait_until(lambda: sluice.status(job)["state"] == "interrupted", 60)
         assert sluice("pipeline", "continue", "config.yaml", job).code == 0
-        wait_until(lambda: state(sluice, job) == "completed", 90)
+        wait_until(lambda: sluice.status(job)["state"] == "completed", 90)
         wait_until(lambda: second.taken > 0)  # it says so in its own time
         assert second.taken == 1
     nothing_twice(fhir, import_and_send / "jobs" / job)
@@ -118,7 +112,7 @@ def test_after_the_death_of_a_machine_the_run_goes_on_at_another_within_the_leas
         taken = time.monotonic() - died
         assert went_on.code == 0, went_on.err
         assert taken >= LeaseTimes().lease
-        wait_until(lambda: state(sluice, job) == "completed", 90)
+        wait_until(lambda: sluice.status(job)["state"] == "completed", 90)
         wait_until(lambda: second.taken > 0)  # it says so in its own time
         assert second.taken == 1
         print(f"continued elsewhere {taken:.0f} s after the death")

@@ -51,7 +51,7 @@ def _of(text: str, before: str, here: str) -> str:
 def test_it_is_shown_and_gone_on_with_from_where_it_stopped(
     sluice: Commands, project: Path, fhir: Fhir, job: str
 ) -> None:
-    shown = json.loads(sluice("pipeline", "status", "config.yaml", job, "--json").out)
+    shown = sluice.status(job)
     assert [step["state"] for step in shown["steps"]] == ["completed", "completed", "failed"]
     assert (shown["state"], shown["error"]["reference"]) == ("failed", "service-forbidden")
     assert shown["approvals"][0]["approved"] is True

@@ -17,7 +17,7 @@ def test_import_wait_send_with_an_approval_in_between(sluice, project, fhir):
     first = sluice("pipeline", "start", "config.yaml")
     assert first.code == 0, first.err
     assert first.out.splitlines()[0] == f"job {first.job}"
-    status = json.loads(sluice("pipeline", "status", "config.yaml", first.job, "--json").out)
+    status = sluice.status(first.job)
     assert status["state"] == "waiting"
     assert status["step"] == "wait"
     directory = project / "jobs" / first.job
@@ -28,7 +28,7 @@ def test_import_wait_send_with_an_approval_in_between(sluice, project, fhir):
     second = sluice("pipeline", "continue", "config.yaml", first.job, "--approve", "--comment", "looks good")
     assert second.code == 0, second.err
     assert fhir.total() == 19
-    status = json.loads(sluice("pipeline", "status", "config.yaml", first.job, "--json").out)
+    status = sluice.status(first.job)
     assert status["state"] == "completed"
     assert [step["state"] for step in status["steps"]] == ["completed"] * 3
     assert status["steps"][0]["files"] == 3
@@ -47,13 +47,13 @@ def test_a_continue_says_which_job_it_took_where_its_id_was_not_given(sluice, pr
 
 def test_status_json_never_leaves_a_key_out(sluice, project):
     job = sluice("pipeline", "start", "config.yaml").job
-    status = json.loads(sluice("pipeline", "status", "config.yaml", job, "--json").out)
+    status = sluice.status(job)
     assert set(status) == {
         "id", "state", "step", "created", "updated", "config", "crtdl", "extraction", "steps", "progress", "waiting",
         "error", "warnings", "findings", "approvals", "report",
     }  # fmt: skip
     for same in (job[:4], job[:13].upper(), "latest"):
-        assert json.loads(sluice("pipeline", "status", "config.yaml", same, "--json").out)["id"] == job
+        assert sluice.status(same)["id"] == job
     assert set(status["extraction"]) == {"status_url", "job_id"}
     assert set(status["progress"]) == {"fraction", "eta_seconds", "message"}
     for step in status["steps"]:
@@ -75,7 +75,7 @@ def test_with_json_the_job_line_goes_to_stderr_and_stdout_is_one_object(sluice, 
     ran = sluice("pipeline", "start", "config.yaml", "--json")
     assert without_waiting(ran.err).splitlines()[0].startswith("job ")
     document = json.loads(ran.out)
-    assert document == json.loads(sluice("pipeline", "status", "config.yaml", document["id"], "--json").out)
+    assert document == sluice.status(document["id"])
 
 
 @pytest.mark.slow
@@ -91,7 +91,7 @@ def test_reject_ends_the_job_as_cancelled_for_good(sluice, project, fhir):
     job = sluice("pipeline", "start", "config.yaml").job
     rejected = sluice("pipeline", "continue", "config.yaml", job, "--reject", "--comment", "wrong cohort")
     assert rejected.code == 0
-    assert json.loads(sluice("pipeline", "status", "config.yaml", job, "--json").out)["state"] == "cancelled"
+    assert sluice.status(job)["state"] == "cancelled"
     again = sluice("pipeline", "continue", "config.yaml", job)
     assert again.code == 1
     assert "error[job-cancelled]" in again.err
@@ -104,7 +104,7 @@ def test_a_wait_does_not_ask_again_after_a_later_failure(sluice, project, fhir):
     fhir.faults({"action": "status", "status": 503, "path": "/fhir*", "method": "POST", "times": 100})
     failed = sluice("pipeline", "continue", "config.yaml", job, "--approve")
     assert failed.code == 3, failed.err
-    status = json.loads(sluice("pipeline", "status", "config.yaml", job, "--json").out)
+    status = sluice.status(job)
     assert status["state"] == "failed"
     assert status["error"]["transient"] is True
     assert status["error"]["hint"]
@@ -173,7 +173,7 @@ def test_job_run_repeats_a_completed_step_only_with_force_and_resets_what_follow
     (project / "data" / "batch-0.ndjson").write_bytes((project / "more" / "batch-0.ndjson").read_bytes())
     ran = sluice("job", "run", "config.yaml", job, "--step", "local_import", "--force")
     assert ran.code == 0, ran.err
-    status = json.loads(sluice("pipeline", "status", "config.yaml", job, "--json").out)
+    status = sluice.status(job)
     assert status["state"] == "stopped"
     assert [step["state"] for step in status["steps"]] == ["completed", "pending", "pending"]
     assert not (project / "jobs" / job / "send").exists()
@@ -189,7 +189,7 @@ def test_a_second_process_on_a_running_job_is_refused_with_exit_code_4(sluice, p
     job = sluice("pipeline", "start", "config.yaml").job
     fhir.faults({"action": "delay", "seconds": 600, "path": "/fhir*", "method": "POST", "times": 1})
     running = sluice.start("pipeline", "continue", "config.yaml", job, "--approve")
-    wait_until(lambda: status_of(sluice, job)["state"] == "running", 90)
+    wait_until(lambda: sluice.status(job)["state"] == "running", 90)
     second = sluice("pipeline", "continue", "config.yaml", job)
     assert second.code == 4
     assert "error[job-busy]" in second.err
@@ -216,7 +216,7 @@ def test_a_line_lost_in_front_of_a_wait_cannot_be_approved_and_nothing_is_sent(s
     assert "error[edited-in-place]: import/ is not as step 1, local_import, left it" in ran.err
     assert "changed: import/batch-0.ndjson" in ran.err
     assert fhir.total() == 0
-    assert json.loads(sluice("pipeline", "status", "config.yaml", job, "--json").out)["state"] == "waiting"
+    assert sluice.status(job)["state"] == "waiting"
     imported.write_text(content)
     assert sluice("pipeline", "continue", "config.yaml", job, "--approve").code == 0
     assert fhir.total() == 19
@@ -237,10 +237,6 @@ def test_a_preflight_with_nothing_but_unreachable_services_is_exit_code_3(sluice
     assert not (project / "jobs").exists()
 
 
-def status_of(sluice, job):
-    return json.loads(sluice("pipeline", "status", "config.yaml", job, "--json").out)
-
-
 @pytest.mark.slow
 def test_job_run_removes_nothing_when_its_preflight_fails(sluice, project, fhir):
     job = sluice("pipeline", "start", "config.yaml").job
@@ -249,7 +245,7 @@ def test_job_run_removes_nothing_when_its_preflight_fails(sluice, project, fhir)
     (project / "config.yaml").write_text(text.replace(fhir.url, "http://127.0.0.1:9"))
     assert sluice("job", "run", "config.yaml", job, "--step", "send", "--force").code == 3
     assert (project / "jobs" / job / "send").is_dir()
-    assert [step["state"] for step in status_of(sluice, job)["steps"]] == ["completed"] * 3
+    assert [step["state"] for step in sluice.status(job)["steps"]] == ["completed"] * 3
     (project / "config.yaml").write_text(text)
     assert "is complete" in sluice("pipeline", "continue", "config.yaml", job).out
 
@@ -262,7 +258,7 @@ def test_continue_after_a_failed_job_run_goes_all_the_way(sluice, project, fhir)
     assert sluice("job", "run", "config.yaml", job, "--step", "send", "--force").code == 1
     done = sluice("pipeline", "continue", "config.yaml", job)
     assert done.code == 0, done.err
-    assert status_of(sluice, job)["state"] == "completed"
+    assert sluice.status(job)["state"] == "completed"
 
 
 @pytest.mark.slow
@@ -279,7 +275,7 @@ def test_a_later_steps_reset_keeps_what_an_earlier_wait_was_given(sluice, projec
     assert (project / "jobs" / job / "import_wait_wait").is_dir()
     assert sluice("job", "run", "config.yaml", job, "--step", "4", "--force").code == 0
     assert corrected.exists()
-    assert status_of(sluice, job)["waiting"]["directory"].endswith("import_wait_wait")
+    assert sluice.status(job)["waiting"]["directory"].endswith("import_wait_wait")
 
 
 @pytest.mark.e2e
@@ -291,7 +287,7 @@ def test_a_reader_that_goes_away_does_not_fail_the_run(sluice, project):
     child.stdout = None
     child.wait(timeout=120)
     assert child.returncode == 0
-    assert status_of(sluice, job)["state"] == "waiting"
+    assert sluice.status(job)["state"] == "waiting"
 
 
 def test_a_terminal_without_the_signs_does_not_fail_the_run(sluice_process, project):
@@ -355,7 +351,7 @@ def test_a_form_answered_in_the_ui_of_a_local_run_is_the_decision_of_continue(
     ask_prefect("POST", f"{prefect_api}/flow_runs/{job}/resume", answer)
     named = sluice("job", "unfinished", "config.yaml").out
     assert (f"job {job} is interrupted at wait" in named) is (job in named) is approved
-    assert status_of(sluice, job)["state"] == ("interrupted" if approved else "cancelled")
+    assert sluice.status(job)["state"] == ("interrupted" if approved else "cancelled")
     text = sluice("pipeline", "status", "config.yaml", job).out
     assert f"{'approved' if approved else 'rejected'} by Anna in the Prefect UI" in text
     (row,) = [row for row in json.loads(sluice("job", "list", "config.yaml", "--json").out) if row["id"] == job]
@@ -368,7 +364,7 @@ def test_a_form_answered_in_the_ui_of_a_local_run_is_the_decision_of_continue(
         assert ask_prefect("GET", f"{prefect_api}/flow_runs/{job}")["state_type"] == "CANCELLED"
         ran = sluice("pipeline", "continue", "config.yaml", job)
     assert ran.code == (0 if approved else 1), ran.err
-    assert status_of(sluice, job)["state"] == ("completed" if approved else "cancelled")
+    assert sluice.status(job)["state"] == ("completed" if approved else "cancelled")
     assert fhir.total() == (19 if approved else 0)
 
 
@@ -376,5 +372,5 @@ def test_a_parked_run_cancelled_in_the_ui_is_cancelled(sluice, project, prefect_
     job = sluice("pipeline", "start", "config.yaml").job
     state = {"state": {"type": "CANCELLING", "name": "Cancelling"}}
     ask_prefect("POST", f"{prefect_api}/flow_runs/{job}/set_state", state)
-    assert status_of(sluice, job)["state"] == "cancelled"
+    assert sluice.status(job)["state"] == "cancelled"
     assert "error[job-cancelled]" in sluice("pipeline", "continue", "config.yaml", job).err

@@ -62,8 +62,8 @@ class Gate:
     def directory(self) -> Path:
         return self.project / "jobs" / self.job
 
-    def status(self) -> dict[str, Any]:
-        return dict(json.loads(self.sluice("pipeline", "status", "config.yaml", self.job, "--json").out))
+    def status(self) -> Any:
+        return self.sluice.status(self.job)
 
     def text(self) -> str:
         return self.sluice("pipeline", "status", "config.yaml", self.job).out

@@ -66,7 +66,7 @@ def test_findings_complete_the_step_and_fail_the_job_with_exit_code_5(
         in ran.err
     )
     assert "fail_on_error: false" in ran.err
-    status = json.loads(sluice("pipeline", "status", "config.yaml", ran.job, "--json").out)
+    status = sluice.status(ran.job)
     assert status["state"] == "failed"
     assert [step["state"] for step in status["steps"]] == ["completed", "completed", "pending"]
     assert status["error"]["reference"] == "validation-findings"

@@ -16,7 +16,7 @@ def test_after_a_corrected_file_is_mended_the_job_waits_for_a_decision_on_what_i
     assert foreign.code == 1
     assert "error[wait-foreign-files]" in foreign.err
     assert "fixed.json" in foreign.err
-    assert json.loads(sluice("pipeline", "status", "config.yaml", job, "--json").out)["state"] == "waiting"
+    assert sluice.status(job)["state"] == "waiting"
 
     (directory / "fixed.json").rename(directory / "fixed.ndjson")
     (directory / "fixed.ndjson").write_text(LINE + '{"family": Canaryperson}\n')

@@ -115,7 +115,7 @@ def test_a_form_on_any_web_page_cannot_wipe_the_record(sluice: Commands, project
         assert clear.status_code in {401, 403, 415}
         resume = asked("POST", f"{prefect_api}/flow_runs/{job}/resume", content=b"{}", headers=headers)
         assert resume.status_code in {401, 403, 415}
-    assert json.loads(sluice("pipeline", "status", "config.yaml", job, "--json").out)["state"] == "waiting"
+    assert sluice.status(job)["state"] == "waiting"
 
 
 def test_these_are_all_the_websockets_there_are() -> None:

@@ -29,10 +29,6 @@ BY, COMMENT = "Anna \x1b[31mData", "looked\x07 at it\nall"
 """What a person, or somebody who wants to fool the next one, may write."""
 
 
-def status_of(sluice: Commands, job: str) -> dict[str, Any]:
-    return dict(json.loads(sluice("pipeline", "status", "config.yaml", job, "--json").out))
-
-
 def known(api: str, job: str) -> dict[str, Any]:
     """Everything of a run that a command could have changed."""
     found = ask_prefect("GET", f"{api}/flow_runs/{job}")
@@ -73,7 +69,7 @@ def test_without_a_terminal_only_a_decision_decides_and_who_and_why_are_shown_wh
     done = sluice("pipeline", "continue", "config.yaml", job, "--approve", "--by", BY, "--comment", COMMENT)
     assert done.code == 0, done.err
     assert fhir.total() == 19
-    (approval,) = status_of(sluice, job)["approvals"]
+    (approval,) = sluice.status(job)["approvals"]
     assert approval.pop("when").endswith("+00:00")
     assert approval == {
         "position": 2, "approved": True, "by": BY, "comment": COMMENT, "where": "cli", "despite": None,
@@ -129,12 +125,12 @@ def test_on_a_terminal_continue_shows_what_leaves_and_for_where_and_asks_but_not
     assert "Release it? [y/N]" in shown
     assert "nothing is decided" in shown
     assert fhir.total() == 0
-    assert status_of(sluice, job)["state"] == "waiting"
+    assert sluice.status(job)["state"] == "waiting"
 
     code, shown = on_a_terminal(sluice, "", job, "--approve")
     assert code == 0
     assert "[y/N]" not in shown
-    (approval,) = status_of(sluice, job)["approvals"]
+    (approval,) = sluice.status(job)["approvals"]
     assert (approval["by"], approval["comment"], approval["where"]) == (getpass.getuser(), None, "cli")
     assert fhir.total() == 19
 
@@ -151,7 +147,7 @@ def test_a_no_in_the_ui_while_a_terminal_asks_counts_and_the_yes_typed_afterward
     assert "error[job-cancelled]: the job was cancelled in the meantime, and this decision is not kept" in shown
     assert "rejected by Bo in the Prefect UI" in shown
     assert fhir.total() == 0
-    status = status_of(sluice, job)
+    status = sluice.status(job)
     assert (status["state"], status["error"]["reference"]) == ("cancelled", "rejected")
     assert [(one["approved"], one["by"], one["where"]) for one in status["approvals"]] == [(False, "Bo", "ui")]
 
@@ -219,14 +215,14 @@ def test_a_resume_without_the_forms_answer_leaves_a_local_job_waiting_and_contin
     ask_prefect("DELETE", f"{url}/input/{schema}")
     ask_prefect("POST", f"{url}/input", {"key": schema, "value": json.dumps({"type": "object", "properties": {}})})
     assert ask_prefect("POST", f"{url}/resume", {"run_input": {"approved": True}})["status"] == "ACCEPT"
-    assert status_of(sluice, job)["state"] == "waiting"
+    assert sluice.status(job)["state"] == "waiting"
     ran = sluice("pipeline", "continue", "config.yaml", job)
     assert (ran.code, fhir.total()) == (0, 0)
     assert "nothing is decided" in ran.out
-    assert status_of(sluice, job)["approvals"] == []
+    assert sluice.status(job)["approvals"] == []
     rejection = sluice("pipeline", "continue", "config.yaml", job, "--reject", "--by", "Bo", "--comment", "not yet")
     assert rejection.code == 0
-    status = status_of(sluice, job)
+    status = sluice.status(job)
     assert status["state"] == "cancelled"
     assert [(one["approved"], one["by"], one["comment"]) for one in status["approvals"]] == [(False, "Bo", "not yet")]
 

@@ -275,11 +275,6 @@ def _step() -> Any:
     return declared("wait")
 
 
-def status(sluice: Any, name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(sluice("pipeline", "status", "config.yaml", name, "--json").out)
-    return found
-
-
 @pytest.mark.slow
 def test_a_form_answered_in_the_ui_covers_what_it_showed_and_not_what_was_put_there_afterwards(
     sluice: Any, project: Path, fhir: Any, prefect_api: str
@@ -292,7 +287,7 @@ def test_a_form_answered_in_the_ui_covers_what_it_showed_and_not_what_was_put_th
     assert once_more.code == 0, once_more.err
     assert "it waits again: what is there is not what was approved" in once_more.out
     assert "added: import_wait/fixed.ndjson" in once_more.out
-    assert status(sluice, name)["state"] == "waiting"
+    assert sluice.status(name)["state"] == "waiting"
     assert "approved by" not in sluice("pipeline", "status", "config.yaml", name).out
     assert "the approval counts no more" in (directory / "job.log").read_text()
     assert fhir.total() == 0
@@ -340,12 +335,12 @@ def test_a_wait_of_an_earlier_version_is_shown_anew_before_it_is_approved_and_is
     assert "nothing is decided: step 2 began to wait under an earlier version" in shown.out
     assert "  send will read these files in" in shown.out
     assert "without a decision" not in (project / "jobs" / name / "job.log").read_text()
-    assert (status(sluice, name)["state"], status(sluice, name)["approvals"]) == ("waiting", [])
+    assert (sluice.status(name)["state"], sluice.status(name)["approvals"]) == ("waiting", [])
     assert ask_prefect("GET", url)["labels"]["job.seen.2"]
 
     of_an_earlier_version()
     assert sluice("pipeline", "continue", "config.yaml", name, "--reject").code == 0
-    assert status(sluice, name)["state"] == "cancelled"
+    assert sluice.status(name)["state"] == "cancelled"
     assert fhir.total() == 0
 
 
@@ -362,7 +357,7 @@ def test_what_the_error_about_a_late_correction_says_to_do_sends_the_correction(
     name = correction.parent.parent.name
     correction.rename(project / "fixed.ndjson")
     assert sluice("job", "run", "config.yaml", name, "--step", "2", "--force").code == 0
-    assert status(sluice, name)["state"] == "waiting"
+    assert sluice.status(name)["state"] == "waiting"
     (project / "fixed.ndjson").rename(correction)
     done = sluice("pipeline", "continue", "config.yaml", name, "--approve")
     assert done.code == 0, done.err
