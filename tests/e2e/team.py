@@ -20,7 +20,6 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import httpx
 import yaml
@@ -33,6 +32,7 @@ from flows.engine.api_address import ApiAddress, configured_api
 from tests.conftest import ROOT, Ran, wait_until
 from tests.e2e.machines import descendants, other_machine
 from tests.peers.postgres import Postgres
+from tests.peers.sandbox import Sandboxed
 
 STEPS = ("local_import", "pseudonymizer", "send")
 
@@ -216,23 +216,10 @@ class Site:
             "path": "/fhir",
             "times": None,
         }
-        self.ask("PUT", "fhir", "faults", json=[rule])
+        self.service("fhir").faults(rule)
 
-    def ask(self, method: str, service: str, what: str, **options: Any) -> httpx.Response:
-        url = f"{self.services.urls[service]}/_sandbox/{what}"
-        return httpx.request(method, url, trust_env=False, timeout=60, **options).raise_for_status()
-
-    def asked(self, service: str) -> Counter[str]:
-        """What took effect there, by method and path; of a transaction, its entries."""
-        found: Counter[str] = Counter()
-        for one in self.ask("GET", service, "requests").json()["requests"]:
-            if one["method"] in {"POST", "PUT"} and (one["status"] or 0) < 400:
-                found[f"{one['method']} {one['path']}"] += one["entries"] or 1
-        return found
-
-    def forget(self) -> None:
-        for service in ("pseudonymizer", "fhir"):
-            self.ask("DELETE", service, "requests")
+    def service(self, name: str) -> Sandboxed:
+        return Sandboxed(self.services.urls[name])
 
     def deploy(self) -> None:
         """The work pool and the deployments of the file, with this place as working directory."""

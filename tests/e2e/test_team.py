@@ -75,9 +75,18 @@ class Watch:
 def undisturbed(team: Site) -> Counter[str]:
     """What one job asks of the services."""
     team.configure(0.0)
-    team.forget()
+    forget(team)
     team.completed(team.start(1), within=180)
-    return team.asked("fhir") + team.asked("pseudonymizer")
+    return asked(team)
+
+
+def asked(team: Site) -> Counter[str]:
+    return team.service("fhir").counted() + team.service("pseudonymizer").counted()
+
+
+def forget(team: Site) -> None:
+    for name in ("fhir", "pseudonymizer"):
+        team.service(name).forget()
 
 
 def lived_through(
@@ -96,10 +105,10 @@ def lived_through(
     """
     one = undisturbed(team)
     team.configure(seconds)
-    team.forget()
+    forget(team)
     jobs = team.start(JOBS)
     wait_until(lambda: team.states(jobs)["Running"] == AT_ONCE, 180)
-    wait_until(lambda: team.asked("fhir").total() > AT_ONCE * 10, 180)
+    wait_until(lambda: team.service("fhir").counted().total() > AT_ONCE * 10, 180)
     watch = Watch(team, jobs)
     happens(team)
     over, begun = time.monotonic(), began(team, jobs)
@@ -113,7 +122,7 @@ def lived_through(
     watch.end()
     states = team.states(jobs)
     expected = Counter({what: count * JOBS for what, count in one.items()})
-    doubled = team.asked("fhir") + team.asked("pseudonymizer") - expected
+    doubled = asked(team) - expected
     print(
         f"\n{name}: {states['Completed']} of {JOBS} complete {seconds:.0f} s after, next job began "
         f"{'before' if next_job is None else f'{next_job:.0f} s after'}, doubled requests {doubled.total()}"

@@ -39,6 +39,7 @@ from tests.e2e.extraction_kill import FILES, QUERY, Extractor, write_hospital
 from tests.e2e.machines import Worker, other_machine, this_machine, two_workers
 from tests.e2e.test_kill_campaign import write_input
 from tests.peers.bridge import Bridge, bridge
+from tests.peers.sandbox import Sandboxed
 from tests.peers.server import Raw, Reply, Seen, loopback
 
 pytestmark = [pytest.mark.campaign, pytest.mark.timeout(400)]
@@ -200,44 +201,34 @@ class Services:
 
     urls: dict[str, str]
 
-    def ask(self, method: str, service: str, what: str, **options: Any) -> httpx.Response:
-        answer = httpx.request(method, f"{self.urls[service]}/_sandbox/{what}", trust_env=False, timeout=60, **options)
-        return answer.raise_for_status()
+    def __getitem__(self, name: str) -> Sandboxed:
+        return Sandboxed(self.urls[name])
 
     def hold(self, service: str, *, skip: int, at: str = "head", method: str = "POST", path: str = "*") -> None:
         """Hold the requests after the first ``skip``; at ``applied`` they take effect and are not answered."""
         rule = {"action": "delay", "seconds": HELD, "at": at, "method": method, "path": path, "skip": skip}
-        self.ask("PUT", service, "faults", json=[rule | {"times": None}])
+        self[service].faults(rule | {"times": None})
 
     def struck(self, service: str) -> int:
         """How many requests it holds, or has slowed."""
-        (rule,) = self.ask("GET", service, "faults").json()
+        (rule,) = self[service].ask("GET", "faults").json()
         return int(rule["struck"])
 
     def slow(self, service: str, seconds: float) -> None:
         """Let it take its time for everything."""
-        rule = {"action": "delay", "seconds": seconds, "method": "POST", "times": None}
-        self.ask("PUT", service, "faults", json=[rule])
+        self[service].faults({"action": "delay", "seconds": seconds, "method": "POST", "times": None})
 
     def release(self) -> None:
-        for service in self.urls:
-            self.ask("DELETE", service, "faults")
-
-    def asked(self, service: str) -> Counter[str]:
-        """What took effect there or was held, by method and path; of a transaction, its entries."""
-        found: Counter[str] = Counter()
-        for one in self.ask("GET", service, "requests").json()["requests"]:
-            if one["method"] in {"POST", "PUT"} and (one["status"] or 0) < 400:
-                found[f"{one['method']} {one['path']}"] += one["entries"] or 1
-        return found
+        for name in self.urls:
+            self[name].faults()
 
     def forget(self) -> None:
-        for service in self.urls:
-            self.ask("DELETE", service, "requests")
+        for name in self.urls:
+            self[name].forget()
 
     def held(self, server: str) -> list[bytes]:
         """All resources of a FHIR server, without the time of a transfer."""
-        lines = self.ask("GET", server, "resources").content.splitlines()
+        lines = self[server].ask("GET", "resources").content.splitlines()
         documents = [(json.loads(line), line) for line in lines]
         return sorted(
             json.dumps(document | {"date": None}).encode() if document["resourceType"] == "DocumentReference" else line
@@ -354,7 +345,7 @@ def test_a_machine_dies_in_the_middle_of_a_step_that_asks_a_service(
     with machines(sluice, prefect, where) as trial:
         whole = reference()
         name = "reference" if middle.service == "fhir" else middle.service
-        expected = services.asked(name)
+        expected = services[name].counted()
         services.forget()
         services.hold(middle.service, skip=middle.skip, at=middle.at, method=middle.method, path=middle.path)
         trial.start(**crtdl)
@@ -365,10 +356,10 @@ def test_a_machine_dies_in_the_middle_of_a_step_that_asks_a_service(
         services.release()
         trial.go_on()
         trial.completes()
-    repeated = services.asked(middle.service) - expected
+    repeated = services[middle.service].counted() - expected
     trial.tell(dict(repeated))
     assert repeated.total() <= may_be_repeated
-    assert expected - services.asked(middle.service) == Counter()
+    assert expected - services[middle.service].counted() == Counter()
     trial.begun(middle.steps, middle.step)
     assert digests(trial.directory) == digests(whole)
     assert services.held("fhir") == services.held("reference")
@@ -623,7 +614,7 @@ def parked(sluice: Commands, prefect: PrefectApi, services: Services, name: str)
     reference = undisturbed(sluice)
     with machines(sluice, prefect, f"wait, {name}") as trial:
         whole = reference()
-        expected = services.asked("reference")
+        expected = services["reference"].counted()
         trial.start()
         trial.reaches(lambda: trial.state() == "PAUSED")
         wait_until(lambda: not any(worker.runs for worker in trial.workers), 60)
@@ -634,7 +625,7 @@ def parked(sluice: Commands, prefect: PrefectApi, services: Services, name: str)
     assert trial.log.count("step 1 local_import begins") == 1
     assert trial.log.count("step 2 wait is complete") == 1
     assert trial.log.count("step 3 send begins") == 1
-    assert services.asked("fhir") == expected
+    assert services["fhir"].counted() == expected
     assert digests(trial.directory) == digests(whole)
     assert services.held("fhir") == services.held("reference")
     assert trial.record().approvals[2].approved

@@ -20,6 +20,7 @@ from flows.job.inputs import JobInputs
 from flows.job.preflight import exit_code, preflight
 from tests.conftest import ROOT, Commands
 from tests.peers.project import write_input
+from tests.peers.sandbox import Sandboxed
 from tests.peers.server import Reply, loopback
 
 STEPS = ("pseudonymizer", "validation", "flattening", "send")
@@ -122,8 +123,9 @@ def test_plan_and_start_find_them_and_nothing_is_sent(sluice: Commands, tmp_path
 
 def asked(url: str) -> list[tuple[str, str]]:
     """Method and path of what the service at ``url`` was asked since the last time."""
-    seen = httpx.get(f"{url}/_sandbox/requests", trust_env=False, timeout=60).json()["requests"]
-    httpx.delete(f"{url}/_sandbox/requests", trust_env=False, timeout=60)
+    service = Sandboxed(url)
+    seen = service.requests()
+    service.forget()
     return [(one["method"], one["path"]) for one in seen]
 
 

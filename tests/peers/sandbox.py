@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -35,6 +36,18 @@ class Sandboxed:
         """What it was asked so far, without payloads."""
         found: list[dict[str, Any]] = self.ask("GET", "requests").json()["requests"]
         return found
+
+    def counted(self) -> Counter[str]:
+        """What took effect there, by method and path; of a transaction, its entries."""
+        found: Counter[str] = Counter()
+        for one in self.requests():
+            if one["method"] in {"POST", "PUT"} and (one["status"] or 0) < 400:
+                found[f"{one['method']} {one['path']}"] += one["entries"] or 1
+        return found
+
+    def forget(self) -> None:
+        """Of what it was asked so far nothing is remembered."""
+        self.ask("DELETE", "requests")
 
     def posts(self) -> list[dict[str, Any]]:
         """Of it the POST requests: the transactions of a FHIR server."""
