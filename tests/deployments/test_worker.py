@@ -17,7 +17,7 @@ from flows.engine.api_address import ApiAddress
 from flows.job.sweep import Noticed, Sweep
 from tests.conftest import ROOT, Commands, address_of, own_name, wait_until
 from tests.e2e.machines import deployment
-from tests.peers.project import Fhir, write_input
+from tests.peers.project import Fhir, many_transactions
 
 RUN = """
 import pathlib, signal, sys, time
@@ -137,16 +137,7 @@ def commands(tmp_path: Path, prefect_api: str) -> Iterator[Commands]:
 def test_a_run_of_a_worker_that_is_stopped_is_stopped_and_goes_on_at_the_next(
     commands: Commands, prefect_api: str, fhir: Fhir, tmp_path: Path
 ) -> None:
-    write_input(tmp_path / "data", patients=30, files=3)
-    (tmp_path / "config.yaml").write_text(
-        f"""
-services:
-  local_import: {{dir: data}}
-  send: {{send_as: direct_resource_load, url: "{fhir.url}", batch_size: 3, max_concurrent_requests: 1}}
-pipeline: {{enabled_steps: [local_import, send]}}
-jobs_dir: jobs
-"""
-    )
+    many_transactions(tmp_path, fhir.url)
     fhir.faults({"action": "delay", "method": "POST", "times": None, "seconds": 0.3})
     pool = f"pool-{own_name(tmp_path)}"
     deployed = deployment(prefect_api, pool, tmp_path)

@@ -17,7 +17,7 @@ import pytest
 from flows.engine.api import PrefectApi
 from tests.conftest import Commands, address_of, own_name, wait_until
 from tests.e2e.machines import Worker, deployment
-from tests.peers.project import Fhir, write_input
+from tests.peers.project import Fhir, many_transactions
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
@@ -51,16 +51,7 @@ def api(prefect_api: str) -> Iterator[PrefectApi]:
 @pytest.fixture
 def nightly(sluice: Commands, prefect_api: str, api: PrefectApi, fhir: Fhir, tmp_path: Path) -> tuple[str, str]:
     """A pool, and a deployment on it with a schedule whose time comes in some seconds."""
-    write_input(tmp_path / "data", patients=30, files=3)
-    (tmp_path / "config.yaml").write_text(
-        f"""
-services:
-  local_import: {{dir: data}}
-  send: {{send_as: direct_resource_load, url: "{fhir.url}", batch_size: 3, max_concurrent_requests: 1}}
-pipeline: {{enabled_steps: [local_import, send]}}
-jobs_dir: jobs
-"""
-    )
+    many_transactions(tmp_path, fhir.url)
     pool = f"pool-{own_name(tmp_path)}"
     deployed = deployment(prefect_api, pool, tmp_path)
     api.request("PATCH", f"/deployments/{deployed}", {"parameters": {"config": str(tmp_path / "config.yaml")}})

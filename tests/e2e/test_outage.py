@@ -21,7 +21,7 @@ from flows.job.proof import LeaseTimes
 from tests.conftest import Commands, seed, wait_until
 from tests.e2e.machines import other_machine, this_machine
 from tests.peers.bridge import Bridge
-from tests.peers.project import Fhir, write_input
+from tests.peers.project import Fhir, many_transactions
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -100,17 +100,7 @@ def between(fhir: Fhir) -> Iterator[Slow]:
 @pytest.fixture
 def commands(tmp_path: Path, server: Server, between: Slow) -> Iterator[Commands]:
     """local_import → send in many small transactions, one after the other."""
-    write_input(tmp_path / "data", patients=30, files=3)
-    (tmp_path / "config.yaml").write_text(
-        f"""
-services:
-  local_import: {{dir: data}}
-  send: {{send_as: direct_resource_load, url: "{between.url}", batch_size: 3, max_concurrent_requests: 1}}
-pipeline: {{enabled_steps: [local_import, send]}}
-retry: {{max_attempts: 2, initial_backoff_ms: 10, max_backoff_ms: 20}}
-jobs_dir: jobs
-"""
-    )
+    many_transactions(tmp_path, between.url)
     commands = Commands(tmp_path, server.url)
     yield commands
     commands.close()

@@ -11,7 +11,7 @@ import pytest
 from flows.engine.api import PrefectApi
 from tests.conftest import Commands, address_of, ask_prefect, own_name, started, wait_until
 from tests.e2e.machines import Worker, deployment
-from tests.peers.project import Fhir, write_input
+from tests.peers.project import Fhir, many_transactions
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
@@ -20,16 +20,7 @@ SLOW = {"action": "delay", "method": "POST", "times": None, "seconds": 1}
 
 @pytest.fixture
 def slow(tmp_path: Path, fhir: Fhir) -> Path:
-    write_input(tmp_path / "data", patients=30)
-    (tmp_path / "config.yaml").write_text(
-        f"""
-services:
-  local_import: {{dir: data}}
-  send: {{send_as: direct_resource_load, url: "{fhir.url}", batch_size: 3, max_concurrent_requests: 1}}
-pipeline: {{enabled_steps: [local_import, send]}}
-jobs_dir: jobs
-"""
-    )
+    many_transactions(tmp_path, fhir.url)
     fhir.faults(SLOW)
     return tmp_path
 

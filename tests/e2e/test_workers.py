@@ -21,7 +21,7 @@ from tests.conftest import ROOT, Commands, address_of, wait_until
 from tests.e2e.machines import Worker, other_machine, two_workers
 from tests.peers.bridge import Bridge, bridge
 from tests.peers.postgres import postgres_running
-from tests.peers.project import Fhir, write_input
+from tests.peers.project import Fhir, many_transactions, write_input
 
 pytestmark = pytest.mark.e2e
 
@@ -40,17 +40,7 @@ def between(fhir: Fhir) -> Iterator[Bridge]:
 @pytest.fixture
 def import_and_send(tmp_path: Path, between: Bridge) -> Path:
     """local_import → send in many small transactions, one after the other."""
-    write_input(tmp_path / "data", patients=30, files=3)
-    (tmp_path / "config.yaml").write_text(
-        f"""
-services:
-  local_import: {{dir: data}}
-  send: {{send_as: direct_resource_load, url: "{between.url}", batch_size: 3, max_concurrent_requests: 1}}
-pipeline: {{enabled_steps: [local_import, send]}}
-retry: {{max_attempts: 2, initial_backoff_ms: 10, max_backoff_ms: 20}}
-jobs_dir: jobs
-"""
-    )
+    many_transactions(tmp_path, between.url)
     return tmp_path
 
 

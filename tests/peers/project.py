@@ -49,6 +49,21 @@ def write_input(directory: Path, *, patients: int = 6, files: int = 2) -> int:
     return 3 * patients + 1
 
 
+def many_transactions(directory: Path, url: str) -> None:
+    """A ``config.yaml`` and its input: local_import → send in many small transactions, one after the other."""
+    write_input(directory / "data", patients=30, files=3)
+    (directory / "config.yaml").write_text(
+        f"""
+services:
+  local_import: {{dir: data}}
+  send: {{send_as: direct_resource_load, url: "{url}", batch_size: 3, max_concurrent_requests: 1}}
+pipeline: {{enabled_steps: [local_import, send]}}
+retry: {{max_attempts: 2, initial_backoff_ms: 10, max_backoff_ms: 20}}
+jobs_dir: jobs
+"""
+    )
+
+
 @dataclass
 class Fhir(Sandboxed):
     """A running sandbox FHIR server."""
