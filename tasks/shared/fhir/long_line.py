@@ -19,11 +19,11 @@ from typing import Final, Self
 from tasks.shared.errors import DataError
 from tasks.shared.fhir.envelope import Envelope, check_entry, envelope_around, open_bundle
 from tasks.shared.fhir.walk import ARRAY, ARRAY_END, NOTHING, QUOTE, Walk
-from tasks.shared.files.lines import Content, Tee, open_content
-from tasks.shared.files.spool import Rest, Spool, spooled
+from tasks.shared.files.lines import Tee, open_content, texts
+from tasks.shared.files.spool import Spool, spooled
 
 _PIECE: Final = 1 << 18
-"""Bytes per piece, of the data file and of a line on disk."""
+"""Bytes per piece of a line on disk."""
 _BATCH: Final = 1 << 13
 """Ends of entries kept in memory at once."""
 _WIDTH: Final = array("Q").itemsize
@@ -43,7 +43,7 @@ def lines_with_long(
     """
     most = limit + len(codecs.BOM_UTF8) + len(b"\r")  # one longer than this is too long whatever is taken off
     with open_content(path, stored=stored, content=inside) as content:
-        for number, text in enumerate(_texts(content, most, spool), 1):
+        for number, text in enumerate(texts(content, most, spool), 1):
             if isinstance(text, bytes):
                 line = text.removeprefix(codecs.BOM_UTF8) if number == 1 else text
                 if line.endswith(b"\r"):
@@ -169,23 +169,3 @@ class _Cut:
     start: int
     ends_at: int
     count: int
-
-
-def _texts(content: Content, most: int, spool: Path) -> Iterator[bytes | Spool]:
-    """What stands between the line feeds; in a spool if it is more than ``most`` bytes and not within one piece."""
-    buffer = bytearray(_PIECE)
-    view = memoryview(buffer)
-    with Rest(most, spool) as rest:
-        while count := content.readinto(buffer):
-            start, end = 0, buffer.find(b"\n", 0, count)
-            if end >= 0 and rest.begun:
-                rest.add(view[:end])
-                yield rest.take()
-                start, end = end + 1, buffer.find(b"\n", end + 1, count)
-            while end >= 0:
-                yield bytes(view[start:end])
-                start, end = end + 1, buffer.find(b"\n", end + 1, count)
-            if start < count:
-                rest.add(view[start:count])
-        if rest.begun:
-            yield rest.take()

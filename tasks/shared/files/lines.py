@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import codecs
 import io
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, Self, cast
 
 from tasks.shared.errors import storage_errors
 from tasks.shared.files.compression import DecompressedStream, is_compressed
+from tasks.shared.files.spool import Spool
 
 _PIECE = 1 << 18
 """Bytes per piece. One buffer is filled again and again: fresh memory for each piece halves the speed."""
@@ -90,7 +92,7 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 def _split(content: Content, *, keep_blank: bool = False) -> Iterator[bytes]:
     first = True
-    for line in _raw_lines(content):
+    for line in cast("Iterator[bytes]", texts(content)):  # none is too long to hold
         if first:
             line = line.removeprefix(codecs.BOM_UTF8)
             first = False
@@ -100,22 +102,61 @@ def _split(content: Content, *, keep_blank: bool = False) -> Iterator[bytes]:
             yield line
 
 
-def _raw_lines(content: Content) -> Iterator[bytes]:
+def texts(content: Content, most: int = sys.maxsize, spool: Path = Path()) -> Iterator[bytes | Spool]:
+    """What stands between the line feeds; in a spool below ``spool`` if it is more than ``most`` bytes and not within
+    one piece. Whoever gets a spool closes it."""
     buffer = bytearray(_PIECE)
     view = memoryview(buffer)
-    rest = io.BytesIO()
-    while count := content.readinto(buffer):
-        start, end = 0, buffer.find(b"\n", 0, count)
-        if end >= 0 and rest.tell():
-            rest.write(view[:end])
-            # getvalue() hands over the memory itself: a long line is there once, not twice.
-            line = rest.getvalue()
-            rest = io.BytesIO()
-            yield line
-            start, end = end + 1, buffer.find(b"\n", end + 1, count)
-        while end >= 0:
-            yield bytes(view[start:end])
-            start, end = end + 1, buffer.find(b"\n", end + 1, count)
-        rest.write(view[start:count])
-    if rest.tell():
-        yield rest.getvalue()
+    with _Rest(most, spool) as rest:
+        while count := content.readinto(buffer):
+            start, end = 0, buffer.find(b"\n", 0, count)
+            if end >= 0 and rest.begun:
+                rest.add(view[:end])
+                yield rest.take()
+                start, end = end + 1, buffer.find(b"\n", end + 1, count)
+            while end >= 0:
+                yield bytes(view[start:end])
+                start, end = end + 1, buffer.find(b"\n", end + 1, count)
+            if start < count:
+                rest.add(view[start:count])
+        if rest.begun:
+            yield rest.take()
+
+
+class _Rest:
+    """The beginning of a line whose end has not come yet: in memory, or spooled once it is more than ``most`` bytes."""
+
+    def __init__(self, most: int, directory: Path) -> None:
+        self._most = most
+        self._directory = directory
+        self._text = io.BytesIO()
+        self._spool: Spool | None = None
+
+    @property
+    def begun(self) -> bool:
+        """Whether there is anything."""
+        return self._spool is not None or bool(self._text.tell())
+
+    def add(self, data: memoryview) -> None:
+        """Append the next part."""
+        if self._spool is None and self._text.tell() + len(data) > self._most:
+            self._spool = Spool(self._directory)
+            self._spool.write(self._text.getvalue())
+            self._text = io.BytesIO()
+        (self._spool or self._text).write(data)
+
+    def take(self) -> bytes | Spool:
+        """The line; whoever takes a spool closes it."""
+        if self._spool is not None:
+            spool, self._spool = self._spool, None
+            return spool
+        # getvalue() hands over the memory itself: a line is there once, not twice.
+        text, self._text = self._text.getvalue(), io.BytesIO()
+        return text
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._spool is not None:
+            self._spool.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import tempfile
 from pathlib import Path
@@ -59,42 +58,3 @@ def spooled(text: bytes | Spool, directory: Path) -> Spool:
         spool.close()
         raise
     return spool
-
-
-class Rest:
-    """The beginning of a line whose end has not come yet: in memory, or spooled once it is more than ``most`` bytes."""
-
-    def __init__(self, most: int, directory: Path) -> None:
-        self._most = most
-        self._directory = directory
-        self._text = io.BytesIO()
-        self._spool: Spool | None = None
-
-    @property
-    def begun(self) -> bool:
-        """Whether there is anything."""
-        return self._spool is not None or bool(self._text.tell())
-
-    def add(self, data: memoryview) -> None:
-        """Append the next part."""
-        if self._spool is None and self._text.tell() + len(data) > self._most:
-            self._spool = Spool(self._directory)
-            self._spool.write(self._text.getvalue())
-            self._text = io.BytesIO()
-        (self._spool or self._text).write(data)
-
-    def take(self) -> bytes | Spool:
-        """The line; whoever takes a spool closes it."""
-        if self._spool is not None:
-            spool, self._spool = self._spool, None
-            return spool
-        # getvalue() hands over the memory itself: a line is there once, not twice.
-        text, self._text = self._text.getvalue(), io.BytesIO()
-        return text
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        if self._spool is not None:
-            self._spool.close()
