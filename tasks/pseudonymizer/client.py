@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import base64
+import threading
 import time
+from collections import deque
+from types import TracebackType
 from typing import Final
 
 from tasks.pseudonymizer.rules import AnonymizationRules
-from tasks.pseudonymizer.slots import Slots
 from tasks.shared.blanked import SECRETS
 from tasks.shared.http.answer import Answer
 from tasks.shared.http.client import ServiceClient
@@ -56,6 +58,42 @@ class Deidentify:
         if time.perf_counter() - started > _SLOW:
             time.sleep(0)
         return answer
+
+
+class Slots:
+    """At most ``count`` threads are inside at once; the others wait, first come, first served. A context manager,
+    thread-safe.
+
+    ``threading.Semaphore`` lets whoever comes at the right moment overtake those who wait. Here the oldest line would
+    wait for ever while later ones fill the window, until only that one is under way.
+
+    The client's connections are no substitute: a call that waits to be repeated has none, and keeps its slot, so a
+    service that is busy or away is not asked for other lines meanwhile.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._free = count
+        self._lock = threading.Lock()
+        self._waiting: deque[threading.Lock] = deque()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._free:
+                self._free -= 1
+                return
+            gate = threading.Lock()
+            gate.acquire()
+            self._waiting.append(gate)
+        gate.acquire()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._lock:
+            if self._waiting:
+                self._waiting.popleft().release()  # the slot goes on to the next one, it is never free in between
+            else:
+                self._free += 1
 
 
 def endpoint(url: str | None) -> str:

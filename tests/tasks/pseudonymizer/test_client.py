@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from tasks.pseudonymizer.slots import Slots
+from tasks.pseudonymizer.client import Slots
 from tests.conftest import wait_until
 
 SOON = 60.0
