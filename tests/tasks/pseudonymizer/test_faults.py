@@ -6,105 +6,36 @@ What every step does then is in tests/tasks/test_faults.py.
 from __future__ import annotations
 
 import json
-import logging
 import threading
-import traceback
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tasks.shared.errors import NetworkError, ReconciliationError, ServiceBusyError, ServiceError, SluiceError
-from tests.peers.pseudonymization import (
-    RULES,
-    FakeService,
-    Job,
-    Request,
-    Script,
-    bundle,
-    observation,
-    patient,
-    pseudonyms,
-    serving,
-)
+from tasks.shared.errors import NetworkError, ReconciliationError, ServiceBusyError, ServiceError
+from tests.peers.pseudonymization import RULES, Request, bundle, patient, pseudonyms
+from tests.peers.scenes import OUTCOME, Scene, playing
 from tests.peers.server import Raw, Reply, Seen, loopback
-
-CANARY = "CANARY-Mustermann"
-OUTCOME = json.dumps(
-    {
-        "resourceType": "OperationOutcome",
-        "issue": [{"severity": "error", "code": "exception", "diagnostics": f"at Line 7: {CANARY} born 1950"}],
-    }
-).encode()
-
-
-LINES = [patient(f"p{n}", name=[{"family": CANARY}]) for n in range(9)]
+from tests.peers.validation import CANARY
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> Job:
-    job = Job(tmp_path)
-    job.write("a.ndjson", *LINES[:3], bundle("b", *LINES[3:5]), observation(CANARY), *LINES[5:])
-    job.write("b.ndjson", *LINES)
-    return job
-
-
-@pytest.fixture
-def service() -> Iterator[FakeService]:
-    with serving(pseudonyms) as service:
-        yield service
-
-
-def at_the_bad_line(reply: Reply, times: int = 1_000_000) -> Script:
-    """``reply`` to line 5 of ``a.ndjson``, so many times."""
-    left = [times]
-
-    def script(number: int, request: Request) -> Reply | None:
-        if b'"Observation"' in request.resource and left[0]:
-            left[0] -= 1
-            return reply
-        return None
-
-    return script
-
-
-def fails(
-    job: Job, url: str, kind: type[SluiceError], caplog: pytest.LogCaptureFixture, **settings: Any
-) -> SluiceError:
-    with caplog.at_level(logging.DEBUG), pytest.raises(kind) as caught:
-        job.run(url, **settings)
-    error = caught.value
-    for text in (error.render(), repr(error), caplog.text, "".join(traceback.format_exception(error))):
-        assert CANARY not in text
-    for path in job.directory.rglob("*"):
-        if path.is_file() and path.parent.name not in {"import", "failed", "pseudonymized"}:
-            assert CANARY.encode() not in path.read_bytes()
-    return error
-
-
-def then_succeeds(job: Job, service: FakeService) -> None:
-    """Nothing was lost: the next run without the fault gives what an undisturbed one gives."""
-    service.script = None
-    job.run(service.url)
-    for name in ("a.ndjson", "b.ndjson"):
-        given = (job.input / name).read_bytes().splitlines()
-        assert job.lines(name) == [pseudonyms(line) for line in given]
+def scene(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Iterator[Scene]:
+    with playing("pseudonymizer", tmp_path, caplog) as scene:
+        yield scene
 
 
 @pytest.mark.parametrize("reset", ["before", "after"])
-def test_a_reset_is_repeated_and_then_transient(
-    job: Job, service: FakeService, reset: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    job.write("core.ndjson", patient("core"))  # alone: of two threads any may come first
-    service.refuses = lambda _: reset == "before"
-    service.script = lambda *_: Reply(reset=True)
-    error = fails(job, service.url, NetworkError, caplog, max_concurrent_requests=1)
+def test_a_reset_is_repeated_and_then_transient(scene: Scene, reset: str) -> None:
+    scene.job.write("core.ndjson", patient("core"))  # alone: of two threads any may come first
+    scene.service.refuses = lambda _: reset == "before"
+    scene.service.script = lambda *_: Reply(reset=True)
+    error = scene.fails(NetworkError)
     assert (error.exit_code, error.reference) == (3, "connection-broken")
     assert "core.ndjson:1 Patient" in (error.context or "")
-    assert job.slept == [0.1, 0.2]
-    service.refuses = lambda _: False
-    then_succeeds(job, service)
+    assert scene.job.slept == [0.1, 0.2]
+    scene.service.refuses = lambda _: False
+    scene.then_succeeds(for_less=False)
 
 
 @pytest.mark.parametrize(
@@ -122,45 +53,36 @@ def test_a_reset_is_repeated_and_then_transient(
     ],
     ids=["empty", "truncated", "html", "outcome", "other-type", "array", "latin-1", "two", "no-type"],
 )
-def test_an_answer_with_200_that_is_not_the_resource_is_terminal(
-    job: Job, service: FakeService, body: bytes, caplog: pytest.LogCaptureFixture
-) -> None:
-    service.script = at_the_bad_line(Reply(body=body))
-    error = fails(job, service.url, ServiceError, caplog)
+def test_an_answer_with_200_that_is_not_the_resource_is_terminal(scene: Scene, body: bytes) -> None:
+    scene.goes_wrong(Reply(body=body))
+    error = scene.fails(ServiceError)
     assert (error.exit_code, error.reference, error.status) == (1, "pseudonymizer-answer", 200)
     assert error.context == "a.ndjson:5 Observation"
-    assert sum(b'"Observation"' in request.body for request in service.requests) == 1
-    (kept,) = job.failed()
-    assert kept.read_bytes() == body
-    then_succeeds(job, service)
+    assert len(scene.tries()) == 1
+    scene.keeps(error, body)
+    scene.then_succeeds()
 
 
-def test_a_wrong_number_of_entries_is_terminal(
-    job: Job, service: FakeService, caplog: pytest.LogCaptureFixture
-) -> None:
-    def script(number: int, request: Request) -> Reply | None:
-        if b'"Bundle"' in request.resource:
-            return Reply(body=json.dumps(bundle("b", *LINES[:1])).encode())
-        return None
-
-    service.script = script
-    error = fails(job, service.url, ReconciliationError, caplog)
+def test_a_wrong_number_of_entries_is_terminal(scene: Scene) -> None:
+    fewer = Reply(body=json.dumps(bundle("b", patient("p0"))).encode())
+    scene.service.script = lambda _, request: fewer if b'"Bundle"' in request.resource else None
+    error = scene.fails(ReconciliationError)
     assert (error.exit_code, error.reference) == (1, "pseudonymizer-entries")
     assert error.context == "a.ndjson:4 Bundle"
-    then_succeeds(job, service)
+    scene.then_succeeds()
 
 
-def test_what_came_back_before_the_error_is_not_asked_for_again_in_a_plain_file(job: Job, service: FakeService) -> None:
-    service.script = at_the_bad_line(Reply(400))
+def test_what_came_back_before_the_error_is_not_asked_for_again_in_a_plain_file(scene: Scene) -> None:
+    scene.goes_wrong(Reply(400))
     with pytest.raises(ServiceError):
-        job.run(service.url, max_concurrent_requests=1)
-    service.script = None
-    service.requests.clear()
-    job.run(service.url, max_concurrent_requests=1)
-    assert json.loads(service.requests[0].resource)["resourceType"] == "Observation"
+        scene.run()
+    scene.service.script = None
+    scene.service.requests.clear()
+    scene.run()
+    assert json.loads(scene.service.requests[0].resource)["resourceType"] == "Observation"
 
 
-def test_an_error_ends_the_wait_of_the_others(job: Job, service: FakeService) -> None:
+def test_an_error_ends_the_wait_of_the_others(scene: Scene) -> None:
     """A line in its long wait for a busy service does not hold up the end."""
     waiting = threading.Event()
 
@@ -173,13 +95,13 @@ def test_an_error_ends_the_wait_of_the_others(job: Job, service: FakeService) ->
             return Reply(503, headers={"Retry-After": "3000"})
         return None
 
-    service.script = script
+    scene.service.script = script
     with pytest.raises(ServiceError) as caught:
-        job.run(service.url, real_sleep=True)
+        scene.run(real_sleep=True, max_concurrent_requests=4)
     assert caught.value.status == 401  # the one that waited only followed
 
 
-def test_a_token_that_expires_in_the_middle_is_renewed(job: Job) -> None:
+def test_a_token_that_expires_in_the_middle_is_renewed(scene: Scene) -> None:
     tokens: list[str] = []
     used: list[str] = []
 
@@ -198,17 +120,16 @@ def test_a_token_that_expires_in_the_middle_is_renewed(job: Job) -> None:
 
     auth = {"oauth_client_id": "c", "oauth_client_secret": "s"}
     with loopback(answer) as server:
-        result = job.run(server.url, auth={**auth, "oauth_issuer_uri": server.url}, max_concurrent_requests=1)
-    assert result.lines_out == 18
+        result = scene.job.run(server.url, auth={**auth, "oauth_issuer_uri": server.url}, max_concurrent_requests=1)
+    assert result.lines_out == 14
     assert tokens == ["t0", "t1"]
-    assert used == ["Bearer t0"] * 8 + ["Bearer t1"] * 11
+    assert used == ["Bearer t0"] * 8 + ["Bearer t1"] * 7
 
 
-def test_credentials_and_rules_show_nowhere(job: Job, service: FakeService, caplog: pytest.LogCaptureFixture) -> None:
+def test_credentials_and_rules_show_nowhere(scene: Scene) -> None:
     rules = RULES.replace(b"cryptoHashKey: k", f"cryptoHashKey: {CANARY}".encode())
-    auth = {"username": "u", "password": CANARY}
-    service.script = at_the_bad_line(Reply(500, b"x"))
-    with caplog.at_level(logging.DEBUG), pytest.raises(ServiceBusyError) as caught:
-        job.run(service.url, rules=rules, auth=auth)
-    assert CANARY not in caught.value.render() + caplog.text
-    assert CANARY.encode() not in job.ledger.read_bytes()
+    scene.goes_wrong(Reply(500, b"x"))
+    with pytest.raises(ServiceBusyError) as caught:
+        scene.run(rules=rules, auth={"username": "u", "password": CANARY})
+    assert CANARY not in caught.value.render()
+    assert CANARY.encode() not in scene.job.ledger.read_bytes()
