@@ -112,11 +112,11 @@ def envelope_around(before: bytes, after: bytes, *, where: str | None = None) ->
     return envelope
 
 
-def check_entry(piece: bytes, *, where: str | None = None) -> None:
-    """Raise the errors of ``open_bundle`` unless this text is one JSON object."""
+def check_entries(text: bytes, *, where: str | None = None) -> None:
+    """Raise the errors of ``open_bundle`` unless this is one JSON object, or several with commas between them."""
     try:
-        _check_utf8(piece)
-        _decode(_object, piece)
+        _check_utf8(text)
+        _decode(_objects, b"[%b]" % text)
     except UnusableError as refused:
         raise refused.error(where) from None
 
@@ -133,7 +133,7 @@ class _Object(msgspec.Struct):
 
 
 _bundle = msgspec.json.Decoder(_Bundle)
-_object = msgspec.json.Decoder(_Object)
+_objects = msgspec.json.Decoder(list[_Object])
 _values = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _string = msgspec.json.Decoder(str)
 _text = msgspec.json.Decoder(str | None)

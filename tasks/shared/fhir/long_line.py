@@ -2,7 +2,7 @@
 
 A patient with a long stay is one Bundle on one line, hundreds of megabytes at times, and memory must not grow with it
 (``architecture.md`` rule 5). Such a line goes into a nameless temporary file, and one walk over its text finds its
-entries: strings are passed over, brackets counted. msgspec checks every entry that was found, so what comes out is as
+entries: strings are passed over, brackets counted. msgspec checks the entries that were found, so what comes out is as
 good as what ``open_bundle`` gives for a line that fits.
 """
 
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from tasks.shared.errors import DataError
-from tasks.shared.fhir.envelope import Envelope, check_entry, envelope_around, open_bundle
+from tasks.shared.fhir.envelope import Envelope, check_entries, envelope_around, open_bundle
 from tasks.shared.fhir.walk import ARRAY, ARRAY_END, NOTHING, QUOTE, Walk
 from tasks.shared.files.lines import Tee, open_content, texts
 from tasks.shared.files.spool import Spool, spooled
@@ -102,14 +102,22 @@ class LongLine:
 
     def entries(self) -> Iterator[bytes]:
         """The Bundle's entries, one at a time, cut as ``open_bundle`` cuts them. Raises its errors, at the start."""
-        cut = self._cut
-        start = cut.start
-        for first in range(0, cut.count, _BATCH):
-            at = cut.ends_at + first * _WIDTH
-            ends = array("Q", self._spool.read(at, at + min(_BATCH, cut.count - first) * _WIDTH))
-            for end in ends:
-                yield self._spool.read(start, end)
-                start = end + 1
+        start = self._cut.start
+        for end in self._ends():
+            yield self._spool.read(start, end)
+            start = end + 1
+
+    def parts(self, most: int) -> Iterator[bytes]:
+        """The same entries, as JSON lists of at most ``most`` bytes, or of one entry that is larger."""
+        start = self._cut.start
+        last = start - 1
+        for end in self._ends():
+            if end - start > most and last > start:
+                yield b"[%b]" % self._spool.read(start, last)
+                start = last + 1
+            last = end
+        if last > start:
+            yield b"[%b]" % self._spool.read(start, last)
 
     def whole(self) -> bytes:
         """The line as it is, in memory: for what is no Bundle and must be taken as a whole."""
@@ -118,6 +126,13 @@ class LongLine:
     def close(self) -> None:
         """Remove it. Safe to call twice."""
         self._spool.close()
+
+    def _ends(self) -> Iterator[int]:
+        """Where each entry ends; the next one begins behind the comma."""
+        cut = self._cut
+        for first in range(0, cut.count, _BATCH):
+            at = cut.ends_at + first * _WIDTH
+            yield from array("Q", self._spool.read(at, at + min(_BATCH, cut.count - first) * _WIDTH))
 
     @cached_property
     def _cut(self) -> _Cut:
@@ -131,25 +146,41 @@ class LongLine:
 
     def _cut_here(self, walk: Walk) -> _Cut:
         walk.take(b"[")
-        start = end = walk.position
+        start = end = first = walk.position
         ends_at = self._spool.size
         ends = array("Q")
         count = 0
         more = walk.peek() != ARRAY_END
         while more:
-            walk.expect_object()
-            begin = walk.position
-            walk.brackets()
-            check_entry(self._spool.read(begin, walk.position), where=f"{self._where} entry {count}")
-            more = walk.take(b",]") != ARRAY_END
+            try:
+                walk.expect_object()
+                walk.brackets()
+                more = walk.take(b",]") != ARRAY_END
+            except DataError:
+                self._check(first, ends, count)  # what is wrong before comes first
+                raise
             end = walk.position - 1
             ends.append(end)
             count += 1
-            if len(ends) == _BATCH or not more:
+            if end - first >= self._piece or len(ends) == _BATCH or not more:
+                self._check(first, ends, count)
                 self._spool.write(memoryview(ends).cast("B"))
                 ends = array("Q")
+                first = end + 1
         before, after = self._spool.read(self._start, start), self._spool.read(end, self._end)
         return _Cut(envelope_around(before, after, where=self._where), start, ends_at, count)
+
+    def _check(self, start: int, ends: array[int], count: int) -> None:
+        """Raise unless the entries from ``start`` on are JSON objects, the ``count``-th of the Bundle the last one."""
+        if not ends:
+            return
+        try:
+            check_entries(self._spool.read(start, ends[-1]), where=self._where)
+        except DataError:
+            for number, end in enumerate(ends, count - len(ends)):
+                check_entries(self._spool.read(start, end), where=f"{self._where} entry {number}")
+                start = end + 1
+            raise
 
     def _walk(self) -> Walk:
         return Walk(self._spool, self._start, self._end, self._where, self._piece)

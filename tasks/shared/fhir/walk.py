@@ -15,8 +15,20 @@ _BLANK: Final = re.compile(rb"[ \t\r\n]*+")
 _SCALAR: Final = re.compile(rb"[^ \t\r\n,\]}]*+")
 _IN_STRING: Final = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
 """To the closing quote, or to the end of the piece, or to a backslash that is the piece's last byte."""
-_BRACKET: Final = re.compile(rb'[^{}\[\]"]*+(?:"[^"\\]*+(?:\\.[^"\\]*+)*+"[^{}\[\]"]*+)*+([{}\[\]"]|\Z)', re.DOTALL)
-"""To the next bracket outside of strings, or to a string that does not end in this piece, or to the piece's end."""
+_STRING: Final = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
+_DEEP: Final = 6
+"""Brackets within brackets that are passed at once; a resource rarely has more."""
+
+
+def _closed(depth: int) -> bytes:
+    """Text with strings and closed brackets in it, so many within each other."""
+    inside = rb"(?:%b|[{\[]%b[}\]])" % (_STRING, _closed(depth - 1)) if depth else _STRING
+    return rb'[^{}\[\]"]*+(?:%b[^{}\[\]"]*+)*+' % inside
+
+
+_BRACKET: Final = re.compile(rb'%b([{}\[\]"]|\Z)' % _closed(_DEEP), re.DOTALL)
+"""To the bracket that closes those around, to one that does not close here or has too many within it, to a string that
+does not end in this piece, or to the piece's end."""
 _NAME_LIMIT: Final = 256
 """Bytes of a key or a ``resourceType`` that are looked at; FHIR has none as long as this."""
 NOTHING: Final = -1
@@ -106,7 +118,8 @@ class Walk:
 
     def brackets(self) -> None:
         """Pass the object or array that begins here."""
-        depth = 0
+        self._at += 1  # the bracket that begins here: what is closed before its own end is inside
+        depth = 1
         while True:
             for match in _BRACKET.finditer(self._piece, self._at):
                 bracket = match[1]

@@ -180,6 +180,37 @@ def test_a_bad_entry_is_named_and_not_quoted(place: Path) -> None:
     assert CANARY not in caught.value.render()
 
 
+def test_a_bad_entry_is_named_before_the_place_where_the_line_is_torn(place: Path) -> None:
+    with long_line(place, HEAD + b'{},{"a":01},{},{"a":') as line, pytest.raises(DataError) as caught:
+        line.envelope()
+    assert caught.value.context == "x.ndjson:7 entry 1"
+
+
+@pytest.mark.parametrize("most", [1, 30, 31, 32, 1000])
+def test_the_entries_come_in_parts_as_well(place: Path, most: int) -> None:
+    entries = [{"n": "x" * (number % 7)} for number in range(40)]
+    text = b" , ".join(json.dumps(one).encode() for one in entries)
+    with long_line(place, HEAD + text + b"]}", piece=8) as line:
+        parts = list(line.parts(most))
+    assert [one for part in parts for one in json.loads(part)] == entries
+    assert all(len(part) <= most + len("[]") or len(json.loads(part)) == 1 for part in parts)
+    assert len(parts) == {1: 40, 1000: 1}.get(most, len(parts))
+
+
+def test_a_bundle_without_entries_has_no_parts(place: Path) -> None:
+    with long_line(place, HEAD + b" ]}") as line:
+        assert list(line.parts(10)) == []
+
+
+@pytest.mark.parametrize("piece", [5, 1 << 18])
+@pytest.mark.parametrize("depth", [*range(12), 200])
+def test_entries_of_any_depth_end_where_they_end(place: Path, depth: int, piece: int) -> None:
+    deep = b'{"b":[2,"]}"]},' * 2 + b'[{"a":' * depth + b'"}"' + b"}]" * depth
+    entries = [b'{"a":[%b],"c":{}}' % deep, b"{}"]
+    with long_line(place, HEAD + b",".join(entries) + b"]}", piece=piece) as line:
+        assert list(line.entries()) == entries
+
+
 def test_after_the_envelope_the_entries_raise_nothing(place: Path) -> None:
     with long_line(place, HEAD + b'{},{"a":"\xff"}]}') as line, pytest.raises(DataError):
         next(line.entries())  # found before the first one is given out
