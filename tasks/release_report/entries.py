@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 import msgspec
@@ -34,6 +35,20 @@ class _UsualBundle(msgspec.Struct, gc=False, forbid_unknown_fields=True):
 
 
 decode_usual: Final = msgspec.json.Decoder(_UsualBundle).decode
+_usual: Final = msgspec.json.Decoder(list[_UsualEntry])
+
+
+class _Called(msgspec.Struct, gc=False):
+    resourceType: Any = None  # noqa: N815
+    id: Any = None
+
+
+class _CalledEntry(msgspec.Struct, gc=False):
+    fullUrl: Any = None  # noqa: N815
+    resource: _Called | None = None
+
+
+_called: Final = msgspec.json.Decoder(list[_CalledEntry])
 
 
 class Entry:
@@ -103,6 +118,22 @@ def entry_of(rest: Members) -> Entry:
         if isinstance(target, str):
             entry.request = target
     return entry
+
+
+def entries_of(part: bytes) -> list[Entry]:
+    """Entries of a Bundle, in a JSON list."""
+    try:
+        return [usual_entry(one) for one in _usual.decode(part)]
+    except msgspec.ValidationError:
+        return [entry_of(one) for one in decode_entries(part) or ()]
+
+
+def called(part: bytes) -> Iterator[tuple[str, str]]:
+    """Of the same entries the URL, and the id of a Patient; blank where there is none."""
+    for entry in _called.decode(part):
+        url, resource = entry.fullUrl, entry.resource
+        patient = resource.id if resource is not None and resource.resourceType == "Patient" else ""
+        yield url if url.__class__ is str else "", patient if patient.__class__ is str else ""
 
 
 def outline(entries: list[Entry]) -> tuple[dict[str, None], dict[str, str], set[str]]:

@@ -9,10 +9,12 @@ import msgspec
 from tasks.release_report.entries import (
     NO_URLS,
     Entry,
+    called,
     decode_entries,
     decode_members,
     decode_usual,
     decoded,
+    entries_of,
     entry_of,
     is_no_patient,
     only_patient,
@@ -27,6 +29,8 @@ from tasks.shared.fhir.long_line import LongLine
 from tasks.shared.stop import Stop
 
 _BUNDLE: Final = b'"Bundle"'
+_PART: Final = 1 << 20
+"""Bytes of a long line that are taken in at once."""
 
 
 class NoResourceError(Exception):
@@ -72,25 +76,27 @@ class Lines:
         self._bundle(decoded(members), entries)
 
     def _bundle(self, around: dict[str, Any], entries: list[Entry]) -> None:
-        account = self._account
         patients, urls, local = outline(entries)
-        if len(patients) == 1:
-            account.turn(next(iter(patients)))
-            account.outside(around)
-            entries.sort(key=is_no_patient)
-            for entry in entries:
-                self._one(entry)
-            account.end_of_line(local)
-            return
-        account.turn(None)
-        account.outside(around)
+        only = next(iter(patients)) if len(patients) == 1 else None
+        self._account.turn(only)
+        self._account.outside(around)
+        self._entries(entries, only, urls, local)
+
+    def _entries(self, entries: list[Entry], only: str | None, urls: dict[str, str], local: set[str]) -> None:
+        """Entries of a Bundle that is this patient's only, or whose each is can be told with the URLs of Patients."""
+        account = self._account
         groups: dict[str | None, list[Entry]] = {}
-        for entry in entries:
-            groups.setdefault(owner_of(entry, urls), []).append(entry)
+        if only is not None:
+            groups[only] = entries
+        else:
+            for entry in entries:
+                groups.setdefault(owner_of(entry, urls), []).append(entry)
         for owner, group in groups.items():
-            for entry in sorted(group, key=is_no_patient):
+            group.sort(key=is_no_patient)
+            for run in [group] if owner is not None else [[one] for one in group]:
                 account.turn(owner)
-                self._one(entry)
+                for entry in run:
+                    self._one(entry)
                 account.end_of_line(local)
 
     def _one(self, entry: Entry) -> None:
@@ -117,23 +123,21 @@ class Lines:
             return
         urls: dict[str, str] = {}
         patients: dict[str, None] = {}
-        for piece in line.entries():
-            entry = entry_of(decode_members(piece))
-            if entry.url:
-                account.urls.hashes.append(account.hash(entry.url))
-                account.urls.settle()
-            if entry.kind == "Patient" and entry.own:
-                patients[entry.own] = None
-                if entry.url:
-                    urls[entry.url] = entry.own
+        for part in line.parts(_PART):
+            for url, own in called(part):
+                if url:
+                    account.urls.hashes.append(account.hash(url))
+                if own:
+                    patients[own] = None
+                    if url:
+                        urls[url] = own
+            account.urls.settle()
         only = next(iter(patients)) if len(patients) == 1 else None
         account.turn(only)
         envelope.pop("entry", None)
         account.outside(decoded(envelope))
-        for piece in line.entries():
+        for part in line.parts(_PART):
             self._stop.check()
-            entry = entry_of(decode_members(piece))
-            account.turn(only if only is not None else owner_of(entry, urls))
-            self._one(entry)
-            account.end_of_line(())
+            entries = entries_of(part)
+            self._entries(entries, only, urls, outline(entries)[2])
             account.settle()

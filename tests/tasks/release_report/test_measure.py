@@ -163,6 +163,41 @@ def test_other_code_counts_the_same(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("form", [_as_bundles, _as_batches])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(people=populations(), part=st.integers(1, 2_000))
+def test_a_bundle_that_is_read_in_parts_counts_the_same(
+    form: Callable[[Path, list[list[Json]], bool], None], people: list[list[Json]], part: int
+) -> None:
+    with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tasks.release_report.measure._LINE", 100)
+        patch.setattr("tasks.release_report.lines._PART", part)
+        (Path(name) / "data").mkdir()
+        form(Path(name), people, False)
+        compared(Path(name))
+
+
+def test_entries_of_a_long_line_that_are_not_usual_are_told_by_the_patients_url(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tasks.release_report.measure._LINE", 100)
+    monkeypatch.setattr("tasks.release_report.lines._PART", 300)
+    observations = [
+        {"resource": {**observation(None, number), "subject": {"reference": f"urn:{number % 3}"}},
+         "search": {"mode": "match"}}
+        for number in range(9)
+    ]  # fmt: skip
+    patients = [{"fullUrl": f"urn:{number}", "resource": patient(f"p{number}")} for number in range(3)]
+    strange = [{"link": []}, {"resource": None}, {"fullUrl": 7, "resource": {"resourceType": "Patient", "id": 7}}]
+    write(place, "a.ndjson", {"resourceType": "Bundle", "type": "batch", "entry": [*observations, *patients, *strange]})
+    found = run(place)
+    assert not found.unread
+    assert (found.patients, found.types["Observation"].patients, found.types["Observation"].nobody) == (3, 3, 0)
+    assert (found.references.inside, found.references.dangling) == (9, 0)
+    assert found.paths["Bundle.entry.search.mode"].patients == 3
+
+
+@pytest.mark.slow
 def test_a_thousand_resources_of_one_patient_are_one_patient_everywhere(place: Path) -> None:
     code = {"coding": [{"system": "s", "code": "rare", "display": "Rare"}], "text": "Rare"}
     many = [
