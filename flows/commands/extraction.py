@@ -119,7 +119,10 @@ def list_(
     overrides: tuple[str, ...],
     as_json: bool,
 ) -> int:
-    """List the server's extraction jobs, newest first."""
+    """List the server's extraction jobs, newest first, with its ids: of other clients, too.
+
+    They are not the ids of pipeline jobs; pipeline status says which extraction a job has.
+    """
     with _opened(config, overrides) as (client, k):
         try:
             tasks = client.tasks(_named(client, ids), [status.upper() for status in statuses], strict=not lenient)
@@ -138,7 +141,7 @@ def list_(
     if not tasks:
         say("no extraction jobs")
         return 0
-    say(f"{'JOB':36}  {'STATE':21}  {'PRIORITY':8}  {'AUTHORED':20}  PROGRESS")
+    say(f"{'EXTRACTION':36}  {'STATE':21}  {'PRIORITY':8}  {'AUTHORED':20}  PROGRESS")
     for task in tasks:
         authored = (task.authored or "")[:19].replace("T", " ")
         say(f"{task.id:36}  {task.status or task.task_status:21}  {task.priority:8}  {authored:20}  {_done(task, k)}")
@@ -246,7 +249,7 @@ def _named(client: ExtractionClient, ids: Sequence[str]) -> list[str]:
     the jobs of others, too.
     """
     see = f"see: {about('extraction list')}"
-    hint = f"{see}; pipeline status shows the one of a pipeline job"
+    hint = f"{see}; pipeline status says which one a pipeline job has"
     starts = {text: begun(text, reference="extraction-id", hint=hint) for text in ids if exact(text) is None}
     known = [task.id for task in client.tasks()] if starts else []
     found: dict[str, None] = {}
@@ -255,7 +258,8 @@ def _named(client: ExtractionClient, ids: Sequence[str]) -> list[str]:
         if job is None:
             raise InputError(
                 "extraction-unknown", f"no extraction job's id begins with {starts[text]}",
-                context=f"{len(known)} jobs on the server", hint=f"{nearest(starts[text], known)}{see}",
+                context=f"{human_count(len(known), 'extraction job')} on the server",
+                hint=f"{nearest(starts[text], known)}{see}",
             )  # fmt: skip
         found[job] = None
     return list(found)

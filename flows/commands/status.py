@@ -59,6 +59,8 @@ def text(record: JobRecord, config: str | None = None) -> str:
         lines.append(f"error[{error.reference}]: {error.message}")
         lines += [f"  {error.context}"] if error.context else []
         lines += [f"hint: {error.hint}"] if error.hint else []
+    if record.extraction.job_id:
+        lines.append(f"extraction {record.extraction.job_id}")
     if record.directory:
         lines.append(f"directory {record.directory}")
     if record.page is not None:

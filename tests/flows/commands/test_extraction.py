@@ -91,7 +91,7 @@ class TestList:
     def test_it_lists_the_jobs(self, server: ExtractionServer, job: str, capsys) -> None:
         assert run(["extraction", "list", "config.yaml"]) == 0
         head, line = capsys.readouterr().out.splitlines()
-        assert head.split() == ["JOB", "STATE", "PRIORITY", "AUTHORED", "PROGRESS"]
+        assert head.split() == ["EXTRACTION", "STATE", "PRIORITY", "AUTHORED", "PROGRESS"]
         assert line.split() == [job, "RUNNING_PROCESS_BATCH", "normal"]
 
     @pytest.mark.parametrize(("k", "said"), [("5", " 5 patients"), ("11", "fewer than 11 patients")])

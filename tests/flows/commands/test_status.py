@@ -13,7 +13,7 @@ from flows.commands.status import _as_left, hint_anywhere, text
 from flows.engine.results import _SERIALIZER, write_result
 from flows.job.heartbeat import Heartbeat
 from flows.job.lock import Holder
-from flows.job.record import JobRecord, JobState
+from flows.job.record import Extraction, JobRecord, JobState
 from tasks.shared.report import Problem, StepReport
 
 JOB = "0b2c4a5e-1111-4222-8333-444455556666"
@@ -60,6 +60,12 @@ def test_where_a_job_stands_is_said_before_its_first_step_and_behind_its_last() 
     steps = [StepReport(position=1, name="validation", state=state) for state in ("failed", "completed")]
     shown = [record.model_copy(update={"steps": (step,)}).at for step in steps]
     assert [record.at, *shown] == [" before its first step", " at validation", " behind validation"]
+
+
+def test_the_extraction_of_a_job_is_said_as_the_commands_on_it_take_it() -> None:
+    record = JobRecord(id=JOB, name="x", state=JobState.RUNNING)
+    assert "extraction" not in text(record)
+    assert "\nextraction 1234" in text(record.model_copy(update={"extraction": Extraction(job_id="1234")}))
 
 
 def test_what_validations_found_and_whether_the_job_went_through_the_gate_are_in_the_json(tmp_path: Path) -> None:
