@@ -14,6 +14,7 @@ from tasks.release_report.completeness import REMOVED, THINNED, attributes
 from tasks.release_report.document import Finding, Level, Value
 from tasks.release_report.facts import Facts
 from tasks.release_report.measured import Path
+from tasks.release_report.numbers import is_text_only
 from tasks.release_report.risk import BIRTH, REGION, SEX, classes_of, risk_of
 from tasks.release_report.teller import Teller
 from tasks.shared.publication import HIDDEN, Count
@@ -290,7 +291,7 @@ def _content(facts: Facts, tell: Teller) -> Iterator[Finding]:
         for code, numbers in sorted(by_code.items()):
             units = tell.shared(numbers.units)
             if len(units) > 1:
-                about = tell.text(code, numbers.patients)
+                about = None if is_text_only(code) else tell.text(code, numbers.patients)
                 yield finding("several-units", "look", 10, about=about or tell.path(path))
     found = facts.leaving.dates.items()
     future = {path: dates.future for path, dates in found if dates.future and not path.endswith(_PLANNED)}

@@ -104,8 +104,12 @@ class Measures:
         return found
 
 
+TEXT_ONLY: Final = "@text-only"
+"""In place of the system of what has a text alone: the words of whoever wrote it, which no report says."""
+
+
 def code_of(concept: Any) -> str:
-    """``system|code`` of a concept's first coding, ``|text`` of one that has only that; blank without."""
+    """``system|code`` of a concept's first coding, ``@text-only|text`` of one that has only that; blank without."""
     if isinstance(concept, list):
         concept = concept[0] if concept else None
     if not isinstance(concept, dict):
@@ -114,4 +118,9 @@ def code_of(concept: Any) -> str:
     if isinstance(coding, list) and coding and isinstance(coding[0], dict):
         return f"{coding[0].get('system') or ''}|{coding[0].get('code') or ''}"
     text = concept.get("text")
-    return f"|{text}" if isinstance(text, str) else ""
+    return f"{TEXT_ONLY}|{text}" if isinstance(text, str) else ""
+
+
+def is_text_only(code: str) -> bool:
+    """Whether what ``code_of`` found is a text alone."""
+    return code.startswith(f"{TEXT_ONLY}|")

@@ -9,6 +9,7 @@ from tasks.release_report.completeness import FILLED, attributes
 from tasks.release_report.document import Section, Table, Value
 from tasks.release_report.facts import Facts
 from tasks.release_report.measured import Codes, Dates, Values
+from tasks.release_report.numbers import TEXT_ONLY, is_text_only
 from tasks.release_report.teller import Teller, fact, table
 from tasks.shared.publication import Count, count, over_time, quartiles, span
 
@@ -78,7 +79,7 @@ def _codes(facts: Facts, tell: Teller) -> Iterator[Table]:
             for system, n in tell.shared(codes.systems).items()
         ]
         if codes.text_only:
-            systems.append([tell.path(path), "@text-only", tell.count(codes.text_only)])
+            systems.append([tell.path(path), TEXT_ONLY, tell.count(codes.text_only)])
     columns = ("path", "code", "display", "system", "patients", "share")
     yield table("codes", columns, rows[:MOST_ROWS], withheld=withheld, bars="share")
     yield table("systems", ("path", "system", "patients"), systems[:MOST_ROWS], folded=True)
@@ -98,7 +99,8 @@ def _numbers(facts: Facts, tell: Teller) -> Iterator[Table]:
             numbers = by_code[code]
             units = ", ".join(unit or "–" for unit in tell.shared(numbers.units))
             quarter = quartiles(numbers.quartiles, numbers.patients, tell.k) or (None, None, None)
-            rows.append([tell.path(path), code, units, *quarter, tell.coded(numbers.patients, code)])
+            thing = TEXT_ONLY if is_text_only(code) else code
+            rows.append([tell.path(path), thing, units, *quarter, tell.coded(numbers.patients, code)])
     columns = ("path", "code", "unit", "quartile_1", "median", "quartile_3", "patients")
     yield table("numbers", columns, rows[:MOST_ROWS])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import date
 from html import unescape
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from flows.reports.short_form import short
 from tasks.release_report.document import ReleaseReport
 from tasks.release_report.facts import Corrected, Destination, Settings
 from tasks.release_report.make import Asked, Made, make, read_rules
@@ -119,6 +121,68 @@ def test_each_copy_is_compared_with_its_like_of_the_last_release(tmp_path: Path)
     found = made(tmp_path, write(tmp_path / "out"), few, last=last.house, last_copy=last.recipient)
     assert MAIDEN in found.house.model_dump_json()
     assert MAIDEN not in found.recipient.model_dump_json()
+
+
+WRITTEN: tuple[dict[str, Any], ...] = (
+    {
+        "resourceType": "Patient", "meta": {"profile": ["x"], "source": "x", "tag": [{"system": "x", "code": "x"}]},
+        "text": {"div": "x"}, "extension": [{"url": "x", "valueString": "x", "extension": [{"url": "x"}]}],
+        "name": [{"family": "x", "given": ["x"], "_family": {"extension": [{"url": "x", "valueString": "x"}]}}],
+        "identifier": [{"system": "x", "value": "x", "type": {"text": "x", "coding": [{"code": "x", "display": "x"}]}}],
+        "address": [{"line": ["x"], "city": "x", "postalCode": "x"}], "telecom": [{"system": "x", "value": "x"}],
+        "photo": [{"contentType": "x", "title": "x", "data": "x"}], "contact": [{"name": {"text": "x"}}],
+        "generalPractitioner": [{"display": "x", "identifier": {"value": "x"}}], "unheardOf": {"of": ["x"]},
+        "contained": [{"resourceType": "RelatedPerson", "name": [{"family": "x"}]}],
+    },
+    {
+        "resourceType": "Observation", "status": "x", "code": {"text": "x"}, "valueQuantity": {"value": 1, "unit": "x"},
+        "note": [{"text": "x", "authorString": "x"}],
+        "component": [{"code": {"text": "x"}, "valueQuantity": {"value": 2, "code": "x"}}, {"valueString": "x"}],
+    },
+    {
+        "resourceType": "Observation", "status": "x", "valueQuantity": {"value": 1, "unit": "x"}, "valueString": "x",
+        "code": {"coding": [{"system": "x", "code": "x", "display": "x", "version": "x"}], "text": "x"},
+        "performer": [{"display": "x"}], "method": {"text": "x"},
+    },
+    {
+        "resourceType": "QuestionnaireResponse", "questionnaire": "x",
+        "item": [{"linkId": "x", "text": "x", "answer": [{"valueString": "x"}, {"valueCoding": {"code": "x"}}]}],
+    },
+)  # fmt: skip
+MAY_BE_SAID = {"system", "code", "display", "unit", "url", "profile", "status", "contentType"}
+"""Elements whose texts a report may say where ``k`` patients share them (promise 3)."""
+
+
+def sung(value: Any, name: str = "") -> Any:
+    """A canary in each string, called by the element that it stands in."""
+    if isinstance(value, dict):
+        return {key: one if key == "resourceType" else sung(one, key) for key, one in value.items()}
+    if isinstance(value, list):
+        return [sung(one, name) for one in value]
+    return f"Kanarienvogel-{name}-" if isinstance(value, str) else value
+
+
+@pytest.mark.parametrize(("patients", "said"), [(1, set()), (4, set()), (5, MAY_BE_SAID), (SIZE, MAY_BE_SAID)])
+def test_promise_3_of_strings_that_k_patients_share_only_names_of_kinds_of_things_are_said(
+    tmp_path: Path, patients: int, said: set[str]
+) -> None:
+    def one(folder: str, number: int) -> dict[str, Any]:
+        resources = sung([*WRITTEN]) if number < patients else [{"resourceType": "Patient"}]
+        for at, resource in enumerate(resources):
+            resource["id"] = (
+                f"{folder}{number:03}" if resource["resourceType"] == "Patient" else f"{folder}{number}-{at}"
+            )
+        return {"resourceType": "Bundle", "type": "collection", "entry": [{"resource": each} for each in resources]}
+
+    for folder in ("import", "out"):
+        (tmp_path / folder).mkdir()
+        lines = [json.dumps(one(folder, number)) for number in range(SIZE)]
+        (tmp_path / folder / "a.ndjson").write_text("\n".join(lines) + "\n")
+    found = made(tmp_path, [tmp_path / "out/a.ndjson"], [tmp_path / "import/a.ndjson"])
+    for copy in (found.house, found.recipient):
+        heard = set(re.findall(r"Kanarienvogel-(\w*)-", copy.model_dump_json() + html(copy) + short(copy, where="/")))
+        assert heard <= (said if patients >= copy.k else set())
+        assert ("code" in heard) == (patients >= copy.k)
 
 
 def test_names_of_tables_that_a_person_corrected_are_texts_from_the_data(tmp_path: Path) -> None:
