@@ -8,6 +8,7 @@ from typing import Final
 from tasks.release_report.completeness import FILLED, attributes
 from tasks.release_report.document import Section, Table, Value
 from tasks.release_report.facts import Facts
+from tasks.release_report.findings import TECHNICAL
 from tasks.release_report.measured import Codes, Dates, Values
 from tasks.release_report.numbers import TEXT_ONLY, is_text_only
 from tasks.release_report.teller import Teller, fact, table
@@ -18,6 +19,8 @@ TOP: Final = 8
 MOST_ROWS: Final = 150
 MOST_TYPES: Final = 8
 MOST_PERIODS: Final = 60
+_NO_TIMES: Final = TECHNICAL | {"Patient"}
+"""Types whose dates are no times of what happened to a patient."""
 
 
 def completeness(facts: Facts, tell: Teller) -> Section:
@@ -132,7 +135,8 @@ def time(facts: Facts, tell: Teller) -> Section:
     """Section 11: patients by type, a year, or a quarter or a month; alarms are among the findings.
 
     A type is in one table only: its quarters beside its years would tell the sum of both more exactly than one of them.
-    Dates of a Patient are left out: a birth year is no time of a disease, and section 8 has them.
+    Dates of a Patient are left out: a birth year is no time of a disease, and section 8 has them; so are those of
+    technical types, which say when the data were extracted.
     """
     if not tell.enough:
         return Section(number=11, name="time", said=("too-few",))
@@ -140,7 +144,7 @@ def time(facts: Facts, tell: Teller) -> Section:
     for path, dates in sorted(facts.leaving.dates.items()):
         name = path.partition(".")[0]
         if (
-            name != "Patient"
+            name not in _NO_TIMES
             and dates.patients >= tell.k
             and dates.patients > getattr(by_type.get(name), "patients", 0)
         ):
@@ -159,7 +163,7 @@ def time(facts: Facts, tell: Teller) -> Section:
         columns[name] = {year: tell.count(n) for year, n in periods.items() if year in shown}
         withheld = withheld or left_out or len(columns[name]) < len(periods)
     tables.append(_over_time("year", columns, tell, withheld=withheld))
-    tables = [one for one in tables if one.rows]
+    tables = [one for one in tables if one.rows or one.withheld]
     shifted = bool(facts.leaving.date_shifts) and set(facts.leaving.date_shifts) != {0}
     said = [*(["dates-shifted"] if shifted else []), *([] if tables else ["no-dates"])]
     return Section(number=11, name="time", said=tuple(said), tables=tuple(tables))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from tasks.release_report.build import build
@@ -83,3 +84,15 @@ def test_all_of_one_quarter_is_said_as_of_a_code() -> None:
     assert row == ("2020-Q1", ("some", None))
     [row] = tables({"Encounter.period.start": dates(["2020-02"] * 60)})["month"][1]
     assert row == ("2020-02", ("all", None))
+
+
+def test_when_the_data_were_extracted_is_no_time_of_theirs_and_years_that_are_left_out_are_said() -> None:
+    recorded = dates(["2026-11"] * SIZE)
+    assert tables({"Provenance.recorded": recorded}) == {}
+    each = dates([f"{1960 + number}-01" for number in range(SIZE)])
+    given = facts(population(random.Random(1), SIZE))
+    dated = {"Provenance.recorded": recorded, "Condition.recordedDate": each}
+    given = replace(given, leaving=Measured(patients=SIZE, dates=dated))
+    [section] = [one for one in build(given, k=5).sections if one.number == 11]
+    assert section.said == ()
+    assert [(one.columns, one.rows, one.withheld) for one in section.tables] == [(("year", "Condition"), (), True)]
