@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tasks.release_report.facts import Facts
-from tasks.release_report.measured import Measured
+from tasks.release_report.measured import Measured, Path
 from tasks.release_report.query import element_of
 
 FILLED: Final = "@filled"
@@ -27,7 +27,10 @@ _REASON: Final = "data-absent-reason)"
 
 @dataclass(frozen=True)
 class Completeness:
-    """An attribute of a group: patients that had it in ``import/`` (``None``: not known) and that have it now."""
+    """An attribute of a group: patients that had it in ``import/`` (``None``: not known) and that have it now.
+
+    ``nobodys`` says that it is of no patient, such as a medication's: then the numbers are those of resources.
+    """
 
     group: str
     ref: str
@@ -36,6 +39,7 @@ class Completeness:
     before: int | None
     after: int
     state: str
+    nobodys: bool = False
 
 
 def attributes(facts: Facts) -> list[Completeness]:
@@ -48,6 +52,10 @@ def attributes(facts: Facts) -> list[Completeness]:
             element = element_of(attribute.ref)
             after = patients_with(facts.leaving, element)
             before = patients_with(facts.imported, element) if facts.imported is not None else None
+            nobodys = not before and not after and _is_nobodys(facts, group.type)
+            if nobodys:
+                after = _resources_with(facts.leaving, element)
+                before = _resources_with(facts.imported, element) if facts.imported is not None else None
             masked = _masked(facts.leaving, element)
             found.append(
                 Completeness(
@@ -58,6 +66,7 @@ def attributes(facts: Facts) -> list[Completeness]:
                     before=before,
                     after=after,
                     state=_state(before, after, masked=masked),
+                    nobodys=nobodys,
                 )
             )
     return found
@@ -69,16 +78,25 @@ def patients_with(measured: Measured, element: str) -> int:
         return measured.elements[element]
     if element in measured.paths:
         return measured.paths[element].patients
-    inside = (
-        (f"{element}.", f"{element}(", element.replace("[x]", ""))
-        if "[x]" in element
-        else (
-            f"{element}.",
-            f"{element}(",
-        )
-    )
-    below = [at.patients for path, at in measured.paths.items() if path.startswith(inside)]
-    return max(below, default=0)
+    return max((at.patients for at in _inside(measured, element)), default=0)
+
+
+def _inside(measured: Measured, element: str) -> list[Path]:
+    """What stands at an element, and below it."""
+    inside = (f"{element}.", f"{element}(", *([element.replace("[x]", "")] if "[x]" in element else []))
+    return [at for path, at in measured.paths.items() if path == element or path.startswith(inside)]
+
+
+def _is_nobodys(facts: Facts, name: str) -> bool:
+    """Whether resources of a type are there, or were, and all belong to no patient."""
+    both = [facts.leaving, *([facts.imported] if facts.imported is not None else [])]
+    counted = [measured.types[name] for measured in both if name in measured.types]
+    return any(one.nobody for one in counted) and not any(one.patients for one in counted)
+
+
+def _resources_with(measured: Measured, element: str) -> int:
+    """Of what is nobody's: how many resources have anything at an element, the least that is known."""
+    return max((at.nobody for at in _inside(measured, element)), default=0)
 
 
 def _masked(measured: Measured, element: str) -> bool:

@@ -114,10 +114,10 @@ def consent(facts: Facts, tell: Teller) -> Section:
     if details.get("resource_exclusions"):
         number = count(left_out_for_consent(details), tell.k)
         given.append(fact("resources_outside_permit", checked_or(number, checked=checked)))
-    if facts.outside_patients is not None:
-        # Some of them may not leave: no part of those who do.
-        number = count(facts.outside_patients, tell.k)
-        given.append(fact("patients_outside_permit", checked_or(number, checked=checked)))
+        if facts.outside_patients is not None:
+            # Some of them may not leave: no part of those who do.
+            number = count(facts.outside_patients, tell.k)
+            given.append(fact("patients_outside_permit", checked_or(number, checked=checked)))
     if "Consent" in facts.leaving.types:
         given.append(fact("patients_with_consent", tell.count(facts.leaving.types["Consent"].patients)))
     if isinstance(details.get("consent_files"), int):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from tasks.release_report.completeness import FILLED, attributes
@@ -36,8 +36,8 @@ def completeness(facts: Facts, tell: Teller) -> Section:
             one.group,
             one.ref,
             "@required" if one.required else "@optional",
-            None if one.before is None else tell.before(one.before),
-            tell.count(one.after),
+            None if one.before is None else _whose(one.before, tell.before, nobodys=one.nobodys),
+            _whose(one.after, tell.count, nobodys=one.nobodys),
             one.state,
         ])  # fmt: skip
     columns = ("group", "attribute", "required", "before", "after", "state")
@@ -50,6 +50,11 @@ def completeness(facts: Facts, tell: Teller) -> Section:
             table("complete", columns, rows[True][:MOST_ROWS], folded=True),
         ),
     )
+
+
+def _whose(number: int, said: Callable[[int], Count], *, nobodys: bool) -> Value:
+    """Patients; of what is nobody's that there is some."""
+    return "@of-nobody" if nobodys and number else said(number)
 
 
 def content(facts: Facts, tell: Teller) -> Section:

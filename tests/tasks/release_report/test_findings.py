@@ -25,7 +25,7 @@ from tasks.release_report.measured import (
     TypeCount,
 )
 from tasks.release_report.page import html
-from tasks.release_report.query import CONSENT, Criterion, Query
+from tasks.release_report.query import CONSENT, AskedAttribute, Criterion, Group, Query
 from tasks.release_report.words import Words
 from tasks.shared.publication import ALL, Count
 from tasks.shared.report import StepReport
@@ -130,9 +130,11 @@ def test_where_the_query_asks_for_no_consent_nobody_is_said_to_have_it(asks: boo
         assert (shown["patients_without_permit"], shown["resources_outside_permit"]) == (said, said)
     some = {"patient_exclusions": {"CONSENT": 10, "DIRECT_LOAD": 20}}  # a server that looks for it all the same
     step = step.model_copy(update={"details": some})
-    sections = {one.number: one for one in build(replace(clean(), steps=(step,), query=query), k=5).sections}
+    given = replace(clean(), steps=(step,), query=query, outside_patients=0)
+    sections = {one.number: one for one in build(given, k=5).sections}
     shown = {one.name: one.value for one in sections[5].facts}
     assert shown["patients_without_permit"] == Count(word="about", number=10)
+    assert "patients_outside_permit" not in shown  # no resources stand above it
 
 
 @pytest.mark.parametrize("language", ["en", "de"])
@@ -497,3 +499,22 @@ def test_r6_the_recipients_copy_does_not_tell_all_patients_by_the_lines_or_the_r
 
 def test_original_ids_are_a_stop_in_tables_too() -> None:
     assert codes(leaving(clean(), tables=True, ids=Ids({"original": 1})), "stop") == ["original-ids"]
+
+
+def test_an_attribute_of_what_belongs_to_nobody_is_there_or_not_too() -> None:
+    asked = (AskedAttribute("Medication.code", True), AskedAttribute("Medication.status", False))
+    query = Query("", "", groups=(Group("medication", "http://m.example", "Medication", asked),))
+    given = leaving(
+        clean(query=query), types={"Medication": TypeCount(7, 0, 7)}, paths={"Medication.status": Path(0, nobody=7)}
+    )
+    there = {"Medication.status": Path(0, nobody=7), "Medication.code.coding.code": Path(0, nobody=7)}
+    assert given.imported is not None
+    given = replace(given, imported=replace(given.imported, types=given.leaving.types, paths=there))
+    (section,) = (one for one in build(given, k=5).sections if one.number == 9)
+    assert [row[1:] for one in section.tables for row in one.rows] == [
+        ("Medication.code", "@required", "@of-nobody", Count(word="none"), "@removed"),
+        ("Medication.status", "@optional", "@of-nobody", "@of-nobody", "@filled"),
+    ]  # fmt: skip
+    assert [one.about for one in found(given) if one.code == "required-thinned"] == ["Medication.code"]
+    gone = leaving(given, types={}, paths={})
+    assert [one.values for one in found(gone) if one.code == "removed-by-rules"] == [{"attributes": 2}]
