@@ -17,7 +17,7 @@ from tasks.release_report.measured import Path
 from tasks.release_report.numbers import is_text_only
 from tasks.release_report.risk import BIRTH, REGION, SEX, classes_of, risk_of
 from tasks.release_report.teller import Teller
-from tasks.shared.publication import HIDDEN, Count
+from tasks.shared.publication import SOME, Count
 
 LEFT: Final = ("name", "address", "telecom", "photo", "attachment", "narrative")
 """Kinds that are a stop wherever they are left: those of persons (``kinds.py``)."""
@@ -159,11 +159,12 @@ def _references(facts: Facts, tell: Teller) -> Iterator[Finding]:
     references = facts.leaving.references
     to = facts.destination.host.casefold() if facts.destination else ""
     foreign = {host: n for host, n in references.hosts.items() if host.casefold() not in (to, to.partition(":")[0])}
-    shown = {tell.text(host, patients): patients for host, patients in foreign.items()}
+    shown = {host: n for host, n in foreign.items() if tell.text(host, n) is not None}
     for host, patients in shown.items():
-        about = host or HIDDEN
-        most = max(foreign.values()) if host is None else patients
-        yield finding("foreign-reference", "stop", 12, about=about, patients=tell.count(most))
+        yield finding("foreign-reference", "stop", 12, about=host, patients=tell.count(patients))
+    if hidden := [n for host, n in foreign.items() if host not in shown]:
+        of = tell.count(*hidden) if len(hidden) == 1 else SOME  # of how many they are together is not known
+        yield finding("foreign-reference", "stop", 12, about="@unnamed-host", patients=of)
     if references.dangling:
         yield finding("dangling-reference", "look", 12, patients=tell.count(references.dangling_patients))
     if facts.leaving.ids.duplicates:

@@ -22,7 +22,8 @@ PRECISIONS = ("year", "month", "day", "time")
 def section(facts: Facts, tell: Teller) -> Section:
     """Section 7. Its alarms are shown for any number of patients, all else from ``k`` patients on."""
     rows, said = list(_left(facts, tell)), []
-    if not rows:
+    ids = facts.leaving.ids
+    if not rows and not ids.kinds.get("original") and not ids.referred:
         said.append("nothing-left")
     if facts.imported is None:
         said.append("originals-unchecked")

@@ -23,7 +23,7 @@ def section(facts: Facts, tell: Teller) -> Section:
         [tell.file(file.name), *_figures([file], exact=alone and exact), file.sha256] for file in shown
     ]
     if others:
-        rows.append(["@other-files", *_figures(others, exact=not shown and exact), f"{len(others):,}"])
+        rows.append(["@other-files" if shown else "@all-files", *_figures(others, exact=not shown and exact), None])
     facts_ = [
         fact("files", len(files)),
         fact("stored_bytes", sum(file.bytes for file in files)),

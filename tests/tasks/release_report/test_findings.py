@@ -518,3 +518,29 @@ def test_an_attribute_of_what_belongs_to_nobody_is_there_or_not_too() -> None:
     assert [one.about for one in found(given) if one.code == "required-thinned"] == ["Medication.code"]
     gone = leaving(given, types={}, paths={})
     assert [one.values for one in found(gone) if one.code == "removed-by-rules"] == [{"attributes": 2}]
+
+
+@pytest.mark.parametrize(("few", "said"), [((3,), Count(word="fewer", number=5)), ((3, 4), Count(word="some"))])
+def test_hosts_of_few_patients_are_one_stop_with_their_own_number(few: tuple[int, ...], said: Count) -> None:
+    """Not with that of another host, which is shown."""
+    hosts = {"many.example": 20} | {f"{CANARY}{number}.example": n for number, n in enumerate(few)}
+    given = leaving(clean(), references=References(hosts=hosts))
+    stops = [(one.about, one.patients) for one in found(given, "stop")]
+    assert stops == [("many.example", Count(word="about", number=20)), ("@unnamed-host", said)]
+
+
+def test_where_ids_are_those_of_the_hospital_section_7_does_not_say_that_nothing_was_found() -> None:
+    for ids, said in ((Ids({"hashed": SIZE, "original": 1}), ()), (Ids(referred=1), ()), (Ids(), ("nothing-left",))):
+        (section,) = (one for one in build(leaving(clean(), ids=ids), k=5).sections if one.number == 7)
+        assert section.said == said
+
+
+@pytest.mark.parametrize(("patients", "names"), [((3,), ["@all-files"]), ((20, 5, 3), ["a0", "@other-files"])])
+def test_files_of_few_patients_are_added_up_and_their_number_is_no_hash(
+    patients: tuple[int, ...], names: list[str]
+) -> None:
+    files = tuple(MeasuredFile(f"a{n}", 9 - n, 9, of, of, of, f"{n:064}") for n, of in enumerate(patients))
+    (section,) = (one for one in build(leaving(clean(), files=files), k=5).sections if one.number == 2)
+    (table,) = section.tables
+    assert [row[0] for row in table.rows] == names
+    assert table.rows[-1][-1] is None
