@@ -25,6 +25,7 @@ from flows.job.directory import JobDirectory
 from flows.job.lock import is_held, last_taken
 from tasks import declared
 from tasks.shared.errors import InputError, TerminalError
+from tasks.shared.publication import technical
 from tasks.shared.report import Approval, Kept, Problem, Shown, StepReport, Waiting
 from tasks.shared.step import Handle, HandleStore, about_the_configuration
 
@@ -304,7 +305,7 @@ class JobRecord(Kept):
         shut = self.state is JobState.FAILED and self.error is not None and self.error.step == last.name
         gate = "closed" if shut else "open" if behind or not last.findings else None
         severities = last.details.get("severities")
-        warnings = severities.get("warning", 0) if isinstance(severities, dict) else None
+        warnings = technical(severities.get("warning", 0)) if isinstance(severities, dict) else None
         return {"errors": last.findings, "warnings": warnings, "gate": gate}
 
     def row(self) -> Json:

@@ -173,7 +173,7 @@ def _reconciliation(compared: Sequence[Compared]) -> str:
 def _found(step: StepReport) -> tuple[str, str, str, str]:
     """What a validation found; whether that stops the job is said at its end."""
     place = f"where each is stands in {step.details['reports']}/summary.csv" if "reports" in step.details else ""
-    return str(step.position), step.name, f"{step.findings or 0:,}", place
+    return str(step.position), step.name, f"about {step.findings or 0:,}", place
 
 
 def _identifying(step: StepReport) -> Iterator[tuple[str, str, str, str]]:

@@ -50,9 +50,9 @@ class StepReport(Kept):
     wrote. Bytes are those of files as they are stored, compressed or not, so what one step wrote the next one read; or
     those that came over a network or went out. ``identifying`` says by path, in words, of how many patients something
     identifying is still in the data, ``kept_identifiers`` what is meant to be; ``left_out`` by reason, in words, whom
-    and what a service did not give. ``findings`` is how many errors a validation found in the data. ``directory`` is a
-    wait's place for corrected files. ``warnings`` quote no data, ``details`` are small facts of the step's own (names
-    of written reports, counts by code); both are in the result file only.
+    and what a service did not give. ``findings`` is how many errors a validation found in the data, rounded to 5 and
+    not below. ``directory`` is a wait's place for corrected files. ``warnings`` quote no data, ``details`` are small
+    facts of the step's own (names of written reports, counts by code); both are in the result file only.
     """
 
     position: int = 0
@@ -132,7 +132,7 @@ class StepReport(Kept):
             sent = human_count(self.requests or 0, "request"), human_count(self.retries or 0, "retry", "retries")
             parts.append(f"{', '.join(sent)}, p50 {cells['p50']}, p95 {cells['p95']}")
         if self.findings is not None:
-            parts.append(human_count(self.findings, "finding") if self.findings else "no findings")
+            parts.append(f"about {self.findings:,} findings" if self.findings else "no findings")
         if self.left_out:
             parts.append("left out: " + ", ".join(f"{what} {number}" for what, number in self.left_out.items()))
         parts += [_first("still identifying", self.identifying), _first("kept", self.kept_identifiers)]

@@ -20,6 +20,7 @@ from tasks.shared.files.data_directory import stored_bytes
 from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.files.ledger import Ledger
 from tasks.shared.files.names import data_files
+from tasks.shared.publication import people, technical
 from tasks.shared.report import StepReport
 from tasks.shared.step import StepContext
 from tasks.shared.work import in_order
@@ -185,7 +186,9 @@ class _Validation:
         self._progress.within(report.path, work.facts.bytes, whole=True)
         findings = report.account.counts["findings"]
         if findings:
-            log.info("validation: %s has %d findings", report.path.name, findings)
+            # Each may be another patient's (document 5, R1), here and below.
+            k = self._context.config.report.k
+            log.info("validation: %s has findings (%s)", report.path.name, people(findings, k))
 
     def _result(self) -> StepReport:
         facts = Facts()
@@ -208,7 +211,7 @@ class _Validation:
             resources_out=facts.resources,
             lines_in=facts.lines,
             bytes_in=stored_bytes(self._files),
-            findings=counts["findings"],
+            findings=technical(counts["findings"]),
             warnings=warnings,
             details={
                 "findings": counts["findings"],

@@ -71,6 +71,9 @@ def test_findings_complete_the_step_and_fail_the_job_with_exit_code_5(
     assert [step["state"] for step in status["steps"]] == ["completed", "completed", "pending"]
     assert status["error"]["reference"] == "validation-findings"
     assert not status["error"]["transient"]
+    # One patient is wrong: neither her line nor any other says so exactly.
+    assert status["findings"] == {"errors": 5, "warnings": 0, "gate": "closed"}
+    assert "about 5 findings" in ran.out
     assert fhir.total() == 0
     summary = checked / "jobs" / ran.job / "validation" / "summary.csv"
     (row,) = csv.DictReader(summary.read_text(encoding="utf-8").splitlines())

@@ -100,9 +100,9 @@ def test_the_page_says_at_which_paths_persons_can_still_be_recognized(prefect: P
 @pytest.mark.parametrize("state", ["completed", "failed"])
 def test_the_page_says_what_validation_found_whether_that_stops_the_job_or_not(prefect: Prefect, state: Any) -> None:
     assert "## Findings" not in page(prefect)
-    report = StepReport(position=4, name="validation", findings=1234, details={"reports": "validation"})
+    report = StepReport(position=4, name="validation", findings=1235, details={"reports": "validation"})
     text = page(prefect, RECORD.model_copy(update={"steps": (*RECORD.steps, report)}), state)
-    assert "| 4 | validation | 1,234 | where each is stands in validation/summary.csv |" in text
+    assert "| 4 | validation | about 1,235 | where each is stands in validation/summary.csv |" in text
 
 
 def test_the_page_of_a_failed_job_says_where_and_what_to_do(prefect: Prefect) -> None:
