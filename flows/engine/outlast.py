@@ -19,6 +19,7 @@ from uuid import UUID
 import httpx
 from prefect._internal import observers
 from prefect.client.schemas.objects import FlowRun
+from prefect.client.schemas.responses import WorkerFlowRunResponse
 from prefect.runner import _scheduled_run_poller
 from prefect.utilities.services import critical_service_loop
 from prefect.workers import base
@@ -78,6 +79,13 @@ with warnings.catch_warnings():  # it takes the place of Prefect's own on purpos
 
     class Worker(ProcessWorker):
         """Prefect's process worker. An exception in one of its tasks would end it, and every run it has."""
+
+        async def _submit_scheduled_flow_runs(self, flow_run_response: list[WorkerFlowRunResponse]) -> list[FlowRun]:
+            # One that was resumed, or continued, while its last process here still ends waits for the next look:
+            # Prefect's worker would not find its place free, and end.
+            ending = self._limiter.statistics().borrowers if self._limiter is not None else ()
+            free = [entry for entry in flow_run_response if entry.flow_run.id not in ending]
+            return await super()._submit_scheduled_flow_runs(free)
 
         async def _submit_run(self, flow_run: FlowRun) -> None:
             try:

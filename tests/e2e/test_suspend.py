@@ -11,6 +11,7 @@ import pytest
 from flows.engine.api import PrefectApi
 from tests.conftest import Commands, address_of, ask_prefect, own_name, started, wait_until
 from tests.e2e.machines import Worker, deployment
+from tests.e2e.test_nightly import working
 from tests.peers.project import Fhir, many_transactions
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
@@ -64,6 +65,26 @@ def test_suspend_of_a_deployment_s_job_stops_it_within_ten_seconds_and_resume_go
         assert len(fhir.posts()) - sent <= 31 - sent + 1
     finally:
         worker.stop()
+
+
+def test_a_run_that_is_resumed_before_it_has_stopped_goes_on_and_its_worker_lives_with_its_other_runs(
+    sluice: Commands, slow: Path, fhir: Fhir, prefect_api: str
+) -> None:
+    pool = f"pool-{own_name(sluice.cwd)}"
+    deployed = deployment(prefect_api, pool, sluice.cwd)
+    with working(sluice, prefect_api, pool, "one") as worker, PrefectApi(address_of(prefect_api)) as prefect:
+        jobs = [prefect.run_deployment(deployed, {"config": str(slow / "config.yaml")}) for _ in range(2)]
+        logs = [slow / "jobs" / job / "job.log" for job in jobs]
+        wait_until(lambda: all(log.exists() and "step 2 send begins" in log.read_text() for log in logs), 180)
+        suspended(prefect_api, jobs[0], "Suspended", reschedule=True)
+        assert ask_prefect("POST", f"{prefect_api}/flow_runs/{jobs[0]}/resume", {})["status"] == "ACCEPT"
+        time.sleep(3)  # the worker looks every second
+        assert worker.process.poll() is None, worker.log.read_text()
+        fhir.faults()
+        for job in jobs:
+            wait_until(lambda job=job: state(sluice, job) == "completed", 120)  # type: ignore[misc]
+        assert logs[1].read_text().count("runs in process") == 1
+    assert fhir.total() == 91
 
 
 def test_a_command_s_job_that_is_paused_through_the_api_stops_and_is_continued(

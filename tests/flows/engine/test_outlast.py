@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from types import SimpleNamespace
 from typing import Any
 
+import anyio
 import httpx
 import pytest
+from prefect.workers.process import ProcessWorker
 
 from flows.engine.api_address import ApiAddress
-from flows.engine.outlast import loop
+from flows.engine.outlast import Worker, loop
 from flows.engine.slots import renew
 from tests.peers.server import Loopback, Reply
 
@@ -52,6 +55,29 @@ def test_a_loop_of_prefect_s_worker_never_counts_the_looks_that_a_server_did_not
 
 def test_what_is_no_outage_ends_it() -> None:
     assert looked([None, failing(401)]) == 2
+
+
+def test_a_run_whose_last_process_still_ends_here_waits_for_the_next_look_and_ends_no_worker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    submitted: list[str] = []
+
+    async def submit(self: Worker, found: list[Any]) -> list[Any]:
+        submitted.extend(entry.flow_run.id for entry in found)
+        return []
+
+    async def looks() -> None:
+        worker = Worker.__new__(Worker)
+        worker._limiter = anyio.CapacityLimiter(2)
+        worker._limiter.acquire_on_behalf_of_nowait("resumed")
+        found: Any = [SimpleNamespace(flow_run=SimpleNamespace(id=name)) for name in ("resumed", "new")]
+        await worker._submit_scheduled_flow_runs(found)
+        worker._limiter.release_on_behalf_of("resumed")
+        await worker._submit_scheduled_flow_runs(found[:1])
+
+    monkeypatch.setattr(ProcessWorker, "_submit_scheduled_flow_runs", submit)
+    asyncio.run(looks())
+    assert submitted == ["new", "resumed"]
 
 
 def test_a_slot_is_renewed_until_somebody_else_has_it_and_that_is_no_error() -> None:
