@@ -1,4 +1,4 @@
-"""``kill -9``, signals and a cancel while the release report is made: the job is neither lost nor released
+"""``kill -9``, signals, a cancel and a suspend while the release report is made: the job is neither lost nor released
 (document 5, promise 9), and ends within ten seconds (``4-product.md`` §4, "Stop")."""
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def measuring(sluice: Commands, project: Path) -> Iterator[Running]:
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("how", ["signal", "cancel"])
+@pytest.mark.parametrize("how", ["signal", "cancel", "suspend"])
 def test_stopped_in_the_report_a_job_ends_within_ten_seconds_and_leaves_nothing_of_it(
     sluice: Commands,
     project: Path,
@@ -95,18 +95,20 @@ def test_stopped_in_the_report_a_job_ends_within_ten_seconds_and_leaves_nothing_
     if how == "signal":
         child.send_signal(signal.SIGINT)
     else:
-        body = {"state": {"type": "CANCELLING", "name": "Cancelling"}, "force": False}
-        ask_prefect("POST", f"{prefect_api}/flow_runs/{job}/set_state", body)
+        state = (
+            {"type": "CANCELLING", "name": "Cancelling"} if how == "cancel" else {"type": "PAUSED", "name": "Paused"}
+        )
+        ask_prefect("POST", f"{prefect_api}/flow_runs/{job}/set_state", {"state": state, "force": False})
     _, err = child.communicate(timeout=120)
     assert time.monotonic() - began < allowed(10), err
-    assert child.returncode == (130 if how == "signal" else 1), err
+    assert child.returncode == (1 if how == "cancel" else 130), err
     directory = project / "jobs" / job
     assert not (directory / ".report").exists()
     assert list(directory.rglob("release-report.*")) == []
     assert fhir.posts() == []
     status = sluice.status(job)
-    assert status["state"] == ("stopped" if how == "signal" else "cancelled")
-    if how == "signal":
+    assert status["state"] == ("cancelled" if how == "cancel" else "stopped")
+    if how != "cancel":
         assert sluice("pipeline", "continue", "config.yaml", job).code == 0
         status = sluice.status(job)
         assert (status["state"], Path(status["report"]).is_file()) == ("waiting", True)
