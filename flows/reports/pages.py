@@ -7,6 +7,7 @@ What happened to every step, then a table for each in their order. How far the o
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,6 +34,11 @@ DATA = ("#", "step", "state", "files", "resources in", "resources out", "in", "o
 FACTS = ("what", "value")
 TIMES = ("#", "step", "time", "rate", "requests", "retries", "p50", "p95")
 """The columns in two tables, because one is wider than the page."""
+
+_PATH = re.compile(r"\S{30,}")
+"""A word that is wider than a narrow column."""
+
+_SIGN = re.compile(r"[/.(:](?=\w)")
 
 PageState = Literal["running"] | JobEnd
 
@@ -225,7 +231,7 @@ def _release(waiting: Waiting, words: Words) -> list[str]:
     if shown is not None and shown.missing is not None:
         lines += [words("form_missing", why=literal(shown.missing)), ""]
     elif shown is not None:
-        lines += [f"- {words('form_report') + ': ' if number == 0 else ''}{literal(line.strip())}"
+        lines += [f"- {words('form_report') + ': ' if number == 0 else ''}{_breakable(literal(line.strip()))}"
                   for number, line in enumerate(shown.lines)]  # fmt: skip
         if shown.link:
             lines += [f"- {words('form_link', link=shown.link)}"]
@@ -241,6 +247,11 @@ def _release(waiting: Waiting, words: Words) -> list[str]:
         decision = words.decision(one, lambda text: literal(one_line(text)))
         lines += [words("form_first", decision=decision), ""]
     return lines
+
+
+def _breakable(text: str) -> str:
+    """Markdown whose long paths may be broken behind their signs, where a column is too narrow for them."""
+    return _PATH.sub(lambda path: _SIGN.sub(r"\g<0><wbr>", path[0]), text)
 
 
 def _items(lines: Iterable[str]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -186,6 +187,37 @@ def test_the_form_of_a_wait_has_no_preset_and_is_not_sent_without_a_choice_and_a
     (approval,) = site.commands.status(job, config)["approvals"]
     assert (approval["by"], approval["where"], approval["comment"]) == ("Anna Data", "ui", None)
     assert approval["despite"] == "made up"
+
+
+def test_the_form_speaks_the_language_of_the_report_and_cuts_no_path_off(ui: Ui, site: Site) -> None:
+    config = site.configuration("studie", "local_import", "wait", "send")
+    with config.open("a") as file:
+        file.write("report: {language: de}\n")
+    maiden = {"url": "http://hl7.org/fhir/StructureDefinition/patient-mothersMaidenName", "valueString": "Canaryname"}
+    patients = [{"resourceType": "Patient", "id": f"{number}", "extension": [maiden]} for number in range(6)]
+    data = site.directory / "maiden"
+    data.mkdir()
+    (data / "patients.ndjson").write_text("".join(f"{json.dumps(one)}\n" for one in patients))
+    before = site.posts()
+    ui.open_deployment(site.deployment)
+    job = ui.custom_run(config=config, input=data)
+    ui.see_state("Suspended")
+    form = ui.resume_form()
+    assert form.locator(".schema-form-property__label").all_inner_texts() == [
+        "Entscheidung", "Name", "Anmerkung (Optional)", "Begründung, wenn der Freigabebericht Stopps hat (Optional)",
+    ]  # fmt: skip
+    said = ui.read("formular")
+    assert "Nicht freigeben. " in said
+    assert "patient-mothersMaidenName).valueString" in said.replace("\n", "")
+    assert "legen Sie korrigierte Dateien" in said
+    wider = "all => all.filter(one => one.scrollWidth > one.clientWidth).map(one => one.innerText)"
+    assert form.locator("p, li, code").evaluate_all(wider) == []
+    ui.choose("reject")
+    ui.parameter("Name").locator("textarea").fill("Anna Data")
+    form.get_by_role("button", name="Submit").click()
+    ui.see_state("Cancelled")
+    until(site, config, job, "cancelled")
+    assert site.posts() == before
 
 
 def test_a_rejection_in_the_form_ends_the_job_as_cancelled(ui: Ui, site: Site) -> None:

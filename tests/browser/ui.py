@@ -172,7 +172,7 @@ class Ui:
         """Resume on the page of a run: the form of its wait."""
         self.page.get_by_role("button", name="Resume").click()
         form = self.page.locator(".p-modal")
-        form.get_by_text("Decision", exact=True).wait_for()
+        form.locator(".schema-form-property__label").first.wait_for()
         return form
 
     def choose(self, decision: str) -> None:

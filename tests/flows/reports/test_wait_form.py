@@ -103,6 +103,13 @@ def test_why_it_waits_again_is_said_in_german_whatever_it_is() -> None:
     assert Words("de", 0).again("of another version") == "of another version"
 
 
+def test_a_path_too_wide_for_the_form_may_be_broken_behind_its_signs() -> None:
+    shown = Shown(lines=(f"STOP: Original values are still in {reports.MAIDEN} (name).",))
+    text = wait_description(waiting(report=shown), STEPS)
+    assert "StructureDefinition/<wbr>patient-mothersMaidenName).<wbr>valueString" in text
+    assert r"Original values are still in Patient.<wbr>extension(<wbr>http\://<wbr>hl7.<wbr>org/" in text
+
+
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_the_fields_have_words_and_take_the_same_answers_in_every_language(language: str) -> None:
     schema = runs.worded(field_words(language)).model_json_schema()
