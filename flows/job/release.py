@@ -12,7 +12,7 @@ from pathlib import Path
 
 from flows.job import gate
 from flows.job.job import Job
-from flows.job.release_facts import asked, changed_since, released
+from flows.job.release_facts import asked, changed_since, copies_in, released
 from flows.job.release_settings import documented, settings_digest
 from flows.job.sources import Sources
 from flows.job.watch import Watcher
@@ -204,7 +204,10 @@ def _made(job: Job, step: int | None, what: Leaving, meter: Meter) -> Shown:
     meter.say("reads what leaves, and what came in")
     paths = [job.directory.path / entry.name for entry in what.found.entries]
     changed = changed_since(job, what.place, what.found)
-    request = asked(job, step, paths, tables=what.tables, changed=changed, read=lambda count: meter.add(bytes=count))
+    copies = copies_in(job, what.place, what.found)
+    request = asked(
+        job, step, paths, tables=what.tables, changed=changed, copies=copies, read=lambda count: meter.add(bytes=count)
+    )
     if what.inside:
         request = replace(request, destination=None)
     kind = f"{what.place.name} {what.found.digest} {settings_digest(job.config, inside=what.inside)}"

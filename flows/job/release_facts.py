@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import pwd
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -26,6 +26,7 @@ from tasks.release_report import files
 from tasks.release_report.document import ReleaseReport
 from tasks.release_report.facts import Corrected, Destination
 from tasks.release_report.make import Asked
+from tasks.release_report.tables import PARQUET
 from tasks.shared.errors import SluiceError
 from tasks.shared.files.data_directory import finished_files
 from tasks.shared.files.inventory import Inventory, kept_at, load
@@ -45,6 +46,7 @@ def asked(
     *,
     tables: bool,
     changed: tuple[str, ...] = (),
+    copies: Set[Path] = frozenset(),
     read: Callable[[int], None] = lambda _: None,
 ) -> Asked:
     """The request for the report at ``step``, or at the end of the job, over the files that leave.
@@ -76,6 +78,7 @@ def asked(
         kept=kept,
         corrected=tuple(_corrected(job)),
         changed=changed,
+        copies=copies,
         decisions=documented(job.decisions),
         last=last_released(job),
         last_copy=last_released(job, recipient=True),
@@ -102,6 +105,17 @@ def changed_since(job: Job, place: Path, there: Inventory) -> tuple[str, ...]:
         return (f"{place.name}/",)
     names = before.by_name | found.by_name
     return tuple(name for name in sorted(names) if before.by_name.get(name) != found.by_name.get(name))
+
+
+def copies_in(job: Job, place: Path, there: Inventory) -> frozenset[Path]:
+    """Tables as Parquet that the step which wrote them made of the CSV beside them, where both are as it left them."""
+    steps = [step for step in job.steps.values() if step.output == place.name and declared(step.name).tables]
+    before = load(kept_at(job.directory.path, steps[-1].position), steps[-1].inventory or "") if steps else None
+    if before is None:
+        return frozenset()
+    kept = {entry.name for entry in there.below(place.name).entries if before.by_name.get(entry.name) == entry}
+    made = {name for name in kept if name.endswith(PARQUET) and f"{name.removesuffix(PARQUET)}.csv" in kept}
+    return frozenset(job.directory.path / name for name in made)
 
 
 def _corrected(job: Job) -> Iterable[Corrected]:

@@ -190,7 +190,7 @@ def _counts(facts: Facts, tell: Teller) -> Iterator[Finding]:
     if measured.patients == 0 and not measured.tables:
         yield finding("no-patients", "look", 4)
     wrote = [step for step in facts.steps if step.state == "completed" and step.output is not None]
-    if wrote and not measured.unread:
+    if wrote and not measured.unread and not measured.unchecked:
         last = wrote[-1]
         lines = sum(file.lines for file in measured.files)
         of_it = {file.name.partition("/")[0] for file in measured.files if "/" in file.name} <= {last.output}
@@ -221,6 +221,8 @@ def _files(facts: Facts, tell: Teller) -> Iterator[Finding]:
         yield finding("file-changed", "stop", 2, about=about)
     for about in sorted({tell.file(name) for name in facts.leaving.unread}):
         yield finding("file-unread", "stop", 2, about=about)
+    for about in sorted({tell.file(name) for name in facts.leaving.unchecked}):
+        yield finding("file-unchecked", "look", 14, about=about)
     if facts.imported is not None and facts.imported.unread:
         yield finding("import-unread", "look", 14)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import date
@@ -77,9 +77,9 @@ class Asked:
     is the job directory. ``step`` is the position of the wait, ``None`` at the end. ``crtdl`` is the effective query,
     ``given_crtdl`` the one before enrichment. ``steps`` are whole, with details and warnings. ``rules`` is the
     anonymization file, ``kept`` what ``kept_identifiers`` says. ``changed`` are names of files that are not as they
-    were checked. ``last`` is the house's report with which data of this query left for this destination before,
-    ``last_copy`` the recipient's of the same: each copy is compared with its like.
-    ``decides`` says that a person is asked before the data leave, ``sent`` that they have left.
+    were checked, ``copies`` tables with the rows of a CSV that leaves beside them. ``last`` is the house's report with
+    which data of this query left for this destination before, ``last_copy`` the recipient's of the same: each copy is
+    compared with its like. ``decides`` says that a person is asked before the data leave, ``sent`` that they have left.
     ``files`` is the digest over what leaves; it is made here when it is not given. ``read`` is told of the bytes read.
     ``measured`` is what was measured of the same files before, which are not read again.
     """
@@ -91,6 +91,7 @@ class Asked:
     imported: Sequence[Path] = ()
     step: int | None = None
     tables: bool = False
+    copies: Set[Path] = frozenset()
     crtdl: Path | None = None
     given_crtdl: Path | None = None
     settings: Settings = field(default_factory=Settings)
@@ -288,7 +289,7 @@ def _measured(asked: Asked) -> tuple[Measured | None, Measured]:
         region_prefix=settings.region_prefix,
     )  # fmt: skip
     if not asked.imported:
-        return None, measuring(asked.leaving)
+        return None, measuring(asked.leaving, copies=asked.copies)
     with Originals(spool, settings.k) as originals:
         imported = measuring(asked.imported, originals=originals, collect=True)
-        return imported, measuring(asked.leaving, originals=originals)
+        return imported, measuring(asked.leaving, originals=originals, copies=asked.copies)

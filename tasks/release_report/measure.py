@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -27,7 +27,14 @@ from tasks.release_report.lines import Lines, NoResourceError
 from tasks.release_report.measured import Measured, MeasuredFile
 from tasks.release_report.originals import Originals
 from tasks.release_report.result import result_of
-from tasks.release_report.tables import NoTableError, is_table, read_table, with_patients_first
+from tasks.release_report.tables import (
+    NoTableError,
+    can_read_parquet,
+    is_parquet,
+    is_table,
+    read_table,
+    with_patients_first,
+)
 from tasks.release_report.walk import Account, Apart
 from tasks.shared.errors import DataError, StorageError
 from tasks.shared.fhir.long_line import LongLine, lines_with_long
@@ -50,13 +57,16 @@ def measure(
     region_prefix: int = 2,
     originals: Originals | None = None,
     collect: bool = False,
+    copies: Set[Path] = frozenset(),
     read: Callable[[int], None] = lambda _: None,
 ) -> Measured:
     """What is in ``files``, named relative to ``base``.
 
     With ``collect`` they are ``import/``, whose values go into ``originals``; else they are what leaves, and what is
     among ``originals`` is found. ``spool`` is the directory of nameless temporary files, ``region_prefix`` how many
-    signs of a postal code make a region, ``read`` is told of stored bytes that were read.
+    signs of a postal code make a region, ``read`` is told of stored bytes that were read. ``copies`` are tables with
+    the rows of the CSV beside them, which is measured for both; of them, and of Parquet where pyarrow is not there, the
+    bytes alone are looked at.
 
     A file, or a line, that cannot be read ends nothing: it is in ``unread``, quoting nothing. Raises ``Stopped``, and
     ``StorageError`` of the spool (``disk-full`` …).
@@ -71,13 +81,15 @@ def measure(
         try:
             reader = _Reader(account, base, spool, stop, read)
             order = list(files) if together else with_patients_first(list(files)) if tables else _patients_first(files)
-            for path in order:
-                reader.file(path)
+            for path in sorted(order, key=copies.__contains__):
+                reader.file(path, copy=path in copies)
             account.spread()
             return replace(
                 result_of(account, k),
                 files=reader.measured(),
                 unread=reader.unread,
+                unchecked=tuple(reader.unchecked),
+                copies=reader.copies,
                 tables=tables,
                 seconds=time.perf_counter() - started,
             )
@@ -122,6 +134,8 @@ class _Reader:
 
     def __init__(self, account: Account, base: Path, spool: Path, stop: Stop, read: Callable[[int], None]) -> None:
         self.unread: dict[str, str] = {}
+        self.unchecked: list[str] = []
+        self.copies = 0
         self._files: list[tuple[str, int, int, int, int, str, Cell]] = []
         self._account = account
         self._base = base
@@ -137,8 +151,10 @@ class _Reader:
             for name, stored, content, lines, resources, sha256, cell in sorted(self._files, key=lambda one: one[0])
         )
 
-    def file(self, path: Path) -> None:
-        """One file, to its end; what is wrong with it is in ``unread``."""
+    def file(self, path: Path, *, copy: bool = False) -> None:
+        """One file, to its end; what is wrong with it is in ``unread``. Of a ``copy`` the patients are those of the CSV
+        beside it, and no row of it is another.
+        """
         account, name = self._account, path.relative_to(self._base).as_posix()
         digest = hashlib.sha256()
         stored = content = lines = 0
@@ -156,7 +172,11 @@ class _Reader:
         account.file = Cell()
         self._lines.resources = 0
         try:
-            if is_table(path):
+            if copy:
+                self.copies += 1
+            elif is_parquet(path) and not can_read_parquet():
+                self.unchecked.append(name)
+            elif is_table(path):
                 for _ in read_table(account, path, stored=see, inside=inside, check=self._stop.check):
                     lines += 1
                     account.settle()
@@ -171,12 +191,15 @@ class _Reader:
             if isinstance(error, StorageError) and error.context != str(path):
                 raise  # the disk of the temporary files
             self.unread.setdefault(name, str(error) if isinstance(error, NoTableError) else error.message)
-            if (rest := _hash_rest(path, digest, stored)) is None:
-                return
-            stored += rest
         finally:
             account.end()
-        self._files.append((name, stored, content, lines, self._lines.resources, digest.hexdigest(), account.file))
+        if (rest := _hash_rest(path, digest, stored)) is None:
+            return
+        self._read(rest)
+        beside = path.with_suffix(".csv").relative_to(self._base).as_posix() if copy else None
+        cell = next((one[-1] for one in self._files if one[0] == beside), account.file)
+        stored, content = stored + rest, content + (rest if is_parquet(path) else 0)
+        self._files.append((name, stored, content, lines, self._lines.resources, digest.hexdigest(), cell))
 
     def _line(self, name: str, number: int, line: bytes | LongLine) -> None:
         try:

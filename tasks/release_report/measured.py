@@ -143,7 +143,8 @@ class Measured:
     by ``Type.status|value``. ``date_shifts`` are patients by days between the dates in ``import/`` and here, where they
     can be told by their order. ``above_89`` are patients whose age at the newest date in their data is above 89.
     ``multiplicity`` is, by type, the quartiles of resources a patient. ``unread`` are files that could not be measured,
-    with the reason in words. ``tables`` says that the files are CSV: the paths are ``table.column`` then.
+    with the reason in words, ``unchecked`` those that nothing here can read; of ``copies`` another file, with the same
+    rows, was measured. ``tables`` says that the files are tables: the paths are ``table.column`` then.
     """
 
     files: tuple[MeasuredFile, ...] = ()
@@ -168,4 +169,6 @@ class Measured:
     tables: bool = False
     others: Values = field(default_factory=dict)
     unread: Mapping[str, str] = field(default_factory=dict)
+    unchecked: tuple[str, ...] = ()
+    copies: int = 0
     seconds: float = 0.0

@@ -27,6 +27,7 @@ from deployments.sandbox.extraction.app import ExtractionOptions, extraction_ser
 from deployments.sandbox.fhir.app import FhirOptions, fhir_service
 from deployments.sandbox.flattening.app import FlatteningOptions, flattening_service
 from deployments.sandbox.pseudonymization.app import PseudonymizationOptions, pseudonymization_service
+from tasks.release_report import files, measure
 from tasks.shared.files.lines import read_lines
 from tasks.shared.files.names import data_files
 from tests.conftest import Commands, Ran, started, wait_until
@@ -569,6 +570,47 @@ def test_kill_9_at_20_random_moments(sluice: Commands, project: Project) -> None
         assert project.leaks(job, out, err) == []
         print(f"trial {trial}: {kills} kills so far")
     assert kills >= 14
+
+
+def reported(job: Path) -> tuple[set[str], dict[int, tuple[str, ...]], set[str]]:
+    """The release report at the third step: what was found, what each section says, the files that leave."""
+    report = files.read(job, 3)
+    assert report is not None
+    with (job / "report/step-3" / files.FILES).open() as listed:
+        names = {row["name"] for row in csv.DictReader(listed)}
+    return {one.code for one in report.findings}, {one.number: one.said for one in report.sections}, names
+
+
+@pytest.mark.slow
+def test_of_tables_that_leave_as_csv_and_parquet_the_report_measures_one_and_a_corrected_one_whatever_it_is(
+    sluice: Commands, project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.configure("local_import, flattening, wait", formats="csv, parquet")
+    fill(project)
+    ran = sluice("pipeline", "start", "config.yaml", "query.json")
+    assert ran.code == 0, ran.err
+    job = project.job(ran)
+    found, said, leaving = reported(job)
+    assert {"csv/Patienten.csv", "csv/Patienten.parquet"} < leaving
+    assert not found & {"file-unread", "file-unchecked", "no-patients", "duplicates"}
+    assert "tables-leave" in said[2]
+    assert "tables-twice" in said[14]
+
+    shutil.copy(job / "csv/Patienten.parquet", job / "csv_wait")
+    sluice("pipeline", "continue", "config.yaml", ran.job, "--approve")
+    found, said, leaving = reported(job)
+    assert leaving == {"csv_wait/Patienten.parquet"}
+    assert not found & {"file-unread", "file-unchecked"}
+    assert "tables-twice" not in said[14]
+    assert "tables-leave" in said[2]
+
+    monkeypatch.setattr(measure, "can_read_parquet", lambda: False)
+    shutil.copy(job / "csv/Patienten.csv", job / "csv_wait")
+    sluice("pipeline", "continue", "config.yaml", ran.job, "--approve")
+    found, said, leaving = reported(job)
+    assert leaving == {"csv_wait/Patienten.parquet", "csv_wait/Patienten.csv"}
+    assert "file-unchecked" in found
+    assert "files-unchecked" in said[14]
 
 
 @pytest.mark.slow

@@ -93,8 +93,12 @@ def unchecked(facts: Facts, _: Teller) -> Section:
         said.append("bounds-reached")
     if facts.leaving.unread or (facts.imported is not None and facts.imported.unread):
         said.append("files-unread")
+    if facts.leaving.unchecked:
+        said.append("files-unchecked")
     if facts.leaving.tables:
         said.append("tables-by-column")
+    if facts.leaving.copies:
+        said.append("tables-twice")
     if facts.step_named("validation") is None:
         said.append("not-validated")
     if facts.query is None:
