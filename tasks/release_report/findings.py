@@ -233,9 +233,10 @@ def _pseudonymization(facts: Facts, tell: Teller) -> Iterator[Finding]:
         yield finding("not-pseudonymized", "look", 7)
     if measured.above_89:
         yield finding("above-89", "look", 7, patients=tell.count(measured.above_89))
-    shifted = _shift(measured.date_shifts)
-    if shifted is not None:
-        yield finding(shifted, "look", 7)
+    if measured.shift == "none":
+        yield finding("dates-not-shifted", "look", 7)
+    elif measured.shift == "one" and measured.patients > 1:
+        yield finding("one-shift", "look", 7)
     for path in sorted(_telling(facts)):
         yield finding("shift-told", "look", 7, about=tell.path(path))
     removed = sum(one.state == REMOVED for one in attributes(facts))
@@ -243,20 +244,11 @@ def _pseudonymization(facts: Facts, tell: Teller) -> Iterator[Finding]:
         yield finding("removed-by-rules", "note", 9, values={"attributes": removed})
 
 
-def _shift(shifts: Mapping[int, int]) -> str | None:
-    """What the days between the dates before and after say: nobody's shifted, or everybody's by as many (7e)."""
-    if not shifts:
-        return None
-    if set(shifts) == {0}:
-        return "dates-not-shifted"
-    return "one-shift" if len(shifts) == 1 and sum(shifts.values()) > 1 else None
-
-
 def _telling(facts: Facts) -> Iterator[str]:
     """Paths whose dates were the same month for everybody in the hospital, such as the moment of the extraction, and
     are not where each patient has a shift of her own: the difference is that shift (7e).
     """
-    if facts.imported is None or len(facts.leaving.date_shifts) < 2:
+    if facts.imported is None or facts.leaving.shift != "own":
         return
     for path, before in facts.imported.dates.items():
         after = facts.leaving.dates.get(path)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 Values = Mapping[str, int]
 """Something by name, with the number of patients that have it."""
@@ -172,3 +173,15 @@ class Measured:
     unchecked: tuple[str, ...] = ()
     copies: int = 0
     seconds: float = 0.0
+
+    @property
+    def shift(self) -> Literal["none", "one", "own"] | None:
+        """Whether dates were shifted: nobody's, everybody's by as many days, each patient's by her own.
+
+        ``None`` where that cannot be told. A single patient whose shift is none by chance tells nothing of the others.
+        """
+        if len(self.date_shifts) > 1:
+            return "own"
+        if 2 * sum(self.date_shifts.values()) < max(self.patients, 1):
+            return None
+        return "none" if 0 in self.date_shifts else "one"

@@ -243,7 +243,7 @@ class Trie:
         elif own in kinds.DATES:
             child.act, child.dates = DATE, {}
             child.looked_up = person and not meta
-            child.clinical = not person and not meta
+            child.clinical = not person and not meta and above[0] != "Provenance"  # of the extraction, for everybody
             child.future, child.before = Cell(), Cell()
         elif around == "Reference" and key == "reference":
             child.act = REFERENCE

@@ -84,10 +84,9 @@ def _facts(facts: Facts, tell: Teller) -> Iterator[Fact]:
     if facts.kept:
         yield fact("kept_identifiers", ", ".join(facts.kept)[:300])
     yield fact("above_89", tell.count(facts.leaving.above_89))
-    shifts = facts.leaving.date_shifts
-    if shifts and tell.enough:
-        alike = "@one-for-all" if len(shifts) == 1 else "@by-patient"
-        yield fact("date_shift", "@not-shifted" if set(shifts) == {0} else alike)
+    shift = facts.leaving.shift
+    if shift is not None and tell.enough:
+        yield fact("date_shift", {"none": "@not-shifted", "one": "@one-for-all", "own": "@by-patient"}[shift])
 
 
 def _attachments(measured: Measured, tell: Teller) -> Iterator[Table]:

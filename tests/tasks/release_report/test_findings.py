@@ -312,6 +312,11 @@ def test_dates_that_were_the_same_for_everybody_tell_the_shift(
         assert "shift-told" not in codes(leaving(given, date_shifts=shifts), "look")
 
 
+@pytest.mark.parametrize("shifts", [{}, {0: 1}, {17: 1}, {0: 9, 17: 1}])
+def test_what_few_patients_tell_of_the_shift_is_said_of_nobody(shifts: dict[int, int]) -> None:
+    assert not {"dates-not-shifted", "one-shift"} & set(codes(leaving(clean(), date_shifts=shifts)))
+
+
 def test_a_date_that_is_planned_may_lie_ahead() -> None:
     ahead = {path: Dates(SIZE, future=1) for path in ("Goal.target.dueDate", "Condition.period.end", "Slot.start")}
     assert "future-date" not in codes(leaving(clean(), dates=ahead), "look")

@@ -411,6 +411,22 @@ def test_one_shift_for_all_is_seen(place: Path, originals: Originals) -> None:
     assert run(place, originals=originals).date_shifts == {11: 6}
 
 
+def test_when_the_extraction_ran_says_nothing_of_how_dates_were_shifted(place: Path, originals: Originals) -> None:
+    def people(*days: int) -> list[Json]:
+        ran = {"resourceType": "Provenance", "id": "x", "recorded": "2026-11-23T10:00:00Z"}
+        return [
+            bundle(patient(f"p{n}"), observation(f"p{n}", 1, effectiveDateTime=f"2020-01-{n + 1 + day:02}"),
+                   observation(f"p{n}", 2, effectiveDateTime=f"2020-02-{n + 1 + day:02}"), ran)
+            for n, day in enumerate(days)
+        ]  # fmt: skip
+
+    write(place, "a.ndjson", *people(0, 0, 0, 0), folder="import")
+    run(place, originals=originals, collect=True, folder="import")
+    write(place, "a.ndjson", *people(3, 7, 0, 3))  # one of them by none, by chance
+    found = run(place, originals=originals)
+    assert (found.date_shifts, found.shift) == ({3: 2, 7: 1, 0: 1}, "own")
+
+
 def test_a_value_of_each_patients_own_is_seen(place: Path) -> None:
     def person(number: int) -> Json:
         own = [{"url": "own", "valueString": f"v{number}"}, {"url": "two", "valueString": f"w{number // 2}"}]
