@@ -105,6 +105,7 @@ def hand_over(loaded: LoadedConfig, inputs: JobInputs, *, as_json: bool) -> int:
 @contextmanager
 def opened_with_prefect(loaded: LoadedConfig) -> Iterator[Session]:
     """As ``session.opened``, for commands that run a flow: Prefect is imported while the server starts."""
+    from flows.engine import light_prefect
     from flows.engine.api import PrefectApi
 
     jobs_dir = loaded.config.jobs_dir.absolute()
@@ -118,6 +119,8 @@ def opened_with_prefect(loaded: LoadedConfig) -> Iterator[Session]:
         api_address.use(address, jobs_dir)
         # The embedded server says for itself that it is waited for.
         with patience("starting Prefect") if embedded is None else nullcontext():
+            light_prefect.blocks_later()
+            light_prefect.settings_in_one_pass()
             from flows import pipeline  # noqa: F401 - imported here so that both overlap
 
         if embedded is not None:

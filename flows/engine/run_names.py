@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import coolname.data
 import prefect
 
 _GREEK = (
@@ -30,6 +29,8 @@ def is_made_up(name: str) -> bool:
 
 def _words(kind: str) -> set[str]:
     """The words of a list of ``coolname``, which Prefect's server uses, and of the lists that it names."""
+    import coolname.data
+
     made: Any = coolname.data.config[kind]
     words = {str(word) for word in made.get("words", ())}
     words |= {"-".join(words) for words in (str(phrase).split() for phrase in made.get("phrases", ()))}

@@ -209,6 +209,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     gc.disable()
     import uvicorn
 
+    from flows.engine.light_prefect import settings_in_one_pass
+
+    settings_in_one_pass()
     from flows.engine.server_app import application
 
     app = application(home)
