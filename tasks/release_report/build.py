@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tasks.release_report.document import ReleaseReport, Section, Tiles, told
+from collections import Counter
+
+from tasks.release_report.document import Level, ReleaseReport, Section, Tiles, told
 from tasks.release_report.facts import Facts
 from tasks.release_report.findings import findings
 from tasks.release_report.sections import apart, asked, content, flow, identifying, leaving
@@ -56,7 +58,7 @@ def build(facts: Facts, *, k: int, recipient: bool = False) -> ReleaseReport:
         recipient=recipient,
         sent=None if not facts.sent else "decided" if facts.decides else "undecided",
         k=k,
-        tiles=_tiles(facts, tell, {level: sum(one.level == level for one in found) for level in _LEVELS}),
+        tiles=_tiles(facts, tell, Counter(one.level for one in found)),
         findings=found,
         sections=(
             Section(number=1, name="first", said=(*first, *unchecked.said)),
@@ -69,10 +71,7 @@ def build(facts: Facts, *, k: int, recipient: bool = False) -> ReleaseReport:
     )
 
 
-_LEVELS = ("stop", "look", "note")
-
-
-def _tiles(facts: Facts, tell: Teller, levels: dict[str, int]) -> Tiles:
+def _tiles(facts: Facts, tell: Teller, levels: Counter[Level]) -> Tiles:
     files, to = facts.leaving.files, facts.destination
     return Tiles(
         patients=tell.everybody(),

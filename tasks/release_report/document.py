@@ -9,7 +9,7 @@ that is not in it.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -18,6 +18,8 @@ from tasks.shared.publication import Count
 VERSION = 1
 
 Level = Literal["stop", "look", "note"]
+LEVELS: Final[tuple[Level, ...]] = ("stop", "look", "note")
+"""Of findings, what weighs most first."""
 
 Value = Count | str | int | float | bool | None
 """What stands in a cell. A ``str`` is a text that may be shown as it is, or the name of a word of the page's

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from tasks.release_report.completeness import REMOVED, THINNED, attributes
-from tasks.release_report.document import Finding, Level, Value
+from tasks.release_report.document import LEVELS, Finding, Level, Value
 from tasks.release_report.facts import Facts
 from tasks.release_report.measured import Path
 from tasks.release_report.numbers import is_text_only
@@ -28,7 +28,6 @@ PLACES: Final = ("Organization.", "Location.", "HealthcareService.")
 TECHNICAL: Final = frozenset({"Provenance", "OperationOutcome", "Bundle"})
 """Types that come with every extraction, whoever asked for them."""
 
-_ORDER: Final = ("stop", "look", "note")
 _KINDS: Final = ("name", "identifier", "address", "telecom", "photo", "attachment", "narrative", "device", "text")
 
 
@@ -46,7 +45,7 @@ def findings(facts: Facts, tell: Teller) -> tuple[Finding, ...]:
         *(_content(facts, tell) if tell.enough else ()),
         *_steps(facts),
     ]
-    return tuple(sorted(found, key=lambda one: _ORDER.index(one.level)))
+    return tuple(sorted(found, key=lambda one: LEVELS.index(one.level)))
 
 
 def finding(

@@ -38,6 +38,9 @@ from tasks.pseudonymizer.residual_identifiers import NO_PERSONS
 
 TABLE: Final = Path(__file__).parent / "r4_types.json"
 
+PART: Final = re.compile(r"([^.(]+)((?:\([^)]*\))?)(?:\.|\Z)")
+"""A part of a path: the name of an element, and the URL of an extension in brackets."""
+
 TEXTS: Final = frozenset({"string", "markdown", "xhtml", "base64Binary"})
 DATES: Final = frozenset({"date", "dateTime", "instant"})
 QUANTITIES: Final = frozenset({"Quantity", "Age", "Count", "Distance", "Duration"})

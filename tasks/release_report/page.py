@@ -22,14 +22,12 @@ import jinja2
 from markupsafe import Markup, escape
 
 from tasks.release_report.digest import sha256
-from tasks.release_report.document import Finding, Level, ReleaseReport, Section, Table, Value
+from tasks.release_report.document import LEVELS, Finding, Level, ReleaseReport, Section, Table, Value
 from tasks.release_report.words import Piece, Words, visible
 from tasks.shared.publication import HIDDEN, Count
 
 LARGEST: Final = 150_000
 """Bytes of the page, of any document."""
-
-LEVELS: Final[tuple[Level, ...]] = ("stop", "look", "note")
 
 ITEMS: Final = 3
 """Of many findings of a kind so many are shown before the others are folded; as many as these are shown alone."""

@@ -18,7 +18,6 @@ from tasks.release_report import kinds
 PERSONS: Final = ("Patient", "Person", "RelatedPerson", "Practitioner")
 """Types whose paths a person looks at first."""
 
-_PART: Final = re.compile(r"([^.(]+)((?:\([^)]*\))?)(?:\.|\Z)")
 _TOKEN: Final = re.compile(r"\s*(?:\.\s*)?`?([A-Za-z]\w*)`?\s*")
 _AS: Final = re.compile(r"\s*as\s+(?:FHIR\.)?`?(\w+)`?\s*")
 _TEXT: Final = re.compile(r"\s*'([^']*)'\s*|\s*(?:FHIR\.)?(\w+)\s*")
@@ -59,7 +58,7 @@ def is_of_person(path: str) -> bool:
 
 def _resources(path: str) -> Iterator[list[Node]]:
     """The elements of a path from its resource inwards; a contained resource has rules of its own."""
-    parts = [(match[1], match[2][1:-1]) for match in _PART.finditer(path)]
+    parts = [(part[1], part[2][1:-1]) for part in kinds.PART.finditer(path)]
     nodes: list[Node] = []
     for at, (name, url) in enumerate(parts):
         if not nodes:

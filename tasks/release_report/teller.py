@@ -15,14 +15,13 @@ from typing import Final
 import msgspec
 
 from tasks.release_report.document import Fact, Table, Value
+from tasks.release_report.kinds import PART
 from tasks.release_report.measured import Measured
 from tasks.shared import publication
 from tasks.shared.publication import HIDDEN, Cells, Count
 
 _UNKNOWN: Final = "…"
 """What stands in a path for a part that is data and that few patients have."""
-
-_PART: Final = re.compile(r"([^.(]+)((?:\([^)]*\))?)(?:\.|\Z)")
 
 
 @functools.cache
@@ -112,7 +111,7 @@ class Teller:
             return path
         parts: list[str] = []
         walked = ""
-        for match in _PART.finditer(path):
+        for match in PART.finditer(path):
             name, url = match[1], match[2]
             walked = f"{walked}.{match[0].rstrip('.')}" if walked else match[0].rstrip(".")
             known = name in r4_names() or name.endswith("[x]")
