@@ -9,7 +9,6 @@ The schema is strict, so that tools notice a wrong line; reading is not, so that
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
@@ -203,8 +202,3 @@ def _conditions(kind: type[Event]) -> Iterator[dict[str, Any]]:
     for one, state, name in _ALWAYS:
         if one is kind:
             yield {"if": {"properties": {"state": {"const": state}}}, "then": {"required": [name]}}
-
-
-def schema_text() -> str:
-    """The schema as it is kept."""
-    return json.dumps(schema(), indent=2) + "\n"

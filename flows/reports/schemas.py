@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 from flows.reports import events, summary
 from tasks.release_report.document import ReleaseReport
@@ -16,14 +17,11 @@ from tasks.release_report.document import ReleaseReport
 
 def texts() -> dict[str, str]:
     """The schemas as text, by file name."""
-    return {
-        "events.schema.json": events.schema_text(),
-        "summary.schema.json": summary.schema_text(),
-        "release-report.schema.json": _release_report(),
-    }
+    schemas = {"events": events.schema(), "summary": summary.schema(), "release-report": _release_report()}
+    return {f"{name}.schema.json": json.dumps(schema, indent=2) + "\n" for name, schema in schemas.items()}
 
 
-def _release_report() -> str:
+def _release_report() -> dict[str, Any]:
     """The schema (2020-12) of ``release-report.json``: as it is written, with every key."""
     found = ReleaseReport.model_json_schema(mode="serialization", ref_template="#/$defs/{model}")
     for model in (found, *found["$defs"].values()):
@@ -31,12 +29,11 @@ def _release_report() -> str:
         model["required"] = list(model["properties"])
         for value in model["properties"].values():
             value.pop("title", None)
-    schema = {
+    return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **found,
         "title": "A job's release-report.json",
     }
-    return json.dumps(schema, indent=2) + "\n"
 
 
 def write(directory: Path) -> None:

@@ -7,7 +7,6 @@ seconds, moments UTC; absent values are null, keys are never left out. Counts, n
 from __future__ import annotations
 
 import functools
-import json
 import platform
 from collections.abc import Iterable, Sequence
 from importlib import metadata
@@ -190,8 +189,3 @@ def schema() -> dict[str, Any]:
                 value.pop("title", None)
                 value.pop("unit", None)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **found, "title": "A job's summary.json"}
-
-
-def schema_text() -> str:
-    """The schema as it is kept."""
-    return json.dumps(schema(), indent=2) + "\n"
