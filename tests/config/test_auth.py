@@ -100,8 +100,6 @@ def test_rule_7_in_s3_upload_only_basic_counts_and_the_rest_is_ignored_with_a_wa
 
 # --- the deprecated flat keys ---
 
-FLAT = ["username", "password", "oauth_issuer_uri", "oauth_client_id", "oauth_client_secret"]
-
 
 def flat(fields: dict[str, Any]) -> str:
     return yaml.safe_dump({"pipeline": {"enabled_steps": ["local_import"]}, "services": {"extractor": fields}})

@@ -10,6 +10,7 @@ import gzip
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,11 +19,12 @@ from config import AuthConfig
 from tasks.extractor.client import ExtractionClient
 from tasks.shared.errors import SluiceError
 from tasks.validation.validation import Bounds
-from tests.peers import fhir, flattening, pseudonymization, validation
+from tests.peers import asking, fhir, flattening, pseudonymization, validation
+from tests.peers.asking import asks
 from tests.peers.client import client
-from tests.peers.s3 import S3Job, configuration, scripted
+from tests.peers.s3 import scripted
 from tests.peers.server import Drip, Loopback, Reply, Seen
-from tests.peers.transfer import Endpoint, TransferJob
+from tests.peers.transfer import Endpoint
 
 LIMIT = 0.3
 """Seconds; what a service gets for one exchange."""
@@ -59,42 +61,6 @@ class Asking:
     """What it does not read, and so does not wait for."""
 
 
-def _pseudonymizer(directory: Path, url: str) -> None:
-    job = pseudonymization.Job(directory)
-    job.write("a.ndjson", pseudonymization.bundle("b", pseudonymization.patient("p")))
-    job.run(url, attempts=1, timeout=SHORT)
-
-
-def _validation(directory: Path, url: str) -> None:
-    job = validation.Job(directory)
-    job.write("a.ndjson", validation.patient("p"))
-    job.validate(url, attempts=1, max_concurrent_requests=1, bounds=Bounds(timeout=LIMIT))
-
-
-def _flattening(directory: Path, url: str) -> None:
-    job = flattening.Job(directory)
-    job.write("a.ndjson", flattening.patient_line(1))
-    job.run(url, attempts=1, timeout=SHORT)
-
-
-def _load(directory: Path, url: str) -> None:
-    job = fhir.Job(directory)
-    job.write("a.ndjson", fhir.observation("o"))
-    job.send(url, attempts=1, timeout=SHORT)
-
-
-def _transfer(directory: Path, url: str) -> None:
-    job = TransferJob(directory)
-    job.fill()
-    job.send(url, attempts=1, timeout=SHORT)
-
-
-def _upload(directory: Path, url: str) -> None:
-    job = S3Job(directory)
-    job.write("a.ndjson", b'{"resourceType":"Patient","id":"p"}\n')
-    job.send(configuration(url, attempts=1, timeout=SHORT))
-
-
 def _poll(_: Path, url: str) -> None:
     with client("extractor", attempts=1, timeout=LIMIT) as http:
         extraction = ExtractionClient(http, url, timeout=LIMIT)
@@ -112,28 +78,31 @@ def _issuer() -> Loopback:
     return Loopback([Reply(404)])
 
 
-def _is(method: str, part: str = "") -> Callable[[Seen], bool]:
-    return lambda seen: seen.method == method and part in seen.target
-
-
 UNREAD = tuple(name for name in DRIPS if name not in ("the body of the request", "a header", "the body of a refusal")
                and not name.startswith("10"))  # fmt: skip
 NO_BODY = ("the body of the request",)
+TRANSFER, UPLOAD = partial(asking.transfer, timeout=SHORT), partial(asking.upload, timeout=SHORT)
 ASKED = {
-    "pseudonymizer": Asking(pseudonymization.FakeService, _pseudonymizer),
-    "validation": Asking(validation.FakeService, _validation),
-    "flattening": Asking(  # packed rows are refused by their head
-        flattening.FakeService, _flattening, reference="flattening-timeout", leaves=(PACKED,)
+    "pseudonymizer": Asking(pseudonymization.FakeService, partial(asking.pseudonymizer, timeout=SHORT)),
+    "validation": Asking(
+        validation.FakeService,
+        partial(asking.validator, max_concurrent_requests=1, bounds=Bounds(timeout=LIMIT)),
     ),
-    "direct load": Asking(fhir.FakeFhir, _load),
-    "transfer: search": Asking(Endpoint, _transfer, _is("GET"), leaves=NO_BODY),
-    "transfer: look": Asking(Endpoint, _transfer, _is("HEAD"), leaves=(*NO_BODY, *UNREAD, "the body of a refusal")),
-    "transfer: upload": Asking(Endpoint, _transfer, _is("PUT", "Binary"), leaves=UNREAD),
-    "transfer: commit": Asking(Endpoint, _transfer, _is("PUT", "DocumentReference"), leaves=UNREAD),
-    "S3: upload": Asking(scripted, _upload, _is("PUT")),
-    "S3: look": Asking(scripted, _upload, _is("HEAD"), leaves=(*NO_BODY, *UNREAD, "the body of a refusal")),
-    "extraction: poll": Asking(_issuer, _poll, _is("GET"), leaves=NO_BODY),
-    "OAuth: discovery": Asking(_issuer, _token, _is("GET"), leaves=NO_BODY),
+    "flattening": Asking(  # packed rows are refused by their head
+        flattening.FakeService,
+        partial(asking.flattener, timeout=SHORT),
+        reference="flattening-timeout",
+        leaves=(PACKED,),
+    ),
+    "direct load": Asking(fhir.FakeFhir, partial(asking.load, timeout=SHORT)),
+    "transfer: search": Asking(Endpoint, TRANSFER, asks("GET"), leaves=NO_BODY),
+    "transfer: look": Asking(Endpoint, TRANSFER, asks("HEAD"), leaves=(*NO_BODY, *UNREAD, "the body of a refusal")),
+    "transfer: upload": Asking(Endpoint, TRANSFER, asks("PUT", "Binary"), leaves=UNREAD),
+    "transfer: commit": Asking(Endpoint, TRANSFER, asks("PUT", "DocumentReference"), leaves=UNREAD),
+    "S3: upload": Asking(scripted, UPLOAD, asks("PUT")),
+    "S3: look": Asking(scripted, UPLOAD, asks("HEAD"), leaves=(*NO_BODY, *UNREAD, "the body of a refusal")),
+    "extraction: poll": Asking(_issuer, _poll, asks("GET"), leaves=NO_BODY),
+    "OAuth: discovery": Asking(_issuer, _token, asks("GET"), leaves=NO_BODY),
     "OAuth: token": Asking(_issuer, _token),
 }
 
@@ -161,6 +130,6 @@ def test_a_service_that_drips_runs_into_the_limit_of_a_silent_one(asked: Asking,
 
 def test_what_is_not_read_is_not_waited_for(tmp_path: Path) -> None:
     with Endpoint() as server:
-        server.drips = lambda seen: DRIPS["the body"] if _is("PUT", "Binary")(seen) else None
-        _transfer(tmp_path, server.url)
+        server.drips = lambda seen: DRIPS["the body"] if asks("PUT", "Binary")(seen) else None
+        TRANSFER(tmp_path, server.url)
     assert server.moments == ["search", "look", "look again", "search again", "commit", "search again"]

@@ -13,6 +13,7 @@ import json
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,13 @@ from tasks.shared.errors import SluiceError
 from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.http.answer import Answer, RefusedError
 from tasks.shared.prefect_task import proved
-from tests.peers import fhir, flattening, job, pseudonymization, validation
-from tests.peers.s3 import S3Job, configuration, scripted
+from tests.peers import asking, fhir, flattening, job, pseudonymization, validation
+from tests.peers.asking import asks
+from tests.peers.s3 import scripted
 from tests.peers.server import Loopback, Reply, Seen
-from tests.peers.transfer import Endpoint, TransferJob
+from tests.peers.transfer import Endpoint
+from tests.peers.validation import CANARY
 
-CANARY = "Canary-Erika-Mustermann"
 PASSWORD, KEY = "canary-password-4711", "canary-key-0815"
 AUTH = {"username": "loader", "password": PASSWORD, "api_key": KEY}
 JSON = {"Content-Type": "application/fhir+json"}
@@ -72,67 +74,28 @@ class Step:
     """Kinds that are right for it."""
 
 
-def _pseudonymizer(directory: Path, url: str) -> None:
-    asking = pseudonymization.Job(directory)
-    asking.write("a.ndjson", pseudonymization.patient("p0", name=[{"family": CANARY}]))
-    asking.run(url, attempts=1, auth=AUTH)
-
-
 def _probe(directory: Path, url: str) -> None:
     config = job.configuration({"pseudonymizer": {"url": url, "auth": AUTH}}, attempts=1)
     list(proved([pseudonymizer_service(config)], job.context(directory, "pseudonymizer", config)))
 
 
-def _validation(directory: Path, url: str) -> None:
-    asking = validation.Job(directory)
-    asking.write("a.ndjson", validation.patient("p0", name=[{"family": CANARY}]))
-    asking.validate(url, attempts=1)
-
-
-def _flattening(directory: Path, url: str) -> None:
-    asking = flattening.Job(directory)
-    asking.write("a.ndjson", flattening.patient_line(1))
-    asking.run(url, attempts=1)
-
-
-def _load(directory: Path, url: str) -> None:
-    asking = fhir.Job(directory)
-    asking.write("a.ndjson", fhir.observation("o0", text=CANARY))
-    asking.send(url, attempts=1, auth=AUTH)
-
-
-def _transfer(directory: Path, url: str) -> None:
-    asking = TransferJob(directory)
-    asking.fill()
-    asking.send(url, attempts=1, auth=AUTH)
-
-
-def _upload(directory: Path, url: str) -> None:
-    asking = S3Job(directory)
-    asking.write("a.ndjson", b'{"resourceType":"Patient","id":"p"}\n')
-    asking.send(configuration(url, attempts=1))
-
-
-def _is(method: str, part: str = "") -> Callable[[Seen], bool]:
-    return lambda seen: seen.method == method and part in seen.target
-
-
+PSEUDONYMIZER, TRANSFER = partial(asking.pseudonymizer, auth=AUTH), partial(asking.transfer, auth=AUTH)
 STEPS = {
-    "pseudonymizer": Step("pseudonymizer", pseudonymization.FakeService, _pseudonymizer, "a.ndjson:1 Patient"),
+    "pseudonymizer": Step("pseudonymizer", pseudonymization.FakeService, PSEUDONYMIZER, "a.ndjson:1 Patient"),
     "pseudonymizer, made up": Step(
         "pseudonymizer", pseudonymization.FakeService, _probe, "/fhir/$de-identify", takes=("a promise",)
     ),
-    "validation": Step("validation", validation.FakeService, _validation, "a.ndjson:1"),
+    "validation": Step("validation", validation.FakeService, asking.validator, "a.ndjson:1"),
     "flattening": Step(
-        "flattening", flattening.FakeService, _flattening, "group Patient, batch 1",
+        "flattening", flattening.FakeService, asking.flattener, "group Patient, batch 1",
         lambda seen: b'"resource":"Patient"' in seen.body,
     ),
-    "direct load": Step("send", fhir.FakeFhir, _load, "a.ndjson:1"),
-    "transfer: search": Step("send", Endpoint, _transfer, "/fhir/DocumentReference", _is("GET")),
+    "direct load": Step("send", fhir.FakeFhir, partial(asking.load, auth=AUTH), "a.ndjson:1"),
+    "transfer: search": Step("send", Endpoint, TRANSFER, "/fhir/DocumentReference", asks("GET")),
     "transfer: upload": Step(
-        "send", Endpoint, _transfer, "/fhir/Binary/", _is("PUT", "Binary"), takes=tuple(KINDS)[2:]
+        "send", Endpoint, TRANSFER, "/fhir/Binary/", asks("PUT", "Binary"), takes=tuple(KINDS)[2:]
     ),  # what it is answered with is not read: what is there then is looked at
-    "S3": Step("send", scripted, _upload, "a.ndjson", _is("PUT")),
+    "S3": Step("send", scripted, asking.upload, "a.ndjson", asks("PUT")),
 }  # fmt: skip
 
 
@@ -188,7 +151,7 @@ def test_what_is_told_of_a_wrong_answer(
             assert CANARY.encode() not in path.read_bytes(), path
 
     about = [path for path in kept[0].parent.iterdir() if path.name.endswith(".request.json")]
-    if step.run is _pseudonymizer:
+    if step.run is PSEUDONYMIZER:
         (request,) = [json.loads(path.read_bytes()) for path in about]
         assert request == {"place": step.place, "sha256": hashlib.sha256(asked[-1].body).hexdigest()}
         assert about[0].stat().st_mode & 0o777 == 0o600

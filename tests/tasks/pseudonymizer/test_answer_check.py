@@ -18,7 +18,6 @@ from tests.peers.pseudonymization import bundle, observation, patient
 
 _PATIENT = patient("p", name=[{"family": 'Ö"\\'}])
 BUNDLE = json.dumps(bundle("b", _PATIENT, observation("o", "p")), ensure_ascii=False, separators=(",", ":")).encode()
-_OURS = ("root", "members")
 
 
 def in_parts(text: bytes) -> ResourceSummary:

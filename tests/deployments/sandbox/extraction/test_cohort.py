@@ -31,7 +31,6 @@ from tests.deployments.sandbox.extraction.conftest import (
 ADMINISTRATIVE_GENDER = "http://hl7.org/fhir/administrative-gender"
 HB = code(LOINC, "718-7")
 DIABETES = code(ICD, "E11.90")
-UNIT = {"code": "g/dL"}
 
 
 def concepts(*codes: dict[str, str]) -> dict[str, Any]:
