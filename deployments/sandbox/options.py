@@ -90,22 +90,16 @@ def _flag(text: str) -> bool:
     raise ValueError("expected true or false")
 
 
-def _bytes(text: str) -> int:
-    if not (text.isascii() and text.isdigit()) or int(text) == 0:
-        raise ValueError("expected a number of bytes above 0")
-    return int(text)
+def _whole(least: int, what: str = "a whole number") -> Callable[[str], int]:
+    def read(text: str) -> int:
+        if not (text.isascii() and text.isdigit()) or int(text) < least:
+            raise ValueError(f"expected {what} from {least}")
+        return int(text)
+
+    return read
 
 
-def _count(text: str) -> int:
-    if not (text.isascii() and text.isdigit()) or int(text) == 0:
-        raise ValueError("expected a whole number from 1")
-    return int(text)
-
-
-def _checks(text: str) -> int:
-    if not (text.isascii() and text.isdigit()):
-        raise ValueError("expected a whole number from 0")
-    return int(text)
+_bytes = _whole(1, "a number of bytes")
 
 
 def _seconds(text: str) -> float:
@@ -140,11 +134,11 @@ SETTINGS: dict[str, tuple[str, str, Callable[[str], object]]] = {
     "references": ("fhir", "references", _flag),
     "numeric_ids": ("fhir", "numeric_ids", _flag),
     "max_body": ("fhir", "max_body", _bytes),
-    "batchsize": ("extraction", "batchsize", _count),
-    "maxconcurrency": ("extraction", "maxconcurrency", _count),
+    "batchsize": ("extraction", "batchsize", _whole(1)),
+    "maxconcurrency": ("extraction", "maxconcurrency", _whole(1)),
     "batch_delay": ("extraction", "batch_delay", _seconds),
     "retry_delay": ("extraction", "retry_delay", _seconds),
-    "availability_delay": ("extraction", "availability_delay", _checks),
+    "availability_delay": ("extraction", "availability_delay", _whole(0)),
     "result_urls": ("extraction", "result_urls", _one_of(UrlStyle)),
     "public_url": ("extraction", "public_url", _url),
     "bad_lines": ("extraction", "bad_lines", _one_of(BadLines)),
