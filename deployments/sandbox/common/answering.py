@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from deployments.sandbox.common.exchange import Receive, Scope, Send, read_body
+from deployments.sandbox.common.exchange import BodyTooLargeError, Receive, Scope, Send, read_body
 from deployments.sandbox.common.service import DISCLAIMER, respond
 
 FHIR_JSON = "application/fhir+json;charset=utf-8"
@@ -179,15 +179,16 @@ def read_call(scope: Scope, below: str = "/fhir") -> Call:
 
 async def read_limited(receive: Receive, limit: int | None) -> bytes:
     """The body of a request. Raises ``FhirProblem`` 400 when it ends early, 413 above the limit, in bytes."""
-    body = await read_body(receive)
+    try:
+        body = await read_body(receive, limit)
+    except BodyTooLargeError:
+        raise too_large(limit) from None
     if body is None:
         raise FhirProblem(400, "incomplete", "The body ended early.")
-    if limit is not None and len(body) > limit:
-        raise too_large(limit)
     return body
 
 
-def too_large(limit: int) -> FhirProblem:
+def too_large(limit: int | None) -> FhirProblem:
     """The body is above the limit, in bytes."""
     return FhirProblem(413, "too-long", f"The body is larger than {limit} bytes.")
 

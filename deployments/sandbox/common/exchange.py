@@ -14,16 +14,27 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
-async def read_body(receive: Receive) -> bytes | None:
-    """The whole request body; None when the client left before its end."""
+class BodyTooLargeError(Exception):
+    """A body has more bytes than are taken."""
+
+
+async def read_body(receive: Receive, limit: int | None = None) -> bytes | None:
+    """The whole request body; None when the client left before its end. Raises ``BodyTooLargeError`` above ``limit``
+    bytes: read to its end, so that the client gets to the answer, but not kept."""
     parts: list[bytes] = []
-    while True:
+    size, more = 0, True
+    while more:
         message = await receive()
         if message["type"] == "http.disconnect":
             return None
         parts.append(message.get("body", b""))
-        if not message.get("more_body", False):
-            return parts[0] if len(parts) == 1 else b"".join(parts)
+        size += len(parts[-1])
+        if too_large := limit is not None and size > limit:
+            parts.clear()
+        more = message.get("more_body", False)
+    if too_large:
+        raise BodyTooLargeError
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def replay(body: bytes, receive: Receive) -> Receive:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from deployments.sandbox.common.answering import Answer, Call, FhirProblem, headers_of
-from deployments.sandbox.common.exchange import Receive, Scope
+from deployments.sandbox.common.answering import Answer, Call, headers_of
+from deployments.sandbox.common.exchange import Scope
 from deployments.sandbox.common.json_text import encode
 
 FHIR_JSON = "application/fhir+json"
@@ -50,24 +50,3 @@ def _root(scope: Scope, headers: dict[str, str]) -> str:
     host = forwarded("host") or headers.get("host") or f"{server[0]}:{server[1]}"
     prefix = "".join(f"/{part}" for part in forwarded("prefix").split("/") if part)
     return f"{forwarded('proto') or scope['scheme']}://{host}{prefix}"
-
-
-async def read_limited(receive: Receive, limit: int) -> bytes:
-    """The body of a request. Raises ``FhirProblem`` 413 when it has more than ``limit`` bytes."""
-    parts: list[bytes] = []
-    size = 0
-    more = True
-    while more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise FhirProblem(400, "incomplete", "The body ended early.")
-        part = message.get("body", b"")
-        size += len(part)
-        # A body that is too large is read to its end, so that the client gets to the answer, but not kept.
-        parts.append(part)
-        if size > limit:
-            parts.clear()
-        more = message.get("more_body", False)
-    if size > limit:
-        raise FhirProblem(413, "too-long", f"A body has at most {limit} bytes.")
-    return b"".join(parts)

@@ -16,12 +16,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from deployments.sandbox.common.answering import Answer, Answering, Call, FhirProblem
+from deployments.sandbox.common.answering import Answer, Answering, Call, FhirProblem, read_limited
 from deployments.sandbox.common.exchange import Receive, Scope, Send
 from deployments.sandbox.common.gate import Gate
 from deployments.sandbox.common.service import SandboxService
 from deployments.sandbox.data import DATA
-from deployments.sandbox.extraction.answers import FHIR_JSON, JSON, read_call, read_limited, said
+from deployments.sandbox.extraction.answers import FHIR_JSON, JSON, read_call, said
 from deployments.sandbox.extraction.capability import capability_statement
 from deployments.sandbox.extraction.cohort import CohortQuery
 from deployments.sandbox.extraction.crtdl import read_cohort
