@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from config import PipelineConfig
+from tasks.shared.service import Service
 from tasks.shared.step import Given, Source, StepContext
 
 ROOT = Path(__file__).parents[2]
@@ -35,6 +36,12 @@ def context(
     source = {name: fields.pop(name) for name in ("lines", "files", "recorded") if name in fields}
     fields["source"] = Source(fields["source"], **source) if fields.get("source") else None
     return StepContext(config=config, job_dir=directory, name=name, **fields)
+
+
+def probed(service: Service, config: PipelineConfig, **options: Any) -> list[Any]:
+    """What is found when a service is asked whether it is the one that is meant."""
+    assert service.probe is not None
+    return list(service.probe.ask(service, config, **options))
 
 
 class Job:

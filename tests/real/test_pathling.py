@@ -50,9 +50,7 @@ def flattened(url: str, directory: Path, view: View, *resources: dict[str, Any])
 
 def test_the_made_up_resource_comes_back_as_its_row(pathling: str) -> None:
     config = job.configuration({"flattening": {"service_url": pathling}})
-    service = declared_service(config)
-    assert service.probe is not None
-    assert list(service.probe.ask(service, config)) == []
+    assert job.probed(declared_service(config), config) == []
 
 
 @pytest.mark.differs("pathling", "answers rows without a Content-Type, and refuses an Accept of `*/*`")

@@ -45,9 +45,7 @@ def found(job: Job) -> set[tuple[str, str, str, str, str]]:
 
 def test_the_made_up_resource_shows_that_it_validates(validator: str) -> None:
     config = job.configuration({"validation": {"url": validator}})
-    service = declared_service(config)
-    assert service.probe is not None
-    assert list(service.probe.ask(service, config)) == []
+    assert job.probed(declared_service(config), config) == []
 
 
 def test_what_is_right_has_no_finding_and_an_outcome_that_says_so(validator: str, tmp_path: Path) -> None:

@@ -16,9 +16,7 @@ from tests.peers.server import Reply
 
 def ask(url: str) -> list[Any]:
     config = job.configuration({"flattening": {"service_url": url}})
-    service = declared_service(config)
-    assert service.probe is not None
-    return list(service.probe.ask(service, config))
+    return job.probed(declared_service(config), config)
 
 
 def test_a_service_that_answers_the_row_is_believed_and_gets_nothing_but_what_is_made_up() -> None:

@@ -25,9 +25,7 @@ Change = Callable[[dict[str, Any]], Any]
 def ask(url: str, rules: Path | None = None, *, repeat: bool = False, **more: Any) -> list[Any]:
     settings = {"url": url, "anonymization_config": rules and str(rules)} | more
     config = job.configuration({"pseudonymizer": settings}, attempts=1 if more else 3)
-    service = declared_service(config)
-    assert service.probe is not None
-    return list(service.probe.ask(service, config, repeat=repeat, sleep=lambda _: None))
+    return job.probed(declared_service(config), config, repeat=repeat, sleep=lambda _: None)
 
 
 @pytest.fixture

@@ -23,9 +23,7 @@ def statement(*rest: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 def ask(url: str, mode: str = "direct_resource_load") -> list[Any]:
     config = job.configuration({"send": {"send_as": mode, "url": url}})
-    service = declared_service(config)
-    assert service.probe is not None
-    return list(service.probe.ask(service, config))
+    return job.probed(declared_service(config), config)
 
 
 def asked(document: Any, mode: str = "direct_resource_load", status: int = 200) -> list[Any]:

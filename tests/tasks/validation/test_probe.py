@@ -17,9 +17,7 @@ from tests.peers.server import Reply, loopback
 
 def ask(url: str) -> list[Any]:
     config = job.configuration({"validation": {"url": url}})
-    service = declared_service(config)
-    assert service.probe is not None
-    return list(service.probe.ask(service, config))
+    return job.probed(declared_service(config), config)
 
 
 def outcome(*severities: str) -> bytes:
