@@ -57,12 +57,12 @@ JOB_MEMORY = 300 * MB
 """At most, whatever the data (``bench_jobs``)."""
 SERVER_CPU = 0.010
 """Seconds of a core of the Prefect server for a request (``bench_jobs``)."""
-JOB_REQUESTS = 43
+JOB_REQUESTS = 41
 REQUESTS_A_MINUTE = 81
-JOB_ROWS = 97
+JOB_ROWS = 61
 ROWS_A_MINUTE = 12
-"""Rows of Prefect's database that a job adds, most of them events, which expire (``bench_jobs``)."""
-JOB_DATABASE = 116e3
+"""Rows of Prefect's database that a job adds, a third of them events, which expire (``bench_jobs``)."""
+JOB_DATABASE = 102e3
 DATABASE_A_MINUTE = 52e3
 """Bytes, with PostgreSQL."""
 

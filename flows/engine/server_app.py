@@ -1,4 +1,4 @@
-"""Prefect's server as an application of ours: it has one UI, and asks nobody on the internet.
+"""Prefect's server as an application of ours: it has one UI, asks nobody on the internet, and keeps less.
 
 Of the two servers that use it one is a jobs directory's own (``server_child.py``), one stands for itself
 (``deployments/server.py``). Importing this imports Prefect.
@@ -7,12 +7,17 @@ Of the two servers that use it one is a jobs directory's own (``server_child.py`
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import prefect
 from prefect.server.api import collections
 from prefect.server.api.server import create_app
+from prefect.server.events.schemas.events import ReceivedEvent
+from prefect.server.events.services import event_persister
+from prefect.server.events.storage.database import write_events
+from sqlalchemy.ext.asyncio import AsyncSession
 
 
 def application(place: Path) -> Any:
@@ -24,7 +29,22 @@ def application(place: Path) -> Any:
     prefect.__ui_v2_static_path__ = place / "no-ui-v2"
     # Lists of kinds of workers and blocks: from the package, not from Prefect's repository on the internet.
     collections.KNOWN_VIEWS.update(dict.fromkeys(collections.KNOWN_VIEWS, "none:"))
+    event_persister.write_events = keep_events  # type: ignore[attr-defined]
     return create_app()
+
+
+async def keep_events(session: AsyncSession, events: Sequence[ReceivedEvent]) -> None:
+    """Write down what happened, but for the states of task runs.
+
+    Prefect makes the task runs and their states of those events, and automations see them as they come. Written down as
+    events, too, they were most of what a job leaves in the database, and no page of the UI but the feed reads them.
+    """
+    await write_events(session=session, events=[event for event in events if not makes_a_task_run(event)])
+
+
+def makes_a_task_run(event: ReceivedEvent) -> bool:
+    """Whether Prefect's recorder of task runs takes the event: with the same words as there (``task_run_recorder``)."""
+    return event.event.startswith("prefect.task-run") and event.resource.get("prefect.orchestration") == "client"
 
 
 async def offer_blocks() -> None:
