@@ -15,6 +15,7 @@ from config import LoadedConfig, PipelineConfig
 from flows.engine.api import Label, PrefectApi
 from flows.engine.artifacts import REPORT, Page
 from flows.engine.reached import own_server
+from flows.engine.reserve import keep_reserve
 from flows.job import gate
 from flows.job.directory import JobDirectory
 from flows.job.inputs import JobInputs, config_command, job_command
@@ -124,8 +125,11 @@ class Job:
         config = loaded.config
         directory = JobDirectory.of(config.jobs_dir, job_id)
         directory.create()
-        if shared := own_server(config.jobs_dir, api.address.url) is None:
+        home = own_server(config.jobs_dir, api.address.url)
+        if shared := home is None:
             api.bridge()
+        else:
+            keep_reserve(home)
         with ExitStack() as stack:
             lock = stack.enter_context(JobLock(directory.path, bridges=shared))
             stack.enter_context(job_log(directory.log))

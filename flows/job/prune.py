@@ -14,7 +14,8 @@ from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from config import load_config
+from config import LoadedConfig, load_config
+from flows.engine.reserve import reserve_given_up
 from flows.job.directory import JobDirectory
 from flows.job.heartbeat import HEARTBEAT
 from flows.job.lease import Lease, lease_api
@@ -51,7 +52,7 @@ def delete(config: str, job_id: str, overrides: Sequence[str]) -> int:
         JobBusyError: it runs, here or on another machine.
         StorageError: something in its directory cannot be removed; the record stays.
     """
-    with opened(load_config(Path(config), overrides=overrides)) as session:
+    with _opened(load_config(Path(config), overrides=overrides)) as session:
         job_id = session.find(job_id)
         directory = JobDirectory.of(session.jobs_dir, job_id)
         recorded = session.api.read_run(job_id) is not None or not directory.path.is_dir()
@@ -80,7 +81,7 @@ def prune(config: str, older_than: timedelta, overrides: Sequence[str], *, dry_r
     problems: list[StorageError] = []
     if has_any_job(loaded):
         before = datetime.now(UTC) - older_than
-        with opened(loaded) as session:
+        with _opened(loaded) as session:
             records = session.jobs()
             old = [record for record in records if _old(record, before)]
             _refuse_empty(session, old)
@@ -108,6 +109,13 @@ def prune(config: str, older_than: timedelta, overrides: Sequence[str], *, dry_r
     else:
         tell(f"{len(gone)} jobs, {human_bytes(total)} {'would be' if dry_run else 'are'} deleted")
     return 1 if problems else 0
+
+
+@contextmanager
+def _opened(loaded: LoadedConfig) -> Iterator[Session]:
+    """As ``opened``, also where the disk is full: what is done here makes room."""
+    with reserve_given_up(loaded.config.jobs_dir / ".prefect"), opened(loaded) as session:
+        yield session
 
 
 def _told(problem: StorageError, problems: list[StorageError]) -> None:

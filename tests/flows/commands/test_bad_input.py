@@ -108,7 +108,7 @@ def run_with(prefix: list[str], sluice, *arguments: str) -> Ran:
 
     done = subprocess.run(
         [*prefix, sys.executable, "-m", "flows.run", *arguments],
-        cwd=sluice.cwd, env=sluice.environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120,
+        cwd=sluice.cwd, env=sluice.environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=170,
     )  # fmt: skip
     return Ran(done.returncode, done.stdout, done.stderr)
 
@@ -475,8 +475,11 @@ exit $code
 """
 
 
-def on_small_disk(sluice, place: Path, size: str, *arguments: str) -> tuple[Ran, list[str]]:
-    """A command whose ``jobs/`` is a disk of that size, and the paths on that disk at its end."""
+def on_small_disk(sluice, place: Path, size: str, *arguments: str, script: str = '"$@"') -> tuple[Ran, list[str]]:
+    """A command whose ``jobs/`` is a disk of that size, and the paths on that disk at its end.
+
+    With a ``script`` that shell, to which the command is ``"$@"``.
+    """
     if os.geteuid() != 0 or not shutil.which("unshare"):
         pytest.skip("mounting a small disk needs root and unshare")
     (place / "jobs").mkdir(mode=0o700)
@@ -484,7 +487,8 @@ def on_small_disk(sluice, place: Path, size: str, *arguments: str) -> tuple[Ran,
         ["unshare", "-m", "mount", "-t", "tmpfs", "tmpfs", place / "jobs"], capture_output=True
     ).returncode:
         pytest.skip("this machine lets nobody mount a disk")
-    ran = run_with(["unshare", "-m", "sh", "-c", SMALL_DISK, "sh", size], sluice, *arguments)
+    shell = ["sh", "-c", script, "sh"]
+    ran = run_with(["unshare", "-m", "sh", "-c", SMALL_DISK, "sh", size, *shell], sluice, *arguments)
     return ran, (place / "listing").read_text().splitlines()
 
 
@@ -521,6 +525,28 @@ def test_a_disk_that_fills_up_during_the_import_is_a_clear_error_and_leaves_no_f
     assert "job.log" in names
     kept = ("-files.ndjson", "events.ndjson")  # facts about files, the event log
     assert [name for name in names if "ndjson" in name and not name.endswith(kept)] == []
+
+
+FULL_DISK = """
+"$@" pipeline start config.yaml || exit 98
+cat /dev/zero > jobs/filler
+"$@" job list config.yaml && exit 97
+"$@" job prune config.yaml --older-than 1ms
+"""
+
+
+@pytest.mark.e2e
+def test_prune_makes_room_on_a_disk_that_is_full_to_the_last_byte(sluice, place, migrated_database):
+    with (place / "config.yaml").open("a") as file:
+        file.write("compression: {enabled: false}\nreport: {enabled: false}\n")
+    (place / "data" / "large.ndjson").write_bytes(LARGE * (5_000_000 // len(LARGE)))
+    sluice.environment.pop("PREFECT_API_URL")
+    sluice.environment["SEED"] = str(migrated_database)
+    ran, listing = on_small_disk(sluice, place, "130m", script=FULL_DISK)
+    assert (ran.code, ran.out.splitlines()[-1].partition(",")[0]) == (0, "1 jobs"), ran.err
+    refused(Ran(1, "", ran.err), "disk-full", 1, "jobs/.prefect")  # to the command that makes no room
+    assert [path for path in listing if path.startswith(f"jobs/{ran.job}")] == []
+    assert "jobs/.prefect/reserve" in listing  # kept again
 
 
 # Job ids
