@@ -82,7 +82,7 @@ def test_a_run_that_is_resumed_before_it_has_stopped_goes_on_and_its_worker_live
         assert worker.process.poll() is None, worker.log.read_text()
         fhir.faults()
         for job in jobs:
-            wait_until(lambda job=job: state(sluice, job) == "completed", 120)  # type: ignore[misc]
+            wait_until(lambda job=job: sluice.status(job)["state"] == "completed", 120)  # type: ignore[misc]
         assert logs[1].read_text().count("runs in process") == 1
     assert fhir.total() == 91
 
