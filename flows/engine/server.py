@@ -75,6 +75,8 @@ SPARED = {
     "PREFECT_SERVER_REGISTER_BLOCKS_ON_START": "false",
     # What was not done must not be noted as done.
     "PREFECT_SERVER_MEMOIZE_BLOCK_AUTO_REGISTRATION": "false",
+    # A library of Prefect's queue would compile checks of types into itself at each import.
+    "PY_KEY_VALUE_DISABLE_BEARTYPE": "true",
 }
 """What the embedded server does not do while it starts."""
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from flows.engine.server import SPARED
 from tests.conftest import ROOT
 
 
@@ -52,3 +53,10 @@ def test_the_settings_are_written_as_prefect_writes_them(tmp_path: Path) -> None
         "print(dict(before[0])['PREFECT_API_KEY'] != dict(before[3])['PREFECT_API_KEY'])"
     )
     assert said(code, tmp_path, PREFECT_API_KEY="k", PREFECT_CLIENT_RETRY_EXTRA_CODES="404,429") == ["True"] * 3
+
+
+@pytest.mark.e2e
+def test_the_server_compiles_no_checks_of_types_into_a_library(tmp_path: Path) -> None:
+    code = "import key_value.aio; print(key_value.aio.strategy.name)"
+    assert said(code, tmp_path) == ["O1"]
+    assert said(code, tmp_path, **SPARED) == ["O0"]
