@@ -129,6 +129,9 @@ def opened_with_prefect(loaded: LoadedConfig) -> Iterator[Session]:
         stack.enter_context(diagnosed(address.home))
         # Before the server may go: what Prefect's background threads still hold.
         stack.callback(_drained)
+        from flows.engine import runs
+
+        stack.enter_context(runs.one_client())
         api = stack.enter_context(PrefectApi(address, told=True))
         yield Session(loaded, address, api)
 

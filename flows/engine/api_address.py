@@ -138,6 +138,9 @@ def use(address: ApiAddress, jobs_dir: Path) -> None:
         settings |= {
             "PREFECT_HOME": str(address.home),
             "PREFECT_PROFILES_PATH": str(address.home / "profiles.toml"),
+            # Its door knows pages of other origins, and it is of the same installation: neither is to be asked for.
+            "PREFECT_CLIENT_CSRF_SUPPORT_ENABLED": "false",
+            "PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED": "false",
         }
     if address.secret is not None:
         os.environ.pop("PREFECT_API_KEY", None)

@@ -22,18 +22,14 @@ from prefect import Flow
 from prefect._internal.result_records import ResultRecord, ResultRecordMetadata
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State
-from prefect.context import FlowRunContext
+from prefect.context import FlowRunContext, SettingsContext, SyncClientContext, get_settings_context
 from prefect.exceptions import Abort, Pause, PrefectHTTPStatusError, TerminationSignal
 from prefect.filesystems import LocalFileSystem
 from prefect.flow_engine import run_flow
 from prefect.input import RunInput
 from prefect.input.run_input import keyset_from_paused_state
 from prefect.results import get_result_store
-from prefect.settings import (
-    PREFECT_FLOWS_HEARTBEAT_FREQUENCY,
-    PREFECT_RESULTS_LOCAL_STORAGE_PATH,
-    temporary_settings,
-)
+from prefect.settings import PREFECT_RESULTS_LOCAL_STORAGE_PATH, temporary_settings
 from prefect.states import Paused, Pending, Suspended
 from prefect.utilities.annotations import quote
 from pydantic import create_model
@@ -96,9 +92,8 @@ def execute(flow: Flow[..., Any], job_id: str, address: ApiAddress) -> None:
     Raises:
         NetworkError: the Prefect API went away.
     """
-    # A sync flow would join a heartbeat thread for more than a second at its end.
     with (
-        temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}),
+        without_heartbeat(),
         bridging(address.url) if address.home is None else nullcontext(),
         translated(),
         get_client(sync_client=True) as client,
@@ -113,6 +108,32 @@ def execute(flow: Flow[..., Any], job_id: str, address: ApiAddress) -> None:
                 "prefect-abort", f"Prefect does not let this run go on: {refusal}",
                 hint="look at the run in the Prefect UI",
             ) from None  # fmt: skip
+
+
+@contextmanager
+def one_client() -> Iterator[None]:
+    """Let everything in this thread that asks Prefect for a client have the same: each one reads all certificates.
+
+    Raises:
+        NetworkError: the Prefect API does not answer, or fails.
+    """
+    with ExitStack() as stack:
+        with translated():
+            stack.enter_context(SyncClientContext.get_or_create())
+        yield
+
+
+@contextmanager
+def without_heartbeat() -> Iterator[None]:
+    """A sync flow would join a heartbeat thread for more than a second at its end.
+
+    ``temporary_settings`` reads all settings again from everywhere.
+    """
+    context = get_settings_context()
+    settings = context.settings
+    flows = settings.flows.model_copy(update={"heartbeat_frequency": None})
+    with SettingsContext(profile=context.profile, settings=settings.model_copy(update={"flows": flows})):
+        yield
 
 
 def drain() -> None:
@@ -141,7 +162,9 @@ def results_in(directory: str) -> Iterator[None]:
     The setting alone comes too late for a run that a worker started: its flow has its storage by now, in the home
     of that worker, where another machine would not find what is done.
     """
-    with temporary_settings({PREFECT_RESULTS_LOCAL_STORAGE_PATH: directory}), ExitStack() as stack:
+    with ExitStack() as stack:
+        if str(PREFECT_RESULTS_LOCAL_STORAGE_PATH.value()) != directory:  # as a command has set it
+            stack.enter_context(temporary_settings({PREFECT_RESULTS_LOCAL_STORAGE_PATH: directory}))
         context = FlowRunContext.get()
         if context is not None:
             before = context.result_store
