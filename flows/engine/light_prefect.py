@@ -5,8 +5,11 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
 from types import ModuleType
@@ -14,6 +17,20 @@ from typing import Any
 
 BLOCKS = ("prefect.blocks.notifications", "prefect.blocks.webhook")
 """Kinds of blocks, fourteen schemas and two lists of certificates. Only a server tells somebody something with them."""
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """What is imported stays: to look for garbage in it again and again is a seventh of the start."""
+    if "prefect" in sys.modules:
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 class _Later(ModuleType):

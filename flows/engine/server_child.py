@@ -31,6 +31,7 @@ from pathlib import Path
 
 import msgspec
 
+from flows.engine import light_prefect
 from flows.engine.server_door import Door
 from flows.engine.server_file import announce, announced, withdraw
 from flows.engine.server_proof import HELD_SECONDS, PROOF_PATH, State, answer, read_secret
@@ -205,17 +206,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     threading.Thread(target=Watch(home, args.lock).run, daemon=True).start()
 
-    # What is imported stays: looking for garbage in it again and again is a tenth of the start.
-    gc.disable()
-    import uvicorn
+    with light_prefect.uncollected():
+        import uvicorn
 
-    from flows.engine.light_prefect import settings_in_one_pass
+        light_prefect.settings_in_one_pass()
+        from flows.engine.server_app import application
 
-    settings_in_one_pass()
-    from flows.engine.server_app import application
-
-    app = application(home)
-    gc.freeze()
+        app = application(home)
     background: set[asyncio.Task[None]] = set()
 
     def opened() -> None:
