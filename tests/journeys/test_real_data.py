@@ -13,7 +13,11 @@ import pytest
 import zstandard
 
 from deployments.sandbox.common.serve import serve_in_thread
+from deployments.sandbox.data import ANONYMIZATION_RULES, DEMO_CRTDL
+from deployments.sandbox.extraction.app import ExtractionOptions, extraction_service
 from deployments.sandbox.fhir.app import FhirOptions, fhir_service
+from deployments.sandbox.pseudonymization.app import pseudonymization_service
+from tasks.release_report import files
 from tests.conftest import ROOT
 from tests.peers.sandbox import Sandboxed
 
@@ -120,3 +124,47 @@ def test_the_synthea_sample_loads_completely(sluice, tmp_path, sample, manners, 
         f"{manners}, {'zst' if packed else 'plain'}: {RESOURCES} resources in {sum(statuses.values())} transactions "
         f"({dict(statuses)}), send {status['steps'][1]['seconds']:.1f} s, import {status['steps'][0]['seconds']:.1f} s"
     )
+
+
+MAIDEN = "Patient.extension(http://hl7.org/fhir/StructureDefinition/patient-mothersMaidenName).valueString"
+ASKED = ("g-patient", "g-condition")
+"""The groups of the demo's query that are asked for; the demo has them of German profiles."""
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(600)
+def test_the_maiden_names_of_the_sample_s_mothers_are_the_first_line_and_gone_with_a_rule(sluice, tmp_path, sample):
+    query = json.loads(DEMO_CRTDL.read_text())
+    groups = [one for one in query["dataExtraction"]["attributeGroups"] if one["id"] in ASKED]
+    for group in groups:
+        kind = group["attributes"][0]["attributeRef"].partition(".")[0]
+        group["groupReference"] = f"http://hl7.org/fhir/StructureDefinition/{kind}"
+        group["attributes"] = [one for one in group["attributes"] if not one.get("linkedGroups")]
+    assert "Patient.extension" in [one["attributeRef"] for one in groups[0]["attributes"]]
+    query["dataExtraction"]["attributeGroups"] = groups
+    (tmp_path / "query.json").write_text(json.dumps(query))
+    rules = ANONYMIZATION_RULES.read_text()
+    extraction = extraction_service(ExtractionOptions(data=sample))
+    with serve_in_thread(extraction) as server, serve_in_thread(pseudonymization_service()) as pseudonymizer:
+        (tmp_path / "config.yaml").write_text(f"""
+services:
+  extractor: {{base_url: "{server.url}", polling_interval: 1s, file_ready_interval: 50ms}}
+  pseudonymizer: {{url: "{pseudonymizer.url}", anonymization_config: rules.yaml}}
+pipeline: {{enabled_steps: [extractor, pseudonymizer, wait]}}
+jobs_dir: jobs
+""")
+        pages: list[str] = []
+        for first in ("", "  - {path: Patient.extension, method: redact}\n"):
+            (tmp_path / "rules.yaml").write_text(rules.replace("fhirPathRules:\n", f"fhirPathRules:\n{first}", 1))
+            ran = sluice("pipeline", "start", "config.yaml", "query.json", timeout=300)
+            assert ran.code == 0, ran.err
+            job = tmp_path / "jobs" / ran.job
+            report = files.read(job, 3)
+            assert report is not None
+            stops = [one.about for one in report.findings if one.level == "stop"]
+            assert (stops[:1] == [MAIDEN]) is (first == "")
+            assert not (first and stops)
+            pages.append(files.page(job, 3).read_text())
+            print(f"{len(stops)} stops, {report.tiles.patients} patients, {report.tiles.resources} resources, "
+                  f"{report.seconds:.1f} s, page {len(pages[-1]) / 1000:.0f} kB")  # fmt: skip
+    assert max(map(len, pages)) <= 150_000
