@@ -30,8 +30,8 @@ from flows.job.inputs import JobInputs
 from flows.job.lock import JobLock, is_held
 from flows.job.record import AT_THE_END, JobRecord, JobState, RecordWriter, refuse_changed_steps
 from flows.job.seen import at_decision
-from flows.job.session import Session
-from flows.job.which import by_directory, exact
+from flows.job.session import Session, meant
+from flows.job.which import exact
 from flows.output import account, complain, say, say_json
 from flows.shell import about
 from tasks.shared.errors import InputError, TerminalError, shown
@@ -219,7 +219,7 @@ def adopted(asked: Asked) -> Iterator[tuple[Session, JobRecord, JobInputs]]:
         InputError: there is no such job, or ``enabled_steps`` differ from the job's.
     """
     known_by_file = load_config(Path(asked.config), overrides=asked.overrides)
-    early = by_directory(known_by_file.config.jobs_dir, asked.job_id)
+    early = meant(known_by_file, asked.job_id)
     if early is not None and is_held(place := JobDirectory.of(known_by_file.config.jobs_dir, early).path):
         JobLock(place, judges=True).acquire().release()  # refused at once, without starting anything
     with opened_with_prefect(known_by_file) as session:

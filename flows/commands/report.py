@@ -15,7 +15,6 @@ from flows.job.directory import JobDirectory
 from flows.job.gate import GONE
 from flows.job.record import JobRecord
 from flows.job.session import opened
-from flows.job.which import by_directory
 from flows.output import say, write
 from flows.reports.short_form import lines
 from tasks.release_report import files
@@ -51,8 +50,7 @@ def report(asked: Asked) -> int:
         StorageError: the copy cannot be written.
     """
     loaded = load_config(Path(asked.config), overrides=asked.overrides)
-    by_directory(loaded.config.jobs_dir, asked.job)  # what names no job is refused without starting anything
-    with opened(loaded) as session:
+    with opened(loaded, asked.job) as session:
         record = session.job(session.find(asked.job))
         directory = JobDirectory.of(session.jobs_dir, record.id)
     found = _found(directory, record, recipient=asked.recipient)

@@ -25,7 +25,7 @@ def show(config: str, job_id: str, *, overrides: Sequence[str], as_json: bool, w
     """Print one job's status; with ``watch`` until it neither runs nor is pending."""
     from flows.job.decisions import as_decided
 
-    with opened(load_config(Path(config), overrides=overrides)) as session:
+    with opened(load_config(Path(config), overrides=overrides), job_id) as session:
         job_id = session.find(job_id)
         while True:
             record = as_decided(session, _as_left(session.job(job_id)))

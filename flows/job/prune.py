@@ -52,7 +52,7 @@ def delete(config: str, job_id: str, overrides: Sequence[str]) -> int:
         JobBusyError: it runs, here or on another machine.
         StorageError: something in its directory cannot be removed; the record stays.
     """
-    with _opened(load_config(Path(config), overrides=overrides)) as session:
+    with _opened(load_config(Path(config), overrides=overrides), job_id) as session:
         job_id = session.find(job_id)
         directory = JobDirectory.of(session.jobs_dir, job_id)
         recorded = session.api.read_run(job_id) is not None or not directory.path.is_dir()
@@ -112,9 +112,9 @@ def prune(config: str, older_than: timedelta, overrides: Sequence[str], *, dry_r
 
 
 @contextmanager
-def _opened(loaded: LoadedConfig) -> Iterator[Session]:
+def _opened(loaded: LoadedConfig, job: str | None = None) -> Iterator[Session]:
     """As ``opened``, also where the disk is full: what is done here makes room."""
-    with reserve_given_up(loaded.config.jobs_dir / ".prefect"), opened(loaded) as session:
+    with reserve_given_up(loaded.config.jobs_dir / ".prefect"), opened(loaded, job) as session:
         yield session
 
 

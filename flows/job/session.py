@@ -118,9 +118,22 @@ class Session:
         return bool(nowhere) and run.get("state_type") == "FAILED" and bool((run.get("labels") or {}).get("job.error"))
 
 
+def meant(loaded: LoadedConfig, text: str) -> str | None:
+    """The job that ``text`` means, as far as the disk tells; what names none is refused before a server starts for it.
+
+    Raises as ``Session.find``.
+    """
+    jobs_dir = loaded.config.jobs_dir.absolute()
+    if not has_any_job(loaded):
+        return which.in_record(jobs_dir, text, ids=tuple, to_begin=tuple, latest=lambda: None)
+    return which.by_directory(jobs_dir, text)
+
+
 @contextmanager
-def opened(loaded: LoadedConfig) -> Iterator[Session]:
-    """Open the user's Prefect API, or the embedded one of the configuration's jobs directory."""
+def opened(loaded: LoadedConfig, job: str | None = None) -> Iterator[Session]:
+    """Open the user's Prefect API, or the embedded one of the configuration's jobs directory, to find ``job``."""
+    if job is not None:
+        meant(loaded, job)
     chosen = chosen_api(loaded.config.jobs_dir)
     if chosen is not None:
         with diagnosed(chosen.home), PrefectApi(chosen, told=True) as api:

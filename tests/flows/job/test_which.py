@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from config import load_config
+from flows.job.session import opened
 from flows.job.which import by_directory, in_record
 from tasks.shared.errors import InputError
 
@@ -64,3 +66,15 @@ def test_a_jobs_directory_that_is_not_there_has_no_job(tmp_path: Path) -> None:
     assert by_directory(tmp_path / "jobs", "0b2c") is None
     with pytest.raises(InputError, match="there is no job yet"):
         in_record(tmp_path, "latest", ids=list, to_begin=list, latest=lambda: None)
+
+
+@pytest.mark.parametrize(("text", "reference"), [("latest", "job-unknown"), ("0b2d", "job-unknown"), ("x", "job-id")])
+def test_what_names_no_job_is_refused_before_a_server_is_started_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, reference: str
+) -> None:
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    (tmp_path / "c.yaml").write_text(f"pipeline: {{enabled_steps: [local_import]}}\njobs_dir: {tmp_path / 'jobs'}\n")
+    with pytest.raises(InputError) as caught, opened(load_config(tmp_path / "c.yaml"), text):
+        pass
+    assert caught.value.reference == reference
+    assert not (tmp_path / "jobs").exists()
