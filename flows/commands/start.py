@@ -117,8 +117,8 @@ def opened_with_prefect(loaded: LoadedConfig) -> Iterator[Session]:
             embedded = stack.enter_context(server.EmbeddedServer(jobs_dir, linger=linger))
             address = embedded.announced()
         api_address.use(address, jobs_dir)
-        # The embedded server says for itself that it is waited for.
-        with patience("starting Prefect") if embedded is None else nullcontext(), light_prefect.uncollected():
+        starts = embedded is not None and embedded.starts
+        with nullcontext() if starts else patience("starting Prefect"), light_prefect.uncollected():
             light_prefect.blocks_later()
             light_prefect.settings_in_one_pass()
             from flows import pipeline  # noqa: F401 - imported here so that both overlap

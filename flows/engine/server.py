@@ -138,7 +138,7 @@ class EmbeddedServer:
                 unless_begun.callback(self.release)
                 self._begin()
                 unless_begun.pop_all()
-            if self._child is None:
+            if not self.starts:
                 self._telling.close()  # it runs already: what the command does until it asks is no waiting
         except OSError as error:
             raise StorageError(
@@ -169,9 +169,14 @@ class EmbeddedServer:
             raise ValueError("begin() comes first")
         return self._address
 
+    @property
+    def starts(self) -> bool:
+        """Whether a server was started, which says for itself that it is waited for; not where one ran already."""
+        return self._child is not None
+
     def address(self) -> ApiAddress:
         """Wait until the server answers, and say where."""
-        with self._telling, told() if self._child is None else nullcontext():
+        with self._telling, nullcontext() if self.starts else told():
             wait_until_up(self.announced(), self._child)
         return self.announced()
 
