@@ -10,7 +10,7 @@ VARIABLE = "_SLUICE_COMPLETE"
 @click.command("completion")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def command(shell: str) -> int:
-    """Print the completion script for a shell: commands, options, job ids, steps, keys behind --set, files.
+    """Print the completion script for a shell. Commands, options, job ids, steps, keys behind --set, files.
 
     For example: eval "$(sluice completion bash)"
     """

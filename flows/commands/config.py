@@ -13,7 +13,7 @@ from flows.output import complain, say, say_json
 
 @click.group("config")
 def group() -> None:
-    """Write a configuration, check it, show its effective values, print the JSON Schema."""
+    """Write a configuration, check it, show it; its JSON Schema."""
 
 
 @group.command()
@@ -59,7 +59,7 @@ def show(config: str, overrides: tuple[str, ...], as_json: bool) -> int:
 )
 @click.option("--force", is_flag=True, help="Write over a file that is there.")
 def init(file: str, steps: str | None, force: bool) -> int:
-    """Write a commented configuration with just what these steps need, and a variable for every secret.
+    """Write a commented configuration. With just what its steps need, and a variable for every secret.
 
     On a terminal it asks for the steps and the addresses of the services; elsewhere examples stand in their place.
     """

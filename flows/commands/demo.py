@@ -18,9 +18,10 @@ from flows.output import patience
     help="What to send to: the sandbox FHIR server, one zip for a transfer, or an object store (extra objectstore).",
 )
 def command(keep: bool, review: bool, send: str) -> int:
-    """Run the whole pipeline against sandbox services on loopback, over a small made-up data set.
+    """Run a whole pipeline on this machine, on made-up data.
 
-    It begins with a query to the sandbox extraction server. Prints each step's summary line and where the files are.
+    It runs against sandbox services on loopback, and begins with a query to their extraction server. Prints each step's
+    summary line and where the files are.
     """
     with patience("loading the demo"):
         from flows import demo

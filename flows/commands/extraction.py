@@ -39,7 +39,7 @@ _PAUSE = 0.2
 
 @click.group("extraction")
 def group() -> None:
-    """Preview a cohort; list and control the jobs of the extraction server."""
+    """Preview a cohort; control the extraction server's jobs."""
 
 
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -119,9 +119,9 @@ def list_(
     overrides: tuple[str, ...],
     as_json: bool,
 ) -> int:
-    """List the server's extraction jobs, newest first, with its ids: of other clients, too.
+    """List the server's extraction jobs, newest first. Those of other clients, too.
 
-    They are not the ids of pipeline jobs; pipeline status says which extraction a job has.
+    The ids are the server's, not those of pipeline jobs; pipeline status says which extraction a job has.
     """
     with _opened(config, overrides) as (client, k):
         try:
@@ -179,7 +179,7 @@ def cancel(client: ExtractionClient, job_id: str) -> ExtractionTask:
 @group.command()
 @_on_jobs
 def delete(client: ExtractionClient, job_id: str) -> None:
-    """Remove jobs and their result files from the server, also while they run."""
+    """Remove jobs and their result files from the server. Also while they run."""
     try:
         client.delete(job_id, pause=_wait)
     except ServiceError as error:

@@ -48,7 +48,7 @@ class Since(click.ParamType[datetime]):
 
 @click.group("job")
 def group() -> None:
-    """List jobs, run one step again, show release reports, delete jobs."""
+    """List jobs, show release reports, run one step again, delete."""
 
 
 @group.command("list")
@@ -67,7 +67,7 @@ def group() -> None:
 def list_(
     config: str, as_json: bool, states: tuple[str, ...], since: datetime | None, overrides: tuple[str, ...]
 ) -> int:
-    """List the jobs of a configuration's jobs directory, newest first: states, names, why they failed or wait."""
+    """List the jobs of a jobs directory, newest first. States, names, why they failed or wait."""
     from flows.commands import status
 
     return status.list_jobs(config, overrides=overrides, as_json=as_json, states=states, since=since)
@@ -126,7 +126,7 @@ def report(
     check: bool,
     overrides: tuple[str, ...],
 ) -> int:
-    """Show the release report of a job: where its page is, what speaks against a release, what to look at.
+    """Show the release report of a job. Where its page is, what speaks against a release, what to look at.
 
     The newest one: for the decision that the job waits for, or of its end. The exit code is 0 also when something
     speaks against it; with --check it is 5 then.
@@ -145,7 +145,7 @@ def report(
     "--continue", "go", is_flag=True, help="Continue interrupted jobs, and stopped ones of a schedule, before."
 )
 def unfinished(configs: tuple[str, ...], go: bool) -> int:
-    """Name what needs a person: jobs that did not finish, and runs that did not begin.
+    """Name what is unfinished and needs a person. Jobs that did not finish, and runs that did not begin.
 
     Failed, waiting, stopped and interrupted jobs, each with the command that goes on, and runs of a deployment whose
     time was an hour ago. The exit code is 0 when there is none: for every morning, by cron or a timer. CONFIG names a
@@ -174,7 +174,7 @@ def delete(config: str, job: str, overrides: tuple[str, ...]) -> int:
 @click.option("--json", "as_json", is_flag=True, help="A JSON list of id, state, updated and bytes.")
 @set_option
 def prune(config: str, older_than: timedelta, dry_run: bool, as_json: bool, overrides: tuple[str, ...]) -> int:
-    """Delete the jobs that nothing happened to for longer than AGE, directories and records.
+    """Delete jobs that nothing happened to for longer than AGE. Directories and records.
 
     Complete, failed, stopped, interrupted and cancelled ones; never a job that runs, waits, or is scheduled.
     """

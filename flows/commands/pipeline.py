@@ -102,7 +102,7 @@ def continue_(
 )
 @set_option
 def status(config: str, job: str, as_json: bool, watch: bool, overrides: tuple[str, ...]) -> int:
-    """Show the state of a job, its steps, counts, progress, last error, and what it waits for."""
+    """Show how a job stands. Its state, steps, counts, progress, last error, and what it waits for."""
     from flows.commands import status as view
 
     return view.show(config, job, overrides=overrides, as_json=as_json, watch=watch)

@@ -51,7 +51,7 @@ def stop(config: str | None, jobs_dir: str | None) -> int:
 @click.argument("config", required=False, shell_complete=complete.files)
 @_where
 def status(config: str | None, jobs_dir: str | None) -> int:
-    """Say whether the server answers, and print the link that opens its UI."""
+    """Say whether the server answers, and the link that opens its UI."""
     from flows.engine import background_server
 
     return background_server.status(background_server.home_of(config, jobs_dir))

@@ -61,6 +61,13 @@ class TestCoverage:
     def test_the_page_of_commands_is_current(self) -> None:
         assert read(COMMANDS) == reference.render(), "python -m flows.commands.reference > docs/commands.md"
 
+    def test_every_command_has_a_line_that_an_ordinary_terminal_shows_in_full(self) -> None:
+        root = click.Context(cli, info_name="sluice")
+        groups = [cli, *(cli.get_command(root, name) for name in cli.list_commands(root))]
+        for group in (one for one in groups if isinstance(one, click.Group)):
+            shown = click.Context(group, info_name="sluice", terminal_width=80).get_help()
+            assert "..." not in shown.partition("Commands:")[2], shown
+
     def test_every_command_and_option_is_documented_under_its_name(self) -> None:
         sections = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", read(COMMANDS), re.MULTILINE | re.DOTALL))
         for name, command in commands():
