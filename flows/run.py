@@ -140,18 +140,29 @@ def run(argv: Sequence[str]) -> int:
         return result if isinstance(result, int) else 0
     except click.exceptions.Exit as leave:
         return leave.exit_code
-    except (Interrupted, KeyboardInterrupt, click.exceptions.Abort):
+    except (Interrupted, KeyboardInterrupt):
+        return exit_code_of(signals.seen)
+    except click.exceptions.Abort:
+        say("\nno answer was given", err=True)  # Ctrl-D
         return exit_code_of(signals.seen)
     except click.ClickException as error:
         say(f"error[usage]: {error.format_message()}", err=True)
         context = getattr(error, "ctx", None)
-        if context is not None:
+        if isinstance(error, click.NoSuchOption) and error.option_name in _first():
+            rest = [word for word in argv if word != error.option_name]
+            say(f"hint: it stands before the command: {command(error.option_name, *rest)}", err=True)
+        elif context is not None:
             say(f"hint: {command(*context.command_path.split()[1:], '--help')}", err=True)
         return 2
     except Exception as error:  # noqa: BLE001 - the last seam: no traceback, which may quote data
         if signals.seen is not None:
             return exit_code_of(signals.seen)
         return tell(error)
+
+
+def _first() -> list[str]:
+    """The options that stand before a command, for every one."""
+    return [name for option in cli.params if not option.is_eager for name in option.opts]
 
 
 def tell(error: Exception) -> int:

@@ -69,6 +69,11 @@ def test_a_command_without_its_group_is_named_in_full(capsys, typed, meant):
     assert f"Did you mean {meant}?" in capsys.readouterr().err
 
 
+def test_an_option_of_every_command_behind_one_is_shown_where_it_stands(capsys):
+    assert main(["pipeline", "start", "-q", "a c.yaml"]) == 2
+    assert capsys.readouterr().err.endswith(" -m flows.run -q pipeline start 'a c.yaml'\n")
+
+
 def test_alone_it_shows_where_to_begin_and_its_version_is_an_option_too(tmp_path):
     alone = run(cwd=tmp_path)
     assert alone.returncode == 0

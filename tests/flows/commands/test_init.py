@@ -83,3 +83,13 @@ def test_on_a_terminal_it_asks_until_an_answer_can_be_used(
     assert '      project_identifier: "my project"\n' in text
     assert "    #auth:\n" in text
     assert run(["config", "check", "sluice.yaml"]) == 0
+
+
+def test_without_an_answer_nothing_is_written_and_that_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(init, "on_terminal", lambda: True)
+    monkeypatch.setattr("sys.stdin", io.StringIO("local_import\n"))
+    assert run(["config", "init"]) == 130
+    assert capsys.readouterr().err.endswith("\nno answer was given\n")
+    assert not Path("sluice.yaml").exists()
