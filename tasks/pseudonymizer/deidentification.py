@@ -25,7 +25,7 @@ from tasks.pseudonymizer.splitting import Chunk, halves
 from tasks.pseudonymizer.surviving_ids import survivors
 from tasks.shared.errors import DataError, ReconciliationError, ServiceError, SluiceError
 from tasks.shared.fhir.envelope import open_bundle
-from tasks.shared.fhir.reading import UNREADABLE, repeats
+from tasks.shared.fhir.reading import RESOURCE_TYPE, UNREADABLE, repeats
 from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.http.answer import Answer
 
@@ -33,7 +33,6 @@ _TOO_LARGE: Final = 413
 _REFUSED: Final = 400
 _OK: Final = 200
 _ENTRY: Final = b'"entry'
-_RESOURCE_TYPE: Final = b'"resourceType"'
 
 Counts = Counter[str]
 """What is counted of a file; the names are those of the ledger and of the step's details."""
@@ -275,12 +274,12 @@ def _refuse_hidden(text: bytes, outline: ResourceSummary, place: str) -> None:
     JSON readers take one and drop the other: the service would lose a resource, and the counts would agree.
     """
     # Where every type belongs to a resource that was counted, none is hidden; contained ones cost the closer look.
-    suspicious = text.count(_RESOURCE_TYPE) != 1 + len(outline.ids)
+    suspicious = text.count(RESOURCE_TYPE) != 1 + len(outline.ids)
     if not suspicious and text.find(_ENTRY) == text.rfind(_ENTRY):
         return
     _, pieces = open_bundle(text, where=place)
     for index, piece in enumerate(pieces if suspicious else ()):
-        if piece.count(_RESOURCE_TYPE) > 1 and repeats(piece, ("resource",)):
+        if piece.count(RESOURCE_TYPE) > 1 and repeats(piece, ("resource",)):
             raise DataError(
                 "repeated-key",
                 "an entry of the Bundle has its resource twice, so what it holds is ambiguous",

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
-from tasks.shared.fhir.reading import UnusableError, check_utf8
+from tasks.shared.fhir.reading import BLANK, UnusableError, check_utf8, past
 
 T = TypeVar("T")
 
@@ -28,7 +28,6 @@ _KEY: Final = re.compile(rb'[ \t\r\n]*+("[^"\\]*+(?:\\.[^"\\]*+)*+")[ \t\r\n]*+:
 _MEMBER_END: Final = re.compile(rb"[ \t\r\n]*+[,}]")
 _ENTRY_END: Final = re.compile(rb"[ \t\r\n]*+[,\]]")
 _ARRAY_END: Final = re.compile(rb"[ \t\r\n]*+\]")
-_SPACE: Final = re.compile(rb"[ \t\r\n]*+")
 _ENTRY: Final = re.compile(rb'"entry"[ \t\r\n]*+:[ \t\r\n]*+\[')
 _BLANK: Final = b" \t\r\n"
 
@@ -170,24 +169,19 @@ def _open_at(line: bytes, start: int, raws: list[msgspec.Raw]) -> tuple[Envelope
     at = end = start
     for raw in raws:
         text = bytes(raw)
-        value = at if line.startswith(b"{", at) else _end(_SPACE, line, at)
+        value = at if line.startswith(b"{", at) else past(BLANK, line, at)
         end = value + len(text)
         if not line.startswith(text, value):
             return None
         if not text.startswith(b"{"):
             raise UnusableError("not-a-bundle", "an entry of the Bundle is no JSON object")
-        stop = _end(_ENTRY_END, line, end) - 1
+        stop = past(_ENTRY_END, line, end) - 1
         pieces.append(text if value == at and stop == end else line[at:stop])
         at, end = stop + 1, stop
     if _ARRAY_END.match(line, end) is None:
         return None
     envelope = _fitting(line[:start], line[end:])
     return None if envelope is None else (envelope, pieces)
-
-
-def _end(pattern: re.Pattern[bytes], text: bytes, at: int) -> int:
-    match = pattern.match(text, at)
-    return at if match is None else match.end()
 
 
 def _fitting(before: bytes, after: bytes) -> Envelope | None:

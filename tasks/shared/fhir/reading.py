@@ -131,6 +131,16 @@ def check_utf8(text: bytes) -> None:
         start = end
 
 
+BLANK: Final = re.compile(rb"[ \t\r\n]*+")
+"""White space between tokens, if there is any."""
+
+
+def past(pattern: re.Pattern[bytes], text: bytes, at: int) -> int:
+    """Where what matches at this place ends; this place where nothing does."""
+    match = pattern.match(text, at)
+    return at if match is None else match.end()
+
+
 class RepeatedKeyError(Exception):
     """A key of an object stands twice."""
 

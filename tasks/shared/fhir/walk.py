@@ -9,9 +9,9 @@ from typing import Final
 import msgspec
 
 from tasks.shared.errors import DataError
+from tasks.shared.fhir.reading import BLANK, past
 from tasks.shared.files.spool import Spool
 
-_BLANK: Final = re.compile(rb"[ \t\r\n]*+")
 _SCALAR: Final = re.compile(rb"[^ \t\r\n,\]}]*+")
 _IN_STRING: Final = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
 """To the closing quote, or to the end of the piece, or to a backslash that is the piece's last byte."""
@@ -59,7 +59,7 @@ class Walk:
     def peek(self) -> int:
         """The next byte that is not blank, not passed yet; -1 at the end."""
         while True:
-            self._at = _past(_BLANK, self._piece, self._at)
+            self._at = past(BLANK, self._piece, self._at)
             if self._at < len(self._piece):
                 return self._piece[self._at]
             if not self._more():
@@ -141,7 +141,7 @@ class Walk:
     def _string(self) -> None:
         self._at += 1
         while True:
-            self._at = _past(_IN_STRING, self._piece, self._at)
+            self._at = past(_IN_STRING, self._piece, self._at)
             rest = len(self._piece) - self._at
             if rest and self._piece[self._at] == QUOTE:
                 self._at += 1
@@ -152,7 +152,7 @@ class Walk:
 
     def _scalar(self) -> None:
         begin = self.position
-        while (at := _past(_SCALAR, self._piece, self._at)) == len(self._piece):
+        while (at := past(_SCALAR, self._piece, self._at)) == len(self._piece):
             self._at = at
             if not self._more():
                 raise self._broken()
@@ -168,8 +168,3 @@ class Walk:
 
     def _broken(self) -> DataError:
         return DataError("not-json", "the line is not valid JSON, or it breaks off", context=self._where)
-
-
-def _past(pattern: re.Pattern[bytes], text: bytes, at: int) -> int:
-    match = pattern.match(text, at)
-    return at if match is None else match.end()
