@@ -8,12 +8,11 @@ itself must know is in the job record, and a log that cannot be written fails no
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Self
 
 from flows.reports.events import Entry, Job
-from tasks.shared.errors import StorageError, storage_errors
+from tasks.shared.errors import StorageError
 from tasks.shared.files.out_file import AppendFile
 from tasks.shared.log import logger
 
@@ -63,17 +62,3 @@ class EventLog:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-
-def read_events(directory: Path) -> Iterator[Entry]:
-    """The events of a job, first one first; also while it runs. What cannot be read (a torn line) is passed over.
-
-    Raises:
-        StorageError: there is no log, or it cannot be read.
-    """
-    path = directory / NAME
-    with storage_errors(path), path.open("rb") as file:
-        for line in file:
-            entry = Entry.of(line)
-            if entry is not None:
-                yield entry

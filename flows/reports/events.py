@@ -3,7 +3,7 @@
 One line of ``jobs_dir/<job>/events.ndjson`` is one JSON object: a ``Head`` that all have, and the fields of one kind
 of event. ``docs/observability.md`` describes every field; a test compares it with these classes.
 
-The schema is strict, so that tools notice a wrong line; reading is not, so that one of another version stays readable.
+The schema is strict, so that tools notice a wrong line. Nothing here reads one.
 """
 
 from __future__ import annotations
@@ -105,8 +105,6 @@ class Gate(Event, frozen=True, kw_only=True, tag="gate"):
 KINDS: tuple[type[Event], ...] = (Job, KickOff, Status, Download, RequestRetry, Step, Export, Wait, Gate)
 """Every kind there is."""
 
-_AnyEvent = Job | KickOff | Status | Download | RequestRetry | Step | Export | Wait | Gate
-
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):
     """What every event has: ``time`` in UTC (ISO 8601, milliseconds), the ``job``, and its ``run`` from 1.
@@ -132,14 +130,6 @@ class Entry:
         """The entry as one line of JSON, with its newline."""
         return msgspec.json.encode(msgspec.to_builtins(self.head) | msgspec.to_builtins(self.event)) + b"\n"
 
-    @classmethod
-    def of(cls, line: bytes) -> Entry | None:
-        """The entry in a line; ``None`` when the line is torn, or of a kind that this version does not know."""
-        try:
-            return cls(_HEAD.decode(line), _EVENT.decode(line))
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            return None
-
 
 _ONLY: Final[tuple[tuple[type[Event], str, tuple[str, ...]], ...]] = (
     (Job, "steps", ("created",)),
@@ -160,9 +150,6 @@ _ALWAYS: Final[tuple[tuple[type[Event], str, str], ...]] = (
     (Wait, "decided", "approved"),
 )
 """Which field an event always has in a state."""
-
-_HEAD = msgspec.json.Decoder(Head)
-_EVENT: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_AnyEvent)
 
 
 def kind_of(event: Event) -> str:

@@ -17,13 +17,13 @@ from flows.job.job import Job as RunningJob
 from flows.job.record import JobRecord, RecordWriter, Run
 from flows.pipeline import decide, show, stopped
 from flows.reports import summary
-from flows.reports.event_file import read_events
 from flows.reports.events import Export, Gate, Job, Step, Wait
 from flows.reports.journal import Journal
 from flows.reports.presenter import Presenter
 from tasks.shared.errors import GateError, NetworkError, ReconciliationError, Stopped, StorageError
 from tasks.shared.events import Event
 from tasks.shared.report import Approval, StepReport, Waiting
+from tests.peers.events import read_events
 from tests.peers.prefect import prefect_in_memory
 
 JOB = "368f91e2-dd1f-4d71-8c99-58332d55a824"

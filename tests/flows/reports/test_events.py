@@ -16,6 +16,7 @@ from flows.reports.events import KINDS, Entry, Export, Gate, Head, Job, KickOff,
 from flows.reports.summary import Summary
 from tasks.shared.events import Download, Event, RequestRetry, Status
 from tests.docs.references import ROOT
+from tests.peers.events import entry_of
 
 PAGE = (ROOT / "docs/observability.md").read_text(encoding="utf-8")
 HEAD = Head(time="2026-03-02T09:15:19.102Z", job="368f91e2-dd1f-4d71-8c99-58332d55a824", run=1)
@@ -74,7 +75,7 @@ def test_every_event_validates_against_the_schema_and_reads_back(event: Event) -
     assert line.endswith(b"}\n")
     assert line.count(b"\n") == 1
     validator().validate(json.loads(line))
-    assert Entry.of(line) == Entry(HEAD, event)
+    assert entry_of(line) == Entry(HEAD, event)
 
 
 def test_the_head_is_always_whole_and_what_does_not_apply_is_left_out() -> None:
@@ -124,21 +125,6 @@ def test_an_event_without_a_field_that_it_must_have_is_refused_by_the_schema(eve
     for name in needed | ({"status"} if isinstance(event, RequestRetry) else set()):
         with pytest.raises(ValidationError):
             validator().validate({key: value for key, value in document.items() if key != name})
-
-
-@pytest.mark.parametrize("line", [b"", b"\n", b"{", b'{"time":"2026-', b"[]", b"\xff\xfe", b'{"event":"job"}', b"null"])
-def test_a_torn_line_is_no_entry(line: bytes) -> None:
-    assert Entry.of(line) is None
-
-
-def test_a_kind_of_a_later_version_is_no_entry_and_a_later_field_is_passed_over() -> None:
-    document = json.loads(Entry(HEAD, Job(state="started")).line())
-    assert Entry.of(json.dumps(document | {"event": "later"}).encode()) is None
-    assert Entry.of(json.dumps(document | {"later": 1}).encode()) == Entry(HEAD, Job(state="started"))
-
-
-def test_what_another_version_wrote_is_read_though_the_schema_of_this_one_refuses_it() -> None:
-    assert Entry.of(Entry(HEAD, msgspec.structs.replace(DOWNLOADED, sha256="later")).line()) is not None
 
 
 def test_the_kept_schemas_are_current() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from config import RetryConfig, TlsConfig
 from flows.job.record import JobRecord, JobState, Run, next_run, timestamp
-from flows.reports.event_file import EventLog, read_events
+from flows.reports.event_file import EventLog
 from flows.reports.events import Export, Job, KickOff, Step
 from flows.reports.journal import AnnouncedHandle, Journal
 from flows.reports.trace import Trace
@@ -21,6 +21,7 @@ from tasks.shared.http.client import ServiceClient
 from tasks.shared.meter import Meter
 from tasks.shared.report import Approval, StepReport
 from tasks.shared.step import Handle, HandleStore
+from tests.peers.events import read_events
 
 JOB = "368f91e2-dd1f-4d71-8c99-58332d55a824"
 STEPS = ("http_import", "send")

@@ -19,11 +19,11 @@ from deployments.sandbox.pseudonymization.app import pseudonymization_service
 from deployments.sandbox.validation.app import validation_service
 from flows.job.record import Run
 from flows.reports import events
-from flows.reports.event_file import read_events
 from flows.reports.journal import Journal
 from tasks.shared.events import RequestRetry
 from tasks.shared.meter import Meter
 from tests.conftest import Commands
+from tests.peers.events import read_events
 from tests.peers.s3 import Asked, S3Job, scripted
 from tests.peers.sandbox import Sandboxed, sandboxed
 from tests.peers.server import Reply

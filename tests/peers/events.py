@@ -1,0 +1,27 @@
+"""A job's ``events.ndjson`` as other tools read it: nothing in the product does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Union
+
+import msgspec
+
+from flows.reports.event_file import NAME
+from flows.reports.events import KINDS, Entry, Head
+
+_head = msgspec.json.Decoder(Head)
+_event: msgspec.json.Decoder[Any] = msgspec.json.Decoder(Union[KINDS])  # noqa: UP007 - of a tuple
+
+
+def entry_of(line: bytes) -> Entry:
+    return Entry(_head.decode(line), _event.decode(line))
+
+
+def read_events(directory: Path) -> Iterator[Entry]:
+    """The events of a job, first one first; also while it runs. What does not end with a newline is passed over."""
+    with (directory / NAME).open("rb") as file:
+        for line in file:
+            if line.endswith(b"\n"):
+                yield entry_of(line)
