@@ -100,7 +100,7 @@ def pipeline(
             if deployed:
                 refuse_scratch(inputs)
             with ExitStack() as stack:
-                job = stack.enter_context(Job.opened(job_id, inputs, api, presenter.current()))
+                job = stack.enter_context(Job.opened(job_id, inputs, api, presenter.current(), deployed=deployed))
                 stack.enter_context(
                     signals.stopping(job.stop, lambda name: end_now(api.address, job_id, name, job.leave))
                 )

@@ -11,6 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import tenacity
+
 from config import LoadedConfig, PipelineConfig
 from flows.engine.api import Label, PrefectApi
 from flows.engine.artifacts import REPORT, Page
@@ -19,7 +21,7 @@ from flows.engine.reserve import keep_reserve
 from flows.job import gate
 from flows.job.directory import JobDirectory
 from flows.job.inputs import JobInputs, config_command, job_command
-from flows.job.lock import JobLock
+from flows.job.lock import JobBusyError, JobLock
 from flows.job.record import (
     JobRecord,
     RecordedHandle,
@@ -50,9 +52,14 @@ from tasks.shared.publication import technical
 from tasks.shared.report import Approval, Corrections, Problem, Shown, StepReport, Waiting
 from tasks.shared.step import Source, Step, StepContext
 from tasks.shared.stop import Stop
+from tasks.shared.units import human_seconds
 
 if TYPE_CHECKING:
     from tasks.release_report.make import Measures
+
+
+ENDS_WITHIN = 20.0
+"""Seconds after which a process that was asked in the UI to stop has given its job back."""
 
 
 @dataclass
@@ -113,12 +120,14 @@ class Job:
 
     @classmethod
     @contextmanager
-    def opened(cls, job_id: str, inputs: JobInputs, api: PrefectApi, presenter: Presenter) -> Iterator[Job]:
+    def opened(
+        cls, job_id: str, inputs: JobInputs, api: PrefectApi, presenter: Presenter, *, deployed: bool = False
+    ) -> Iterator[Job]:
         """Take the job's lock and open its logs.
 
         Raises:
             ConfigError: the configuration is not valid now.
-            JobBusyError: another process runs the job.
+            JobBusyError: another process runs the job, or of one that is ``deployed`` has ended it meanwhile.
             InputError: ``enabled_steps`` are not what the job was started with.
         """
         loaded = inputs.load()
@@ -131,7 +140,10 @@ class Job:
         else:
             keep_reserve(home)
         with ExitStack() as stack:
-            lock = stack.enter_context(JobLock(directory.path, bridges=shared))
+            lock = JobLock(directory.path, bridges=shared)
+            if deployed:
+                follow(lock, api, job_id)
+            stack.enter_context(lock)
             stack.enter_context(job_log(directory.log))
             writer = RecordWriter(api, job_id)
             record = writer.read()
@@ -499,6 +511,28 @@ class Job:
         self.presenter.close()
         logger.error("%s", error.render())
         self.ended("failed", error=Problem.of(error))
+
+
+def follow(lock: JobLock, api: PrefectApi, job_id: str) -> None:
+    """Take the lock of a worker's run; wait for a process that ends, as after *Suspend* and *Resume* in one moment.
+
+    Raises:
+        JobBusyError: it goes on, or the run has come to another end meanwhile.
+    """
+    try:
+        lock.acquire()
+    except JobBusyError:
+        logger.info(
+            "the process that has the job may be ending: waiting for it, %s at most", human_seconds(ENDS_WITHIN)
+        )
+        again = tenacity.retry_if_exception_type(JobBusyError)
+        until = tenacity.stop_after_delay(ENDS_WITHIN)
+        tenacity.Retrying(retry=again, stop=until, wait=tenacity.wait_fixed(1), reraise=True)(lock.acquire)
+        with ExitStack() as unless_free:
+            unless_free.callback(lock.release)
+            if (api.read_run(job_id) or {}).get("state_type") != "RUNNING":
+                raise
+            unless_free.pop_all()
 
 
 def finish_reset(record: JobRecord, directory: JobDirectory, writer: RecordWriter) -> bool:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
+import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, cast
 from uuid import uuid4
@@ -14,6 +17,8 @@ from flows.engine.api import Label, PrefectApi
 from flows.job.directory import JobDirectory
 from flows.job.inputs import JobInputs
 from flows.job.job import Job as RunningJob
+from flows.job.job import follow
+from flows.job.lock import LOCK, JobBusyError, JobLock
 from flows.job.record import JobRecord, RecordWriter, Run
 from flows.pipeline import decide, show, stopped
 from flows.reports import summary
@@ -219,3 +224,30 @@ def test_a_stop_leaves_a_step_complete_that_was(job: RunningJob) -> None:
     stopped(job, 4, Stopped("SIGTERM"))
     assert told(job) == [Job(state="stopped", reason="SIGTERM")]
     assert document(job).steps[3].state == "completed"
+
+
+@pytest.mark.parametrize(("meanwhile", "goes_on"), [("RUNNING", True), ("PAUSED", False), ("COMPLETED", False)])
+def test_a_worker_s_run_waits_for_a_process_that_gives_the_job_back_and_goes_on_unless_that_was_an_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, meanwhile: str, goes_on: bool
+) -> None:
+    monkeypatch.setattr("flows.job.lock.PATIENCE", 0.1)
+    other = (tmp_path / LOCK).open("wb")
+    fcntl.flock(other, fcntl.LOCK_EX)
+    threading.Timer(0.3, other.close).start()
+    lock = JobLock(tmp_path)
+    with prefect_in_memory() as prefect:
+        prefect.run = {"id": JOB, "name": "n", "state_type": meanwhile, "labels": {}}
+        with nullcontext() if goes_on else pytest.raises(JobBusyError):
+            follow(lock, prefect.api, JOB)
+    assert (lock.path in JobLock.held) is goes_on
+    lock.release()
+
+
+def test_one_that_goes_on_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flows.job.lock.PATIENCE", 0.1)
+    monkeypatch.setattr("flows.job.job.ENDS_WITHIN", 0.1)
+    with (tmp_path / LOCK).open("wb") as other, prefect_in_memory() as prefect:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(JobBusyError):
+            follow(JobLock(tmp_path), prefect.api, JOB)
+    assert not prefect.asked
