@@ -24,6 +24,7 @@ from tests.peers.project import Fhir
 from tests.peers.server import Loopback, Reply, Seen
 
 PAGE = (ROOT / "docs/deployment.md").read_text(encoding="utf-8")
+EXECUTED = "prefect.automation.action.executed"
 PERSON = "Umläut"
 """A name in the data."""
 
@@ -34,15 +35,17 @@ class Receiver:
     def __init__(self) -> None:
         self.calls: list[dict[str, Any]] = []
         self.texts: list[str] = []
+        self._status = 204
         self._server = Loopback(self._take)
 
     def _take(self, seen: Seen) -> Reply:
         assert seen.headers["content-type"] == "application/json"
         self.texts.append(f"{seen.headers}{seen.body.decode()}")
         self.calls.append(json.loads(seen.body))
-        return Reply(204)
+        return Reply(self._status)
 
-    def start(self) -> None:
+    def start(self, *, status: int = 204) -> None:
+        self._status = status
         self._server = Loopback(self._take, port=self._server.port)
 
     def stop(self) -> None:
@@ -94,7 +97,7 @@ def mailbox() -> Iterator[Mailbox]:
 
 def documented() -> str:
     """The command of the page."""
-    (section,) = re.findall(r"^## Notifications$(.*?)^## ", PAGE, re.MULTILINE | re.DOTALL)
+    (section,) = re.findall(r"^## Notifications$(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)
     (block,) = re.findall(r"^```bash\n(python -m deployments.notify.*?)^```$", section, re.MULTILINE | re.DOTALL)
     return str(block)
 
@@ -140,7 +143,7 @@ def nothing_but_words_of_ours(receiver: Receiver, project: Path) -> None:
         assert set(call) == {"text", "job", "state", "step", "reason"}
         at = f" at {call['step']}" if call["step"] else ""
         told = re.escape(f" is {call['state']}{at}: {call['reason']} (job {call['job']})")
-        assert re.fullmatch(rf"config \S+( \S+)?{told}", call["text"]), call["text"]
+        assert re.fullmatch(rf"config [-\d]+ [:\d]+ {call['job'][:8]}{told}", call["text"]), call["text"]
         for canary in (PERSON, str(project), "jobs/", "ndjson", "Patient"):
             assert canary not in text
 
@@ -261,3 +264,10 @@ def test_a_call_that_is_not_taken_is_not_repeated_and_an_event_says_so(
     (failed,) = events(api, "prefect.automation.action.failed")
     assert "ConnectError" in failed["payload"]["reason"]
     assert announced.url not in json.dumps(failed)
+    announced.stop()
+    announced.start(status=500)
+    refused = commands("pipeline", "start", "config.yaml").job
+    wait_until(lambda: announced.of(refused) == ["Paused"], 60)
+    wait_until(lambda: 500 in [told["payload"].get("status_code") for told in events(api, EXECUTED)], 60)
+    assert len(events(api, "prefect.automation.action.failed")) == 1
+    assert announced.url not in json.dumps(events(api, EXECUTED))
