@@ -17,6 +17,7 @@ from typing import Any
 from flows.engine.api import FLOW_NAME, PrefectApi
 from flows.engine.api_address import use
 from flows.engine.reached import chosen_api
+from flows.job.sweep import STILL_BEHIND
 from tasks.shared.errors import InputError, SluiceError, TerminalError
 
 AUTOMATION = "sluice-needs-a-person"
@@ -26,7 +27,9 @@ MAILBOX = "sluice-mail"
 """The blocks in which Prefect keeps the addresses, encrypted."""
 
 STATES = ("Failed", "Crashed", "Stopped", "Interrupted", "Paused", "Suspended", "Late")
-"""Names of states that are told. A closed gate is Failed; Late is a run that nobody took up an hour after its time."""
+"""Names of states that are told. A closed gate is Failed; Late is a run that nobody took up an hour after its time, or
+that waits for another one of its deployment since then: a worker tells of those (``flows/job/sweep.py``).
+"""
 
 _WORDS = """\
 {%- set found = namespace(step='') -%}
@@ -34,9 +37,11 @@ _WORDS = """\
 {%- set label = (flow_run.labels['job.step.' ~ loop.index] or '') | string -%}
 {%- if not found.step and '"completed"' not in label %}{% set found.step = name %}{% endif -%}
 {%- endfor -%}
-{%- set state = flow_run.state.name -%}
+{%- set behind = flow_run.state.name == 'AwaitingConcurrencySlot' -%}
+{%- set state = 'Late' if behind else flow_run.state.name -%}
 {%- set told = (flow_run.state.message or '').split('\\n')[0] -%}
-{%- set reason = 'no worker has taken it up' if state == 'Late' else told -%}
+{%- set late = 'it waits until another run of its deployment is over' if behind else 'no worker has taken it up' -%}
+{%- set reason = late if state == 'Late' else told -%}
 {%- set at = ' at ' ~ found.step if found.step else '' -%}
 {%- set text = flow_run.name ~ ' is ' ~ state ~ at ~ (': ' ~ reason if reason else '') -%}
 {%- set text = text ~ ' (job ' ~ flow_run.id ~ ')' -%}
@@ -88,7 +93,7 @@ def automation(actions: Sequence[dict[str, Any]]) -> dict[str, Any]:
             "posture": "Reactive",
             "match": {"prefect.resource.id": "prefect.flow-run.*"},
             "match_related": {"prefect.resource.role": "flow", "prefect.resource.name": FLOW_NAME},
-            "expect": [f"prefect.flow-run.{name}" for name in STATES],
+            "expect": [*(f"prefect.flow-run.{name}" for name in STATES), STILL_BEHIND],
             "for_each": ["prefect.resource.id"],
             "threshold": 1,
             "within": 0,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, Self
-from uuid import uuid4
+from uuid import NAMESPACE_URL, uuid4, uuid5
 
 import httpx
 import tenacity
@@ -293,6 +293,21 @@ class PrefectApi:
         moment = datetime.now(UTC).isoformat()
         line = {"name": logger.name, "level": level, "message": message, "timestamp": moment, "flow_run_id": run_id}
         self.request("POST", "/logs/", [line])
+
+    def tell(self, event: str, run: Json) -> None:
+        """Tell Prefect's automations of something about a run of the flow; told twice, it is one event."""
+        told = {
+            "id": str(uuid5(NAMESPACE_URL, f"{event}/{run['id']}")), "event": event,
+            "occurred": datetime.now(UTC).isoformat(),
+            "resource": {"prefect.resource.id": f"prefect.flow-run.{run['id']}", "prefect.resource.name": run["name"]},
+            "related": [
+                {
+                    "prefect.resource.id": f"prefect.flow.{run['flow_id']}", "prefect.resource.role": "flow",
+                    "prefect.resource.name": FLOW_NAME,
+                }
+            ],
+        }  # fmt: skip
+        self.request("POST", "/events", [told])
 
     def set_state(self, run_id: str, kind: str, *, name: str | None = None, message: str = "") -> None:
         """Set the run's state, whatever it was. ``kind`` is Prefect's state type, such as ``CRASHED``."""

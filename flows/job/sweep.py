@@ -107,6 +107,7 @@ class Sweep:
         self._looked = now
         if unfinished is not None:
             yield from self._unfinished(unfinished)
+            yield from self._behind()
 
     def _proved(self, run: Json, watched: dict[str, tuple[str, float]], now: float) -> bool:
         """Whether it is time to take the lock of a run's job."""
@@ -173,6 +174,15 @@ class Sweep:
             return False
         return True
 
+    def _behind(self) -> Iterator[Noticed]:
+        """Tell of runs that wait for another one of their deployment: Prefect calls none of them late, however long."""
+        for run in late(self._api):
+            told = (str(run["id"]), BEHIND)
+            if run.get("state_name") == BEHIND and run.get("work_pool_name") == self._pool and told not in self._told:
+                self._api.tell(STILL_BEHIND, run)
+                self._told.add(told)
+                yield Noticed(told[0], "does not run: it waits until another run of its deployment is over")
+
 
 def how_long_watched(run: Json, record: JobRecord) -> float | None:
     """The proof that the process of a run that looks dead is gone: so many seconds without a sign of it.
@@ -217,6 +227,9 @@ def was_cut_off(run: Json, record: JobRecord) -> bool:
 
 BEHIND = "AwaitingConcurrencySlot"
 """Prefect's name for a run that waits until another one of its deployment is over."""
+
+STILL_BEHIND = "sluice.flow-run.still-behind"
+"""The event of a run that waits so for longer than ``LATE``: ``deployments/notify.py`` calls for it."""
 
 
 def late(api: PrefectApi) -> list[Json]:

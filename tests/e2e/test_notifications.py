@@ -12,13 +12,16 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from flows.engine.api import PrefectApi
 from flows.engine.server import EmbeddedServer
-from tests.conftest import ROOT, Commands, ask_prefect, kill, seed, wait_until
+from flows.job.sweep import Sweep
+from tests.conftest import ROOT, Commands, address_of, ask_prefect, kill, seed, wait_until
 from tests.peers.mail import Mailbox
 from tests.peers.project import Fhir
 from tests.peers.server import Loopback, Reply, Seen
@@ -200,7 +203,7 @@ def start(api: str, project: Path) -> str:
 @pytest.mark.campaign
 @pytest.mark.timeout(400)
 def test_a_run_of_a_deployment_calls_when_it_is_suspended_fails_dies_is_stopped_or_never_begins(
-    commands: Commands, announced: Receiver, api: str, project: Path, fhir: Fhir
+    commands: Commands, announced: Receiver, api: str, project: Path, fhir: Fhir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = commands.cwd / "serve.log"
     with log.open("wb") as file:
@@ -240,8 +243,19 @@ def test_a_run_of_a_deployment_calls_when_it_is_suspended_fails_dies_is_stopped_
         ask_prefect("POST", f"{api}/flow_runs/{never}/set_state", late)
         wait_until(lambda: announced.of(never) == ["Late"], 60)
         assert announced.last(never) == ("", "no worker has taken it up")
-        announced.calls.pop()  # its name is Prefect's until it begins
-        announced.texts.pop()
+        behind = start(api, project)
+        waits = {"state": {"type": "SCHEDULED", "name": "AwaitingConcurrencySlot"}}
+        ask_prefect("POST", f"{api}/flow_runs/{behind}/set_state", waits)
+        monkeypatch.setattr("flows.job.sweep.LATE", timedelta(0))
+        for _ in range(2):  # two workers
+            with PrefectApi(address_of(api)) as prefect:
+                told = [noticed.job for noticed in Sweep(prefect, hint=str).look("tell")]
+            assert behind in told
+        wait_until(lambda: announced.of(behind) == ["Late"], 60)
+        assert announced.last(behind) == ("", "it waits until another run of its deployment is over")
+        for _ in (never, behind):
+            announced.calls.pop()  # their names are Prefect's until they begin
+            announced.texts.pop()
         assert len(announced.calls) == 6
         nothing_but_words_of_ours(announced, project)
     finally:

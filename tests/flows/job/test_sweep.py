@@ -20,7 +20,7 @@ from flows.engine.api import PrefectApi
 from flows.engine.api_address import ApiAddress
 from flows.job.lock import LOCK, Holder, last_sign, last_taken, this_machine
 from flows.job.record import TAKEN_UP, JobRecord
-from flows.job.sweep import AT_MOST, EVERY, FRESH, WATCHED, Sweep, late, notice
+from flows.job.sweep import AT_MOST, EVERY, FRESH, STILL_BEHIND, WATCHED, Sweep, late, notice
 from tasks.shared.errors import SluiceError
 from tests.conftest import own_name
 
@@ -34,6 +34,7 @@ class Runs:
         self.place = place
         self.runs: dict[str, dict[str, Any]] = {}
         self.away = False
+        self.events: list[dict[str, Any]] = []
         self.meanwhile: dict[str, str] = {}
         """States that runs get between the list and the second look."""
 
@@ -51,7 +52,7 @@ class Runs:
             labels["job.directory"] = str(directory)
         self.runs[name] = {
             "id": name, "name": name, "labels": labels, "updated": "1", "deployment_id": "d", "auto_scheduled": False,
-            "expected_start_time": LONG_AGO.isoformat(), "parameters": {},
+            "expected_start_time": LONG_AGO.isoformat(), "parameters": {}, "flow_id": "f",
         } | more  # fmt: skip
         self.set(name, kind, state or kind.capitalize())
         return directory
@@ -78,6 +79,9 @@ class Runs:
             found = [run for run in found if run["expected_start_time"] >= times.get("after_", "")]
             found = [run for run in found if run["expected_start_time"] <= times.get("before_", "9")]
             return httpx.Response(200, json=found)
+        if request.url.path == "/events":
+            self.events += body
+            return httpx.Response(204)
         run = self.runs[words[2]]
         if words[-1] == "labels":
             run["labels"] |= body
@@ -342,3 +346,19 @@ def test_late_is_a_deployment_s_run_that_does_not_run_an_hour_after_its_time(run
     runs.runs["continued by nobody"]["state"]["timestamp"] = due
     runs.add("half an hour", "SCHEDULED")
     assert {run["id"] for run in late(api)} == {"late", "told by prefect", "behind another", "continued by nobody"}
+
+
+def test_a_run_that_waits_for_another_one_of_its_deployment_is_told_once_by_a_worker_of_its_pool(
+    runs: Runs, look: Looks
+) -> None:
+    due = (datetime.now(UTC) - timedelta(minutes=61)).isoformat()
+    runs.add("behind", "SCHEDULED", "AwaitingConcurrencySlot", expected_start_time=due)
+    runs.add("of another pool", "SCHEDULED", "AwaitingConcurrencySlot", expected_start_time=due, work_pool_name="p")
+    runs.add("half an hour", "SCHEDULED", "AwaitingConcurrencySlot")
+    runs.add("told by prefect", "SCHEDULED", "Late", expected_start_time=due)
+    assert look() == [], "a command tells nobody"
+    assert look("tell") == ["job behind: does not run: it waits until another run of its deployment is over"]
+    assert look("continue") == []
+    (told,) = runs.events
+    assert (told["event"], told["resource"]["prefect.resource.id"]) == (STILL_BEHIND, "prefect.flow-run.behind")
+    assert runs.shown("behind") == ("SCHEDULED", "AwaitingConcurrencySlot")
