@@ -105,6 +105,11 @@ def documented() -> str:
     return str(block)
 
 
+def test_the_page_has_the_command() -> None:
+    """The other tests here are run now and then: this one each time."""
+    assert documented().startswith("python -m deployments.notify --webhook ")
+
+
 def announce(commands: Commands, receiver: Receiver, mailbox: Mailbox) -> None:
     """Type the page's command."""
     mail = f"mailto://127.0.0.1:{mailbox.port}?from=sluice@hospital.test&to=team@hospital.test&mode=insecure"
