@@ -35,6 +35,7 @@ from tasks.shared.files.ledger import Ledger
 from tasks.shared.files.lines import numbered_lines
 from tasks.shared.files.names import data_files
 from tasks.shared.http.client import ServiceClient
+from tasks.shared.publication import people
 from tasks.shared.report import StepReport
 from tasks.shared.step import StepContext
 from tasks.shared.stop import SharedStop
@@ -216,8 +217,9 @@ class _Load:
         if not len(self._waiting):
             return
         count = len(self._waiting)
-        log.info("send: %d resources were put off until the targets of their references are there", count)
-        self._context.meter.say(f"{count:,} resources waited for the targets of their references")
+        said = people(count, self._context.config.report.k)
+        log.info("send: %s resources were put off until the targets of their references are there", said)
+        self._context.meter.say(f"{said} resources waited for the targets of their references")
         # Too many for a graph: in the order of the input as long as that helps. Backwards in every other round: a chain
         # of references that runs against the order then needs one round, not one for each link.
         backwards = False
@@ -265,14 +267,14 @@ class _Load:
 
     def _result(self, *, complete: bool) -> StepReport:
         account = self._account
-        facts = account.facts()
+        facts, k = account.facts(), self._context.config.report.k
         if complete:
             account.reconcile()
         if len(account.failures):
-            raise account.failures.error(facts.resources, complete=complete)
+            raise account.failures.error(facts.resources, complete=complete, k=k)
         collapsed = account.count("collapsed")
         warnings = [
-            text.format(f"{count:,}")
+            text.format(people(count, k))
             for count, text in (
                 (collapsed, "{} resources were replaced by a later one with the same type and id"),
                 (facts.skipped, "{} Bundle entries held nothing to load (no resource, DELETE, search outcome)"),

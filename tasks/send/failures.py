@@ -19,6 +19,7 @@ from tasks.shared.blanked import blanked
 from tasks.shared.errors import TerminalError, storage_errors
 from tasks.shared.fhir.bundle import Rejected, Resource
 from tasks.shared.files.out_file import AppendFile, OutFile
+from tasks.shared.publication import people
 
 SUMMARY: Final = "summary.csv"
 MAX_ANSWER: Final = 1024 * 1024
@@ -97,19 +98,20 @@ class Failures:
         )
         self._keep(record, f"{rejected.file}:{rejected.line} {rejected.type or ''}".rstrip())
 
-    def error(self, read: int, *, complete: bool) -> RefusedResourcesError:
-        """All failures as one error: how many of the ``read`` resources, why, where the first ones stand.
+    def error(self, read: int, *, complete: bool, k: int) -> RefusedResourcesError:
+        """All failures as one error: how many of the ``read`` resources, why, where the first ones stand. Each may be
+        another patient's, so how many they are is said by the rules of publication with ``k``.
 
         ``complete`` is False when the step gave up before it had tried everything.
         """
-        reasons = "; ".join(f"{count} × {reason}" for reason, count in self.by_reason.most_common(_SHOWN))
+        reasons = "; ".join(f"{people(count, k)} × {reason}" for reason, count in self.by_reason.most_common(_SHOWN))
         if len(self.by_reason) > _SHOWN:
             reasons += "; …"
         more = ", …" if len(self) > _SHOWN else ""
         gave_up = "" if complete else "; the step gave up, not everything was tried"
         error = RefusedResourcesError(
             "send-refused",
-            f"send: {len(self):,} of {read:,} resources did not get in: {reasons}{gave_up}",
+            f"send: {people(len(self), k)} of {read:,} resources did not get in: {reasons}{gave_up}",
             context=", ".join(self._places) + more,
             hint=f"send/{self._directory.name}/{SUMMARY} in the job directory lists them, with the server's answers "
             "beside it; after a correction, continue the job: what is on the server already is not sent again",

@@ -191,7 +191,7 @@ class _Validation:
             log.info("validation: %s has findings (%s)", report.path.name, people(findings, k))
 
     def _result(self) -> StepReport:
-        facts = Facts()
+        facts, k = Facts(), self._context.config.report.k
         counts: Counter[str] = Counter()
         for report in self._reports.values():
             known = report.account.complete or {}
@@ -199,11 +199,8 @@ class _Validation:
             facts.resources += known["resources"]
             facts.skipped += known["skipped"]
             counts.update(report.account.counts)
-        warnings = (
-            (f"{facts.skipped:,} Bundle entries held nothing to validate (no resource, DELETE, search outcome)",)
-            if facts.skipped
-            else ()
-        )
+        skipped = f"{people(facts.skipped, k)} Bundle entries held nothing to validate"
+        warnings = (f"{skipped} (no resource, DELETE, search outcome)",) if facts.skipped else ()
         severities = {severity: counts[f"severity {severity}"] for severity in SEVERITIES}
         return StepReport(
             files=len(self._files),
