@@ -13,6 +13,8 @@ def section(facts: Facts, tell: Teller) -> Section:
     """Section 8. A row is one way to count: as it is, with birth years in bands, without the region if one is there."""
     if not tell.enough:
         return Section(number=8, name="apart", said=("too-few",))
+    if facts.leaving.tables:
+        return Section(number=8, name="apart", said=("not-of-tables",))
     if not facts.leaving.classes:
         return Section(number=8, name="apart", said=("no-classes",))
     counted = facts.settings.quasi_identifiers

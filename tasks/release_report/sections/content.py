@@ -27,6 +27,8 @@ def completeness(facts: Facts, tell: Teller) -> Section:
     """Section 9: per attribute of the query, before and after."""
     if not tell.enough:
         return Section(number=9, name="completeness", said=("too-few",))
+    if facts.leaving.tables:
+        return Section(number=9, name="completeness", said=("not-of-tables",))
     found = attributes(facts)
     if not found:
         return Section(number=9, name="completeness", said=("no-attributes",))
@@ -63,7 +65,8 @@ def content(facts: Facts, tell: Teller) -> Section:
         return Section(number=10, name="content", said=("too-few",))
     made = [*_codes(facts, tell), *_numbers(facts, tell), *_statuses(facts, tell), *_multiplicity(facts, tell)]
     tables = tuple(one for one in made if one.rows)
-    return Section(number=10, name="content", said=() if tables else ("no-content",), tables=tables)
+    said = "not-of-tables" if facts.leaving.tables else "no-content"
+    return Section(number=10, name="content", said=(said,) if facts.leaving.tables or not tables else (), tables=tables)
 
 
 def _codes(facts: Facts, tell: Teller) -> Iterator[Table]:

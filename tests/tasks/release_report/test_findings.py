@@ -549,3 +549,11 @@ def test_files_of_few_patients_are_added_up_and_their_number_is_no_hash(
     (table,) = section.tables
     assert [row[0] for row in table.rows] == names
     assert table.rows[-1][-1] is None
+
+
+def test_of_tables_it_is_said_what_was_not_looked_at_and_not_that_nothing_is_there() -> None:
+    report = build(leaving(clean(), tables=True, classes={}), k=5)
+    said = {section.number: section.said for section in report.sections}
+    assert [said[number] for number in (8, 9, 10)] == [("not-of-tables",)] * 3
+    assert "tables-by-column" in said[1]
+    assert "tables-by-column" in said[14]
