@@ -265,8 +265,11 @@ class _Page:
 
     def _patients(self) -> str:
         """The number of the first tile."""
-        patients = self._report.tiles.patients
-        return self._words.number(patients) if isinstance(patients, int) else self._words.count(patients)
+        patients, words = self._report.tiles.patients, self._words
+        if isinstance(patients, int):
+            return words.number(patients)
+        said = words.count(patients)
+        return words("tile_about", number=said) if patients.word == "about" else said
 
     def _sections(self) -> list[Section]:
         """Sections 2 to 18: those of the decision and of the rules stand on each page."""

@@ -10,7 +10,7 @@ import pytest
 from tasks.release_report.document import Fact, Finding, ReleaseReport, Section, Table, Tiles
 from tasks.release_report.page import LARGEST, html
 from tasks.release_report.words import Words
-from tasks.shared.publication import Count
+from tasks.shared.publication import Count, count
 from tests.peers import release_report as reports
 
 CSP = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
@@ -111,6 +111,11 @@ class TestTheAnswer:
         text = Read(html(reports.rich(language=language))).text
         order = [text.index(what) for what in (said, "67", reports.MAIDEN, "Patient.telecom.value", "DiagnosticReport")]
         assert order == sorted(order)
+
+    @pytest.mark.parametrize(("patients", "said"), [(67, "Patients67in"), (count(67, 11), "Patientsabout 65in")])
+    def test_a_rounded_number_of_patients_is_said_as_one(self, patients: int | Count, said: str) -> None:
+        text = Read(html(reports.rich(tiles=reports.tiles(patients, ())))).text
+        assert said in text.replace(" in what", "in what")
 
     def test_without_a_stop_nobody_is_told_to_refuse(self) -> None:
         text = Read(html(reports.clean())).text
