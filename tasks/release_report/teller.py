@@ -152,7 +152,7 @@ class Teller:
         """R7: the name of a file that leaves, or its number in their order where few patients are in it."""
         for number, file in enumerate(self.measured.files, start=1):
             if file.name == name:
-                free = own_name(name) or file.patients >= self.k
+                free = own_name(name) or file.patients >= self.k or (self.measured.tables and self.ours)
                 return name if free and publication.printable(name) else f"#{number}"
         return name if own_name(name) else "@unnamed-file"
 

@@ -205,8 +205,10 @@ def test_names_of_tables_that_a_person_corrected_are_texts_from_the_data(tmp_pat
         for name, column in (("left", "patients_before"), ("types", "patients_before"), ("types", "resources_before")):
             (table,) = (one for section in copy.sections for one in section.tables if one.name == name)
             assert {row[table.columns.index(column)] for row in table.rows} == {None}
-    by_query = made(tmp_path, leaving, imported, **asked).house
-    assert "Kanarienvogel corrected.of Kanarienvogel" in {one.about for one in by_query.findings}
+    assert "#1" in found.house.model_dump_json()
+    by_query = made(tmp_path, leaving, imported, **asked, changed=("csv_wait/Kanarienvogel corrected.csv",)).house
+    abouts = {one.about for one in by_query.findings}
+    assert {"Kanarienvogel corrected.of Kanarienvogel", "csv_wait/Kanarienvogel corrected.csv"} <= abouts
 
 
 def test_what_was_told_of_fewer_patients_then_is_not_told_again_under_a_larger_k(tmp_path: Path) -> None:
