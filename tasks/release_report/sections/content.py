@@ -73,7 +73,9 @@ def _codes(facts: Facts, tell: Teller) -> Iterator[Table]:
     rows: list[list[Value]] = []
     systems: list[list[Value]] = []
     withheld = False
-    for path, codes in sorted(facts.leaving.codes.items(), key=lambda one: (-one[1].patients // 5, one[0])):
+    # What is said of resources themselves comes last: of whom it is nobody asks for.
+    ranked = sorted(facts.leaving.codes.items(), key=lambda one: (".meta." in one[0], -one[1].patients // 5, one[0]))
+    for path, codes in ranked:
         if codes.patients < tell.k:
             withheld = True
             continue

@@ -557,3 +557,11 @@ def test_of_tables_it_is_said_what_was_not_looked_at_and_not_that_nothing_is_the
     assert [said[number] for number in (8, 9, 10)] == [("not-of-tables",)] * 3
     assert "tables-by-column" in said[1]
     assert "tables-by-column" in said[14]
+
+
+def test_codes_about_resources_stand_behind_those_of_what_was_found() -> None:
+    labels = {path: Codes(SIZE, {"s|c": SIZE}) for path in ("Bundle.meta.security", "Condition.meta.tag")}
+    given = leaving(clean(), codes={**labels, "Condition.code": Codes(8, {"s|c": 8})})
+    (content,) = (one for one in build(given, k=5).sections if one.number == 10)
+    (table,) = (one for one in content.tables if one.name == "codes")
+    assert [row[0] for row in table.rows] == ["Condition.code", *labels]
