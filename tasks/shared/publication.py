@@ -231,11 +231,12 @@ def texts(patients: Mapping[str, int], k: int) -> dict[str, int]:
     return dict(sorted(shared, key=lambda one: (-rounded(one[1]), one[0])))
 
 
-_NUMBER: Final = re.compile(r"(?<![\w./:@#-])\d[\d,]*(?:\.\d+)?(?![\w/:@-])(?!\.\w)")
+_NUMBER: Final = re.compile(r"(?:\bfewer than )?(?<![\w./:@#-])\d[\d,]*(?:\.\d+)?(?![\w/:@-])(?!\.\w)")
 
 
 def without_numbers(sentence: str) -> str:
-    """R1 and R3: a sentence of a step's own, with its numbers left out: what they count is not known here."""
+    """R1 and R3: a sentence of a step's own, with its numbers left out: what they count, and with which ``k`` they were
+    said, is not known here."""
     return _NUMBER.sub("…", sentence)
 
 

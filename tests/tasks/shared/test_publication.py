@@ -290,6 +290,7 @@ def test_numbers_in_a_sentence_of_a_step_are_left_out() -> None:
     said = "the server counts 12 patients, the files hold 1,011 Bundles (R4, file-1.ndjson, 3.5)"
     assert without_numbers(said) == "the server counts … patients, the files hold … Bundles (R4, file-1.ndjson, …)"
     assert people(3, 5) == "fewer than 5"
+    assert without_numbers(f"{people(3, 5)} resources had no id") == "… resources had no id"
 
 
 def test_r1_resources_of_which_something_was_odd_may_each_be_a_patients() -> None:
