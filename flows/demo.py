@@ -115,10 +115,11 @@ def show(record: JobRecord) -> None:
         with table.open(encoding="utf-8") as lines:
             first = [line.rstrip("\n") for line in itertools.islice(lines, SHOWN_LINES)]
         say("\n" + "\n".join([f"{table.name}:", *(f"  {line}" for line in first)]))
-    say(f"\nfiles of job {record.id}:")
+    say(f"\nfiles of job {record.id}, in {directory}:")
     for file in sorted(directory.rglob("*")):
-        if file.is_file() and not any(part.startswith(".") for part in file.relative_to(directory).parts):
-            say(f"  {file}  {human_bytes(file.stat().st_size)}")
+        name = file.relative_to(directory)
+        if file.is_file() and not any(part.startswith(".") for part in name.parts):
+            say(f"  {name}  {human_bytes(file.stat().st_size)}")
 
 
 @contextmanager

@@ -47,11 +47,11 @@ class TestDemo:
         line = example("README.md", "python3 -m venv .venv && .venv/bin/pip install --quiet -c constraints.txt -e . &&")
         printed = Place(tmp_path, None).run(line.text.strip().rpartition(" && ")[2], timeout=200)
         assert_shown(example("README.md", "Sluice demo in").text, printed)
-        listed = printed.partition("\nfiles of job")[2].partition("\n\n")[0]
-        shown = [Path(file.split()[0]) for file in listed.splitlines()[1:]]
-        assert shown
-        assert all(path.is_file() for path in shown)
-        job = next(path.parent for path in shown if path.name == "summary.json")
+        head, *listed = printed.partition("\nfiles of job")[2].partition("\n\n")[0].splitlines()
+        job = Path(head.rpartition(", in ")[2].removesuffix(":"))
+        names = [file.split()[0] for file in listed]
+        assert "summary.json" in names
+        assert all((job / name).is_file() for name in names)
         rows = section(ROOT / "docs/job-directory.md", "What lies where")
         for entry in job.iterdir():
             name = f"{entry.name}/" if entry.is_dir() else entry.name
