@@ -64,15 +64,15 @@ def content(facts: Facts, tell: Teller) -> Section:
     if not tell.enough:
         return Section(number=10, name="content", said=("too-few",))
     made = [*_codes(facts, tell), *_numbers(facts, tell), *_statuses(facts, tell), *_multiplicity(facts, tell)]
-    tables = tuple(one for one in made if one.rows)
-    said = "not-of-tables" if facts.leaving.tables else "no-content"
-    return Section(number=10, name="content", said=(said,) if facts.leaving.tables or not tables else (), tables=tables)
+    tables = tuple(one for one in made if one.rows or one.withheld)
+    said = "not-of-tables" if facts.leaving.tables else None if any(one.rows for one in made) else "no-content"
+    return Section(number=10, name="content", said=(said,) if said else (), tables=tables)
 
 
 def _codes(facts: Facts, tell: Teller) -> Iterator[Table]:
     rows: list[list[Value]] = []
     systems: list[list[Value]] = []
-    withheld = False
+    withheld = some_systems = False
     # What is said of resources themselves comes last: of whom it is nobody asks for.
     ranked = sorted(facts.leaving.codes.items(), key=lambda one: (".meta." in one[0], -one[1].patients // 5, one[0]))
     for path, codes in ranked:
@@ -87,15 +87,16 @@ def _codes(facts: Facts, tell: Teller) -> Iterator[Table]:
             rows.append(
                 [tell.path(path), value, _display(codes, code, tell), system, tell.coded(patients, code), share]
             )
-        systems += [
-            [tell.path(path), system or "@no-system", tell.coded(n, system)]
-            for system, n in tell.shared(codes.systems).items()
-        ]
+        known = tell.shared(codes.systems)
+        some_systems = some_systems or len(known) < len(codes.systems)
+        systems += [[tell.path(path), system or "@no-system", tell.coded(n, system)] for system, n in known.items()]
         if codes.text_only:
             systems.append([tell.path(path), TEXT_ONLY, tell.count(codes.text_only)])
     columns = ("path", "code", "display", "system", "patients", "share")
     yield table("codes", columns, rows[:MOST_ROWS], withheld=withheld, bars="share")
-    yield table("systems", ("path", "system", "patients"), systems[:MOST_ROWS], folded=True)
+    yield table(
+        "systems", ("path", "system", "patients"), systems[:MOST_ROWS], withheld=withheld or some_systems, folded=True
+    )
 
 
 def _display(codes: Codes, code: str, tell: Teller) -> str | None:
@@ -106,8 +107,10 @@ def _display(codes: Codes, code: str, tell: Teller) -> str | None:
 
 def _numbers(facts: Facts, tell: Teller) -> Iterator[Table]:
     rows: list[list[Value]] = []
+    withheld = False
     for path, by_code in sorted(facts.leaving.numbers.items()):
         codes = tell.shared({code: numbers.patients for code, numbers in by_code.items()})
+        withheld = withheld or len(codes) < len(by_code)
         for code in list(codes)[: TOP * 2]:
             numbers = by_code[code]
             units = ", ".join(unit or "–" for unit in tell.shared(numbers.units))
@@ -115,7 +118,7 @@ def _numbers(facts: Facts, tell: Teller) -> Iterator[Table]:
             thing = TEXT_ONLY if is_text_only(code) else code
             rows.append([tell.path(path), thing, units, *quarter, tell.coded(numbers.patients, code)])
     columns = ("path", "code", "unit", "quartile_1", "median", "quartile_3", "patients")
-    yield table("numbers", columns, rows[:MOST_ROWS])
+    yield table("numbers", columns, rows[:MOST_ROWS], withheld=withheld)
 
 
 def _statuses(facts: Facts, tell: Teller) -> Iterator[Table]:
@@ -123,12 +126,12 @@ def _statuses(facts: Facts, tell: Teller) -> Iterator[Table]:
     for status, patients in facts.leaving.statuses.items():
         path, _, value = status.partition("|")
         by_path.setdefault(path, {})[value] = patients
+    shown = {path: tell.shared(values) for path, values in sorted(by_path.items())}
     rows = [
-        (tell.path(path), value, tell.coded(n, value))
-        for path, values in sorted(by_path.items())
-        for value, n in tell.shared(values).items()
+        (tell.path(path), value, tell.coded(n, value)) for path, known in shown.items() for value, n in known.items()
     ]
-    yield table("statuses", ("path", "status", "patients"), rows[:MOST_ROWS], folded=True)
+    withheld = any(len(known) < len(by_path[path]) for path, known in shown.items())
+    yield table("statuses", ("path", "status", "patients"), rows[:MOST_ROWS], withheld=withheld, folded=True)
 
 
 def _multiplicity(facts: Facts, tell: Teller) -> Iterator[Table]:

@@ -42,7 +42,7 @@ def section(facts: Facts, tell: Teller) -> Section:
         name="identifying",
         said=tuple(said),
         facts=tuple(_facts(facts, tell)),
-        tables=tuple(one for one in tables if one.rows or one.name == "left"),
+        tables=tuple(one for one in tables if one.rows or one.withheld or one.name == "left"),
     )
 
 
@@ -91,10 +91,12 @@ def _facts(facts: Facts, tell: Teller) -> Iterator[Fact]:
 
 def _attachments(measured: Measured, tell: Teller) -> Iterator[Table]:
     rows: list[list[Value]] = []
+    withheld = False
     for path, types in sorted(measured.attachments.items()):
-        rows += [[tell.path(path), mime, tell.count(n)] for mime, n in tell.shared(types).items()]
-    if rows:
-        yield table("attachments", ("path", "mime_type", "patients"), rows[:MOST_ROWS])
+        known = tell.shared(types)
+        withheld = withheld or len(known) < len(types)
+        rows += [[tell.path(path), mime, tell.count(n)] for mime, n in known.items()]
+    yield table("attachments", ("path", "mime_type", "patients"), rows[:MOST_ROWS], withheld=withheld)
 
 
 def _one_each(measured: Measured, tell: Teller) -> Iterator[Table]:
@@ -113,13 +115,15 @@ def _ids(values: Values, tell: Teller) -> Table:
 
 def _precision(measured: Measured, tell: Teller) -> Iterator[Table]:
     rows: list[list[Value]] = []
+    withheld = False
     for path, dates in sorted(measured.dates.items()):
         if dates.patients < tell.k:
+            withheld = withheld or dates.patients > 0
             continue
         cells = tell.cells({one: dates.precision.get(one, 0) for one in PRECISIONS})
+        withheld = withheld or cells.other is not None
         rows.append([tell.path(path), *(cells.shown.get(one, HIDDEN) for one in PRECISIONS)])
-    if rows:
-        yield table("date_precision", ("path", *PRECISIONS), rows[:MOST_ROWS], folded=True)
+    yield table("date_precision", ("path", *PRECISIONS), rows[:MOST_ROWS], withheld=withheld, folded=True)
 
 
 def _urls(name: str, column: str, values: Values, tell: Teller) -> Table:

@@ -565,3 +565,20 @@ def test_codes_about_resources_stand_behind_those_of_what_was_found() -> None:
     (content,) = (one for one in build(given, k=5).sections if one.number == 10)
     (table,) = (one for one in content.tables if one.name == "codes")
     assert [row[0] for row in table.rows] == ["Condition.code", *labels]
+
+
+def test_where_all_of_a_table_is_withheld_the_page_says_so() -> None:
+    few = Codes(SIZE, {f"s|{number}": 1 for number in range(SIZE)})
+    for given, number, name in (
+        (leaving(clean(), codes={"Condition.code": few}), 10, "codes"),
+        (leaving(clean(), extensions={"http://x.example": 1}), 7, "extensions"),
+        (leaving(clean(), attachments={"DocumentReference.content.attachment": {"image/x": 2}}), 7, "attachments"),
+        (leaving(clean(), dates={"Condition.recordedDate": Dates(1, precision={"day": 1})}), 7, "date_precision"),
+        (leaving(clean(), numbers={"Observation.valueQuantity": {"s|c": Numbers(4)}}), 10, "numbers"),
+        (leaving(clean(), codes={"Condition.code": Codes(SIZE, {}, systems={"s": 1})}), 10, "systems"),
+        (leaving(clean(), statuses={"Condition.status|rare": 3}), 10, "statuses"),
+    ):
+        sections = {one.number: one for one in build(given, k=5).sections}
+        (table,) = (one for one in sections[number].tables if one.name == name)
+        assert (table.rows, table.withheld) == ((), True)
+        assert {one.value for one in sections[18].facts if one.name == "withheld"} == {True}
