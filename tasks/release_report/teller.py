@@ -82,8 +82,11 @@ class Teller:
         return publication.count_of_text(patients, self.k, of=self.all, asked=text in self.asked)
 
     def share(self, patients: int, text: str) -> str | None:
-        """R5: of those with a code, in percent; none where R11 does not say that all have it."""
-        percent = publication.share(self.coded(patients, text), self.all)
+        """R5: of those with a code, in percent; none where R11 does not say that all have it. Of the number of all that
+        this copy says: many shares of another one would tell it (R6)."""
+        everybody = self.everybody()
+        of = everybody if isinstance(everybody, int) else everybody.number or 0
+        percent = publication.share(self.coded(patients, text), of)
         return None if percent is None else f"{percent} %"
 
     def text(self, value: str, patients: int) -> str | None:

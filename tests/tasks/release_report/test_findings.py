@@ -582,3 +582,12 @@ def test_where_all_of_a_table_is_withheld_the_page_says_so() -> None:
         (table,) = (one for one in sections[number].tables if one.name == name)
         assert (table.rows, table.withheld) == ((), True)
         assert {one.value for one in sections[18].facts if one.name == "withheld"} == {True}
+
+
+def test_r6_shares_of_the_recipients_copy_are_made_from_the_number_that_it_says() -> None:
+    given = leaving(clean(), patients=57, codes={"Condition.code": Codes(57, {"s|c": 25})})
+    shares = []
+    for recipient in (False, True):
+        (content,) = (one for one in build(given, k=5, recipient=recipient).sections if one.number == 10)
+        shares += [row[-1] for one in content.tables if one.name == "codes" for row in one.rows]
+    assert shares == ["40 %", "50 %"]  # 25 of 57, and 25 of 55
