@@ -124,6 +124,9 @@ def kind_of(name: str, own: str, above: Sequence[str], url: str = "") -> str:
     resource = next((one for one in reversed(above) if one[:1].isupper() and one in _resources()), "")
     impersonal = resource in _IMPERSONAL and not any(one.endswith("_Contact") for one in above)
     said = own in TEXTS
+    if around == "Coding":
+        # The key of a town, as profiles give it beside its name.
+        return "address-part" if "Address" in above and name in ("code", "display") and not impersonal else ""
     if "HumanName" in above:
         return "name" if said or not own else ""
     if "Address" in above:
@@ -152,7 +155,7 @@ def _others(  # noqa: C901 - a list of cases
     around = above[-1] if above else ""
     if around == "CodeableConcept":
         return "concept-text" if name == "text" else ""
-    if around == "Coding" or "Meta" in above:
+    if "Meta" in above:
         return ""
     if name in _NUMBERS:
         return "identifier"

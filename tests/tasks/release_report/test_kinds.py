@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tasks.release_report.kinds import kind_of
 from tasks.release_report.measure import measure
 from tasks.release_report.originals import Originals
 from tasks.shared.stop import Stop
@@ -96,6 +97,8 @@ PATHS = {
     "Observation.code.coding[].display": "",
     "Observation.status": "",
     "Patient.identifier.system": "",
+    "Patient.address.extension(http://x.example/key-of-the-town).valueCoding.system": "",
+    "Patient.name.extension(http://x.example/order).valueCoding.system": "",
 }  # fmt: skip
 
 
@@ -154,3 +157,11 @@ def test_what_is_left_is_found_with_its_kind(path: str, values: int, tmp_path: P
     assert (at.patients, at.kind) == (values, PATHS[path])
     if at.kind and at.kind not in ("display", "concept-text"):
         assert at.original == values
+
+
+def test_a_code_in_an_address_is_a_part_of_it_and_its_system_is_nothing() -> None:
+    above = ("Patient", "Address", "Extension", "Coding")
+    assert [kind_of(name, "", above, "http://x.example/town") for name in ("code", "display", "system")] == [
+        "address-part", "address-part", "",
+    ]  # fmt: skip
+    assert kind_of("code", "code", ("Organization", *above[1:]), "http://x.example/town") == ""
