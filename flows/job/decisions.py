@@ -327,7 +327,8 @@ def end_parked(session: Session, job_id: str, rejection: Problem | None = None) 
                 files.decided(directory.path, position, documented(at_this), copy_to=copy_to)
                 if record.waiting.report is not None:
                     short = Page(session.api, job_id, REPORT)
-                    short_form.publish(short, directory.path, record.waiting.report, position)
+                    language = session.loaded.config.report.language
+                    short_form.publish(short, directory.path, record.waiting.report, position, language)
         with pages.best_effort("the page of the job"):
             shown = record.model_copy(update={"steps": steps})
             pages.job_page(Page(session.api, job_id), shown, state="cancelled", k=session.loaded.config.report.k)

@@ -74,7 +74,7 @@ def before_waiting(job: Job, position: int, sources: Sources) -> None:
     if covers(shown, what.seen, job) and gate.gone(job.directory.path, position, shown, job.config) is None:
         return
     job.shown[position] = _shown(job, position, what)
-    short_form.publish(job.short, job.directory.path, job.shown[position], position)
+    short_form.publish(job.short, job.directory.path, job.shown[position], position, job.config.report.language)
 
 
 def covers(shown: Shown | None, seen: str, job: Job) -> bool:
@@ -106,7 +106,7 @@ def before_leaving(job: Job, position: int, sources: Sources) -> GateError | Non
     ):
         shown = job.shown[position] = _shown(job, position, what)
         job.writer.set(**{f"shown__{position}": shown, "progress": None})
-        short_form.publish(job.short, job.directory.path, shown, position)
+        short_form.publish(job.short, job.directory.path, shown, position, job.config.report.language)
     if not shown.open:
         return None
     for line in shown.lines:
@@ -142,7 +142,7 @@ def at_the_end(job: Job, source: Source | None) -> None:
         job.at_the_end = Shown(missing=_said(error))
         return
     job.at_the_end = _shown(job, None, what)
-    short_form.publish(job.short, job.directory.path, job.at_the_end, None)
+    short_form.publish(job.short, job.directory.path, job.at_the_end, None, job.config.report.language)
     if any(declared(name).delivers for name in job.step_names):
         with best_effort("that this job released data"):
             released(job)
@@ -156,7 +156,7 @@ def keep_decisions(job: Job, position: int) -> None:
     with best_effort("the decision in the release report"):
         at_this = [one for one in job.decisions if one[0] == position]
         files.decided(job.directory.path, position, documented(at_this), copy_to=job.config.report.copy_to)
-        short_form.publish(job.short, job.directory.path, shown, position)
+        short_form.publish(job.short, job.directory.path, shown, position, job.config.report.language)
 
 
 def _leaving(job: Job, source: Source) -> Leaving:

@@ -30,11 +30,15 @@ _LETTERS: Final = 200
 _SHOWN: Final[tuple[Level, ...]] = ("stop", "look")
 
 
-def publish(page: Page, directory: Path, shown: Shown, position: int | None) -> None:
-    """The short form as an artifact of the run, the ``page`` beside that of the job; ``directory`` is the job's."""
+def publish(page: Page, directory: Path, shown: Shown, position: int | None, language: str) -> None:
+    """The short form as an artifact of the run, the ``page`` beside that of the job; ``directory`` is the job's.
+
+    Of a report that is missing nothing but the ``language`` is known, which the others have.
+    """
     with best_effort("the short form of the release report"):
         if shown.missing is not None:
-            page.publish(f"{REPORT}: missing", f"The release report is **missing**: {literal(shown.missing)}\n")
+            missing = Words(language, k=0)("form_missing", why=literal(shown.missing))
+            page.publish(f"{REPORT}: missing", f"{missing}\n")
             return
         report = files.read(directory, position)
         if report is not None and shown.page is not None:

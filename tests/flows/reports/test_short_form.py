@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
 import pytest
 from markdown_it import MarkdownIt
 
-from flows.reports.short_form import LARGEST, headline, lines, short, tiles
+from flows.engine.artifacts import REPORT, Page
+from flows.reports.short_form import LARGEST, headline, lines, publish, short, tiles
+from tasks.shared.report import Shown
 from tests.peers import release_report as reports
+from tests.peers.prefect import prefect_in_memory
 
 WHERE = "/srv/jobs/x/report/step-3/release-report.html"
 
@@ -79,6 +83,13 @@ def test_the_decision_stands_in_it() -> None:
     text = short(reports.decided(), where=WHERE)
     assert "Released by Anna Data on 23 November 2026, 06:12 UTC, in the form" in text
     assert "the maiden names are made up" in text
+
+
+def test_that_there_is_no_report_is_said_in_its_language(tmp_path: Path) -> None:
+    with prefect_in_memory() as known:
+        page = Page(known.api, reports.JOB, REPORT)
+        publish(page, tmp_path, Shown(missing="no space is left"), 3, "de")
+    assert known.page["data"] == "**Der Freigabebericht fehlt**: no space is left\n"
 
 
 def test_no_sign_of_a_terminal_gets_through() -> None:
