@@ -76,14 +76,15 @@ class Snapshot:
 
     @property
     def eta_seconds(self) -> float | None:
-        """Seconds left at the rate so far; ``None`` where that is unknown: before the fraction done has grown, and
-        while nothing is done."""
+        """Seconds left at the rate so far; ``None`` where that is unknown: before the fraction done has grown, while
+        nothing is done, and when the last answers are waited for.
+        """
         since, before = self.measured_from
-        if self.fraction is None or self.fraction <= before or self.seconds <= since or self.stands:
+        if self.fraction is None or not before < self.fraction < 1 or self.seconds <= since or self.stands:
             return None
         if self.still >= STILL:
             return None
-        return max(0.0, (self.seconds - since) * (1 - self.fraction) / (self.fraction - before))
+        return (self.seconds - since) * (1 - self.fraction) / (self.fraction - before)
 
 
 class Meter:

@@ -163,6 +163,18 @@ def test_a_rate_of_zero_for_ten_seconds_is_said_as_such_and_the_time_left_is_not
     assert describe(progress.snapshot()) == "1/4 files, 250 B at 17 B/s, 45 s left"
 
 
+def test_when_all_is_read_it_is_not_known_how_long_the_last_answers_take():
+    now = [0.0]
+    progress = Meter(clock=lambda: now[0])
+    progress.expect(files=1, bytes=100)
+    now[0] = 5.0
+    progress.add(bytes=100)
+    busy = ServiceBusyError("service-busy", "send: upload was answered 503", status=503)
+    progress.retry("send", "upload", busy, attempt=1, attempts=5, seconds=4.0)
+    said = "send: 503, next try in 4 s, attempt 2 of 5, 0/1 file, 100 B at 20 B/s, time left unknown"
+    assert describe(progress.snapshot()) == said
+
+
 def test_a_request_that_is_tried_again_is_on_the_line_of_its_step_until_something_is_done_after_it():
     now = [0.0]
     progress = Meter(clock=lambda: now[0])
