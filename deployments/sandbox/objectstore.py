@@ -25,7 +25,7 @@ from typing import Any
 
 from deployments.sandbox.common.child import Child, start_process
 from deployments.sandbox.common.parent import watch
-from deployments.sandbox.common.serve import HOST, SandboxStartError, bind
+from deployments.sandbox.common.serve import COMPLAINT, HOST, SandboxStartError, bind
 
 BUCKET = "sluice-demo"
 """The bucket that is there from the start."""
@@ -191,7 +191,7 @@ def main(words: list[str] | None = None) -> int:
         _need_moto()
         _serve(options.port, options.parent, options.ready_file)
     except SandboxStartError as error:
-        sys.stderr.write(f"sandbox: {error}\n")
+        sys.stderr.write(f"{COMPLAINT}{error}\n")
         return 1
     return 0
 

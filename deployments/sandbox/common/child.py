@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from deployments.sandbox.common.serve import SandboxStartError
+from deployments.sandbox.common.serve import COMPLAINT, SandboxStartError
 
 _ROOT = Path(__file__).resolve().parents[3]
 """Where the packages lie: the child must find the same ones, whatever its working directory holds."""
@@ -78,7 +78,7 @@ def _wait(process: subprocess.Popen[bytes], ready: Path, complaints: Path) -> No
     while not ready.exists():
         if process.poll() is not None or time.monotonic() > deadline:
             said = complaints.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-            reason = said[-1].removeprefix("sandbox: ") if said else f"no answer within {_PATIENCE:g} s"
+            reason = said[-1].removeprefix(COMPLAINT) if said else f"no answer within {_PATIENCE:g} s"
             raise SandboxStartError(reason)
         time.sleep(_POLL)
 

@@ -26,6 +26,9 @@ disturbs it."""
 GRACE = 1
 """Seconds that requests in progress get when a server stops."""
 
+COMPLAINT = "error[sandbox]: "
+"""Before what a service could not do, in the form that the errors of the program have."""
+
 
 class SandboxStartError(Exception):
     """A service could not be started; the message says which and why, without data."""

@@ -22,6 +22,7 @@ from deployments.sandbox.common.exchange import Exchange, Message, Receive, Scop
 from deployments.sandbox.common.faults import FaultError, FaultPlan
 from deployments.sandbox.common.gate import Gate
 from deployments.sandbox.common.requestlog import Request, RequestLog
+from deployments.sandbox.common.serve import COMPLAINT
 
 NOTE_KEY = "sandbox.request"
 """Where in ``scope["state"]`` a service finds its entry of the request log, to note entries and types."""
@@ -163,7 +164,7 @@ class SandboxService:
         try:
             self._inner.open()
         except Exception as error:  # noqa: BLE001 - whatever it is, the server must not start
-            sys.stderr.write(f"sandbox: {self.name} did not start: {error}\n")
+            sys.stderr.write(f"{COMPLAINT}{self.name} did not start: {error}\n")
             await send({"type": "lifespan.startup.failed", "message": str(error)})
             return
         await send({"type": "lifespan.startup.complete"})

@@ -190,7 +190,7 @@ def test_what_cannot_be_started_is_exit_code_1(run: list[subprocess.Popen[str]],
         process = begin(run, *words)
         _, err = process.communicate(timeout=60)
         assert process.returncode == 1
-        assert err.startswith("sandbox: ")
+        assert err.startswith("error[sandbox]: ")
         assert "Traceback" not in err
 
 
