@@ -17,7 +17,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
-from types import TracebackType
 from typing import Final, Self
 
 import httpx
@@ -118,15 +117,13 @@ class Flattener:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         with ExitStack() as last:
             last.callback(self._metadata.close)
             for connection in self._idle:
                 last.callback(connection.client.close)
             self._ending.request("the step has ended")
-            self._watchdog.__exit__(kind, error, trace)
+            self._watchdog.__exit__(*exc)
 
     def _attempt(self, batch: Batch, writer: AnswerWriter, attempt: int) -> None:
         writer.begin()

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Final, Self
 
 from tasks.shared.errors import SluiceError, Stopped, TransientError
@@ -85,9 +84,7 @@ class Watchdog:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self._ended.set()
         if self._thread is not None:
             self._thread.join()

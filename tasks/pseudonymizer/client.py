@@ -6,7 +6,6 @@ import base64
 import threading
 import time
 from collections import deque
-from types import TracebackType
 from typing import Final
 
 from tasks.pseudonymizer.rules import AnonymizationRules
@@ -86,9 +85,7 @@ class Slots:
             self._waiting.append(gate)
         gate.acquire()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         with self._lock:
             if self._waiting:
                 self._waiting.popleft().release()  # the slot goes on to the next one, it is never free in between

@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Callable, Generator, Hashable, Iterable, Iterator
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeVar
 
 from tasks.shared.errors import Stopped
@@ -145,9 +144,7 @@ class Workers(Generic[T, R]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *exc: object) -> None:
         try:
             if error is None:
                 self.drain()
