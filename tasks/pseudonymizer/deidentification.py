@@ -190,8 +190,9 @@ class Deidentification:
         line = body.translate(None, b"\r\n") if b"\n" in body or b"\r" in body else body
         counts["resources_out"] += received.resources
         counts.update(survivors(text, given, line, received))
-        counts.update({path: len(owners) for path, owners in left.items()})
-        self._affected.add(left)
+        if left:
+            counts.update({path: len(owners) for path, owners in left.items()})
+            self._affected.add(left)
         return line
 
     def _wrong(self, given: ResourceSummary, received: ResourceSummary) -> str | None:
