@@ -33,7 +33,7 @@ from flows.engine.api_address import ApiAddress, configured_api, not_proxied
 from flows.engine.reached import own_server
 from flows.engine.server import is_alive
 from flows.job.sweep import EVERY, Sweep, Unfinished
-from tasks.shared.errors import SluiceError, StorageError
+from tasks.shared.errors import InputError, SluiceError, StorageError
 
 PATIENCE = 15.0
 """Seconds that the runs have; those that still run then are killed with the worker, and can be continued."""
@@ -55,16 +55,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     ours, options = parser.parse_known_args(argv)
     if ours.pool is not None:
         options = ["--pool", ours.pool, *options]
-    address = configured_api()
-    home = None
-    if address is not None:
-        not_proxied(address, os.environ)
-        home = own_server(Path(os.environ.get("APP_JOBS_DIR") or "./jobs"), address.url)
+    try:
+        address = configured_api()
+        if address is None:  # Prefect's worker would start a server of its own, which nobody knows, and wait there
+            raise InputError("no-prefect-api", "no Prefect API is named", hint="set PREFECT_API_URL")
+    except SluiceError as error:
+        sys.stderr.write(error.render() + "\n")
+        return error.exit_code
+    not_proxied(address, os.environ)
+    home = own_server(Path(os.environ.get("APP_JOBS_DIR") or "./jobs"), address.url)
     command = [sys.executable, "-m", "flows.engine.outlast", *limited(options)]
     ending = threading.Event()
-    if address is not None:
-        looking = (address, ours.unfinished, ending, ours.pool)
-        threading.Thread(target=sweep, args=looking, name="sweep", daemon=True).start()
+    looking = (address, ours.unfinished, ending, ours.pool)
+    threading.Thread(target=sweep, args=looking, name="sweep", daemon=True).start()
     return supervise(command, lost=lambda: home is not None and is_gone(home), ending=ending)
 
 

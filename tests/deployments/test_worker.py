@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from deployments.worker import children, limited, sweep
+from deployments.worker import children, limited, main, sweep
 from flows.engine.api import PrefectApi
 from flows.engine.api_address import ApiAddress
 from flows.job.sweep import Noticed, Sweep
@@ -123,6 +123,16 @@ def test_a_second_signal_waits_no_longer(tmp_path: Path) -> None:
 )
 def test_two_runs_at_once_unless_somebody_says_how_many(options: list[str], more: list[str]) -> None:
     assert limited(options) == options + more
+
+
+def test_without_an_api_there_is_no_worker_with_a_server_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Prefect's starts one, with telemetry, and waits there for runs that nobody can hand to it."""
+    monkeypatch.setattr("deployments.worker.configured_api", lambda: None)
+    monkeypatch.setattr("deployments.worker.supervise", pytest.fail)
+    assert main(["--pool", "sluice"]) == 2
+    assert capsys.readouterr().err.startswith("error[no-prefect-api]: ")
 
 
 @pytest.fixture
