@@ -37,12 +37,12 @@ class Sandboxed:
         found: list[dict[str, Any]] = self.ask("GET", "requests").json()["requests"]
         return found
 
-    def counted(self) -> Counter[str]:
-        """What took effect there, by method and path; of a transaction, its entries."""
+    def counted(self, *, entries: bool = True) -> Counter[str]:
+        """What took effect there, by method and path; of a transaction, its ``entries``."""
         found: Counter[str] = Counter()
         for one in self.requests():
             if one["method"] in {"POST", "PUT"} and (one["status"] or 0) < 400:
-                found[f"{one['method']} {one['path']}"] += one["entries"] or 1
+                found[f"{one['method']} {one['path']}"] += (entries and one["entries"]) or 1
         return found
 
     def forget(self) -> None:
