@@ -21,7 +21,7 @@ from flows.job.which import begun, exact, nearest, one_of
 from flows.output import complain, say, say_json
 from flows.shell import about
 from tasks.shared.errors import InputError, ServiceError, SluiceError
-from tasks.shared.files.named_file import is_special, not_a_file
+from tasks.shared.files.named_file import check_target
 from tasks.shared.units import human_count, human_seconds
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def preview(config: str, crtdl: str, target: str | None, overrides: tuple[str, .
     from tasks.shared.files.out_file import write_file
 
     if target is not None:
-        _check_target(Path(target))
+        check_target("--ids", Path(target))
     path = Path(crtdl)
     content = read_content(path)
     _check_query(parse_document(content, path), path)
@@ -220,17 +220,6 @@ def _opened(config: str, overrides: Sequence[str] = ()) -> Iterator[tuple[Extrac
     complain(loaded.warnings)
     with service_client(loaded.config) as http:
         yield extraction_client(loaded.config, http), loaded.config.report.k
-
-
-def _check_target(path: Path) -> None:
-    """What is written takes the place of what is there: of a file, and of nothing else."""
-    if path.is_symlink() or is_special(path):
-        raise not_a_file("--ids", path)
-    if not path.parent.is_dir():
-        raise InputError(
-            "file-not-found", "there is no such directory", context=f"--ids: {path.parent}",
-            hint="check the path; a relative one starts at the working directory",
-        )  # fmt: skip
 
 
 def _check_query(document: Any, path: Path) -> None:

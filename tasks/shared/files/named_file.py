@@ -23,6 +23,17 @@ def not_a_file(named_by: str, path: Path) -> InputError:
     )
 
 
+def check_target(named_by: str, path: Path) -> None:
+    """What is written takes the place of what is there: of a file, and of nothing else. Raises ``InputError``."""
+    if path.is_symlink() or is_special(path):
+        raise not_a_file(named_by, path)
+    if not path.parent.is_dir():
+        raise InputError(
+            "file-not-found", "there is no such directory", context=f"{named_by}: {path.parent}",
+            hint="check the path; a relative one starts at the working directory",
+        )  # fmt: skip
+
+
 def file_findings(named_by: str, path: Path) -> Iterator[SluiceError]:
     """Whether a file that the configuration or the command line names can be read and holds anything."""
     context = f"{named_by}: {path}"
