@@ -57,7 +57,12 @@ class Cell:
     def add(self, patient: int, bounds: Bounds) -> None:
         """Count a patient who may be counted already."""
         bits = self.bits
-        if bits is None:
+        if bits is not None:
+            place = patient >> 3
+            if place < len(bits):  # nearly always: spared is a call
+                bits[place] |= 1 << (patient & 7)
+                return
+        else:
             few = self.few
             if few is None:
                 self.few = [patient]
