@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
+from tasks.release_report.account import Account
 from tasks.release_report.entries import (
     NO_URLS,
     Entry,
@@ -23,7 +24,6 @@ from tasks.release_report.entries import (
     text_of,
     usual_entry,
 )
-from tasks.release_report.walk import Account
 from tasks.shared.fhir.bundle import RESOURCES
 from tasks.shared.fhir.long_line import LongLine
 from tasks.shared.stop import Stop
@@ -100,17 +100,17 @@ class Lines:
                 account.end_of_line(local)
 
     def _one(self, entry: Entry) -> None:
-        own = entry.own
+        own, account = entry.own, self._account
         if entry.kind:
             self.resources += 1
             entry.members.pop("resourceType", None)
             if own:
                 del entry.members["id"]
-            self._account.resource(entry.members, entry.kind, own)
+            account.resource(entry.members, entry.kind, own)
         if entry.rest:
-            self._account.outside({"entry": [decoded(entry.rest)]})
+            account.outside({"entry": [decoded(entry.rest)]})
         if entry.url or entry.request:
-            self._account.entry(entry.url, entry.request, own)
+            account.entry(entry.url, entry.request, own)
 
     def _long(self, line: LongLine) -> None:
         account = self._account
@@ -126,12 +126,12 @@ class Lines:
         for part in line.parts(_PART):
             for url, own in called(part):
                 if url:
-                    account.urls.hashes.append(account.hash(url))
+                    account.targets.urls.hashes.append(account.lookup.hash(url))
                 if own:
                     patients[own] = None
                     if url:
                         urls[url] = own
-            account.urls.settle()
+            account.targets.urls.settle()
         only = next(iter(patients)) if len(patients) == 1 else None
         account.turn(only)
         envelope.pop("entry", None)

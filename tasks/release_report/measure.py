@@ -1,11 +1,15 @@
 """The measuring pass: what is in some files, in one streaming read of each (document 5, sections 2 and 4 to 12).
 
 NDJSON, plain and zstd: Bundles, one resource a line, any number of files, resources of nobody (``core``). CSV is
-``tables.py``'s. Every leaf is counted in patients, not in rows; ``measured.py`` says what comes out, ``cells.py``,
-``trie.py``, ``codes.py``, ``one_each.py``, ``numbers.py`` and ``originals.py`` the bounds of what is held. Others:
-50,000 classes of section 8; resources a patient of the first million patients; 2,400 years, quarters and months a path;
-a line above 4 MB goes to disk and is read entry by entry, but what is no Bundle is held whole. Patients are known by a
-hash, 110 bytes each.
+``tables.py``'s. Every leaf is counted in patients, not in rows; ``measured.py`` says what comes out, each
+room the bounds of what it holds. Others: a line above 4 MB goes to disk, and the entries of a Bundle are read from
+there in parts, but what is no Bundle is held whole. Patients are known by a hash, 110 bytes each.
+
+The rooms: ``lines.py`` and ``entries.py`` say what a line is and whose, ``account.py`` takes it in, ``walk.py`` goes to
+the leaves of a resource over the paths of ``trie.py``, ``spelled.py`` spares that where a text is known. What is found
+there is counted in ``lookup.py`` (7b), ``one_each.py`` (7c), ``ids.py`` (7d), ``dates.py`` (7e, 11), ``classes.py``
+(8), ``coded.py``, ``numbers.py``, ``multiplicity.py`` (10) and ``references.py`` (12), with ``cells.py`` and
+``runs.py`` (R1).
 
 Where each patient's data come together (Bundles, as extraction servers make them) counters suffice, and memory does not
 grow with the patients but for that; as soon as a patient returns, the pass begins again with sets of them.
@@ -22,6 +26,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any, Final
 
+from tasks.release_report.account import Account, Apart
 from tasks.release_report.cells import Cell
 from tasks.release_report.lines import Lines, NoResourceError
 from tasks.release_report.measured import Measured, MeasuredFile
@@ -35,7 +40,6 @@ from tasks.release_report.tables import (
     read_table,
     with_patients_first,
 )
-from tasks.release_report.walk import Account, Apart
 from tasks.shared.errors import DataError, StorageError
 from tasks.shared.fhir.long_line import LongLine, lines_with_long
 from tasks.shared.fhir.reading import UNREADABLE

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import random
 from array import array
+from collections.abc import Callable, Mapping
 from statistics import median
 from typing import Any, Final
 
+import msgspec
+
 from tasks.release_report.cells import Bounds, Cell, Values
 from tasks.release_report.measured import Numbers
+from tasks.release_report.runs import Run
+from tasks.release_report.trie import Node
 
 _SAMPLE: Final = 256
 """Patients of whom values are kept where a patient's data do not come together; above, those with the lowest draw."""
@@ -19,7 +24,10 @@ _VALUES: Final = 64
 _MOST: Final = 500
 """Things that numbers of one element may be of; others share one."""
 _HANDFUL: Final = 5
+_SUBJECTS: Final = 5_000
+_NUMBERS: Final = (int, float)
 
+_decode: Final = msgspec.json.Decoder().decode
 _draw = random.Random(0)  # noqa: S311 - a sample, no secret
 
 
@@ -102,6 +110,69 @@ class Measures:
                 return self.other
             found = self.by[code] = Measure(self._bounds)
         return found
+
+
+class Measuring:
+    """Takes in numbers: ``take`` is for a quantity of what has this code."""
+
+    def __init__(self, run: Run, bounds: Bounds) -> None:
+        self._met: list[Measure] = []
+        self.take = self._taking(run, bounds)
+
+    def _taking(self, run: Run, bounds: Bounds) -> Callable[[Node, Any, str], None]:
+        met, touch = self._met, run.touch
+
+        def take(node: Node, value: Any, code: str) -> None:
+            run.changing = True
+            number = value.get("value") if value.__class__ is dict else None
+            if number.__class__ not in _NUMBERS:
+                return
+            if node.numbers is None:
+                node.numbers = Measures(bounds)
+            found = node.numbers.of(code)
+            if found.run != run.number:
+                touch(found)
+            if not found.pending:
+                met.append(found)
+            found.pending.append(float(number))
+            unit = value.get("code") or value.get("unit")
+            if unit.__class__ is str:
+                touch(found.units.of(unit))
+
+        return take
+
+    def end(self, patient: int, *, together: bool) -> None:
+        """The end of a run; of nobody (-1) numbers do not count."""
+        for one in self._met:
+            if patient >= 0:
+                one.settle(patient, together=together)
+            else:
+                one.pending.clear()
+        self._met.clear()
+
+
+class Subject:
+    """What numbers of a resource are of: its first code. ``members`` are those of the resource."""
+
+    __slots__ = ("_known", "members")
+
+    def __init__(self) -> None:
+        self.members: Mapping[str, msgspec.Raw] = {}
+        self._known: dict[bytes, str] = {}
+
+    def code(self) -> str:
+        """As ``code_of`` says it; blank without."""
+        members = self.members
+        for name in ("code", "medicationCodeableConcept", "vaccineCode", "type"):
+            if name in members:
+                raw = bytes(members[name])
+                known = self._known.get(raw)
+                if known is None:
+                    if len(self._known) >= _SUBJECTS:
+                        self._known.clear()
+                    known = self._known[raw] = code_of(_decode(raw))
+                return known
+        return ""
 
 
 TEXT_ONLY: Final = "@text-only"

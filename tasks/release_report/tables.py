@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from tasks.release_report import kinds
+from tasks.release_report.account import Account
 from tasks.release_report.trie import Node
-from tasks.release_report.walk import Account
 from tasks.shared.errors import DataError, StorageError
 from tasks.shared.files.lines import Content, Tee, open_content
 
@@ -176,5 +176,5 @@ def _column(account: Account, root: Node, name: str, value: str) -> Node:
 def _owner(account: Account, reference: str | None, key: str, table: str) -> str | None:
     if reference is not None:
         return reference.rpartition("/")[2] or None
-    known = table.startswith(_PATIENT) or account.hash(key) in account.serials
+    known = table.startswith(_PATIENT) or account.lookup.hash(key) in account.serials
     return key if key and known else None

@@ -1,0 +1,175 @@
+"""Sections 7e and 11: dates by year, quarter and month, how precise they are, those before birth and in the future, and
+the first and the last day of each patient.
+
+Bound: 2,400 years, quarters and months a path (``dates``).
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections import Counter
+from collections.abc import Callable
+from datetime import date
+from typing import Any, Final
+
+from tasks.release_report.cells import Bounds, Cell
+from tasks.release_report.lookup import Lookup
+from tasks.release_report.measured import Dates
+from tasks.release_report.originals import Originals
+from tasks.release_report.runs import Run
+from tasks.release_report.trie import Node
+
+_MONTH: Final = re.compile(r"[12]\d{3}(-[01]\d)?\Z")
+_PRECISION: Final = {4: "year", 7: "month", 10: "day"}
+_NEW_YEAR: Final = "-01-01"
+"""A date that a rule makes of a year."""
+_QUARTER: Final = "quarter "
+"""What stands before a quarter among the years and months of a path: longer than what is looked up of a value."""
+_QUARTER_OF: Final = {f"{month:02}": f"Q{(month + 2) // 3}" for month in range(1, 13)}
+_MONTHS: Final = 2_400
+"""Years, quarters and months that are counted of one path."""
+_NEVER: Final = "9999"
+_NINETY: Final = 32_871
+"""Days that make 90 years."""
+_SHIFTS: Final = 1_000
+
+
+class Days:
+    """The birthday, the first and the last day of each patient, as ordinals (0: not known), and those of the run."""
+
+    __slots__ = ("birth", "births", "first", "highest", "last", "lowest")
+
+    def __init__(self) -> None:
+        self.births = array("i")
+        self.first = array("i")
+        self.last = array("i")
+        self.birth = self.highest = ""
+        self.lowest = _NEVER
+
+    def begin(self, patient: int) -> None:
+        """A run of data of a patient, who may be a new one, or of nobody (-1)."""
+        self.lowest, self.highest, self.birth = _NEVER, "", ""
+        if patient == len(self.births):
+            for column in (self.births, self.first, self.last):
+                column.append(0)
+        elif patient >= 0 and (birth := self.births[patient]):
+            self.birth = date.fromordinal(birth).isoformat()
+
+    def born(self, patient: int, birth: object) -> str:
+        """Take in a patient's birthday; as far as it is one, it is given back."""
+        if not isinstance(birth, str) or not _MONTH.match(birth[:7]):
+            return ""
+        if day := _day(birth):
+            self.births[patient] = day
+        self.birth = birth or self.birth
+        return birth
+
+    def end(self, patient: int) -> None:
+        """The end of the run."""
+        low, high = _day(self.lowest), _day(self.highest)
+        if self.lowest == _NEVER:
+            low = high
+        elif not self.highest:
+            high = low
+        if low and (not self.first[patient] or low < self.first[patient]):
+            self.first[patient] = low
+        if high > self.last[patient]:
+            self.last[patient] = high
+
+    def above_89(self) -> int:
+        """Patients whose age at their last day is above 89."""
+        return sum(1 for born, last in zip(self.births, self.last, strict=True) if born and last - born >= _NINETY)
+
+    def shifts(self, originals: Originals, bounds: Bounds) -> dict[int, int]:
+        """Patients by days; told by their order, and only where the first and the last day moved alike."""
+        moved: Counter[int] = Counter()
+        before = (originals.first, originals.last)
+        for first, last, now_first, now_last in zip(*before, self.first, self.last, strict=True):
+            if first and now_first and now_first - first == now_last - last:
+                moved[now_first - first] += 1
+        bounds.others["date_shifts"] += sum(count for _, count in moved.most_common()[_SHIFTS:])
+        return dict(moved.most_common(_SHIFTS))
+
+
+def dating(  # noqa: C901 - one room of local names is what makes it fast
+    run: Run, days: Days, lookup: Lookup, bounds: Bounds, *, today: str
+) -> Callable[[Node, str], None]:
+    """What takes in a date at a leaf."""
+    touch, texting = run.touch, lookup.text
+
+    def take(child: Node, value: str) -> None:  # noqa: C901
+        run.changing = True
+        number = run.number
+        dates: Any = child.dates
+        size = len(value)
+        cell = dates.get(value[:7]) or new_month(value[:7], dates)
+        if cell is None:
+            texting(child, value)
+            return
+        if cell.run != number:
+            touch(cell)
+        cell = child.precise.get(size)
+        if cell is None:
+            cell = child.precise[size] = child.precision.setdefault(_PRECISION.get(size, "time"), Cell())
+        if cell.run != number:
+            touch(cell)
+        if child.clinical:
+            if size > 10:
+                value = value[:10]
+            if value > days.highest:
+                if value > today:
+                    touch(child.future)
+                    return
+                if size >= 10:
+                    days.highest = value
+            if value < days.lowest and size >= 10:
+                days.lowest = value
+            if value < days.birth and not days.birth.startswith(value):
+                touch(child.before)
+        elif child.looked_up and size >= 10 and value[4:10] != _NEW_YEAR:
+            texting(child, value)
+
+    def new_month(month: str, dates: dict[str, Cell]) -> Cell | None:
+        """The cell of a month, or of a year; ``None`` when it is none."""
+        if not _MONTH.match(month):
+            return None
+        if len(dates) >= _MONTHS or bounds.crowded:
+            bounds.others["dates"] += 1
+            return Cell()
+        year = dates.setdefault(month[:4], Cell())
+        if len(month) == 4:
+            return year
+        quarter = _QUARTER_OF.get(month[5:])
+        up = dates.setdefault(f"{_QUARTER}{month[:5]}{quarter}", Cell(year)) if quarter else year
+        return dates.setdefault(month, Cell(up))
+
+    return take
+
+
+def dates_of(node: Node) -> Dates:
+    """What was found at a path."""
+    dates = node.dates or {}
+    return Dates(
+        patients=node.patients,
+        years={month: cell.patients for month, cell in dates.items() if len(month) == 4 and cell.patients},
+        quarters={
+            quarter.removeprefix(_QUARTER): cell.patients
+            for quarter, cell in dates.items()
+            if quarter.startswith(_QUARTER) and cell.patients
+        },
+        months={month: cell.patients for month, cell in dates.items() if len(month) == 7 and cell.patients},
+        precision={name: cell.patients for name, cell in node.precision.items() if cell.patients},
+        future=node.future.patients if node.future is not None else 0,
+        before_birth=node.before.patients if node.before is not None else 0,
+    )
+
+
+def _day(text: str) -> int:
+    """The ordinal of a day; 0 of what is no whole date."""
+    if len(text) != 10:
+        return 0
+    try:
+        return date.fromisoformat(text).toordinal()
+    except ValueError:
+        return 0
