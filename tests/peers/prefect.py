@@ -83,7 +83,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch, command: str, job: Path, shown: Ma
     """Let the command of a module find a job in the record, with the release reports ``shown`` at its steps."""
 
     @contextmanager
-    def opened(loaded: LoadedConfig) -> Iterator[Session]:
+    def opened(loaded: LoadedConfig, _: str | None = None) -> Iterator[Session]:
         labels = {f"job.shown.{at}": one.model_dump_json() for at, one in shown.items()}
         labels |= {"job.directory": str(job), "job.steps": "local_import,pseudonymizer,wait,send,wait"}
         with prefect_in_memory() as known:

@@ -293,8 +293,14 @@ def test_jobs_of_a_dead_machine_are_waited_for_together_before_the_others_are_lo
     assert order[3:] == [batch[0].id, batch[4].id]
 
 
-def test_a_job_whose_directory_vanishes_before_it_is_locked_is_being_deleted_by_somebody_else(tmp_path: Path) -> None:
-    (tmp_path / ".lock").symlink_to(tmp_path / "gone" / "file")
+def test_a_job_whose_directory_vanishes_before_it_is_locked_is_being_deleted_by_somebody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def vanished(place: Path) -> JobLock:
+        place.rmdir()
+        return JobLock(place)
+
+    monkeypatch.setattr("flows.job.prune.JobLock", vanished)
     with pytest.raises(JobBusyError) as caught, held(mock.Mock(), JobDirectory(tmp_path)):
         pass
     assert caught.value.message == "the job is being deleted by another process"
