@@ -21,6 +21,7 @@ from tasks.release_report import files
 from tasks.release_report.document import ReleaseReport
 from tasks.release_report.page import html
 from tasks.shared.errors import DataError, InputError
+from tasks.shared.files.named_file import check_target
 from tasks.shared.files.out_file import write_file
 
 STOPS = 5
@@ -45,10 +46,12 @@ def report(asked: Asked) -> int:
     """Print where the newest report of a job is, its stops and what to look at; 0, or ``STOPS`` with ``check``.
 
     Raises:
-        InputError: there is no such job, or no report of it.
+        InputError: there is no such job, or no report of it, or nothing may be written where the copy is to be.
         DataError: what stands in its place is none, or not the one that the record knows.
         StorageError: the copy cannot be written.
     """
+    if asked.out is not None:
+        check_target("--out", asked.out)
     loaded = load_config(Path(asked.config), overrides=asked.overrides)
     with opened(loaded, asked.job) as session:
         record = session.job(session.find(asked.job))

@@ -108,6 +108,17 @@ def test_a_copy_is_written_private_where_it_is_asked_for(config: str, tmp_path: 
     assert json.loads((tmp_path / "r.json").read_text())["recipient"] is True
 
 
+def test_a_copy_takes_the_place_of_a_file_and_of_nothing_else(
+    config: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "link").symlink_to("target")
+    for name, reference in (("no/such/r.html", "file-not-found"), ("link", "file-unreadable")):
+        assert run(["job", "report", config, reports.JOB, "--out", name]) == 2
+        assert f"error[{reference}]" in capsys.readouterr().err
+    assert not (tmp_path / "no").exists()
+    assert (tmp_path / "link").is_symlink()
+
+
 def test_open_opens_the_page(
     config: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
