@@ -19,7 +19,7 @@ from pydantic import WithJsonSchema
 
 from config import ConfigError
 from flows.engine import runs
-from flows.engine.api import FLOW_NAME, PrefectApi
+from flows.engine.api import FLOW_NAME, PATIENCE, PrefectApi
 from flows.engine.outage import BRIDGE
 from flows.engine.patient_client import bridge_from_now_on
 from flows.engine.reached import own_server
@@ -93,7 +93,9 @@ def pipeline(
     )  # fmt: skip
     job_id, deployed = runs.current_run()
     os.umask(0o077)  # a worker's own may be wider
-    with shown_in_ui(job_id), PrefectApi(runs.api_address()) as api:
+    # A worker's run has begun: it waits from its first call on. A command would have told that nothing answers.
+    patience = BRIDGE if deployed else PATIENCE
+    with shown_in_ui(job_id), PrefectApi(runs.api_address(), patience=patience) as api:
         try:
             if "" in (crtdl, input, anonymization_config, patients):
                 api.set_parameters(job_id, inputs.parameters())  # pipeline continue takes them from the run

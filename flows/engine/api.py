@@ -34,6 +34,9 @@ TAG = "sluice"
 _PAGE = 200
 """Rows of one answer: more Prefect does not give."""
 
+PATIENCE = 20.0
+"""Seconds for which a call is repeated while the API is away or busy, where nobody says otherwise."""
+
 BULK = 50
 """How many runs Prefect removes with one request, at most."""
 
@@ -62,7 +65,7 @@ class PrefectApi:
         address: ApiAddress,
         *,
         timeout: float = 60.0,
-        patience: float = 20.0,
+        patience: float = PATIENCE,
         told: bool = False,
         bridges: bool = False,
     ) -> None:

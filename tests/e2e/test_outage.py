@@ -16,10 +16,12 @@ from pathlib import Path
 import httpx
 import pytest
 
+from flows.engine.api import PATIENCE, PrefectApi
 from flows.engine.api_address import QUIET
 from flows.job.proof import LeaseTimes
-from tests.conftest import Commands, seed, wait_until
-from tests.e2e.machines import other_machine, this_machine
+from tests.conftest import Commands, address_of, seed, wait_until
+from tests.e2e.machines import deployment, other_machine, this_machine
+from tests.e2e.test_nightly import working
 from tests.peers.bridge import Bridge
 from tests.peers.project import Fhir, many_transactions
 
@@ -187,6 +189,24 @@ def test_a_job_that_ends_while_the_server_is_away_waits_with_its_record(
     assert unreachable.code == 3
     server.start()
     trial.completes()
+
+
+def test_a_run_of_a_worker_that_has_just_begun_waits_for_the_server_too(
+    commands: Commands, fhir: Fhir, server: Server, between: Slow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For longer than a call waits that belongs to no job."""
+    monkeypatch.setenv("PREFECT_API_AUTH_STRING", "made-up:login")  # which this server does not ask for
+    between.pause = 0.0
+    deployed = deployment(server.url, "begins", tmp_path)
+    with working(commands, server.url, "begins", "one") as worker, PrefectApi(address_of(server.url)) as prefect:
+        job = prefect.run_deployment(deployed, {"config": str(tmp_path / "config.yaml")})
+        wait_until(lambda: b"Beginning flow run" in worker.log.read_bytes(), 120)
+        server.kill()
+        time.sleep(PATIENCE + 5)
+        server.start()
+        server.ready()
+        wait_until(lambda: (prefect.read_run(job) or {})["state_type"] == "COMPLETED", 120)
+    assert len(fhir.posts()) == TRANSACTIONS
 
 
 def test_a_signal_ends_a_job_within_10_seconds_while_the_server_is_away(
