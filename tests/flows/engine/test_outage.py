@@ -54,7 +54,7 @@ def test_a_running_job_waits_for_its_record_says_so_once_and_once_that_it_is_wri
             return httpx.Response(200, json={})
         return refused(request) if failure is None else httpx.Response(failure)
 
-    with caplog.at_level(logging.INFO), api(answer) as record:
+    with caplog.at_level(logging.INFO, "sluice"), api(answer) as record:
         assert record.set_labels("r", {"job.x": "y"})
     assert 600 < now[0] < 610
     assert [line.getMessage().partition(":")[0].partition(",")[0] for line in caplog.records] == [
