@@ -227,8 +227,7 @@ def test_a_server_that_stays_away_ends_the_job_between_files_and_what_was_done_c
 ) -> None:
     here = this_machine(tmp_path / "one", TIMES)
     site = tmp_path / "one" / "sitecustomize.py"
-    site.write_text(site.read_text() + "\nimport flows.engine.outage\nflows.engine.outage.Outage.__init__."
-                    "__defaults__ = (4.0,)\n")  # fmt: skip
+    site.write_text(site.read_text() + "\nimport flows.engine.outage\nflows.engine.outage.BRIDGE = 4.0\n")
     trial = Trial(commands, fhir, here)
     server.kill()
     _, err = trial.child.communicate(timeout=90)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.release_report import files, spill, walk
+from tasks.release_report import account, files, spill
 from tests.conftest import Commands
 from tests.journeys.test_release import Gate
 from tests.peers.gate import Maker
@@ -33,7 +33,7 @@ def gate(sluice: Commands, project: Path, fhir: Fhir, prefect_api: str) -> Gate:
 def full(monkeypatch: pytest.MonkeyPatch) -> Full:
     """Let the disk be full for files whose path has this in it, after their first bytes; for none with nothing."""
     monkeypatch.setattr(spill, "HELD", 1)
-    monkeypatch.setattr(walk, "_LINES", 1)  # else so few rows stay in memory
+    monkeypatch.setattr(account, "_LINES", 1)  # else so few rows stay in memory
     write, about = os.write, [""]
 
     def limited(handle: int, data: bytes) -> int:

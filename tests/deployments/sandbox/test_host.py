@@ -167,7 +167,7 @@ def test_credentials_come_from_the_environment_and_are_nowhere_written(run: list
         (["--set", "colour=blue"], "known are"),
         (["--set", "manners=rude"], "hapi, blaze"),
         (["--set", "references=maybe"], "true or false"),
-        (["--set", "max_body=0"], "above 0"),
+        (["--set", "max_body=0"], "from 1"),
         (["--set", "nothing"], "NAME=VALUE"),
         (["--data", "no/such/directory"], "does not exist"),
     ],
