@@ -59,6 +59,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         address = configured_api()
         if address is None:  # Prefect's worker would start a server of its own, which nobody knows, and wait there
             raise InputError("no-prefect-api", "no Prefect API is named", hint="set PREFECT_API_URL")
+        if not address.url.startswith(("http://", "https://")):
+            raise InputError(
+                "no-prefect-api", "that is no address of a Prefect API", context=address.shown,
+                hint="PREFECT_API_URL, or the Prefect profile, names one: http://HOST:PORT/api",
+            )  # fmt: skip
     except SluiceError as error:
         sys.stderr.write(error.render() + "\n")
         return error.exit_code

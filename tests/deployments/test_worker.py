@@ -125,11 +125,12 @@ def test_two_runs_at_once_unless_somebody_says_how_many(options: list[str], more
     assert limited(options) == options + more
 
 
+@pytest.mark.parametrize("named", [None, ApiAddress(url="nonsense"), ApiAddress(url="127.0.0.1:4200/api")])
 def test_without_an_api_there_is_no_worker_with_a_server_of_its_own(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    named: ApiAddress | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Prefect's starts one, with telemetry, and waits there for runs that nobody can hand to it."""
-    monkeypatch.setattr("deployments.worker.configured_api", lambda: None)
+    monkeypatch.setattr("deployments.worker.configured_api", lambda: named)
     monkeypatch.setattr("deployments.worker.supervise", pytest.fail)
     assert main(["--pool", "sluice"]) == 2
     assert capsys.readouterr().err.startswith("error[no-prefect-api]: ")
