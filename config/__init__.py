@@ -10,12 +10,9 @@ from config.keys import KeyInfo, describe_keys
 from config.loaded import LoadedConfig
 from config.loader import load_config
 from config.model import (
-    CRTDL_STEPS,
-    IMPORT_STEPS,
     CompressionConfig,
     PipelineConfig,
     RetryConfig,
-    StepName,
     TlsConfig,
 )
 from config.schema import json_schema
@@ -30,10 +27,10 @@ from config.services import (
     ResidualIdentifiers,
     SendMode,
 )
+from config.steps import STEPS, Role, StepEntry, has_role
 
 __all__ = [
-    "CRTDL_STEPS",
-    "IMPORT_STEPS",
+    "STEPS",
     "AttributeToAdd",
     "AuthConfig",
     "CompressionConfig",
@@ -50,11 +47,13 @@ __all__ = [
     "PipelineConfig",
     "ResidualIdentifiers",
     "RetryConfig",
+    "Role",
     "SendMode",
-    "StepName",
+    "StepEntry",
     "TlsConfig",
     "describe_keys",
     "enrichment_rules",
+    "has_role",
     "json_schema",
     "load_config",
 ]

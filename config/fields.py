@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum, StrEnum
 from itertools import takewhile
@@ -47,6 +48,13 @@ class Kind(Enum):
     BOOLEAN = "bool"
     LIST = "list of string"
     RULES = "list of rule"
+
+
+@dataclass(frozen=True)
+class Choices:
+    """The values a key of kind ``CHOICE`` can have, where its type does not list them."""
+
+    names: tuple[str, ...]
 
 
 def problem(reference: str, message: str, hint: str | None = None) -> PydanticCustomError:

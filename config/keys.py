@@ -20,9 +20,10 @@ import annotated_types
 from pydantic.fields import FieldInfo
 
 from config.duration import format_duration
-from config.fields import Block, Kind, nearest
-from config.model import CRTDL_STEPS, PipelineConfig, StepName
+from config.fields import Block, Choices, Kind, nearest
+from config.model import PipelineConfig
 from config.services import SHORTEST
+from config.steps import STEPS
 
 ENV_PREFIX = "APP_"
 
@@ -38,7 +39,7 @@ class KeyInfo:
     minimum: int | timedelta | None
     maximum: int | None
     choices: tuple[str, ...]
-    steps: frozenset[StepName]
+    steps: frozenset[str]
 
     @property
     def env(self) -> str:
@@ -201,6 +202,8 @@ def _kind(field: FieldInfo) -> tuple[Kind, Any]:
 def _choices(annotation: Any) -> tuple[str, ...]:
     if isinstance(annotation, type) and issubclass(annotation, StrEnum):
         return tuple(annotation)
+    if isinstance(annotation, Choices):
+        return annotation.names
     return next((found for argument in get_args(annotation) if (found := _choices(argument))), ())
 
 
@@ -210,11 +213,12 @@ def _block_of(annotation: Any) -> type[Block] | None:
     return nested[0] if nested and get_origin(annotation) is None else None
 
 
-def _steps(key: str) -> frozenset[StepName]:
-    """The steps a key belongs to: those of its service block (``4-product.md`` §3, unset variables)."""
+def _steps(key: str) -> frozenset[str]:
+    """Return the steps a key belongs to: those of its service block (``4-product.md`` §3, unset variables)."""
     top, _, rest = key.partition(".")
     if top != "services":
         return frozenset()
     service = rest.partition(".")[0]
-    # Preprocessing prepares the CRTDL, which exactly these steps read.
-    return CRTDL_STEPS if service == "crtdl_preprocessing" else frozenset({StepName(service)})
+    if service == "crtdl_preprocessing":  # it prepares the CRTDL for the steps that read one
+        return frozenset(name for name, step in STEPS.items() if step.needs_crtdl)
+    return frozenset({service})

@@ -19,7 +19,7 @@ from config.fields import read_integer
 from config.findings import ConfigError, Finding, about
 from config.keys import blocks, keys_by_name
 from config.loaded import LoadedConfig
-from config.model import PipelineConfig, StepName, read_step
+from config.model import PipelineConfig, read_step
 from config.rules import Facts, check
 from config.services import AttributeToAdd, CreateGroup, EnrichmentRule
 from config.sources import Given, Layer, read_environment, read_file, read_overrides
@@ -61,7 +61,7 @@ class _Loading:
         self.old: dict[str, str] = {}  # today's key → the deprecated one that its value was written with
         self.values: dict[str, Any] = {}
         self.skipped: dict[str, str] = {}
-        self.steps: tuple[StepName | None, ...] | None = None
+        self.steps: tuple[str | None, ...] | None = None
 
     def run(self) -> LoadedConfig:
         # Which variables must be set depends on the steps, so these are read first.
@@ -178,7 +178,7 @@ class _Loading:
             steps = keys_by_name()[replacement].steps
         return bool(steps) and steps.isdisjoint(self.steps or ())
 
-    def _known_steps(self) -> tuple[StepName | None, ...] | None:
+    def _known_steps(self) -> tuple[str | None, ...] | None:
         """The step list as far as it can be read: one bad name must not hide what follows from the others."""
         names = self.values.get(_STEPS)
         if not isinstance(names, list):
@@ -285,7 +285,7 @@ def _leaf(path: str) -> str:
     return known
 
 
-def _step_or_none(name: Any) -> StepName | None:
+def _step_or_none(name: Any) -> str | None:
     try:
         return read_step(name)
     except PydanticCustomError:

@@ -8,29 +8,22 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from config.fields import Block, Boolean, DurationOrZero, FilePath, Integer, Kind, nearest, one_of, problem, read_text
+from config.fields import (
+    Block,
+    Boolean,
+    Choices,
+    DurationOrZero,
+    FilePath,
+    Integer,
+    Kind,
+    nearest,
+    one_of,
+    problem,
+    read_text,
+)
 from config.report import ReportConfig
 from config.services import ServicesConfig
-
-
-class StepName(StrEnum):
-    """The steps of document 1."""
-
-    EXTRACTOR = "extractor"
-    LOCAL_IMPORT = "local_import"
-    HTTP_IMPORT = "http_import"
-    PSEUDONYMIZER = "pseudonymizer"
-    WAIT = "wait"
-    FLATTENING = "flattening"
-    SEND = "send"
-    VALIDATION = "validation"
-
-
-IMPORT_STEPS = frozenset({StepName.EXTRACTOR, StepName.LOCAL_IMPORT, StepName.HTTP_IMPORT})
-"""Exactly one of these comes first."""
-
-CRTDL_STEPS = frozenset({StepName.EXTRACTOR, StepName.FLATTENING})
-"""Steps that need a CRTDL."""
+from config.steps import STEPS
 
 PLACEHOLDER_STEPS = ("csv_conversion", "parquet_conversion")
 """Named by an earlier shape of the configuration, never steps of this one."""
@@ -45,21 +38,21 @@ class CompressionLevel(StrEnum):
     BEST = "best"
 
 
-def read_step(value: Any) -> StepName:
-    """A step name, exactly as document 1 writes it."""
+def read_step(value: Any) -> str:
+    """Return the name of a step. Raises a finding unless it is written as in the catalogue."""
     text = read_text(value)
     if text in PLACEHOLDER_STEPS:
         raise problem(
             "step-replaced", f"names {text}, a step of an earlier version", "use flattening, which writes CSV"
         )
-    if text not in StepName.__members__.values():
-        near = nearest(text, list(StepName))
-        hint = f"did you mean {near}?" if near else f"the steps are {', '.join(StepName)}"
+    if text not in STEPS:
+        near = nearest(text, list(STEPS))
+        hint = f"did you mean {near}?" if near else f"the steps are {', '.join(STEPS)}"
         raise problem("unknown-step", "is not the name of a step", hint)
-    return StepName(text)
+    return text
 
 
-Step = Annotated[StepName, Kind.CHOICE, BeforeValidator(read_step)]
+Step = Annotated[str, Kind.CHOICE, Choices(tuple(STEPS)), BeforeValidator(read_step)]
 Level = Annotated[CompressionLevel, Kind.CHOICE, BeforeValidator(one_of(CompressionLevel))]
 
 
@@ -72,8 +65,8 @@ class PipelineBlock(Block):
 
     @property
     def requires_crtdl(self) -> bool:
-        """Whether a run of these steps needs a CRTDL (document 1, step rule 3)."""
-        return not CRTDL_STEPS.isdisjoint(self.enabled_steps)
+        """Return whether a run of these steps needs a CRTDL (document 1, step rule 3)."""
+        return any(STEPS[step].needs_crtdl for step in self.enabled_steps)
 
 
 class RetryConfig(Block):

@@ -13,9 +13,9 @@ from config.auth import AuthConfig
 from config.deprecated import DEPRECATED
 from config.fields import Block
 from config.keys import KeyInfo, blocks, describe_keys, env_name, show
-from config.model import StepName
 from config.schema import render_schema
 from config.services import SHORTEST, AttributeToAdd, CreateGroup, EnrichmentRule
+from config.steps import STEPS
 
 _INTRODUCTION = """\
 # Configuration
@@ -73,17 +73,6 @@ The steps:
 |---|---|
 """
 
-_STEP_TEXTS = {
-    StepName.EXTRACTOR: "Import through the extraction server (requires a CRTDL)",
-    StepName.LOCAL_IMPORT: "Import from a local directory",
-    StepName.HTTP_IMPORT: "Import from HTTP URLs",
-    StepName.PSEUDONYMIZER: "Pseudonymize through the pseudonymization service",
-    StepName.WAIT: "Pause for manual inspection",
-    StepName.FLATTENING: "Transform to CSV (requires a CRTDL)",
-    StepName.SEND: "Upload to the destination",
-    StepName.VALIDATION: "Validate FHIR data against profiles",
-}
-
 _STEP_RULES = """
 - Exactly one import step (`extractor`, `local_import` or `http_import`), and it comes first.
 - `wait` cannot be first and cannot follow another `wait`.
@@ -130,7 +119,7 @@ def _sections() -> Iterator[str]:
                 yield "See [Auth blocks](#auth-blocks).\n"
             yield from _table(keys)
         if path == "pipeline":
-            rows = "".join(f"| `{step}` | {text} |\n" for step, text in _STEP_TEXTS.items())
+            rows = "".join(f"| `{name}` | {step.summary} |\n" for name, step in STEPS.items())
             yield _STEPS + rows + _STEP_RULES
         if path == "services.crtdl_preprocessing":
             yield from _rules()

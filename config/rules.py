@@ -17,8 +17,9 @@ from config.enrichments import KEY as ENRICHMENTS_PATH
 from config.enrichments import enrichment_rules
 from config.findings import ConfigError, Finding, about
 from config.keys import env_name
-from config.model import IMPORT_STEPS, PipelineConfig, StepName
+from config.model import PipelineConfig
 from config.services import SendMode
+from config.steps import STEPS, Role, StepEntry, has_role
 
 
 @dataclass(frozen=True)
@@ -33,11 +34,16 @@ class Facts:
     config: PipelineConfig
     present: frozenset[str]
     unknown: frozenset[str]
-    steps: tuple[StepName | None, ...] | None
+    steps: tuple[str | None, ...] | None
 
-    def enabled(self, step: StepName) -> bool:
-        """Whether the step is in the list."""
-        return step in (self.steps or ())
+    def enabled(self) -> Iterator[StepEntry]:
+        """Yield the steps of the list, in the order of the catalogue."""
+        return (step for name, step in STEPS.items() if name in (self.steps or ()))
+
+    @property
+    def sends_as(self) -> SendMode | None:
+        """Return how data are sent; ``None`` where no step sends them or the key is not set."""
+        return self.config.services.send.send_as if any(step.role is Role.SEND for step in self.enabled()) else None
 
     def known(self, *keys: str) -> bool:
         """Whether every one of the keys has a usable value, or is not set at all."""
@@ -66,12 +72,16 @@ def _steps(facts: Facts) -> Iterator[Finding]:
     yield from _import_first(facts.steps)
     yield from _waits(facts.steps)
     yield from _repeated(facts.steps)
-    yield from _after_flattening(facts.steps)
+    yield from _after_tables(facts.steps)
 
 
-def _import_first(steps: tuple[StepName | None, ...]) -> Iterator[Finding]:
-    choices = ", ".join(name for name in StepName if name in IMPORT_STEPS)
-    imports = [index for index, step in enumerate(steps) if step in IMPORT_STEPS]
+def _imports(step: str | None) -> bool:
+    return has_role(step, Role.EXTRACT, Role.IMPORT)
+
+
+def _import_first(steps: tuple[str | None, ...]) -> Iterator[Finding]:
+    choices = ", ".join(name for name in STEPS if _imports(name))
+    imports = [index for index, step in enumerate(steps) if _imports(step)]
     for index in imports[1:]:
         yield Finding(
             "steps-two-imports",
@@ -79,53 +89,46 @@ def _import_first(steps: tuple[StepName | None, ...]) -> Iterator[Finding]:
             f"{steps[index]} is a second import step",
             "keep exactly one, as the first step",
         )
-    first = next((index for index, step in enumerate(steps) if step is not StepName.WAIT), None)
-    if first is None or (steps[first] is not None and steps[first] not in IMPORT_STEPS):
+    first = next((index for index, step in enumerate(steps) if not has_role(step, Role.WAIT)), None)
+    if first is None or (steps[first] is not None and not _imports(steps[first])):
         hint = f"begin with exactly one of {choices}"
         yield Finding("steps-import-first", f"{_STEPS}[0]", "the first step is not an import step", hint)
 
 
-def _waits(steps: tuple[StepName | None, ...]) -> Iterator[Finding]:
+def _waits(steps: tuple[str | None, ...]) -> Iterator[Finding]:
     for index, step in enumerate(steps):
-        if step is not StepName.WAIT:
+        if not has_role(step, Role.WAIT):
             continue
         if index == 0:
             hint = "put it after the step whose output is to be inspected"
             yield Finding("steps-wait-first", f"{_STEPS}[0]", "a wait step cannot be first", hint)
-        elif steps[index - 1] is StepName.WAIT:
+        elif has_role(steps[index - 1], Role.WAIT):
             message = "a wait step cannot follow another wait step"
             yield Finding("steps-wait-twice", f"{_STEPS}[{index}]", message, "remove one of them")
 
 
-def _repeated(steps: tuple[StepName | None, ...]) -> Iterator[Finding]:
-    repeatable = {StepName.WAIT, StepName.VALIDATION, *IMPORT_STEPS}  # a second import has its own finding
-    for index, step in enumerate(steps):
-        if step is not None and step not in repeatable and step in steps[:index]:
-            message = f"{step} is in the list a second time"
-            yield Finding("steps-repeated", f"{_STEPS}[{index}]", message, "only wait and validation may repeat")
+def _repeated(steps: tuple[str | None, ...]) -> Iterator[Finding]:
+    repeatable = " and ".join(name for name, step in STEPS.items() if step.repeats)
+    for index, name in enumerate(steps):
+        if name is None or name not in steps[:index] or STEPS[name].repeats or STEPS[name].imports:
+            continue  # a second import has a finding of its own
+        message = f"{name} is in the list a second time"
+        yield Finding("steps-repeated", f"{_STEPS}[{index}]", message, f"only {repeatable} may repeat")
 
 
-def _after_flattening(steps: tuple[StepName | None, ...]) -> Iterator[Finding]:
-    """The rules allow it, and corrected files in a wait's directory make it work; else it fails when it is reached."""
-    if StepName.FLATTENING not in steps:
-        return
-    for index in range(steps.index(StepName.FLATTENING) + 1, len(steps)):
-        step = steps[index]
-        if step in {StepName.VALIDATION, StepName.PSEUDONYMIZER}:
-            message = f"{step} comes after flattening, whose tables it cannot read"
-            hint = "put it before flattening; else it needs a wait in between, with FHIR data in its directory"
+def _after_tables(steps: tuple[str | None, ...]) -> Iterator[Finding]:
+    """Warn of steps that cannot read tables: they fail unless a wait before them holds corrected FHIR files."""
+    tables = None
+    for index, name in enumerate(steps):
+        if tables is not None and name is not None and not STEPS[name].reads_tables:
+            message = f"{name} comes after {tables}, whose tables it cannot read"
+            hint = f"put it before {tables}; else it needs a wait in between, with FHIR data in its directory"
             yield Finding("steps-after-flattening", f"{_STEPS}[{index}]", message, hint, level="warning")
+        tables = name if has_role(name, Role.FLATTEN) else tables
 
 
 # --- keys that an enabled step needs --------------------------------------------------------------------------
 
-_REQUIRED: dict[StepName, tuple[str, ...]] = {
-    StepName.EXTRACTOR: ("services.extractor.base_url",),
-    StepName.PSEUDONYMIZER: ("services.pseudonymizer.url",),
-    StepName.FLATTENING: ("services.flattening.service_url", "services.flattening.lookup_path"),
-    StepName.VALIDATION: ("services.validation.url",),
-    StepName.SEND: ("services.send.send_as",),
-}
 _S3 = tuple(f"services.send.s3.{name}" for name in ("bucket", "region", "access_key_id", "secret_access_key"))
 _TRANSFER = tuple(f"services.send.transfer.{name}_identifier" for name in ("project", "organization"))
 _REQUIRED_BY_MODE: dict[SendMode, tuple[str, ...]] = {
@@ -135,18 +138,16 @@ _REQUIRED_BY_MODE: dict[SendMode, tuple[str, ...]] = {
 }
 
 
-def required(step: StepName, mode: SendMode) -> tuple[str, ...]:
-    """The keys that a step needs; ``mode`` is that of ``send``."""
-    return (*_REQUIRED.get(step, ()), *(_REQUIRED_BY_MODE[mode] if step is StepName.SEND else ()))
+def required(step: str, mode: SendMode) -> tuple[str, ...]:
+    """Return the keys that a step needs; ``mode`` counts for the step that sends."""
+    return (*STEPS[step].keys("requires"), *(_REQUIRED_BY_MODE[mode] if has_role(step, Role.SEND) else ()))
 
 
 def _required(facts: Facts) -> Iterator[Finding]:
-    for step, keys in _REQUIRED.items():
-        if facts.enabled(step):
-            yield from _missing(facts, keys, f"the {step} step")
-    mode = facts.config.services.send.send_as
-    if facts.enabled(StepName.SEND) and mode is not None:
-        yield from _missing(facts, _REQUIRED_BY_MODE[mode], f"send_as {mode}")
+    for step in facts.enabled():
+        yield from _missing(facts, step.keys("requires"), f"the {step.name} step")
+    if facts.sends_as is not None:
+        yield from _missing(facts, _REQUIRED_BY_MODE[facts.sends_as], f"send_as {facts.sends_as}")
 
 
 def _missing(facts: Facts, keys: tuple[str, ...], needed_by: str) -> Iterator[Finding]:
@@ -158,13 +159,13 @@ def _missing(facts: Facts, keys: tuple[str, ...], needed_by: str) -> Iterator[Fi
 
 # --- auth blocks (document 1, "Authentication") ---------------------------------------------------------------
 
-_URLS = {StepName.EXTRACTOR: "base_url", StepName.PSEUDONYMIZER: "url", StepName.SEND: "url"}
-"""The steps whose service has an auth block, and the key beside the block that says where the credentials go."""
+_SIGNING = tuple(step for step in STEPS.values() if step.address is not None)
+"""The steps whose service has an auth block."""
 
 
 def _auth(facts: Facts) -> Iterator[Finding]:
-    for step in _URLS:
-        block = f"services.{step}.auth"
+    for step in _SIGNING:
+        block = f"{step.block}.auth"
         basic = [name for name in BASIC if f"{block}.{name}" in facts.present]
         oauth2 = [name for name in OAUTH2 if f"{block}.{name}" in facts.present]
         if basic and oauth2:
@@ -188,8 +189,8 @@ def _incomplete(facts: Facts, block: str, scheme: str, names: tuple[str, ...], g
         yield Finding("auth-incomplete", block, f"{scheme} lacks {', '.join(missing)}", hint)
 
 
-def _authorization_header(facts: Facts, step: StepName, other_scheme: bool) -> Iterator[Finding]:
-    header, block = _auth_of(facts, step).api_key_header, f"services.{step}.auth"
+def _authorization_header(facts: Facts, step: StepEntry, other_scheme: bool) -> Iterator[Finding]:
+    header, block = _auth_of(facts, step).api_key_header, f"{step.block}.auth"
     if header.lower() == "authorization" and other_scheme and facts.known(f"{block}.api_key_header"):
         yield Finding(
             "auth-authorization-twice",
@@ -199,14 +200,14 @@ def _authorization_header(facts: Facts, step: StepName, other_scheme: bool) -> I
         )
 
 
-def _auth_of(facts: Facts, step: StepName) -> AuthConfig:
-    auth: AuthConfig = getattr(facts.config.services, step).auth
+def _auth_of(facts: Facts, step: StepEntry) -> AuthConfig:
+    auth: AuthConfig = getattr(facts.config.services, step.name).auth
     return auth
 
 
 def _ignored_in_s3(facts: Facts) -> Iterator[Finding]:
     """Document 1, auth rule 7: only Basic, and only for an upstream proxy."""
-    if facts.config.services.send.send_as is not SendMode.S3_UPLOAD or not facts.enabled(StepName.SEND):
+    if facts.sends_as is not SendMode.S3_UPLOAD:
         return
     for name in ("api_key", *OAUTH2):
         key = f"services.send.auth.{name}"
@@ -234,9 +235,7 @@ def _enrichments(facts: Facts) -> Iterator[Finding]:
     if {inline, ENRICHMENTS_PATH} <= facts.present:
         message = "enrichments and enrichments_path are both set"
         yield Finding("enrichments-both", "services.crtdl_preprocessing", message, "keep one of them")
-    if preprocessing.enrichments_path is not None and any(
-        facts.enabled(step) for step in (StepName.EXTRACTOR, StepName.FLATTENING)
-    ):
+    if preprocessing.enrichments_path is not None and any(step.needs_crtdl for step in facts.enabled()):
         try:
             enrichment_rules(preprocessing)
         except ConfigError as error:
@@ -270,14 +269,16 @@ def _tls(facts: Facts) -> Iterator[Finding]:
 
 
 def _credentials_in_the_clear(facts: Facts) -> Iterator[Finding]:
-    for step, key in _URLS.items():
-        service, auth = getattr(facts.config.services, step), _auth_of(facts, step)
+    for step in facts.enabled():
+        if (key := step.address) is None:
+            continue
+        service, auth = getattr(facts.config.services, step.name), _auth_of(facts, step)
         url, sent = getattr(service, key), auth.scheme != "none" or auth.api_key is not None
-        if step is StepName.SEND and service.send_as is SendMode.S3_UPLOAD:
+        if step.role is Role.SEND and service.send_as is SendMode.S3_UPLOAD:
             key, url, sent = "s3.endpoint", service.s3.endpoint, auth.scheme == "basic"
-        if sent and url is not None and facts.enabled(step) and _plain_http_away(url):
+        if sent and url is not None and _plain_http_away(url):
             message = "credentials travel over plain HTTP to another machine"
-            yield Finding("credentials-unencrypted", f"services.{step}.{key}", message, "use https://", level="warning")
+            yield Finding("credentials-unencrypted", f"{step.block}.{key}", message, "use https://", level="warning")
 
 
 def _plain_http_away(url: str) -> bool:

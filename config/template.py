@@ -13,23 +13,17 @@ from pathlib import Path
 
 from config.auth import BASIC
 from config.document import Scalar, parse_document
-from config.model import StepName
 from config.rules import required
 from config.services import SendMode
+from config.steps import STEPS, Role, has_role
 
 EXAMPLE = Path(__file__).with_name("example.yaml")
 
 _KEY = re.compile(r"(?P<indent> *)(?P<off>#?)(?P<name>[a-z][a-z0-9_]*):(?P<value>.*)")
 _PLAIN = re.compile(r"[A-Za-z0-9/.$][^\s#'\"{}\[\],&*!|>%@`]*(\$\{\w+\}[^\s#'\"{}\[\],]*)*")
 
-WANTED: Mapping[StepName, tuple[str, ...]] = {
-    StepName.LOCAL_IMPORT: ("services.local_import.dir",),
-    StepName.HTTP_IMPORT: ("services.http_import.urls",),
-}
-"""Keys that a first configuration should have although the step can do without: the command line may give them."""
-
-SIGNED_IN = (StepName.EXTRACTOR, StepName.SEND)
-"""Steps whose service asks for a name and a password, as a rule."""
+SIGNED_IN = tuple(name for name, step in STEPS.items() if step.signs_in)
+"""Steps whose service usually asks for a user name and a password."""
 
 
 @dataclass
@@ -68,28 +62,27 @@ def example() -> dict[str, Entry]:
     return found
 
 
-def to_fill_in(steps: Sequence[StepName], mode: SendMode) -> list[str]:
+def to_fill_in(steps: Sequence[str], mode: SendMode) -> list[str]:
     """The keys that have to be right for these steps, in the order of the steps."""
-    keys = (key for step in dict.fromkeys(steps) for key in (*WANTED.get(step, ()), *required(step, mode)))
-    return list(keys)
+    return [key for step in dict.fromkeys(steps) for key in (*STEPS[step].keys("suggests"), *required(step, mode))]
 
 
-def may_sign_in(steps: Sequence[StepName], mode: SendMode) -> list[StepName]:
+def may_sign_in(steps: Sequence[str], mode: SendMode) -> list[str]:
     """The steps whose service may ask for a name and a password."""
     blocks = example()
     return [
         step
         for step in dict.fromkeys(steps)
-        if f"services.{step}.auth" in blocks and not (step is StepName.SEND and mode is SendMode.S3_UPLOAD)
+        if f"services.{step}.auth" in blocks and not (has_role(step, Role.SEND) and mode is SendMode.S3_UPLOAD)
     ]
 
 
 def template(
-    steps: Sequence[StepName],
+    steps: Sequence[str],
     *,
     mode: SendMode = SendMode.DIRECT_RESOURCE_LOAD,
     values: Mapping[str, str] | None = None,
-    signed_in: Collection[StepName] = SIGNED_IN,
+    signed_in: Collection[str] = SIGNED_IN,
     heading: Sequence[str] = (),
 ) -> str:
     """The text of a configuration of these steps; ``values`` take the place of the example's.
@@ -98,13 +91,13 @@ def template(
     """
     entries = example()
     given = dict(values or {})
-    if StepName.SEND in steps:
+    if any(has_role(step, Role.SEND) for step in steps):
         given["services.send.send_as"] = str(mode)
     active = {*to_fill_in(steps, mode), *given}
     for step in may_sign_in(steps, mode):
         if step in signed_in:
             active |= {f"services.{step}.auth.{name}" for name in BASIC}
-    services = [entries[f"services.{step}"] for step in StepName if step in steps and f"services.{step}" in entries]
+    services = [entries[f"services.{step}"] for step in STEPS if step in steps and f"services.{step}" in entries]
     lines = [f"# {line}".rstrip() for line in heading]
     lines += ["", "# What the pipeline talks to." if services else "", *(["services:"] if services else [])]
     for entry in services:

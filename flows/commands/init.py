@@ -14,7 +14,7 @@ import click
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticCustomError
 
-from config import ConfigError, StepName, load_config
+from config import STEPS, ConfigError, Role, has_role, load_config
 from config.fields import Kind
 from config.keys import blocks, keys_by_name
 from config.model import read_step
@@ -25,18 +25,18 @@ from flows.shell import command
 from tasks.shared.errors import InputError, shown
 from tasks.shared.files.out_file import write_file
 
-STEPS = (StepName.LOCAL_IMPORT, StepName.WAIT, StepName.SEND)
-"""What a first job may do where nobody says it."""
+FIRST_STEPS = tuple(name for name, step in STEPS.items() if step.by_default)
+"""The steps of a first job when none are named."""
 
 
 @dataclass
 class Wanted:
     """What the configuration is to say."""
 
-    steps: Sequence[StepName]
+    steps: Sequence[str]
     mode: SendMode = SendMode.DIRECT_RESOURCE_LOAD
     values: dict[str, str] = field(default_factory=dict)
-    signed_in: list[StepName] = field(default_factory=lambda: [*SIGNED_IN])
+    signed_in: list[str] = field(default_factory=lambda: [*SIGNED_IN])
 
 
 def init(file: str, steps: str | None, *, force: bool) -> int:
@@ -49,7 +49,7 @@ def init(file: str, steps: str | None, *, force: bool) -> int:
     path = Path(file)
     _free(path, force=force)
     given = _steps(steps) if steps is not None else None
-    wanted = asked(given) if on_terminal() else Wanted(given or STEPS)
+    wanted = asked(given) if on_terminal() else Wanted(given or FIRST_STEPS)
     check = command("config", "check", file)
     heading = (
         "A configuration of Sluice. A line that begins with # and a letter right after it is a key that is switched",
@@ -80,24 +80,24 @@ def on_terminal() -> bool:
     return sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
 
 
-def asked(steps: Sequence[StepName] | None) -> Wanted:
+def asked(steps: Sequence[str] | None) -> Wanted:
     """What somebody at the terminal answers, service by service; Enter takes what is in brackets."""
     say("Enter takes what stands in brackets.")
     if steps is None:
-        say(f"steps: {', '.join(StepName)}; exactly one import first")
-        steps = click.prompt("Steps, in order", default=", ".join(STEPS), value_proc=_read(_steps))
+        say(f"steps: {', '.join(STEPS)}; exactly one import first")
+        steps = click.prompt("Steps, in order", default=", ".join(FIRST_STEPS), value_proc=_read(_steps))
     wanted = Wanted(steps, signed_in=[])
     for step in dict.fromkeys(steps):
         _ask(step, wanted)
     return wanted
 
 
-def _ask(step: StepName, wanted: Wanted) -> None:
+def _ask(step: str, wanted: Wanted) -> None:
     """Ask for what this step must be told, below a line that says what it talks to."""
     known = example()
     if (block := known.get(f"services.{step}")) is not None:
         say("\n" + " ".join(line.lstrip("# ") for line in block.said).rstrip("."))
-    if step is StepName.SEND:
+    if has_role(step, Role.SEND):
         modes = click.Choice([str(mode) for mode in SendMode])
         wanted.mode = SendMode(click.prompt("services.send.send_as", default=str(wanted.mode), type=modes))
     for key in to_fill_in([step], wanted.mode):
@@ -122,7 +122,7 @@ def _is_example(key: str) -> bool:
     return keys_by_name()[key].kind is not Kind.CHOICE and not example()[key].value.startswith("${")
 
 
-def _steps(text: str) -> list[StepName]:
+def _steps(text: str) -> list[str]:
     """Names of steps between commas or blanks. Raises ``InputError``."""
     found = []
     for name in text.replace(",", " ").split():
@@ -132,7 +132,7 @@ def _steps(text: str) -> list[StepName]:
             hint = str((error.context or {}).get("hint"))
             raise InputError("unknown-step", f"{shown(name)} {error.message()}", context="--steps", hint=hint) from None
     if not found:
-        raise InputError("unknown-step", "no step is named", hint=f"the steps are {', '.join(StepName)}")
+        raise InputError("unknown-step", "no step is named", hint=f"the steps are {', '.join(STEPS)}")
     return found
 
 
@@ -158,8 +158,8 @@ def _checked(key: str) -> Callable[[str], str]:
     return read
 
 
-def _read(reader: Callable[[str], list[StepName]]) -> Callable[[str], list[StepName]]:
-    def read(text: str) -> list[StepName]:
+def _read(reader: Callable[[str], list[str]]) -> Callable[[str], list[str]]:
+    def read(text: str) -> list[str]:
         try:
             found = reader(text)
             _tried(template(found))

@@ -11,11 +11,11 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from config import LoadedConfig, PipelineConfig
+from config import STEPS, LoadedConfig, PipelineConfig
 from config.enrichments import enrichment_rules
 from flows.job.inputs import JobInputs
 from flows.output import patience
-from tasks import STEPS, declared
+from tasks import declared
 from tasks.shared.errors import InputError, SluiceError, StorageError
 from tasks.shared.fhir import crtdl_preprocessing
 from tasks.shared.files.named_file import is_special, not_a_file

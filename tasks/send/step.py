@@ -19,5 +19,4 @@ STEP = Step(
     folders=(checks.STATE,),
     services=lambda config: [checks.service(config)],
     space=checks.space,
-    delivers=True,
 )

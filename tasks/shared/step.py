@@ -15,7 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from config import PipelineConfig
+from config import PipelineConfig, Role, has_role
 from tasks.shared.errors import GateError, InputError, ReconciliationError, SluiceError, storage_errors
 from tasks.shared.files.inventory import Inventory, Recorded
 from tasks.shared.http.client import ServiceClient
@@ -211,8 +211,7 @@ class Step:
 
     ``output`` is the directory of its data below the job's; ``None`` when it makes none, and the next step reads what
     this one read. ``tables`` says that these data are no NDJSON. ``folders`` are its other directories; see
-    ``folder``. A step that ``asks`` parks the job for a person, and reads to let her look. One that ``delivers`` is
-    where data leave the house.
+    ``folder``.
 
     ``takes`` are the fields of ``Given`` that it reads, each with the finding for a job that is given it and has no
     step that takes it, if that is one. ``needs`` are those that it cannot do without. ``checks`` finds what would stop
@@ -235,8 +234,16 @@ class Step:
     space: Callable[[CheckContext, int], int] = lambda _context, _read: 0
     holds: Callable[[Path], bool] = lambda _: False
     gate: Gate | None = None
-    asks: bool = False
-    delivers: bool = False
+
+    @property
+    def asks(self) -> bool:
+        """Return whether the step parks the job for a person; it reads data so that she can look at them."""
+        return has_role(self.name, Role.WAIT)
+
+    @property
+    def delivers(self) -> bool:
+        """Return whether the step sends data to the recipient."""
+        return has_role(self.name, Role.SEND)
 
     def writes(self, steps: Sequence[str], position: int) -> tuple[str, ...]:
         """Every directory that the step at ``position`` (from 1) of ``steps`` makes, relative to the job's."""

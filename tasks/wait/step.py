@@ -6,5 +6,4 @@ from tasks.wait.pause import run
 STEP = Step(
     name="wait",
     run=run,
-    asks=True,
 )

@@ -13,7 +13,7 @@ import trustme
 import yaml
 
 import config
-from config import StepName, describe_keys, json_schema, load_config
+from config import STEPS, describe_keys, json_schema, load_config
 from config.deprecated import DEPRECATED
 from config.keys import blocks
 from config.reference import render
@@ -49,7 +49,7 @@ class TestPage:
             assert f"`{info.key}`" in page
             assert f"`{info.env}`" in page
             assert info.description
-        for name in (*DEPRECATED, *StepName):
+        for name in (*DEPRECATED, *STEPS):
             assert f"`{name}`" in page
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from config import StepName, describe_keys, load_config
+from config import describe_keys, load_config
 from config.services import SendMode
 from config.template import template, to_fill_in, variables
 
@@ -21,7 +21,7 @@ LISTS = [
 
 @pytest.mark.parametrize("steps", LISTS, ids=" ".join)
 def test_it_passes_the_check_once_the_variables_are_set(tmp_path: Path, steps: list[str]) -> None:
-    names = [StepName(step) for step in steps]
+    names = list(steps)
     for mode in SendMode:
         path = tmp_path / f"{mode}.yaml"
         text = template(names, mode=mode)
@@ -35,7 +35,7 @@ def test_it_passes_the_check_once_the_variables_are_set(tmp_path: Path, steps: l
 
 
 def test_it_has_the_keys_of_its_steps_and_of_no_other_and_a_variable_for_every_secret() -> None:
-    text = template([StepName.HTTP_IMPORT, StepName.PSEUDONYMIZER, StepName.SEND])
+    text = template(["http_import", "pseudonymizer", "send"])
     blocks = re.findall(r"^  (\w+):", text, re.MULTILINE)
     assert blocks == ["http_import", "pseudonymizer", "send", "enabled_steps"]
     for key in describe_keys():
@@ -53,7 +53,7 @@ def test_values_take_the_place_of_the_examples_and_are_safe_in_yaml(tmp_path: Pa
         "services.local_import.dir": "my data: #1", "services.send.url": "https://fhir.example/a",
         "services.send.auth.username": "on",
     }  # fmt: skip
-    text = template([StepName.LOCAL_IMPORT, StepName.SEND], values=values)
+    text = template(["local_import", "send"], values=values)
     (tmp_path / "c.yaml").write_text(text)
     services = load_config(tmp_path / "c.yaml", environ={"SEND_PASSWORD": "x"}).config.services
     assert services.local_import.dir == Path("my data: #1")
@@ -62,7 +62,7 @@ def test_values_take_the_place_of_the_examples_and_are_safe_in_yaml(tmp_path: Pa
 
 def test_a_list_stays_one(tmp_path: Path) -> None:
     values = {"services.http_import.urls": "https://a.example/x.ndjson, https://b.example/y.ndjson"}
-    text = template([StepName.HTTP_IMPORT], values=values)
+    text = template(["http_import"], values=values)
     (tmp_path / "c.yaml").write_text(text)
     found = load_config(tmp_path / "c.yaml", environ={}).config.services.http_import.urls
     assert found == ("https://a.example/x.ndjson", "https://b.example/y.ndjson")

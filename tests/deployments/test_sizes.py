@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from config import STEPS
 from deployments.sizes import COSTS, MB, Site, evaluate, main
-from tasks import STEPS
 
 STEPS_OF_A_PROJECT = ("extractor", "pseudonymizer", "flattening", "send")
 GB = 1000 * MB

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from tasks import STEPS
+from config import STEPS
 from tests.conftest import ROOT
 
 EVENT_KINDS = ("flows/reports/events.py",)

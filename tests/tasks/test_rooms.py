@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks import STEPS
+from config import STEPS
 from tests.conftest import ROOT
 
 EXTRACTION = "flows/commands/extraction.py"

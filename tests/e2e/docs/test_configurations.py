@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from config import STEPS
 from deployments.sandbox import objectstore
 from deployments.sandbox.data import ANONYMIZATION_RULES, DATA, DEMO_CRTDL, DEMO_LOOKUP
-from tasks import STEPS
 from tests.docs.pages import DOCS, Block, blocks
 from tests.e2e.docs.place import Place
 from tests.e2e.docs.services import SECRET, Services, services

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from click.shell_completion import BashComplete
 
-from config import StepName, describe_keys
+from config import STEPS, describe_keys
 from flows.commands import complete
 from flows.commands.completion import VARIABLE, script
 from flows.run import cli, run
@@ -69,7 +69,7 @@ def test_the_word_at_the_cursor(monkeypatch: pytest.MonkeyPatch, line: str, valu
 
 def test_every_key_and_step_is_offered() -> None:
     assert sorted(complete.keys()) == sorted(key.key for key in describe_keys())
-    assert complete.step_names() == list(StepName)
+    assert complete.step_names() == list(STEPS)
 
 
 def test_where_the_jobs_are_is_looked_for_as_the_program_does(monkeypatch: pytest.MonkeyPatch, here: Path) -> None:

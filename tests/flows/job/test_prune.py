@@ -24,6 +24,7 @@ from uuid import uuid4
 import msgspec
 import pytest
 
+from config import STEPS
 from flows.commands.status import list_jobs
 from flows.engine.api import PrefectApi
 from flows.job.directory import JobDirectory
@@ -32,7 +33,7 @@ from flows.job.lock import Holder, JobBusyError, JobLock, this_machine
 from flows.job.proof import LeaseTimes
 from flows.job.prune import _remove_batch, delete, held, prune
 from flows.job.record import JobRecord, JobState
-from tasks import STEPS, declared
+from tasks import declared
 from tasks.shared.errors import SluiceError
 from tasks.shared.report import Problem
 from tests.conftest import ROOT, Commands, address_of, ask_prefect, kill, wait_until, without_waiting

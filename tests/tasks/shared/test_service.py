@@ -7,8 +7,8 @@ import ast
 import pytest
 from pydantic import SecretStr
 
-from config import AuthConfig, PipelineConfig
-from tasks import STEPS, declared
+from config import STEPS, AuthConfig, PipelineConfig
+from tasks import declared
 from tasks.shared.errors import ServiceError, SluiceError
 from tasks.shared.http.answer import Answer
 from tasks.shared.service import METADATA, HttpProbe, Service
