@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import io
 import itertools
 import os
 import shutil
@@ -12,7 +13,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from config import load_config
 from deployments.sandbox.common.serve import SandboxStartError
 from deployments.sandbox.configuration import STEPS
 from deployments.sandbox.data import DEMO_CRTDL
@@ -25,10 +25,12 @@ from flows.engine.server import EmbeddedServer
 from flows.job.inputs import gather
 from flows.job.record import JobRecord, JobState
 from flows.job.session import opened
+from flows.jobs_dir import load
 from flows.output import patience, say
 from flows.shell import install
 from tasks import declared
 from tasks.shared.errors import InputError, StorageError, TerminalError
+from tasks.shared.files.private_file import open_private
 from tasks.shared.report import COLUMNS
 from tasks.shared.units import human_bytes
 
@@ -98,7 +100,7 @@ def sandbox_in(state: Path) -> Iterator[SandboxChild]:
 
 def only_job(config: str) -> JobRecord:
     """The demo's job."""
-    with opened(load_config(Path(config))) as session:
+    with opened(load(config)) as session:
         return session.jobs()[0]
 
 
@@ -112,7 +114,7 @@ def show(record: JobRecord) -> None:
         say("  ".join(f"{cells[n]:{widths[n]}}" for n in keep).rstrip())
     directory = Path(record.directory or "")
     for table in sorted(directory.glob("csv/*.csv")):
-        with table.open(encoding="utf-8") as lines:
+        with io.TextIOWrapper(io.BufferedReader(open_private(table)), encoding="utf-8") as lines:
             first = [line.rstrip("\n") for line in itertools.islice(lines, SHOWN_LINES)]
         say("\n" + "\n".join([f"{table.name}:", *(f"  {line}" for line in first)]))
     say(f"\nfiles of job {record.id}, in {directory}:")

@@ -53,8 +53,10 @@ def jobs(context: click.Context, _: click.Parameter, incomplete: str) -> Items:
 
 def extractions(context: click.Context, _: click.Parameter, incomplete: str) -> Items:
     """The ids that ``extraction list`` has shown last."""
+    from tasks.shared.files.private_file import read_file
+
     try:
-        known = (jobs_dir(context) / SEEN).read_text(encoding="ascii").split()
+        known = read_file(jobs_dir(context) / SEEN).decode("ascii").split()
     except (OSError, ValueError):
         known = []
     return _beginning(known[:MOST], incomplete)

@@ -21,9 +21,9 @@ def group() -> None:
 @set_option
 def check(config: str, overrides: tuple[str, ...]) -> int:
     """Report all findings of a configuration at once."""
-    from config import load_config
+    from flows.jobs_dir import load
 
-    loaded = load_config(Path(config), overrides=overrides)
+    loaded = load(config, overrides)
     complain(loaded.warnings)
     say(f"{config}: valid; steps: {', '.join(loaded.config.pipeline.enabled_steps)}")
     return 0

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from config import load_config
 from config.fields import nearest
 from flows.commands.start import doubt, opened_with_prefect, report, run_here, warn
 from flows.job import gate
@@ -32,6 +31,7 @@ from flows.job.record import AT_THE_END, JobRecord, JobState, RecordWriter, refu
 from flows.job.seen import at_decision
 from flows.job.session import Session, meant
 from flows.job.which import exact
+from flows.jobs_dir import load
 from flows.output import account, complain, say, say_json
 from flows.shell import about
 from tasks.shared.errors import InputError, TerminalError, shown
@@ -218,7 +218,7 @@ def adopted(asked: Asked) -> Iterator[tuple[Session, JobRecord, JobInputs]]:
         JobBusyError: another process runs it.
         InputError: there is no such job, or ``enabled_steps`` differ from the job's.
     """
-    known_by_file = load_config(Path(asked.config), overrides=asked.overrides)
+    known_by_file = load(asked.config, asked.overrides)
     early = meant(known_by_file, asked.job_id)
     if early is not None and is_held(place := JobDirectory.of(known_by_file.config.jobs_dir, early).path):
         JobLock(place, judges=True).acquire().release()  # refused at once, without starting anything

@@ -213,10 +213,10 @@ def prioritize(client: ExtractionClient, job_id: str, priority: str) -> Extracti
 @contextmanager
 def _opened(config: str, overrides: Sequence[str] = ()) -> Iterator[tuple[ExtractionClient, int]]:
     """The client of the configured server, and ``report.k``, below which no number of patients is said."""
-    from config import load_config
+    from flows.jobs_dir import load
     from tasks.extractor.connection import extraction_client, service_client
 
-    loaded = load_config(Path(config), overrides=overrides)
+    loaded = load(config, overrides)
     complain(loaded.warnings)
     with service_client(loaded.config) as http:
         yield extraction_client(loaded.config, http), loaded.config.report.k

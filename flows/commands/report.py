@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from config import load_config
 from flows.job.directory import JobDirectory
 from flows.job.gate import GONE
 from flows.job.record import JobRecord
 from flows.job.session import opened
+from flows.jobs_dir import load
 from flows.output import say, write
 from flows.reports.short_form import lines
 from tasks.release_report import files
@@ -52,7 +52,7 @@ def report(asked: Asked) -> int:
     """
     if asked.out is not None:
         check_target("--out", asked.out)
-    loaded = load_config(Path(asked.config), overrides=asked.overrides)
+    loaded = load(asked.config, asked.overrides)
     with opened(loaded, asked.job) as session:
         record = session.job(session.find(asked.job))
         directory = JobDirectory.of(session.jobs_dir, record.id)

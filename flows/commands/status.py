@@ -8,13 +8,13 @@ from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from config import load_config
 from flows.job.directory import JobDirectory
 from flows.job.lock import last_sign
 from flows.job.record import JobRecord, JobState
 from flows.job.seen import correction_words, told
 from flows.job.session import has_any_job, opened
 from flows.job.sweep import notice
+from flows.jobs_dir import load
 from flows.output import one_line, say, say_json, write
 from flows.shell import command
 from tasks.shared.report import Waiting
@@ -25,7 +25,7 @@ def show(config: str, job_id: str, *, overrides: Sequence[str], as_json: bool, w
     """Print one job's status; with ``watch`` until it neither runs nor is pending."""
     from flows.job.decisions import as_decided
 
-    with opened(load_config(Path(config), overrides=overrides), job_id) as session:
+    with opened(load(config, overrides), job_id) as session:
         job_id = session.find(job_id)
         while True:
             record = as_decided(session, _as_left(session.job(job_id)))
@@ -127,7 +127,7 @@ def list_jobs(
     """Print the jobs of a configuration's jobs directory, newest first: of these states, asked for since then."""
     from flows.job.decisions import as_decided
 
-    loaded = load_config(Path(config), overrides=overrides)
+    loaded = load(config, overrides)
     records: list[JobRecord] = []
     if has_any_job(loaded):
         with opened(loaded) as session:

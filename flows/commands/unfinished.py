@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
-from config import ConfigError, load_config
+from config import ConfigError
 from flows.commands.continue_job import Asked, go_on
 from flows.commands.status import hint_anywhere, how_to_go_on
 from flows.job.decisions import as_decided
@@ -15,6 +14,7 @@ from flows.job.lock import JobBusyError
 from flows.job.record import JobRecord, JobState
 from flows.job.session import has_any_job, opened
 from flows.job.sweep import BEHIND, late, notice, was_cut_off
+from flows.jobs_dir import load
 from flows.output import one_line, say
 from tasks.shared.errors import SluiceError
 
@@ -54,7 +54,7 @@ def _told() -> Iterator[_Problem]:
 
 
 def _in_one(config: str, *, go: bool, told: set[str]) -> int:
-    loaded = load_config(Path(config))
+    loaded = load(config)
     if not has_any_job(loaded):
         return 0
     with opened(loaded) as session:

@@ -18,26 +18,28 @@ from flows.engine.api_address import configured_api
 from flows.engine.reached import own_server, reach
 from flows.engine.server_file import announce, announced, withdraw
 from flows.job.lock import is_held
+from flows.jobs_dir import check_jobs_dir, load
 from flows.output import patience, say
 from flows.shell import command
 from tasks.shared.errors import TerminalError
+from tasks.shared.files.private_file import open_private
 
 
 def home_of(config: str | None, jobs_dir: str | None) -> Path:
     """The ``.prefect`` directory of a configuration's jobs directory, of ``jobs_dir``, or of the default one."""
     if config is not None:
-        from config import load_config
-
-        return load_config(Path(config)).config.jobs_dir.absolute() / ".prefect"
-    return Path(jobs_dir or os.environ.get("APP_JOBS_DIR") or "./jobs").absolute() / ".prefect"
+        return load(config).config.jobs_dir.absolute() / ".prefect"
+    place = Path(jobs_dir or os.environ.get("APP_JOBS_DIR") or "./jobs").absolute()
+    check_jobs_dir(place)
+    return place / ".prefect"
 
 
 def start(home: Path, port: int) -> int:
     """Start a server that stays; one that runs already, for a command, stays from now on."""
-    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    server.make_home(home)
     with (
-        (home / "clients.lock").open("a+b") as share,
-        (home / "start.lock").open("a+b") as starting,
+        open_private(home / "clients.lock", "r+b") as share,
+        open_private(home / "start.lock", "r+b") as starting,
         server.told(),
     ):
         # As every command does, so that a server that lingers does not end meanwhile.
@@ -64,7 +66,7 @@ def stop(home: Path) -> int:
     with PrefectApi(running, told=True) as api:
         busy = [str(run["id"]) for run in api.runs() if run.get("state_type") in {"RUNNING", "CANCELLING"}]
         held = [run for run in busy if is_held(home.parent / run)]
-    with (home / "clients.lock").open("a+b") as clients:
+    with open_private(home / "clients.lock", "r+b") as clients:
         if not _alone(clients):
             held = held or ["a command"]
         if held:

@@ -36,8 +36,11 @@ from flows.engine.server_proof import (
     prove,
     read_secret,
 )
+from flows.jobs_dir import check_jobs_dir
 from flows.output import patience, say
 from tasks.shared.errors import InputError, NetworkError, StorageError, storage_error
+from tasks.shared.files.out_file import OutFile
+from tasks.shared.files.private_file import open_private, refuse_links
 
 START_TIMEOUT = 120.0
 """Seconds to wait for the server: a cold disk and a fresh database together take up to half a minute."""
@@ -101,6 +104,8 @@ class EmbeddedServer:
     """
 
     def __init__(self, jobs_dir: Path, *, linger: timedelta = timedelta(0)) -> None:
+        """Raise ``InputError`` (``jobs-dir-unsafe``) if somebody else can change the jobs directory."""
+        check_jobs_dir(jobs_dir)
         self.home = jobs_dir.absolute() / ".prefect"
         self._linger = linger.total_seconds()
         self._share: IO[bytes] | None = None
@@ -148,9 +153,9 @@ class EmbeddedServer:
         return self
 
     def _begin(self) -> None:
-        self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._share = _open_private(self.home / "clients.lock")
-        with _open_private(self.home / "start.lock") as starting:
+        make_home(self.home)
+        self._share = open_private(self.home / "clients.lock", "r+b")
+        with open_private(self.home / "start.lock", "r+b") as starting:
             locked(self._share, fcntl.LOCK_SH, f"a server that is ending: {self.home / 'clients.lock'}")
             locked(starting, fcntl.LOCK_EX, f"a command that is starting one: {self.home / 'start.lock'}")
             found = find(self.home)
@@ -202,6 +207,12 @@ class EmbeddedServer:
         self.release()
 
 
+def make_home(home: Path) -> None:
+    """Make the directory of a server (0700). Raises ``StorageError`` if there is a symbolic link in it."""
+    refuse_links(home)
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
 def _outlives(found: Announced | None) -> bool:
     return found is not None and bool(found.stay or found.linger or found.until)
 
@@ -238,7 +249,7 @@ def is_alive(home: Path) -> bool:
         StorageError: the kernel does not say, for want of file descriptors for example.
     """
     try:
-        with (home / "server.lock").open("rb") as handle:
+        with open_private(home / "server.lock") as handle:
             fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
@@ -290,10 +301,6 @@ def _silent(home: Path, why: str) -> NetworkError:
     )  # fmt: skip
 
 
-def _open_private(path: Path) -> IO[bytes]:
-    return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b")
-
-
 def spawn(
     home: Path, *, stay: bool = False, linger: float = 0.0, port: int = 0
 ) -> tuple[subprocess.Popen[bytes], ApiAddress]:
@@ -337,10 +344,9 @@ def spawn(
     command = [sys.executable, "-m", "flows.engine.server_child", str(home)]
     with ExitStack() as stack:
         stack.enter_context(listener)
-        log = os.open(home / "server.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        stack.callback(os.close, log)
+        log = stack.enter_context(stack.enter_context(OutFile(home / "server.log")).opened())
         # Locked before the server is born: there is no moment in which it lives and looks dead.
-        lock = stack.enter_context(_open_private(home / "server.lock"))
+        lock = stack.enter_context(open_private(home / "server.lock", "r+b"))
         locked(lock, fcntl.LOCK_EX, f"another server: {home / 'server.lock'}")
         child = subprocess.Popen(  # noqa: S603 - our own module
             [*command, "--listener", str(listener.fileno()), "--lock", str(lock.fileno())],

@@ -36,6 +36,7 @@ from flows.engine.server_door import Door
 from flows.engine.server_file import announce, announced, withdraw
 from flows.engine.server_proof import HELD_SECONDS, PROOF_PATH, State, answer, read_secret
 from tasks.shared.errors import StorageError
+from tasks.shared.files.private_file import open_private
 
 LOOK_EVERY = 0.2
 """Seconds before the watch begins, and between two looks of a server that nobody uses."""
@@ -55,7 +56,7 @@ class Watch:
     def __init__(self, home: Path, lock: int) -> None:
         self.home = home
         self._lock = lock
-        self._clients = os.open(home / "clients.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        self._clients = open_private(home / "clients.lock", "r+b")
         self._until = 0.0
 
     def run(self) -> None:

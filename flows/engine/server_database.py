@@ -16,6 +16,7 @@ from pathlib import Path
 
 from flows.engine import ready_database
 from tasks.shared.errors import NetworkError, StorageError
+from tasks.shared.files.private_file import open_private
 
 DATABASE = "prefect.db"
 ELSEWHERE = tuple(
@@ -99,7 +100,7 @@ def diagnosed(home: Path | None) -> Iterator[None]:
 
 def _versions(path: Path, *, thoroughly: bool) -> list[str]:
     """The versions that the database says it has; none when there is nothing of Prefect's in it yet."""
-    with path.open("rb") as file:
+    with open_private(path) as file:
         header = file.read(len(_HEADER))
     if not header:
         return []  # a server that was killed before its first word; the next one begins with it

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from tasks.shared.files.out_file import write_file
+from tasks.shared.files.private_file import read_file
 
 NAME = "server.json"
 
@@ -31,7 +32,7 @@ class Announced(msgspec.Struct, frozen=True):
 def announced(home: Path) -> Announced | None:
     """What is said of the server of ``home``; ``None`` when nothing is, or nothing that can be read."""
     try:
-        return msgspec.json.decode((home / NAME).read_bytes(), type=Announced)
+        return msgspec.json.decode(read_file(home / NAME), type=Announced)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None
 

@@ -13,9 +13,10 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, field_validator
 
-from config import ConfigError, LoadedConfig, PipelineConfig, load_config
+from config import ConfigError, LoadedConfig, PipelineConfig
 from config.enrichments import enrichment_rules
 from config.url_secrets import secret_parameters
+from flows.jobs_dir import load
 from flows.shell import command
 from tasks import declared
 from tasks.shared.errors import InputError
@@ -63,7 +64,7 @@ class JobInputs(BaseModel):
         overrides = list(self.overrides)
         if self.anonymization_config is not None:
             overrides.append(f"services.pseudonymizer.anonymization_config={json.dumps(self.anonymization_config)}")
-        return load_config(Path(self.config), overrides=overrides)
+        return load(self.config, overrides)
 
     @classmethod
     def of(cls, parameters: Mapping[str, Any]) -> JobInputs:

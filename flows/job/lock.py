@@ -26,6 +26,7 @@ from flows.job.lease import Lease, is_leased, lease_api
 from flows.job.proof import LeaseTakenError
 from tasks.shared.errors import TerminalError, storage_errors
 from tasks.shared.files.out_file import write_all
+from tasks.shared.files.private_file import open_private, read_file, refuse_link
 from tasks.shared.log import logger
 
 LOCK = ".lock"
@@ -100,9 +101,8 @@ class JobLock:
         self._last_sign = last_sign(self.path.parent) if self._judges else None
         with storage_errors(self.path), ExitStack() as unless_held:
             # Unbuffered: what could not be written is not tried again when it is closed.
-            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
-            handle = os.fdopen(os.open(self.path, flags, 0o600), "r+b", buffering=0)
-            unless_held.enter_context(handle)
+            refuse_link(self.path.parent)
+            handle = unless_held.enter_context(open_private(self.path, "r+b"))
             self._flock(handle)
             lease = self._leased(_holder(handle))
             if lease is not None:
@@ -137,10 +137,10 @@ class JobLock:
         Raises ``OSError`` when nobody can know. Who takes a job over writes its name there and never removes the file:
         one that is gone went with the job's directory, which somebody removed.
         """
-        if self.path.read_bytes() == self._content:
+        if read_file(self.path) == self._content:
             return True
         with self._writing:
-            return self.path.read_bytes() == self._content
+            return read_file(self.path) == self._content
 
     def fence(self) -> None:
         """Return when the job is certainly still this process's; end it when it is not. Before what cannot be undone.
@@ -248,7 +248,7 @@ def is_held(directory: Path) -> bool:
     if directory.absolute() / LOCK in JobLock.held:
         return False
     try:
-        with (directory / LOCK).open("rb") as handle:
+        with open_private(directory / LOCK) as handle:
             fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
             holder = _holder(handle)
     except BlockingIOError:
@@ -282,7 +282,7 @@ def last_sign(directory: Path) -> datetime | None:
 def last_taken(directory: Path) -> tuple[bool, datetime | None]:
     """Whether the last who had a job's lock gave it back, and when that one took it or gave it back."""
     try:
-        with (directory / LOCK).open("rb") as handle:
+        with open_private(directory / LOCK) as handle:
             return _holder(handle) is None, datetime.fromtimestamp(os.fstat(handle.fileno()).st_mtime, UTC)
     except OSError:
         return True, None
@@ -299,7 +299,7 @@ def _elsewhere(holder: Holder | None) -> bool:
 
 def _last(directory: Path) -> Holder | None:
     try:
-        with (directory / LOCK).open("rb") as handle:
+        with open_private(directory / LOCK) as handle:
             return _holder(handle)
     except OSError:
         return None

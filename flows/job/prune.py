@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from config import LoadedConfig, load_config
+from config import LoadedConfig
 from flows.engine.reserve import reserve_given_up
 from flows.job.directory import JobDirectory
 from flows.job.heartbeat import HEARTBEAT
@@ -24,6 +24,7 @@ from flows.job.proof import LeaseTakenError
 from flows.job.record import JobRecord, JobState
 from flows.job.session import Session, has_any_job, opened
 from flows.job.which import directories
+from flows.jobs_dir import load
 from flows.output import account, say, say_json
 from flows.shell import about
 from tasks.shared.errors import StorageError
@@ -52,7 +53,7 @@ def delete(config: str, job_id: str, overrides: Sequence[str]) -> int:
         JobBusyError: it runs, here or on another machine.
         StorageError: something in its directory cannot be removed; the record stays.
     """
-    with _opened(load_config(Path(config), overrides=overrides), job_id) as session:
+    with _opened(load(config, overrides), job_id) as session:
         job_id = session.find(job_id)
         directory = JobDirectory.of(session.jobs_dir, job_id)
         recorded = session.api.read_run(job_id) is not None or not directory.path.is_dir()
@@ -75,7 +76,7 @@ def prune(config: str, older_than: timedelta, overrides: Sequence[str], *, dry_r
     Directories without a record are told of and left alone: their record may be at another Prefect API. 1 when
     something could not be removed, which the next call tries again.
     """
-    loaded = load_config(Path(config), overrides=overrides)
+    loaded = load(config, overrides)
     tell = say if dry_run else account
     gone: list[dict[str, object]] = []
     problems: list[StorageError] = []

@@ -31,6 +31,7 @@ from tasks.shared.errors import SluiceError
 from tasks.shared.files.data_directory import finished_files
 from tasks.shared.files.inventory import Inventory, kept_at, load
 from tasks.shared.files.out_file import write_file
+from tasks.shared.files.private_file import read_file, refuse_link
 
 RELEASED: Final = ".released"
 """The directory, below ``jobs_dir``."""
@@ -155,6 +156,7 @@ def released(job: Job) -> None:
     for key in (_host(where), _same(job, where)):
         if key is not None:
             path = _pointer(job, key)
+            refuse_link(path.parent)
             path.parent.mkdir(mode=0o700, exist_ok=True)
             write_file(path, job.id.encode() + b"\n")
 
@@ -166,7 +168,7 @@ def last_released(job: Job, *, recipient: bool = False) -> ReleaseReport | None:
     if key is None:
         return None
     try:
-        before = _pointer(job, key).read_text(encoding="ascii").strip()
+        before = read_file(_pointer(job, key)).decode("ascii").strip()
         if not before or "/" in before or before == job.id:
             return None
         return files.read(job.directory.path.parent / before, None, recipient=recipient)

@@ -26,6 +26,7 @@ from flows.job import lock
 from flows.job.lock import JobBusyError, JobLock
 from flows.job.record import TAKEN_UP, JobRecord, JobState, RecordWriter, died_with_lock
 from tasks.shared.errors import SluiceError, StorageError
+from tasks.shared.files.private_file import read_file
 from tasks.shared.stop import Stop
 from tasks.shared.work import in_order
 
@@ -204,7 +205,7 @@ def how_long_watched(run: Json, record: JobRecord) -> float | None:
 def _last_holder(directory: Path) -> lock.Holder | Literal["nobody"] | None:
     """What the lock file says; ``None`` where there is none to be seen."""
     try:
-        content = (directory / lock.LOCK).read_bytes()
+        content = read_file(directory / lock.LOCK)
     except OSError:
         return None
     try:

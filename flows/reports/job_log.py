@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import logging
-import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tasks.shared.errors import storage_errors
+from tasks.shared.files.private_file import open_private
 from tasks.shared.log import logger
 
 
@@ -27,8 +29,8 @@ class _JobLogFormatter(logging.Formatter):
 @contextmanager
 def job_log(path: Path) -> Iterator[None]:
     """Append everything the pipeline's logger says to ``job.log`` (0600)."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    stream = os.fdopen(descriptor, "a", encoding="utf-8")
+    with storage_errors(path):
+        stream = io.TextIOWrapper(io.BufferedWriter(open_private(path, "ab")), encoding="utf-8")
     handler = logging.StreamHandler(stream)
     handler.setFormatter(_JobLogFormatter("%(asctime)sZ %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S"))
     level = logger.level

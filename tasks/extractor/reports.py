@@ -28,6 +28,7 @@ from tasks.shared.errors import (
 )
 from tasks.shared.files.names import existing_file
 from tasks.shared.files.out_file import PartFile
+from tasks.shared.files.private_file import open_private
 from tasks.shared.http.client import ServiceClient
 from tasks.shared.http.download import Downloader
 from tasks.shared.http.retry import announce, retrying
@@ -105,7 +106,7 @@ class Companions:
             raise
         except SluiceError:
             return None, kept
-        with storage_errors(target), target.open("rb") as file:
+        with storage_errors(target), open_private(target) as file:
             content = file.read(_LARGEST_OUTCOME)
         whole = parse_json(content)
         found = [whole] if whole is not None else [parse_json(line) for line in content.splitlines()]

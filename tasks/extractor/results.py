@@ -18,6 +18,7 @@ from tasks.shared.errors import storage_error, storage_errors
 from tasks.shared.files.facts import FileFacts
 from tasks.shared.files.names import CORE, base_name, data_files, is_consent_name
 from tasks.shared.files.out_file import write_file
+from tasks.shared.files.private_file import read_file
 from tasks.shared.http.answer import place
 from tasks.shared.http.client import ServiceClient
 from tasks.shared.http.download import Downloader
@@ -159,7 +160,7 @@ def claim(job_dir: Path, position: int, status_url: str, bases: set[str]) -> Non
     """
     note = job_dir / DIRECTORY / SOURCE
     try:
-        same = msgspec.json.decode(note.read_bytes(), type=_Source).status_url == status_url
+        same = msgspec.json.decode(read_file(note), type=_Source).status_url == status_url
     except (FileNotFoundError, msgspec.DecodeError):
         same = False
     except OSError as error:

@@ -40,6 +40,7 @@ from tasks.shared.errors import (
 )
 from tasks.shared.fhir.crtdl import read_content
 from tasks.shared.files.out_file import write_file
+from tasks.shared.files.private_file import read_file
 from tasks.shared.http.answer import Answer, answer_of
 from tasks.shared.http.oauth import TOKEN_OPERATION
 from tasks.shared.log import logger
@@ -147,7 +148,7 @@ class Submission:
 
     def _compare(self, asked: _Asked) -> None:
         try:
-            before = msgspec.json.decode((self._directory / ASKED).read_bytes(), type=_Asked)
+            before = msgspec.json.decode(read_file(self._directory / ASKED), type=_Asked)
         except (FileNotFoundError, msgspec.DecodeError):
             return
         except OSError as error:
@@ -296,7 +297,7 @@ class Submission:
 
     def _read(self) -> _Note | None:
         try:
-            return msgspec.json.decode((self._directory / NOTE).read_bytes(), type=_Note)
+            return msgspec.json.decode(read_file(self._directory / NOTE), type=_Note)
         except FileNotFoundError:
             return None
         except msgspec.DecodeError:

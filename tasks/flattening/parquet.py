@@ -22,6 +22,7 @@ pyarrow is an extra, and known here only. Its texts quote data, so none of them 
 from __future__ import annotations
 
 import importlib
+import io
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -30,6 +31,7 @@ from config import FlatteningConfig, OutputFormat
 from tasks.flattening.views import Column
 from tasks.shared.errors import InputError, InternalError, SluiceError, storage_error
 from tasks.shared.files.out_file import OutFile
+from tasks.shared.files.private_file import open_private
 
 PARQUET: Final = ".parquet"
 
@@ -91,7 +93,7 @@ def write_parquet(
 
 def row_blocks(path: Path, size: int = _BLOCK) -> Iterator[bytes]:
     """The rows of a CSV of ours, without its header, in blocks of about ``size`` bytes that end where a row ends."""
-    with path.open("rb") as file:
+    with io.BufferedReader(open_private(path)) as file:
         file.readline()
         rest = b""
         while more := file.read(size):

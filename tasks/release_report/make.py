@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import io
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
@@ -42,6 +43,7 @@ from tasks.release_report.query import Query, read_query
 from tasks.release_report.sections.asked import left_out_for_consent
 from tasks.shared.errors import storage_errors
 from tasks.shared.files.inventory import Entry, Inventory
+from tasks.shared.files.private_file import open_private
 from tasks.shared.report import StepReport
 from tasks.shared.stop import Stop
 from tasks.validation.summary import SUMMARY
@@ -212,7 +214,7 @@ def _outside(asked: Asked) -> int | None:
     resources = 0
     patients: set[int] = set()
     try:
-        with (asked.base / _EXTRACTION / Path(name).name).open(encoding="utf-8-sig", newline="") as file:
+        with _text(asked.base / _EXTRACTION / Path(name).name, "utf-8-sig") as file:
             for number, row in enumerate(csv.DictReader(file)):
                 if not number % _ROWS:
                     asked.stop.check()
@@ -228,13 +230,17 @@ def _outside(asked: Asked) -> int | None:
     return len(patients) if known else None
 
 
+def _text(path: Path, encoding: str) -> io.TextIOWrapper:
+    return io.TextIOWrapper(io.BufferedReader(open_private(path)), encoding=encoding, newline="")
+
+
 def _findings(summary: Path, leaving: Measured, imported: Measured | None) -> dict[FindingKind, dict[str, Cell]]:
     """The patients of each kind of findings by profile, where each line of each file is a patient's of its own."""
     numbers = _a_patient_a_line(leaving, imported)
     found: dict[FindingKind, dict[str, Cell]] = {}
     anybodys: set[FindingKind] = set()
     bounds = Bounds()
-    with summary.open(encoding="utf-8", newline="") as file:
+    with _text(summary, "utf-8") as file:
         for row in csv.DictReader(file):
             kind = str(row.get("resource") or "").partition("/")[0]
             what = (str(row.get("severity") or ""), kind, str(row.get("message_id") or ""))

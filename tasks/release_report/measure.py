@@ -44,6 +44,7 @@ from tasks.shared.errors import DataError, StorageError
 from tasks.shared.fhir.long_line import LongLine, lines_with_long
 from tasks.shared.fhir.reading import UNREADABLE
 from tasks.shared.files.lines import open_content
+from tasks.shared.files.private_file import open_private
 from tasks.shared.stop import Stop
 
 _LINE: Final = 4 << 20
@@ -216,7 +217,7 @@ def _hash_rest(path: Path, digest: Any, stored: int) -> int | None:
     """Hash what was not read of a file; how many bytes, ``None`` when that is not possible."""
     rest = 0
     try:
-        with path.open("rb") as file:
+        with open_private(path) as file:
             file.seek(stored)
             while piece := file.read(1 << 20):
                 digest.update(piece)

@@ -21,6 +21,7 @@ from tasks.send.transaction_sender import Collapsed, Deferred, Failed, Outcome, 
 from tasks.shared.errors import ReconciliationError, storage_errors
 from tasks.shared.fhir.bundle import Cut, Resource
 from tasks.shared.files.ledger import Account, Ledger, Ranges
+from tasks.shared.files.private_file import open_private
 from tasks.shared.meter import Meter
 
 _LOGGED: Final = 20
@@ -74,7 +75,7 @@ class Source:
 
 
 def _sha256(path: Path) -> str:
-    with storage_errors(path), path.open("rb") as file:
+    with storage_errors(path), open_private(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

@@ -193,6 +193,11 @@ def storage_error(error: OSError, path: Path) -> StorageError:
         )
     if error.errno in {errno.ENOENT, errno.ESTALE}:
         return StorageError("file-vanished", "the file or its directory is gone", context=where)
+    if error.errno == errno.ELOOP:
+        return StorageError(
+            "link-not-followed", "this is a symbolic link, and no link is followed here", context=where,
+            hint="put the file or directory itself in its place, or remove the link",
+        )  # fmt: skip
     if error.errno == errno.ENAMETOOLONG:
         return StorageError("name-too-long", "the file system allows no name as long as this", context=where)
     reason = os.strerror(error.errno) if error.errno else type(error).__name__

@@ -22,6 +22,7 @@ from tasks.shared.errors import ReconciliationError, StorageError, storage_error
 from tasks.shared.files.ledger import Ledger
 from tasks.shared.files.names import base_name
 from tasks.shared.files.out_file import PART, OutFile, can_continue, part_of, publish, size_of
+from tasks.shared.files.private_file import open_private
 from tasks.validation.chunks import Chunk
 from tasks.validation.client import Outcome
 from tasks.validation.findings import OTHER, Tally
@@ -204,7 +205,7 @@ def _names(files: Iterable[Path]) -> dict[str, str]:
 
 
 def _identity(path: Path) -> str:
-    with storage_errors(path), path.open("rb") as file:
+    with storage_errors(path), open_private(path) as file:
         return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
 
 

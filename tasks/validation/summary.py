@@ -17,6 +17,7 @@ from typing import Final
 
 from tasks.shared.errors import storage_errors
 from tasks.shared.files.out_file import PartFile
+from tasks.shared.files.private_file import open_private
 from tasks.validation.client import Outcome
 from tasks.validation.findings import Issue
 
@@ -77,7 +78,7 @@ def assemble(target: Path, fragments: Iterable[Path]) -> None:
         part.write((",".join(COLUMNS) + "\n").encode())
         for fragment in fragments:
             with storage_errors(fragment):
-                file = fragment.open("rb")
+                file = open_private(fragment)
             with file:
                 shutil.copyfileobj(file, part, 1 << 20)
         part.commit()

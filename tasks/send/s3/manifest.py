@@ -17,6 +17,7 @@ import msgspec
 from tasks.shared.blanked import blanked
 from tasks.shared.errors import storage_error, storage_errors
 from tasks.shared.files.out_file import write_file
+from tasks.shared.files.private_file import read_file
 
 MANIFEST: Final = "upload_manifest.json"
 
@@ -48,7 +49,7 @@ def write_manifest(directory: Path, objects: Iterable[Uploaded]) -> Path:
 def begun_in_parts(directory: Path) -> tuple[str, ...]:
     """The keys that a run which did not end sent in parts; none after one that did. Raises ``StorageError``."""
     try:
-        return msgspec.json.decode((directory / IN_PARTS).read_bytes(), type=tuple[str, ...])
+        return msgspec.json.decode(read_file(directory / IN_PARTS), type=tuple[str, ...])
     except (FileNotFoundError, msgspec.DecodeError):
         return ()
     except OSError as error:

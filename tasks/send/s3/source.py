@@ -74,7 +74,7 @@ class OpenSource:
     def __init__(self, source: Source) -> None:
         self.source = source
         with storage_errors(source.path):
-            self._handle = os.open(source.path, os.O_RDONLY | os.O_CLOEXEC)
+            self._handle = os.open(source.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
 
     def read(self, count: int, offset: int) -> bytes:
         """Up to ``count`` bytes from ``offset``."""

@@ -15,6 +15,7 @@ import msgspec
 from tasks.send.transfer.archive import Archive
 from tasks.shared.errors import storage_error
 from tasks.shared.files.out_file import write_file
+from tasks.shared.files.private_file import read_file
 
 JOURNAL: Final = "transfer.json"
 
@@ -42,7 +43,7 @@ def load_journal(directory: Path, *, target: str, contents: str, date: str) -> J
     path = directory / JOURNAL
     fresh = Journal(target, contents, date)
     try:
-        known = msgspec.json.decode(path.read_bytes(), type=Journal)
+        known = msgspec.json.decode(read_file(path), type=Journal)
     except FileNotFoundError:
         return fresh
     except msgspec.DecodeError:

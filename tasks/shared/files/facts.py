@@ -12,7 +12,7 @@ import msgspec
 from tasks.shared.errors import storage_error, storage_errors
 from tasks.shared.files.check import LineCheck
 from tasks.shared.files.out_file import AppendFile
-from tasks.shared.files.private_file import NotPrivateError, read_private
+from tasks.shared.files.private_file import NotPrivateError, open_private, read_private
 from tasks.shared.log import logger
 
 _READ = 1 << 18
@@ -55,7 +55,7 @@ def facts_of(path: Path) -> FileFacts:
         while count := content.readinto(buffer):
             check.feed(bytes(memoryview(buffer)[:count]))
     check.finish()
-    with storage_errors(path), path.open("rb") as file:
+    with storage_errors(path), open_private(path) as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         size = os.fstat(file.fileno()).st_size
     return FileFacts(

@@ -25,7 +25,7 @@ from typing import Any, Final
 from tasks.shared.errors import DataError, storage_errors
 from tasks.shared.files.data_directory import as_shown, finished_files
 from tasks.shared.files.out_file import PartFile
-from tasks.shared.files.private_file import read_private
+from tasks.shared.files.private_file import open_private, read_private
 from tasks.shared.stop import Stop
 from tasks.shared.work import for_each
 
@@ -132,7 +132,7 @@ def take(
 
 
 def _entry(path: Path, name: str, known: Known | None, stop: Stop, read: Callable[[int], None]) -> Entry:
-    with storage_errors(path), path.open("rb", buffering=0) as file:
+    with storage_errors(path), open_private(path) as file:
         state = state_of(os.fstat(file.fileno()))
         sha256 = known(name, state) if known is not None else None
         if sha256 is not None:

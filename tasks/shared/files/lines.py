@@ -12,6 +12,7 @@ from typing import Protocol, Self, cast
 
 from tasks.shared.errors import storage_errors
 from tasks.shared.files.compression import DecompressedStream, is_compressed
+from tasks.shared.files.private_file import open_private
 from tasks.shared.files.spool import Spool
 
 _PIECE = 1 << 18
@@ -53,7 +54,7 @@ def open_content(path: Path, *, stored: Tee | None = None, content: Tee | None =
     Raises ``StorageError`` when the file cannot be read, ``DataError`` (``zst-truncated``, ``zst-corrupt``) when its
     compressed form is broken.
     """
-    with storage_errors(path), path.open("rb", buffering=0) as file:
+    with storage_errors(path), open_private(path) as file:
         head = file.read(4)
         file.seek(0)
         if not is_compressed(head):

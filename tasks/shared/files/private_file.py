@@ -1,13 +1,56 @@
-"""Reading a small file of ours that decides something: only if nobody else can have put it there.
+"""Opening files below ``jobs_dir``: no symbolic link is followed there (``4-product.md`` §4).
 
-No link is followed, no pipe waited for, nothing of another owner believed (``4-product.md`` §4, ``.results/``).
+What decides something is read only if nobody else can have put it there: no pipe is waited for, nothing of another
+owner believed (``.results/``). Data files are written by ``out_file.py``.
 """
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
+from typing import Final, Literal
+
+from tasks.shared.errors import storage_error, storage_errors
+
+_FLAGS: Final = {"rb": os.O_RDONLY, "r+b": os.O_RDWR | os.O_CREAT, "ab": os.O_WRONLY | os.O_CREAT | os.O_APPEND}
+_EDITING: Final = ".#"
+"""How the name of the link begins that Emacs puts beside a file while it is edited."""
+
+
+def open_private(path: Path, mode: Literal["rb", "r+b", "ab"] = "rb") -> io.FileIO:
+    """Open a file below ``jobs_dir``, unbuffered; one that is written to is made if it is missing (0600).
+
+    Raises ``OSError``, with ``ELOOP`` for a symbolic link.
+    """
+    handle = os.open(path, _FLAGS[mode] | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    return os.fdopen(handle, mode, buffering=0)
+
+
+def read_file(path: Path) -> bytes:
+    """Return the whole content of a small file below ``jobs_dir``. Raises as ``open_private``."""
+    with open_private(path) as file:
+        return file.readall()
+
+
+def refuse_link(path: Path) -> None:
+    """Raise ``StorageError`` (``link-not-followed``) where a symbolic link has this name."""
+    if path.is_symlink():
+        raise storage_error(OSError(errno.ELOOP, os.strerror(errno.ELOOP)), path)
+
+
+def refuse_links(directory: Path) -> None:
+    """Raise ``StorageError`` (``link-not-followed``) for a symbolic link at a directory of ours, or anywhere in it."""
+    refuse_link(directory)
+    with storage_errors(directory), suppress(FileNotFoundError), os.scandir(directory) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                refuse_links(Path(entry.path))
+            elif not entry.name.startswith(_EDITING):
+                refuse_link(Path(entry.path))
 
 
 class NotPrivateError(ValueError):

@@ -13,6 +13,7 @@ from typing import Final, Protocol
 import httpx
 
 from tasks.shared.errors import StorageError, storage_errors
+from tasks.shared.files.private_file import open_private
 
 SLICE: Final = 1024 * 1024
 """Bytes of a body between two looks at the deadline and at the stop."""
@@ -53,7 +54,7 @@ class FileBody:
     def pieces(self) -> Iterator[bytes]:
         """The file's content, from its start."""
         done = 0
-        with storage_errors(self.path), self.path.open("rb", buffering=0) as file:
+        with storage_errors(self.path), open_private(self.path) as file:
             while done < self._length:
                 piece = file.read(min(SLICE, self._length - done))
                 if not piece:

@@ -185,7 +185,9 @@ def test_by_default_it_lingers_for_a_minute_after_a_command_on_a_terminal(
 @pytest.fixture
 def watch(tmp_path: Path) -> Iterator[Watch]:
     with (tmp_path / "server.lock").open("wb") as lock:
-        yield Watch(tmp_path, lock.fileno())
+        watch = Watch(tmp_path, lock.fileno())
+        yield watch
+        watch._clients.close()
 
 
 def test_a_server_whose_file_is_gone_or_that_nobody_asked_to_linger_ends(watch: Watch) -> None:
