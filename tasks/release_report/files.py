@@ -26,6 +26,7 @@ from tasks.release_report.page import html
 from tasks.shared.errors import DataError, SluiceError, StorageError, storage_errors
 from tasks.shared.files.out_file import PartFile, publish, size_of
 from tasks.shared.files.private_file import NotPrivateError, read_private
+from tasks.shared.files.spreadsheet import as_text
 
 DIRECTORY: Final = "report"
 FILES: Final = "files.csv"
@@ -34,9 +35,6 @@ _NAME: Final = "release-report"
 _STEP: Final = "step-"
 _LARGEST: Final = 32 << 20
 """Bytes of a report's JSON that is read."""
-
-_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
-"""What a spreadsheet takes for the beginning of a formula."""
 
 
 def place(job: Path, step: int | None) -> Path:
@@ -209,8 +207,7 @@ def _csv(files: Sequence[MeasuredFile]) -> bytes:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(("name", "stored bytes", "content bytes", "lines", "resources", "sha256"))
     for one in files:
-        name = f"'{one.name}" if one.name.startswith(_FORMULA) else one.name
-        writer.writerow((name, one.bytes, one.content, one.lines, one.resources, one.sha256))
+        writer.writerow((as_text(one.name), one.bytes, one.content, one.lines, one.resources, one.sha256))
     return text.getvalue().encode(errors="backslashreplace")
 
 

@@ -44,6 +44,7 @@ from tasks.release_report.sections.asked import left_out_for_consent
 from tasks.shared.errors import storage_errors
 from tasks.shared.files.inventory import Entry, Inventory
 from tasks.shared.files.private_file import open_private
+from tasks.shared.files.spreadsheet import as_text
 from tasks.shared.report import StepReport
 from tasks.shared.stop import Stop
 from tasks.validation.summary import SUMMARY
@@ -273,7 +274,7 @@ def _a_patient_a_line(leaving: Measured, imported: Measured | None) -> dict[str,
     for measured in (leaving, *([imported] if imported is not None else ())):
         apart = sum(file.patients for file in measured.files) == measured.patients
         for file in measured.files:
-            name = file.name.rpartition("/")[2]
+            name = as_text(file.name.rpartition("/")[2])  # as the summary spells it
             lines[name] = max(lines.get(name, 0), file.lines)
             if not apart or file.patients != file.lines:
                 others.add(name)

@@ -19,6 +19,7 @@ from tasks.shared.blanked import blanked
 from tasks.shared.errors import TerminalError, storage_errors
 from tasks.shared.fhir.bundle import Rejected, Resource
 from tasks.shared.files.out_file import AppendFile, OutFile
+from tasks.shared.files.spreadsheet import as_text
 from tasks.shared.publication import people
 
 SUMMARY: Final = "summary.csv"
@@ -130,7 +131,8 @@ class Failures:
         if number == 1:
             writer.writerow(_COLUMNS)
         where = (number, record.file, record.line, record.entry)
-        writer.writerow((*where, record.resource, record.status, record.reason))
+        cells = (*where, record.resource, record.status, record.reason)
+        writer.writerow(as_text(cell) if isinstance(cell, str) else cell for cell in cells)
         with OutFile(self._directory / f"{number:04}.json") as file:
             file.write(msgspec.json.encode(record) + b"\n")
         with AppendFile(self._directory / SUMMARY) as summary:

@@ -18,6 +18,7 @@ from typing import Final
 from tasks.shared.errors import storage_errors
 from tasks.shared.files.out_file import PartFile
 from tasks.shared.files.private_file import open_private
+from tasks.shared.files.spreadsheet import as_text
 from tasks.validation.client import Outcome
 from tasks.validation.findings import Issue
 
@@ -54,7 +55,8 @@ def rows(file: str, outcome: Outcome, issues: Iterable[Issue]) -> bytes:
         for entry, *where, element in _places(outcome, issue):
             if entry not in claimed:
                 claimed[entry] = outcome.profiles(entry)
-            writer.writerow((file, *where, *what, element, message, claimed[entry]))
+            cells = (file, *where, *what, element, message, claimed[entry])
+            writer.writerow(as_text(cell) if isinstance(cell, str) else cell for cell in cells)
     # A lone surrogate, which JSON can spell, is no Unicode text.
     return text.getvalue().encode("utf-8", "backslashreplace")
 

@@ -487,6 +487,14 @@ def test_failed_entries_and_the_answer_are_kept_private_with_file_line_and_type_
         assert path.is_dir() or stat.S_IMODE(path.stat().st_mode) == 0o600, path
 
 
+def test_no_cell_of_the_list_of_refused_resources_is_a_formula(job: Job) -> None:
+    job.write("=a.ndjson", observation("bad", v=1))
+    with serving(refusing("Observation/bad")) as server, pytest.raises(TerminalError):
+        job.send(server.url)
+    listed = (job.directory / "send" / "failed" / "summary.csv").read_text().splitlines()
+    assert listed[1] == "1,'=a.ndjson,1,,Observation/bad,422,422 (invariant)"
+
+
 def test_neither_ids_nor_diagnostics_nor_data_reach_logs_or_errors(job: Job, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("DEBUG")
     job.write("a.ndjson", observation("canary-id", v="canary-value"), b'{"resourceType":"Patient","id":"canary id"}')

@@ -129,6 +129,23 @@ def test_the_summary_maps_an_issue_to_file_line_and_resource(job: Job) -> None:
     assert (first["severity"], first["code"], first["message_id"]) == ("error", "structure", "Made_Up_0")
 
 
+@pytest.mark.parametrize("begins", ["=", "+", "-", "@"])
+def test_no_cell_of_the_summary_is_a_formula(job: Job, begins: str) -> None:
+    formula = f"{begins}1+cmd|' /C calc'!A0"
+
+    def asks(_number: int, _body: bytes) -> Reply:
+        coding = {"coding": [{"system": "http://s.example", "code": formula}], "text": f"  {formula}"}
+        return Reply(200, outcome(issue(code=formula, entry=0, details=coding, diagnostics=f" \t{formula}")))
+
+    job.write(f"{begins}a.ndjson", patient("p1", meta={"profile": [f"{begins}profile"]}))
+    with serving(asks) as server:
+        job.validate(server.url)
+    (row,) = job.summary()
+    assert (row["file"], row["profile"]) == (f"'{begins}a.ndjson", f"'{begins}profile")
+    assert row["message"].startswith(f"'{begins}")
+    assert not [cell for cell in row.values() if cell.startswith(("=", "+", "-", "@", "\t", "\r"))]
+
+
 @pytest.mark.parametrize(
     ("meta", "expected"),
     [

@@ -1,0 +1,13 @@
+"""Cells of the CSV files that we write ourselves: no text in them is a formula when a spreadsheet opens the file."""
+
+from __future__ import annotations
+
+from typing import Final
+
+_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
+"""What a spreadsheet takes for the beginning of a formula."""
+
+
+def as_text(cell: str) -> str:
+    """Return the text of a cell, after an apostrophe if a spreadsheet would run it."""
+    return f"'{cell}" if cell.startswith(_FORMULA) else cell
