@@ -11,13 +11,12 @@ from pathlib import Path
 from flows.job.directory import JobDirectory
 from flows.job.lock import last_sign
 from flows.job.record import JobRecord, JobState
-from flows.job.seen import correction_words, told
+from flows.job.seen import where_to_look
 from flows.job.session import has_any_job, opened
 from flows.job.sweep import notice
 from flows.jobs_dir import load
 from flows.output import one_line, say, say_json, write
 from flows.shell import command
-from tasks.shared.report import Waiting
 from tasks.shared.units import human_seconds
 
 
@@ -86,11 +85,6 @@ def _since(record: JobRecord) -> str:
         return ""
     last = last_sign(Path(record.directory))
     return f" since {last:%Y-%m-%d %H:%M:%S} UTC" if last is not None else ""
-
-
-def where_to_look(waiting: Waiting) -> list[str]:
-    """What somebody who decides looks at, and where corrections go."""
-    return [f"  look at {waiting.looked_at}", correction_words(waiting), *told(waiting)]
 
 
 def how_to_go_on(record: JobRecord, config: str | None) -> list[str]:

@@ -14,7 +14,6 @@ import click
 from pydantic import ValidationError
 
 from config import PipelineConfig
-from flows.commands.status import where_to_look
 from flows.engine.answer import form_answer
 from flows.engine.api import PrefectApi
 from flows.engine.artifacts import REPORT, Page
@@ -23,7 +22,7 @@ from flows.job.directory import JobDirectory
 from flows.job.inputs import JobInputs
 from flows.job.lock import JobBusyError, JobLock
 from flows.job.record import JobRecord, JobState, RecordWriter, Run, cancelled, last_run, now
-from flows.job.seen import report_lines, to_be_read
+from flows.job.seen import report_lines, to_be_read, where_to_look
 from flows.job.session import Session
 from flows.job.sources import destinations
 from flows.output import one_line, say

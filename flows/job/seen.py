@@ -169,6 +169,11 @@ def told(waiting: Waiting) -> list[str]:
     return lines + [f"  {line}" for line in report_lines(waiting)]
 
 
+def where_to_look(waiting: Waiting) -> list[str]:
+    """What somebody who decides looks at, and where corrections go."""
+    return [f"  look at {waiting.looked_at}", correction_words(waiting), *told(waiting)]
+
+
 def report_lines(waiting: Waiting, *, despite: str = "") -> list[str]:
     """The release report in short, where it is, the first of two decisions. ``despite``: the reason that was given."""
     shown, lines = waiting.report, []

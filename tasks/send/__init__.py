@@ -1,1 +1,6 @@
 """The send step: direct_resource_load, transfer_load and s3_upload (document 3 §7)."""
+
+from typing import Final
+
+STATE: Final = "send"
+"""Directory of the step's own files, below the job directory."""

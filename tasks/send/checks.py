@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any
 
 from config import PipelineConfig, SendMode
 from tasks.send.probe import PROBE
 from tasks.shared.http.answer import place
 from tasks.shared.service import Found, Service
 from tasks.shared.step import CheckContext
-
-STATE: Final = "send"
-"""Directory of the step's own files, below the job directory."""
 
 
 class StoreProbe:

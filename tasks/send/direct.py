@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from tasks.send import STATE
 from tasks.send.batches import Batch, Part, Resolve, Unit, pack, pack_groups
-from tasks.send.checks import STATE, service
+from tasks.send.checks import service
 from tasks.send.comparison import Compared
 from tasks.send.deferred import DeferredResources
 from tasks.send.failures import Failures

@@ -1,7 +1,7 @@
 """The step ``send``."""
 
 from config import PipelineConfig, SendMode
-from tasks.send import checks
+from tasks.send import STATE, checks
 from tasks.send.send import run
 from tasks.shared.step import Reads, Step
 
@@ -16,7 +16,7 @@ STEP = Step(
     name="send",
     run=run,
     reads=reads,
-    folders=(checks.STATE,),
+    folders=(STATE,),
     services=lambda config: [checks.service(config)],
     space=checks.space,
 )

@@ -9,7 +9,7 @@ from typing import Final
 import httpx
 
 from config import PipelineConfig, RetryConfig
-from tasks.send.checks import STATE
+from tasks.send import STATE
 from tasks.send.comparison import Compared
 from tasks.send.s3.keys import job_prefix, object_key
 from tasks.send.s3.manifest import MANIFEST, Uploaded, begun_in_parts, write_in_parts, write_manifest

@@ -23,7 +23,8 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from tasks.send.checks import STATE, service
+from tasks.send import STATE
+from tasks.send.checks import service
 from tasks.send.comparison import Compared
 from tasks.send.transfer.archive import Archive, write_archive
 from tasks.send.transfer.contents import Contents, survey

@@ -1,0 +1,89 @@
+"""What imports what: no cycle, nothing upward, no step another step (docs/development.md, *Where things are*)."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+
+from tests.conftest import ROOT
+
+LAYERS = ("config", "tasks", "flows")
+"""Bottom to top."""
+
+BORROWED = {
+    ("tasks.release_report.kinds", "tasks.pseudonymizer.residual_identifiers"),
+    ("tasks.release_report.make", "tasks.validation.summary"),
+    ("tasks.release_report.trie", "tasks.pseudonymizer.residual_identifiers"),
+}
+"""Steps that still import another step. The list only gets shorter: a row that is no longer needed fails the test."""
+
+Edge = tuple[str, str]
+
+
+@cache
+def modules() -> dict[str, ast.Module]:
+    """The modules of the layers, by their names."""
+    found = {}
+    for path in (path for layer in LAYERS for path in sorted((ROOT / layer).rglob("*.py"))):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = ast.parse(path.read_bytes())
+    return found
+
+
+@cache
+def edges() -> frozenset[Edge]:
+    """Which module imports which, also within a function; not what is imported for the type checker alone."""
+    return frozenset(
+        (name, found) for name, tree in modules().items() for found in _imported(tree) if found not in {None, name}
+    )
+
+
+def _imported(tree: ast.AST) -> Iterator[str]:
+    for node in ast.iter_child_nodes(tree):
+        match node:
+            case ast.If(test=ast.Name("TYPE_CHECKING")):
+                for other in node.orelse:
+                    yield from _imported(other)
+            case ast.Import():
+                yield from (alias.name for alias in node.names if alias.name in modules())
+            case ast.ImportFrom(module=str(module), level=0):
+                for alias in node.names:
+                    below = f"{module}.{alias.name}"
+                    yield from (
+                        one for one in (below, module) if one in modules() and (one == below or below not in modules())
+                    )
+            case ast.ImportFrom():
+                raise AssertionError(f"a relative import in line {node.lineno}")
+            case _:
+                yield from _imported(node)
+
+
+def _step(module: str) -> str | None:
+    """The step that a module belongs to; ``release_report`` is none in the catalogue, and kept apart as one."""
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 and parts[0] == "tasks" and parts[1] != "shared" else None
+
+
+def test_there_are_no_import_cycles() -> None:
+    graph: dict[str, set[str]] = {name: set() for name in modules()}
+    for name, found in edges():
+        graph[name].add(found)
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as cycle:
+        raise AssertionError(" imports ".join(reversed(cycle.args[1]))) from None
+
+
+def test_no_layer_imports_one_above_it() -> None:
+    level = {layer: number for number, layer in enumerate(LAYERS)}
+    upward = {(a, b) for a, b in edges() if level[a.partition(".")[0]] < level[b.partition(".")[0]]}
+    # What all steps share knows no step; the catalogue, tasks/__init__.py, finds them by their names.
+    upward |= {(a, b) for a, b in edges() if a.startswith("tasks.shared") and _step(b) is not None}
+    assert sorted(upward) == []
+
+
+def test_no_step_imports_another_step() -> None:
+    found = {(a, b) for a, b in edges() if _step(a) and _step(b) and _step(a) != _step(b)}
+    assert found == BORROWED
