@@ -57,10 +57,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     use(address, jobs_dir)
     from prefect.types.entrypoint import EntrypointType
 
-    from flows.engine.outlast import outlast
-    from flows.pipeline import pipeline
+    from flows.engine import patches
 
-    outlast()
+    try:
+        patches.require("settings", "run", "loops")
+        patches.apply("loops")
+        from flows.pipeline import pipeline
+    except SluiceError as error:
+        sys.stderr.write(error.render() + "\n")
+        return error.exit_code
     sys.stdout.write(f"serving pipeline/{args.name} to {address.ui}\n")
     sys.stdout.flush()
     looking = (address, args.unfinished, threading.Event())

@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from ipaddress import ip_address
 from pathlib import Path
 
+from flows.engine import patches
+from flows.engine.patches import UnfitPrefectError
 from flows.engine.server import SERVER
 from tasks.shared.errors import InputError
 
@@ -44,6 +46,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     import prefect
     import uvicorn
 
+    try:
+        patches.require("server")
+    except UnfitPrefectError as unfit:
+        sys.stderr.write(unfit.render() + "\n")
+        return unfit.exit_code
     from flows.engine.server_app import application
 
     place = Path(prefect.settings.PREFECT_HOME.value())

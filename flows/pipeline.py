@@ -20,6 +20,7 @@ from pydantic import WithJsonSchema
 from config import ConfigError
 from flows.engine import runs
 from flows.engine.api import FLOW_NAME, PATIENCE, PrefectApi
+from flows.engine.api_address import current_api
 from flows.engine.outage import BRIDGE
 from flows.engine.patient_client import bridge_from_now_on
 from flows.engine.reached import own_server
@@ -95,7 +96,7 @@ def pipeline(
     os.umask(0o077)  # a worker's own may be wider
     # A worker's run has begun: it waits from its first call on. A command would have told that nothing answers.
     patience = BRIDGE if deployed else PATIENCE
-    with shown_in_ui(job_id), PrefectApi(runs.api_address(), patience=patience) as api:
+    with shown_in_ui(job_id), PrefectApi(current_api(), patience=patience) as api:
         try:
             if "" in (crtdl, input, anonymization_config, patients):
                 api.set_parameters(job_id, inputs.parameters())  # pipeline continue takes them from the run

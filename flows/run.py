@@ -114,8 +114,6 @@ def cli(context: click.Context, verbose: bool, quiet: bool) -> None:
 def main(argv: Sequence[str] | None = None) -> None:
     """Run a command and end the process with its exit code."""
     os.umask(0o077)
-    # httpx imports a command line of its own where it can, and with it half of rich: a tenth of what ``status`` takes.
-    sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
     prepare_streams()
     signals.install(say_in_passing)
     atexit.register(ignore)  # the first, so the last to be called

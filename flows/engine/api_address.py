@@ -3,7 +3,7 @@
 The user's own API is taken when ``PREFECT_API_URL``, a Prefect profile or a ``prefect.toml`` names one
 (``4-product.md`` §6). Otherwise it is the server of the jobs directory (``flows/engine/server.py``).
 
-Nothing here imports Prefect.
+Nothing here imports Prefect, but for what it has read itself (``current_api``).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 from flows.engine.server_door import sign_in_link
 from flows.engine.server_proof import basic
-from tasks.shared.errors import TerminalError
+from tasks.shared.errors import InputError, TerminalError
 from tasks.shared.http import proxies
 
 QUIET = {
@@ -93,6 +93,28 @@ def configured_api(environ: Mapping[str, str] | None = None) -> ApiAddress | Non
     elif auth := settings.get("PREFECT_API_AUTH_STRING"):
         headers["Authorization"] = "Basic " + base64.b64encode(auth.encode()).decode()
     return ApiAddress(url=url.rstrip("/"), headers=headers)
+
+
+def current_api() -> ApiAddress:
+    """The API that Prefect in this process uses: what it read of its settings when it was imported.
+
+    Raises:
+        InputError: it has none, so nothing would be durable.
+    """
+    from prefect.settings import get_current_settings
+
+    api, client = get_current_settings().api, get_current_settings().client
+    if not api.url:
+        raise InputError("no-prefect-api", "no Prefect API is named", hint="set PREFECT_API_URL")
+    headers = {}
+    if api.auth_string is not None:
+        headers["Authorization"] = f"Basic {basic(api.auth_string.get_secret_value())}"
+    elif api.key is not None:
+        headers["Authorization"] = f"Bearer {api.key.get_secret_value()}"
+    for name, value in client.custom_headers.items():
+        if name.lower() == "authorization":
+            headers["Authorization"] = value
+    return ApiAddress(url=str(api.url).rstrip("/"), headers=headers)
 
 
 def _profile(env: Mapping[str, str]) -> dict[str, str]:

@@ -11,9 +11,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import cache
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from flows.engine import patches
+
+if TYPE_CHECKING:
+    from prefect.settings.base import PrefectBaseSettings
 
 BLOCKS = ("prefect.blocks.notifications", "prefect.blocks.webhook")
 """Kinds of blocks, fourteen schemas and two lists of certificates. Only a server tells somebody something with them."""
@@ -50,29 +54,34 @@ def blocks_later() -> None:
         sys.modules.setdefault(name, _Later(name))
 
 
-@cache
+_BASE = "prefect.settings.base"
+_writing = ContextVar("writing", default=False)
+
+
 def settings_in_one_pass() -> None:
     """Let Prefect write its settings as variables in 2 ms instead of 50; a server does so three times as it starts.
 
     It writes each part of them, and with each part again all that is in it, to throw that away.
     """
-    from prefect.settings.base import PrefectBaseSettings
+    patches.apply("settings")
 
-    of_prefect, dump = PrefectBaseSettings.to_environment_variables, PrefectBaseSettings.model_dump
-    writing = ContextVar("writing", default=False)
 
-    def to_environment_variables(self: PrefectBaseSettings, *args: bool, **how: bool) -> dict[str, str]:
-        before = writing.set(True)
-        try:
-            return of_prefect(self, *args, **how)
-        finally:
-            writing.reset(before)
+def to_environment_variables(self: PrefectBaseSettings, *args: bool, **how: bool) -> dict[str, str]:
+    """As Prefect's, with ``model_dump`` told that the parts are written one by one."""
+    before = _writing.set(True)
+    try:
+        written: dict[str, str] = patches.of_prefect(_BASE, "PrefectBaseSettings.to_environment_variables")(
+            self, *args, **how
+        )
+        return written
+    finally:
+        _writing.reset(before)
 
-    def model_dump(self: PrefectBaseSettings, **how: Any) -> dict[str, Any]:
-        if writing.get():
-            parts = (name for name in type(self).model_fields if isinstance(getattr(self, name), PrefectBaseSettings))
-            how["exclude"] = set(parts)
-        return dump(self, **how)
 
-    PrefectBaseSettings.to_environment_variables = to_environment_variables  # type: ignore[method-assign]
-    PrefectBaseSettings.model_dump = model_dump  # type: ignore[method-assign, assignment]
+def model_dump(self: PrefectBaseSettings, **how: Any) -> dict[str, Any]:
+    """As Prefect's; without the parts while they are written one by one."""
+    if _writing.get():
+        base = importlib.import_module(_BASE).PrefectBaseSettings
+        how["exclude"] = {name for name in type(self).model_fields if isinstance(getattr(self, name), base)}
+    dumped: dict[str, Any] = patches.of_prefect(_BASE, "PrefectBaseSettings.model_dump")(self, **how)
+    return dumped

@@ -17,16 +17,13 @@ from typing import Any
 from uuid import UUID
 
 import httpx
-from prefect._internal import observers
 from prefect.client.schemas.objects import FlowRun
 from prefect.client.schemas.responses import WorkerFlowRunResponse
-from prefect.runner import _scheduled_run_poller
 from prefect.utilities.services import critical_service_loop
-from prefect.workers import base
 from prefect.workers.process import ProcessWorker
 
-LOOPS = (base, observers, _scheduled_run_poller)
-"""Where Prefect's loops are started: for runs to take up and heartbeats, for cancels, and those of a runner."""
+from flows.engine import patches
+from tasks.shared.errors import TerminalError
 
 logger = logging.getLogger("sluice.worker")
 
@@ -68,12 +65,6 @@ async def loop(workload: Workload, interval: float, **options: Any) -> None:
     await critical_service_loop(workload=outlasting(workload), interval=interval, **options)
 
 
-def outlast() -> None:
-    """Let the loops of Prefect's worker and runner, started from now on in this process, outlast their server."""
-    for module in LOOPS:
-        module.critical_service_loop = loop  # type: ignore[attr-defined]
-
-
 with warnings.catch_warnings():  # it takes the place of Prefect's own on purpose
     warnings.simplefilter("ignore", UserWarning)
 
@@ -110,10 +101,15 @@ def _told(what: str, run: UUID, error: httpx.HTTPError) -> None:
 
 
 def main() -> None:
-    """Prefect's command line for a process worker, in this process."""
+    """Prefect's command line for a process worker, in this process; none on a Prefect that it does not fit."""
+    try:
+        patches.require("settings", "run", "loops", "worker")  # also what its runs need
+        patches.apply("loops", "worker")
+    except TerminalError as unfit:
+        sys.stderr.write(unfit.render() + "\n")
+        sys.exit(unfit.exit_code)
     from prefect.cli import app
 
-    outlast()
     sys.argv = ["prefect", "worker", "start", "--type", "process", *sys.argv[1:]]
     app()
 

@@ -15,50 +15,57 @@ from typing import Any
 import httpx
 from prefect.client.base import PrefectHttpxSyncClient
 
-from flows.engine.outage import outage_of
+from flows.engine import patches
+from flows.engine.outage import Outage, outage_of
 
 _TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
 _LONGEST = 5.0
 """Seconds between two attempts."""
 
-_NAME = "_send_with_retry"
-_of_prefect = getattr(PrefectHttpxSyncClient, _NAME)
+_bridged: list[Outage] = []
+"""The outage that is bridged now is the last one."""
+
+
+def send(
+    client: PrefectHttpxSyncClient, request: httpx.Request, send: Any, send_args: Any, send_kwargs: Any, **codes: Any
+) -> httpx.Response:
+    """Send a request as Prefect's client does; while an outage is bridged, again until it is answered or hopeless."""
+    of_prefect = patches.of_prefect("prefect.client.base", "PrefectHttpxSyncClient._send_with_retry")
+    if not _bridged:
+        plain: httpx.Response = of_prefect(client, request, send, send_args, send_kwargs, **codes)
+        return plain
+    outage = _bridged[-1]
+    hopeless, wait = outage.begin(), 0.25
+    while True:
+        response: httpx.Response | None = None
+        try:
+            response = of_prefect(client, request, send, send_args, send_kwargs)
+        except httpx.TransportError:
+            outage.failed()
+            if hopeless():
+                raise
+        else:
+            if response.status_code not in _TRANSIENT:
+                outage.answered()
+                return response
+            outage.failed()
+            if hopeless():
+                return response
+            response.close()
+        time.sleep(wait)
+        wait = min(2 * wait, _LONGEST)
 
 
 @contextmanager
 def bridging(url: str) -> Iterator[None]:
     """Let Prefect's client in this process bridge an outage of the API at ``url``."""
+    patches.apply("run")
     outage = outage_of(url)
-
-    def patient(
-        client: PrefectHttpxSyncClient, request: httpx.Request, send: Any, send_args: Any, send_kwargs: Any, **_: Any
-    ) -> httpx.Response:
-        hopeless, wait = outage.begin(), 0.25
-        while True:
-            response: httpx.Response | None = None
-            try:
-                response = _of_prefect(client, request, send, send_args, send_kwargs)
-            except httpx.TransportError:
-                outage.failed()
-                if hopeless():
-                    raise
-            else:
-                if response.status_code not in _TRANSIENT:
-                    outage.answered()
-                    return response
-                outage.failed()
-                if hopeless():
-                    return response
-                response.close()
-            time.sleep(wait)
-            wait = min(2 * wait, _LONGEST)
-
-    kept = vars(PrefectHttpxSyncClient)[_NAME]
-    setattr(PrefectHttpxSyncClient, _NAME, patient)
+    _bridged.append(outage)
     try:
         yield
     finally:
-        setattr(PrefectHttpxSyncClient, _NAME, kept)
+        _bridged.remove(outage)
 
 
 def bridge_from_now_on(url: str) -> None:

@@ -65,12 +65,10 @@ class _SaidByUs(logging.Filter):
         return not (text.endswith("exited with unexpected exception") and any(run in text for run in self.runs))
 
 
-def _unread(self: Console) -> None:
+def unread(self: Console) -> None:
     """Say no more. Rich itself ends a process whose lines nobody reads; a run lives on when its worker is killed."""
     self.quiet = True
 
-
-Console.on_broken_pipe = _unread  # type: ignore[method-assign]
 
 _ENDS = ("Engine execution exited with unexpected exception", "Finished in state ", "Crash detected!")
 _UNFINISHED = tuple(f"Finished in state {name}(" for name in ("Paused", "Failed", "Crashed", "Stopped"))

@@ -1,4 +1,4 @@
-"""The few Prefect internals we lean on, in one place with tests: create a run, run it (again), park it, resume it.
+"""What we ask of Prefect's engine: create a run, run it (again), park it, resume it. Its private parts: ``patches.py``.
 
 Facts measured on 3.8.8 (``architecture.md``): ``run_flow(flow, flow_run=…)`` executes a run that was created before,
 and again after Crashed, Failed or ``kill -9``; a custom wait saves its form first, then sets Paused (no deployment) or
@@ -34,15 +34,17 @@ from prefect.states import Paused, Pending, Suspended
 from prefect.utilities.annotations import quote
 from pydantic import create_model
 
+from flows.engine import patches
 from flows.engine.answer import Answer
 from flows.engine.api import TAG
 from flows.engine.api_address import ApiAddress
 from flows.engine.patient_client import bridging
 from flows.engine.results import DamagedResultError, read_result, write_result
-from flows.engine.slots import keep_slots
 from tasks.shared.errors import InternalError, NetworkError, TerminalError
 from tasks.shared.report import StepReport
 from tasks.shared.step import StepContext
+
+patches.apply("run")
 
 FieldWords = Mapping[str, tuple[str, str]]
 """The title and the description of each field of a form."""
@@ -206,24 +208,6 @@ class StepResults(LocalFileSystem):
         if not target.is_relative_to(base) or ".." in target.relative_to(base).parts:
             raise ValueError("a result is kept below the jobs directory")
         return target
-
-
-def api_address() -> ApiAddress:
-    """The Prefect API this process uses, for the record.
-
-    Raises:
-        TerminalError: Prefect has no API address, so nothing would be durable.
-    """
-    with get_client(sync_client=True) as client:
-        headers = {
-            name: value
-            for name, value in client._client.headers.items()  # noqa: SLF001 - the one place that looks
-            if name.lower() == "authorization"
-        }
-        return ApiAddress(url=str(client.api_url).rstrip("/"), headers=headers)
-
-
-keep_slots(api_address)
 
 
 def sealed(context: StepContext) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +16,30 @@ import prefect
 from prefect.server.api import collections
 from prefect.server.api.server import create_app
 from prefect.server.events.schemas.events import ReceivedEvent
-from prefect.server.events.services import event_persister
 from prefect.server.events.storage.database import write_events
+from prefect.settings import PREFECT_UI_STATIC_DIRECTORY, temporary_settings
 from sqlalchemy.ext.asyncio import AsyncSession
+
+from flows.engine import patches
+
+NO_UI = Path(os.devnull) / "ui"
+"""A directory that nobody can make."""
+
+NO_ADDRESSES = dict.fromkeys(collections.KNOWN_VIEWS, "none:")
+"""Instead of addresses in Prefect's repository: the lists of kinds of workers and blocks are those of the package."""
 
 
 def application(place: Path) -> Any:
-    """Prefect's server; ``place`` is a directory of its own, in which nothing is called ``no-ui-v2``."""
+    """Prefect's server; ``place`` is a directory of its own.
+
+    Raises:
+        UnfitPrefectError: the installed Prefect is another one inside than the one that this is written for.
+    """
+    patches.apply("server")
     # Prefect copies its UI before it serves it: beside the original, unless nothing may be written there.
-    if not os.access(prefect.__ui_static_subpath__.parent, os.W_OK):
-        prefect.__ui_static_subpath__ = place / "ui"
-    # Without its files Prefect serves no second UI and offers none: its pages call an analytics host.
-    prefect.__ui_v2_static_path__ = place / "no-ui-v2"
-    # Lists of kinds of workers and blocks: from the package, not from Prefect's repository on the internet.
-    collections.KNOWN_VIEWS.update(dict.fromkeys(collections.KNOWN_VIEWS, "none:"))
-    event_persister.write_events = keep_events  # type: ignore[attr-defined]
-    return create_app()
+    beside = os.access(prefect.__ui_static_subpath__.parent, os.W_OK)
+    with nullcontext() if beside else temporary_settings({PREFECT_UI_STATIC_DIRECTORY: str(place / "ui")}):
+        return create_app()
 
 
 async def keep_events(session: AsyncSession, events: Sequence[ReceivedEvent]) -> None:

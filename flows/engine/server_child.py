@@ -31,7 +31,8 @@ from pathlib import Path
 
 import msgspec
 
-from flows.engine import light_prefect
+from flows.engine import light_prefect, patches
+from flows.engine.patches import UnfitPrefectError
 from flows.engine.server_door import Door
 from flows.engine.server_file import announce, announced, withdraw
 from flows.engine.server_proof import HELD_SECONDS, PROOF_PATH, State, answer, read_secret
@@ -207,13 +208,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     threading.Thread(target=Watch(home, args.lock).run, daemon=True).start()
 
-    with light_prefect.uncollected():
-        import uvicorn
+    try:
+        with light_prefect.uncollected():
+            import uvicorn
 
-        light_prefect.settings_in_one_pass()
-        from flows.engine.server_app import application
+            light_prefect.settings_in_one_pass()
+            patches.require("server")
+            from flows.engine.server_app import application
 
-        app = application(home)
+            app = application(home)
+    except UnfitPrefectError as unfit:
+        sys.stderr.write(f"{unfit.render()}\n")
+        return unfit.exit_code
     background: set[asyncio.Task[None]] = set()
 
     def opened() -> None:

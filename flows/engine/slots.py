@@ -8,14 +8,12 @@ The limit is there so that runs wait for each other; one that works is not ended
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from uuid import UUID
 
-from prefect import flow_engine
-
 from flows.engine.api import PrefectApi
-from flows.engine.api_address import ApiAddress
+from flows.engine.api_address import ApiAddress, current_api
 from tasks.shared.errors import SluiceError
 from tasks.shared.log import logger
 
@@ -26,22 +24,18 @@ AGAIN = 10.0
 """Seconds to the next try while the server is away."""
 
 
-def keep_slots(address: Callable[[], ApiAddress]) -> None:
-    """Let the runs of this process, from now on, keep their slots this way, at the API at ``address``."""
-
-    @contextmanager
-    def kept(lease_id: UUID, lease_duration: float, **_: bool) -> Iterator[None]:
-        over = threading.Event()
-        renewing = (address(), str(lease_id), lease_duration, over)
-        thread = threading.Thread(target=renew, args=renewing, name=f"slot-{lease_id}", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            over.set()
-            thread.join(timeout=2)
-
-    flow_engine.maintain_concurrency_lease = kept  # type: ignore[attr-defined, assignment]
+@contextmanager
+def kept(lease_id: UUID, lease_duration: float, **_: bool) -> Iterator[None]:
+    """Renew the slot of a run of this process while it lasts: in place of Prefect's ``maintain_concurrency_lease``."""
+    over = threading.Event()
+    renewing = (current_api(), str(lease_id), lease_duration, over)
+    thread = threading.Thread(target=renew, args=renewing, name=f"slot-{lease_id}", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(timeout=2)
 
 
 def renew(address: ApiAddress, lease: str, seconds: float, over: threading.Event) -> None:

@@ -1,0 +1,242 @@
+"""Every place that leans on a private part of Prefect: the one table of them, and the check that each still fits.
+
+A row names an attribute of a module, what we put there (``ours``), and why. Without ``ours`` we only read, call or
+override it. Each process checks its rows when it starts: the attribute is there, and takes the arguments that it took.
+What does not fit is an error that names the version of Prefect and every such row, never silence. That Prefect really
+calls what is put there is shown for each row by ``tests/flows/engine/test_patches.py``.
+
+All rows are written for ``VERSIONS``. Importing this module does not import Prefect.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from tasks.shared.errors import TerminalError
+
+VERSIONS: Final = ">=3.8.8,<3.9"
+"""The versions of Prefect for which the rows were written and tested."""
+
+Process = Literal["settings", "run", "loops", "worker", "server"]
+"""Who leans on it: each process that reads Prefect's settings, a run, a worker or ``serve``, a worker, a server."""
+
+
+class UnfitPrefectError(TerminalError):
+    """The installed version of Prefect is another one inside than the one that Sluice was written for."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One place. ``attribute`` is a dotted path inside ``module``, or a file of the package, with wildcards.
+
+    ``takes`` are the names of its parameters, ``None`` for what is not called. ``ours`` is ``module:name``.
+    """
+
+    process: Process
+    module: str
+    attribute: str
+    why: str
+    takes: str | None = None
+    ours: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.module}/{self.attribute}" if "/" in self.attribute else f"{self.module}.{self.attribute}"
+
+
+_LOOP: Final = "workload interval memory consecutive backoff printer run_once jitter_range"
+
+ROWS: Final = (
+    # --- each process that runs flows or serves -----------------------------------------------------------------
+    Row(
+        "settings", "prefect.settings.base", "PrefectBaseSettings.to_environment_variables",
+        "writes the settings once instead of once for each part: 0.15 s of a start",
+        "self exclude_unset include_secrets include_aliases", "flows.engine.light_prefect:to_environment_variables",
+    ),
+    Row(
+        "settings", "prefect.settings.base", "PrefectBaseSettings.model_dump", "the same",
+        ours="flows.engine.light_prefect:model_dump",  # what it takes is pydantic's, and we pass it on
+    ),
+    Row("settings", "prefect", "blocks/notifications.py", "imported when it is used: 0.1 s of a start"),
+    Row("settings", "prefect", "blocks/webhook.py", "the same"),
+    # --- a run --------------------------------------------------------------------------------------------------
+    Row(
+        "run", "prefect.client.base", "PrefectHttpxSyncClient._send_with_retry",
+        "waits for an API that is away as long as the job's record does, instead of 62 s",
+        "self request send send_args send_kwargs retry_codes retry_exceptions", "flows.engine.patient_client:send",
+    ),
+    Row(
+        "run", "prefect.flow_engine", "maintain_concurrency_lease",
+        "renews the slot of a deployment's limit without ending the run when the API is away",
+        "lease_id lease_duration raise_on_lease_renewal_failure suppress_warnings", "flows.engine.slots:kept",
+    ),
+    Row(
+        "run", "rich.console", "Console.on_broken_pipe", "lets a run live on when nobody reads its lines any more",
+        "self", "flows.engine.run_log:unread",
+    ),
+    Row(
+        "run", "prefect.flow_engine", "run_flow", "executes a run that was created before, and again",
+        "flow flow_run parameters wait_for return_type error_logger context",
+    ),
+    Row("run", "prefect.context", "SyncClientContext.get_or_create", "one client for a whole command", ""),
+    Row("run", "prefect.context", "SettingsContext", "runs a flow without a heartbeat thread", "profile settings"),
+    Row("run", "prefect.context", "FlowRunContext.result_store", "keeps the results in jobs_dir"),
+    Row("run", "prefect.filesystems", "LocalFileSystem._resolve_path", "StepResults overrides it", "self path"),
+    Row("run", "prefect.filesystems", "LocalFileSystem.read_path", "StepResults overrides it", "self path"),
+    Row("run", "prefect.filesystems", "LocalFileSystem.write_path", "StepResults overrides it", "self path content"),
+    Row("run", "prefect._internal.result_records", "ResultRecord", "reads what a task left", "metadata result"),
+    Row(
+        "run", "prefect._internal.result_records", "ResultRecordMetadata", "reads what a task left",
+        "storage_key expiration serializer prefect_version storage_block_id",
+    ),
+    Row("run", "prefect.serializers", "prefect_json_object_encoder", "stands in every stored result", "obj"),
+    Row("run", "prefect.serializers", "prefect_json_object_decoder", "stands in every stored result", "result"),
+    Row("run", "prefect.transactions", "Transaction.write_on_commit", "a step that did not finish leaves no result"),
+    Row("run", "prefect.input.run_input", "keyset_from_paused_state", "finds the answers to a wait's form", "state"),
+    Row("run", "prefect._internal.control_listener", "get_intent", "tells a cancel from a stop", ""),
+    Row("run", "prefect.events.worker", "EventsWorker.drain_all", "sends the last events", "timeout at_exit"),
+    # --- a worker, and serve ------------------------------------------------------------------------------------
+    Row(
+        "loops", "prefect._internal.observers", "critical_service_loop",
+        "looks for cancels, however long the API is away", _LOOP, "flows.engine.outlast:loop",
+    ),
+    Row(
+        "loops", "prefect.runner._scheduled_run_poller", "critical_service_loop",
+        "looks for runs of serve, however long the API is away", _LOOP, "flows.engine.outlast:loop",
+    ),
+    Row(
+        "worker", "prefect.workers.base", "critical_service_loop",
+        "looks for runs of a worker, however long the API is away", _LOOP, "flows.engine.outlast:loop",
+    ),
+    Row(
+        "worker", "prefect.workers.process", "ProcessWorker._submit_scheduled_flow_runs", "Worker overrides it",
+        "self flow_run_response",
+    ),
+    Row("worker", "prefect.workers.process", "ProcessWorker._submit_run", "Worker overrides it", "self flow_run"),
+    Row("worker", "prefect.workers.process", "ProcessWorker._cancel_run", "Worker overrides it", "self flow_run_id"),
+    Row("worker", "prefect.workers.base", "BaseWorker._release_limit_slot", "Worker calls it", "self flow_run_id"),
+    Row("worker", "prefect.workers.base", "BaseWorker._limiter", "Worker reads it"),
+    Row("worker", "prefect.workers.base", "BaseWorker._submitting_flow_run_ids", "Worker changes it"),
+    Row("worker", "prefect.workers.base", "BaseWorker._cancelling_observer", "Worker reads it"),
+    Row(
+        "worker", "prefect._internal.observers", "FlowRunCancellingObserver.remove_in_flight_flow_run_id",
+        "Worker calls it", "self flow_run_id",
+    ),
+    # --- a server -----------------------------------------------------------------------------------------------
+    Row(
+        "server", "prefect", "__ui_v2_static_path__", "there is no second UI: its pages call an analytics host",
+        ours="flows.engine.server_app:NO_UI",
+    ),
+    Row(
+        "server", "prefect.server.api.collections", "KNOWN_VIEWS", "lists of the package, not of the internet",
+        ours="flows.engine.server_app:NO_ADDRESSES",
+    ),
+    Row(
+        "server", "prefect.server.events.services.event_persister", "write_events",
+        "keeps no states of task runs twice: 92 kB a job", "session events", "flows.engine.server_app:keep_events",
+    ),
+    Row(
+        "server", "prefect.server.models.block_registration", "run_block_auto_registration", "fills the page Blocks",
+        "session",
+    ),
+    Row("server", "prefect.server.database", "provide_database_interface", "the same, and makes prefect.sql", ""),
+    Row(
+        "server", "prefect", "server/database/_migrations/versions/sqlite/*.py",
+        "says whether a database is of a newer version",
+    ),
+)  # fmt: skip
+
+_of_prefect: dict[tuple[str, str], Any] = {}
+"""What was in the places that hold ours by now."""
+
+
+def require(*processes: Process) -> None:
+    """Check the rows of these processes.
+
+    Raises:
+        UnfitPrefectError: some do not fit the installed version; all of them are named.
+    """
+    _refuse((row, why) for row in ROWS if row.process in processes and (why := _misfit(row)) is not None)
+
+
+def apply(*processes: Process) -> None:
+    """Check the rows of these processes and put ours into their places; may be repeated. Raises as ``require``."""
+    require(*processes)
+    rows = [row for row in ROWS if row.process in processes and row.ours is not None]
+    for row in rows:
+        owner, name = _owner(row)
+        ours = _ours(row)
+        if getattr(owner, name) is not ours:
+            _of_prefect[row.module, row.attribute] = getattr(owner, name)
+            setattr(owner, name, ours)
+    _refuse((row, "ours does not take its place") for row in rows if not is_applied(row))
+
+
+def of_prefect(module: str, attribute: str) -> Any:
+    """Return what was in a place before ours."""
+    return _of_prefect[module, attribute]
+
+
+def is_applied(row: Row) -> bool:
+    """Return whether what is ours is in its place, as whoever looks there finds it."""
+    owner, name = _owner(row)
+    return getattr(owner, name, None) is _ours(row)
+
+
+def _refuse(misfits: Iterator[tuple[Row, str]]) -> None:
+    found = [f"{row}: {why} ({row.why})" for row, why in misfits]
+    if found:
+        places = "1 place has" if len(found) == 1 else f"{len(found)} places have"
+        raise UnfitPrefectError(
+            "prefect-unfit", f"this Sluice does not fit Prefect {version('prefect')}: {places} changed inside",
+            context="\n  ".join(found),
+            hint=f"install a version that it was written for: pip install 'prefect{VERSIONS}', or with constraints.txt",
+        )  # fmt: skip
+
+
+def _misfit(row: Row) -> str | None:
+    """Return why a row does not fit; ``None`` when it does."""
+    if "/" in row.attribute:
+        package = find_spec(row.module)
+        places = package.submodule_search_locations if package is not None else None
+        return None if any(any(Path(place).glob(row.attribute)) for place in places or ()) else "there is no such file"
+    try:
+        owner, name = _owner(row)
+    except (ImportError, AttributeError):
+        return "what it belongs to is gone"
+    found = _of_prefect.get((row.module, row.attribute), getattr(owner, name, None))
+    if found is None and not _is_field(owner, name) and not hasattr(owner, name):
+        return "it is gone"
+    if row.takes is None:
+        return None
+    takes = " ".join(inspect.signature(found).parameters) if callable(found) else "nothing"
+    return None if takes == row.takes else f"it takes ({takes}), not ({row.takes})"
+
+
+def _owner(row: Row) -> tuple[Any, str]:
+    """The module or class that has the attribute, and the attribute's own name."""
+    *path, name = row.attribute.split(".")
+    owner: Any = importlib.import_module(row.module)
+    for part in path:
+        owner = getattr(owner, part)
+    return owner, name
+
+
+def _is_field(owner: Any, name: str) -> bool:
+    """Whether a class has the attribute only in its instances: a field of a model, or set where one is made."""
+    if name in getattr(owner, "model_fields", ()):
+        return True
+    code = getattr(getattr(owner, "__init__", None), "__code__", None)
+    return code is not None and name in code.co_names
+
+
+def _ours(row: Row) -> Any:
+    assert row.ours is not None  # noqa: S101 - for the type checker
+    module, name = row.ours.split(":")
+    return getattr(importlib.import_module(module), name)
