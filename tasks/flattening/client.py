@@ -26,7 +26,7 @@ from tasks.flattening.agreement import RowsDifferError
 from tasks.flattening.batches import Batch
 from tasks.flattening.checks import service
 from tasks.flattening.csv_writer import AnswerWriter
-from tasks.flattening.probe import HEADERS, endpoint, is_ndjson, metadata
+from tasks.flattening.probe import HEADERS, endpoint, metadata, unlike_rows
 from tasks.flattening.rows import NoRowError
 from tasks.flattening.watchdog import INTERVAL, Watchdog, Watched
 from tasks.shared.errors import NetworkError, ServiceError, SluiceError, StalledError, Stopped, TransientError
@@ -208,13 +208,10 @@ class Flattener:
     def _check(self, response: httpx.Response) -> None:
         """Whether the body can be rows; of one that cannot, the beginning is kept."""
         encoding = response.headers.get("content-encoding", "").strip().lower()
-        if response.status_code != 200:  # 202 is a promise
-            what = "no rows"
-        elif encoding not in _PLAIN:
+        what = unlike_rows(response.status_code, response.headers)
+        if what is None and encoding not in _PLAIN:
             what = "an encoding that was not asked for"
-        elif not is_ndjson(response.headers):
-            what = "something that is no NDJSON by its Content-Type"
-        else:
+        if what is None:
             return
         raise RefusedError(
             "flattening-answer",

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
-
-import msgspec
+from typing import Final
 
 from config import PipelineConfig
+from tasks.flattening.agreement import Agreement, Promise, RowsDifferError, Rule
+from tasks.flattening.rows import NoRowError, RowReader, Shape
 from tasks.flattening.views import RESOURCE_TYPE
-from tasks.shared.fhir.reading import UNREADABLE
 from tasks.shared.http.answer import Answer
 from tasks.shared.service import Exchange, MadeUp, Service
 
@@ -65,12 +64,24 @@ def is_ndjson(headers: Mapping[str, str]) -> bool:
     return not kind or _NDJSON.fullmatch(kind) is not None
 
 
+def unlike_rows(status: int, headers: Mapping[str, str]) -> str | None:
+    """Return what an answer holds that can be no rows by its head, else ``None``."""
+    if status != 200:  # 202 is a promise
+        return "no rows"
+    return None if is_ndjson(headers) else "something that is no NDJSON by its Content-Type"
+
+
 def _wrong(answer: Answer) -> str | None:
-    if not is_ndjson(answer.headers):
-        return "answered something that is no NDJSON by its Content-Type"
-    lines = answer.body.split()
+    if what := unlike_rows(answer.status, answer.headers):
+        return f"answered {answer.status} with {what}"
+    reader = RowReader(Shape(tuple(ROW)), key=0)
+    agreement = Agreement(Rule(Promise.ONE, 0), ROW.values())
     try:
-        row: dict[str, Any] = msgspec.json.decode(answer.body, type=dict[str, Any])
-    except UNREADABLE:
-        return "answered no row" if not lines else "answered something that is not one row"
-    return None if row == ROW else "answered a row that is not that of the resource"
+        reader.read(answer.body)
+        agreement.take(reader.ids)
+        agreement.end()
+    except NoRowError as problem:
+        return f"answered a row that {problem.what}"
+    except RowsDifferError:
+        return "did not answer the one row of the resource"
+    return "answered a row with keys that are no column" if reader.unknown_keys else None

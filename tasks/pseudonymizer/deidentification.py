@@ -10,9 +10,8 @@ Every error names file, line and type.
 from __future__ import annotations
 
 import codecs
-import functools
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -40,6 +39,70 @@ Counts = Counter[str]
 
 class MixedUpError(ServiceError):
     """Two answers hold each other's resources: one that was taken before may be the wrong one."""
+
+
+class WrongAnswerError(Exception):
+    """An answer that does not agree with what was sent. Its text continues "the service gave", and quotes nothing;
+    ``kind`` is what it becomes."""
+
+    def __init__(self, what: str, kind: type[SluiceError] = ServiceError) -> None:
+        super().__init__(what)
+        self.kind = kind
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Received:
+    """A resource that came back and agrees with what was sent: its outline, its text, and whose identifiers stay."""
+
+    outline: ResourceSummary
+    body: bytes
+    left: Mapping[str, set[int]]
+
+
+def read_answer(
+    answer: Answer,
+    text: bytes,
+    given: ResourceSummary,
+    *,
+    removes: bool,
+    residuals: Residuals,
+    origins: Origins,
+    numbers: Numbers | None = None,
+) -> Received:
+    """Return what the service made of the resource ``text``, of which ``given`` is the outline.
+
+    Raises ``WrongAnswerError`` (document 3 §4, "What must agree in every answer").
+    """
+    if answer.status != _OK:  # 202 is a promise
+        raise WrongAnswerError("no result")
+    if not answer.says_json:
+        raise WrongAnswerError("an answer that is not JSON by its Content-Type")
+    body = answer.body.removeprefix(codecs.BOM_UTF8)
+    try:
+        received = outline_of(body)
+        left = residuals.owners(text, given, body, resources_in(body, received), numbers)
+    except UNREADABLE:
+        raise WrongAnswerError("a value that cannot be read") from None
+    except OutlineError as problem:
+        raise WrongAnswerError(f"an answer that {problem}") from None
+    if received.type != given.type:
+        outcome = received.type == "OperationOutcome"
+        what = "an OperationOutcome" if outcome else "a resource of another type"
+        raise WrongAnswerError(f"{what} instead of a {given.type}")
+    if received.bundle_type not in (given.bundle_type, None):
+        raise WrongAnswerError("a Bundle of another type")
+    before, after = given.entries, received.entries
+    if after > before or (after < before and not removes):
+        raise WrongAnswerError(f"{after:,} entries for the {before:,} that were sent", ReconciliationError)
+    if received.entries - received.resources > given.entries - given.resources:
+        raise WrongAnswerError("an entry without the resource that was sent in it")
+    same = received.types == given.types
+    fewer = removes and after < before
+    if not same and (not fewer or Counter(received.types) - Counter(given.types)):
+        raise WrongAnswerError("resources of other types, or in another order")
+    if not (origins.agree(given, received) if same else origins.belong(given, received)):
+        raise WrongAnswerError("a resource under the id of another one", MixedUpError)
+    return Received(received, body, left)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,87 +213,51 @@ class Deidentification:
         numbers: Numbers | None,
     ) -> bytes:
         """The resource that came back, as one line."""
-        body = answer.body.removeprefix(codecs.BOM_UTF8)
-        unusable = functools.partial(self._unusable, answer.body, answer.status, (place, text))
-        if answer.status != _OK:  # 202 is a promise
-            raise unusable("no result")
-        if not answer.says_json:
-            raise unusable("an answer that is not JSON by its Content-Type")
         try:
-            received = outline_of(body)
-            left = self._residuals.owners(text, given, body, resources_in(body, received), numbers)
-        except UNREADABLE:
-            raise unusable("a value that cannot be read") from None
-        except OutlineError as problem:
-            raise unusable(f"an answer that {problem}") from None
-        if received.type != given.type:
-            outcome = received.type == "OperationOutcome"
-            what = "an OperationOutcome" if outcome else "a resource of another type"
-            raise unusable(f"{what} instead of a {given.type}")
-        if received.bundle_type not in (given.bundle_type, None):
-            raise unusable("a Bundle of another type")
-        before, after = given.entries, received.entries
-        if after > before or (after < before and not self._removes):
-            kept = self._failed.keep(answer.body, request=(place, text))
-            raise ReconciliationError(
-                "pseudonymizer-entries",
-                f"pseudonymizer: {before:,} entries were sent, {after:,} came back",
-                context=place,
-                hint="only a remove rule of services.pseudonymizer.anonymization_config may make them fewer; the "
-                f"answer is in {kept} in the job directory",
-                operation=OPERATION,
-                status=answer.status,
+            received = read_answer(
+                answer,
+                text,
+                given,
+                removes=self._removes,
+                residuals=self._residuals,
+                origins=self._origins,
+                numbers=numbers,
             )
-        if wrong := self._wrong(given, received):
-            raise unusable(wrong)
-        same = received.types == given.types
-        if not (self._origins.agree(given, received) if same else self._origins.belong(given, received)):
-            raise unusable("a resource under the id of another one", kind=MixedUpError)
+        except WrongAnswerError as wrong:
+            raise self._unusable(answer.body, answer.status, (place, text), wrong) from None
+        body, left = received.body, received.left
         # In JSON text a literal line break is only ever white space between tokens (document 3 §1).
         line = body.translate(None, b"\r\n") if b"\n" in body or b"\r" in body else body
-        counts["resources_out"] += received.resources
-        counts.update(survivors(text, given, line, received))
+        counts["resources_out"] += received.outline.resources
+        counts.update(survivors(text, given, line, received.outline))
         if left:
             counts.update({path: len(owners) for path, owners in left.items()})
             self._affected.add(left)
         return line
 
-    def _wrong(self, given: ResourceSummary, received: ResourceSummary) -> str | None:
-        """What of the resources that came back does not agree with those that were sent, entries apart."""
-        if received.entries - received.resources > given.entries - given.resources:
-            return "an entry without the resource that was sent in it"
-        same = received.types == given.types
-        fewer = self._removes and received.entries < given.entries
-        if not same and (not fewer or Counter(received.types) - Counter(given.types)):
-            return "resources of other types, or in another order"
-        return None
-
     def _piece(self, text: bytes, chunk: Chunk) -> Piece:
         try:
             envelope, pieces = open_bundle(text)
         except DataError as problem:
-            what = f"a Bundle that cannot be taken apart ({problem.reference})"
-            raise self._unusable(text, _OK, (chunk.place, chunk.text), what) from None
+            wrong = WrongAnswerError(f"a Bundle that cannot be taken apart ({problem.reference})")
+            raise self._unusable(text, _OK, (chunk.place, chunk.text), wrong) from None
         inside = memoryview(text)[len(envelope.before) : len(text) - len(envelope.after)]
         return Piece(
             envelope.before, inside, envelope.after, envelope.id, envelope.type, envelope.has_total, len(pieces)
         )
 
-    def _unusable(
-        self,
-        body: bytes,
-        status: int,
-        request: tuple[str, bytes],
-        what: str,
-        *,
-        kind: type[ServiceError] = ServiceError,
-    ) -> ServiceError:
-        kept = self._failed.keep(body, request=request)
-        return kind(
-            "pseudonymizer-answer",
-            f"pseudonymizer: the service gave {what} (status {status})",
+    def _unusable(self, body: bytes, status: int, request: tuple[str, bytes], wrong: WrongAnswerError) -> SluiceError:
+        entries = wrong.kind is ReconciliationError
+        hint = (
+            "only a remove rule of services.pseudonymizer.anonymization_config may make them fewer."
+            if entries
+            else "is services.pseudonymizer.url the service itself?"
+        )
+        return wrong.kind(
+            "pseudonymizer-entries" if entries else "pseudonymizer-answer",
+            f"pseudonymizer: the service gave {wrong} (status {status})",
             context=request[0],
-            hint=f"is services.pseudonymizer.url the service itself? Its answer is in {kept} in the job directory",
+            hint=f"{hint} Its answer is in {self._failed.keep(body, request=request)} in the job directory",
             operation=OPERATION,
             status=status,
         )

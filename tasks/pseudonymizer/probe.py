@@ -14,10 +14,13 @@ from typing import Any, Final
 import msgspec
 
 from config import PipelineConfig
+from tasks.pseudonymizer.answer_check import outline_of
 from tasks.pseudonymizer.client import HEADERS, OLDEST, body, endpoint, hide
+from tasks.pseudonymizer.deidentification import WrongAnswerError, read_answer
+from tasks.pseudonymizer.origins import Origins
+from tasks.pseudonymizer.residual_identifiers import Residuals, holders
 from tasks.pseudonymizer.rules import KEY, AnonymizationRules, usable_rules
 from tasks.shared.errors import SluiceError
-from tasks.shared.fhir.reading import UNREADABLE
 from tasks.shared.http.answer import Answer
 from tasks.shared.service import Exchange, MadeUp, Service, WrongServiceError
 
@@ -123,29 +126,23 @@ def _refused_rules(answer: Answer) -> SluiceError:
 def _wrong(answer: Answer, rules: AnonymizationRules | None) -> str | None:
     if answer.status == _REFUSED:
         return f"answered {_REFUSED}"
+    given = outline_of(BUNDLE, needed=holders)
+    removes = rules is not None and rules.removes
     try:
-        document = msgspec.json.decode(answer.body, type=dict[str, Any])
-        resources = [entry["resource"] for entry in document.get("entry") or []]
-        types = [resource["resourceType"] for resource in resources]
-    except (*UNREADABLE, KeyError, TypeError):
-        return "answered something that is no Bundle of resources"
-    sent = [PATIENT["resourceType"], OBSERVATION["resourceType"]]
-    if document.get("resourceType") != "Bundle":
-        return "answered something that is no Bundle"
-    # Rules with a removal may take one of the two away, and the order of what stays is still theirs.
-    if types != sent and not (rules is not None and rules.removes and types in ([], sent[:1], sent[1:])):
-        return "did not give back a Patient and an Observation, in this order"
-    if all(map(_unchanged, resources)) and types == sent:
+        received = read_answer(answer, BUNDLE, given, removes=removes, residuals=Residuals(), origins=Origins())
+    except WrongAnswerError as wrong:
+        return f"gave {wrong}"
+    entries = msgspec.json.decode(received.body).get("entry") or []
+    if len(entries) == given.entries and all(map(_unchanged, entries, (PATIENT, OBSERVATION))):
         return "did not pseudonymize it: names, identifiers, addresses, dates and ids came back as they went"
     return None
 
 
-def _unchanged(resource: dict[str, Any]) -> bool:
-    sent = PATIENT if resource["resourceType"] == "Patient" else OBSERVATION
-    return all(_said(resource, place) == _said(sent, place) for place in _IDENTIFYING)
+def _unchanged(entry: Any, sent: Any) -> bool:
+    return all(_texts(entry["resource"], place) == _texts(sent, place) for place in _IDENTIFYING)
 
 
-def _said(value: Any, place: str) -> list[Any]:
+def _texts(value: Any, place: str) -> list[Any]:
     """The texts at a path: what is added beside them changes nothing."""
     values = [value]
     for key in place.split("."):

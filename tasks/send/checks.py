@@ -17,11 +17,11 @@ class StoreProbe:
 
     proves = True
 
-    def ask(self, service: Service, config: PipelineConfig, *, repeat: bool = False, **more: Any) -> Iterator[Found]:
+    def ask(self, service: Service, config: PipelineConfig, **more: Any) -> Iterator[Found]:
         """See ``tasks.shared.service.Probe``."""
         from tasks.send.s3 import upload  # boto3 is slow to import
 
-        yield from upload.findings(config, repeat=repeat, **more)
+        yield from upload.findings(config, **more)
 
 
 def service(config: PipelineConfig) -> Service:

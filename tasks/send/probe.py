@@ -36,6 +36,8 @@ PROBE: Final = MadeUp("a FHIR R4 server that takes data", _exchanges)
 def _wrong(answer: Answer, *, transactions: bool) -> Doubt | str | None:
     if answer.status in _HIDDEN:
         return Doubt(f"send: the server does not show its metadata ({answer.status}); nobody knows yet what it takes")
+    if not answer.says_json:
+        return "answered something that is no JSON by its Content-Type"
     try:
         statement = msgspec.json.decode(answer.body, type=dict[str, Any])
     except UNREADABLE:

@@ -104,7 +104,7 @@ def proved(services: Iterable[Service], context: StepContext) -> Iterator[str]:
             continue
         context.meter.say(f"asks {service.key} with a made-up resource")
         told = Meter(collector=context.meter.tell)  # no requests of the step's
-        for found in service.probe.ask(service, context.config, repeat=True, stop=context.stop, meter=told):
+        for found in service.probe.ask(service, context.config, stop=context.stop, meter=told):
             if isinstance(found, SluiceError):
                 FailedAnswers(context.state(service.key)).begin().tell(found)
                 raise found

@@ -58,9 +58,8 @@ class Probe(Protocol):
     proves: bool
     """Whether it must be asked again before the first data go to the service."""
 
-    def ask(self, service: Service, config: PipelineConfig, *, repeat: bool = False, **more: Any) -> Iterator[Found]:
-        """What keeps the service from being used, and what is doubtful. ``repeat``: as often as the retry block says,
-        as a step does; else once. ``more`` is for the client."""
+    def ask(self, service: Service, config: PipelineConfig, **more: Any) -> Iterator[Found]:
+        """What keeps the service from being used, and what is doubtful. ``more`` is for the client."""
         ...
 
 
@@ -83,7 +82,7 @@ class HttpProbe:
     check: Callable[[Service, Answer], SluiceError | None] = alive
     timeout: float = 15.0
 
-    def ask(self, service: Service, config: PipelineConfig, *, repeat: bool = False, **more: Any) -> Iterator[Found]:
+    def ask(self, service: Service, config: PipelineConfig, **more: Any) -> Iterator[Found]:
         """See ``Probe``; a service without URL is not asked."""
         if not service.url:
             return
@@ -102,7 +101,8 @@ METADATA = HttpProbe("/fhir/metadata")
 """That of a FHIR service."""
 
 PATIENCE: Final = 120.0
-"""Seconds that a service has for one made-up request: the first one may start an engine (document 3 §1)."""
+"""Seconds that a service has for its made-up requests, repetitions included: the first one may start an engine
+(document 3 §1)."""
 
 _MAX_ANSWER: Final = 1 << 24
 _REFUSALS: Final = frozenset({401, 403, 407, 413})
@@ -132,8 +132,8 @@ class Exchange:
 @dataclass(frozen=True)
 class MadeUp:
     """The made-up resource that goes first (document 3 §1): that the thing at a URL is ``kind`` is proved before the
-    first data go there. ``exchanges`` are asked in order, until one is wrong; ``key`` names the URL's key below the
-    service's.
+    first data go there. ``exchanges`` are asked in order, until one is wrong, and repeated as the retry block says;
+    ``key`` names the URL's key below the service's.
 
     Terminal is what is no such service (``wrong-service``) and what ``ServiceClient`` says of credentials and
     certificates; transient, who does not answer.
@@ -145,19 +145,19 @@ class MadeUp:
     exchanges: Callable[[Service, PipelineConfig], Iterable[Exchange]]
     key: str = "url"
 
-    def ask(self, service: Service, config: PipelineConfig, *, repeat: bool = False, **more: Any) -> Iterator[Found]:
+    def ask(self, service: Service, config: PipelineConfig, **more: Any) -> Iterator[Found]:
         """See ``Probe``; a service without URL is not asked."""
         if not service.url:
             return
-        with service.client(config, timeout=PATIENCE, **more) as client:
+        with service.client(config, timeout=PATIENCE, within=PATIENCE, **more) as client:
             for exchange in self.exchanges(service, config):
-                found = self._ask(service, client, exchange, repeat=repeat)
+                found = self._ask(service, client, exchange)
                 if found is not None:
                     yield found
                 if isinstance(found, SluiceError):
                     return
 
-    def _ask(self, service: Service, client: ServiceClient, exchange: Exchange, *, repeat: bool) -> Found | None:
+    def _ask(self, service: Service, client: ServiceClient, exchange: Exchange) -> Found | None:
         try:
             answer = client.send(
                 exchange.method,
@@ -166,7 +166,6 @@ class MadeUp:
                 content=exchange.body,
                 headers=exchange.headers,
                 accept=exchange.accept,
-                retry=repeat,
                 max_answer_bytes=_MAX_ANSWER,
             )
         except SluiceError as error:

@@ -20,7 +20,7 @@ from tasks.shared.errors import SluiceError
 from tasks.shared.http.answer import Answer, RefusedError
 from tasks.shared.http.client import ServiceClient
 from tasks.validation.chunks import Chunk, Place
-from tasks.validation.findings import Issue, NotAnOutcomeError, check_outcome, read_outcome
+from tasks.validation.findings import Issue, read_outcome, wrong_with
 from tasks.validation.items import Unusable
 
 OPERATION: Final = "validate resources"
@@ -135,15 +135,7 @@ class Validator:
         log.info("validation: %d bytes are more than the service takes, halves are sent", size)
 
     def _taken(self, chunk: Chunk, answer: Answer) -> Outcome:
-        try:
-            # What is no result is not one either when it looks like it: 202 is a promise.
-            what = "no result" if answer.status != 200 else None
-            if what is None and not answer.says_json:
-                what = "something that is no JSON by its Content-Type"
-            check_outcome(answer.body, len(chunk))
-        except NotAnOutcomeError as problem:
-            what = str(problem)
-        if what is not None:
+        if what := wrong_with(answer, len(chunk)):
             raise _refusal(
                 "validation-answer",
                 f"validation: a request was answered {answer.status} with {what}",

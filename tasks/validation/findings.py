@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from tasks.shared.fhir.reading import UNREADABLE, RepeatedKeyError, unique_members
-from tasks.shared.http.answer import ISSUE_CODES
+from tasks.shared.http.answer import ISSUE_CODES, Answer
 from tasks.validation.chunks import Place
 
 FINDINGS: Final = frozenset({"fatal", "error"})
@@ -110,7 +110,7 @@ def read_outcome(body: bytes) -> list[Issue]:
     return [_read(issue) for issue in _issues(body)]
 
 
-def check_outcome(body: bytes, entries: int) -> None:
+def _check_outcome(body: bytes, entries: int) -> None:
     """Look whether an OperationOutcome can be the result for a Bundle of so many entries (document 3 §6): it says
     something, of nothing else, and nothing in two ways. Raises ``NotAnOutcomeError``.
     """
@@ -131,6 +131,19 @@ def check_outcome(body: bytes, entries: int) -> None:
             match = _ENTRY.search(place) if place else None
             if match and _number(match) >= entries:
                 raise NotAnOutcomeError(f"an issue about an entry beyond the {entries:,} that were sent")
+
+
+def wrong_with(answer: Answer, entries: int) -> str | None:
+    """Return what keeps an answer from being the result for a Bundle of so many entries, else ``None``."""
+    if answer.status != 200:  # what is no result is not one either when it looks like it: 202 is a promise
+        return "no result"
+    if not answer.says_json:
+        return "something that is no JSON by its Content-Type"
+    try:
+        _check_outcome(answer.body, entries)
+    except NotAnOutcomeError as problem:
+        return str(problem)
+    return None
 
 
 def _issues(body: bytes) -> list[_Issue]:

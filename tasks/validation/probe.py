@@ -11,7 +11,7 @@ from config import PipelineConfig
 from tasks.shared.http.answer import Answer
 from tasks.shared.service import Exchange, MadeUp, Service
 from tasks.validation.client import HEADERS, endpoint
-from tasks.validation.findings import NotAnOutcomeError, read_outcome
+from tasks.validation.findings import read_outcome, wrong_with
 
 WRONG: Final = {
     "resourceType": "Patient",
@@ -39,12 +39,8 @@ PROBE: Final = MadeUp("a validation service", _exchanges)
 
 
 def _wrong(answer: Answer) -> str | None:
-    try:
-        issues = read_outcome(answer.body)
-    except NotAnOutcomeError as problem:
-        return f"answered {answer.status} with {problem}"
-    if answer.status != 200:
-        return f"answered {answer.status} and no result"
-    if not any(issue.is_finding for issue in issues):
+    if what := wrong_with(answer, 1):
+        return f"answered {answer.status} with {what}"
+    if not any(issue.is_finding for issue in read_outcome(answer.body)):
         return "found nothing wrong with a Patient that is wrong in three ways: it does not validate"
     return None

@@ -19,6 +19,7 @@ from deployments.sandbox.validation.app import ValidationOptions, validation_ser
 from flows.job.inputs import JobInputs
 from flows.job.preflight import exit_code, preflight
 from tests.conftest import ROOT, Commands, is_apart
+from tests.peers import validation
 from tests.peers.project import write_input
 from tests.peers.sandbox import Sandboxed
 from tests.peers.server import Reply, loopback
@@ -119,6 +120,19 @@ def test_plan_and_start_find_them_and_nothing_is_sent(sluice: Commands, tmp_path
     stored = httpx.get(f"{urls['send']}/fhir/Patient", params={"_summary": "count"}, trust_env=False, timeout=60)
     assert stored.json()["total"] == 0
     assert not (tmp_path / "jobs").exists()
+
+
+@pytest.mark.slow
+def test_one_503_does_not_end_a_plan_and_is_shown(sluice_process: Commands, tmp_path: Path) -> None:
+    """A process: what is logged before a job exists goes to its standard error, which pytest would take."""
+    write_input(tmp_path / "data")
+    finding = validation.outcome(validation.issue(entry=0))
+    with loopback([Reply(503), Reply(200, finding, {"Content-Type": "application/fhir+json"})]) as server:
+        path = configured(tmp_path, dict.fromkeys(STEPS, server.url), ("local_import", "validation"))
+        path.write_text(path.read_text().replace('"max_attempts": 1', '"max_attempts": 2, "initial_backoff_ms": 10'))
+        shown = sluice_process("pipeline", "plan", path)
+        assert (shown.code, len(server.seen)) == (0, 2), shown.err
+    assert "validation: probe failed (status 503), attempt 1 of 2, next one in 0.0 s" in shown.err
 
 
 def asked(url: str) -> list[tuple[str, str]]:

@@ -9,6 +9,8 @@ botocore's own retries and region redirects see it.
 from __future__ import annotations
 
 import io
+import math
+import time
 from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -36,6 +38,7 @@ _SLICE: Final = 256 * 1024  # bytes of a body between two looks at the stop
 _MOST: Final = 16 * 1024 * 1024  # bytes of an answer: a page of a list has less than one MiB
 _GRACE: Final = 2.0
 """Seconds that an answer may still take after a stop; with what follows it must stay below ten."""
+_LEAST: Final = 0.01
 _LAST_WORDS: Final = 3.0
 """Seconds for tidying up after a stop."""
 
@@ -55,7 +58,7 @@ _WHERE: Final = "sluice.where"
 
 
 class Exchange:
-    """The connections to one store; thread-safe. ``timeout`` in seconds, for one whole exchange.
+    """The connections to one store; thread-safe. ``timeout`` in seconds, for one whole exchange, ``within`` for all.
 
     ``auth`` holds Basic credentials of an upstream proxy (document 1, "Authentication" rule 7): they go to the proxy
     that the environment names, and with every request, for a reverse proxy in front of the store. ``transport`` and
@@ -70,12 +73,14 @@ class Exchange:
         tls: TlsConfig,
         auth: AuthConfig,
         timeout: float,
+        within: float = math.inf,
         stop: Stop,
         max_connections: int,
         transport: httpx.BaseTransport | None = None,
         environ: Mapping[str, str] | None = None,
     ) -> None:
         self._timeout = timeout
+        self._ends = time.monotonic() + within
         self._stop = stop
         self._most = max_connections
         self._given = transport
@@ -99,6 +104,10 @@ class Exchange:
             SECRETS.token(secret)
         return answer
 
+    def seconds_left(self) -> float:
+        """Seconds until no further request is made."""
+        return self._ends - time.monotonic()
+
     def send(self, request: AWSPreparedRequest, event_name: str, **_: Any) -> AWSResponse:
         """Handler of ``before-send.s3``: the answer to a signed request, whatever its status.
 
@@ -112,7 +121,7 @@ class Exchange:
         proxy = self._proxy(parts.scheme, parts.hostname or "", port)
         # A stop must not keep an unfinished upload from being removed: nobody else would do that in this run.
         tidying = name == _ABORT
-        seconds = min(self._timeout, _LAST_WORDS) if tidying else self._timeout
+        seconds = min(self._timeout, _LAST_WORDS if tidying else max(self.seconds_left(), _LEAST))
         try:
             if not tidying:
                 self._stop.before_request()

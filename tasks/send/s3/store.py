@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 import os
 import re
 import threading
@@ -30,7 +31,7 @@ from botocore.exceptions import BotoCoreError
 from botocore.loaders import Loader
 from botocore.parsers import ResponseParserError
 
-from config import PipelineConfig, RetryConfig
+from config import PipelineConfig
 from tasks.send.s3.exchange import Exchange
 from tasks.send.s3.refusal import UploadGoneError
 from tasks.send.s3.source import Digests, OpenSource
@@ -91,8 +92,9 @@ class Bucket:
     """The bucket that the configuration names; thread-safe. As a context manager it closes its connections.
 
     Raises ``InputError`` for a configuration that cannot be used. Every call raises ``NetworkError`` and
-    ``ServiceBusyError`` after the last attempt, ``ServiceError``, ``Stopped``. ``transport``, ``environ`` and ``sleep``
-    (seconds) are seams for tests.
+    ``ServiceBusyError`` after the last attempt, ``ServiceError``, ``Stopped``. ``timeout`` is in seconds for one
+    request, ``within`` for all of them, waits included. ``transport``, ``environ`` and ``sleep`` (seconds) are seams
+    for tests.
     """
 
     def __init__(
@@ -101,8 +103,8 @@ class Bucket:
         *,
         stop: Stop,
         meter: Meter | None = None,
-        retry: RetryConfig | None = None,
         timeout: float | None = None,
+        within: float = math.inf,
         transport: httpx.BaseTransport | None = None,
         environ: Mapping[str, str] | None = None,
         sleep: Callable[[float], None] | None = None,
@@ -111,12 +113,13 @@ class Bucket:
         self.name = s3.bucket or ""
         self.wants_md5 = s3.endpoint is not None
         self._meter = meter or Meter()
-        self._retry = retry or config.retry
+        self._retry = config.retry
         self._sleep = sleep
         self._exchange = Exchange(
             tls=config.tls,
             auth=config.services.send.auth,
             timeout=s3.timeout.total_seconds() if timeout is None else timeout,
+            within=within,
             stop=stop,
             max_connections=CONNECTIONS,
             transport=transport,
@@ -325,7 +328,14 @@ class Bucket:
         def helps(error: TransientError) -> bool:
             return not isinstance(error, UploadGoneError)  # it stays gone; the file has to be begun anew
 
-        return retrying(self._retry, sleep=self._sleep or stop.sleep, retryable=helps, before_wait=tell)(once)
+        again = retrying(
+            self._retry,
+            sleep=self._sleep or stop.sleep,
+            retryable=helps,
+            before_wait=tell,
+            seconds_left=self._exchange.seconds_left,
+        )
+        return again(once)
 
     def _once(self, name: str, arguments: Mapping[str, Any], *, retry: bool) -> dict[str, Any]:
         started = time.monotonic()

@@ -8,7 +8,7 @@ from typing import Final
 
 import httpx
 
-from config import PipelineConfig, RetryConfig
+from config import PipelineConfig
 from tasks.send import STATE
 from tasks.send.comparison import Compared
 from tasks.send.s3.keys import job_prefix, object_key
@@ -36,21 +36,19 @@ _MAY_BE_FORBIDDEN: Final = frozenset({"s3-access-denied", "s3-not-supported", "s
 def findings(
     config: PipelineConfig,
     *,
-    repeat: bool = False,
     stop: Stop | None = None,
     meter: Meter | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> list[Found]:
-    """What would stop an upload before its first byte: the store is asked for the bucket, once or, with ``repeat``, as
-    often as the retry block says.
+    """What would stop an upload before its first byte: the store is asked for the bucket, as often as the retry block
+    says, for two minutes at most.
 
     References: ``wrong-service`` for what is no store, those of ``Refusal`` and of the HTTP client. Keys that may write
     but not look are a doubt.
     """
     stop = stop or Stop()
-    retry = config.retry if repeat else RetryConfig(max_attempts=1)
     try:
-        with Bucket(config, stop=stop, meter=meter, retry=retry, timeout=PATIENCE, environ=environ) as bucket:
+        with Bucket(config, stop=stop, meter=meter, timeout=PATIENCE, within=PATIENCE, environ=environ) as bucket:
             if bucket.check(stop):
                 return []
     except RefusedError as error:

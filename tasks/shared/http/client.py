@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -77,6 +78,7 @@ MAX_REDIRECTS = 5
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _READING = frozenset({"GET", "HEAD"})
 _MIB = 1024 * 1024
+_LEAST = 0.01
 _PLAIN = frozenset({"", "identity"})
 _PACKED = frozenset({"gzip", "x-gzip", "deflate"})
 
@@ -88,8 +90,9 @@ class ServiceClient:
     log lines name it.
     ``credentials_origin`` is a URL of the service: what ``auth`` holds goes to its origin (scheme, host,
     port) and to no other; without it, it goes nowhere. ``timeout`` (seconds) is for one whole exchange of
-    ``send``, from connecting to the last byte of the answer, and for one silence of the service in
-    ``stream``. A ``stop`` ends the wait between attempts at once, and a request that is under way after a few
+    ``send``, from connecting to the last byte of the answer, and for one silence of the service in ``stream``.
+    ``within`` (seconds, from now) is for all calls of ``send`` together, with their attempts, the waits between them
+    and the token. A ``stop`` ends the wait between attempts at once, and a request that is under way after a few
     seconds of grace. ``transport``, ``environ``, ``tokens``, ``clock`` and ``sleep`` are seams for tests.
 
     Raises ``InputError`` for a certificate bundle, proxy variable, URL or credential that cannot be used.
@@ -104,6 +107,7 @@ class ServiceClient:
         auth: AuthConfig | None = None,
         credentials_origin: str | None = None,
         timeout: float = 60.0,
+        within: float = math.inf,
         stop: Stop | None = None,
         meter: Meter | None = None,
         max_connections: int = 8,
@@ -115,6 +119,7 @@ class ServiceClient:
     ) -> None:
         self.service = service = service.removeprefix("services.")
         self._timeout = timeout
+        self._ends = clock() + within
         self._stop = stop
         self.meter = meter or Meter()
         self._clock = clock
@@ -133,7 +138,9 @@ class ServiceClient:
         self._base: Pairs = [(b"User-Agent", _user_agent()), (b"Accept-Encoding", b"gzip, deflate")]
         self._max_attempts = retry.max_attempts
         wait = sleep if sleep is not None else stop.sleep if stop is not None else time.sleep
-        self._again = functools.partial(retrying, retry, sleep=wait, before_wait=self._log_retry)
+        self._again = functools.partial(
+            retrying, retry, sleep=wait, before_wait=self._log_retry, seconds_left=self._seconds_left
+        )
         self._retrying = self._again(retryable=_not_a_token)
         # A token is obtained inside an attempt and has a retry budget of its own.
         self._token_retrying = self._again()
@@ -306,6 +313,7 @@ class ServiceClient:
 
     def _attempt(self, call: Call) -> Answer:
         call.attempt += 1
+        call.timeout = min(call.timeout, max(self._seconds_left(), _LEAST))
         target = call.target
         for _ in range(MAX_REDIRECTS + 1):
             response, started = self._open_authorized(call, target)
@@ -317,6 +325,9 @@ class ServiceClient:
                 raise self._unwelcome(call, target, answer)
             target = following
         raise self._too_many_redirects(call)
+
+    def _seconds_left(self) -> float:
+        return self._ends - self._clock()
 
     def _open_authorized(self, call: Call, target: Target) -> tuple[httpx.Response, float]:
         """The response to one request; repeated once with a fresh token after a 401 (document 3 §1)."""

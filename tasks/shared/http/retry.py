@@ -8,6 +8,7 @@ counted from 0, raised to what ``Retry-After`` asks for.
 from __future__ import annotations
 
 import logging
+import math
 import re
 import time
 from collections.abc import Callable
@@ -89,11 +90,13 @@ def retrying(
     sleep: Callable[[float], None],
     retryable: Callable[[TransientError], bool] = lambda _: True,
     before_wait: Callable[[tenacity.RetryCallState, float], None] = lambda _state, _seconds: None,
+    seconds_left: Callable[[], float] = lambda: math.inf,
 ) -> tenacity.Retrying:
     """A caller that repeats a function while it raises a ``TransientError``; thread-safe, made once.
 
     ``sleep`` takes seconds and may raise (``Stop.sleep`` does, when the run is to stop). ``before_wait`` is
-    told of every repetition. After the last attempt the last error is raised as it is.
+    told of every repetition. After the last attempt, and before a wait for which there are not enough ``seconds_left``,
+    the last error is raised as it is.
     """
 
     def again(error: BaseException) -> bool:
@@ -107,8 +110,11 @@ def retrying(
     def tell(state: tenacity.RetryCallState) -> None:
         before_wait(state, state.upcoming_sleep)
 
+    def over(state: tenacity.RetryCallState) -> bool:
+        return state.attempt_number >= rules.max_attempts or state.upcoming_sleep >= seconds_left()
+
     return tenacity.Retrying(
-        stop=tenacity.stop_after_attempt(rules.max_attempts),
+        stop=over,
         wait=wait,
         retry=tenacity.retry_if_exception(again),
         before_sleep=tell,

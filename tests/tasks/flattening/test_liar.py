@@ -11,12 +11,13 @@ import gzip
 import json
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tasks.flattening.checks import service as declared_service
 from tasks.flattening.flattening import Bounds
 from tasks.flattening.views import View
 from tasks.shared.errors import SluiceError
@@ -35,6 +36,7 @@ from tests.peers.flattening import (
     serving,
     view,
 )
+from tests.peers.job import configuration, probed
 from tests.peers.lies import Lie
 from tests.peers.server import Reply
 
@@ -197,6 +199,28 @@ NULL: dict[str, Lie] = {
 }
 BY_GROUP = ((OBSERVATIONS, PLAIN), (CONDITIONS, EACH), (OR_NULL, NULL))
 LIES = PLAIN | EACH | NULL
+
+
+OF_ONE_ROW = {
+    "a row twice for another", "two rows on a line", "no id", "packed", "no UTF-8", "not a number", "a byte order mark",
+}  # fmt: skip
+"""Lies that need more than the one row of the made-up resource, or columns that it has not."""
+MADE_UP: dict[str, Lie] = {
+    name: replace(lie, reference="wrong-service")
+    for name, lie in PLAIN.items()
+    if lie.reference in (ANSWER, ROW, DIFFER) and name not in OF_ONE_ROW
+}
+"""Lies about the made-up resource, which goes first."""
+
+
+@pytest.mark.parametrize("name", MADE_UP)
+def test_a_lie_about_the_made_up_resource_is_noticed_before_a_job_exists(name: str) -> None:
+    lie = MADE_UP[name]
+    asked = Asked(*([b'{"id":"%b"}' % one] for one in (b"sluice-probe-patient", b"before", b"another")))
+    with FakeService(lambda *_: lie.reply(lie.tell(asked))) as service:
+        config = configuration({"flattening": {"service_url": service.url}}, attempts=1)
+        (found,) = probed(declared_service(config), config)
+        assert (found.reference, found.transient, len(service.requests)) == (lie.reference, False, 1)
 
 
 def _id(row: bytes) -> bytes:

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tasks.pseudonymizer.checks import service as declared_service
 from tasks.shared.errors import SluiceError
+from tests.peers import job
 from tests.peers.lies import Asked, Lie
 from tests.peers.pseudonymization import FakeService, Job, Request, bundle, observation, patient, pseudonyms
 from tests.peers.server import Reply
@@ -211,6 +214,15 @@ LIES: dict[str, Lie] = {
 }  # fmt: skip
 
 
+OF_OTHER_REQUESTS = {name for name in LIES if "answer before" in name} | {"the first answer again", SWAPPED_IDS}
+MADE_UP: dict[str, Lie] = {
+    name: replace(lie, reference="wrong-service")
+    for name, lie in LIES.items()
+    if lie.reference in (ANSWER, ENTRIES) and name not in {*OF_OTHER_REQUESTS, "an Observation twice for two"}
+}
+"""Lies about the made-up resource, which has two entries and goes first."""
+
+
 def line(number: int, *more: dict[str, Any]) -> dict[str, Any]:
     one = f"p{number}"
     person = patient(one)
@@ -268,6 +280,19 @@ def test_a_lie_is_noticed_before_the_next_step_or_listed(name: str, tmp_path: Pa
     assert ("a.ndjson" if lie.reference == RESIDUAL else where) in caught.value.context
     assert "anary" not in caught.value.render()
     assert not (job.output / "a.ndjson").exists()  # no later step sees it
+
+
+@pytest.mark.parametrize("name", MADE_UP)
+def test_a_lie_about_the_made_up_resource_is_noticed_before_a_job_exists(name: str) -> None:
+    lie = MADE_UP[name]
+
+    def script(_: int, request: Request) -> Reply:
+        return lie.reply(lie.tell(Asked(json.loads(request.resource), honest(request.resource), [])))
+
+    with FakeService(script=script) as service:
+        config = job.configuration({"pseudonymizer": {"url": service.url}}, attempts=1)
+        (found,) = job.probed(declared_service(config), config)
+        assert (found.reference, found.transient, len(service.requests)) == (lie.reference, False, 1)
 
 
 @pytest.mark.parametrize("ids", ["kept", "pseudonyms"])

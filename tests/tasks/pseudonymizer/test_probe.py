@@ -14,18 +14,17 @@ from deployments.sandbox.pseudonymization.app import PseudonymizationOptions, ps
 from tasks.pseudonymizer.checks import service as declared_service
 from tasks.pseudonymizer.probe import BUNDLE, PATIENT
 from tasks.shared.errors import SluiceError
-from tasks.shared.service import Service
 from tests.peers import job
-from tests.peers.pseudonymization import RULES, FakeService, Request, pseudonyms
+from tests.peers.pseudonymization import RULES, FakeService, Request, identity, pseudonyms
 from tests.peers.server import Reply, loopback
 
 Change = Callable[[dict[str, Any]], Any]
 
 
-def ask(url: str, rules: Path | None = None, *, repeat: bool = False, **more: Any) -> list[Any]:
+def ask(url: str, rules: Path | None = None, **more: Any) -> list[Any]:
     settings = {"url": url, "anonymization_config": rules and str(rules)} | more
     config = job.configuration({"pseudonymizer": settings}, attempts=1 if more else 3)
-    return job.probed(declared_service(config), config, repeat=repeat, sleep=lambda _: None)
+    return job.probed(declared_service(config), config, sleep=lambda _: None)
 
 
 @pytest.fixture
@@ -66,47 +65,15 @@ def remove_first(document: dict[str, Any]) -> None:
     del document["entry"][0]
 
 
-def reverse(document: dict[str, Any]) -> None:
-    document["entry"].reverse()
-
-
-def other_type(document: dict[str, Any]) -> None:
-    document["entry"][1]["resource"]["resourceType"] = "Condition"
-
-
-def no_resource(document: dict[str, Any]) -> None:
-    del document["entry"][1]["resource"]
-
-
-LIES: dict[str, tuple[Change | bytes, str]] = {
-    "unchanged": (lambda _: json.loads(BUNDLE), "did not pseudonymize"),
-    "an entry is missing": (remove_first, "Patient and an Observation"),
-    "the order is another": (reverse, "Patient and an Observation"),
-    "a type is another": (other_type, "Patient and an Observation"),
-    "an entry without resource": (no_resource, "no Bundle of resources"),
-    "the Patient alone": (lambda document: document["entry"][0]["resource"], "no Bundle"),
-    "an OperationOutcome": (lambda _: {"resourceType": "OperationOutcome", "issue": []}, "no Bundle"),
-    "no entries": (lambda document: document | {"entry": []}, "Patient and an Observation"),
-    "entries that are a text": (lambda document: document | {"entry": "x"}, "no Bundle"),
-    "another root with its entries": (lambda document: document | {"resourceType": "Parameters"}, "no Bundle"),
-    "a page": (b"<html>welcome</html>", "no Bundle"),
-    "nothing": (b"", "no Bundle"),
-    "bytes that are no text": (b'{"resourceType":"\xff"}', "no Bundle"),
-}
-
-
-@pytest.mark.parametrize("name", LIES)
-def test_a_service_that_answers_something_else_is_another_one(name: str) -> None:
-    lie, words = LIES[name]
-    transform = (lambda _: lie) if isinstance(lie, bytes) else answering(lie)
-    with FakeService(transform) as service:
-        (found,) = ask(service.url)
+@pytest.mark.parametrize("with_rules", [False, True])
+def test_a_service_that_changes_nothing_is_another_one(rules: Path, *, with_rules: bool) -> None:
+    with FakeService(identity) as service:
+        (found,) = ask(service.url, rules if with_rules else None)
     assert isinstance(found, SluiceError)
-    assert found.reference == "wrong-service"
-    assert words in found.message
+    assert (found.reference, found.transient) == ("wrong-service", False)
+    assert "did not pseudonymize" in found.message
     assert found.context is not None
     assert found.context.startswith("services.pseudonymizer.url: POST http://127.0.0.1")
-    assert not found.transient
 
 
 def test_rules_that_remove_may_take_a_type_away(tmp_path: Path) -> None:
@@ -143,20 +110,6 @@ def test_a_service_that_answers_400_to_everything_is_another_one_with_rules_too(
     assert len(service.requests) == 2
 
 
-def test_the_first_request_has_the_time_that_an_engine_takes_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    limits: list[Any] = []
-    client = Service.client
-
-    def noted(self: Service, config: Any, **more: Any) -> Any:
-        limits.append(more["timeout"])
-        return client(self, config, **more)
-
-    monkeypatch.setattr(Service, "client", noted)
-    with FakeService(pseudonyms) as service:
-        assert ask(service.url) == []
-    assert limits == [120]
-
-
 @pytest.mark.parametrize(("status", "reference"), [(400, "wrong-service"), (404, "wrong-service"),
                                                    (405, "wrong-service"), (415, "wrong-service"),
                                                    (401, "service-unauthorized"), (403, "service-forbidden"),
@@ -166,14 +119,6 @@ def test_a_refusal_is_terminal(status: int, reference: str) -> None:
     with FakeService(script=lambda *_: reply) as service:
         (found,) = ask(service.url)
     assert (found.reference, found.transient) == (reference, False)
-
-
-def test_who_does_not_answer_is_transient_and_asked_once_by_a_check_and_again_by_a_step() -> None:
-    with FakeService(script=lambda *_: Reply(503)) as service:
-        (found,) = ask(service.url)
-        assert (found.transient, len(service.requests)) == (True, 1)
-        (found,) = ask(service.url, repeat=True)
-        assert (found.transient, len(service.requests)) == (True, 4)
 
 
 @pytest.mark.parametrize("status", [400, 404, 501])

@@ -210,7 +210,7 @@ def test_entries_that_are_missing_are_an_error_that_names_file_line_and_type(job
     with serving(loses) as service, pytest.raises(ReconciliationError) as caught:
         job.run(service.url, rules=rules)
     assert caught.value.reference == "pseudonymizer-entries"
-    assert "2 entries were sent, 1 came back" in caught.value.message
+    assert "1 entries for the 2 that were sent" in caught.value.message
     assert caught.value.context == "a.ndjson:2 Bundle"
     assert "CANARY" not in caught.value.render()
     assert [b"CANARY" in path.read_bytes() for path in job.failed()] == [True]

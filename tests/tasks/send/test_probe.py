@@ -12,6 +12,7 @@ from deployments.sandbox.fhir.app import FhirOptions, fhir_service
 from tasks.send.checks import service as declared_service
 from tasks.shared.service import Doubt
 from tests.peers import job
+from tests.peers.extraction import JSON
 from tests.peers.server import Reply, loopback
 
 SERVER: dict[str, Any] = {"resource": [{"type": "Patient"}], "interaction": [{"code": "transaction"}]}
@@ -28,7 +29,7 @@ def ask(url: str, mode: str = "direct_resource_load") -> list[Any]:
 
 def asked(document: Any, mode: str = "direct_resource_load", status: int = 200) -> list[Any]:
     body = document if isinstance(document, bytes) else json.dumps(document).encode()
-    with loopback([Reply(status, body)]) as server:
+    with loopback([Reply(status, body, JSON)]) as server:
         found = ask(server.url, mode)
     assert [(seen.method, seen.target, seen.body) for seen in server.seen] == [("GET", "/fhir/metadata", b"")]
     return found

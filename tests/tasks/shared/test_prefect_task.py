@@ -75,16 +75,16 @@ class Probed:
         self.proves = proves
         self.asked: list[dict[str, Any]] = []
 
-    def ask(self, service: Service, config: PipelineConfig, *, repeat: bool = False, **more: Any) -> Iterator[Found]:
-        self.asked.append({"service": service.key, "repeat": repeat, **more})
+    def ask(self, service: Service, config: PipelineConfig, **more: Any) -> Iterator[Found]:
+        self.asked.append({"service": service.key, **more})
         return iter(self.found)
 
 
-def test_a_service_is_asked_before_the_first_data_as_often_as_the_retry_block_says(context: StepContext) -> None:
+def test_a_service_is_asked_before_the_first_data_until_the_step_is_to_stop(context: StepContext) -> None:
     probe = Probed(Doubt("nobody knows"))
     assert list(proved([Service("send", "http://x", probe=probe)], context)) == ["nobody knows"]
     (asked,) = probe.asked
-    assert (asked["repeat"], asked["stop"]) == (True, context.stop)
+    assert asked["stop"] == context.stop
 
 
 def test_a_wrong_service_ends_the_step_before_the_next_one_is_asked(context: StepContext) -> None:

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import ast
+import json
+from collections.abc import Callable
+from typing import Any
 
+import httpx
 import pytest
 from pydantic import SecretStr
 
-from config import STEPS, AuthConfig, PipelineConfig
+from config import STEPS, AuthConfig, PipelineConfig, RetryConfig
 from tasks import declared
 from tasks.shared.errors import ServiceError, SluiceError
+from tasks.shared.events import Event, RequestRetry
 from tasks.shared.http.answer import Answer
-from tasks.shared.service import METADATA, HttpProbe, Service
+from tasks.shared.meter import Meter
+from tasks.shared.service import METADATA, Exchange, HttpProbe, MadeUp, Service
 from tests.conftest import ROOT
+from tests.peers import job
 from tests.peers.server import Reply, closed_port, loopback
 
 CONFIG = PipelineConfig.model_validate({"retry": {"max_attempts": 1}})
@@ -45,6 +52,69 @@ def test_a_probe_says_in_its_own_words_what_is_wrong_with_an_answer() -> None:
     with loopback([Reply(404)]) as server:
         (wrong,) = HttpProbe(check=fhir).ask(Service("send", server.url), CONFIG)
     assert wrong.reference == "no-fhir"
+
+
+EVERY_SERVICE = {
+    "pseudonymizer": ("pseudonymizer", {"url": "{url}"}),
+    "flattening": ("flattening", {"service_url": "{url}"}),
+    "validation": ("validation", {"url": "{url}"}),
+    "direct_resource_load": ("send", {"send_as": "direct_resource_load", "url": "{url}"}),
+    "transfer_load": ("send", {"send_as": "transfer_load", "url": "{url}"}),
+    "s3_upload": ("send", {"send_as": "s3_upload", "s3": {
+        "endpoint": "{url}", "bucket": "data", "region": "r", "access_key_id": "k", "secret_access_key": "s"}}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EVERY_SERVICE)
+def test_a_made_up_request_follows_the_retry_block_and_each_retry_is_told(name: str) -> None:
+    step, settings = EVERY_SERVICE[name]
+    told: list[Event] = []
+    with loopback(lambda _: Reply(503)) as server:
+        config = job.configuration({step: json.loads(json.dumps(settings).replace("{url}", server.url))})
+        config = config.model_copy(update={"retry": RetryConfig(max_attempts=3, initial_backoff_ms=1)})
+        (service,) = declared(step).services(config)
+        (found,) = job.probed(service, config, meter=Meter(collector=told.append))
+        assert len(server.seen) == 3
+    assert (found.transient, found.exit_code) == (True, 3)
+    assert [(event.service, event.attempt, event.status) for event in told if isinstance(event, RequestRetry)] == [
+        (step, 1, 503), (step, 2, 503)
+    ]  # fmt: skip
+
+
+def probe_in_mock_time(answers: Callable[[list[float], httpx.Request], httpx.Response]) -> tuple[list[Any], list[Any]]:
+    """What a probe of two requests finds, and the time (seconds) that each attempt had, by a clock that ``answers``
+    and waits move on."""
+    now, allowed = [0.0], []
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        allowed.append(request.extensions["timeout"]["read"])
+        return answers(now, request)
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    probe = MadeUp("a service", lambda *_: (Exchange("GET", f"http://x/{n}", lambda _: None) for n in range(2)))
+    service = Service("send", "http://x", probe=probe)
+    transport = httpx.MockTransport(handle)
+    patient = PipelineConfig.model_validate({"retry": {"max_attempts": 10}})
+    return list(probe.ask(service, patient, transport=transport, sleep=sleep, clock=lambda: now[0])), allowed
+
+
+def test_a_probe_has_two_minutes_in_all() -> None:
+    def slow(now: list[float], _: httpx.Request) -> httpx.Response:
+        now[0] += 59
+        return httpx.Response(200)
+
+    assert probe_in_mock_time(slow) == ([], [120, 61])
+
+
+def test_a_probe_does_not_wait_beyond_its_two_minutes() -> None:
+    def busy(now: list[float], _: httpx.Request) -> httpx.Response:
+        return httpx.Response(503, headers={"Retry-After": "50"})
+
+    (found,), allowed = probe_in_mock_time(busy)
+    assert (found.reference, found.exit_code) == ("service-busy", 3)
+    assert allowed == [120, 70, 20]
 
 
 def test_a_service_that_is_not_there_is_a_finding_and_one_without_address_is_not_asked() -> None:

@@ -8,20 +8,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tasks.shared.errors import SluiceError
+from tasks.validation.checks import service as declared_service
+from tests.peers import job
+from tests.peers.extraction import JSON
 from tests.peers.lies import Asked, Lie
-from tests.peers.server import Reply
+from tests.peers.server import Reply, Seen, loopback
 from tests.peers.validation import CANARY, FakeService, Job, issue, judged, outcome, patient
 
 VICTIM = "b1"
 """The first resource of the request that is answered with a lie: lines 2 and 3 of b.ndjson."""
 SENT = 2
 ANSWER = "validation-answer"
+NOTHING_WRONG = ("nothing wrong with what is wrong", "errors called warnings")
 
 
 def one(**changes: Any) -> Callable[[Asked], Any]:
@@ -112,6 +117,26 @@ LIES: dict[str, Lie] = {
         lambda _: "", "redirect-refused", status=307, headers={"Location": "http://127.0.0.1:1/validateResource"}
     ),
 }  # fmt: skip
+
+
+MADE_UP = {name: replace(lie, reference="wrong-service") for name, lie in LIES.items() if lie.reference == ANSWER}
+MADE_UP |= {name: replace(LIES[name], reference="wrong-service", because="") for name in NOTHING_WRONG}
+"""Lies about the made-up resource, which goes first."""
+
+
+@pytest.mark.parametrize("name", MADE_UP)
+def test_a_lie_about_the_made_up_resource_is_noticed_before_a_job_exists(name: str) -> None:
+    lie = MADE_UP[name]
+    honest = json.loads(outcome(issue("information", "informational"), issue(entry=0)))
+
+    def answer(seen: Seen) -> Reply:
+        reply = lie.reply(lie.tell(Asked(json.loads(seen.body), honest, [])))
+        return replace(reply, headers={**JSON, **reply.headers})
+
+    with loopback(answer) as server:
+        config = job.configuration({"validation": {"url": server.url}}, attempts=1)
+        (found,) = job.probed(declared_service(config), config)
+    assert (found.reference, found.transient, len(server.seen)) == (lie.reference, False, 1)
 
 
 @pytest.mark.slow
