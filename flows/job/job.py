@@ -204,6 +204,7 @@ class Job:
             position=position,
             name=step.name,
             given=replace(self.inputs.given(), crtdl=self.crtdl),
+            given_crtdl=self.inputs.given().crtdl,
             source=source,
             approved=self.there if step.asks and position in self.approvals else None,
             corrections=self.sight.corrections if self.sight and step.asks else Corrections.NDJSON,

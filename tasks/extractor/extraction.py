@@ -20,12 +20,12 @@ from tasks.extractor.manifest import ExtractionResult, details, errors_among, le
 from tasks.extractor.polling import Gone, Poller
 from tasks.extractor.reports import Companions
 from tasks.extractor.results import ResultFiles
-from tasks.extractor.submission import DIRECTORY, Query, Submission
+from tasks.extractor.submission import DIRECTORY, Query, Submission, vanished
 from tasks.extractor.urls import is_result_url, job_id_of, result_url_unknown
 from tasks.shared.blanked import blanked
 from tasks.shared.errors import InputError, ServiceError, SluiceError, StorageError, storage_errors
-from tasks.shared.fhir.crtdl import Crtdl, load_crtdl
-from tasks.shared.fhir.crtdl_preprocessing import doubtful, idle_rules
+from tasks.shared.fhir.crtdl import Crtdl, load_crtdl, read_content
+from tasks.shared.fhir.crtdl_preprocessing import doubtful, enrich, idle_rules
 from tasks.shared.files.kept_answers import LARGEST, FailedAnswers
 from tasks.shared.files.out_file import write_file
 from tasks.shared.http.answer import Answer, answer_of
@@ -216,8 +216,19 @@ class _Run:
         for doubt in doubtful(context.given.crtdl):
             context.meter.warn(doubt)
             self._warnings.append(doubt)
-        query = Query(context.given.crtdl, context.given.patients)
+        query = Query(context.given.crtdl, context.given.patients, given=self._given_query)
         return Submission(self._client, context.handle, self._directory, query)
+
+    def _given_query(self) -> bytes | None:
+        """The effective CRTDL as it would be made now; ``None`` where the CRTDL that was given has vanished.
+
+        Raises ``InputError`` and ``ConfigError`` when it, or a rule of enrichment, cannot be used.
+        """
+        source = self._context.given_crtdl
+        if source is None or vanished(source):
+            return None
+        rules = enrichment_rules(self._context.config.services.crtdl_preprocessing)
+        return enrich(read_content(source), rules, source).content
 
     def _was_cancelled(self, handle: Handle) -> bool:
         """Whether a person cancelled the job, as its Task says; read once (document 3 §2)."""

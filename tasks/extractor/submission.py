@@ -13,13 +13,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
 import msgspec
 
+from config import ConfigError
 from tasks.extractor import failures
 from tasks.extractor.client import TURNED_AWAY, ExtractionClient
 from tasks.extractor.json_values import parse_json
@@ -92,10 +93,15 @@ class _Asked(msgspec.Struct):
 
 @dataclass(frozen=True)
 class Query:
-    """What is extracted: the effective CRTDL, and the file of patients if they are given instead of its cohort."""
+    """What is extracted: the effective CRTDL, and the file of patients if they are given instead of its cohort.
+
+    ``given`` makes the effective CRTDL anew, of what was given and of the rules as they are now; ``None`` where it
+    cannot know. It raises ``InputError`` and ``ConfigError``.
+    """
 
     crtdl: Path
     patients: Path | None = None
+    given: Callable[[], bytes | None] = lambda: None
 
 
 class Submission:
@@ -153,12 +159,29 @@ class Submission:
             return
         except OSError as error:
             raise storage_error(error, self._directory / ASKED) from None
+        # The job's own copies, and what they were made of: a person who edits one of these expects it to count.
         what = {
-            "the CRTDL, or what enrichment makes of it,": before.crtdl != asked.crtdl,
-            "the list of patients": before.patients != asked.patients,
+            "the CRTDL, or what enrichment makes of it,": {before.crtdl} != {asked.crtdl, self._given_crtdl(asked)},
+            "the list of patients": {before.patients} != {asked.patients, self._given_patients(asked)},
         }
         if changed := [name for name, differs in what.items() if differs]:
             raise failures.query_changed(changed)
+
+    def _given_crtdl(self, asked: _Asked) -> str:
+        try:
+            content = self._query.given()
+        except (InputError, ConfigError):
+            return ""
+        return asked.crtdl if content is None else _digest(parse_json(content))
+
+    def _given_patients(self, asked: _Asked) -> str:
+        given = self._query.patients
+        if given is None or vanished(given):
+            return asked.patients
+        try:
+            return _digest(sorted(read_patients(given)))
+        except InputError:
+            return ""
 
     def on_trial(self, handle: Handle) -> bool:
         """Whether the job of this handle may be somebody else's."""
@@ -323,9 +346,13 @@ def begun(job_dir: Path) -> bool:
 def patients_file(job_dir: Path, given: Path) -> Path:
     """Where the patients of a job are read: from its own copy, once something rests on it or ``given`` has vanished."""
     kept = job_dir / DIRECTORY / PATIENTS
+    return kept if kept.is_file() and (begun(job_dir) or vanished(given)) else given
+
+
+def vanished(given: Path) -> bool:
+    """Return whether a file that a job was started with is not there any more."""
     # os.path, not Path: a directory above that may not be entered is an answer here, no exception.
-    vanished = not os.path.exists(given)  # noqa: PTH110
-    return kept if kept.is_file() and (begun(job_dir) or vanished) else given
+    return not os.path.exists(given)  # noqa: PTH110
 
 
 def _from_then(task: ExtractionTask, at: float | None) -> bool:

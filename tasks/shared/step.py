@@ -95,12 +95,12 @@ def of_a_job(position: int) -> str:
 class StepContext:
     """Everything one step instance may use.
 
-    ``given`` is what the job was given, with its effective CRTDL; without an ``input`` the configuration says what is
-    imported. Import steps have no ``source``. ``approved`` and ``corrections`` are for ``wait`` only: the files that a
-    person has released, ``None`` while nobody has, and which corrected files can be taken. ``doubts`` are
-    what could not be found out of the step's services before their first data. ``command`` gives a command about the
-    job's configuration as a person can run it anywhere on the machine: of its verb, and what follows the configuration;
-    ``again`` the one that runs the step at a position of this job once more.
+    ``given`` is what the job was given, with its effective CRTDL, which was made of ``given_crtdl``; without an
+    ``input`` the configuration says what is imported. Import steps have no ``source``. ``approved`` and ``corrections``
+    are for ``wait`` only: the files that a person has released, ``None`` while nobody has, and which corrected files
+    can be taken. ``doubts`` are what could not be found out of the step's services before their first data. ``command``
+    gives a command about the job's configuration as a person can run it anywhere on the machine: of its verb, and what
+    follows the configuration; ``again`` the one that runs the step at a position of this job once more.
     """
 
     config: PipelineConfig
@@ -109,6 +109,7 @@ class StepContext:
     position: int
     name: str
     given: Given = Given()
+    given_crtdl: Path | None = None
     source: Source | None = None
     doubts: tuple[str, ...] = ()
     approved: Inventory | None = None

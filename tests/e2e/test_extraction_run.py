@@ -121,7 +121,7 @@ def test_what_becomes_of_the_files_a_job_was_started_with_does_not_hinder_a_cont
     ran = sluice("pipeline", "start", "config.yaml", "query.json", "--patients", "patients.txt")
     assert ran.code == 1
     server.override = lambda _: None
-    (tmp_path / "query.json").write_bytes(b"\xff no CRTDL")
+    (tmp_path / "query.json").unlink()
     (tmp_path / "patients.txt").unlink()
     # The server has lost the job: what was asked once is asked again.
     server.tasks.clear()
@@ -130,6 +130,82 @@ def test_what_becomes_of_the_files_a_job_was_started_with_does_not_hinder_a_cont
     first, second = (seen.body for seen in server.seen if seen.target.endswith("$extract-data"))
     assert first == second
     assert imported(tmp_path, ran.job) == server.files
+
+
+def rewritten(name: str, old: str, new: str) -> Callable[[Path], object]:
+    """Change a file of the project."""
+
+    def edit(directory: Path) -> None:
+        text = (directory / name).read_text()
+        assert old in text
+        (directory / name).write_text(text.replace(old, new))
+
+    return edit
+
+
+FILE_OF_RULES = '[{"groupReference": "http://hl7.org/fhir/StructureDefinition/Patient", "attributesToAdd": [%s]}]'
+EDITS: dict[str, tuple[Callable[[Path], object], bool]] = {
+    "a rule is edited": (rewritten("config.yaml", "Patient.identifier", "Patient.name"), True),
+    "the rules are removed": (rewritten("config.yaml", RULES, ""), True),
+    "enrichment is switched off": (rewritten("config.yaml", "enabled: true", "enabled: false"), True),
+    "the file of rules is edited": (rewritten("rules.json", "Patient.identifier", "Patient.name"), True),
+    "the file of rules is no JSON": (rewritten("rules.json", "[", "?"), True),
+    "the CRTDL is edited": (rewritten("query.json", '"display": ""', '"display": "edited"'), True),
+    "the CRTDL is none any more": (lambda directory: (directory / "query.json").write_bytes(b"\xff"), True),
+    "patients are added": (lambda directory: (directory / "patients.txt").write_text("p1\np2\n"), True),
+    "the spelling alone": (rewritten("query.json", ", ", ",\n"), False),
+    "patients in another spelling": (lambda directory: (directory / "patients.txt").write_text("\np1\r\n"), False),
+}
+"""What a person changes while a job is stopped, and whether the job then asks for something else."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dead", [404, 410])
+@pytest.mark.parametrize("name", EDITS)
+def test_after_a_dead_handle_an_edited_query_is_not_submitted(
+    sluice: Commands, server: ExtractionServer, tmp_path: Path, name: str, dead: int
+) -> None:
+    edit, differs = EDITS[name]
+    (tmp_path / "patients.txt").write_text("p1\n")
+    (tmp_path / "rules.json").write_text(FILE_OF_RULES % '{"attributeRef": "Patient.identifier"}')
+    of_file = "\n  crtdl_preprocessing: {enabled: true, enrichments_path: rules.json}\n"
+    project(tmp_path, server.url, extra=of_file if "file of rules" in name else RULES)
+    before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+    server.override = lambda seen: Reply(401) if "__status" in seen.target else None
+    ran = sluice("pipeline", "start", "config.yaml", "query.json", "--patients", "patients.txt")
+    assert ran.code == 1
+    (lost,) = server.tasks
+    server.override = lambda seen: Reply(dead) if f"__status/{lost}" in seen.target else None
+    edit(tmp_path)
+    again = sluice("pipeline", "continue", "config.yaml", ran.job)
+    assert server.count("POST", "$extract-data") == 2 - differs, again.err
+    if differs:
+        assert again.code in (1, 2)
+        if "no JSON" not in name:
+            assert "error[query-changed]" in again.err
+        assert sluice("pipeline", "continue", "config.yaml", ran.job).code == again.code
+        for path, content in before.items():
+            path.write_bytes(content)
+        again = sluice("pipeline", "continue", "config.yaml", ran.job)
+    assert again.code == 0, again.err
+    first, second = (seen.body for seen in server.seen if seen.target.endswith("$extract-data"))
+    assert first == second
+
+
+@pytest.mark.e2e
+def test_after_kill_9_and_a_dead_handle_an_edited_query_is_not_submitted(
+    sluice: Commands, server: ExtractionServer, tmp_path: Path
+) -> None:
+    project(tmp_path, server.url, extra=RULES)
+    killer = Killer(server, lambda seen: "__status" in seen.target)
+    child = sluice.start("pipeline", "start", "config.yaml", "query.json")
+    killer.pid = child.pid
+    out, _ = child.communicate(timeout=120)
+    server.tasks.clear()
+    rewritten("config.yaml", "Patient.identifier", "Patient.name")(tmp_path)
+    again = sluice("pipeline", "continue", "config.yaml", Ran(0, out, "").job)
+    assert (again.code, server.count("POST", "$extract-data")) == (2, 1)
+    assert "error[query-changed]" in again.err
 
 
 @pytest.mark.slow

@@ -436,7 +436,7 @@ def test_a_job_keeps_its_own_copy_of_the_patients_for_a_fresh_submission(job: Jo
     copy = job.path / "extraction" / "patients.txt"
     assert copy.read_text() == "p1\n"
     assert copy.stat().st_mode & 0o777 == 0o600
-    job.patients.write_text("p2\n")
+    job.patients.unlink()
     job.server.results[JOB] = httpx.Response(404)
     job.server.locations.append(f"{BASE}/fhir/__status/{OTHER_JOB}")
     job.run()
