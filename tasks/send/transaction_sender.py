@@ -185,7 +185,7 @@ class TransactionSender:
 
     def _take_in(self, answer: Answer, pending: list[Resource], size: int, report: Report) -> None:
         try:
-            verdicts = judge_entries(answer, [resource.key for resource in pending])
+            verdicts = judge_entries(answer, [resource.key for resource in pending], self._transactions.url)
         except ServiceError as error:
             error.context = _span(pending[0], pending[-1])
             raise

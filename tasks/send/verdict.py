@@ -8,17 +8,20 @@ and never shown.
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import msgspec
 
 from tasks.shared.errors import ServiceError
 from tasks.shared.fhir.reading import UNREADABLE, RepeatedKeyError, check_utf8, unique_members
 from tasks.shared.http.answer import Answer, RefusedError, issue_codes
+from tasks.shared.http.proxies import is_loopback
 
 REFUSALS: Final = frozenset({400, 409, 412, 413, 422})
 """Statuses that say something about the content of a transaction. All others are about the endpoint."""
@@ -40,7 +43,9 @@ _CONFLICT_CODES: Final = frozenset({"conflict", "lock-error", "transient", "time
 _STATUS: Final = re.compile("([1-5][0-9][0-9])(?: .*)?", re.DOTALL)
 """Three digits and a blank or the end (document 3 §7)."""
 
-_RESPONSE, _STATUS_KEY, _LOCATION = b'"response"', b'"status"', b'"location"'
+_SERIOUS: Final = ("error", "fatal")
+_ELSEWHERE: Final = "a location on another host"
+_NULL: Final = msgspec.Raw(b"null")
 
 
 class Fate(Enum):
@@ -76,13 +81,32 @@ class _Outcome(msgspec.Struct):
     issue: list[_Issue] = []
 
 
+class _Severity(msgspec.Struct, gc=False):
+    severity: Any = None
+
+
+class _Remarks(msgspec.Struct, gc=False):
+    issue: list[_Severity] | None = None
+
+
 class _Response(msgspec.Struct, gc=False):
     status: str = ""
     location: str | None = None
+    outcome: _Remarks | None = None
+
+    @property
+    def issues(self) -> list[_Severity]:
+        return (self.outcome and self.outcome.issue) or []
+
+
+class _Stored(msgspec.Struct, rename="camel", gc=False):
+    resource_type: Any = None
+    id: Any = None
 
 
 class _Entry(msgspec.Struct, gc=False):
     response: _Response
+    resource: _Stored | None = None
 
 
 class _Transaction(msgspec.Struct, rename="camel"):
@@ -106,13 +130,14 @@ class _ExplainedTransaction(msgspec.Struct):
 _transaction = msgspec.json.Decoder(_Transaction)
 _explained = msgspec.json.Decoder(_ExplainedTransaction)
 _outcome = msgspec.json.Decoder(_Outcome)
-_entries = msgspec.json.Decoder(list[msgspec.Raw])
+_entries = msgspec.json.Decoder(list[msgspec.Raw] | None)
 _NO_ENTRIES: Final = msgspec.Raw(b"[]")
 
 
-def judge(status: int, body: bytes) -> Verdict:
-    """The verdict over a transaction, or an entry, that was answered ``status``."""
-    if 200 <= status < 300:
+def judge(status: int, body: bytes, *, refused: bool = False) -> Verdict:
+    """The verdict over a transaction, or an entry, that was answered ``status``; ``refused`` says that its outcome has
+    an error, which counts beside a 2xx."""
+    if 200 <= status < 300 and not refused:
         return Verdict(Fate.SENT, status)
     codes = issue_codes(body)
     verdict = Fate.REFUSED
@@ -129,9 +154,10 @@ def judge(status: int, body: bytes) -> Verdict:
     return Verdict(verdict, status, codes, body)
 
 
-def judge_entries(answer: Answer, keys: Sequence[str]) -> list[Verdict] | None:
+def judge_entries(answer: Answer, keys: Sequence[str], url: str) -> list[Verdict] | None:
     """The verdicts over the entries of an accepted transaction; ``None`` when all of them got in. ``keys`` are the
-    ``Type/id`` that were put.
+    ``Type/id`` that were put, ``url`` is the server's. An entry with an outcome of an error did not get in, whatever
+    its status.
 
     Raises ``ServiceError`` ``send-answer`` when the answer is not the result of this transaction: then nobody can say
     what was stored.
@@ -143,50 +169,79 @@ def judge_entries(answer: Answer, keys: Sequence[str]) -> list[Verdict] | None:
     try:
         check_utf8(answer.body)
         response = _transaction.decode(answer.body)
-        repeated = _repeated(answer.body, len(response.entry))
+        results = [entry.response for entry in response.entry]
+        issues = [issue for result in results for issue in result.issues]
+        repeated = _repeated(answer.body, response.entry)
     except UNREADABLE:
         raise _unexpected(answer, "something that is no Bundle of results") from None
     if repeated:
         raise _unexpected(answer, "a key that stands twice")
     if response.resource_type != "Bundle" or response.type != "transaction-response":
         raise _unexpected(answer, "something that is no transaction-response")
-    results = [entry.response for entry in response.entry]
     if len(results) != len(keys):
         raise _unexpected(answer, f"{len(results):,} results for {len(keys):,} resources")
     texts = {result.status for result in results}
     known = {text: match[1] for text in texts if (match := _STATUS.fullmatch(text))}
     if len(known) != len(texts):
         raise _unexpected(answer, "results without a status")
-    for result, key in zip(results, keys, strict=True):
-        if result.location is not None and not _names(result.location, key):
-            raise _unexpected(answer, "the location of another resource than the one that was put")
-    if all(status[0] == "2" for status in known.values()):
+    for entry, key in zip(response.entry, keys, strict=True):
+        if what := _of_another(entry, key, url):
+            raise _unexpected(answer, what)
+    if all(status[0] == "2" for status in known.values()) and not any(one.severity in _SERIOUS for one in issues):
         return None
-    statuses = [known[result.status] for result in results]
     # Rare, and the only case in which the outcomes are looked at.
     outcomes = [entry.response.outcome if entry.response else b"" for entry in _explained.decode(answer.body).entry]
-    return [judge(int(status), bytes(why)) for status, why in zip(statuses, outcomes, strict=True)]
+    return [
+        judge(int(known[result.status]), bytes(why), refused=any(one.severity in _SERIOUS for one in result.issues))
+        for result, why in zip(results, outcomes, strict=True)
+    ]
 
 
-def _repeated(body: bytes, count: int) -> bool:
+def _repeated(body: bytes, entries: Sequence[_Entry]) -> bool:
     """Whether a key stands twice in the Bundle, or one that counts in an entry.
 
-    An entry has each of these keys once: as long as there are no more of them than that, and none is spelled with
-    escapes, the entries need not be taken apart.
+    As long as there are no more of these keys than what was read has, and none is spelled with escapes, the entries
+    need not be taken apart.
     """
+    results = [entry.response for entry in entries]
+    read = {
+        b'"response"': len(results),
+        b'"status"': len(results),
+        b'"location"': sum(result.location is not None for result in results),
+        b'"outcome"': sum(result.outcome is not None for result in results),
+        b'"severity"': sum(len(result.issues) for result in results),
+        b'"resource"': sum(entry.resource is not None for entry in entries),
+    }
     try:
         members = unique_members(body)
-        if (
-            body.count(_RESPONSE) > count
-            or body.count(_STATUS_KEY) > count
-            or body.count(_LOCATION) > count
-            or (b"\\u" in body)
-        ):
-            for raw in _entries.decode(members.get("entry", _NO_ENTRIES)):
-                unique_members(unique_members(raw)["response"])
+        if any(body.count(key) > count for key, count in read.items()) or b"\\u" in body:
+            for raw in _entries.decode(members.get("entry", _NO_ENTRIES)) or ():
+                entry = unique_members(raw)
+                _members(entry, "resource")
+                outcome = _members(_members(entry, "response"), "outcome")
+                for issue in _entries.decode(outcome.get("issue", _NO_ENTRIES)) or ():
+                    unique_members(issue)
     except RepeatedKeyError:
         return True
     return False
+
+
+def _members(parent: Mapping[str, msgspec.Raw], key: str) -> Mapping[str, msgspec.Raw]:
+    raw = parent.get(key, _NULL)
+    return {} if raw == _NULL else unique_members(raw)
+
+
+def _of_another(entry: _Entry, key: str, url: str) -> str | None:
+    """What in an entry is not of the resource that was put as ``key`` on the server at ``url``."""
+    location, stored = entry.response.location, entry.resource
+    if location is not None:
+        if not _names(location, key):
+            return "the location of another resource than the one that was put"
+        if not _is_at(location, url):
+            return _ELSEWHERE
+    if stored is not None and f"{stored.resource_type}/{stored.id}" != key:
+        return "another resource than the one that was put"
+    return None
 
 
 def _names(location: str, key: str) -> bool:
@@ -195,11 +250,31 @@ def _names(location: str, key: str) -> bool:
     return place == key or place.endswith(f"/{key}")
 
 
+def _is_at(location: str, url: str) -> bool:
+    """Whether a location is relative, or on the host of ``url``."""
+    _, slashes, rest = location.partition("//")
+    return not slashes or _is_own_host(rest.partition("/")[0], url)
+
+
+@functools.lru_cache(maxsize=64)
+def _is_own_host(place: str, url: str) -> bool:
+    """Whether a host with its port is that of ``url``. A server in a container often takes itself for ``localhost``:
+    that is its own host, too."""
+    try:
+        host = urlsplit(f"//{place}").hostname or ""
+        return host == urlsplit(url).hostname or is_loopback(host)
+    except ValueError:
+        return False
+
+
 def _unexpected(answer: Answer, what: str) -> ServiceError:
+    hint = "is services.send.url the root of a FHIR server?"
+    if what == _ELSEWHERE:
+        hint = "does a proxy lead to another server? if not, its base URL must have the host of services.send.url;"
     return RefusedError(
         "send-answer",
         f"send: a transaction was answered {answer.status} with {what}",
-        hint="is services.send.url the root of a FHIR server? nothing of this transaction was taken as sent",
+        hint=f"{hint} nothing of this transaction was taken as sent",
         operation="send transaction",
         status=answer.status,
     ).made_from(answer)

@@ -40,6 +40,29 @@ def response(**changes: Any) -> Change:
     return with_entries(lambda asked: [*asked.entries[:-1], {"response": asked.entries[-1]["response"] | changes}])
 
 
+def stored(**changes: Any) -> Change:
+    """The last entry has a resource: the one that was put, but for the changes."""
+
+    def lie(asked: Asked) -> Any:
+        put = {"resourceType": "Observation", "id": "o3-2"} | changes
+        last = asked.entries[-1] | {"resource": {key: value for key, value in put.items() if value is not None}}
+        return asked.answer | {"entry": [*asked.entries[:-1], last]}
+
+    return lie
+
+
+def remark(severity: str) -> dict[str, Any]:
+    issue = {"severity": severity, "code": "processing", "diagnostics": "canary"}
+    return {"resourceType": "OperationOutcome", "issue": [issue]}
+
+
+def dumped(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+ERROR = remark("error")
+
+
 def without(*names: str) -> Change:
     return lambda asked: {key: value for key, value in asked.answer.items() if key not in names}
 
@@ -95,11 +118,37 @@ TRANSACTIONS: dict[str, Lie] = {
     "status 304": Lie(response(status="304 Not Modified"), "send-refused"),
     "status 100": Lie(response(status="100 Continue"), "send-refused"),
     "one of a transaction refused": Lie(response(status="422 Unprocessable Entity"), "send-refused"),
+    # Beside a status
+    "an outcome of an error beside 201": Lie(response(outcome=ERROR), "send-refused"),
+    "an outcome of a fatal error beside 201": Lie(response(outcome=remark("fatal")), "send-refused"),
+    "an error behind a remark beside 201": Lie(
+        response(outcome=remark("information") | {"issue": [*remark("information")["issue"], *ERROR["issue"]]}),
+        "send-refused",
+    ),
+    "an outcome of a warning beside 201": Lie(
+        response(outcome=remark("warning")), None, "a remark: servers say so of what they stored"
+    ),
+    "an outcome that is a text": Lie(response(outcome="stored"), ANSWER),
+    "another resource in the answer": Lie(stored(id="o0-0"), ANSWER),
+    "a resource of another type in the answer": Lie(stored(resourceType="Patient"), ANSWER),
+    "a resource without an id in the answer": Lie(stored(id=None), ANSWER),
+    "an OperationOutcome as the resource in the answer": Lie(stored(resourceType="OperationOutcome", id=None), ANSWER),
     # Locations
     "the location of another resource": Lie(response(location="Observation/o0-0/_history/1"), ANSWER),
     "the location of another type": Lie(response(location="Patient/o3-2/_history/1"), ANSWER),
     "an id that begins like ours": Lie(response(location="Observation/o3-20"), ANSWER),
     "an id that ends like ours": Lie(response(location="http://elsewhere/Observation/xo3-2"), ANSWER),
+    "our resource on another host": Lie(response(location="http://elsewhere/fhir/Observation/o3-2"), ANSWER),
+    "our resource on another host, with a version": Lie(
+        response(location="https://elsewhere:8080/fhir/Observation/o3-2/_history/1"), ANSWER
+    ),
+    "our resource on another host, without a scheme": Lie(response(location="//elsewhere/Observation/o3-2"), ANSWER),
+    "our resource on a host that is none": Lie(response(location="http://[x/Observation/o3-2"), ANSWER),
+    "our resource on another port of localhost": Lie(
+        response(location="http://localhost:8080/fhir/Observation/o3-2/_history/1"),
+        None,
+        "a server in a container, or behind a proxy, often takes itself for localhost",
+    ),
     "a location that is the server": Lie(response(location="http://elsewhere/fhir"), ANSWER),
     "an empty location": Lie(response(location=""), ANSWER),
     "a location that is a list": Lie(response(location=["Observation/o3-2"]), ANSWER),
@@ -126,6 +175,22 @@ TRANSACTIONS: dict[str, Lie] = {
     ),
     "status twice, once escaped": Lie(
         lambda asked: asked.text.replace('{"status"', '{"\\u0073tatus":"422 No","status"', 1), ANSWER
+    ),
+    "outcome twice in a response": Lie(
+        lambda asked: asked.text.replace('{"status"', f'{{"outcome":{dumped(ERROR)},"outcome":{{}},"status"', 1), ANSWER
+    ),
+    "outcome twice, once escaped": Lie(
+        lambda asked: asked.text.replace('{"status"', f'{{"\\u006futcome":{dumped(ERROR)},"outcome":{{}},"status"', 1),
+        ANSWER,
+    ),
+    "severity twice in an issue": Lie(
+        lambda asked: asked.text.replace(
+            '{"status"', '{"outcome":{"issue":[{"severity":"error","severity":"warning"}]},"status"', 1
+        ),
+        ANSWER,
+    ),
+    "resource twice in an entry": Lie(
+        lambda asked: asked.text.replace('{"response"', '{"resource":{"id":"x"},"resource":null,"response"', 1), ANSWER
     ),
     "location twice": Lie(
         lambda asked: asked.text.replace('{"status"', '{"location":"Patient/x","status"', 1), ANSWER

@@ -71,6 +71,9 @@ def answer(body: bytes, status: int = 200) -> Answer:
     return Answer(status, httpx.Headers({"Content-Type": "application/fhir+json"}), body)
 
 
+URL = "https://store.example/fhir"
+
+
 def keys(count: int) -> list[str]:
     return [f"Observation/o{number}" for number in range(count)]
 
@@ -80,13 +83,13 @@ def results(*statuses: str) -> bytes:
 
 
 def test_an_answer_with_a_2xx_for_every_entry_accepts_all() -> None:
-    assert judge_entries(answer(results("200 OK", "201", "204 No Content")), keys(3)) is None
+    assert judge_entries(answer(results("200 OK", "201", "204 No Content")), keys(3), URL) is None
 
 
 def test_the_status_of_each_entry_is_read() -> None:
     failed = {"response": {"status": "422 Unprocessable", "outcome": json.loads(outcome("invariant"))}}
     missing = {"response": {"status": "409", "outcome": json.loads(outcome("conflict", INTEGRITY))}}
-    verdicts = judge_entries(answer(response([{"response": {"status": "200"}}, failed, missing])), keys(3))
+    verdicts = judge_entries(answer(response([{"response": {"status": "200"}}, failed, missing])), keys(3), URL)
     assert verdicts is not None
     assert [verdict.fate for verdict in verdicts] == [Fate.SENT, Fate.REFUSED, Fate.MISSING_TARGET]
     assert verdicts[1].codes == ("invariant",)
@@ -109,6 +112,6 @@ def test_the_status_of_each_entry_is_read() -> None:
 )
 def test_an_answer_that_does_not_answer_every_entry_is_an_error(body: bytes) -> None:
     with pytest.raises(ServiceError) as caught:
-        judge_entries(answer(body), keys(2))
+        judge_entries(answer(body), keys(2), URL)
     assert caught.value.reference == "send-answer"
     assert "canary" not in caught.value.render()
