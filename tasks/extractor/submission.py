@@ -42,8 +42,7 @@ from tasks.shared.errors import (
 from tasks.shared.fhir.crtdl import read_content
 from tasks.shared.files.out_file import write_file
 from tasks.shared.files.private_file import read_file
-from tasks.shared.http.answer import Answer, answer_of
-from tasks.shared.http.oauth import TOKEN_OPERATION
+from tasks.shared.http.answer import TOKEN_OPERATION, Answer, answer_of
 from tasks.shared.log import logger
 from tasks.shared.step import Handle, HandleStore
 

@@ -153,8 +153,10 @@ class Meter:
         self._moved = self._clock()
 
     def warn(self, text: str) -> None:
-        """Say something now that a person should see who waits for the step, and who reads its log."""
+        """Say something now that a person should see who waits for the step, and who reads its log; once."""
         with self._lock:
+            if text in self._warnings:
+                return
             self._warnings += (text,)
         logger.warning("%s", text)
 

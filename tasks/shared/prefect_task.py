@@ -108,7 +108,7 @@ def proved(services: Iterable[Service], context: StepContext) -> Iterator[str]:
             if isinstance(found, SluiceError):
                 FailedAnswers(context.state(service.key)).begin().tell(found)
                 raise found
-            log.warning("%s", found.text)
+            context.meter.warn(found.text)
             yield found.text
         context.meter.say("")
 

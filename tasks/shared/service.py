@@ -86,13 +86,15 @@ class HttpProbe:
         """See ``Probe``; a service without URL is not asked."""
         if not service.url:
             return
+        doubts: list[str] = []
         try:
-            with service.client(config, timeout=self.timeout, **more) as client:
+            with service.client(config, timeout=self.timeout, warn=doubts.append, **more) as client:
                 client.authorize()
                 answer = client.peek("GET", f"{service.url.rstrip('/')}{self.path}" if self.path else service.url)
             wrong = self.check(service, answer)
         except SluiceError as error:
             wrong = error
+        yield from map(Doubt, doubts)
         if wrong is not None:
             yield wrong
 
@@ -149,9 +151,12 @@ class MadeUp:
         """See ``Probe``; a service without URL is not asked."""
         if not service.url:
             return
-        with service.client(config, timeout=PATIENCE, within=PATIENCE, **more) as client:
+        doubts: list[str] = []
+        with service.client(config, timeout=PATIENCE, within=PATIENCE, warn=doubts.append, **more) as client:
             for exchange in self.exchanges(service, config):
                 found = self._ask(service, client, exchange)
+                yield from map(Doubt, doubts)
+                doubts.clear()
                 if found is not None:
                     yield found
                 if isinstance(found, SluiceError):

@@ -9,6 +9,7 @@ from tests.tasks.flattening import test_liar as flattening
 from tests.tasks.http_import import test_liar as web
 from tests.tasks.pseudonymizer import test_liar as pseudonymizer
 from tests.tasks.send import test_liar as send
+from tests.tasks.shared.http import test_credentials as issuer
 from tests.tasks.validation import test_liar as validation
 
 SERVICES = {
@@ -23,6 +24,7 @@ SERVICES = {
     "FHIR server": send.TRANSACTIONS,
     "Transfer endpoint": send.TRANSFERS,
     "S3-compatible store": send.OBJECTS,
+    "OIDC provider": issuer.LIES,
 }
 
 

@@ -17,9 +17,9 @@ import httpx
 import msgspec
 
 from tasks.shared.errors import ServiceBusyError, ServiceError, SluiceError
-from tasks.shared.http.oauth import TOKEN_OPERATION
 from tasks.shared.http.retry import parse_retry_after
 
+TOKEN_OPERATION = "obtain token"  # noqa: S105 - the name of an operation
 DEFAULT_TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
 """Statuses after which the same call may succeed later; a caller narrows or widens them for its service."""
 

@@ -13,7 +13,7 @@ references:
                            ``answer-too-large``, ``answer-encoding``, ``proxy-authentication``,
                            ``proxy-refused``, ``tls-untrusted``, ``tls-expired``, ``tls-not-yet-valid``,
                            ``tls-hostname``, ``tls-protocol``, ``oauth-client``, ``oauth-refused``,
-                           ``oauth-issuer``, ``oauth-downgrade``
+                           ``oauth-issuer``, ``oidc-issuer-differs``
 ``StalledError``           ``transfer-stalled``: the body of a ``stream`` stopped coming
 ``InputError``             ``url-invalid``, ``tls-ca-bundle``, ``proxy-invalid``, ``auth-value``,
                            ``header-invalid``
@@ -44,7 +44,7 @@ import tenacity
 from config import AuthConfig, RetryConfig, TlsConfig
 from tasks.shared.errors import InputError, NetworkError, ServiceError, SluiceError, Stopped, TransientError
 from tasks.shared.http import wire_log
-from tasks.shared.http.answer import DEFAULT_TRANSIENT, Answer, Where, answer_of, error_for
+from tasks.shared.http.answer import DEFAULT_TRANSIENT, TOKEN_OPERATION, Answer, Where, answer_of, error_for
 from tasks.shared.http.body import SILENCE, Body
 from tasks.shared.http.call import (
     Call,
@@ -60,7 +60,7 @@ from tasks.shared.http.call import (
 )
 from tasks.shared.http.credentials import Credentials
 from tasks.shared.http.failures import error_without_answer
-from tasks.shared.http.oauth import TOKEN_OPERATION, TOKENS, TokenCache
+from tasks.shared.http.oauth import TOKENS, TokenCache
 from tasks.shared.http.proxies import Proxies, Proxy
 from tasks.shared.http.retry import announce, retrying
 from tasks.shared.http.tls import ssl_context
@@ -93,7 +93,8 @@ class ServiceClient:
     ``send``, from connecting to the last byte of the answer, and for one silence of the service in ``stream``.
     ``within`` (seconds, from now) is for all calls of ``send`` together, with their attempts, the waits between them
     and the token. A ``stop`` ends the wait between attempts at once, and a request that is under way after a few
-    seconds of grace. ``transport``, ``environ``, ``tokens``, ``clock`` and ``sleep`` are seams for tests.
+    seconds of grace. ``warn`` takes what a person should know of the credentials; the meter, when
+    it is not given. ``transport``, ``environ``, ``tokens``, ``clock`` and ``sleep`` are seams for tests.
 
     Raises ``InputError`` for a certificate bundle, proxy variable, URL or credential that cannot be used.
     """
@@ -113,6 +114,7 @@ class ServiceClient:
         max_connections: int = 8,
         transport: httpx.BaseTransport | None = None,
         environ: Mapping[str, str] | None = None,
+        warn: Callable[[str], None] | None = None,
         tokens: TokenCache = TOKENS,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] | None = None,
@@ -133,7 +135,9 @@ class ServiceClient:
         self._given = transport
         self._transports: dict[tuple[Proxy | None, bool], httpx.BaseTransport] = {}
         self._lock = threading.Lock()
-        self._credentials = Credentials(auth, service=service, fetch=self._fetch, tokens=tokens, clock=clock)
+        self._credentials = Credentials(
+            auth, service=service, fetch=self._fetch, warn=warn or self.meter.warn, tokens=tokens, clock=clock
+        )
         self._origin = parse_target(credentials_origin).origin if credentials_origin is not None else None
         self._base: Pairs = [(b"User-Agent", _user_agent()), (b"Accept-Encoding", b"gzip, deflate")]
         self._max_attempts = retry.max_attempts

@@ -18,8 +18,8 @@ from tasks.shared.http.oauth import TOKENS, ClientCredentials, Fetch, TokenCache
 class Credentials:
     """The headers that authenticate one service's requests.
 
-    ``service`` is the key under ``services``; errors name the block by it. ``fetch`` is used for OAuth
-    2.0 only. Raises ``InputError`` (``auth-value``) for a value that cannot stand in a header.
+    ``service`` is the key under ``services``; errors name the block by it. ``fetch`` and ``warn`` are
+    used for OAuth 2.0 only. Raises ``InputError`` (``auth-value``) for a value that cannot stand in a header.
     """
 
     def __init__(
@@ -28,6 +28,7 @@ class Credentials:
         *,
         service: str,
         fetch: Fetch,
+        warn: Callable[[str], None] = lambda _: None,
         tokens: TokenCache = TOKENS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -45,6 +46,7 @@ class Credentials:
                 auth.oauth_client_id or "",
                 secret,
                 fetch,
+                warn,
                 tokens,
                 clock,
             )

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import ipaddress
 import json
+import socket
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -18,11 +20,11 @@ from urllib.parse import quote_plus, urlencode, urlsplit
 
 from tasks.shared.blanked import SECRETS
 from tasks.shared.errors import ServiceBusyError, ServiceError, SluiceError
+from tasks.shared.http.answer import TOKEN_OPERATION, place
 
 REFRESH_BEFORE_EXPIRY = 30.0
 """Seconds before its expiry from which a token is no longer used (document 3 §1)."""
 
-TOKEN_OPERATION = "obtain token"  # noqa: S105 - the name of an operation
 _KEYCLOAK_PATH = "/protocol/openid-connect/token"
 # fmt: off
 _OAUTH_ERRORS = frozenset({  # RFC 6749 §5.2 and §4.1.2.1; any other code is text from the issuer
@@ -102,6 +104,7 @@ class ClientCredentials:
         client_id: str,
         client_secret: str,
         fetch: Fetch,
+        warn: Callable[[str], None],
         tokens: TokenCache,
         clock: Callable[[], float],
     ) -> None:
@@ -110,6 +113,8 @@ class ClientCredentials:
         self._client_id = client_id
         self._client_secret = client_secret
         self._fetch = fetch
+        self._warn = warn
+        self._named = False
         self._clock = clock
         self._entry = tokens.entry(issuer, client_id, client_secret)
 
@@ -119,6 +124,8 @@ class ClientCredentials:
         Raises ``ServiceError`` when the issuer refuses, and what ``fetch`` raises when it does not answer.
         """
         entry = self._entry
+        if not self._named:
+            self._name_endpoint()
         kept = entry.token
         if kept is not None and self._clock() < kept.good_until:
             return kept.value
@@ -155,6 +162,7 @@ class ClientCredentials:
 
         if self._entry.endpoint is None:
             self._entry.endpoint = self._discover()
+            self._name_endpoint()
         endpoint, method = self._entry.endpoint
         session = _Session(self._fetch)
         client = OAuth2Client(session, self._client_id, self._client_secret, token_endpoint_auth_method=method)
@@ -187,7 +195,7 @@ class ClientCredentials:
             content=None,
         )
         if reply.status == 404:
-            return self._issuer + _KEYCLOAK_PATH, "client_secret_post"
+            return self._trusted(self._issuer + _KEYCLOAK_PATH), "client_secret_post"
         try:
             metadata = json.loads(reply.body) if 200 <= reply.status < 300 else None
         except (ValueError, RecursionError):
@@ -195,19 +203,38 @@ class ClientCredentials:
         endpoint = metadata.get("token_endpoint") if isinstance(metadata, dict) else None
         if not isinstance(metadata, dict) or not isinstance(endpoint, str) or not _is_http(endpoint):
             raise self._unusable("gave no usable OpenID configuration", reply.status)
-        if self._issuer.lower().startswith("https:") and not endpoint.lower().startswith("https:"):
-            raise ServiceError(
-                "oauth-downgrade",
-                f"{self._block}: the issuer {self._host} names a token endpoint without TLS",
-                context=f"{self._block}.oauth_issuer_uri",
-                hint="an issuer with an https URL must have an https token endpoint",
-                operation=TOKEN_OPERATION,
+        named = metadata.get("issuer")
+        if not isinstance(named, str) or named.rstrip("/") != self._issuer:
+            if not isinstance(named, str) or not named.isprintable() or not _is_http(named):
+                raise self._differs("names no issuer in its metadata", f"check {self._block}.oauth_issuer_uri")
+            raise self._differs(
+                "is another one by its own metadata",
+                f"the server calls itself {place(named)}: if that is the one you mean, enter it as "
+                f"{self._block}.oauth_issuer_uri, or make the configured URL its public one (Keycloak: hostname)",
             )
         methods = metadata.get("token_endpoint_auth_methods_supported")
         only_basic = (
             isinstance(methods, list) and "client_secret_basic" in methods and "client_secret_post" not in methods
         )
-        return endpoint, "client_secret_basic" if only_basic else "client_secret_post"
+        return self._trusted(endpoint), "client_secret_basic" if only_basic else "client_secret_post"
+
+    def _trusted(self, endpoint: str) -> str:
+        """Return the token endpoint, if it may get the secret: with TLS, or of an issuer without TLS that is near."""
+        if not endpoint.lower().startswith("https:") and not _is_near(self._issuer):
+            raise self._differs(
+                "names a token endpoint without TLS",
+                "use an https issuer with an https token endpoint; plain HTTP is for issuers on loopback or at a "
+                "private address",
+            )
+        return endpoint
+
+    def _name_endpoint(self) -> None:
+        """Warn, once, that the secret goes to another host than the issuer's."""
+        if (known := self._entry.endpoint) is None:
+            return
+        self._named = True
+        if (host := urlsplit(known[0]).hostname) != self._host:
+            self._warn(f"{self._block}: the token endpoint of the issuer {self._host} is on another host, {host}")
 
     @property
     def _host(self) -> str:
@@ -232,6 +259,15 @@ class ClientCredentials:
             "client credentials grant",
             operation=TOKEN_OPERATION,
             status=status,
+        )
+
+    def _differs(self, what: str, hint: str) -> ServiceError:
+        return ServiceError(
+            "oidc-issuer-differs",
+            f"{self._block}: the issuer {self._host} {what}: the client secret was not sent",
+            context=f"{self._block}.oauth_issuer_uri",
+            hint=hint,
+            operation=TOKEN_OPERATION,
         )
 
     def _unusable(self, what: str, status: int | None) -> ServiceError:
@@ -308,6 +344,19 @@ def _copy(error: SluiceError) -> SluiceError:
     twin = type(error).__new__(type(error), *error.args)
     twin.__dict__.update(error.__dict__)
     return twin
+
+
+def _is_near(issuer: str) -> bool:
+    """Whether an issuer is one without TLS on this machine, or on a network of its own by all its addresses."""
+    parts = urlsplit(issuer)
+    if parts.scheme != "http":
+        return False
+    try:
+        found = socket.getaddrinfo(parts.hostname, None, proto=socket.IPPROTO_TCP)
+        addresses = [ipaddress.ip_address(str(address[4][0]).partition("%")[0]) for address in found]
+    except (OSError, ValueError):
+        return False
+    return all(address.is_private or address.is_loopback for address in addresses)
 
 
 def _is_http(url: str) -> bool:

@@ -7,8 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.shared.http.answer import ISSUE_CODES, Answer, BusyError, RefusedError, Where, error_for, issue_codes, place
-from tasks.shared.http.oauth import TOKEN_OPERATION
+from tasks.shared.http.answer import (
+    ISSUE_CODES,
+    TOKEN_OPERATION,
+    Answer,
+    BusyError,
+    RefusedError,
+    Where,
+    error_for,
+    issue_codes,
+    place,
+)
 
 
 def outcome(*codes: object) -> bytes:

@@ -6,8 +6,8 @@ import json
 import logging
 import threading
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import httpx
@@ -22,6 +22,7 @@ from tasks.shared.http.client import ServiceClient
 from tasks.shared.http.oauth import TokenCache
 from tests.conftest import wait_until
 from tests.peers.client import Sleeps, client
+from tests.peers.lies import Lie
 from tests.peers.server import Loopback, Raw, Reply, Seen, closed_port, loopback
 
 SECRET = "s3cret/with+signs&ümlaut=%20 :end"
@@ -395,18 +396,119 @@ def test_only_404_leads_to_keycloaks_path(status: int) -> None:
     assert len(server.seen) == 1
 
 
-def test_a_token_endpoint_without_tls_is_refused_when_the_issuer_has_it() -> None:
-    asked = []
+ISSUER, DIFFERS, NONE = "https://id.example/realms/x", "oidc-issuer-differs", "oauth-issuer"
+
+
+def named(**changes: Any) -> Callable[[Any], Any]:
+    return lambda honest: {key: value for key, value in (honest | changes).items() if value is not None}
+
+
+LIES: dict[str, Lie] = {
+    "metadata: another issuer": Lie(named(issuer="https://elsewhere.example/realms/x"), DIFFERS),
+    "metadata: another realm": Lie(named(issuer="https://id.example/realms/y"), DIFFERS),
+    "metadata: a realm that begins like ours": Lie(named(issuer=f"{ISSUER}y"), DIFFERS),
+    "metadata: the issuer without TLS": Lie(named(issuer="http://id.example/realms/x"), DIFFERS),
+    "metadata: the issuer on another port": Lie(named(issuer="https://id.example:8443/realms/x"), DIFFERS),
+    "metadata: the issuer in capitals": Lie(named(issuer=ISSUER.upper()), DIFFERS),
+    "metadata: no issuer": Lie(named(issuer=None), DIFFERS),
+    "metadata: an issuer that is a list": Lie(named(issuer=[ISSUER]), DIFFERS),
+    "metadata: an issuer that is no URL": Lie(named(issuer="canary"), DIFFERS),
+    "metadata: an issuer with a line break": Lie(named(issuer="https://id.example/canary\n"), DIFFERS),
+    "metadata: a token endpoint without TLS": Lie(named(token_endpoint="http://id.example/token"), DIFFERS),
+    "metadata: a token endpoint without TLS on loopback": Lie(named(token_endpoint="http://127.0.0.1/token"), DIFFERS),
+    "metadata: no token endpoint": Lie(named(token_endpoint=None), NONE),
+    "metadata: a token endpoint that is no URL": Lie(named(token_endpoint="/token"), NONE),
+    "metadata: HTML": Lie(lambda _: "<html>canary</html>", NONE),
+    "metadata: a JSON list": Lie(lambda honest: [honest], NONE),
+    "metadata: a token endpoint on another host": Lie(
+        named(token_endpoint="https://tokens.example/token"),
+        None,
+        "told as a warning: it is named once, in a plan and in the log",
+    ),
+}
+
+
+def discovered(issuer: str, tell: Callable[[Any], Any], seen: list[httpx.Request]) -> httpx.MockTransport:
+    """An issuer that is honest but for its metadata; what it was asked is in ``seen``."""
 
     def handle(request: httpx.Request) -> httpx.Response:
-        asked.append(str(request.url))
-        return httpx.Response(200, json={"token_endpoint": "http://issuer.test/token"})
+        seen.append(request)
+        if request.method == "POST":
+            return httpx.Response(200, json={"access_token": "t", "expires_in": 600})
+        document = tell({"issuer": issuer, "token_endpoint": f"{issuer}/token"})
+        if document is None:
+            return httpx.Response(404)
+        return httpx.Response(200, text=document if isinstance(document, str) else json.dumps(document))
 
-    with client(auth=oauth("https://issuer.test"), transport=httpx.MockTransport(handle)) as http:
+    return httpx.MockTransport(handle)
+
+
+@pytest.mark.parametrize("name", LIES)
+def test_an_issuer_that_lies_does_not_get_the_client_secret(name: str) -> None:
+    lie = LIES[name]
+    seen: list[httpx.Request] = []
+    with client("send", auth=oauth(ISSUER), transport=discovered(ISSUER, lie.tell, seen)) as http:
+        if lie.reference is None:
+            http.authorize()
+            return
         with pytest.raises(ServiceError) as caught:
             http.authorize()
-    assert caught.value.reference == "oauth-downgrade"
-    assert len(asked) == 1
+    assert caught.value.reference == lie.reference
+    assert "services.send.auth.oauth_issuer_uri" in caught.value.render()
+    assert "canary" not in caught.value.render()
+    assert [(request.method, request.content) for request in seen] == [("GET", b"")]
+
+
+def test_the_hint_names_the_issuer_that_the_server_gave() -> None:
+    public = "https://id.hospital.example/realms/x?canary=1"
+    transport = discovered(ISSUER, named(issuer=public), [])
+    with client("send", auth=oauth(ISSUER), transport=transport) as http, pytest.raises(ServiceError) as caught:
+        http.authorize()
+    assert "calls itself https://id.hospital.example/realms/x:" in str(caught.value.hint)
+    assert "canary" not in caught.value.render()
+
+
+@pytest.mark.parametrize("configured", [ISSUER, f"{ISSUER}/"])
+@pytest.mark.parametrize("given", [ISSUER, f"{ISSUER}/"])
+def test_a_slash_at_the_end_of_an_issuer_makes_no_difference(configured: str, given: str) -> None:
+    seen: list[httpx.Request] = []
+    with client(auth=oauth(configured), transport=discovered(ISSUER, named(issuer=given), seen)) as http:
+        http.authorize()
+    assert [request.method for request in seen] == ["GET", "POST"]
+
+
+@pytest.mark.parametrize("metadata", [True, False])
+@pytest.mark.parametrize(
+    ("issuer", "sent"),
+    [
+        ("http://127.0.0.1:8080", True), ("http://[::1]:8080", True), ("http://localhost", True),
+        ("http://10.0.0.7/realms/x", True), ("http://192.168.1.9", True), ("http://[fd00::7]", True),
+        ("http://8.8.8.8/realms/x", False), ("http://[2a00:1450::7]", False), ("https://8.8.8.8", True),
+    ],
+)  # fmt: skip
+def test_without_tls_the_secret_goes_to_an_issuer_that_is_near_and_to_no_other(
+    issuer: str, *, sent: bool, metadata: bool
+) -> None:
+    seen: list[httpx.Request] = []
+    transport = discovered(issuer, lambda honest: honest if metadata else None, seen)
+    with (
+        client(auth=oauth(issuer), transport=transport) as http,
+        nullcontext() if sent else pytest.raises(ServiceError, match="without TLS"),
+    ):
+        http.authorize()
+    assert [request.method for request in seen] == ["GET", "POST"][: 1 + sent]
+
+
+def test_a_token_endpoint_on_another_host_is_named_by_each_client_once() -> None:
+    told: list[str] = []
+    transport = discovered(ISSUER, named(token_endpoint="https://tokens.example/token"), [])
+    tokens = TokenCache()
+    for _ in range(2):
+        with client("send", auth=oauth(ISSUER), transport=transport, tokens=tokens, warn=told.append) as http:
+            http.authorize()
+            http.authorize()
+    words = "services.send.auth: the token endpoint of the issuer id.example is on another host, tokens.example"
+    assert told == [words] * 2
 
 
 @pytest.mark.parametrize(
