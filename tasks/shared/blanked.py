@@ -60,6 +60,8 @@ class Secrets:
                 self.config(value)
             elif isinstance(value, SecretStr):
                 self.text(value.get_secret_value(), names=(name,))
+            elif name == "access_key_id" and value:
+                self.text(value, names=(name, "AWSAccessKeyId", "Credential"))
 
     def auth(self, auth: AuthConfig) -> None:
         """Remember what an auth block makes of requests."""

@@ -29,7 +29,8 @@ TOKEN = "canary.token-c0ffee"
 PROXY_PASSWORD = "canary@proxy-3128"
 S3_SECRET = "canary-s3secret-1b2c3d4e5f"
 RULE_KEY = "canary-hash-key-d00d"
-SECRETS = (PASSWORD, CLIENT_SECRET, API_KEY, TOKEN, PROXY_PASSWORD, S3_SECRET, RULE_KEY)
+S3_KEY = "CANARYACCESSKEYID"
+SECRETS = (PASSWORD, CLIENT_SECRET, API_KEY, TOKEN, PROXY_PASSWORD, S3_SECRET, S3_KEY, RULE_KEY)
 PAIRS = (f"loader:{PASSWORD}", f"client:{CLIENT_SECRET}", f"jo:{PROXY_PASSWORD}")
 RULES = f"fhirPathRules: [{{path: Patient.name, method: cryptoHash}}]\nparameters: {{cryptoHashKey: {RULE_KEY}}}\n"
 MARK = "[blanked]"
@@ -50,6 +51,8 @@ def echo(seen: Seen, known: Sequence[str] = ()) -> Reply:
     if seen.target.endswith("/token"):
         token = {"access_token": TOKEN, "token_type": "Bearer", "expires_in": 600}
         return Reply(200, json.dumps(token).encode(), {"Content-Type": "application/json"})
+    if "list-type=2" in seen.target:
+        return Reply(200, b"<ListBucketResult></ListBucketResult>", {"Content-Type": "application/xml"})
     if seen.method in ("GET", "HEAD") and "Task" not in seen.target:
         return Reply(200, b"{}")
     issue = {"severity": "error", "code": "processing", "diagnostics": f"{seen.headers} {seen.body!r}"}
@@ -109,7 +112,7 @@ def configured(step: str, url: str) -> dict[str, object]:
                 "send_as": "s3_upload", "auth": {"username": "loader", "password": "${PASSWORD}"},
                 "s3": {
                     "bucket": "bucket", "region": "eu-central-1", "endpoint": url, "use_path_style": True,
-                    "access_key_id": "AKIAEXAMPLE", "secret_access_key": "${S3_SECRET}",
+                    "access_key_id": "${S3_KEY}", "secret_access_key": "${S3_SECRET}",
                 },
             }
         },
@@ -153,9 +156,11 @@ def test_what_a_job_keeps_of_an_echo_holds_no_credential(
     (tmp_path / "rules.yaml").write_text(RULES)
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(document))
     secrets = dict(zip(("PASSWORD", "CLIENT_SECRET", "API_KEY"), SECRETS, strict=False)) | {"S3_SECRET": S3_SECRET}
+    secrets["S3_KEY"] = S3_KEY
     text = (tmp_path / "config.yaml").read_text()
     known += [secret for name, secret in secrets.items() if f"${{{name}}}" in text]
     known += [pair for pair in PAIRS if any(secret in pair for secret in known)] + [PROXY_PASSWORD, PAIRS[2]]
+    known += [S3_KEY] if step == "s3" else []
     known += [TOKEN] if step == "send" else [RULE_KEY] if step == "pseudonymizer" else []
     proxy = server.url.replace("//", f"//jo:{quote(PROXY_PASSWORD, safe='')}@")
     proxies = {"HTTP_PROXY": proxy, "NO_PROXY": "127.0.0.1"}

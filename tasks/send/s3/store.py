@@ -34,6 +34,7 @@ from botocore.parsers import ResponseParserError
 from config import PipelineConfig
 from tasks.send.s3.exchange import Exchange
 from tasks.send.s3.refusal import UploadGoneError
+from tasks.send.s3.remarks import remarks_on
 from tasks.send.s3.source import Digests, OpenSource
 from tasks.shared.errors import InputError, ServiceBusyError, ServiceError, TransientError
 from tasks.shared.http.answer import RefusedError, place
@@ -115,6 +116,8 @@ class Bucket:
         self._meter = meter or Meter()
         self._retry = config.retry
         self._sleep = sleep
+        self.remarks: dict[str, None] = {}
+        """What is doubtful about objects that are there, a sentence each."""
         self._exchange = Exchange(
             tls=config.tls,
             auth=config.services.send.auth,
@@ -165,6 +168,7 @@ class Bucket:
             if error.status in _UNKNOWN_TO_HEAD and error.reference != "s3-region":
                 return None
             raise
+        self.remarks |= dict.fromkeys(remarks_on(answer))
         sha256 = answer.get("Metadata", {}).get("sha256")
         modified = answer.get("LastModified") or datetime.now(UTC)
         return Stored(int(answer.get("ContentLength", -1)), sha256, _bare(answer.get("ETag")), modified)
@@ -195,6 +199,7 @@ class Bucket:
             raise self._differs(key, "it has another ETag than the upload was answered with")
         if md5 is not None and plain and _MD5.fullmatch(found) and b64decode(md5).hex() != found.lower():
             raise self._differs(key, "its ETag is the MD5 of something else")
+        self.remarks |= dict.fromkeys(remarks_on(answer))
 
     def _differs(self, key: str, how: str) -> ServiceError:
         return ServiceError(

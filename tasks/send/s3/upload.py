@@ -125,12 +125,15 @@ def run(
                 sent.append(source.name)
 
         for_each(found, one, threads=CONNECTIONS, stop=context.stop)
+    for remark in bucket.remarks:
+        context.meter.warn(f"send: {remark}")
     write_manifest(context.state(STATE), done)
     write_in_parts(context.state(STATE), ())
     return StepReport(
         files=len(found),
         bytes_in=total,
         bytes_out=sum(uploaded.size for uploaded in done),
+        warnings=tuple(f"send: {remark}" for remark in bucket.remarks),
         details={
             "bucket": bucket.name,
             "prefix": prefix,

@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from pathlib import Path
 from typing import Any
 
@@ -351,6 +353,7 @@ def with_kind(reply: Any) -> Any:
 
 STORED, NO_STORE = "s3-differs", "s3-answer"
 WRONG_MD5 = "0" * 32
+WARNED = "told as a warning, once for all objects"
 
 
 def headers(**changes: str) -> Change:
@@ -358,6 +361,11 @@ def headers(**changes: str) -> Change:
     return lambda honest: replace(
         honest, headers=honest.headers | {name.replace("_", "-"): value for name, value in changes.items()}
     )
+
+
+def expiring(days: int) -> str:
+    moment = format_datetime(datetime.now(UTC) + timedelta(days=days), usegmt=True)
+    return f'expiry-date="{moment}", rule-id="canary"'
 
 
 OBJECTS: dict[str, Lie] = {
@@ -383,6 +391,25 @@ OBJECTS: dict[str, Lie] = {
     "both: an ETag that is no MD5": Lie(
         headers(ETag='"abc-1"'), None, "not every store makes it of the content; size and SHA-256 agree"
     ),
+    "both: the MD5 of something else, under a customer's key": Lie(
+        headers(ETag=f'"{WRONG_MD5}"', x_amz_server_side_encryption_customer_algorithm="AES256"),
+        None,
+        "the ETag of such an object is not its MD5",
+    ),
+    "HEAD: a delete marker": Lie(headers(x_amz_delete_marker="true"), None, WARNED),
+    "HEAD: a delete marker, and nothing there": Lie(
+        lambda _: Reply(404, headers={"x-amz-delete-marker": "true"}), STORED
+    ),
+    "HEAD: a Content-Encoding that was not sent": Lie(headers(Content_Encoding="gzip"), None, WARNED),
+    "HEAD: an expiration in a week": Lie(headers(x_amz_expiration=expiring(7)), None, WARNED),
+    "HEAD: an expiration in a year": Lie(
+        headers(x_amz_expiration=expiring(365)), None, "a year is time enough to fetch the data"
+    ),
+    "HEAD: storage class GLACIER": Lie(headers(x_amz_storage_class="GLACIER"), None, WARNED),
+    "HEAD: storage class DEEP_ARCHIVE": Lie(headers(x_amz_storage_class="DEEP_ARCHIVE"), None, WARNED),
+    "HEAD: storage class STANDARD_IA": Lie(
+        headers(x_amz_storage_class="STANDARD_IA"), None, "what is in it can be read at once"
+    ),
     "HEAD: 403": Lie(lambda _: Reply(403), None, "keys that may write and not look are a good thing"),
 }  # fmt: skip
 
@@ -393,7 +420,8 @@ def test_a_lie_about_an_object_is_noticed_or_listed(name: str, tmp_path: Path) -
     lie = OBJECTS[name]
     when = name.partition(":")[0]
     job = S3Job(tmp_path)
-    job.write("a.ndjson", b'{"resourceType":"Patient","id":"p"}\n')
+    for number in range(3):
+        job.write(f"{number}.ndjson", b'{"resourceType":"Patient","id":"p"}\n')
 
     def script(asked: Any) -> Any:
         uploaded = "PutObject" in store.names()
@@ -407,7 +435,10 @@ def test_a_lie_about_an_object_is_noticed_or_listed(name: str, tmp_path: Path) -
 
     with scripted(script) as store:
         if lie.reference is None:
-            job.send(store.url)
+            report = job.send(store.url)
+            assert len(report.warnings) == (lie.because == WARNED)
+            assert "canary" not in str(report.warnings)
+            assert job.context.meter.snapshot().warnings == report.warnings
             return
         with pytest.raises(SluiceError) as caught:
             job.send(configuration(store.url, attempts=1))

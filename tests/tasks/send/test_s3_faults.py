@@ -235,6 +235,18 @@ def test_a_code_in_which_a_store_echoes_a_secret_is_blanked(job: S3Job) -> None:
     assert secret not in caught.value.render()
 
 
+@pytest.mark.parametrize("key_id", [KEY_ID, "min"])
+def test_the_access_key_that_a_store_quotes_is_blanked_in_what_is_kept(job: S3Job, key_id: str) -> None:
+    quoted = refusal(403, "InvalidAccessKeyId", f"<AWSAccessKeyId>{key_id}</AWSAccessKeyId>")
+    with scripted(lambda _: quoted) as store:
+        config = configuration(store.url, attempts=1, access_key_id=key_id)
+        SECRETS.config(config)  # as the step's task does
+        with pytest.raises(SluiceError):
+            job.send(config)
+    (kept,) = job.failed()
+    assert b"<AWSAccessKeyId>[blanked]</AWSAccessKeyId>" in kept.read_bytes()
+
+
 def test_wrong_keys_end_the_step_at_its_first_request(job: S3Job) -> None:
     with scripted(lambda _: refusal(403, "SignatureDoesNotMatch")) as store:
         with pytest.raises(ServiceError) as caught:
