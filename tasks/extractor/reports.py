@@ -183,6 +183,9 @@ class Companions:
             if response.status_code != 200 or response.headers.get("content-type", "").lower().startswith(_PAGES):
                 what = "a report was answered with a page, or with a part"
                 raise ServiceError("download-status", what, operation="download", status=response.status_code)
+            if response.headers.get("content-encoding", "").strip().lower() not in {"", "identity"}:
+                what = "a report was answered with a Content-Encoding that was not requested"
+                raise ServiceError("download-encoding", what, operation="download", status=response.status_code)
             size = 0
 
             def pieces() -> Iterator[bytes]:

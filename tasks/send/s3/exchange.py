@@ -28,6 +28,7 @@ from tasks.shared.errors import ServiceError, SluiceError, Stopped
 from tasks.shared.http import wire_log
 from tasks.shared.http.answer import Answer, BusyError, RefusedError, Where
 from tasks.shared.http.failures import error_without_answer
+from tasks.shared.http.packed import ENCODINGS, unpacked
 from tasks.shared.http.proxies import Proxies, Proxy
 from tasks.shared.http.tls import ssl_context
 from tasks.shared.http.wire import Patience, PoolTransport
@@ -240,7 +241,8 @@ def _basic(auth: AuthConfig) -> tuple[str, str] | None:
 def _limited(response: httpx.Response) -> Iterator[bytes]:
     size = 0
     # Decoded: a proxy may compress an error document.
-    for part in response.iter_bytes():
+    encoding = response.headers.get("content-encoding", "").strip().lower()
+    for part in unpacked(response.iter_raw(), encoding) if encoding in ENCODINGS else response.iter_bytes():
         size += len(part)
         if size > _MOST:
             raise ServiceError("answer-too-large", f"send: the store answered with more than {_MOST} bytes")

@@ -61,6 +61,7 @@ from tasks.shared.http.call import (
 from tasks.shared.http.credentials import Credentials
 from tasks.shared.http.failures import error_without_answer
 from tasks.shared.http.oauth import TOKENS, TokenCache
+from tasks.shared.http.packed import ENCODINGS, unpacked
 from tasks.shared.http.proxies import Proxies, Proxy
 from tasks.shared.http.retry import announce, retrying
 from tasks.shared.http.tls import ssl_context
@@ -80,7 +81,6 @@ _READING = frozenset({"GET", "HEAD"})
 _MIB = 1024 * 1024
 _LEAST = 0.01
 _PLAIN = frozenset({"", "identity"})
-_PACKED = frozenset({"gzip", "x-gzip", "deflate"})
 
 
 class ServiceClient:
@@ -383,14 +383,15 @@ class ServiceClient:
         parts: list[bytes] = []
         size = 0
         encoding = response.headers.get("content-encoding", "").strip().lower()
-        if encoding not in _PLAIN | _PACKED:
+        if encoding not in _PLAIN | ENCODINGS:
             response.close()
             raise self._broken(httpx.DecodingError(""), call, target)
         broken = functools.partial(self._broken, call=call, target=target)
         moving = call.welcomes(response.status_code)
         coming = renewed(response, broken, functools.partial(self._check, call, target, started, moving))
         try:
-            for part in plain_parts(coming) if encoding in _PLAIN else coming.iter_bytes():
+            body = plain_parts(coming)
+            for part in body if encoding in _PLAIN else unpacked(body, encoding):
                 parts.append(part)
                 size += len(part)
                 if size > call.max_answer_bytes:

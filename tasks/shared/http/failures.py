@@ -26,6 +26,7 @@ from tasks.shared.errors import (
     Stopped,
 )
 from tasks.shared.http.answer import Where
+from tasks.shared.http.packed import BrokenBodyError
 from tasks.shared.http.proxies import Proxy
 
 # What a server that cannot speak TLS, or none of ours, makes OpenSSL say: trying again changes nothing.
@@ -61,6 +62,9 @@ def error_without_answer(
         return _timeout(error, where, proxy, in_body=in_body)
     if isinstance(error, httpcore.ConnectError | httpx.ConnectError):
         return _connect_error(error, where, proxy)
+    if isinstance(error, BrokenBodyError):
+        what = f"failed: the packed answer of {where.host} is cut or damaged, or has bytes after its end"
+        return where.error(NetworkError, "connection-broken", what, hint=_later(where))
     if isinstance(error, httpx.DecodingError):
         return where.error(ServiceError, "answer-encoding", "was answered in an encoding that cannot be read")
     if isinstance(error, httpcore.LocalProtocolError | httpx.LocalProtocolError):

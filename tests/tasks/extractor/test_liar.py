@@ -229,6 +229,13 @@ RESULTS: dict[str, Lie] = {
     "no UTF-8": Lie(lambda told: told.text.encode().replace(b"NDJSON", b"\xff\xfe", 1), RESULT),
     "nested too deeply": Lie(lambda told: told.text[:-1] + ',"x":' + "[" * 9000 + "]" * 9000 + "}", RESULT),
     "a Content-Length that is too long": Lie(lambda told: told.document, "extraction-timeout", cut=True),
+    "gzip with a cut trailer": Lie(
+        lambda told: gzip.compress(told.text.encode())[:-4], "extraction-timeout", headers={"Content-Encoding": "gzip"}
+    ),
+    "gzip with a byte behind it": Lie(
+        lambda told: gzip.compress(told.text.encode()) + b"x", "extraction-timeout",
+        headers={"Content-Encoding": "gzip"},
+    ),
     # Keys that stand twice
     "output twice": Lie(lambda told: told.text[:-1] + ',"output":[]}', RESULT),
     "output twice, once escaped": Lie(lambda told: '{"\\u006futput":[],' + told.text[1:], RESULT),
@@ -427,6 +434,14 @@ FILES: dict[str, Lie] = {
     ),
     "half of the zstd": Lie(lambda _: zstandard.compress(FILE)[:-50], "zst-truncated"),
     "damaged zstd": Lie(damaged, "zst-corrupt"),
+    "zstd without its checksum": Lie(
+        lambda _: zstandard.ZstdCompressor(write_checksum=True).compress(FILE)[:-4], "zst-truncated"
+    ),
+    "zstd with a byte behind it": Lie(lambda _: zstandard.compress(FILE) + b"x", "zst-corrupt"),
+    "zstd with zeros behind it": Lie(lambda _: zstandard.compress(FILE) + b"\0" * 512, "zst-corrupt"),
+    "zstd with the beginning of another frame": Lie(
+        lambda _: zstandard.compress(FILE) + zstandard.compress(FILE)[:40], "zst-truncated"
+    ),
     "zstd in zstd": Lie(lambda _: zstandard.compress(zstandard.compress(FILE)), "not-json"),
     "zstd with a text behind it": Lie(lambda _: zstandard.compress(FILE) + b"and more", "zst-corrupt"),
     "zstd of nothing": Lie(lambda _: zstandard.compress(b""), "empty-file"),
@@ -565,6 +580,9 @@ COMPANIONS: dict[str, Lie] = {
         lambda _: Reply(200, PAGE.encode(), {"Content-Type": "text/html"}), None, "told as a warning"
     ),
     "a part as report": Lie(lambda _: Reply(206, b'"Batch-ID"'), None, "told as a warning"),
+    "a packed report": Lie(
+        lambda _: Reply(200, gzip.compress(b'"Batch-ID"'), {"Content-Encoding": "gzip"}), None, "told as a warning"
+    ),
     "a report that is cut": Lie(lambda _: Reply(200, b'"Batch-ID"', length=99, cut=10), None, "told as a warning"),
     "a page as consent audit": Lie(lambda _: PAGE, None, "told as a warning"),
     "Patients as consent audit": Lie(lambda _: '{"resourceType":"Patient"}\n', None, "told as a warning"),

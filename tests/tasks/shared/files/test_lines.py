@@ -62,6 +62,39 @@ def test_reading_splits_at_line_feeds_only_and_skips_blank_lines(pieces: list[by
         assert list(read_lines(path)) == expected
 
 
+FRAMES = {
+    "one frame": [b"first\nsecond\n"],
+    "two frames, as zstd -T0 | cat writes them": [b"first\n", b"second\n"],
+    "frames without content": [b"", b"first\nsecond\n", b""],
+}
+SKIPPABLE = b"\x50\x2a\x4d\x18\x04\0\0\0abcd"
+"""Of the kind that pzstd writes before each frame."""
+
+
+@pytest.mark.parametrize("checksum", [False, True])
+@pytest.mark.parametrize("skippable", [b"", SKIPPABLE])
+@pytest.mark.parametrize("name", FRAMES)
+def test_zstd_ends_where_a_frame_ends_and_nowhere_else(
+    tmp_path: Path, name: str, skippable: bytes, checksum: bool
+) -> None:
+    path = tmp_path / "x.ndjson.zst"
+    packer = zstandard.ZstdCompressor(write_checksum=checksum)
+    frames = [part for content in FRAMES[name] for part in (skippable, packer.compress(content)) if part]
+    whole = b"".join(frames)
+    ends = {sum(map(len, frames[:count])) for count in range(len(frames) + 1)}
+    path.write_bytes(whole)
+    assert list(read_lines(path)) == [b"first", b"second"]
+    wrong = [whole[:size] for size in range(4, len(whole)) if size not in ends]
+    wrong += [
+        whole + more for more in (b"x", b"\0", b"\n" * 9, b"\0" * 512, whole[:5], SKIPPABLE[:9], b"PK\x03\x04more")
+    ]
+    for stored in wrong:
+        path.write_bytes(stored)
+        with pytest.raises(DataError) as caught:
+            list(read_lines(path))
+        assert caught.value.reference in ("zst-truncated", "zst-corrupt")
+
+
 @pytest.mark.parametrize("compression", [PLAIN, ZST])
 def test_a_line_longer_than_any_buffer_is_one_line(tmp_path: Path, compression: CompressionConfig) -> None:
     lines = [b"{}", b'{"a":"' + b"y" * 3_000_000 + b'"}', b"{}"]

@@ -5,14 +5,18 @@ import gzip
 import logging
 import threading
 import time
+import tracemalloc
 import zlib
 
 import httpx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from config import AuthConfig
 from tasks.shared.errors import InputError, InternalError, NetworkError, ServiceBusyError, ServiceError, Stopped
 from tasks.shared.http.client import DEFAULT_TRANSIENT, answer_of
+from tasks.shared.http.packed import BrokenBodyError, unpacked
 from tasks.shared.meter import Meter
 from tasks.shared.stop import Stop
 from tests.peers.client import Sleeps, client
@@ -219,6 +223,59 @@ def test_packed_answers_are_unpacked_and_limited_by_their_real_size() -> None:
         with pytest.raises(ServiceError, match="more than 1000 bytes"):
             http.send("GET", server.url, operation="read", max_answer_bytes=1000)
     assert server.seen[0].headers["accept-encoding"] == "gzip, deflate"
+
+
+PACKED = {
+    "gzip": gzip.compress(OUTCOME * 9),
+    "deflate": zlib.compress(OUTCOME * 9),
+    "deflate without a header": zlib.compress(OUTCOME * 9, wbits=-zlib.MAX_WBITS),
+}
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_a_packed_answer_ends_where_it_says(name: str) -> None:
+    body, headers = PACKED[name], {"Content-Encoding": name.partition(" ")[0]}
+    wrong = [body[: len(body) // 2], body[:-1], body + b"x", body + b"\0" * 20, body + body[:12]]
+    for reply in wrong:
+        with loopback([Reply(200, reply, headers), Reply(200, body, headers)]) as server, client() as http:
+            assert http.send("GET", server.url, operation="read").body == OUTCOME * 9
+        assert len(server.seen) == 2, "a broken transfer is repeated"
+
+
+@pytest.mark.slow
+@given(
+    name=st.sampled_from([*PACKED]),
+    place=st.floats(0, 1),
+    more=st.binary(min_size=1, max_size=9),
+    piece=st.integers(1, 90),
+)
+def test_a_packed_body_cut_or_continued_anywhere_is_broken(name: str, place: float, more: bytes, piece: int) -> None:
+    def read(body: bytes) -> bytes:
+        return b"".join(unpacked((body[at : at + piece] for at in range(0, len(body), piece)), name.partition(" ")[0]))
+
+    body = PACKED[name]
+    assert read(body) == OUTCOME * 9
+    assert read(b"") == b"", "an answer without a body may have the header"
+    for wrong in (body[: max(1, int(place * len(body) - 1))], body + more):
+        with pytest.raises(BrokenBodyError):
+            read(wrong)
+
+
+def test_a_gzip_answer_may_have_several_members() -> None:
+    body = gzip.compress(b"first ") + gzip.compress(b"") + gzip.compress(b"second")
+    with loopback([Reply(200, body, {"Content-Encoding": "gzip"})]) as server, client() as http:
+        assert http.send("GET", server.url, operation="read").body == b"first second"
+
+
+def test_a_packed_answer_is_unpacked_in_small_pieces() -> None:
+    packed = gzip.compress(b"0" * 300_000_000)
+    pieces = unpacked([packed], "gzip")
+    tracemalloc.start()
+    try:
+        assert sum(map(len, pieces)) == 300_000_000
+        assert tracemalloc.get_traced_memory()[1] < 2_000_000
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize(("encoding", "body"), [("gzip", b"no gzip"), ("br", b"x"), ("zstd", b"x")])
