@@ -49,7 +49,11 @@ DEPRECATED: dict[str, DeprecatedKey] = {
             f"{EXTRACTOR}.max_polling_interval",
             timedelta(seconds=1),
         ),
-        DeprecatedKey("pipeline.max_ndjson_line_size_mb", None, why="lines may have any length"),
+        DeprecatedKey(
+            "pipeline.max_ndjson_line_size_mb",
+            None,
+            why="lines may have any length; limits.max_resource_mb bounds one resource",
+        ),
         DeprecatedKey("services.pseudonymizer.processes", None, why="the step works in one process"),
     )
 }

@@ -98,6 +98,23 @@ class CompressionConfig(Block):
     level: Level = Field(CompressionLevel.DEFAULT, description="`fastest`, `default`, `better` or `best`")
 
 
+class LimitsConfig(Block):
+    """``limits``: what a job reads."""
+
+    max_resource_mb: Integer = Field(
+        64,
+        ge=1,
+        le=1024,
+        description="Largest resource (MiB). A line may be longer if it is a Bundle, whose entries are read in parts. "
+        "A step holds up to twice as much in memory",
+    )
+
+    @property
+    def largest_resource(self) -> int:
+        """The largest resource in bytes."""
+        return self.max_resource_mb << 20
+
+
 class PipelineConfig(Block):
     """A whole configuration. ``config.load_config`` makes one from its sources and checks every rule."""
 
@@ -106,6 +123,7 @@ class PipelineConfig(Block):
     retry: RetryConfig = Field(default_factory=RetryConfig)
     tls: TlsConfig = Field(default_factory=TlsConfig)
     compression: CompressionConfig = Field(default_factory=CompressionConfig)
+    limits: LimitsConfig = Field(default_factory=LimitsConfig)
     report: ReportConfig = Field(default_factory=ReportConfig)
     jobs_dir: FilePath = Field(Path("jobs"), description="Directory of job state and data files")
     server_linger: DurationOrZero | None = Field(

@@ -297,6 +297,12 @@ class _Run:
             self._warnings.append(
                 f"the result lists {len(result.listed_errors)} errors beside its files; see {DIRECTORY}/{MANIFEST}"
             )
+        if result.deleted:
+            facts["deleted_files"] = result.deleted
+            self._warnings.append(
+                f"the result lists {result.deleted} files of deleted resources; nothing is deleted in the job or at "
+                f"the destination; see {DIRECTORY}/{MANIFEST}"
+            )
         issues = result.issues
         serious = {severity: count for severity, count in issues.items() if severity not in ("INFO", "SUCCESS")}
         if serious:

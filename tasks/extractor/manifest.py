@@ -42,20 +42,23 @@ _MEDIAN = {"medianNanos": 1e-9, "medianMs": 1e-3}
 
 @dataclass(frozen=True)
 class Output:
-    """A file of a result: its absolute URL, and the type that all resources in it have, where the server says it."""
+    """A file of a result: its absolute URL, and where the server says it, the type of all its resources and how many
+    lines it has."""
 
     url: str
     kind: str | None = None
+    lines: int | None = None
 
 
 @dataclass(frozen=True)
 class ExtractionResult:
     """What a complete job has produced. ``listed_errors`` are those beside the files: their OperationOutcomes, or the
-    URLs of these, as the server wrote them.
+    URLs of these, as the server wrote them. ``deleted`` counts the files of resources that no longer exist.
     """
 
     outputs: tuple[Output, ...]
     listed_errors: tuple[Any, ...] = field(default=(), repr=False)
+    deleted: int = 0
     requires_access_token: bool = False
     report_urls: tuple[str, ...] = ()
     extensions: dict[str, Any] = field(default_factory=dict, repr=False)
@@ -120,6 +123,7 @@ def _result(answer: Answer, status_url: str, base_url: str) -> ExtractionResult:
     return ExtractionResult(
         outputs=_each_once(outputs),
         listed_errors=tuple(_error(entry) for entry in list_of(document.get("error"))),
+        deleted=len(list_of(document.get("deleted"))),
         requires_access_token=document.get("requiresAccessToken") is True,
         report_urls=tuple(dict.fromkeys(reports)),
         extensions=extensions,
@@ -146,7 +150,10 @@ def _output(entry: dict[str, Any], base_url: str) -> Output:
         raise _UnusableError("an output that has no URL")
     if kind not in (None, BUNDLES) and not (isinstance(kind, str) and TYPE.fullmatch(kind)):
         raise _UnusableError(f"an output whose type is neither {BUNDLES} nor one of FHIR")
-    return Output(resolve(url, base_url), "Bundle" if kind == BUNDLES else kind)
+    count = entry.get("count")
+    if count is not None and (type(count) is not int or count < 0):
+        raise _UnusableError("an output whose count is no number")
+    return Output(resolve(url, base_url), "Bundle" if kind == BUNDLES else kind, count)
 
 
 def _each_once(outputs: list[Output]) -> tuple[Output, ...]:

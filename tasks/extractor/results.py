@@ -63,7 +63,7 @@ class ResultFiles:
         self.warnings: list[str] = []
         self.core_lines = 0
         self._outputs = named_urls([output.url for output in result.outputs])
-        self._kinds = {output.url: output.kind for output in result.outputs}
+        self._of = {output.url: output for output in result.outputs}
         self._note_oddities()
 
     def trusted(self, url: str) -> bool:
@@ -80,6 +80,7 @@ class ResultFiles:
             stop=self._context.stop,
             meter=meter,
             stall_timeout=config.services.extractor.download_stall_timeout.total_seconds(),
+            largest=config.limits.largest_resource,
             sleep=self._sleep,
         )
 
@@ -116,7 +117,8 @@ class ResultFiles:
                 allow_cross_origin=True,
                 allow_empty=False,
                 record=target.record,
-                kind=self._kinds[output.url],
+                kind=self._of[output.url].kind,
+                lines=self._of[output.url].lines,
             )
             target.add(facts)
             self._note_core(output, facts)

@@ -100,6 +100,7 @@ def run(context: StepContext, *, client: ClientFactory | None = None) -> StepRep
             stop=context.stop,
             meter=context.meter,
             stall_timeout=context.config.services.http_import.stall_timeout.total_seconds(),
+            largest=context.config.limits.largest_resource,
         )
 
         def one(download: NamedUrl, stop: Stop) -> None:

@@ -48,8 +48,8 @@ def run(context: StepContext) -> StepReport:
     finished are not read again. ``resources_in`` and ``resources_out`` count resources, those of a Bundle one by one.
 
     Raises the findings; ``DataError`` (``not-json``, ``not-object``, ``not-utf8`` with ``file:line``;
-    ``zst-truncated``, ``zst-corrupt``, ``empty-file``); ``StorageError`` (``source-changed``,
-    ``source-unreadable``, ``disk-full`` …); ``Stopped``.
+    ``resource-too-large``, ``source-error``, ``source-incomplete``, ``zst-truncated``, ``zst-corrupt``,
+    ``empty-file``); ``StorageError`` (``source-changed``, ``source-unreadable``, ``disk-full`` …); ``Stopped``.
     """
     named = context.given.input or context.config.services.local_import.dir
     if named is None:
@@ -137,7 +137,8 @@ def _take(file: SourceFile, target: ImportDirectory, context: StepContext, stop:
         def described(facts: FileFacts) -> FileFacts:
             return msgspec.structs.replace(facts, bytes_in=source.bytes, source=file.name, source_state=_state(before))
 
-        with Intake(target.path, file.base, context.config.compression, name=file.name) as intake:
+        largest = context.config.limits.largest_resource
+        with Intake(target.path, file.base, context.config.compression, name=file.name, largest=largest) as intake:
             intake.run(source)
             # Somebody who still writes it would leave us a file that never existed like this.
             if source.bytes != before.st_size or _state(os.fstat(handle)) != _state(before):

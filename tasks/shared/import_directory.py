@@ -9,6 +9,7 @@ import msgspec
 
 from config import CompressionConfig
 from tasks.shared.errors import StorageError, storage_errors
+from tasks.shared.fhir.sources import SourceNotes, missing_pages
 from tasks.shared.files.facts import FileFacts, FileLedger, facts_of
 from tasks.shared.files.names import existing_file
 from tasks.shared.files.out_file import PART
@@ -41,6 +42,8 @@ class ImportDirectory:
     def __init__(self, context: StepContext) -> None:
         self.path = context.job_dir / IMPORT
         self._lock = threading.Lock()
+        self._k = context.config.report.k
+        self._largest = context.config.limits.largest_resource
         self._files: dict[str, FileFacts] = {}
         with storage_errors(self.path):
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -58,7 +61,7 @@ class ImportDirectory:
             return None
         facts = self._ledger.get(path)
         if facts is None:
-            facts = facts_of(path)
+            facts = facts_of(path, largest=self._largest)
             facts = facts if bytes_in is None else msgspec.structs.replace(facts, bytes_in=bytes_in)
             self._ledger.add(facts)
         self.add(facts)
@@ -81,10 +84,15 @@ class ImportDirectory:
             del self._files[facts.name]
 
     def result(self, warnings: Iterable[str] = ()) -> StepReport:
-        """The step's result: resources, whatever shares a line; sizes are those received and those stored."""
+        """The step's result: resources, whatever shares a line; sizes are those received and those stored.
+
+        Raises ``StorageError`` ``import-empty``, and ``DataError`` ``source-incomplete``: pages of a search may be in
+        several files, so whether all are there is known at the end.
+        """
         files = list(self._files.values())
         if not files:
             raise StorageError("import-empty", "no file was imported", context=str(self.path))
+        warnings = [*warnings, *self._notes(files).warnings(self._k)]
         lines, resources = sum(facts.lines for facts in files), sum(facts.counted for facts in files)
         return StepReport(
             files=len(files),
@@ -97,3 +105,22 @@ class ImportDirectory:
             warnings=tuple(warnings),
             details={"content_bytes": sum(facts.content_bytes for facts in files)},
         )
+
+    def _notes(self, files: Iterable[FileFacts]) -> SourceNotes:
+        """What tells that the source is incomplete. Where pages of a search are missing, the files with the others are
+        removed, so that a later run imports them anew."""
+        notes = SourceNotes()
+        noted = [(facts, facts.notes) for facts in files if facts.notes is not None]
+        for _, found in noted:
+            notes.add(found)
+        if totals := notes.incomplete():
+            paged = [
+                (facts, min(found.pages[total].line for total in totals & found.pages.keys()))
+                for facts, found in noted
+                if not totals.isdisjoint(found.pages)
+            ]
+            for facts, _ in paged:
+                self.remove(facts)
+            first, line = min(paged, key=lambda pair: pair[0].name)
+            raise missing_pages(f"{first.source or first.name}:{line}")
+        return notes

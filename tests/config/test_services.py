@@ -87,6 +87,7 @@ DEFAULTS: dict[str, Any] = {
     "report.retention": None,
     "report.contact": None,
     "report.recipient": None,
+    "limits.max_resource_mb": 64,
     "report.reviewers": 1,
     "report.on_stop": "tell",
     "report.copy_to": None,
@@ -125,6 +126,7 @@ def test_secrets_are_exactly_the_passwords_and_keys() -> None:
 
 RANGES = [
     ("retry.max_attempts", 1, 10),
+    ("limits.max_resource_mb", 1, 1024),
     ("services.pseudonymizer.bundle_split_threshold_mb", 1, 100),
     ("services.send.batch_size", 0, 1000),
     ("report.reviewers", 1, 2),

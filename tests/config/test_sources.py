@@ -88,7 +88,11 @@ def test_duplicate_keys_are_errors_with_their_lines(errors: Errors) -> None:
         ("services: {sned: {}}", "services.sned", "did you mean services.send?"),
         ("enabled_steps: []", "enabled_steps", "did you mean pipeline.enabled_steps?"),
         ("services: {extractor: {pasword: x}}", "services.extractor.pasword", None),
-        ("zzz: 1", "zzz", "known here: jobs_dir, server_linger, services, pipeline, retry, tls, compression, report"),
+        (
+            "zzz: 1",
+            "zzz",
+            "known here: jobs_dir, server_linger, services, pipeline, retry, tls, compression, limits, report",
+        ),
         ("1: x", "1", None),
         # A typo below a block of a block.
         ("services: {send: {s3: {bukket: x}}}", "services.send.s3.bukket", "did you mean services.send.s3.bucket?"),

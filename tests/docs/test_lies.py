@@ -7,6 +7,7 @@ from tests.peers.lies import Lie
 from tests.tasks.extractor import test_liar as extraction
 from tests.tasks.flattening import test_liar as flattening
 from tests.tasks.http_import import test_liar as web
+from tests.tasks.local_import import test_liar as local
 from tests.tasks.pseudonymizer import test_liar as pseudonymizer
 from tests.tasks.send import test_liar as send
 from tests.tasks.shared.http import test_credentials as issuer
@@ -15,6 +16,7 @@ from tests.tasks.validation import test_liar as validation
 SERVICES = {
     "Extraction server": extraction.LIES,
     "Web server": web.LIES,
+    "Files of a directory": local.LIES,
     "Pseudonymization service": pseudonymizer.LIES,
     "Pseudonymization service: the made-up resource": pseudonymizer.MADE_UP,
     "Flattening service": flattening.LIES,

@@ -40,6 +40,9 @@ REASONS: Final = {
 
 RESOURCE_TYPE: Final = b'"resourceType"'
 
+LARGEST_RESOURCE: Final = 64 << 20
+"""Bytes of the largest resource that is read where the configuration is not known (``limits.max_resource_mb``)."""
+
 _PIECE: Final = 1 << 20
 """Bytes whose UTF-8 is checked at once: text of several bytes a character must not be there twice."""
 
@@ -60,6 +63,17 @@ class UnusableError(Exception):
     def error(self, where: str | None) -> DataError:
         """The error for a person; ``where`` is ``file:line``."""
         return DataError(self.reference, self.message, context=where)
+
+
+def too_large(where: str | None, largest: int) -> DataError:
+    """Return the error for a resource of more than ``largest`` bytes; ``where`` is ``file:line``."""
+    return DataError(
+        "resource-too-large",
+        f"one resource, or what is around the entries of a Bundle, is larger than {largest >> 20} MiB",
+        context=where,
+        hint="a damaged or a packed file of nothing looks like this; for data that is meant, raise "
+        "limits.max_resource_mb (at most 1024)",
+    )
 
 
 class Head(msgspec.Struct, rename="camel"):
@@ -135,7 +149,7 @@ BLANK: Final = re.compile(rb"[ \t\r\n]*+")
 """White space between tokens, if there is any."""
 
 
-def past(pattern: re.Pattern[bytes], text: bytes, at: int) -> int:
+def past(pattern: re.Pattern[bytes], text: bytes | bytearray, at: int) -> int:
     """Where what matches at this place ends; this place where nothing does."""
     match = pattern.match(text, at)
     return at if match is None else match.end()

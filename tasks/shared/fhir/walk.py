@@ -13,7 +13,7 @@ from tasks.shared.fhir.reading import BLANK, past
 from tasks.shared.files.spool import Spool
 
 _SCALAR: Final = re.compile(rb"[^ \t\r\n,\]}]*+")
-_IN_STRING: Final = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
+IN_STRING: Final = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
 """To the closing quote, or to the end of the piece, or to a backslash that is the piece's last byte."""
 _STRING: Final = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _DEEP: Final = 6
@@ -26,7 +26,7 @@ def _closed(depth: int) -> bytes:
     return rb'[^{}\[\]"]*+(?:%b[^{}\[\]"]*+)*+' % inside
 
 
-_BRACKET: Final = re.compile(rb'%b([{}\[\]"]|\Z)' % _closed(_DEEP), re.DOTALL)
+BRACKET: Final = re.compile(rb'%b([{}\[\]"]|\Z)' % _closed(_DEEP), re.DOTALL)
 """To the bracket that closes those around, to one that does not close here or has too many within it, to a string that
 does not end in this piece, or to the piece's end."""
 _NAME_LIMIT: Final = 256
@@ -121,7 +121,7 @@ class Walk:
         self._at += 1  # the bracket that begins here: what is closed before its own end is inside
         depth = 1
         while True:
-            for match in _BRACKET.finditer(self._piece, self._at):
+            for match in BRACKET.finditer(self._piece, self._at):
                 bracket = match[1]
                 if bracket == b"{" or bracket == b"[":
                     depth += 1
@@ -141,7 +141,7 @@ class Walk:
     def _string(self) -> None:
         self._at += 1
         while True:
-            self._at = past(_IN_STRING, self._piece, self._at)
+            self._at = past(IN_STRING, self._piece, self._at)
             rest = len(self._piece) - self._at
             if rest and self._piece[self._at] == QUOTE:
                 self._at += 1

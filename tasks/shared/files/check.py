@@ -16,47 +16,42 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from tasks.shared.errors import DataError
-from tasks.shared.fhir.reading import REASONS, TYPE
+from tasks.shared.fhir.cutter import Cutter
+from tasks.shared.fhir.reading import LARGEST_RESOURCE, REASONS, TYPE, too_large
+from tasks.shared.fhir.sources import ERRORS, Entries, SourceNotes, UsualResource, parse_line
 
 _ARCHIVES = (b"\x1f\x8b", b"PK\x03\x04", b"\xfd7zXZ", b"BZh")  # gzip, zip, xz, bzip2
 
 
-class _AnyObject(msgspec.Struct, gc=False):
-    """Any JSON object: its members are checked for syntax and skipped."""
-
-
 class _Entry(msgspec.Struct, gc=False):
-    resource: _AnyObject
+    resource: UsualResource
 
 
 class _Line(msgspec.Struct, rename="camel", gc=False):
-    """What is read of a line, if each entry of a Bundle holds a resource: a tenth more than to skip the entries."""
+    """What is read of a line as nearly all are: each entry of a Bundle holds a resource, and nothing tells that its
+    source is incomplete. A tenth more than to skip the entries."""
 
     resource_type: str = ""
     entry: list[_Entry] | UnsetType = UNSET
+    total: None = None
+    link: None = None
+    issue: None = None
 
 
 class _ResourceLine(msgspec.Struct, rename="camel", gc=False):
     resource_type: str
     entry: list[_Entry] | UnsetType = UNSET
+    total: None = None
+    link: None = None
+    issue: None = None
 
 
-class _RawEntries(msgspec.Struct, rename="camel", gc=False):
-    resource_type: str = ""
-    entry: list[msgspec.Raw] | UnsetType = UNSET
-
-
-class _Resource(msgspec.Struct, rename="camel", gc=False):
-    resource_type: str
-
-
-_parse_object = msgspec.json.Decoder(_AnyObject).decode
 _parse_line = msgspec.json.Decoder(_Line).decode
 _parse_resource_line = msgspec.json.Decoder(_ResourceLine).decode
-_parse_resource = msgspec.json.Decoder(_Resource).decode
-_parse_raw_entries = msgspec.json.Decoder(_RawEntries).decode
-_parse_entry = msgspec.json.Decoder(_Entry).decode
 _BUNDLE = "Bundle"
+_LONG = 8 << 20
+"""Bytes of a line that are kept as a whole; a longer one is read in parts."""
+_PIECE = 1 << 18
 _BOM = codecs.BOM_UTF8
 _BLANK = b" \t\r\n"
 _SOMETHING_ELSE = "an error that a server wrote in place of the data looks like this; see its log"
@@ -64,31 +59,39 @@ _VALUE_STARTS = b'{"-0123456789tfn'
 """First bytes with which the parser gets a chance; a top-level array is always a JSON file, never NDJSON."""
 
 
-def _has_resource(entry: msgspec.Raw) -> bool:
-    try:
-        _parse_entry(entry)
-    except msgspec.ValidationError:
-        return False
-    return True
-
-
 class LineCheck:
     """Checks NDJSON that arrives in pieces of any size, and counts its ``lines`` and ``resources``, those of a Bundle
     one by one.
 
     ``name`` is the file (or URL without query) that errors name, as ``name:line``; no error quotes the content. With
-    ``resources`` each object must be a FHIR resource, and with ``kind`` one of this type.
-    Memory: the current line. Blank lines are allowed and not counted; a byte order mark at the start is allowed; the
-    last line may lack its line feed; ``\\r\\n`` ends a line too.
+    ``resources`` each object must be a FHIR resource, and with ``kind`` one of this type. With ``source`` an
+    OperationOutcome of an error among the entries of a Bundle is an error; ``notes`` has what else tells that the
+    source is incomplete.
+    Memory: the current line, of a line above 8 MiB a part of its entries, and never more than a resource of ``largest``
+    bytes. Blank lines are allowed and not counted; a byte order mark at the start is allowed; the last line may lack
+    its line feed; ``\\r\\n`` ends a line too.
 
     Errors, all ``DataError``: ``not-json``, ``not-object``, ``not-utf8``, ``not-a-resource``,
-    ``resource-type-differs``.
+    ``resource-type-differs``, ``resource-too-large``, ``source-error``.
     """
 
-    def __init__(self, name: str, *, resources: bool = False, kind: str | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        resources: bool = False,
+        kind: str | None = None,
+        source: bool = False,
+        largest: int = LARGEST_RESOURCE,
+    ) -> None:
         self.lines = 0
         self.resources = 0
         self.bytes = 0
+        self.notes = SourceNotes()
+        self._source = source
+        self._largest = largest
+        self._most = min(_LONG, largest)
+        self._long: tuple[Cutter, Entries] | None = None
         self._name = name
         self._resources = resources
         self._parse: Callable[[bytearray | memoryview], _Line | _ResourceLine]
@@ -125,9 +128,7 @@ class LineCheck:
             self._decode(b"", final=True)
         except UnicodeDecodeError:
             raise self._error("not-utf8", "the line is not valid UTF-8", "FHIR data must be UTF-8") from None
-        if self._rest:
-            self._line(self._rest)
-            self._rest = bytearray()
+        self._end_of_line()
 
     def _bad_utf8(self, data: bytes) -> int | None:
         try:
@@ -143,21 +144,50 @@ class LineCheck:
             if not self._started:
                 return
         end = data.find(b"\n")
-        if end < 0:
-            self._rest += data
-            return
         view = memoryview(data)
+        if end < 0:
+            self._add_to_line(view)
+            return
         start = 0
-        if self._rest:
-            self._rest += view[:end]
-            self._line(self._rest)
-            # Not clear(): that would give the memory of a long line back and forth; a new one starts small.
-            self._rest = bytearray()
+        if self._rest or self._long is not None:
+            self._add_to_line(view[:end])
+            self._end_of_line()
             start, end = end + 1, data.find(b"\n", end + 1)
         while end >= 0:
             self._line(view[start:end])
             start, end = end + 1, data.find(b"\n", end + 1)
-        self._rest += view[start:]
+        self._add_to_line(view[start:])
+
+    def _add_to_line(self, data: bytearray | memoryview) -> None:
+        """Add to the line whose end has not come; a long one is cut while it comes."""
+        if self._long is None:
+            if len(self._rest) + len(data) <= self._most:
+                self._rest += data
+                return
+            entries = Entries()
+            where = f"{self._name}:{self._number}"
+            self._long = Cutter(entries.add, largest=self._largest, where=where), entries
+            rest, self._rest = self._rest, bytearray()
+            self._add_to_line(rest)
+        try:
+            for start in range(0, len(data), _PIECE):
+                self._long[0].feed(data[start : start + _PIECE])
+        except (msgspec.DecodeError, RecursionError):
+            raise self._not_json() from None
+
+    def _end_of_line(self) -> None:
+        if self._long is not None:
+            (cutter, entries), self._long = self._long, None
+            try:
+                text = cutter.finish()
+            except msgspec.DecodeError:
+                raise self._not_json() from None
+            if self._line(text, entries) != _BUNDLE and cutter.size > self._largest:
+                raise too_large(f"{self._name}:{self._number - 1}", self._largest)
+        elif self._rest:
+            # Not clear(): that would give the memory of a long line back and forth; a new one starts small.
+            rest, self._rest = self._rest, bytearray()
+            self._line(rest)
 
     def _begin(self, data: bytes, *, last: bool = False) -> bytes:
         """Look at the first bytes: drop a byte order mark, refuse at once what cannot be a JSON object.
@@ -180,13 +210,22 @@ class LineCheck:
             raise self._foreign(text)
         return data
 
-    def _line(self, line: bytearray | memoryview) -> None:
+    def _line(self, line: bytearray | memoryview, entries: Entries | None = None) -> str | None:
+        """Check a line, or what is left of one whose ``entries`` were cut out; its type, ``None`` of a blank one."""
+        if entries is None and len(line) > self._most:
+            self._add_to_line(line)
+            self._end_of_line()
+            return None
+        kind: str | None = None
         try:
             try:
-                read = self._parse(line)
-                kind, held = read.resource_type, len(read.entry) if read.entry is not UNSET else 0
+                if entries is None:
+                    read = self._parse(line)
+                    kind, held = read.resource_type, len(read.entry) if read.entry is not UNSET else 0
+                else:
+                    kind, held = self._read_unusual(line, entries)
             except msgspec.ValidationError:
-                kind, held = self._of_another_shape(line)
+                kind, held = self._read_unusual(line, Entries())
             if self._resources and kind not in self._kinds:
                 self._note(kind)
         except msgspec.ValidationError:
@@ -198,29 +237,33 @@ class LineCheck:
         except (msgspec.DecodeError, RecursionError):
             # Only now, because blank lines are rare and this costs as much as half the parsing of a short line.
             if bytes(line[:4096]).strip(_BLANK) or bytes(line).strip(_BLANK):
-                raise self._error(
-                    "not-json",
-                    "the line is not valid JSON",
-                    "NDJSON holds one JSON object per line; a pretty-printed document does not qualify",
-                ) from None
+                raise self._not_json() from None
         else:
             self.lines += 1
             self.resources += held if kind == _BUNDLE else 1
         self._number += 1
+        return kind
 
-    def _of_another_shape(self, line: bytearray | memoryview) -> tuple[str, int]:
-        """The type of a line with an entry that holds no resource, or whose ``entry`` is none of a Bundle, or that has
-        another ``resourceType`` than a text; and how many resources it holds if it is a Bundle."""
-        if self._resources:
-            kind = _parse_resource(line).resource_type
-        else:
-            _parse_object(line)
+    def _read_unusual(self, line: bytearray | memoryview, entries: Entries) -> tuple[str, int]:
+        """The type of a line that is not as nearly all are, and how many resources its entries hold: one of them may
+        hold none, ``entry`` may be no list, and something may tell that the source is incomplete."""
+        read = parse_line(line)
+        kind = read.resource_type
+        if not isinstance(kind, str):
+            if self._resources:
+                raise msgspec.ValidationError
             kind = ""
-        try:
-            read = _parse_raw_entries(line)
-        except msgspec.ValidationError:
-            return kind, 0
-        return read.resource_type, sum(map(_has_resource, read.entry)) if read.entry is not UNSET else 0
+        if kind == _BUNDLE:
+            if bytes(memoryview(read.entry)[:1]) == b"[":
+                entries.add(read.entry)
+            if self._source and not ERRORS.isdisjoint(entries.outcomes):
+                raise self._error(
+                    "source-error",
+                    "the Bundle holds an OperationOutcome of an error: the server could not give everything",
+                    "see the log of the server that made this file, and fetch it again",
+                )
+        self.notes.add_line(read, entries, self._number)
+        return kind, entries.resources
 
     def _note(self, kind: str) -> None:
         """A type that no line before had."""
@@ -244,6 +287,13 @@ class LineCheck:
                 "a login page or an error page looks like this; open the address in a browser to see it",
             )
         return self._error("not-json", "the data is not NDJSON", "NDJSON holds one JSON object per line")
+
+    def _not_json(self) -> DataError:
+        return self._error(
+            "not-json",
+            "the line is not valid JSON",
+            "NDJSON holds one JSON object per line; a pretty-printed document does not qualify",
+        )
 
     def _error(self, reference: str, message: str, hint: str | None) -> DataError:
         return DataError(reference, message, context=f"{self._name}:{self._number}", hint=hint)

@@ -10,6 +10,8 @@ from pathlib import Path
 import msgspec
 
 from tasks.shared.errors import storage_error, storage_errors
+from tasks.shared.fhir.reading import LARGEST_RESOURCE
+from tasks.shared.fhir.sources import SourceNotes
 from tasks.shared.files.check import LineCheck
 from tasks.shared.files.out_file import AppendFile
 from tasks.shared.files.private_file import NotPrivateError, open_private, read_private
@@ -23,6 +25,7 @@ class FileFacts(msgspec.Struct, frozen=True, omit_defaults=True):
 
     ``content_bytes`` is the size uncompressed, ``stored_bytes`` and ``sha256`` (hex) are those of the file on disk.
     ``resources`` are those in the lines, those of a Bundle one by one; ``None`` in the record of an earlier version.
+    ``notes`` say what tells that its source is incomplete.
     ``bytes_in`` is what came in (from a disk or a network). ``source`` names where it came from, for a person, and
     ``source_state`` lets an importer see that the source changed since.
     """
@@ -36,6 +39,7 @@ class FileFacts(msgspec.Struct, frozen=True, omit_defaults=True):
     resources: int | None = None
     source: str = ""
     source_state: str = ""
+    notes: SourceNotes | None = None
 
     @property
     def counted(self) -> int:
@@ -43,13 +47,14 @@ class FileFacts(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.lines if self.resources is None else self.resources
 
 
-def facts_of(path: Path) -> FileFacts:
-    """The facts of a data file that is already there, by reading (and checking) it once."""
+def facts_of(path: Path, *, largest: int = LARGEST_RESOURCE) -> FileFacts:
+    """The facts of a data file that is already there, by reading (and checking) it once; ``largest`` is that of
+    ``LineCheck``."""
     import hashlib
 
     from tasks.shared.files.lines import open_content
 
-    check = LineCheck(path.name)
+    check = LineCheck(path.name, source=True, largest=largest)
     with open_content(path) as content:
         buffer = bytearray(_READ)
         while count := content.readinto(buffer):
@@ -66,6 +71,7 @@ def facts_of(path: Path) -> FileFacts:
         stored_bytes=size,
         sha256=digest,
         bytes_in=size,
+        notes=check.notes or None,
     )
 
 

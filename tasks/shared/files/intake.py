@@ -8,6 +8,7 @@ from typing import Self
 
 from config import CompressionConfig
 from tasks.shared.errors import DataError
+from tasks.shared.fhir.reading import LARGEST_RESOURCE
 from tasks.shared.files.check import LineCheck
 from tasks.shared.files.compression import CompressedSink, DecompressedStream, Source, is_compressed
 from tasks.shared.files.facts import FileFacts
@@ -24,12 +25,12 @@ class Intake:
     With compression enabled plain data is compressed and zstd data is stored as it came (and decompressed in passing,
     for the check); without, everything is stored plain. What the data is, its first bytes say, not its name.
 
-    ``source.read(size)`` gives the bytes, empty at the end. ``name`` stands in errors; ``resources`` and ``kind`` are
-    those of ``LineCheck``. ``run`` may be called again with a source that goes on where the one before broke off, as
-    long as ``resumable``.
+    ``source.read(size)`` gives the bytes, empty at the end. ``name`` stands in errors; ``resources``, ``kind`` and
+    ``largest`` are those of ``LineCheck``, ``lines`` is how many a server counts in the file. ``run`` may be called
+    again with a source that goes on where the one before broke off, as long as ``resumable``.
 
-    Raises what ``LineCheck`` does, ``DataError`` ``zst-truncated`` and ``zst-corrupt``, ``StorageError``, and whatever
-    the source raises.
+    Raises what ``LineCheck`` does, ``DataError`` ``source-incomplete``, ``zst-truncated`` and ``zst-corrupt``,
+    ``StorageError``, and whatever the source raises.
     """
 
     def __init__(
@@ -41,12 +42,15 @@ class Intake:
         name: str,
         resources: bool = False,
         kind: str | None = None,
+        largest: int = LARGEST_RESOURCE,
+        lines: int | None = None,
     ) -> None:
         self._directory = directory
         self._base = base
         self._compression = compression
         self._name = name
-        self._check = LineCheck(name, resources=resources, kind=kind)
+        self._check = LineCheck(name, resources=resources, kind=kind, source=True, largest=largest)
+        self._lines = lines
         self._part: PartFile | None = None
         self._zst: CompressedSink | None = None
         self.plain = False
@@ -81,6 +85,13 @@ class Intake:
                 context=self._name,
                 hint="an export that broke off looks like this; leave the file out if it is meant to be empty",
             )
+        if self._lines is not None and self._check.lines != self._lines:
+            raise DataError(
+                "source-incomplete",
+                f"the file has {'fewer' if self._check.lines < self._lines else 'more'} lines than the server counts",
+                context=self._name,
+                hint="see the log of the server; continuing the job fetches the file again",
+            )
         if self._zst is not None:
             self._zst.close()
         facts = FileFacts(
@@ -90,6 +101,7 @@ class Intake:
             content_bytes=self._check.bytes,
             stored_bytes=self._part.size,
             sha256=self._part.sha256,
+            notes=self._check.notes or None,
         )
         if record is not None:
             record(facts)

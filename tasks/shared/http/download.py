@@ -28,6 +28,7 @@ import msgspec
 from config import CompressionConfig, RetryConfig
 from tasks.shared.errors import NetworkError, ServiceBusyError, ServiceError, TransientError
 from tasks.shared.events import Download
+from tasks.shared.fhir.reading import LARGEST_RESOURCE
 from tasks.shared.files.facts import FileFacts
 from tasks.shared.files.intake import Intake
 from tasks.shared.http.answer import place
@@ -52,7 +53,8 @@ _PAGES = frozenset({"text/html", "application/xhtml+xml", "text/xml", "applicati
 class Downloader:
     """Downloads files for one step; thread-safe.
 
-    ``stall_timeout`` in seconds, 0 selects the default. ``sleep`` is a seam for tests; it takes seconds.
+    ``stall_timeout`` in seconds, 0 selects the default. ``largest`` is the limit of one resource in bytes. ``sleep`` is
+    a seam for tests; it takes seconds.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class Downloader:
         stop: Stop,
         meter: Meter,
         stall_timeout: float = STALL_TIMEOUT,
+        largest: int = LARGEST_RESOURCE,
         sleep: Callable[[float], None] | None = None,
     ) -> None:
         self._client = client
@@ -72,6 +75,7 @@ class Downloader:
         self._stop = stop
         self._meter = meter
         self._stall_timeout = stall_timeout or STALL_TIMEOUT
+        self._largest = largest
         self._sleep = sleep
 
     def fetch(
@@ -87,25 +91,36 @@ class Downloader:
         on_size: Callable[[int], None] | None = None,
         record: Callable[[FileFacts], None] | None = None,
         kind: str | None = None,
+        lines: int | None = None,
     ) -> FileFacts:
         """Download ``url`` to ``<directory>/<base>.ndjson``, ``.ndjson.zst`` with compression enabled.
 
         A zstd answer is told by its first bytes: stored as it came with compression enabled, decompressed without.
         ``stop`` overrides the step's; ``credentials`` and ``allow_cross_origin`` as in ``ServiceClient.stream``;
         ``on_size`` learns the size in bytes when the server tells it; ``record`` gets the facts just before the file
-        gets its final name; ``kind`` is the type that all resources must have. Nothing is left behind after an error.
+        gets its final name; ``kind`` is the type that all resources must have, ``lines`` how many a server counts.
+        Nothing is left behind after an error.
 
         Raises ``DataError`` when the body is not NDJSON of FHIR resources, found on the first line (``not-json``,
-        ``not-object``, ``not-utf8``, ``not-a-resource``, ``resource-type-differs``, ``zst-truncated``,
-        ``zst-corrupt``; ``empty-file`` without ``allow_empty``); ``StalledError``; ``StorageError`` (``disk-full`` …);
-        ``ServiceError`` (``download-status``, ``download-encoding``, ``download-media-type``, and what the client
-        raises); ``NetworkError`` (``length-mismatch``, ``range-mismatch``, …) and ``ServiceBusyError`` after the last
-        attempt; ``Stopped``.
+        ``not-object``, ``not-utf8``, ``not-a-resource``, ``resource-type-differs``, ``resource-too-large``,
+        ``source-error``, ``source-incomplete``, ``zst-truncated``, ``zst-corrupt``; ``empty-file`` without
+        ``allow_empty``); ``StalledError``; ``StorageError`` (``disk-full`` …); ``ServiceError`` (``download-status``,
+        ``download-encoding``, ``download-media-type``, and what the client raises); ``NetworkError``
+        (``length-mismatch``, ``range-mismatch``, …) and ``ServiceBusyError`` after the last attempt; ``Stopped``.
         """
         stop = stop or self._stop
 
         def intake() -> Intake:
-            return Intake(directory, base, self._compression, name=place(url), resources=True, kind=kind)
+            return Intake(
+                directory,
+                base,
+                self._compression,
+                name=place(url),
+                resources=True,
+                kind=kind,
+                largest=self._largest,
+                lines=lines,
+            )
 
         transfer = _Transfer(url, intake)
         failures = reached = 0

@@ -48,7 +48,10 @@ FILE = bundles("b1", 400)
 """What ``b1.ndjson`` really holds."""
 BROKEN = 9000
 """Bytes after which a download breaks off, where the part that follows is asked for."""
+MIB = 1 << 20
 ANSWER = "extractor-answer"
+PART_OF = "source-incomplete"
+LARGE = "resource-too-large"
 RESULT = "result-unreadable"
 NDJSON = {"Content-Type": "application/fhir+ndjson"}
 
@@ -317,6 +320,13 @@ RESULTS: dict[str, Lie] = {
         None,
         "then credentials go to the hosts of the files, by contract; never from https to http",
     ),
+    "a count of lines that is too high": Lie(first(count=99), PART_OF),
+    "a count of lines that is too low": Lie(first(count=0), PART_OF),
+    "a count that is a text": Lie(first(count="1"), RESULT),
+    "a count below zero": Lie(first(count=-1), RESULT),
+    "a list of deleted resources": Lie(
+        with_(deleted=[{"type": "Bundle", "url": "/out/deleted.ndjson"}]), None, "told as a warning: how many files"
+    ),
     "a file less than the patients it counts": Lie(
         counted(60, but="b3.ndjson"), None, "told as a warning: the server's count of patients and that of the Bundles"
     ),
@@ -374,17 +384,27 @@ def raw(*headers: str, body: bytes = FILE) -> Callable[[Told], Raw]:
     return lambda _: Raw("\r\n".join(["HTTP/1.1 200 OK", *headers, "", ""]).encode() + body)
 
 
+def search(matches: int, *modes: str, **members: Any) -> Callable[[Told], bytes]:
+    """The file with a searchset that has so many matches, and a resource of each of these modes."""
+    found = [{"resource": {"resourceType": "Basic"}} for _ in range(matches)]
+    more = [{"resource": {"resourceType": "Basic"}, "search": {"mode": mode}} for mode in modes]
+    return line(json.dumps({"resourceType": "Bundle", "type": "searchset", "entry": found + more} | members))
+
+
+def outcome(*severities: str) -> Callable[[Told], bytes]:
+    """The file with a Bundle that holds an OperationOutcome with issues of these severities."""
+    issues = [{"severity": severity, "code": "incomplete", "diagnostics": CANARY} for severity in severities]
+    resource = {"resourceType": "OperationOutcome", "issue": issues}
+    entries = [{"resource": {"resourceType": "Basic"}}, {"resource": resource, "search": {"mode": "outcome"}}]
+    return line(json.dumps({"resourceType": "Bundle", "type": "searchset", "entry": entries}))
+
+
 HALF = FILE[: FILE.index(b"\n", len(FILE) // 2) + 1]
 """Whole lines of the file."""
 
-FILES: dict[str, Lie] = {
+CONTENTS: dict[str, Lie] = {
     # What it is
     "HTML": Lie(lambda _: PAGE, "not-json"),
-    "a login page behind a redirect": Lie(lambda _: Reply(302, headers={"Location": "/login"}), "not-json"),
-    "a redirect in a circle": Lie(
-        lambda told: Reply(302, headers={"Location": told.seen.target}), "redirect-loop"
-    ),
-    "a redirect to no HTTP URL": Lie(lambda _: Reply(302, headers={"Location": "file:///b1"}), "redirect-invalid"),
     "an error as JSON": Lie(lambda _: '{"error":"no session"}\n', "not-a-resource"),
     "an error as JSON in the middle": Lie(line('{"error":"disk full"}'), "not-a-resource"),
     "an OperationOutcome": Lie(
@@ -423,15 +443,6 @@ FILES: dict[str, Lie] = {
     # Packed
     "gzip": Lie(lambda _: gzip.compress(FILE), "not-json"),
     "a zip": Lie(archive, "not-json"),
-    "gzip by its Content-Encoding": Lie(
-        lambda _: gzip.compress(FILE), "download-encoding", headers={"Content-Encoding": "gzip"}
-    ),
-    "gzip by its Content-Encoding alone": Lie(
-        lambda _: FILE, "download-encoding", headers={"Content-Encoding": "gzip"}
-    ),
-    "zstd by its Content-Encoding alone": Lie(
-        lambda _: FILE, "download-encoding", headers={"Content-Encoding": "zstd"}
-    ),
     "half of the zstd": Lie(lambda _: zstandard.compress(FILE)[:-50], "zst-truncated"),
     "damaged zstd": Lie(damaged, "zst-corrupt"),
     "zstd without its checksum": Lie(
@@ -445,7 +456,50 @@ FILES: dict[str, Lie] = {
     "zstd in zstd": Lie(lambda _: zstandard.compress(zstandard.compress(FILE)), "not-json"),
     "zstd with a text behind it": Lie(lambda _: zstandard.compress(FILE) + b"and more", "zst-corrupt"),
     "zstd of nothing": Lie(lambda _: zstandard.compress(b""), "empty-file"),
+    # Of a source that could not give everything
+    "a page of a search": Lie(search(2, total=2, link=[{"relation": "next", "url": "http://x.example/2"}]), PART_OF),
+    "fewer matches than the total of a search": Lie(search(2, total=3), PART_OF),
+    "fewer matches than the total, beside included resources": Lie(search(2, "include", total=3), PART_OF),
+    "the number of a search without its matches": Lie(search(0, total=3), PART_OF),
+    "an OperationOutcome of an error among the entries": Lie(outcome("error"), "source-error"),
+    "a fatal OperationOutcome among the entries": Lie(outcome("information", "fatal"), "source-error"),
+    "an OperationOutcome of a warning among the entries": Lie(outcome("warning"), None, "told as a warning: how many"),
+    "deletions among the entries": Lie(
+        line('{"resourceType":"Bundle","entry":[{"request":{"method":"DELETE","url":"Patient/x"}}]}'), None,
+        "told as a warning: how many",
+    ),
+    # Larger than what a site takes (1 MiB here)
+    "a resource without end": Lie(line(f'{{"resourceType":"Bundle","id":"{"x" * MIB}"}}'), LARGE),
+    "a resource without end, packed": Lie(
+        lambda told: zstandard.compress(line(f'{{"resourceType":"Bundle","id":"{"0" * 9 * MIB}"}}')(told)), LARGE
+    ),
+    "an entry without end": Lie(
+        lambda told: zstandard.compress(line(json.dumps(
+            {"resourceType": "Bundle", "entry": [{"resource": {"resourceType": "Basic", "id": "0" * 9 * MIB}}]}
+        ))(told)),
+        LARGE,
+    ),
+    "blanks without end": Lie(lambda _: zstandard.compress(FILE + b" " * 9 * MIB), LARGE),
+}  # fmt: skip
+"""What a file holds, wherever it comes from."""
+
+FILES: dict[str, Lie] = {
+    **CONTENTS,
     # HTTP
+    "a login page behind a redirect": Lie(lambda _: Reply(302, headers={"Location": "/login"}), "not-json"),
+    "a redirect in a circle": Lie(
+        lambda told: Reply(302, headers={"Location": told.seen.target}), "redirect-loop"
+    ),
+    "a redirect to no HTTP URL": Lie(lambda _: Reply(302, headers={"Location": "file:///b1"}), "redirect-invalid"),
+    "gzip by its Content-Encoding": Lie(
+        lambda _: gzip.compress(FILE), "download-encoding", headers={"Content-Encoding": "gzip"}
+    ),
+    "gzip by its Content-Encoding alone": Lie(
+        lambda _: FILE, "download-encoding", headers={"Content-Encoding": "gzip"}
+    ),
+    "zstd by its Content-Encoding alone": Lie(
+        lambda _: FILE, "download-encoding", headers={"Content-Encoding": "zstd"}
+    ),
     "text/html by its header": Lie(lambda _: FILE, "download-media-type", headers={"Content-Type": "text/html"}),
     "XML by its header": Lie(
         lambda _: FILE, "download-media-type", headers={"Content-Type": "application/fhir+xml; charset=utf-8"}
@@ -661,7 +715,11 @@ def context(tmp_path: Path, url: str) -> StepContext:
     (tmp_path / "crtdl.json").write_text(json.dumps(crtdl()))
     config = configuration(url, file_ready_retries=1)
     config = config.model_validate(
-        config.model_dump() | {"retry": {"max_attempts": 2, "initial_backoff_ms": 0, "max_backoff_ms": 0}}
+        config.model_dump()
+        | {
+            "retry": {"max_attempts": 2, "initial_backoff_ms": 0, "max_backoff_ms": 0},
+            "limits": {"max_resource_mb": 1},
+        }
     )
     return job.context(tmp_path, "extractor", config, crtdl=tmp_path / "crtdl.json", handle=Store())
 

@@ -315,3 +315,27 @@ def test_the_record_holds_the_hash_of_the_stored_file(tmp_path: Path) -> None:
     record = (ctx.job_dir / ".results" / "0-files.ndjson").read_text()
     assert digest in record
     assert "Patient" not in record
+
+
+def test_pages_of_a_search_may_be_several_files_and_missing_ones_can_be_added(tmp_path: Path) -> None:
+    def page(*ids: str, following: bool) -> bytes:
+        link = ',"link":[{"relation":"next","url":"x"}]' if following else ""
+        entries = ",".join(f'{{"resource":{{"resourceType":"Patient","id":"{one}"}}}}' for one in ids)
+        return f'{{"resourceType":"Bundle","type":"searchset","total":3{link},"entry":[{entries}]}}\n'.encode()
+
+    put(tmp_path, one=PATIENT + page("a", "b", following=True), other=PATIENT)
+    error = fails(DataError, context(tmp_path))
+    assert (error.reference, error.context) == ("source-incomplete", "one.ndjson:2")
+    assert list(imported(tmp_path)) == ["other.ndjson.zst"], "its pages are read again by the next run"
+    put(tmp_path, two=page("c", following=False))
+    assert run(context(tmp_path)).resources_in == 5
+
+
+def test_what_tells_of_an_incomplete_source_survives_a_restart(tmp_path: Path) -> None:
+    outcome = b'{"resource":{"resourceType":"OperationOutcome","issue":[{"severity":"warning"}]}}'
+    put(tmp_path, one=b'{"resourceType":"Bundle","entry":[%b]}\n' % outcome)
+    warnings = run(context(tmp_path)).warnings
+    assert len(warnings) == 1
+    assert run(context(tmp_path)).warnings == warnings
+    (tmp_path / "jobs" / "job" / ".results" / "0-files.ndjson").unlink()
+    assert run(context(tmp_path)).warnings == warnings

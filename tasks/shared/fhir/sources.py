@@ -1,0 +1,210 @@
+"""Signs that a source is incomplete: a search with missing pages, an OperationOutcome among the data, deletions.
+
+A server that cannot give everything says so inside the data (document 3 §1): a searchset whose ``total`` is more than
+its matches or that links to a ``next`` page, and an OperationOutcome in an entry. ``Entries`` counts what the entries
+of one Bundle hold, ``SourceNotes`` keeps what was found in a file, and files of one import are added up: the pages of
+a search may be several lines, or several files.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, Final
+
+import msgspec
+
+from tasks.shared.errors import DataError
+from tasks.shared.publication import people
+
+ERRORS: Final = frozenset({"error", "fatal"})
+_SEVERITIES: Final = ("fatal", "error", "warning", "information")
+_NO_MATCH: Final = frozenset({"include", "outcome"})
+"""``search.mode`` of entries that ``Bundle.total`` does not count (FHIR R4, Bundle)."""
+
+
+class UsualResource(msgspec.Struct, gc=False):
+    """Any JSON object, checked for syntax and skipped, but an OperationOutcome: no other resource has ``issue``."""
+
+    issue: None = None
+
+
+class _UsualEntry(msgspec.Struct, gc=False):
+    resource: UsualResource
+    search: Any = None
+
+
+class _Entry(msgspec.Struct, gc=False):
+    resource: msgspec.Raw = msgspec.Raw()
+    search: Any = None
+    request: Any = None
+
+
+class _Resource(msgspec.Struct, rename="camel", gc=False):
+    resource_type: Any = None
+    issue: Any = None
+
+
+class Line(msgspec.Struct, rename="camel", gc=False):
+    """The members of a line that can tell something about its source; ``entry`` is not looked into."""
+
+    resource_type: Any = None
+    type: Any = None
+    total: Any = None
+    link: Any = None
+    issue: Any = None
+    entry: msgspec.Raw = msgspec.Raw()
+
+    @property
+    def continued(self) -> bool:
+        """Whether there is a next page."""
+        links = self.link if isinstance(self.link, list) else ()
+        return any(isinstance(link, dict) and link.get("relation") == "next" for link in links)
+
+
+parse_line: Final = msgspec.json.Decoder(Line).decode
+_parse_usual: Final = msgspec.json.Decoder(list[_UsualEntry]).decode
+_parse_list: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_parse_entry: Final = msgspec.json.Decoder(_Entry).decode
+_parse_resource: Final = msgspec.json.Decoder(_Resource).decode
+
+
+class Entries:
+    """What the entries of a Bundle hold: ``resources``, ``matches`` of a search, ``deletions``, and ``outcomes`` by
+    severity. Entries can be added in several parts."""
+
+    def __init__(self) -> None:
+        self.resources = 0
+        self.matches = 0
+        self.deletions = 0
+        self.outcomes: Counter[str] = Counter()
+
+    def add(self, text: bytes | memoryview | msgspec.Raw) -> int:
+        """Count the entries of a JSON list; how many there are. Raises what msgspec raises."""
+        try:
+            usual = _parse_usual(text)
+        except msgspec.ValidationError:
+            return self._add_each(bytes(text))
+        self.resources += len(usual)
+        self.matches += sum(1 for entry in usual if entry.search is None or _matches(entry.search))
+        return len(usual)
+
+    def _add_each(self, text: bytes) -> int:
+        entries = _parse_list(text)
+        for raw in entries:
+            try:
+                entry = _parse_entry(raw)
+                resource = _parse_resource(entry.resource) if entry.resource else None
+            except msgspec.ValidationError:
+                continue  # for the steps that read it
+            self.matches += _matches(entry.search)
+            self.resources += resource is not None
+            if resource is not None and resource.resource_type == "OperationOutcome":
+                self.outcomes[severity(resource.issue)] += 1
+            elif resource is None and isinstance(entry.request, dict) and entry.request.get("method") == "DELETE":
+                self.deletions += 1
+        return len(entries)
+
+
+def _matches(search: Any) -> bool:
+    return not (isinstance(search, dict) and search.get("mode") in _NO_MATCH)
+
+
+def severity(issues: Any) -> str:
+    """Return the worst severity of the issues of an OperationOutcome, ``other`` for none that FHIR knows."""
+    found = {issue.get("severity") for issue in issues if isinstance(issue, dict)} if isinstance(issues, list) else ()
+    return next((name for name in _SEVERITIES if name in found), "other")
+
+
+class Pages(msgspec.Struct, omit_defaults=True):
+    """Pages of searches with the same total: how many have a ``next`` one and how many have none, and their matches.
+    ``line`` is that of the first."""
+
+    line: int
+    continued: int = 0
+    last: int = 0
+    matches: int = 0
+
+    def add(self, other: Pages) -> None:
+        """Add pages of another file."""
+        self.continued += other.continued
+        self.last += other.last
+        self.matches += other.matches
+
+    def incomplete(self, total: int | None) -> bool:
+        """Whether a page is missing. A search has one last page; without a total, only a last page is expected."""
+        if self.continued and not self.last:
+            return True
+        return total is not None and self.matches < total * self.last
+
+
+class SourceNotes(msgspec.Struct, omit_defaults=True):
+    """What was found in a file: OperationOutcomes by severity, deletions, and pages of searches by their total."""
+
+    outcomes: dict[str, int] = msgspec.field(default_factory=dict)
+    deletions: int = 0
+    pages: dict[str, Pages] = msgspec.field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.outcomes or self.deletions or self.pages)
+
+    def add_line(self, line: Line, entries: Entries, number: int) -> None:
+        """Add a line and what its entries hold."""
+        if line.resource_type == "OperationOutcome":
+            self._add_outcomes({severity(line.issue): 1})
+        if line.resource_type != "Bundle":
+            return
+        self.deletions += entries.deletions
+        self._add_outcomes(entries.outcomes)
+        if line.type != "searchset":
+            return
+        total = line.total if type(line.total) is int else None
+        if total is None or line.continued or entries.matches < total:
+            pages = Pages(number, int(line.continued), int(not line.continued), entries.matches)
+            self._add_pages("" if total is None else str(total), pages)
+
+    def add(self, other: SourceNotes) -> None:
+        """Add what was found in another file."""
+        self.deletions += other.deletions
+        self._add_outcomes(other.outcomes)
+        for total, pages in other.pages.items():
+            self._add_pages(total, pages)
+
+    def _add_outcomes(self, outcomes: dict[str, int]) -> None:
+        for name, count in outcomes.items():
+            self.outcomes[name] = self.outcomes.get(name, 0) + count
+
+    def _add_pages(self, total: str, pages: Pages) -> None:
+        if total in self.pages:
+            self.pages[total].add(pages)
+        else:
+            self.pages[total] = msgspec.structs.replace(pages)
+
+    def incomplete(self) -> set[str]:
+        """The totals of searches of which pages are missing; empty for a search without one."""
+        return {total for total, pages in self.pages.items() if pages.incomplete(int(total) if total else None)}
+
+    def warnings(self, k: int) -> list[str]:
+        """What a person should know, one sentence each; counts as they may be published."""
+        found: list[str] = []
+        if self.outcomes:
+            shown = ", ".join(f"{name}: {people(count, k)}" for name, count in sorted(self.outcomes.items()))
+            found.append(
+                f"the source holds OperationOutcomes ({shown}); a server writes them where it could not give everything"
+            )
+        if self.deletions:
+            found.append(
+                f"the source holds deletions ({people(self.deletions, k)} entries); nothing is deleted in the job or "
+                "at the destination"
+            )
+        return found
+
+
+def missing_pages(where: str | None) -> DataError:
+    """Return the error for a source without all pages of a search; ``where`` is ``file:line`` of one of them."""
+    return DataError(
+        "source-incomplete",
+        "a search result is incomplete: its total is more than its entries, or its next page is not there",
+        context=where,
+        hint="import all pages of the search, then continue the job; where a part is meant, remove total and the next "
+        "link from the Bundle",
+    )
