@@ -208,6 +208,7 @@ class _Run:
                 index,
                 self._state,
                 limit=self._bounds.line,
+                largest=self._context.config.limits.largest_resource,
                 stop=self._context.stop,
                 after=self._say,
             )

@@ -22,9 +22,10 @@ import msgspec
 from tasks.flattening.provenance import MARK, PROVENANCE, Grouping, grouping
 from tasks.flattening.routing_index import Index, Scope
 from tasks.flattening.views import View
-from tasks.shared.fhir.bundle import UNWRAPPED, Resource, cut
+from tasks.shared.fhir.bundle import Resource, cut
 from tasks.shared.fhir.crtdl_model import AttributeGroup
 from tasks.shared.fhir.long_line import LongLine, lines_with_long
+from tasks.shared.fhir.reading import LARGEST_RESOURCE
 from tasks.shared.files.names import CORE, base_name
 from tasks.shared.stop import Stop
 
@@ -100,14 +101,15 @@ class After(Protocol):
 class Router:
     """Reads ``files`` in their order and routes their resources. For one thread.
 
-    ``limit`` is how many bytes of a line are held; longer ones wait in ``directory``. ``after`` is told
+    ``limit`` is how many bytes of a line are held; longer ones wait in ``directory``. ``largest`` is the limit of a
+    resource in bytes. ``after`` is told
     how far it is, now and then. Raises ``DataError`` for what is no resource, with ``file:line``, and
     ``StorageError``.
     """
 
     def __init__(
         self, files: Sequence[Path], groups: Groups, index: Index, directory: Path, *, limit: int, stop: Stop,
-        after: After,
+        after: After, largest: int = LARGEST_RESOURCE,
     ) -> None:  # fmt: skip
         self.facts = Facts()
         self._files = files
@@ -115,6 +117,7 @@ class Router:
         self._index = index
         self._directory = directory
         self._limit = limit
+        self._largest = largest
         self._stop = stop
         self._after = after
         self._named_by_all: bool | None = None
@@ -142,7 +145,7 @@ class Router:
             self._after(path, self.facts.bytes - before, whole=True)
 
     def _lines(self, path: Path) -> Iterator[tuple[int, bytes | LongLine]]:
-        for numbered in lines_with_long(path, limit=self._limit, spool=self._directory):
+        for numbered in lines_with_long(path, limit=self._limit, spool=self._directory, largest=self._largest):
             self._stop.check()
             yield numbered
 
@@ -164,11 +167,11 @@ class Router:
     ) -> Generator[list[Delivery], None, int]:
         if lookup is None:
             named = False
-            for part in _parts(line):
+            for part in line.bundles(_PART):
                 self._stop.check()
                 named |= self._put(Scope.LINE, _groupings(part, path, line.number))
             lookup = self._by(Scope.LINE) if named else self._by_line(())
-        for part in _parts(line):
+        for part in line.bundles(_PART):
             self._stop.check()
             resources, _, first = self._resources(part, path, line.number, first)
             yield self._deliver(resources, lookup)
@@ -212,7 +215,7 @@ class Router:
         found = False
         for path in files:
             for number, line in self._lines(path):
-                for part in (line,) if isinstance(line, bytes) else _parts(line):
+                for part in (line,) if isinstance(line, bytes) else line.bundles(_PART):
                     self._stop.check()
                     found |= self._put(scope, _groupings(part, path, number))
         return found
@@ -282,24 +285,3 @@ def _groupings(line: bytes, path: Path, number: int) -> list[Grouping]:
     if MARK not in line:
         return []
     return _without_provenances(cut(line, file=path.name, number=number).resources)[1]
-
-
-def _parts(line: LongLine) -> Iterator[bytes]:
-    """A long line in pieces: if it is an envelope, Bundles of a few of its entries."""
-    if line.resource_type != "Bundle" or line.envelope().type not in UNWRAPPED:
-        yield line.whole()
-        return
-    pieces: list[bytes] = []
-    size = 0
-    for piece in line.entries():
-        pieces.append(piece)
-        size += len(piece)
-        if size >= _PART:
-            yield _bundle(pieces)
-            pieces, size = [], 0
-    if pieces:
-        yield _bundle(pieces)
-
-
-def _bundle(entries: Iterable[bytes]) -> bytes:
-    return b'{"resourceType":"Bundle","type":"transaction","entry":[%b]}' % b",".join(entries)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -29,11 +29,11 @@ from tasks.send.reference_order import dependency_order
 from tasks.send.transaction import MAX_BODY, Limits, Transactions
 from tasks.send.transaction_sender import TransactionSender, poster
 from tasks.shared.errors import DataError, InputError, storage_errors
-from tasks.shared.fhir.bundle import Resource, cut
+from tasks.shared.fhir.bundle import Cut, Resource, cut
+from tasks.shared.fhir.long_line import LongLine, lines_with_long
 from tasks.shared.files.data_directory import stored_bytes
 from tasks.shared.files.kept_answers import FAILED, FailedAnswers
 from tasks.shared.files.ledger import Ledger
-from tasks.shared.files.lines import numbered_lines
 from tasks.shared.files.names import data_files
 from tasks.shared.http.client import ServiceClient
 from tasks.shared.publication import people
@@ -45,6 +45,10 @@ from tasks.shared.work import Workers
 LEDGER: Final = "ledger.ndjson"
 _WAITING: Final = "waiting.tmp"
 """What a killed run of an earlier version left."""
+_LINE: Final = 8 << 20
+"""Bytes of a line that is read as a whole."""
+_PART: Final = 1 << 20
+"""Bytes of a longer one that are read at once."""
 _LANE: Final = frozenset({"waiting"})
 
 log = logging.getLogger("sluice.send")
@@ -177,19 +181,48 @@ class _Load:
     def _lines(self, source: Source) -> Iterator[Unit]:
         path = source.path
         alone = frozenset({f"file {path.name}"})
-        for number, line in numbered_lines(path):
+        largest = self._context.config.limits.largest_resource
+        lines = lines_with_long(path, limit=_LINE, spool=self._context.state(STATE), largest=largest)
+        for number, line in lines:
             self._context.stop.check()
-            part = cut(line, file=path.name, number=number, first=source.facts.resources)
-            left = self._account.read(source, part, len(line))
-            if left:
-                # What is of one patient can be sent beside what is of others. Of other lines nobody knows whom they
-                # concern, so those of a file stay in sequence.
-                lanes = part.patients or (_concerned(left, alone) if part.unwrapped else _lanes(left[0])) or alone
-                yield Unit(left, lanes, len(line) + 50 * part.derived_ids + 100 * part.resolved_references)
-            if len(self._account.failures) >= self._bounds.max_failures:
-                raise _GivenUpError
+            cuts = self._long(source, line) if isinstance(line, LongLine) else self._short(source, line, number)
+            for part, size, of_line in cuts:
+                left = self._account.read(source, part, of_line)
+                if left:
+                    # What is of one patient can be sent beside what is of others. Of other lines nobody knows whom they
+                    # concern, so those of a file stay in sequence.
+                    lanes = part.patients or (_concerned(left, alone) if part.unwrapped else _lanes(left[0])) or alone
+                    yield Unit(left, lanes, size + 50 * part.derived_ids + 100 * part.resolved_references)
+                if len(self._account.failures) >= self._bounds.max_failures:
+                    raise _GivenUpError
             if not number % 64:
                 self._context.meter.within(path, source.facts.bytes)
+
+    def _short(self, source: Source, line: bytes, number: int) -> Iterator[tuple[Cut, int, int | None]]:
+        part = cut(line, file=source.path.name, number=number, first=source.facts.resources)
+        yield part, len(line), len(line)
+
+    def _long(self, source: Source, line: LongLine) -> Iterator[tuple[Cut, int, int | None]]:
+        """The same of a line that is not in memory, in parts: each with the size of its text, the first one with that
+        of the line. Whose it is, and what its placeholders stand for, is found in a first pass."""
+        name, entries = source.path.name, 0
+        patients: set[str] = set()
+        placeholders: dict[bytes, bytes] = {}
+        for text in line.bundles(_PART):
+            self._context.stop.check()
+            part = cut(text, file=name, number=line.number, entry=entries)
+            entries += part.count + part.skipped
+            patients |= part.patients
+            placeholders |= part.placeholders
+        entries = 0
+        of_line: int | None = line.size
+        for text in line.bundles(_PART):
+            self._context.stop.check()
+            first = source.facts.resources
+            part = cut(text, file=name, number=line.number, first=first, entry=entries, placeholders=placeholders)
+            entries += part.count + part.skipped
+            yield replace(part, patients=frozenset(patients)), len(text), of_line
+            of_line = None
 
     # Sending
 

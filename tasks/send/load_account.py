@@ -109,12 +109,14 @@ class LoadAccount:
             self._progress.add(resources=done)
         return source
 
-    def read(self, source: Source, cut: Cut, size: int) -> Sequence[Resource]:
-        """Count a line of ``size`` bytes; what of it is still to be sent."""
+    def read(self, source: Source, cut: Cut, size: int | None) -> Sequence[Resource]:
+        """Count a line of ``size`` bytes, or its first part, or with ``None`` another part; what of it is still to be
+        sent."""
         facts = source.facts
-        facts.lines += 1
+        if size is not None:
+            facts.lines += 1
+            facts.bytes += size + 1
         facts.resources += cut.count
-        facts.bytes += size + 1
         facts.skipped += cut.skipped
         facts.derived_ids += cut.derived_ids
         facts.resolved_references += cut.resolved_references

@@ -7,12 +7,14 @@ target is missing waits (document 3 §7).
 
 from __future__ import annotations
 
+import codecs
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
 from tasks.shared.fhir.bundle import type_of
-from tasks.shared.files.lines import read_lines
+from tasks.shared.files.lines import head_of
 from tasks.shared.files.names import CORE, base_name
 
 _EARLY: Final = (
@@ -36,6 +38,10 @@ LATE: Final = tuple(_LATE.split())
 _RANK: Final = {name: rank for rank, name in enumerate(EARLY)} | {
     name: len(EARLY) + 1 + rank for rank, name in enumerate(LATE)
 }
+
+
+_HEAD: Final = 1 << 20
+_TYPE: Final = re.compile(rb'"resourceType"\s*:\s*"([A-Za-z]+)"')
 
 
 def stages(files: Iterable[Path]) -> Iterator[list[Path]]:
@@ -65,9 +71,9 @@ def stages(files: Iterable[Path]) -> Iterator[list[Path]]:
 
 
 def _first_type(path: Path) -> str | None:
-    lines = read_lines(path)
-    try:
-        first = next(lines, None)
-    finally:
-        lines.close()  # type: ignore[attr-defined]
-    return type_of(first) if first is not None else None
+    head = head_of(path, _HEAD).removeprefix(codecs.BOM_UTF8).lstrip()
+    line, whole, _ = head.partition(b"\n")
+    if whole or len(head) < _HEAD:
+        return type_of(line)
+    found = _TYPE.search(head)  # a line too long to be read for this alone
+    return found[1].decode() if found else None

@@ -25,7 +25,8 @@ from __future__ import annotations
 import hashlib
 import re
 import uuid
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
@@ -106,6 +107,8 @@ class Cut:
     unwrapped: bool = False
     derived_ids: int = 0
     resolved_references: int = 0
+    placeholders: Mapping[bytes, bytes] = field(default_factory=dict, repr=False)
+    """``Type/id`` by the ``urn:`` fullUrl of an entry."""
 
     @property
     def count(self) -> int:
@@ -137,18 +140,27 @@ class _Bundle(msgspec.Struct, rename="camel"):
 _bundle = msgspec.json.Decoder(_Bundle)
 
 
-def cut(line: bytes, *, file: str, number: int, first: int = 0) -> Cut:
+def cut(
+    line: bytes,
+    *,
+    file: str,
+    number: int,
+    first: int = 0,
+    entry: int = 0,
+    placeholders: Mapping[bytes, bytes] | None = None,
+) -> Cut:
     """Cut one line into its resources.
 
     ``file`` is the file's name (its base, ``core`` for ``core.ndjson.zst``, is part of derived ids), ``number``
-    the line number from 1, ``first`` the ordinal of the line's first resource. Raises nothing: what cannot be
-    sent is in ``Cut.rejected``.
+    the line number from 1, ``first`` the ordinal of the line's first resource. Where the line is a part of a longer
+    Bundle, ``entry`` is the index of its first entry there, and ``placeholders`` are those of the whole Bundle. Raises
+    nothing: what cannot be sent is in ``Cut.rejected``.
     """
     try:
         if b'"Bundle"' in line[:512]:
             bundle = _maybe_bundle(line)
             if bundle is not None and bundle.resource_type == "Bundle" and bundle.type not in RESOURCES:
-                return _cut_bundle(line, bundle, file, number, first)
+                return _cut_bundle(line, bundle, file, number, first, entry, placeholders)
         return _cut_plain(line, file, number, first)
     except UnusableError as problem:
         return Cut(rejected=(_rejected(problem, line, file, number, None, first),))
@@ -183,7 +195,15 @@ def _cut_plain(line: bytes, file: str, number: int, first: int) -> Cut:
     return Cut(resources=(resource,), derived_ids=derived)
 
 
-def _cut_bundle(line: bytes, bundle: _Bundle, file: str, number: int, first: int) -> Cut:
+def _cut_bundle(
+    line: bytes,
+    bundle: _Bundle,
+    file: str,
+    number: int,
+    first: int,
+    start: int = 0,
+    known: Mapping[bytes, bytes] | None = None,
+) -> Cut:
     if bundle.type not in UNWRAPPED:
         raise UnusableError(
             "bundle-type",
@@ -201,7 +221,7 @@ def _cut_bundle(line: bytes, bundle: _Bundle, file: str, number: int, first: int
     placeholders: dict[bytes, bytes] = {}
     skipped = derived = 0
     ordinal = first
-    for index, entry in enumerate(bundle.entry):
+    for index, entry in enumerate(bundle.entry, start):
         raw: bytes | msgspec.Raw = entry.resource
         if (entry.request or entry.search or len(raw) <= len(b"null")) and _carries_nothing(entry):
             skipped += 1
@@ -210,12 +230,12 @@ def _cut_bundle(line: bytes, bundle: _Bundle, file: str, number: int, first: int
             kind, identifier = usual[1].decode(), usual[2].decode()
         else:
             try:
-                kind, known = _usable_head(raw)
+                kind, own = _usable_head(raw)
             except UnusableError as problem:
                 rejected.append(_rejected(problem, raw, file, number, index, ordinal))
                 ordinal += 1
                 continue
-            raw, identifier, new = _identified(raw, known, file, number, index)
+            raw, identifier, new = _identified(raw, own, file, number, index)
             derived += new
         key = f"{kind}/{identifier}"
         resources.append(Resource(kind, identifier, key, raw, file, number, index, ordinal))
@@ -225,9 +245,10 @@ def _cut_bundle(line: bytes, bundle: _Bundle, file: str, number: int, first: int
         if entry.full_url is not None and entry.full_url[:4] == "urn:":
             placeholders[entry.full_url.encode()] = key.encode()
     resolved = 0
-    if placeholders:
-        resources, resolved = _resolve(resources, placeholders)
-    return Cut(tuple(resources), tuple(rejected), skipped, frozenset(patients), True, derived, resolved)
+    if targets := placeholders if known is None else known:
+        resources, resolved = _resolve(resources, targets)
+    patients_here = frozenset(patients)
+    return Cut(tuple(resources), tuple(rejected), skipped, patients_here, True, derived, resolved, placeholders)
 
 
 def _carries_nothing(entry: _Entry) -> bool:
@@ -267,7 +288,7 @@ def _identified(
     return b"".join((text[:brace], b'"id":"', identifier.encode(), b'",', text[brace:])), identifier, 1
 
 
-def _resolve(resources: list[Resource], placeholders: dict[bytes, bytes]) -> tuple[list[Resource], int]:
+def _resolve(resources: list[Resource], placeholders: Mapping[bytes, bytes]) -> tuple[list[Resource], int]:
     resolved = 0
 
     def replace(match: re.Match[bytes]) -> bytes:

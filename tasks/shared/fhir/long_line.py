@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import Final, Self
 
 from tasks.shared.errors import DataError
+from tasks.shared.fhir.bundle import UNWRAPPED
 from tasks.shared.fhir.envelope import Envelope, check_entries, envelope_around, open_bundle
+from tasks.shared.fhir.reading import LARGEST_RESOURCE, too_large
 from tasks.shared.fhir.walk import ARRAY, ARRAY_END, NOTHING, QUOTE, Walk
 from tasks.shared.files.lines import Tee, open_content, texts
 from tasks.shared.files.spool import Spool, spooled
@@ -30,17 +32,25 @@ _WIDTH: Final = array("Q").itemsize
 
 
 def lines_with_long(
-    path: Path, *, limit: int, spool: Path, stored: Tee | None = None, inside: Tee | None = None
+    path: Path,
+    *,
+    limit: int,
+    spool: Path,
+    largest: int = LARGEST_RESOURCE,
+    stored: Tee | None = None,
+    inside: Tee | None = None,
 ) -> Generator[tuple[int, bytes | LongLine], None, None]:
     """Like ``numbered_lines``, but a line of more than ``limit`` bytes comes as a ``LongLine``.
 
     ``stored`` sees the file's bytes as they pass, ``inside`` those of its content (``open_content``).
 
     That one is kept in a nameless temporary file in the directory ``spool``, which is made if need be, and is valid
-    until the next line is asked for. Memory: one piece, and a line of ``limit`` bytes.
+    until the next line is asked for. ``largest`` is the limit of a resource in it, in bytes. Memory: one piece, and a
+    line of ``limit`` bytes.
 
     Raises what ``numbered_lines`` raises, and ``StorageError`` (``disk-full`` …) when a line cannot be put there.
     """
+    limit = min(limit, largest)
     most = limit + len(codecs.BOM_UTF8) + len(b"\r")  # one longer than this is too long whatever is taken off
     with open_content(path, stored=stored, content=inside) as content:
         for number, text in enumerate(texts(content, most, spool), 1):
@@ -53,7 +63,7 @@ def lines_with_long(
                         yield number, line
                     continue
             with spooled(text, spool) as kept:
-                long = LongLine(kept, path.name, number)
+                long = LongLine(kept, path.name, number, largest=largest)
                 if not long.blank:
                     yield number, long
 
@@ -61,13 +71,17 @@ def lines_with_long(
 class LongLine:
     """A line that is on disk instead of in memory. Leaving its context removes it.
 
-    ``file`` and ``number``, from 1, are what errors name; ``piece`` is how many bytes are looked at at once.
+    ``file`` and ``number``, from 1, are what errors name; ``piece`` is how many bytes are looked at at once. A resource
+    of more than ``largest`` bytes is never read into memory: ``DataError`` ``resource-too-large``.
     """
 
-    def __init__(self, spool: Spool, file: str, number: int, *, piece: int = _PIECE) -> None:
+    def __init__(
+        self, spool: Spool, file: str, number: int, *, piece: int = _PIECE, largest: int = LARGEST_RESOURCE
+    ) -> None:
         self.number = number
         self._spool = spool
         self._piece = piece
+        self._largest = largest
         self._start = len(codecs.BOM_UTF8) if number == 1 and spool.read(0, 3) == codecs.BOM_UTF8 else 0
         self._end = spool.size - (spool.read(spool.size - 1, spool.size) == b"\r")
         self.size = self._end - self._start
@@ -119,8 +133,21 @@ class LongLine:
         if last > start:
             yield b"[%b]" % self._spool.read(start, last)
 
+    def bundles(self, most: int) -> Iterator[bytes]:
+        """The line as small Bundles of about ``most`` bytes, if it is one whose entries are resources of their own;
+        else the line as it is."""
+        if self.resource_type != "Bundle" or self.envelope().type not in UNWRAPPED:
+            yield self.whole()
+            return
+        for part in self.parts(most):
+            yield b'{"resourceType":"Bundle","type":"transaction","entry":%b}' % part
+
     def whole(self) -> bytes:
-        """The line as it is, in memory: for what is no Bundle and must be taken as a whole."""
+        """The line as it is, in memory: for what is no Bundle and must be taken as a whole.
+
+        Raises ``DataError`` ``resource-too-large``.
+        """
+        self._limit(self.size)
         return self._spool.read(self._start, self._end)
 
     def close(self) -> None:
@@ -146,7 +173,7 @@ class LongLine:
 
     def _cut_here(self, walk: Walk) -> _Cut:
         walk.take(b"[")
-        start = end = first = walk.position
+        start = end = first = begin = walk.position
         ends_at = self._spool.size
         ends = array("Q")
         count = 0
@@ -160,6 +187,8 @@ class LongLine:
                 self._check(first, ends, count)  # what is wrong before comes first
                 raise
             end = walk.position - 1
+            self._limit(end - begin)
+            begin = end + 1
             ends.append(end)
             count += 1
             if end - first >= self._piece or len(ends) == _BATCH or not more:
@@ -167,8 +196,14 @@ class LongLine:
                 self._spool.write(memoryview(ends).cast("B"))
                 ends = array("Q")
                 first = end + 1
+        self._limit(start - self._start + self._end - end)
         before, after = self._spool.read(self._start, start), self._spool.read(end, self._end)
         return _Cut(envelope_around(before, after, where=self._where), start, ends_at, count)
+
+    def _limit(self, size: int) -> None:
+        """Raise when so many bytes cannot be one resource, or the envelope of a Bundle."""
+        if size > self._largest:
+            raise too_large(self._where, self._largest)
 
     def _check(self, start: int, ends: array[int], count: int) -> None:
         """Raise unless the entries from ``start`` on are JSON objects, the ``count``-th of the Bundle the last one."""

@@ -70,6 +70,15 @@ def open_content(path: Path, *, stored: Tee | None = None, content: Tee | None =
             stream.close()
 
 
+def head_of(path: Path, size: int) -> bytes:
+    """The first bytes of the content of a data file, at most ``size``. Raises what ``open_content`` raises."""
+    head, buffer = bytearray(), bytearray(min(size, _PIECE))
+    with open_content(path) as content:
+        while len(head) < size and (count := content.readinto(buffer)):
+            head += memoryview(buffer)[:count]
+    return bytes(head[:size])
+
+
 def read_lines(path: Path) -> Iterator[bytes]:
     """The lines of an NDJSON file, in order, without their line ends; plain or zstd, told by its magic bytes.
 

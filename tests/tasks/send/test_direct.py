@@ -644,3 +644,29 @@ def test_the_sandbox_server_takes_everything_in_both_manners(tmp_path: Path) -> 
         with serve_in_thread(fhir_service(FhirOptions(manners=manners))) as server:
             result = job.send(server.url, batch_size=7)
         assert result.resources_in == result.resources_out == 130
+
+
+def test_a_long_bundle_is_sent_in_parts_as_if_it_were_read_whole(tmp_path: Path) -> None:
+    """References to ``urn:`` entries of other parts are resolved, and resources without an id get the same one."""
+    entries: list[dict[str, Any]] = []
+    for number in range(60):
+        one = observation(f"o{number}", subject={"reference": "urn:uuid:p"}, text="x" * 200)
+        other = {"resourceType": "Basic", "text": "y" * 200} if number % 3 else observation(f"o{number}-b")
+        entries += [{"fullUrl": f"urn:uuid:{number}", "resource": one}, {"resource": other}]
+    entries.append({"fullUrl": "urn:uuid:p", "resource": resource("Patient", "p")})
+    entries.append({"request": {"method": "DELETE", "url": "Patient/q"}})
+    line = {"resourceType": "Bundle", "type": "transaction", "entry": entries}
+    made = []
+    for name, limit in (("whole", 8 << 20), ("parts", 100)):
+        job = Job(tmp_path / name)
+        job.write("a.ndjson", observation("first"), line, observation("last"))
+        with pytest.MonkeyPatch.context() as patch, serving() as server:
+            patch.setattr("tasks.send.direct._LINE", limit)
+            patch.setattr("tasks.send.direct._PART", 2_000)
+            report = job.send(server.url)
+            again = job.send(server.url)
+            facts = report.model_dump(include={"lines_in", "resources_in", "resources_out", "warnings"})
+            made.append((server.stored, facts))
+        assert again.resources_out == report.resources_out == 123
+    assert made[0] == made[1]
+    assert "urn:uuid" not in repr(made)
