@@ -84,6 +84,7 @@ def asked(
         last=last_released(job),
         last_copy=last_released(job, recipient=True),
         asked_patients=_asked_patients(job.inputs),
+        largest=job.config.limits.largest_resource,
         decides=Sources(job.step_names, job.config).asks_before_delivery(),
         sent=step is None and any(one.state == "completed" and declared(one.name).delivers for one in steps),
         versions=versions().model_dump(),

@@ -190,7 +190,10 @@ class _Run:
         """The chunks of the files, and a ``None`` behind the last one of each."""
         threshold = self._settings.bundle_split_threshold_mb * _MIB
         for source in sources:
-            for chunk in chunks(source.path, threshold=threshold, spool=self._state, after=source.after):
+            largest = self._context.config.limits.largest_resource
+            for chunk in chunks(
+                source.path, threshold=threshold, spool=self._state, after=source.after, largest=largest
+            ):
                 yield source, chunk
             yield source, None
 

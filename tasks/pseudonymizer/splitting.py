@@ -14,6 +14,7 @@ from pathlib import Path
 from tasks.pseudonymizer.residual_identifiers import Numbers, numbers_in
 from tasks.shared.fhir.envelope import Envelope, open_bundle
 from tasks.shared.fhir.long_line import LongLine, lines_with_long
+from tasks.shared.fhir.reading import LARGEST_RESOURCE
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +47,18 @@ class Chunk:
         return f"{self.file}:{self.line}" + (f" from entry {self.first_entry}" if self.split else "")
 
 
-def chunks(path: Path, *, threshold: int, spool: Path, after: int = 0) -> Iterator[Chunk]:
+def chunks(
+    path: Path, *, threshold: int, spool: Path, after: int = 0, largest: int = LARGEST_RESOURCE
+) -> Iterator[Chunk]:
     """The lines of a file behind line number ``after``, as chunks of at most ``threshold`` bytes.
 
     Larger are only a resource that is no Bundle, and a single entry. Memory: one chunk; a longer line is kept in a
     file in the directory ``spool``.
 
-    Raises ``DataError`` with ``file:line`` for a long line that cannot be taken apart.
+    Raises ``DataError`` with ``file:line`` for a long line that cannot be taken apart, and ``resource-too-large`` for a
+    resource of more than ``largest`` bytes.
     """
-    for number, line in lines_with_long(path, limit=threshold, spool=spool):
+    for number, line in lines_with_long(path, limit=threshold, spool=spool, largest=largest):
         if number <= after:
             continue
         if isinstance(line, bytes):

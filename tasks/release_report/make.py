@@ -42,6 +42,7 @@ from tasks.release_report.originals import Originals
 from tasks.release_report.query import Query, read_query
 from tasks.release_report.sections.asked import left_out_for_consent
 from tasks.shared.errors import storage_errors
+from tasks.shared.fhir.reading import LARGEST_RESOURCE
 from tasks.shared.files.inventory import Entry, Inventory
 from tasks.shared.files.private_file import open_private
 from tasks.shared.files.spreadsheet import as_text
@@ -84,6 +85,7 @@ class Asked:
     which data of this query left for this destination before, ``last_copy`` the recipient's of the same: each copy is
     compared with its like. ``decides`` says that a person is asked before the data leave, ``sent`` that they have left.
     ``files`` is the digest over what leaves; it is made here when it is not given. ``read`` is told of the bytes read.
+    ``largest`` is the limit of a resource in bytes.
     ``measured`` is what was measured of the same files before, which are not read again.
     """
 
@@ -115,6 +117,7 @@ class Asked:
     stop: Stop
     today: date
     made: str
+    largest: int = LARGEST_RESOURCE
     read: Callable[[int], None] = _ignore
     measured: Measures | None = None
 
@@ -293,7 +296,7 @@ def _measured(asked: Asked) -> tuple[Measured | None, Measured]:
     settings = asked.settings
     measuring = partial(
         measure, base=asked.base, spool=spool, stop=asked.stop, k=settings.k, today=asked.today, read=asked.read,
-        region_prefix=settings.region_prefix,
+        region_prefix=settings.region_prefix, largest=asked.largest,
     )  # fmt: skip
     if not asked.imported:
         return None, measuring(asked.leaving, copies=asked.copies)

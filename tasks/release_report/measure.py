@@ -42,8 +42,8 @@ from tasks.release_report.tables import (
 )
 from tasks.shared.errors import DataError, StorageError
 from tasks.shared.fhir.long_line import LongLine, lines_with_long
-from tasks.shared.fhir.reading import UNREADABLE
-from tasks.shared.files.lines import open_content
+from tasks.shared.fhir.reading import LARGEST_RESOURCE, UNREADABLE
+from tasks.shared.files.lines import head_of
 from tasks.shared.files.private_file import open_private
 from tasks.shared.stop import Stop
 
@@ -60,6 +60,7 @@ def measure(
     k: int,
     today: date,
     region_prefix: int = 2,
+    largest: int = LARGEST_RESOURCE,
     originals: Originals | None = None,
     collect: bool = False,
     copies: Set[Path] = frozenset(),
@@ -69,9 +70,9 @@ def measure(
 
     With ``collect`` they are ``import/``, whose values go into ``originals``; else they are what leaves, and what is
     among ``originals`` is found. ``spool`` is the directory of nameless temporary files, ``region_prefix`` how many
-    signs of a postal code make a region, ``read`` is told of stored bytes that were read. ``copies`` are tables with
-    the rows of the CSV beside them, which is measured for both; of them, and of Parquet where pyarrow is not there, the
-    bytes alone are looked at.
+    signs of a postal code make a region, ``largest`` the limit of a resource in bytes, ``read`` is told of stored bytes
+    that were read. ``copies`` are tables with the rows of the CSV beside them, which is measured for both; of them, and
+    of Parquet where pyarrow is not there, the bytes alone are looked at.
 
     A file, or a line, that cannot be read ends nothing: it is in ``unread``, quoting nothing. Raises ``Stopped``, and
     ``StorageError`` of the spool (``disk-full`` …).
@@ -84,7 +85,7 @@ def measure(
             spool, today=today, together=together, originals=originals, collect=collect, region=region_prefix
         )
         try:
-            reader = _Reader(account, base, spool, stop, read)
+            reader = _Reader(account, base, spool, stop, read, largest)
             order = list(files) if together else with_patients_first(list(files)) if tables else _patients_first(files)
             for path in sorted(order, key=copies.__contains__):
                 reader.file(path, copy=path in copies)
@@ -108,13 +109,11 @@ def measure(
 
 def _first_type(path: Path) -> str:
     """The type that a file begins with, as far as its first bytes tell; blank otherwise."""
-    head = bytearray(_HEAD)
     try:
-        with open_content(path) as content:
-            count = content.readinto(head) or 0
+        head = head_of(path, _HEAD)
     except (DataError, StorageError):
         return ""
-    match = _FIRST.search(head, 0, count)
+    match = _FIRST.search(head)
     return match[1].decode() if match is not None else ""
 
 
@@ -137,7 +136,10 @@ def _patients_first(files: Sequence[Path]) -> list[Path]:
 class _Reader:
     """Reads the files into an account."""
 
-    def __init__(self, account: Account, base: Path, spool: Path, stop: Stop, read: Callable[[int], None]) -> None:
+    def __init__(
+        self, account: Account, base: Path, spool: Path, stop: Stop, read: Callable[[int], None], largest: int
+    ) -> None:
+        self._largest = largest
         self.unread: dict[str, str] = {}
         self.unchecked: list[str] = []
         self.copies = 0
@@ -187,7 +189,9 @@ class _Reader:
                     account.settle()
                 self._lines.resources = lines
             else:
-                for number, line in lines_with_long(path, limit=_LINE, spool=self._spool, stored=see, inside=inside):
+                for number, line in lines_with_long(
+                    path, limit=_LINE, spool=self._spool, largest=self._largest, stored=see, inside=inside
+                ):
                     self._stop.check()
                     lines += 1
                     self._line(name, number, line)

@@ -179,6 +179,8 @@ class ItemReader:
         except UnusableError as problem:
             yield Unusable(number, None, problem.reference, problem.type)
         except DataError as problem:
+            if problem.reference == "resource-too-large":
+                raise
             yield Unusable(number, None, _known(problem), "Bundle")
 
     def _pieces(self, pieces: Iterable[bytes], number: int) -> Iterator[Item]:

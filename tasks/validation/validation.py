@@ -115,6 +115,7 @@ class _Validation:
         self._bounds = bounds
         self._threads = service.max_concurrent_requests
         self._limit = service.bundle_chunk_size_mb * bounds.mebibyte
+        self._largest = context.config.limits.largest_resource
         self._directory = context.state(REPORTS)
         self._open: list[FileReport] = []
         self._reports: dict[str, FileReport] = {}
@@ -153,7 +154,7 @@ class _Validation:
             self._open.append(report)
             self._progress.add(resources=report.done)
             reader = ItemReader(path.name)
-            lines = lines_with_long(path, limit=self._limit, spool=places.state)
+            lines = lines_with_long(path, limit=self._limit, spool=places.state, largest=self._largest)
             for chunk in pack(
                 ((items, reader.facts.bytes) for items in reader.groups(lines)),
                 file=path.name,

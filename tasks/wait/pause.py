@@ -32,8 +32,9 @@ def run(context: StepContext) -> StepReport:
         Parked: nobody has decided yet.
         DataError: the directory holds something that would not be read (``wait-foreign-files``) or not sent
             (``corrections-not-sent``), two forms of one file (``name-clash``), a file without a resource
-            (``empty-file``) or one that is no NDJSON (``not-json``, ``not-object``, ``not-utf8`` with ``file:line``;
-            ``zst-truncated``, ``zst-corrupt``). Approved corrections are gone (``approval-outdated``).
+            (``empty-file``) or one that is no NDJSON (``not-json``, ``not-object``, ``not-utf8``,
+            ``resource-too-large`` with ``file:line``; ``zst-truncated``, ``zst-corrupt``). Approved corrections are
+            gone (``approval-outdated``).
         StorageError: the directory cannot be made or read.
         Stopped: somebody asked.
     """
@@ -53,7 +54,7 @@ def run(context: StepContext) -> StepReport:
     lines = resources = 0
     empty: list[str] = []
     for file in corrected:
-        count = (0, 0) if tables else _checked(file, context.stop)
+        count = (0, 0) if tables else _checked(file, context.stop, context.config.limits.largest_resource)
         stored = stored_bytes([file])
         if not (stored if tables else count[0]):
             empty.append(file.name)
@@ -77,9 +78,10 @@ def run(context: StepContext) -> StepReport:
     )
 
 
-def _checked(file: Path, stop: Stop) -> tuple[int, int]:
-    """How many lines the file has, every one a JSON object, and how many resources they are."""
-    check = LineCheck(file.name)
+def _checked(file: Path, stop: Stop, largest: int) -> tuple[int, int]:
+    """How many lines the file has, every one a JSON object, and how many resources they are, each of at most
+    ``largest`` bytes."""
+    check = LineCheck(file.name, largest=largest)
     buffer = bytearray(_PIECE)
     try:
         with open_content(file) as content:

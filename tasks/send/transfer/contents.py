@@ -17,6 +17,7 @@ from typing import Final
 import msgspec
 
 from tasks.shared.errors import DataError
+from tasks.shared.fhir.reading import LARGEST_RESOURCE
 from tasks.shared.files.check import LineCheck
 from tasks.shared.files.data_directory import finished_files
 from tasks.shared.files.lines import open_content
@@ -72,17 +73,20 @@ class Contents:
         return sum(member.lines for member in self.members)
 
 
-def survey(directory: Path, *, read: Callable[[int], None] = lambda _: None) -> Contents:
+def survey(
+    directory: Path, *, read: Callable[[int], None] = lambda _: None, largest: int = LARGEST_RESOURCE
+) -> Contents:
     """Read every file below ``directory``; ``read`` is told of every piece, in bytes, and may raise.
 
     Which files these are says ``finished_files``. Raises ``DataError``: ``send-no-input``, ``name-clash`` when two
     files have one name in the zip, ``transfer-name`` for a name that no zip can hold, ``not-json``, ``not-object``,
-    ``not-utf8``, ``zst-truncated``, ``zst-corrupt``; and ``StorageError``.
+    ``not-utf8``, ``resource-too-large`` (above ``largest`` bytes), ``zst-truncated``, ``zst-corrupt``; and
+    ``StorageError``.
     """
     named = dict(sorted(_named(directory).items(), key=lambda pair: pair[0].encode()))
     if not named:
         raise DataError("send-no-input", "send: there is nothing to send", context=str(directory))
-    found = [_member(name, path, read) for name, path in named.items()]
+    found = [_member(name, path, read, largest) for name, path in named.items()]
     counts = [resources for _, resources in found]
     resources = None if None in counts else sum(count or 0 for count in counts)
     return Contents(tuple(member for member, _ in found), tuple(named.values()), resources)
@@ -118,11 +122,12 @@ def _named(directory: Path) -> dict[str, Path]:
     return found
 
 
-def _member(name: str, path: Path, read: Callable[[int], None]) -> tuple[Member, int | None]:
+def _member(name: str, path: Path, read: Callable[[int], None], largest: int) -> tuple[Member, int | None]:
     """The file, and how many resources are in it."""
     digest = hashlib.sha256()
     size = 0
-    count: LineCheck | _LineFeeds = LineCheck(path.name) if is_ndjson_name(PurePosixPath(name).name) else _LineFeeds()
+    ndjson = is_ndjson_name(PurePosixPath(name).name)
+    count: LineCheck | _LineFeeds = LineCheck(path.name, largest=largest) if ndjson else _LineFeeds()
     for piece in pieces(path):
         digest.update(piece)
         count.feed(bytes(piece))

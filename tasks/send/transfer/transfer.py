@@ -125,7 +125,7 @@ class _Sending:
             self._context.stop.check()
             progress.add(bytes=size)
 
-        contents = survey(self._context.input_dir, read=read)
+        contents = survey(self._context.input_dir, read=read, largest=self._context.config.limits.largest_resource)
         if self._compared:
             self._compared.verify_all(contents.paths)  # the zip is compared with what the survey read
         return contents
