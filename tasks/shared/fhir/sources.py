@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from tasks.shared.errors import DataError
+from tasks.shared.fhir.references import BundlePatient, Owned, read_owned
 from tasks.shared.publication import people
 
 ERRORS: Final = frozenset({"error", "fatal"})
@@ -22,8 +23,8 @@ _NO_MATCH: Final = frozenset({"include", "outcome"})
 """``search.mode`` of entries that ``Bundle.total`` does not count (FHIR R4, Bundle)."""
 
 
-class UsualResource(msgspec.Struct, gc=False):
-    """Any JSON object, checked for syntax and skipped, but an OperationOutcome: no other resource has ``issue``."""
+class UsualResource(Owned, gc=False):
+    """Any resource but an OperationOutcome: no other one has ``issue``."""
 
     issue: None = None
 
@@ -77,6 +78,7 @@ class Entries:
         self.matches = 0
         self.deletions = 0
         self.outcomes: Counter[str] = Counter()
+        self.patient = BundlePatient()
 
     def add(self, text: bytes | memoryview | msgspec.Raw) -> int:
         """Count the entries of a JSON list; how many there are. Raises what msgspec raises."""
@@ -85,6 +87,7 @@ class Entries:
         except msgspec.ValidationError:
             return self._add_each(bytes(text))
         self.resources += len(usual)
+        self.patient.add([entry.resource for entry in usual])
         self.matches += sum(1 for entry in usual if entry.search is None or _matches(entry.search))
         return len(usual)
 
@@ -97,7 +100,9 @@ class Entries:
             except msgspec.ValidationError:
                 continue  # for the steps that read it
             self.matches += _matches(entry.search)
-            self.resources += resource is not None
+            if resource is not None:
+                self.resources += 1
+                self.patient.add([read_owned(entry.resource)])
             if resource is not None and resource.resource_type == "OperationOutcome":
                 self.outcomes[severity(resource.issue)] += 1
             elif resource is None and isinstance(entry.request, dict) and entry.request.get("method") == "DELETE":

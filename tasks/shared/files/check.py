@@ -18,6 +18,7 @@ from msgspec import UNSET, UnsetType
 from tasks.shared.errors import DataError
 from tasks.shared.fhir.cutter import Cutter
 from tasks.shared.fhir.reading import LARGEST_RESOURCE, REASONS, TYPE, too_large
+from tasks.shared.fhir.references import FOREIGN, BundlePatient
 from tasks.shared.fhir.sources import ERRORS, Entries, SourceNotes, UsualResource, parse_line
 
 _ARCHIVES = (b"\x1f\x8b", b"PK\x03\x04", b"\xfd7zXZ", b"BZh")  # gzip, zip, xz, bzip2
@@ -59,6 +60,12 @@ _VALUE_STARTS = b'{"-0123456789tfn'
 """First bytes with which the parser gets a chance; a top-level array is always a JSON file, never NDJSON."""
 
 
+def _holds_foreign(entries: list[_Entry]) -> bool:
+    patient = BundlePatient()
+    patient.add([entry.resource for entry in entries])
+    return patient.has_foreign
+
+
 class LineCheck:
     """Checks NDJSON that arrives in pieces of any size, and counts its ``lines`` and ``resources``, those of a Bundle
     one by one.
@@ -72,7 +79,7 @@ class LineCheck:
     its line feed; ``\\r\\n`` ends a line too.
 
     Errors, all ``DataError``: ``not-json``, ``not-object``, ``not-utf8``, ``not-a-resource``,
-    ``resource-type-differs``, ``resource-too-large``, ``source-error``.
+    ``resource-type-differs``, ``resource-too-large``, ``source-error``, ``foreign-patient-in-bundle``.
     """
 
     def __init__(
@@ -221,13 +228,18 @@ class LineCheck:
             try:
                 if entries is None:
                     read = self._parse(line)
-                    kind, held = read.resource_type, len(read.entry) if read.entry is not UNSET else 0
+                    usual = read.entry if read.entry is not UNSET else []
+                    kind, held = read.resource_type, len(usual)
+                    foreign = held > 1 and _holds_foreign(usual)
                 else:
-                    kind, held = self._read_unusual(line, entries)
+                    kind, held, foreign = self._read_unusual(line, entries)
             except msgspec.ValidationError:
-                kind, held = self._read_unusual(line, Entries())
+                kind, held, foreign = self._read_unusual(line, Entries())
             if self._resources and kind not in self._kinds:
                 self._note(kind)
+            if foreign and kind == _BUNDLE:
+                hint = "correct the data where it comes from, and import it again"
+                raise self._error("foreign-patient-in-bundle", FOREIGN, hint)
         except msgspec.ValidationError:
             if bytes(line[:4096]).lstrip(_BLANK).startswith(b"{"):
                 raise self._error("not-a-resource", REASONS["not-a-resource"], _SOMETHING_ELSE) from None
@@ -244,9 +256,10 @@ class LineCheck:
         self._number += 1
         return kind
 
-    def _read_unusual(self, line: bytearray | memoryview, entries: Entries) -> tuple[str, int]:
-        """The type of a line that is not as nearly all are, and how many resources its entries hold: one of them may
-        hold none, ``entry`` may be no list, and something may tell that the source is incomplete."""
+    def _read_unusual(self, line: bytearray | memoryview, entries: Entries) -> tuple[str, int, bool]:
+        """The type of a line that is not as nearly all are, how many resources its entries hold, and whether one of
+        them is a foreign patient's: an entry may hold none, ``entry`` may be no list, and something may tell that the
+        source is incomplete."""
         read = parse_line(line)
         kind = read.resource_type
         if not isinstance(kind, str):
@@ -263,7 +276,7 @@ class LineCheck:
                     "see the log of the server that made this file, and fetch it again",
                 )
         self.notes.add_line(read, entries, self._number)
-        return kind, entries.resources
+        return kind, entries.resources, entries.patient.has_foreign
 
     def _note(self, kind: str) -> None:
         """A type that no line before had."""

@@ -53,6 +53,7 @@ ANSWER = "extractor-answer"
 PART_OF = "source-incomplete"
 LARGE = "resource-too-large"
 RESULT = "result-unreadable"
+FOREIGN = "foreign-patient-in-bundle"
 NDJSON = {"Content-Type": "application/fhir+ndjson"}
 
 
@@ -361,6 +362,13 @@ def line(text: str) -> Callable[[Told], bytes]:
     return lambda _: b"".join([*FILE.splitlines(keepends=True)[:200], text.encode() + b"\n", FILE[:0]]) + FILE
 
 
+def of_patient(subject: str, base: str = "", **more: Any) -> str:
+    """A Bundle of the patient p, with an Observation of a patient."""
+    one = {"resourceType": "Observation", "id": "o", "subject": {"reference": f"{base}Patient/{subject}"}, **more}
+    entries = [{"resource": {"resourceType": "Patient", "id": "p"}}, {"resource": one}]
+    return json.dumps({"resourceType": "Bundle", "id": "b", "type": "transaction", "entry": entries})
+
+
 def archive(_: Told) -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as file:
@@ -439,6 +447,12 @@ CONTENTS: dict[str, Lie] = {
         line('{"resourceType":"Patient","resourceType":"Bundle"}'),
         None,
         "every step that reads the line looks for it (`repeated-key`)",
+    ),
+    # Patients
+    "a resource of another patient in a Bundle": Lie(line(of_patient("q")), FOREIGN),
+    "a resource of another patient by its URL": Lie(line(of_patient("q", "http://x.example/fhir/")), FOREIGN),
+    "a contained resource of another patient": Lie(
+        line(of_patient("p", contained=[{"resourceType": "Consent", "patient": {"reference": "Patient/q"}}])), FOREIGN
     ),
     # Packed
     "gzip": Lie(lambda _: gzip.compress(FILE), "not-json"),

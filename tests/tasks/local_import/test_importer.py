@@ -22,6 +22,10 @@ from tasks.shared.stop import Stop
 from tests.peers import job
 
 PATIENT = b'{"resourceType":"Patient","id":"p1","value":1.50}\n'
+FOREIGN = (
+    b'{"resourceType":"Bundle","entry":[{"resource":{"resourceType":"Patient","id":"p1"}},'
+    b'{"resource":{"resourceType":"Observation","subject":{"reference":"Patient/CANARY"}}}]}\n'
+)
 
 
 def config(tmp_path: Path, *, enabled: bool = True, recursive: bool = False, **local_import: Any) -> PipelineConfig:
@@ -144,6 +148,7 @@ def test_findings_are_the_problems_of_the_directory(tmp_path: Path) -> None:
         (PATIENT + b'{"resourceType":"CANARY"\n', "not-json", "bad.ndjson:2"),
         (PATIENT * 9 + b'{"a":"CANARY\xff"}\n', "not-utf8", "bad.ndjson:10"),
         (PATIENT + b'["CANARY"]\n', "not-object", "bad.ndjson:2"),
+        (PATIENT + FOREIGN, "foreign-patient-in-bundle", "bad.ndjson:2"),
         (zstandard.compress(PATIENT * 1000)[:-3], "zst-truncated", "bad.ndjson"),
         (zstandard.compress(PATIENT) + b"CANARY", "zst-corrupt", "bad.ndjson"),
     ],

@@ -1,0 +1,179 @@
+"""References of FHIR: what one names, and which patient a resource belongs to."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from tasks.shared.fhir.r4_search import is_type
+from tasks.shared.fhir.reading import UNREADABLE
+
+FOREIGN: Final = "the Bundle holds one Patient, and a resource in it names another one as its own"
+"""What ``BundlePatient.has_foreign`` means, for a person."""
+
+CONTAINED: Final = "#"
+URN: Final = "urn"
+SEARCH: Final = "?"
+
+_LITERAL: Final = re.compile(r"(?:[^?#]*/)?([A-Z][A-Za-z]+)/([^/?#|\s]+)(?:/_history/[^/?#]*)?(?:#.*)?")
+_SEARCH: Final = re.compile(r"(?:[^?#]*/)?([A-Z][A-Za-z]+)\?(.*)", re.DOTALL)
+_BY_ID: Final = re.compile(r"_id=([^&|,\s]+)")
+_ENOUGH: Final = 2
+
+
+class Target(NamedTuple):
+    """What a reference names. ``kind`` is a resource type, ``"#"`` (contained), ``"urn"``, or a type with a ``"?"``
+    (a search); ``key`` is ``Type/id`` for a resource, else the text that tells it from others of its kind."""
+
+    kind: str
+    key: str
+
+
+def target_of(reference: str) -> Target | None:
+    """Return what a reference names: relative, absolute, with a version, contained, ``urn:``, a search.
+
+    The server's address and the version make no difference. ``None`` for any other text.
+    """
+    if reference[:1] == CONTAINED:
+        return Target(CONTAINED, reference)
+    if reference[:4] == "urn:":
+        return Target(URN, reference)
+    if found := _LITERAL.fullmatch(reference):
+        kind, own = found.groups()
+        return Target(kind, f"{kind}/{own}") if is_type(kind) else None
+    if (found := _SEARCH.fullmatch(reference)) and is_type(found[1]):
+        kind, query = found.groups()
+        by_id = _BY_ID.fullmatch(query)
+        return Target(kind, f"{kind}/{by_id[1]}") if by_id else Target(kind + SEARCH, f"{kind}?{query}")
+    return None
+
+
+class Reference(msgspec.Struct, gc=False):
+    """A Reference: the text that says what it refers to."""
+
+    reference: str | None = None
+
+
+class Owned(msgspec.Struct, rename="camel", gc=False):
+    """What is read of a resource to find out which patient it belongs to: the elements of R4 that name one."""
+
+    resource_type: Any = None
+    id: Any = None
+    subject: Reference | list[Reference | None] | None = None
+    patient: Reference | list[Reference | None] | None = None
+    beneficiary: Reference | list[Reference | None] | None = None
+    contained: list[Owned] | None = None
+
+
+class _Entry(msgspec.Struct, gc=False):
+    resource: Owned | None = None
+
+
+class _Bundle(msgspec.Struct, gc=False):
+    entry: list[_Entry | None] | None = None
+
+
+_bundle: Final = msgspec.json.Decoder(_Bundle)
+_resource: Final = msgspec.json.Decoder(Owned)
+_any: Final = msgspec.json.Decoder(float_hook=str)
+
+
+class BundlePatient:
+    """The Patient of one Bundle and the patients that its resources name, as its entries come (``add``)."""
+
+    def __init__(self) -> None:
+        self._patients: set[str] = set()
+        self._named: set[str] = set()
+
+    def add(self, resources: Iterable[Owned]) -> None:
+        """Read some resources of the Bundle. Memory is that of two references, whatever the Bundle holds."""
+        references: set[str | None] = set()
+        for one in resources:
+            if one.resource_type == "Patient" and len(self._patients) < _ENOUGH:
+                self._patients.add(f"Patient/{one.id}" if one.id.__class__ is str else "")
+            if isinstance(subject := one.subject, Reference):
+                references.add(subject.reference)
+            if isinstance(subject, list) or one.patient or one.beneficiary or one.contained:
+                references.update(_named_in(one))
+        # Two are enough: one of them is foreign whoever the Patient is.
+        for reference in references:
+            if len(self._named) >= _ENOUGH:
+                break
+            target = target_of(reference) if reference is not None else None
+            if target is not None and target.kind == "Patient":
+                self._named.add(target.key)
+
+    @property
+    def has_foreign(self) -> bool:
+        """Whether there is one Patient, and a ``subject``, ``patient`` or ``beneficiary`` names another one."""
+        return len(self._patients) == 1 and "" not in self._patients and not self._named <= self._patients
+
+
+def names_foreign_patient(line: bytes) -> bool:
+    """Return whether a Bundle holds one Patient and a resource in it names another one as its own.
+
+    ``False`` for a text that is no Bundle, or cannot be read.
+    """
+    try:
+        entries = _bundle.decode(line).entry or ()
+        resources = [entry.resource for entry in entries if entry is not None and entry.resource is not None]
+    except msgspec.ValidationError:
+        resources = _of_another_shape(line)
+    except UNREADABLE:
+        return False
+    found = BundlePatient()
+    found.add(resources)
+    return found.has_foreign
+
+
+def _named_in(resource: Owned) -> Iterator[str]:
+    """The references of a resource, and of those in it, to the patient it belongs to."""
+    for element in (resource.subject, resource.patient, resource.beneficiary):
+        for one in element if isinstance(element, list) else (element,):
+            if one is not None and isinstance(one.reference, str):
+                yield one.reference
+    for inside in resource.contained or ():
+        yield from _named_in(inside)
+
+
+def _of_another_shape(line: bytes) -> list[Owned]:
+    """The resources of a Bundle in which something has not the shape that FHIR gives it: that is left out."""
+    try:
+        whole = _any.decode(line)
+    except UNREADABLE:
+        return []
+    entries = whole.get("entry") if isinstance(whole, dict) else None
+    resources = [one.get("resource") for one in entries if isinstance(one, dict)] if isinstance(entries, list) else []
+    return [_owned(one) for one in resources if isinstance(one, dict)]
+
+
+def read_owned(text: bytes | msgspec.Raw) -> Owned:
+    """Return what a resource says about its patient. Raises what msgspec raises for a text that is no object."""
+    try:
+        return _resource.decode(text)
+    except msgspec.ValidationError:
+        whole: dict[str, Any] = _any.decode(text)
+        return _owned(whole)
+
+
+def _owned(resource: dict[str, Any]) -> Owned:
+    return Owned(
+        resource.get("resourceType"),
+        resource.get("id"),
+        subject=_references_in(resource.get("subject")),
+        patient=_references_in(resource.get("patient")),
+        beneficiary=_references_in(resource.get("beneficiary")),
+        contained=[_owned(one) for one in _objects(resource.get("contained"))],
+    )
+
+
+def _references_in(value: Any) -> list[Reference | None]:
+    texts = (one.get("reference") for one in _objects(value))
+    return [Reference(text) for text in texts if isinstance(text, str)]
+
+
+def _objects(value: Any) -> list[dict[str, Any]]:
+    return [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, dict)]
