@@ -94,7 +94,8 @@ _EMPTY: Final = Raw(b"[]")
 class ResourceSummary:
     """A resource: ``resources`` is what it counts for, those in the ``entries`` of a Bundle or one.
 
-    The lists are those of a Bundle's entries and empty for everything else; ``single_type`` is the type of its resource
+    The lists are those of a Bundle's entries and empty for everything else (``full_urls`` has one for each entry, empty
+    where there is none); ``single_type`` is the type of its resource
     when there is one entry, ``bundle_type`` its own. ``root`` and ``members`` (of resources, by index) are there when
     one pass read them all, and no key stands twice in the root, in an entry, or at the top level of a resource.
     """
@@ -119,8 +120,8 @@ class ResourceSummary:
 
 
 def outline_of(text: bytes, *, urls: bool = True, needed: Needed | None = None) -> ResourceSummary:
-    """Read a resource. Of what was sent, which is kept while the request is under way, neither URLs nor the members of
-    resources that are not ``needed``.
+    """Read a resource. Of what was sent, which is kept while the request is under way, neither the URLs of requests nor
+    the members of resources that are not ``needed``.
 
     Raises ``OutlineError``.
     """
@@ -141,7 +142,7 @@ def outline_of(text: bytes, *, urls: bool = True, needed: Needed | None = None) 
         len(entries),
         [resource.resource_type for resource in inside],
         [resource.id for resource in inside],
-        [entry.full_url for entry in entries if entry.full_url] if urls else [],
+        [entry.full_url or "" for entry in entries],
         [entry.request.url for entry in entries if entry.request and entry.request.url] if urls else [],
     )
 
@@ -184,7 +185,7 @@ def _in_one_pass(text: bytes, urls: bool, needed: Needed | None) -> ResourceSumm
         len(entries),
         types,
         ids,
-        [entry.full_url for entry in entries if entry.full_url] if urls else [],
+        [entry.full_url or "" for entry in entries],
         [entry.request.url for entry in entries if entry.request and entry.request.url] if urls else [],
         root,
         dict(enumerate(inside)) if needed is None else needed(types, inside),

@@ -1,30 +1,26 @@
-"""What a worker does with a chunk: send it, look at what comes back, halve it when it is too large for the service.
+"""What a worker does with a chunk: send it, check what comes back, halve it when it is too large for the service.
 
-An answer is taken only when it is JSON, says so, is a resource of the type that was sent without a key that stands
-twice, and, for a Bundle, has as many entries, with resources of the same types in the same order, and none of them
-under an id that belongs to another request; fewer only when the anonymization file has a ``remove`` rule (document 3
-§4).
-Every error names file, line and type.
+``agreement.py`` says which answers are taken. Every error names file, line and type.
 """
 
 from __future__ import annotations
 
-import codecs
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
 from tasks.pseudonymizer.affected import Affected
-from tasks.pseudonymizer.answer_check import OutlineError, ResourceSummary, outline_of, resources_in
+from tasks.pseudonymizer.agreement import Agreement, WrongAnswerError
+from tasks.pseudonymizer.answer_check import OutlineError, ResourceSummary, outline_of
 from tasks.pseudonymizer.client import OPERATION
-from tasks.pseudonymizer.origins import Origins
+from tasks.pseudonymizer.identity import IdentityMap
 from tasks.pseudonymizer.residual_identifiers import Numbers, Residuals, holders, numbers_in
 from tasks.pseudonymizer.splitting import Chunk, halves
 from tasks.pseudonymizer.surviving_ids import survivors
-from tasks.shared.errors import DataError, ReconciliationError, ServiceError, SluiceError
+from tasks.shared.errors import DataError, ServiceError, SluiceError
 from tasks.shared.fhir.envelope import open_bundle
-from tasks.shared.fhir.reading import RESOURCE_TYPE, UNREADABLE, repeats
+from tasks.shared.fhir.reading import RESOURCE_TYPE, repeats
 from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.http.answer import Answer
 
@@ -35,74 +31,6 @@ _ENTRY: Final = b'"entry'
 
 Counts = Counter[str]
 """What is counted of a file; the names are those of the ledger and of the step's details."""
-
-
-class MixedUpError(ServiceError):
-    """Two answers hold each other's resources: one that was taken before may be the wrong one."""
-
-
-class WrongAnswerError(Exception):
-    """An answer that does not agree with what was sent. Its text continues "the service gave", and quotes nothing;
-    ``kind`` is what it becomes."""
-
-    def __init__(self, what: str, kind: type[SluiceError] = ServiceError) -> None:
-        super().__init__(what)
-        self.kind = kind
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class Received:
-    """A resource that came back and agrees with what was sent: its outline, its text, and whose identifiers stay."""
-
-    outline: ResourceSummary
-    body: bytes
-    left: Mapping[str, set[int]]
-
-
-def read_answer(
-    answer: Answer,
-    text: bytes,
-    given: ResourceSummary,
-    *,
-    removes: bool,
-    residuals: Residuals,
-    origins: Origins,
-    numbers: Numbers | None = None,
-) -> Received:
-    """Return what the service made of the resource ``text``, of which ``given`` is the outline.
-
-    Raises ``WrongAnswerError`` (document 3 §4, "What must agree in every answer").
-    """
-    if answer.status != _OK:  # 202 is a promise
-        raise WrongAnswerError("no result")
-    if not answer.says_json:
-        raise WrongAnswerError("an answer that is not JSON by its Content-Type")
-    body = answer.body.removeprefix(codecs.BOM_UTF8)
-    try:
-        received = outline_of(body)
-        left = residuals.owners(text, given, body, resources_in(body, received), numbers)
-    except UNREADABLE:
-        raise WrongAnswerError("a value that cannot be read") from None
-    except OutlineError as problem:
-        raise WrongAnswerError(f"an answer that {problem}") from None
-    if received.type != given.type:
-        outcome = received.type == "OperationOutcome"
-        what = "an OperationOutcome" if outcome else "a resource of another type"
-        raise WrongAnswerError(f"{what} instead of a {given.type}")
-    if received.bundle_type not in (given.bundle_type, None):
-        raise WrongAnswerError("a Bundle of another type")
-    before, after = given.entries, received.entries
-    if after > before or (after < before and not removes):
-        raise WrongAnswerError(f"{after:,} entries for the {before:,} that were sent", ReconciliationError)
-    if received.entries - received.resources > given.entries - given.resources:
-        raise WrongAnswerError("an entry without the resource that was sent in it")
-    same = received.types == given.types
-    fewer = removes and after < before
-    if not same and (not fewer or Counter(received.types) - Counter(given.types)):
-        raise WrongAnswerError("resources of other types, or in another order")
-    if not (origins.agree(given, received) if same else origins.belong(given, received)):
-        raise WrongAnswerError("a resource under the id of another one", MixedUpError)
-    return Received(received, body, left)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +62,8 @@ class Deidentified:
 class Deidentification:
     """Turns chunks into what the service makes of them. Thread-safe.
 
-    ``removes`` says that entries may disappear, ``kept`` which identifiers are meant to stay.
+    ``removes`` says that entries may disappear, ``removed_types`` of which types alone; ``kept`` which identifiers are
+    meant to stay; ``identities`` what the answers before made of ids.
     """
 
     def __init__(
@@ -143,14 +72,14 @@ class Deidentification:
         failed: FailedAnswers,
         *,
         removes: bool,
+        removed_types: frozenset[str] | None = None,
         kept: Iterable[str] = (),
         affected: Affected | None = None,
+        identities: IdentityMap | None = None,
     ) -> None:
         self._call = call
         self._failed = failed
-        self._removes = removes
-        self._residuals = Residuals(frozenset(kept))
-        self._origins = Origins()
+        self._agreement = Agreement(removes, removed_types, Residuals(frozenset(kept)), identities or IdentityMap())
         self._affected = affected or Affected()
         self._refused_size = 0
 
@@ -214,22 +143,17 @@ class Deidentification:
     ) -> bytes:
         """The resource that came back, as one line."""
         try:
-            received = read_answer(
-                answer,
-                text,
-                given,
-                removes=self._removes,
-                residuals=self._residuals,
-                origins=self._origins,
-                numbers=numbers,
-            )
+            received = self._agreement.check(answer, text, given, numbers)
         except WrongAnswerError as wrong:
             raise self._unusable(answer.body, answer.status, (place, text), wrong) from None
+        except DataError as error:
+            error.context = place
+            raise
         body, left = received.body, received.left
         # In JSON text a literal line break is only ever white space between tokens (document 3 §1).
         line = body.translate(None, b"\r\n") if b"\n" in body or b"\r" in body else body
         counts["resources_out"] += received.outline.resources
-        counts.update(survivors(text, given, line, received.outline))
+        counts.update(survivors(received.references[0], given, received.references[1], received.outline))
         if left:
             counts.update({path: len(owners) for path, owners in left.items()})
             self._affected.add(left)
@@ -247,17 +171,11 @@ class Deidentification:
         )
 
     def _unusable(self, body: bytes, status: int, request: tuple[str, bytes], wrong: WrongAnswerError) -> SluiceError:
-        entries = wrong.kind is ReconciliationError
-        hint = (
-            "only a remove rule of services.pseudonymizer.anonymization_config may make them fewer."
-            if entries
-            else "is services.pseudonymizer.url the service itself?"
-        )
         return wrong.kind(
-            "pseudonymizer-entries" if entries else "pseudonymizer-answer",
+            wrong.reference,
             f"pseudonymizer: the service gave {wrong} (status {status})",
             context=request[0],
-            hint=f"{hint} Its answer is in {self._failed.keep(body, request=request)} in the job directory",
+            hint=f"{wrong.hint} Its answer is in {self._failed.keep(body, request=request)} in the job directory",
             operation=OPERATION,
             status=status,
         )

@@ -14,11 +14,10 @@ from typing import Any, Final
 import msgspec
 
 from config import PipelineConfig
+from tasks.pseudonymizer.agreement import Agreement, WrongAnswerError
 from tasks.pseudonymizer.answer_check import outline_of
 from tasks.pseudonymizer.client import HEADERS, OLDEST, body, endpoint, hide
-from tasks.pseudonymizer.deidentification import WrongAnswerError, read_answer
-from tasks.pseudonymizer.origins import Origins
-from tasks.pseudonymizer.residual_identifiers import Residuals, holders
+from tasks.pseudonymizer.residual_identifiers import holders
 from tasks.pseudonymizer.rules import KEY, AnonymizationRules, usable_rules
 from tasks.shared.errors import SluiceError
 from tasks.shared.http.answer import Answer
@@ -127,9 +126,9 @@ def _wrong(answer: Answer, rules: AnonymizationRules | None) -> str | None:
     if answer.status == _REFUSED:
         return f"answered {_REFUSED}"
     given = outline_of(BUNDLE, needed=holders)
-    removes = rules is not None and rules.removes
+    agreement = Agreement(rules.removes, rules.removed_types) if rules is not None else Agreement()
     try:
-        received = read_answer(answer, BUNDLE, given, removes=removes, residuals=Residuals(), origins=Origins())
+        received = agreement.check(answer, BUNDLE, given)
     except WrongAnswerError as wrong:
         return f"gave {wrong}"
     entries = msgspec.json.decode(received.body).get("entry") or []

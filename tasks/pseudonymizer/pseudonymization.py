@@ -16,9 +16,11 @@ from typing import Final
 
 from config import ResidualIdentifiers
 from tasks.pseudonymizer.affected import Affected
+from tasks.pseudonymizer.agreement import MixedUpError
 from tasks.pseudonymizer.checks import service
 from tasks.pseudonymizer.client import Deidentify
-from tasks.pseudonymizer.deidentification import Counts, Deidentification, Deidentified, MixedUpError
+from tasks.pseudonymizer.deidentification import Counts, Deidentification, Deidentified
+from tasks.pseudonymizer.identity import IdentityMap
 from tasks.pseudonymizer.outputs import OUTPUT, Outputs, Source
 from tasks.pseudonymizer.reassembly import Reassembly
 from tasks.pseudonymizer.residual_identifiers import paths_of, worded
@@ -40,6 +42,9 @@ from tasks.shared.work import in_order
 
 STATE: Final = "pseudonymizer"
 """Directory of the step's own files, below the job directory: the ledger, answers that were no resources."""
+
+IDENTITIES: Final = "identities.bin"
+"""What ids became, as hashes, while the step is not complete."""
 
 _MIB: Final = 1 << 20
 _SPARE: Final = 2
@@ -135,7 +140,35 @@ class _Run:
             if source.finished:
                 self._refuse_residuals(source)
                 self._context.meter.within(source.path, counts["bytes_in"], whole=True)
-        left = [source for source in sources if not source.finished]
+        path = self._state / IDENTITIES
+        if not any(source.finished or source.after for source in sources):
+            path.unlink(missing_ok=True)  # none of the data follows from what an earlier run saw
+        self._identities = IdentityMap(path)
+        needed = True
+        try:
+            self._rest([source for source in sources if not source.finished])
+            self._refuse_contradictions()
+            needed = False
+        except MixedUpError:
+            needed = False
+            for source in sources:  # which of the answers was the wrong one nobody knows
+                self._outputs.forget(source)
+            raise
+        finally:
+            self._identities.close(keep=needed)
+
+    def _refuse_contradictions(self) -> None:
+        if self._identities.contradicts():
+            raise MixedUpError(
+                "references-differ",
+                "pseudonymizer: the service gave one id several new ids, or several ids one",
+                context=str(self._settings.url),
+                hint="do the rules treat ids and references alike, and do they have a key? All files are made again "
+                "when the job is continued",
+            )
+
+    def _rest(self, left: list[Source]) -> None:
+        """The files that are not finished."""
         if not left:
             return
         core = [source for source in left if source.base.lower() == CORE]
@@ -143,18 +176,18 @@ class _Run:
             service = Deidentify(
                 client, str(self._settings.url), self._rules, slots=self._settings.max_concurrent_requests
             )
-            removes = self._rules is not None and self._rules.removes
-            kept = self._settings.kept_identifiers
+            rules = self._rules
             work = Deidentification(
-                service, FailedAnswers(self._state).begin(), removes=removes, kept=kept, affected=self._affected
+                service,
+                FailedAnswers(self._state).begin(),
+                removes=rules is not None and rules.removes,
+                removed_types=rules.removed_types if rules is not None else None,
+                kept=self._settings.kept_identifiers,
+                affected=self._affected,
+                identities=self._identities,
             )
-            try:
-                for stage in (core, [source for source in left if source not in core]):
-                    self._stage(stage, work)
-            except MixedUpError:
-                for source in left:  # which of the answers was the wrong one nobody knows
-                    self._outputs.forget(source)
-                raise
+            for stage in (core, [source for source in left if source not in core]):
+                self._stage(stage, work)
 
     def _client(self) -> ServiceClient:
         return self._context.client(
@@ -220,6 +253,7 @@ class _Run:
             counts["number"] = result.line
             position = writer.end_line()
             if position is not None:
+                self._identities.write()
                 self._outputs.keep(source, position)
             self._context.meter.within(source.path, counts["bytes_in"])
             self._whole = source
@@ -227,6 +261,7 @@ class _Run:
     def _end_of(self, source: Source) -> None:
         self._refuse_residuals(source)
         self._whole = None
+        self._identities.write()
         self._outputs.finish(source)
         self._context.meter.add(files=1)
         self._context.meter.within(source.path, source.counts["bytes_in"], whole=True)

@@ -10,7 +10,6 @@ Within one request that is exact and takes no memory for the job.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import repeat
@@ -23,19 +22,21 @@ PLACES: Final = ("id", "fullUrl", "request.url", "reference")
 """Where ids can survive, as in the counts."""
 
 _URN: Final = "urn:uuid:"
-_REFERENCE: Final = re.compile(rb'"reference"\s*:\s*"([^"\\]+)"')
 
 
-def survivors(sent: bytes, given: ResourceSummary, received: bytes, answer: ResourceSummary) -> Counter[str]:
-    """How many original ids of what was ``sent`` are in what was ``received``, by place."""
+def survivors(
+    sent: Iterable[bytes], given: ResourceSummary, received: Iterable[bytes], answer: ResourceSummary
+) -> Counter[str]:
+    """Count the original ids of a request that are in its answer, by place. ``sent`` and ``received`` are the
+    references in both."""
     # This runs for every request: comprehensions and sets, nothing per entry that could be done once.
-    originals = {given.id, *given.ids, *map(target_of, set(_REFERENCE.findall(sent)))}
+    originals = {given.id, *given.ids, *map(target_of, set(sent))}
     originals -= {None, ""}
     places = answer.full_urls, answer.request_urls, [answer.id, *answer.ids]
     if any(_URN in "\n".join(filter(None, texts)) for texts in places):
         originals |= {f"{_URN}{one}" for one in originals}
     is_original = originals.__contains__
-    references = Counter(_REFERENCE.findall(received))
+    references = Counter(received)
     return Counter(
         {
             "id": sum(map(is_original, answer.ids)) + is_original(answer.id),

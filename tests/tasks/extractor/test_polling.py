@@ -439,7 +439,9 @@ def test_a_token_that_cannot_be_renewed_for_the_moment_does_not_end_the_wait(tmp
         if request.url.host != "issuer.example":
             return answer(request)
         if request.method == "GET":
-            return httpx.Response(200, json={"issuer": "https://issuer.example", "token_endpoint": "https://issuer.example/token"})
+            return httpx.Response(
+                200, json={"issuer": "https://issuer.example", "token_endpoint": "https://issuer.example/token"}
+            )
         tokens += 1
         if tokens == 2:
             raise httpx.ConnectError("CANARY")

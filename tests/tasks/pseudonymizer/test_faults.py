@@ -107,7 +107,7 @@ def test_a_token_that_expires_in_the_middle_is_renewed(scene: Scene) -> None:
 
     def answer(seen: Seen) -> Reply | Raw:
         if seen.method == "GET":
-            body = json.dumps({"token_endpoint": f"{server.url}/token"}).encode()
+            body = json.dumps({"issuer": server.url, "token_endpoint": f"{server.url}/token"}).encode()
             return Reply(200, body, {"Content-Type": "application/json"})
         if seen.target == "/token":
             tokens.append(f"t{len(tokens)}")

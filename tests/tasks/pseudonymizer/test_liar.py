@@ -18,14 +18,17 @@ from tasks.pseudonymizer.checks import service as declared_service
 from tasks.shared.errors import SluiceError
 from tests.peers import job
 from tests.peers.lies import Asked, Lie
-from tests.peers.pseudonymization import FakeService, Job, Request, bundle, observation, patient, pseudonyms
+from tests.peers.pseudonymization import REMOVING, FakeService, Job, Request, bundle, observation, patient, pseudonyms
 from tests.peers.server import Reply
 
 VICTIM = 3
 """The request that is answered with a lie, of eight."""
 SWAPPED, SWAPPED_IDS = "it and the next answer changed places", "it and the next answer, with the ids as they were"
+SWAPPED_WITHOUT = "it and the next answer changed places, without fullUrl"
 """Two requests are answered with a lie."""
 NESTED = "a Bundle inside the Bundle is emptied"
+REMOVE = "with a remove rule for Observations: "
+"""How lies begin that a service tells whose rules take the second Observation away."""
 
 
 def entry(number: int, change: Callable[[dict[str, Any]], Any]) -> Callable[[Asked], Any]:
@@ -65,10 +68,38 @@ PHOTO = [{"contentType": "image/png", "data": "Q0FOQVJZ"}]
 CONTACT = [{"name": {"family": "Canarymother"}}]
 
 ANSWER, ENTRIES, RESIDUAL = "pseudonymizer-answer", "pseudonymizer-entries", "residual-identifiers"
+DIFFER, FOREIGN = "references-differ", "foreign-patient-in-bundle"
+
+
+def patient_before(asked: Asked) -> str:
+    """A reference to the pseudonym of the patient of the line before."""
+    return f"Patient/{asked.before[-1]['entry'][0]['resource']['id']}"
+
+
+def referring(number: int, **elements: Callable[[Asked], Any] | str) -> Callable[[Asked], Any]:
+    """The resource of one entry refers to something else."""
+
+    def lie(asked: Asked) -> Any:
+        for name, value in elements.items():
+            reference = {"reference": value if isinstance(value, str) else value(asked)}
+            asked.answer["entry"][number]["resource"][name] = reference
+        return asked.answer
+
+    return lie
+
+
+def performed(name: str, change: Callable[[list[Any]], list[Any]]) -> Callable[[Asked], Any]:
+    return entry(1, lambda one: one.update({name: change(one[name])}))
+
+
+def all_of_one_patient(asked: Asked) -> Any:
+    for each in asked.entries[1:]:
+        each["resource"]["subject"] = {"reference": patient_before(asked)}
+    return asked.answer
 
 
 def foreign_entry(asked: Asked) -> Any:
-    return asked.answer | {"entry": [asked.entries[0], asked.before[-1]["entry"][1], asked.entries[2]]}
+    return asked.answer | {"entry": [asked.entries[0], asked.before[-1]["entry"][1], *asked.entries[2:]]}
 
 
 LIES: dict[str, Lie] = {
@@ -104,10 +135,20 @@ LIES: dict[str, Lie] = {
     "a resource that is a text": Lie(with_entries(lambda asked: [*asked.entries[:-1], {"resource": "x"}]), ANSWER),
     "entries in another order": Lie(with_entries(lambda asked: asked.entries[::-1]), ANSWER),
     "an Observation twice for two": Lie(
-        with_entries(lambda asked: [asked.entries[0], asked.entries[1], asked.entries[1]]), ANSWER
+        with_entries(lambda asked: [*asked.entries[:2], asked.entries[1], *asked.entries[3:]]), ANSWER
     ),
     "two Observations changed places": Lie(
-        with_entries(lambda asked: [asked.entries[0], asked.entries[2], asked.entries[1]]),
+        with_entries(lambda asked: [asked.entries[at] for at in (0, 2, 1, 3)]), DIFFER
+    ),
+    "two Observations changed places, but not their fullUrl": Lie(
+        with_entries(
+            lambda asked: [
+                asked.entries[0],
+                asked.entries[2] | {"fullUrl": asked.entries[1]["fullUrl"]},
+                asked.entries[1] | {"fullUrl": asked.entries[2]["fullUrl"]},
+                asked.entries[3],
+            ]
+        ),
         None,
         "which pseudonym belongs to which id is the service's secret; both resources are there, once each",
     ),
@@ -134,17 +175,82 @@ LIES: dict[str, Lie] = {
     "the patient of the answer before": Lie(
         with_entries(lambda asked: [asked.before[-1]["entry"][0], *asked.entries[1:]]), ANSWER
     ),
-    SWAPPED: Lie(
-        lambda _: honest(dumped(line(VICTIM + 1)).encode()),
+    SWAPPED: Lie(lambda _: honest(dumped(line(VICTIM + 1)).encode()), DIFFER),
+    SWAPPED_WITHOUT: Lie(
+        lambda _: without_urls(honest(dumped(line(VICTIM + 1)).encode())),
         None,
         "which pseudonym belongs to which id is the service's secret; both are there, once each",
     ),
     SWAPPED_IDS: Lie(lambda _: plain(line(VICTIM + 1)), ANSWER),
     NESTED: Lie(
-        entry(3, lambda one: one.update(entry=[])),
+        entry(4, lambda one: one.update(entry=[])),
         None,
         "a resource in an entry is not taken apart: no step counts or reads what is in a Bundle there",
     ),
+    # Identity
+    "a subject is the patient of the line before": Lie(referring(1, subject=patient_before), DIFFER),
+    "all subjects are the patient of the line before": Lie(all_of_one_patient, DIFFER),
+    "a subject is a pseudonym of nobody": Lie(referring(1, subject="Patient/0123456789"), DIFFER),
+    "a subject stays as it was sent": Lie(referring(1, subject=f"Patient/p{VICTIM}"), DIFFER),
+    "a subject has another server": Lie(
+        referring(1, subject=lambda asked: f"http://x.example/fhir/{patient_before(asked)}/_history/1"), DIFFER
+    ),
+    "a subject is a search for another patient": Lie(
+        referring(1, subject=lambda asked: patient_before(asked).replace("/", "?_id=")), DIFFER
+    ),
+    "a subject is a Group": Lie(referring(1, subject="Group/0123456789"), DIFFER),
+    "a subject is gone": Lie(entry(1, lambda one: one.pop("subject")), None, "rules may redact a reference"),
+    "a subject is no reference": Lie(
+        referring(1, subject="nobody"), None, "it leads nowhere, as one that rules redact or encrypt"
+    ),
+    "a reference to a patient too many": Lie(referring(2, focus=patient_before), DIFFER),
+    "a reference under a key with an escape": Lie(
+        lambda asked: dumped(asked.answer).replace(
+            '"subject":{"reference":"Patient/', '"subject":{"r\\u0065ference":"Patient/0', 1
+        ),
+        DIFFER,
+    ),
+    "a reference twice": Lie(
+        lambda asked: dumped(asked.answer).replace(
+            '"subject":{', f'"subject":{{"reference":"{patient_before(asked)}",', 1
+        ),
+        ANSWER,
+    ),
+    "a reference that a service resolved, to another patient": Lie(referring(3, subject=patient_before), FOREIGN),
+    "a performer is another one": Lie(
+        performed("performer", lambda old: [{"reference": "Practitioner/0123456789"}, *old[1:]]), DIFFER
+    ),
+    "two performers changed places": Lie(performed("performer", lambda old: old[::-1]), DIFFER),
+    "a performer stays as it was sent": Lie(
+        performed("performer", lambda old: [{"reference": "Practitioner/dr"}, *old[1:]]),
+        None,
+        "references to others than patients may be kept on purpose: counted, and warned of",
+    ),
+    "a performer is another one, and one is gone": Lie(
+        performed("performer", lambda old: [{"reference": old[1]["reference"]}]),
+        None,
+        "a rule may redact a reference; that both are pseudonyms of this request is compared",
+    ),
+    "derivedFrom is another resource of the Bundle": Lie(
+        entry(1, lambda one: one.update(derivedFrom=[{"reference": f"Observation/{one['id']}"}])), DIFFER
+    ),
+    "a fullUrl is that of another resource": Lie(
+        with_entries(lambda asked: [asked.entries[0] | {"fullUrl": asked.entries[1]["fullUrl"]}, *asked.entries[1:]]),
+        DIFFER,
+    ),
+    f"{REMOVE}the patient is missing, too": Lie(with_entries(lambda asked: asked.entries[1:]), ENTRIES),
+    f"{REMOVE}all Observations are missing": Lie(
+        with_entries(lambda asked: asked.entries[:1]), None, "nobody but the service evaluates the rules"
+    ),
+    f"{REMOVE}the answer before": Lie(lambda asked: asked.before[-1], ANSWER),
+    f"{REMOVE}the first answer again": Lie(lambda asked: asked.before[0], ANSWER),
+    f"{REMOVE}the patient of the answer before": Lie(
+        with_entries(lambda asked: [asked.before[-1]["entry"][0], *asked.entries[1:]]), ANSWER
+    ),
+    f"{REMOVE}an Observation of the answer before": Lie(
+        with_entries(lambda asked: [asked.entries[0], asked.before[-1]["entry"][1], asked.entries[2]]), DIFFER
+    ),
+    f"{REMOVE}a subject is the patient of the line before": Lie(referring(1, subject=patient_before), DIFFER),
     # What was to go
     "everything as it was sent": Lie(lambda asked: asked.sent, RESIDUAL),
     "the name stays": Lie(residual(name=NAME), RESIDUAL),
@@ -186,9 +292,7 @@ LIES: dict[str, Lie] = {
         "what the rules make of an element is the service's work: only what it must not lose or leave is compared",
     ),
     "the identifier stays in a search": Lie(
-        entry(1, lambda one: one["subject"].update(reference="Patient?identifier=4711-CANARY")),
-        None,
-        "a search in a reference is not taken apart; the release report looks through every leaf",
+        entry(1, lambda one: one["subject"].update(reference="Patient?identifier=4711-CANARY")), DIFFER
     ),
     "the Bundle has the identifier": Lie(lambda asked: asked.answer | {"identifier": IDENTIFIER[0]}, RESIDUAL),
     "the type is escaped and the name stays": Lie(
@@ -214,11 +318,11 @@ LIES: dict[str, Lie] = {
 }  # fmt: skip
 
 
-OF_OTHER_REQUESTS = {name for name in LIES if "answer before" in name} | {"the first answer again", SWAPPED_IDS}
+OF_OTHER_REQUESTS = {name for name in LIES if "answer before" in name or "answer again" in name} | {SWAPPED_IDS}
 MADE_UP: dict[str, Lie] = {
     name: replace(lie, reference="wrong-service")
     for name, lie in LIES.items()
-    if lie.reference in (ANSWER, ENTRIES) and name not in {*OF_OTHER_REQUESTS, "an Observation twice for two"}
+    if lie.reference in (ANSWER, ENTRIES) and name not in {*OF_OTHER_REQUESTS, "an Observation twice for two", "a reference twice"}
 }
 """Lies about the made-up resource, which has two entries and goes first."""
 
@@ -233,13 +337,21 @@ def line(number: int, *more: dict[str, Any]) -> dict[str, Any]:
             "name": NAME, "identifier": IDENTIFIER, "telecom": TELECOM, "address": ADDRESS, "photo": PHOTO,
             "contact": CONTACT,
         }  # fmt: skip
-    return bundle(
-        f"b{number}", person, observation(f"{one}-o1", one, status="final"), observation(f"{one}-o2", one), *more
-    )
+    performer = [{"reference": "Practitioner/dr"}, {"reference": "Practitioner/surgeon"}]
+    derived = [{"reference": f"Observation/{one}-o2"}]
+    first = observation(f"{one}-o1", one, status="final", performer=performer, derivedFrom=derived)
+    urn = observation(f"{one}-o3") | {"subject": {"reference": f"urn:uuid:0000000{number}-0000-4000-8000-000000000000"}}
+    return bundle(f"b{number}", person, first, observation(f"{one}-o2", one), urn, *more)
 
 
 def honest(resource: bytes) -> dict[str, Any]:
     return plain(json.loads(pseudonyms(resource)))
+
+
+def without_urls(document: dict[str, Any]) -> dict[str, Any]:
+    for each in document["entry"]:
+        each.pop("fullUrl")
+    return document
 
 
 def plain(document: dict[str, Any]) -> dict[str, Any]:
@@ -258,22 +370,29 @@ def test_a_lie_is_noticed_before_the_next_step_or_listed(name: str, tmp_path: Pa
     more = [bundle("nested", observation("inside"))] if name == NESTED else []
     job.write("a.ndjson", *(line(number, *more) for number in range(8)))
     before: list[dict[str, Any]] = []
+    removing = name.startswith(REMOVE)
 
-    def script(number: int, request: Request) -> Reply:
+    def script(number: int, request: Request) -> Reply | None:
+        if request.is_probe:
+            return None
         answer = honest(request.resource)
+        if removing:
+            del answer["entry"][2]
         if json.loads(request.resource)["id"] == f"b{VICTIM}":
             return lie.reply(lie.tell(Asked(json.loads(request.resource), answer, before)))
-        if number == VICTIM + 1 and name in (SWAPPED, SWAPPED_IDS):
-            answer = honest(dumped(line(VICTIM)).encode()) if name == SWAPPED else plain(line(VICTIM))
+        if number == VICTIM + 1 and name in (SWAPPED_WITHOUT, SWAPPED_IDS):
+            other = line(VICTIM)
+            answer = plain(other) if name == SWAPPED_IDS else without_urls(honest(dumped(other).encode()))
         before.append(answer)
         return Reply(body=json.dumps(answer).encode())
 
+    rules = REMOVING if removing else None
     with FakeService(script=script) as service:
         if lie.reference is None:
-            job.run(service.url, max_concurrent_requests=1)
+            job.run(service.url, max_concurrent_requests=1, rules=rules)
             return
         with pytest.raises(SluiceError) as caught:
-            job.run(service.url, max_concurrent_requests=1, attempts=1)
+            job.run(service.url, max_concurrent_requests=1, attempts=1, rules=rules)
     assert caught.value.reference == lie.reference
     assert caught.value.context is not None
     where = f"a.ndjson:{VICTIM + 1 + (name == SWAPPED_IDS)}"
@@ -298,7 +417,8 @@ def test_a_lie_about_the_made_up_resource_is_noticed_before_a_job_exists(name: s
 @pytest.mark.parametrize("ids", ["kept", "pseudonyms"])
 def test_after_answers_that_were_mixed_up_all_that_the_run_wrote_is_made_again(ids: str, tmp_path: Path) -> None:
     def transform(resource: bytes) -> bytes:
-        return dumped(plain(json.loads(resource if ids == "kept" else pseudonyms(resource)))).encode()
+        document = plain(json.loads(resource if ids == "kept" else pseudonyms(resource)))
+        return dumped(document if ids == "kept" else without_urls(document)).encode()
 
     job = Job(tmp_path)
     for number in range(6):

@@ -218,7 +218,7 @@ def test_entries_that_are_missing_are_an_error_that_names_file_line_and_type(job
 
 @pytest.mark.parametrize(("more", "fine"), [(-1, True), (1, False)])
 def test_with_a_remove_rule_entries_may_become_fewer_but_not_more(job: Job, more: int, fine: bool) -> None:
-    job.write("a.ndjson", bundle("b", patient("p"), patient("q")))
+    job.write("a.ndjson", bundle("b", observation("p"), observation("q")))
 
     def changes(resource: bytes) -> bytes:
         document = json.loads(resource)

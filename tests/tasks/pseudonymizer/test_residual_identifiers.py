@@ -220,7 +220,8 @@ def fill(job: Job, patients: int) -> None:
     for name in ("a", "b"):
         people = [patient(f"{name}{number}", name=NAME) for number in range(patients)]
         job.write(
-            f"{name}.ndjson", *(bundle(person["id"], person, observation(f"o{person['id']}")) for person in people)
+            f"{name}.ndjson",
+            *(bundle(person["id"], person, observation(f"o{person['id']}", person["id"])) for person in people),
         )
 
 

@@ -87,6 +87,29 @@ def test_only_a_rule_that_removes_resources_makes_entries_fewer(
     assert read_rules(tmp_path / "rules.yaml").removes is removes
 
 
+@pytest.mark.parametrize(
+    ("paths", "types"),
+    [
+        (["Observation"], {"Observation"}),
+        (["Observation.where(status = 'final')", "Patient.photo"], {"Observation"}),
+        (["nodesByType('Observation')", "nodesByType('Identifier')"], {"Observation", "Identifier"}),
+        (["Bundle.entry.where(resource is Observation)", "Condition"], {"Observation", "Condition"}),
+        (["Bundle.entry.resource.ofType(Observation)"], {"Observation"}),
+        (["Bundle.entry.where(resource is Observation or resource.id = 'x')"], None),
+        (["Observation", "Bundle.entry.where(resource.meta.exists())"], None),
+        (["Resource"], None),
+        (["DomainResource.where(meta.exists())"], None),
+        (["Observation", "Bundle"], None),
+    ],
+)
+def test_which_types_the_rules_may_remove_is_known_where_all_name_one(
+    tmp_path: Path, paths: list[str], types: set[str] | None
+) -> None:
+    document = {"fhirPathRules": [{"path": path, "method": "remove"} for path in paths]}
+    (tmp_path / "rules.yaml").write_text(json.dumps(document))
+    assert read_rules(tmp_path / "rules.yaml").removed_types == types
+
+
 @pytest.mark.parametrize("content", [b"", b"\n \n", b"# nothing\n", b"---\n"])
 def test_an_empty_file_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "rules.yaml"

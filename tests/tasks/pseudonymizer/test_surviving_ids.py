@@ -9,12 +9,14 @@ import pytest
 
 from tasks.pseudonymizer.answer_check import OutlineError, outline_of
 from tasks.pseudonymizer.surviving_ids import survivors, target_of
+from tasks.shared.fhir.references import spelled_references
 from tests.peers.pseudonymization import bundle, observation, patient
 
 
 def count(sent: dict[str, Any], received: dict[str, Any]) -> dict[str, int]:
     given, answer = json.dumps(sent).encode(), json.dumps(received).encode()
-    found = survivors(given, outline_of(given, urls=False), answer, outline_of(answer))
+    references = spelled_references(given), spelled_references(answer)
+    found = survivors(references[0], outline_of(given, urls=False), references[1], outline_of(answer))
     return {place: number for place, number in found.items() if number}
 
 

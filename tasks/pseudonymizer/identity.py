@@ -1,0 +1,290 @@
+"""Identity as a map: an original id becomes one new id, in all answers of a step (document 3 §1).
+
+A service keeps secret what it makes of an id, but it makes the same of it each time, two resources never get one id,
+and a reference to a resource becomes a reference to its new id. What contradicts that was mixed up on the way: by the
+service, or by something between it and us.
+
+Allowed is what rules do: an id, or a reference to another type than Patient, may stay as it is (that is counted and
+warned of, ``surviving_ids.py``), and references to resources that are not in the data may become one (a substitute).
+Numbers may change places: a service that counts its pseudonyms gives 1 for 2 and 2 for 1.
+
+All ids are 64-bit hashes with a key of the job. They are in memory, up to some 50 MB, and in a file of this step, from
+which a run after a crash learns what the data already hold. Whoever has originals and this file could pair both with
+pseudonyms, so it is removed when the step is complete.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import threading
+from array import array
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
+from enum import Enum
+from itertools import chain
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from tasks.shared.errors import StorageError, storage_errors
+from tasks.shared.fhir.references import CONTAINED, SEARCH, URN, Target
+from tasks.shared.files.out_file import OutFile, can_continue, size_of
+
+REMEMBERED: Final = 200_000
+"""Hashes, each with another one; twice as many are in memory at most."""
+_INVERSE: Final = 0x9E3779B97F4A7C15
+"""What tells the hash of a new id, as a key of the map, from that of an original one."""
+_PERSONS: Final = frozenset({"Patient", f"Patient{SEARCH}", URN})
+"""Kinds of references that must not become one, though the resource that they name is not in the data."""
+_KEY: Final = 16
+_ROW: Final = 16
+_BLOCK: Final = _ROW << 12
+
+Pair = tuple[Target, Target]
+"""What a reference named when it was sent, and what it names in the answer."""
+
+
+class Verdict(Enum):
+    """Whether an answer agrees with the map. ``UNSURE``: not as its references were paired."""
+
+    AGREES = "agrees"
+    UNSURE = "unsure"
+    TAKEN = "an id that another resource got before"
+    TAKEN_HERE = "an id that another resource of the answer has"
+    DIFFERS = "a reference or an id that differs from what an answer before made of it"
+    DIFFERS_HERE = "a reference that does not agree with the ids in the answer"
+
+
+class Loose(NamedTuple):
+    """A new id of which is known only that it is that of one of these original ones (``Type/id``): that of a resource,
+    or of what a reference names."""
+
+    originals: frozenset[str]
+    new: str
+    is_reference: bool
+
+
+class _WrongError(Exception):
+    """A contradiction. ``here`` says that the answer contradicts itself."""
+
+    def __init__(self, *, id: bool, here: bool) -> None:  # noqa: A002
+        super().__init__()
+        self.verdict = (
+            (Verdict.TAKEN_HERE if here else Verdict.TAKEN)
+            if id
+            else (Verdict.DIFFERS_HERE if here else Verdict.DIFFERS)
+        )
+
+
+class IdentityMap:
+    """What original ids became, and what new ids were. Thread-safe.
+
+    ``path`` is the file that keeps it over a crash; without one nothing is kept. ``write`` before what follows from the
+    answers so far is recorded. ``most`` is for tests.
+    """
+
+    def __init__(self, path: Path | None = None, *, most: int = REMEMBERED) -> None:
+        self._most = most
+        self._now: dict[int, int] = {}
+        self._before: dict[int, int] = {}
+        self._loose: dict[int, frozenset[int]] = {}
+        self._lock = threading.Lock()
+        self._rows = array("Q")
+        self._file = _opened(path) if path is not None else None
+        self._forgot = self._file is not None and self._file.size // _ROW > most
+        self._keyed = hashlib.blake2b(digest_size=8, key=self._read_secret())
+        for rows in self._recorded():
+            self._remember(dict(zip(rows[0::2], rows[1::2], strict=True)))
+
+    def agree(
+        self,
+        originals: Sequence[str],
+        news: Sequence[str],
+        references: Iterable[Pair] = (),
+        loose: Collection[Loose] = (),
+        *,
+        by_text: bool = False,
+        enter: bool = True,
+    ) -> Verdict:
+        """Compare an answer with the map and ``enter`` it, if it agrees; else nothing of it is entered.
+
+        ``originals`` and ``news`` are ids (``Type/id``) of the same resources. With ``by_text`` references were paired
+        by where they stand in the text: then they are ``UNSURE`` rather than wrong, also where two that are not known
+        yet may have changed places.
+        """
+        old = self._hashes(originals)
+        new = old if news is originals else self._hashes(news)
+        targets = [(self._hash(sent.key), self._hash(found.key), sent.kind, found.kind) for sent, found in references]
+        choices = [(frozenset(map(self._hash, one.originals)), self._hash(one.new), one.is_reference) for one in loose]
+        with self._lock:
+            fresh: dict[int, int] = {}
+            try:
+                self._enter_ids(fresh, old, new, originals, news)
+                try:
+                    self._enter_references(fresh, targets, by_text)
+                except _WrongError:
+                    if by_text:
+                        return Verdict.UNSURE
+                    raise
+                narrowed = self._narrow(fresh, choices)
+            except _WrongError as wrong:
+                return wrong.verdict
+            if not enter:
+                return Verdict.AGREES
+            self._loose.update(narrowed)
+            self._rows.extend(chain.from_iterable(fresh.items()))
+            self._remember(fresh)
+        return Verdict.AGREES
+
+    def write(self) -> None:
+        """Write what was entered. Raises ``StorageError``."""
+        with self._lock:
+            rows, self._rows = self._rows, array("Q")
+        if self._file is not None and rows:
+            self._file.write(memoryview(rows).cast("B"))
+
+    def contradicts(self) -> bool:
+        """Whether something in the file contradicts something else there: what was too much for memory is compared at
+        the end, in as many rounds as memory needs."""
+        self.write()
+        if not self._forgot or self._file is None:
+            return False
+        rounds = 1 + (self._file.size // _ROW) // (2 * self._most)
+        for number in range(rounds):
+            known: dict[int, int] = {}
+            for rows in self._recorded():
+                for key, value in zip(rows[0::2], rows[1::2], strict=True):
+                    if key % rounds == number and known.setdefault(key, value) != value:
+                        return True
+        return False
+
+    def close(self, *, keep: bool = True) -> None:
+        """Close the file, and remove it unless another run needs it: ``keep``."""
+        if self._file is None:
+            return
+        if keep:
+            with suppress(StorageError):  # what led here is the error to report
+                self.write()
+        self._file.close()
+        if not keep:
+            self._file.path.unlink(missing_ok=True)
+
+    def _enter_ids(
+        self, fresh: dict[int, int], old: list[int], new: list[int], originals: Sequence[str], news: Sequence[str]
+    ) -> None:
+        for index, (before, after) in enumerate(zip(old, new, strict=True)):
+            known, here = self._known(fresh, after ^ _INVERSE)
+            if known is None:
+                fresh[after ^ _INVERSE] = before
+            elif known != before:
+                raise _WrongError(id=True, here=here)
+            if before != after:
+                # Whatever keeps ids gives each its own: it does not give two resources each other's.
+                swapped, here = self._known(fresh, before ^ _INVERSE)
+                if swapped == after and not news[index].rpartition("/")[2].isdecimal():
+                    raise _WrongError(id=True, here=here)
+            if before != after or originals[index].startswith("Patient/"):
+                self._enter(fresh, before, after)
+
+    def _enter_references(
+        self, fresh: dict[int, int], targets: Iterable[tuple[int, int, str, str]], by_text: bool
+    ) -> None:
+        unknown: Counter[str] = Counter()
+        for before, after, kind, becomes in targets:
+            if becomes == CONTAINED:
+                continue  # local to its resource
+            if kind != becomes and (kind == CONTAINED or (_is_type(kind) and _is_type(becomes))):
+                raise _WrongError(id=False, here=True)
+            if before != after or kind == "Patient":
+                unknown[kind] += before != after and self._known(fresh, before)[0] is None
+                self._enter(fresh, before, after)
+            if kind == becomes:
+                known, here = self._known(fresh, after ^ _INVERSE)
+                if known is None and kind in _PERSONS:
+                    fresh[after ^ _INVERSE] = before
+                elif known not in (None, before):
+                    raise _WrongError(id=False, here=here)
+        if by_text and any(count > 1 for count in unknown.values()):
+            raise _WrongError(id=False, here=True)
+
+    def _narrow(
+        self, fresh: dict[int, int], choices: Iterable[tuple[frozenset[int], int, bool]]
+    ) -> dict[int, frozenset[int]]:
+        """Of new ids whose originals are some of several: which those can still be."""
+        narrowed: dict[int, frozenset[int]] = {}
+        for originals, new, is_reference in choices:
+            known, here = self._known(fresh, new ^ _INVERSE)
+            possible = originals & self._loose.get(new, originals)
+            wrong = known not in (None, *originals) or (originals and not possible)
+            if not wrong and new not in originals:
+                became = {self._known(fresh, one)[0] for one in originals}
+                wrong = bool(became) and None not in became and new not in became
+            if wrong:
+                raise _WrongError(id=not is_reference, here=here)
+            if known is None and originals and not is_reference:
+                narrowed[new] = possible
+        return narrowed
+
+    def _enter(self, fresh: dict[int, int], key: int, value: int) -> None:
+        known, here = self._known(fresh, key)
+        if known is None:
+            fresh[key] = value
+        elif known != value:
+            raise _WrongError(id=False, here=here)
+
+    def _known(self, fresh: dict[int, int], key: int) -> tuple[int | None, bool]:
+        """What a key leads to, and whether that is of this answer."""
+        if (value := fresh.get(key)) is not None:
+            return value, True
+        if (value := self._now.get(key)) is None and (value := self._before.get(key)) is not None:
+            self._now[key] = value  # in use
+        return value, False
+
+    def _remember(self, fresh: dict[int, int]) -> None:
+        self._now.update(fresh)
+        if len(self._now) > self._most:
+            self._forgot |= bool(self._before)
+            self._now, self._before = {}, self._now
+        if len(self._loose) > self._most:
+            self._loose.clear()
+
+    def _hashes(self, names: Iterable[str]) -> list[int]:
+        found: list[bytes] = []
+        for name in names:
+            digest = self._keyed.copy()
+            digest.update(name.encode(errors="surrogatepass"))
+            found.append(digest.digest())
+        return array("Q", b"".join(found)).tolist()
+
+    def _hash(self, name: str) -> int:
+        return self._hashes((name,))[0]
+
+    def _read_secret(self) -> bytes:
+        secret = secrets.token_bytes(_KEY)
+        if self._file is None:
+            return secret
+        if not self._file.size:
+            self._file.write(secret)
+        with storage_errors(self._file.path), self._file.path.open("rb") as file:
+            return file.read(_KEY)
+
+    def _recorded(self) -> Iterator[array[int]]:
+        """The rows of the file, each a key and what it leads to, some at once."""
+        if self._file is None:
+            return
+        with storage_errors(self._file.path), self._file.path.open("rb") as file:
+            file.seek(_KEY)
+            while rows := file.read(_BLOCK):
+                yield array("Q", rows)
+
+
+def _is_type(kind: str) -> bool:
+    return kind != URN and not kind.endswith(SEARCH)
+
+
+def _opened(path: Path) -> OutFile:
+    """The file, to go on behind its last whole row; anew when there is none of ours."""
+    size = max(0, size_of(path))
+    keep = size - (size - _KEY) % _ROW
+    return OutFile(path, keep if size > _KEY and can_continue(path, keep) else 0)

@@ -1,0 +1,215 @@
+"""Which id, and which reference, of an answer is the one that was sent: what the map of identities compares.
+
+Resources are paired by where they stand. References are paired by their order in the text, which costs nothing; where
+that leaves a doubt (a rule took one away, or the service writes elements in another order) by their paths.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Final
+
+import msgspec
+
+from tasks.pseudonymizer.answer_check import Members, OutlineError, ResourceSummary, outline_of, resources_in
+from tasks.pseudonymizer.identity import Loose, Pair
+from tasks.shared.fhir.references import Target, spelled_references, target_of
+
+_ESCAPED_KEY: Final = re.compile(rb'"[A-Za-z]*\\u00[4-7][0-9A-Fa-f][^"]*"\s*:')
+_MAYBE: Final = b'"reference"'
+_any: Final = msgspec.json.Decoder(float_hook=str)
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """The resources of an answer: ids (``Type/id``) of those that were paired, which of what was sent they are by
+    index, and of those that were not the ``loose`` ids."""
+
+    originals: Sequence[str]
+    news: Sequence[str]
+    indexes: Sequence[tuple[int, int]] | None = None
+    """``None``: each is where it was."""
+    loose: Sequence[Loose] = ()
+
+
+@dataclass(slots=True)
+class References:
+    """The references of an answer that were paired, and of the others what they can be."""
+
+    pairs: set[Pair] = field(default_factory=set)
+    loose: list[Loose] = field(default_factory=list)
+
+
+def paired_resources(given: ResourceSummary, received: ResourceSummary) -> Resources:
+    """Pair the resources. Where a rule removed some, those of a type of which none is missing are paired in order."""
+    if not given.is_bundle:
+        both = bool(given.id and received.id)
+        return Resources([f"{given.type}/{given.id}"] * both, [f"{received.type}/{received.id}"] * both)
+    if given.types == received.types:
+        if given.ids == received.ids:
+            same = _named(given.types, given.ids)
+            return Resources(same, same)
+        known = [
+            (kind, old, new) for kind, old, new in zip(given.types, given.ids, received.ids, strict=True) if old and new
+        ]
+        return Resources([f"{kind}/{old}" for kind, old, _ in known], [f"{kind}/{new}" for kind, _, new in known])
+    before, after = _by_type(given.types), _by_type(received.types)
+    indexes: list[tuple[int, int]] = []
+    loose: list[Loose] = []
+    for kind, places in after.items():
+        if len(places) == len(before[kind]):
+            indexes += zip(before[kind], places, strict=True)
+        else:
+            originals = frozenset(f"{kind}/{given.ids[place]}" for place in before[kind])
+            loose += [
+                Loose(originals, f"{kind}/{received.ids[place]}", False) for place in places if received.ids[place]
+            ]
+    some = [(old, new) for old, new in indexes if given.ids[old] and received.ids[new]]
+    return Resources(
+        [f"{given.types[old]}/{given.ids[old]}" for old, _ in some],
+        [f"{received.types[new]}/{received.ids[new]}" for _, new in some],
+        indexes,
+        loose,
+    )
+
+
+def paired_urls(given: ResourceSummary, received: ResourceSummary) -> Iterator[tuple[str, str]]:
+    """The addresses of entries (``fullUrl``) that were changed, and not into that of the resource's new id."""
+    if given.full_urls == received.full_urls or not len(given.full_urls) == len(received.full_urls) == len(
+        received.ids
+    ):
+        return
+    for old, new, own in zip(given.full_urls, received.full_urls, received.ids, strict=True):
+        if old and new and old != new and not (own and new.endswith(f"/{own}")):
+            yield old, new
+
+
+def by_text(
+    sent: Sequence[bytes], found: Sequence[bytes], received: bytes, urls: Collection[tuple[str, str]]
+) -> set[Pair] | None:
+    """Pair references by their order in the text; ``None`` when they cannot be. ``sent`` and ``found`` are those that
+    ``spelled_references`` finds."""
+    if len(sent) != len(found) or (b"\\u00" in received and _ESCAPED_KEY.search(received)):
+        return None
+    pairs: set[Pair] = set()
+    for old, new in {(old.decode(), new.decode()) for old, new in set(zip(sent, found, strict=True))} | {*urls}:
+        if (pair := _pair(old, new)) is not None:
+            pairs.add(pair)
+    return pairs
+
+
+def by_path(
+    sent: bytes, received: bytes, answer: ResourceSummary, resources: Resources, urls: Collection[tuple[str, str]]
+) -> References:
+    """Pair references by the path at which they stand. Raises what ``resources_in`` does, and ``OutlineError`` where
+    one stands twice in an element: readers take the first or the last."""
+    outline = outline_of(sent)
+    before, after = _trees(sent, outline), _trees(received, answer)
+    if _unread(received, after) > _unread(sent, before):
+        raise OutlineError("has a key twice, so what it holds is ambiguous")
+    found = References({pair for old, new in urls if (pair := _pair(old, new)) is not None})
+    everything = _Candidates(outline, before)
+    if resources.indexes is None:
+        couples = [*zip(before, after, strict=True)]
+    else:
+        # A Bundle's own elements come first.
+        couples = [(before[0], after[0]), *((before[old + 1], after[new + 1]) for old, new in resources.indexes)]
+        paired = {new for _, new in resources.indexes}
+        couples += [(None, tree) for index, tree in enumerate(after[1:]) if index not in paired]
+    for old, new in couples:
+        _pair_trees(old, new, found, everything)
+    return found
+
+
+class _Candidates:
+    """What a reference of an answer can name that was not sent at its path: what the request holds, by kind."""
+
+    def __init__(self, outline: ResourceSummary, trees: Sequence[Any]) -> None:
+        self._outline = outline
+        self._trees = trees
+
+    def of(self, kind: str) -> set[Target]:
+        """Those of a kind."""
+        return {target for target in self._targets if target.kind == kind}
+
+    @cached_property
+    def _targets(self) -> set[Target]:
+        outline = self._outline
+        named = zip([*outline.types, outline.type], [*outline.ids, outline.id], strict=True)
+        targets = {Target(kind, f"{kind}/{own}") for kind, own in named if kind and own}
+        return targets | {target for text in _texts(self._trees) if (target := target_of(text)) is not None}
+
+
+def _pair_trees(sent: Any, received: Any, found: References, everything: _Candidates) -> None:
+    if isinstance(received, str):
+        if isinstance(sent, str):
+            if (pair := _pair(sent, received)) is not None:
+                found.pairs.add(pair)
+        elif (new := target_of(received)) is not None:
+            candidates = everything.of(new.kind)
+            if len(candidates) == 1:
+                found.pairs.add((candidates.pop(), new))
+            else:
+                found.loose.append(Loose(frozenset(one.key for one in candidates), new.key, True))
+    elif isinstance(received, dict):
+        for key, value in received.items():
+            _pair_trees(sent.get(key) if isinstance(sent, dict) else None, value, found, everything)
+    elif isinstance(received, list):
+        same = isinstance(sent, list) and len(sent) == len(received)
+        for index, value in enumerate(received):
+            _pair_trees(sent[index] if same else None, value, found, everything)
+
+
+def _pair(old: str, new: str) -> Pair | None:
+    before, after = target_of(old), target_of(new)
+    return None if before is None or after is None else (before, after)
+
+
+def _trees(text: bytes, summary: ResourceSummary) -> list[Any]:
+    """Of each resource, a Bundle's own elements first, the references and what leads to them."""
+    return [_tree(members) for _, members in resources_in(text, summary)]
+
+
+def _tree(members: Members) -> Any:
+    raws: Mapping[str, bytes] = {name: bytes(raw) for name, raw in members.items()}
+    return _pruned({name: _any.decode(raw) for name, raw in raws.items() if _MAYBE in raw or b"\\u00" in raw})
+
+
+def _unread(text: bytes, trees: Sequence[Any]) -> int:
+    """How many references of a text are not in its resources."""
+    return len(spelled_references(text)) - sum(1 for _ in _texts(trees))
+
+
+def _pruned(value: Any) -> Any:
+    if isinstance(value, dict):
+        inside = {
+            key: one if key == "reference" and isinstance(one, str) else _pruned(one) for key, one in value.items()
+        }
+        return {key: one for key, one in inside.items() if one is not None} or None
+    if isinstance(value, list):
+        pruned = [_pruned(one) for one in value]
+        return pruned if any(one is not None for one in pruned) else None
+    return None
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, (dict, list)):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from _texts(one)
+
+
+def _named(types: Sequence[str | None], ids: Sequence[str | None]) -> list[str]:
+    return [f"{kind}/{own}" for kind, own in zip(types, ids, strict=True) if own]
+
+
+def _by_type(types: Sequence[str | None]) -> defaultdict[str | None, list[int]]:
+    places: defaultdict[str | None, list[int]] = defaultdict(list)
+    for index, kind in enumerate(types):
+        places[kind].append(index)
+    return places
