@@ -48,11 +48,11 @@ def identity(resource: bytes) -> bytes:
     return resource
 
 
-def pseudonyms(resource: bytes) -> bytes:
+def pseudonyms(resource: bytes, key: bytes = b"key") -> bytes:
     """Every id, family name and reference by a keyed hash: deterministic, and consistent over requests."""
 
     def hashed(match: re.Match[bytes]) -> bytes:
-        return match[1] + hashlib.sha256(b"key" + match[2]).hexdigest()[:20].encode() + b'"'
+        return match[1] + hashlib.sha256(key + match[2]).hexdigest()[:20].encode() + b'"'
 
     resource = re.sub(rb'("(?:id|family)":\s*")([^"]+)"', hashed, resource)
     return re.sub(rb'("reference":\s*"[A-Za-z]+/)([^"]+)"', hashed, resource)

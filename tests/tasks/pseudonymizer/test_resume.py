@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import random
 import subprocess
@@ -291,3 +292,39 @@ def test_after_a_loss_of_any_end_of_the_ledger_or_the_part_the_output_is_the_sam
             result = job.run(service.url, bounds=bounds, compression=True)
             assert (job.output / name).read_bytes() == expected
             assert (result.resources_in, result.bytes_in) == (30, (job.input / "a.ndjson").stat().st_size)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["plain", "zst"])
+def test_after_a_kill_answers_must_agree_with_what_the_files_hold(tmp_path: Path, form: str) -> None:
+    """A service that was started again with another key: the same patients would have two pseudonyms."""
+    job = Job(tmp_path / "job")
+    job.write("a.ndjson", *[patient_bundle(n, 3, 900) for n in range(40)])
+    job.write("b.ndjson", *[patient_bundle(n, 3, 900) for n in range(40)])
+    identities = job.directory / "pseudonymizer" / "identities.bin"
+    with serving(pseudonyms) as service:
+        # In the second file.
+        service.kill_at(60, lambda: start(job, service.url, form, 5_000, requests=1))
+        assert (job.output / f"a.ndjson{'.zst' if form == 'zst' else ''}").exists()
+        assert identities.stat().st_size > 16
+        assert b"p39" not in identities.read_bytes()
+        service.transform = functools.partial(pseudonyms, key=b"another")
+        out, err = start(job, service.url, form, 5_000).communicate(timeout=120)
+        assert (out, "references-differ" in err) == ("", True)
+        service.requests.clear()
+        assert finish(job, service.url, form, 5_000)  # all of it again, under the new key
+        assert len(service.requests) == 80
+    assert not identities.exists()
+
+
+@pytest.mark.slow
+def test_what_is_known_of_ids_is_dropped_with_the_data(tmp_path: Path) -> None:
+    """Where nothing of a run was kept, a service with another key contradicts nothing."""
+    job = Job(tmp_path)
+    job.write("a.ndjson", *[patient_bundle(n, 3) for n in range(5)])
+    refuses = serving(pseudonyms, lambda number, _: Reply(400, b"{}") if number == 4 else None)
+    with refuses as service, pytest.raises(ServiceError):
+        job.run(service.url, max_concurrent_requests=1)
+    (job.output / "a.ndjson.part").unlink()
+    with serving(functools.partial(pseudonyms, key=b"another")) as service:
+        assert job.run(service.url).resources_out == 15
