@@ -9,8 +9,9 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from config import PipelineConfig
 from config.fields import nearest
-from flows.commands.start import doubt, opened_with_prefect, report, run_here, warn
+from flows.commands.start import doubt, execute, opened_with_prefect, report, run_here, warn
 from flows.job import gate
 from flows.job.decisions import (
     Said,
@@ -28,14 +29,18 @@ from flows.job.directory import JobDirectory
 from flows.job.inputs import JobInputs
 from flows.job.lock import JobLock, is_held
 from flows.job.record import AT_THE_END, JobRecord, JobState, RecordWriter, refuse_changed_steps
-from flows.job.seen import at_decision
+from flows.job.seen import Sight, at_decision, found_now
 from flows.job.session import Session, meant
 from flows.job.which import exact
 from flows.jobs_dir import load
 from flows.output import account, complain, say, say_json
 from flows.shell import about
-from tasks.shared.errors import InputError, TerminalError, shown
+from tasks.shared.errors import DataError, InputError, TerminalError, shown
 from tasks.shared.report import Waiting
+
+CHANGED = "the files are not those that were there when the job began to wait"
+CORRECTED = "corrected files are there and will be read"
+"""Why a job without release reports waits once more."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +66,9 @@ def go_on(
     with adopted(asked) as (session, record, inputs):
         if exact(asked.job_id) is None:
             account(f"job {record.id}", aside=asked.as_json)  # the one that was meant, before anything is decided
-        if record.done and decision != "reject":
+        place = JobDirectory.of(session.jobs_dir, record.id).path
+        again = why_again(place, record, inputs.load().config) if decision is None else None
+        if record.done and decision != "reject" and again is None:
             return report(session, record.id, as_json=asked.as_json)
         if record.state is JobState.CANCELLED:
             raise TerminalError(
@@ -81,19 +88,23 @@ def go_on(
             report(session, record.id, as_json=asked.as_json)
             return 0
         to_ask = undecided if decision is None else None
-        if to_ask and not on_terminal():
-            still_waiting(record.id, to_ask, err=asked.as_json)
-            if not to_be_parked(record, to_ask):
+        if again is not None:
+            make_again(session, record, place, again, err=asked.as_json)
+        else:
+            if to_ask and not on_terminal():
+                still_waiting(record.id, to_ask, err=asked.as_json)
+                complain_of_corrections(place, to_ask)
+                if not to_be_parked(record, to_ask):
+                    return report(session, record.id, as_json=asked.as_json)
+                undecided = to_ask = None
+            code = check_open_steps(record, inputs, reset=record.reset)
+            if code:
+                return code
+            said = Said(by, comment, despite)
+            if undecided is not None and not release(
+                session, record, inputs, undecided, said, ask_first=to_ask is not None, err=asked.as_json
+            ):
                 return report(session, record.id, as_json=asked.as_json)
-            undecided = to_ask = None
-        code = check_open_steps(record, inputs, reset=record.reset)
-        if code:
-            return code
-        said = Said(by, comment, despite)
-        if undecided is not None and not release(
-            session, record, inputs, undecided, said, ask_first=to_ask is not None, err=asked.as_json
-        ):
-            return report(session, record.id, as_json=asked.as_json)
         session.api.set_parameters(record.id, inputs.parameters())
         RecordWriter(session.api, record.id).set(until=None)
         if record.has_deployment:
@@ -116,10 +127,9 @@ def release(
     place = JobDirectory.of(session.jobs_dir, record.id).path
     files = at_decision(place, record, waiting)
     config = inputs.load().config
-    why = gate.outdated(waiting.report, files, config) or gate.gone(place, waiting.position, waiting.report, config)
-    if why is not None:
-        say(f"nothing is decided: {why}; the report is made now, and the job waits once more", err=err)
-        RecordWriter(session.api, record.id).set(**{f"form__{waiting.position}": None})  # nobody has answered it
+    why = gate.to_be_made(place, waiting.position, waiting.report, files, config)
+    if why is not None and not (why == gate.NOT_MADE and said.despite.strip()):
+        make_again(session, record, place, why, err=err)
         return True
     if not ask_first:
         show_report(waiting, said.despite, err=err)
@@ -133,6 +143,69 @@ def release(
     )  # fmt: skip
     keep(session, record, decision)
     return True
+
+
+def why_again(job: Path, record: JobRecord, config: PipelineConfig) -> str | None:
+    """Why the flow has to look again at a job that waits for a decision or is complete, though nobody decides: its
+    release report failed or does not cover what is there. ``None`` when it need not, and for any other job.
+
+    Raises ``StorageError``.
+    """
+    waiting = record.undecided
+    if waiting is None:
+        shown = record.shown_at_the_end if record.done and config.report.enabled else None
+        if shown is None:
+            return None
+        return gate.NOT_MADE if shown.missing is not None else gate.gone(job, None, shown, config)
+    position = waiting.position
+    if position not in record.seen or waiting.refused:
+        return None  # of an earlier version, or the run says why the answer in the form is not taken
+    files, corrected = found_now(job, record, waiting)
+    why = gate.to_be_made(job, position, waiting.report, files, config, corrected=corrected)
+    if why is not None or files == record.seen[position]:
+        return why
+    return CORRECTED if corrected else CHANGED
+
+
+def make_again(session: Session, record: JobRecord, job: Path, why: str, *, err: bool) -> None:
+    """Say that nothing is decided, and prepare the run that makes the report and lets the job wait once more."""
+    if record.undecided is None:
+        say(f"{why}; it is made now", err=err)
+        return
+    now = "" if why in (CHANGED, CORRECTED) else "the report is made now, and "
+    say(f"nothing is decided: {why}; {now}the job waits once more", err=err)
+    complain_of_corrections(job, record.undecided)
+    # Nobody has answered the form.
+    RecordWriter(session.api, record.id).set(**{f"form__{record.undecided.position}": None})
+
+
+def complain_of_corrections(job: Path, waiting: Waiting) -> None:
+    """Print on stderr why the corrected files could not be used as they are."""
+    try:
+        Sight.of(job, waiting).check()
+    except DataError as error:
+        say(error.render(), err=True)
+
+
+def report_again(asked: Asked) -> None:
+    """Make the release report of a job again where ``why_again`` says so. Its lines go to stderr.
+
+    Raises:
+        InputError: the workers of a deployment run the job.
+    """
+    with adopted(asked) as (session, record, inputs):
+        place = JobDirectory.of(session.jobs_dir, record.id).path
+        why = why_again(place, record, inputs.load().config)
+        if why is None:
+            return
+        if record.has_deployment:
+            raise InputError(
+                "job-deployed", f"{why}, and the job belongs to a deployment, whose workers make it", context=record.id,
+                hint=f"this hands it to them: {about('pipeline continue', record.id)}",
+            )  # fmt: skip
+        make_again(session, record, place, why, err=True)
+        RecordWriter(session.api, record.id).set(until=None)
+        execute(session, record.id, progress=False, aside=True)
 
 
 def leave_to_worker(session: Session, record: JobRecord, *, as_json: bool) -> int:

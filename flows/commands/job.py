@@ -114,7 +114,9 @@ def run(
 @click.option(
     "--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write it to FILE, mode 0600."
 )
-@click.option("--check", is_flag=True, help="Exit code 5 when something speaks against a release.")
+@click.option(
+    "--check", is_flag=True, help="Exit code 5 if something speaks against a release, 1 if files were edited."
+)
 @set_option
 def report(
     config: str,
@@ -128,8 +130,9 @@ def report(
 ) -> int:
     """Show the release report of a job. Where its page is, what speaks against a release, what to look at.
 
-    The newest one: for the decision that the job waits for, or of its end. The exit code is 0 also when something
-    speaks against it; with --check it is 5 then.
+    The newest one: for the decision that the job waits for, or of its end. It is made again first if it failed or,
+    while the job waits, if files changed. The exit code is 0 also when something speaks against a release; with --check
+    it is 5 then, and 1 if the data files are not those that the report covers.
     """
     from flows.commands import report as command
 

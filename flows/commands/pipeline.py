@@ -77,7 +77,8 @@ def continue_(
 
     A waiting job needs a decision: on a terminal the command shows the release report in short, what the next step will
     read and where it goes, and asks; elsewhere only --approve or --reject decides, and without either the job goes on
-    waiting. Where the report says stop, or is missing, a release needs a reason.
+    waiting. A report that failed, or that is older than the files, is made again first, and the job waits once more.
+    Where the report says stop, a release needs a reason.
     """
     from flows.commands import continue_job
 

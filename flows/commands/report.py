@@ -1,6 +1,7 @@
 """``job report``: the release report of a job, from the files in its directory, if the record knows them.
 
-As the gate does: a file that somebody edited is not believed. Never imports Prefect.
+As the gate does: a file that somebody edited is not believed. A report that failed, or that does not cover what is
+there, is made again first; without that, Prefect is not imported.
 """
 
 from __future__ import annotations
@@ -10,9 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import ValidationError
+
+from config import ConfigError
 from flows.job.directory import JobDirectory
-from flows.job.gate import GONE
+from flows.job.gate import GONE, OTHER_THAN_SEEN
+from flows.job.inputs import JobInputs
 from flows.job.record import JobRecord
+from flows.job.seen import is_still_there
 from flows.job.session import opened
 from flows.jobs_dir import load
 from flows.output import say, write
@@ -47,7 +53,8 @@ def report(asked: Asked) -> int:
 
     Raises:
         InputError: there is no such job, or no report of it, or nothing may be written where the copy is to be.
-        DataError: what stands in its place is none, or not the one that the record knows.
+        DataError: what stands in its place is none, or not the one that the record knows; with ``check``, the files are
+            not those that it covers.
         StorageError: the copy cannot be written.
     """
     if asked.out is not None:
@@ -56,6 +63,12 @@ def report(asked: Asked) -> int:
     with opened(loaded, asked.job) as session:
         record = session.job(session.find(asked.job))
         directory = JobDirectory.of(session.jobs_dir, record.id)
+    if _is_due(directory, record):
+        from flows.commands import continue_job
+
+        continue_job.report_again(continue_job.Asked(asked.config, record.id, tuple(asked.overrides)))
+        with opened(loaded, record.id) as session:
+            record = session.job(record.id)
     found = _found(directory, record, recipient=asked.recipient)
     place = files.document if asked.as_json else files.page
     path = place(directory.path, found.step, recipient=asked.recipient)
@@ -68,7 +81,23 @@ def report(asked: Asked) -> int:
         say("\n".join([str(path), *lines(found)]))
     if asked.browser and not webbrowser.open(_page_of(asked, directory, found, path).as_uri()):
         say("no browser was found here: open the file above in one", err=True)
+    if asked.check and not found.tiles.stops and not is_still_there(directory.path, record.steps, found.files):
+        raise DataError(
+            "report-differs", OTHER_THAN_SEEN, context=str(directory.path),
+            hint="put the files back as they were: this report does not cover others",
+        )  # fmt: skip
     return STOPS if asked.check and found.tiles.stops else 0
+
+
+def _is_due(directory: JobDirectory, record: JobRecord) -> bool:
+    """Whether the report of a job that waits, or is complete, failed or does not cover what is there."""
+    from flows.commands.continue_job import why_again
+
+    try:
+        config = JobInputs.of(record.parameters).load().config
+    except (ValidationError, ConfigError):
+        return False  # of another version, or the file is gone: the report that is there is shown
+    return why_again(directory.path, record, config) is not None
 
 
 def _page_of(asked: Asked, directory: JobDirectory, found: ReleaseReport, path: Path) -> Path:

@@ -145,6 +145,12 @@ def _drained() -> None:
 
 def run_here(session: Session, job_id: str, *, progress: bool, as_json: bool) -> int:
     """Run the job's flow run in this process; the exit code."""
+    execute(session, job_id, progress=progress, aside=as_json)
+    return report(session, job_id, as_json=as_json)
+
+
+def execute(session: Session, job_id: str, *, progress: bool, aside: bool) -> None:
+    """Run the job's flow run in this process, with the lines of its steps on stdout, or on stderr when ``aside``."""
     from flows.engine import runs
     from flows.pipeline import pipeline
 
@@ -153,7 +159,7 @@ def run_here(session: Session, job_id: str, *, progress: bool, as_json: bool) ->
     if session.state_type(job_id) in {"COMPLETED", "PAUSED"}:
         session.api.set_state(job_id, "PENDING")
     try:
-        shown = Terminal(progress=progress, summary_to_stderr=as_json, said=_said)
+        shown = Terminal(progress=progress, summary_to_stderr=aside, said=_said)
         with presenter.told(shown), shown.beginning():
             runs.execute(pipeline, job_id, session.address)
     except BaseException:
@@ -161,7 +167,6 @@ def run_here(session: Session, job_id: str, *, progress: bool, as_json: bool) ->
         if signals.seen is None:
             raise
         record_end(session.api, job_id, signals.seen)
-    return report(session, job_id, as_json=as_json)
 
 
 def report(session: Session, job_id: str, *, as_json: bool) -> int:

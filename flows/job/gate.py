@@ -19,6 +19,8 @@ TWO_PEOPLE = "report.reviewers asks two different people to release"
 GONE = "the release report is gone, or not as it was made"
 OTHER_FILES = "the first of two decisions was for other files"
 OTHER_THAN_SEEN = "the files are not those that the release report was made of"
+OLDER = "corrected files are there and will be read, and the release report is older than they are"
+NOT_MADE = "the release report could not be made"
 NO_REASON = "the release report says stop, and the decision gives no reason"
 
 
@@ -62,6 +64,21 @@ def outdated(shown: Shown | None, files: str, config: PipelineConfig) -> str | N
     return OTHER_SETTINGS if _set_otherwise(shown, config) else None
 
 
+def to_be_made(
+    job: Path, position: int, shown: Shown | None, files: str, config: PipelineConfig, *, corrected: bool = False
+) -> str | None:
+    """Why the release report has to be made again before somebody decides on ``files``; ``None`` when it need not.
+
+    ``corrected`` says that corrected files are what would be read.
+    """
+    why = outdated(shown, files, config)
+    if why is not None:
+        return OLDER if corrected and why == OTHER_THAN_SEEN else why
+    if config.report.enabled and shown is not None and shown.missing is not None:
+        return NOT_MADE
+    return gone(job, position, shown, config)
+
+
 def other_report(
     approval: Approval, first: Approval | None, shown: Shown | None, config: PipelineConfig
 ) -> tuple[str, ...]:
@@ -83,7 +100,7 @@ def other_report(
     return ()
 
 
-def gone(job: Path, position: int, shown: Shown | None, config: PipelineConfig) -> str | None:
+def gone(job: Path, position: int | None, shown: Shown | None, config: PipelineConfig) -> str | None:
     """Why the report in the directory of the ``job`` is not the one that the record has: nobody decides on it then.
 
     What it says is never believed: that is in the record.

@@ -70,9 +70,12 @@ def before_waiting(job: Job, position: int, sources: Sources) -> None:
     place = job.sight.read(job.there)
     tables = sources.newest.tables if leaving is None or place == job.sight.directory else leaving.tables
     what = Leaving(place, job.there.below(place.name), job.there.digest, tables, inside=leaving is None)
-    shown = job.shown.get(position)
-    if covers(shown, what.seen, job) and gate.gone(job.directory.path, position, shown, job.config) is None:
-        return
+    if (shown := job.shown.get(position)) is not None:
+        corrected = place == job.sight.directory
+        why = gate.to_be_made(job.directory.path, position, shown, what.seen, job.config, corrected=corrected)
+        if why is None:
+            return
+        job.again = job.again or (why,)
     job.shown[position] = _shown(job, position, what)
     short_form.publish(job.short, job.directory.path, job.shown[position], position, job.config.report.language)
 

@@ -149,17 +149,44 @@ def at_decision(job_dir: Path, record: JobRecord, waiting: Waiting) -> str:
     """
     sight = Sight.of(job_dir, waiting)
     sight.check()
-    if (size := sight.bytes) > _WORTH_A_WORD:
-        account(f"reading the files that the decision is for, {human_bytes(size)} at most", aside=True)
-    before = sight.kept(record.seen.get(waiting.position, ""))
-    there = sight.take(before.hash_of if before is not None else None, Stop())
+    there = _found_now(sight, record)
     sight.as_left(there, record.steps)
     return sight.keep(there)
 
 
+def found_now(job_dir: Path, record: JobRecord, waiting: Waiting) -> tuple[str, bool]:
+    """The digest of what is there at this moment, and whether corrected files would be read. Keeps nothing.
+
+    Raises ``StorageError``.
+    """
+    sight = Sight.of(job_dir, waiting)
+    there = _found_now(sight, record)
+    return there.digest, sight.read(there) == sight.directory
+
+
+def _found_now(sight: Sight, record: JobRecord) -> Inventory:
+    if (size := sight.bytes) > _WORTH_A_WORD:
+        account(f"reading the files that the decision is for, {human_bytes(size)} at most", aside=True)
+    before = sight.kept(record.seen.get(sight.position, ""))
+    return sight.take(before.hash_of if before is not None else None, Stop())
+
+
+def is_still_there(job_dir: Path, steps: Iterable[StepReport], digest: str) -> bool:
+    """Whether the files with this digest are in one of the job's data directories as a report covered them.
+
+    A file that nobody touched since its step left it is not read. Raises ``StorageError``.
+    """
+    places = {name: step for step in steps for name in (step.directory, step.output) if name}
+    for name, step in reversed(places.items()):
+        before = load(kept_at(job_dir, step.position), step.inventory) if step.inventory else None
+        if take(job_dir, [job_dir / name], known=before.hash_of if before else None, stop=Stop()).digest == digest:
+            return True
+    return False
+
+
 def told(waiting: Waiting) -> list[str]:
     """What a person must know beside where to look: why the job waits again, and which files are read, or leave."""
-    lines = ["  it waits again: what is there is not what was approved"] if waiting.again else []
+    lines = ["  it waits again, for a decision on what is there now:"] if waiting.again else []
     lines += [f"    {line}" for line in waiting.again]
     lines += [f"  {line}" for line in waiting.refused]
     if waiting.reads:

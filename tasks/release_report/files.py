@@ -14,6 +14,7 @@ import os
 import stat
 from collections.abc import Sequence
 from contextlib import suppress
+from importlib import metadata
 from pathlib import Path
 from typing import Final
 
@@ -85,12 +86,25 @@ def read(job: Path, step: int | None, *, recipient: bool = False) -> ReleaseRepo
 
 
 def is_as_made(job: Path, step: int | None, digest: str) -> bool:
-    """Whether the page is there, and the report beside it is the one with this SHA-256."""
+    """Whether the report is the one with this SHA-256, and the page beside it shows that report."""
     try:
         report = read(job, step)
     except SluiceError:
         return False
-    return report is not None and sha256(report) == digest and size_of(page(job, step)) > 0
+    return report is not None and sha256(report) == digest and _page_shows(page(job, step), report)
+
+
+def _page_shows(path: Path, report: ReleaseReport) -> bool:
+    """Whether the page is what ``html`` makes of the report. Another version may have rendered it differently: then
+    only whether it is there."""
+    tables = [table for section in report.sections for table in section.tables if table.name == "versions"]
+    made_by = next((row[1] for table in tables for row in table.rows if row[0] == "sluice"), None)
+    if made_by is not None and made_by != metadata.version("sluice"):
+        return size_of(path) > 0
+    try:
+        return read_private(path, most=_LARGEST) == html(report).encode()
+    except NotPrivateError:
+        return False
 
 
 def decided(job: Path, step: int | None, decisions: Sequence[Decided], *, copy_to: Path | None = None) -> None:

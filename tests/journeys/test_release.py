@@ -284,9 +284,11 @@ def test_a_report_that_fails_neither_loses_nor_releases_the_job(gate: Gate, fail
     assert "missing" in gate.form()
     assert "missing" in gate.text()
     assert "missing" in gate.artifacts()["**The release report"]
-    refused = gate.go_on("--approve", code=2)
-    assert "error[report-stops]" in refused.err
-    gate.waits()
+    for words in (("--approve",), ()):  # each tries again to make it
+        again = gate.go_on(*words)
+        assert "nothing is decided: the release report could not be made" in again.out
+        gate.waits()
+    assert len(gate.maker.asked) == 3
     gate.go_on("--approve", "--despite", "known, and looked at by hand")
     assert gate.fhir.total() == 19
     assert gate.status()["approvals"][0]["overridden"] == ["report-missing"]
@@ -372,6 +374,88 @@ def test_a_report_that_failed_is_made_when_the_job_is_asked_again(gate: Gate) ->
     assert gate.status()["report"] is not None
     gate.go_on("--approve")
     assert gate.fhir.total() == 19
+
+
+@pytest.mark.parametrize("how", ["continue", "--approve", "job report"])
+def test_a_report_that_failed_once_is_made_by_whoever_looks_next(gate: Gate, how: str) -> None:
+    gate.maker.fails = OSError(28, "No space left on device", "/x")
+    gate.start()
+    gate.maker.fails = None
+    if how == "job report":
+        ran = gate.sluice("job", "report", "config.yaml", gate.job, "--check")
+        assert ran.code == 0, ran.err
+        assert ran.out.startswith(str(files.page(gate.directory, 2)))
+    else:
+        gate.go_on(*([how] if how.startswith("--") else []))
+    gate.waits()
+    assert gate.status()["report"] == str(files.page(gate.directory, 2))
+    assert "missing" not in gate.text() + gate.form().partition("waits again")[0]
+    gate.go_on("--approve")
+    assert gate.fhir.total() == 19
+
+
+@pytest.mark.parametrize("how", ["continue", "job report"])
+def test_the_report_of_the_end_that_failed_is_made_again(gate: Gate, how: str) -> None:
+    gate.start()
+    gate.maker.fails = RuntimeError("x")
+    gate.go_on("--approve")
+    gate.maker.fails = None
+    posts = len(gate.fhir.posts())
+    if how == "continue":
+        assert "the release report could not be made; it is made now" in gate.go_on().out
+    else:
+        assert gate.sluice("job", "report", "config.yaml", gate.job).code == 0
+    assert gate.status()["state"] == "completed"
+    assert gate.status()["report"] == str(files.page(gate.directory, None))
+    assert len(gate.fhir.posts()) == posts
+    asked = len(gate.maker.asked)
+    gate.go_on()
+    assert len(gate.maker.asked) == asked
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_without_an_answer_continue_says_that_corrected_files_will_be_read(gate: Gate, enabled: bool) -> None:
+    gate.configure(enabled=enabled)
+    gate.start()
+    (gate.directory / "import_wait/fixed.ndjson").write_text(PATIENT)
+    again = gate.go_on()
+    older = ", and the release report is older than they are; the report is made now" if enabled else ""
+    assert f"nothing is decided: corrected files are there and will be read{older}" in again.out
+    assert f"send will read the corrected files in {gate.directory}/import_wait" in gate.text()
+    assert len(gate.maker.asked) == (2 if enabled else 0)
+    if enabled:
+        assert "it waits again" in gate.text()
+        assert [path.name for path in gate.maker.asked[-1].leaving] == ["fixed.ndjson"]
+    gate.waits()
+    assert "nothing is decided: job" in gate.go_on().out  # the same once more costs nothing
+    assert len(gate.maker.asked) == (2 if enabled else 0)
+    (gate.directory / "import_wait/notes.json").write_text("{}")
+    assert "error[wait-foreign-files]" in gate.go_on().err
+    (gate.directory / "import_wait/notes.json").unlink()
+    gate.go_on("--approve")
+    assert gate.fhir.total() == 1
+
+
+@pytest.mark.parametrize("what", ["data", "page"])
+@pytest.mark.parametrize("state", ["waiting", "completed"])
+def test_job_report_check_is_not_0_after_an_edit_in_place(gate: Gate, what: str, state: str) -> None:
+    gate.start()
+    if state == "completed":
+        gate.go_on("--approve")
+    check = ("job", "report", "config.yaml", gate.job, "--check")
+    assert gate.sluice(*check).code == 0
+    (data,) = (gate.directory / "import").glob("core*")
+    page = files.page(gate.directory, 2 if state == "waiting" else None)
+    if what == "data":
+        data.write_bytes(data.read_bytes()[:-1] + b" ")
+        gate.maker.findings = [STOP]  # as the report says of a file that is not as its step left it
+        assert gate.sluice(*check).code == (5 if state == "waiting" else 1)
+        return
+    page.write_text(page.read_text().replace("</h1>", " edited</h1>", 1))
+    asked = len(gate.maker.asked)
+    assert gate.sluice(*check).code == 0  # made again first
+    assert len(gate.maker.asked) == asked + 1
+    assert "edited</h1>" not in page.read_text()
 
 
 def test_corrections_that_no_report_covers_are_reported_and_the_job_waits_once_more(gate: Gate) -> None:

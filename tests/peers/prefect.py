@@ -86,6 +86,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch, command: str, job: Path, shown: Ma
     def opened(loaded: LoadedConfig, _: str | None = None) -> Iterator[Session]:
         labels = {f"job.shown.{at}": one.model_dump_json() for at, one in shown.items()}
         labels |= {"job.directory": str(job), "job.steps": "local_import,pseudonymizer,wait,send,wait"}
+        labels["job.step.1"] = '{"position": 1, "name": "local_import", "state": "completed", "output": "import"}'
         with prefect_in_memory() as known:
             known.run = {"id": job.name, "state_type": "PAUSED", "labels": labels}
             yield Session(loaded, ApiAddress(url="http://127.0.0.1"), known.api)

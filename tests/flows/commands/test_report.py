@@ -15,8 +15,11 @@ import pytest
 from flows.run import run
 from tasks.release_report import files
 from tasks.release_report.digest import sha256
-from tasks.release_report.document import ReleaseReport
+from tasks.release_report.document import ReleaseReport, Section
+from tasks.release_report.teller import table
+from tasks.shared.files.inventory import take
 from tasks.shared.report import Shown
+from tasks.shared.stop import Stop
 from tests.conftest import ROOT
 from tests.peers import release_report as reports
 from tests.peers.prefect import recorded
@@ -57,7 +60,11 @@ def test_a_stop_is_code_5_only_with_check_and_the_report_is_the_one_made_last(
     config: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert run(["job", "report", config, reports.JOB, "--check"]) == 5
-    job, later, last = tmp_path / "jobs" / reports.JOB, reports.clean(step=5), reports.clean(step=None)
+    job = tmp_path / "jobs" / reports.JOB
+    (job / "import").mkdir()
+    (job / "import/a.ndjson").write_text("{}\n")
+    covered = take(job, [job / "import"], stop=Stop()).digest
+    later, last = (reports.clean(step=step).model_copy(update={"files": covered}) for step in (5, None))
     for report in (later, last):
         files.write(job, report, None, ())
     assert run(["job", "report", config, reports.JOB, "--check"]) == 5  # of files that the record does not know
@@ -68,17 +75,40 @@ def test_a_stop_is_code_5_only_with_check_and_the_report_is_the_one_made_last(
     assert run(["job", "report", config, reports.JOB, "--check"]) == 1
     known(monkeypatch, job, by_step | {"end": shown_of(last)})
     assert run(["job", "report", config, reports.JOB, "--check"]) == 0
+    (job / "import/a.ndjson").write_text("[]\n")
+    assert run(["job", "report", config, reports.JOB, "--check"]) == 1
+    assert run(["job", "report", config, reports.JOB]) == 0
 
 
 @pytest.mark.parametrize("more", [[], ["--check"], ["--json"], ["--for", "recipient"], ["--open"]])
+@pytest.mark.parametrize("what", ["all", "page"])
 def test_a_report_that_somebody_edited_is_not_believed(
-    config: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str]
+    config: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], what: str
 ) -> None:
-    files.write(tmp_path / "jobs" / reports.JOB, reports.clean(), reports.clean(recipient=True), ())
+    if what == "all":
+        files.write(tmp_path / "jobs" / reports.JOB, reports.clean(), reports.clean(recipient=True), ())
+    else:  # the JSON beside it is as it was made
+        page = files.page(tmp_path / "jobs" / reports.JOB, 3)
+        page.write_text(page.read_text().replace("Do not release", "Release it", 1))
     assert run(["job", "report", config, reports.JOB, *more]) == 1
     said = capsys.readouterr()
     assert said.out == ""
     assert "error[report-differs]: the release report is gone, or not as it was made" in said.err
+
+
+def test_a_page_that_another_version_rendered_is_believed_by_its_json(
+    config: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    versions = table("versions", ("name", "version"), [["sluice", "0.0.1"]])
+    report = reports.rich()
+    report = report.model_copy(
+        update={"sections": (*report.sections, Section(number=18, name="rules", tables=(versions,)))}
+    )
+    job = tmp_path / "jobs" / reports.JOB
+    files.write(job, report, None, ())
+    files.page(job, 3).write_text("<html>as it was rendered then</html>")
+    known(monkeypatch, job, {"3": shown_of(report)})
+    assert run(["job", "report", config, reports.JOB]) == 0
 
 
 def test_a_report_that_could_not_be_made_is_said_with_why(

@@ -285,7 +285,7 @@ def test_a_form_answered_in_the_ui_covers_what_it_showed_and_not_what_was_put_th
     ask_prefect("POST", f"{prefect_api}/flow_runs/{name}/resume", {"run_input": ANSWER})
     once_more = sluice("pipeline", "continue", "config.yaml", name)
     assert once_more.code == 0, once_more.err
-    assert "it waits again: what is there is not what was approved" in once_more.out
+    assert "it waits again, for a decision on what is there now:" in once_more.out
     assert "added: import_wait/fixed.ndjson" in once_more.out
     assert sluice.status(name)["state"] == "waiting"
     assert "approved by" not in sluice("pipeline", "status", "config.yaml", name).out
