@@ -164,7 +164,7 @@ def guarded(job: Job, *, deployed: bool) -> Outcome:
         return ended
     record_if_possible(lambda: job.failed(None, error))
     show(job, "failed")
-    return Failed(message=error.render())
+    return Failed(message=job.problem(error).render())
 
 
 def settle(job: Job) -> None:
@@ -274,9 +274,9 @@ def run_step(job: Job, position: int, step: Step, source: Source | None, *, depl
 def failed(job: Job, position: int, error: SluiceError) -> Outcome:
     """Record that a step failed; the state in which the run ends."""
     name = job.step_names[position - 1]
-    job.failed(position, error)
+    record = job.failed(position, error)
     show(job, "failed", error.details)
-    return Failed(message=f"{name}: {error.render()}")
+    return Failed(message=f"{name}: {record.render()}")
 
 
 def decided(job: Job, position: int, sources: Sources, *, deployed: bool = False) -> Outcome | None:

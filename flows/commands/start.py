@@ -24,6 +24,7 @@ from flows.reports import presenter
 from flows.reports.terminal import Terminal
 from flows.signals import exit_code_of, signals
 from tasks.shared.errors import InputError, SluiceError, TerminalError
+from tasks.shared.publication import without_names
 from tasks.shared.units import human_count
 
 DEPLOYMENT = "sluice"
@@ -145,12 +146,13 @@ def _drained() -> None:
 
 def run_here(session: Session, job_id: str, *, progress: bool, as_json: bool) -> int:
     """Run the job's flow run in this process; the exit code."""
-    execute(session, job_id, progress=progress, aside=as_json)
-    return report(session, job_id, as_json=as_json)
+    return report(session, job_id, as_json=as_json, ended=execute(session, job_id, progress=progress, aside=as_json))
 
 
-def execute(session: Session, job_id: str, *, progress: bool, aside: bool) -> None:
-    """Run the job's flow run in this process, with the lines of its steps on stdout, or on stderr when ``aside``."""
+def execute(session: Session, job_id: str, *, progress: bool, aside: bool) -> SluiceError | None:
+    """Run the job's flow run in this process, with the lines of its steps on stdout, or on stderr when ``aside``; the
+    error of a step that ended it.
+    """
     from flows.engine import runs
     from flows.pipeline import pipeline
 
@@ -167,10 +169,14 @@ def execute(session: Session, job_id: str, *, progress: bool, aside: bool) -> No
         if signals.seen is None:
             raise
         record_end(session.api, job_id, signals.seen)
+        return None
+    return shown.error
 
 
-def report(session: Session, job_id: str, *, as_json: bool) -> int:
-    """Print how the job stands, and return the exit code for it."""
+def report(session: Session, job_id: str, *, as_json: bool, ended: SluiceError | None = None) -> int:
+    """Print how the job stands, and return the exit code for it. The error that ``ended`` a run just now is printed
+    with the names of files that the record leaves out.
+    """
     record = session.job(job_id)
     if as_json:
         say_json(record.status())
@@ -196,7 +202,7 @@ def report(session: Session, job_id: str, *, as_json: bool) -> int:
             "job-unfinished", f"the job ended as {record.state.value} without an error in its record", context=job_id,
             hint=f"see {record.directory}/job.log, then continue it",
         )  # fmt: skip
-    say(SluiceError(error.reference, error.message, context=error.context, hint=error.hint).render(), err=True)
+    say((error if ended is None or ended.reference != error.reference else ended).render(), err=True)
     say(continue_hint(record), err=True)
     return error.exit_code
 
@@ -208,7 +214,7 @@ def warn(loaded: LoadedConfig, inputs: JobInputs, job_dir: Path | None = None) -
     _said.clear()
     complain(loaded.warnings)
     for text in warnings(loaded.config, inputs, job_dir):
-        doubt(text)
+        doubt(without_names(text, ()))
 
 
 def doubt(text: str) -> None:

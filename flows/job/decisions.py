@@ -29,7 +29,6 @@ from flows.output import one_line, say
 from tasks.shared.errors import InputError, SluiceError, StorageError, TerminalError
 from tasks.shared.log import logger
 from tasks.shared.report import Approval, Problem, Shown, Waiting
-from tasks.shared.units import human_bytes
 
 
 def answered(api: PrefectApi, job_id: str, form: str | None, files: str, shown: Shown | None = None) -> Approval | None:
@@ -141,10 +140,8 @@ def ask(waiting: Waiting, config: PipelineConfig, said: Said, *, err: bool) -> S
     """
     source, files = to_be_read(waiting)
     say(f"step {waiting.position} waits since {waiting.since}; {waiting.reader} will read {source}:", err=err)
-    for file in files[:20]:
-        say(f"  {one_line(file.name)}  {human_bytes(file.stat().st_size)}", err=err)
-    if len(files) > 20:
-        say(f"  … and {len(files) - 20} more", err=err)
+    for file in files:
+        say(f"  {file}", err=err)
     for step, where in destinations(config, waiting.position):
         say(f"then {step}: to {where}", err=err)
     show_report(waiting, said.despite, err=err)
@@ -309,6 +306,7 @@ def end_parked(session: Session, job_id: str, rejection: Problem | None = None) 
                 document = summary.summary_of(
                     job_id, run, "cancelled", steps, inputs, ended=ended, error=rejection,
                     decisions=record.decisions, report=record.page, k=session.loaded.config.report.k,
+                    types=record.types,
                 )  # fmt: skip
                 summary.write(directory.path, document)
                 with job_log(directory.log):

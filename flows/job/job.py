@@ -29,11 +29,13 @@ from flows.job.record import (
     cancelled,
     decisions_of,
     newest_page,
+    newest_types,
     next_run,
     now,
     refuse_changed_steps,
+    without_names_of,
 )
-from flows.job.seen import NEXT, Sight, no_longer
+from flows.job.seen import NEXT, Sight, no_longer, without_file_names
 from flows.job.sources import Sources
 from flows.job.watch import CANCEL, Watcher
 from flows.reports import summary
@@ -43,6 +45,7 @@ from flows.reports.job_log import job_log
 from flows.reports.journal import AnnouncedHandle, Journal
 from flows.reports.presenter import Presenter
 from tasks import declared
+from tasks.release_report.words import Words
 from tasks.shared.corrections import make_directory, wait_directory
 from tasks.shared.errors import GateError, SluiceError
 from tasks.shared.files.inventory import Inventory, Recorded, kept_at
@@ -57,6 +60,8 @@ from tasks.shared.units import human_seconds
 if TYPE_CHECKING:
     from tasks.release_report.make import Measures
 
+
+NAMED_BY_THE_LOG = "job.log names the files"
 
 ENDS_WITHIN = 20.0
 """Seconds after which a process that was asked in the UI to stop has given its job back."""
@@ -319,11 +324,19 @@ class Job:
         self.journal.tell(StepEvent(state=state, error=error.reference if error else None))
         logger.info("step %d %s: %s", position, step.name, state)
 
-    def failed(self, position: int | None, error: SluiceError) -> None:
-        """Record the error that ends this run of the job."""
+    def problem(self, error: SluiceError, step: str | None = None) -> Problem:
+        """The record of an error, without names of files (R7): the log, which has them, is named instead."""
+        known = Problem.of(error, step=step)
+        said = without_names_of(self.directory.path, self.step_names, known)
+        hint = "; ".join(filter(None, (said.hint, NAMED_BY_THE_LOG)))
+        return said if said == known else said.model_copy(update={"hint": hint})
+
+    def failed(self, position: int | None, error: SluiceError) -> Problem:
+        """Record the error that ends this run of the job; what the record says of it."""
         name = self.step_names[position - 1] if position else None
         logger.error("%s", error.render())
-        record = Problem.of(error, step=name)
+        self.presenter.failed(error)
+        record = self.problem(error, name)
         if position:
             self._not_complete(position, "failed", record)
         # Told first: it may be the Prefect API that has failed. Once: it may have failed at this, too.
@@ -333,6 +346,7 @@ class Job:
             self.writer.step(self.steps[position], progress=None, error=record)
         else:
             self.writer.set(error=record, progress=None)
+        return record
 
     def passed_gate(self, position: int, error: GateError | None) -> None:
         """Tell what the gate behind a validation step did; closed, it ends the job although the step is complete."""
@@ -346,7 +360,7 @@ class Job:
     def held_back(self, position: int, error: GateError) -> None:
         """Record that a gate ends the job; at a step that is complete, or that has not begun."""
         logger.error("%s", error.render())
-        record = Problem.of(error, step=self.step_names[position - 1])
+        record = self.problem(error, self.step_names[position - 1])
         self.ended("failed", error=record)
         self.writer.set(error=record, progress=None, until=None)
 
@@ -427,13 +441,16 @@ class Job:
         self.writer.set(**given, **labels)
         self.approvals.pop(position, None)
         self.forms.pop(position, None)
-        self.again = why
+        self.again = without_file_names(why)
 
     def as_seen(self, waiting: Waiting) -> Waiting:
         """The wait with what there is to be seen, and why it waits again; for the form, the page and the record."""
         told = {"first": self.reviews.get(waiting.position), "report": self.shown.get(waiting.position)}
         waiting = waiting.model_copy(update={"again": self.again, "refused": self.refused} | told)
-        return self.sight.shown(waiting, self.there) if self.sight else waiting
+        if self.sight is None:
+            return waiting
+        files = self.shown[waiting.position].files if waiting.position in self.shown else ()
+        return self.sight.shown(waiting, self.there, files, Words(self.config.report.language, k=0))
 
     def waits(self, waiting: Waiting, form: str) -> None:
         """Record where the job waits, before it is parked: from here on it can be decided, whatever becomes of the run.
@@ -478,6 +495,7 @@ class Job:
             decisions=self.decisions,
             report=self.directory.path / page if page else None,
             k=self.loaded.config.report.k,
+            types=newest_types(self.shown, self.at_the_end),
         )  # fmt: skip
         summary.write(self.directory.path, document)
         level, words = self._end(state, error, waiting, reason)
@@ -511,7 +529,7 @@ class Job:
         """The last words of a process whose record has gone away: told in the files of the job, which are safe."""
         self.presenter.close()
         logger.error("%s", error.render())
-        self.ended("failed", error=Problem.of(error))
+        self.ended("failed", error=self.problem(error))
 
 
 def follow(lock: JobLock, api: PrefectApi, job_id: str) -> None:

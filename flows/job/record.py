@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
@@ -24,8 +24,10 @@ from flows.engine.api import Json, Label, PrefectApi
 from flows.job.directory import JobDirectory
 from flows.job.lock import is_held, last_taken
 from tasks import declared
+from tasks.shared.corrections import wait_directory
 from tasks.shared.errors import InputError, TerminalError
-from tasks.shared.publication import technical
+from tasks.shared.files.data_directory import file_names
+from tasks.shared.publication import technical, without_names
 from tasks.shared.report import Approval, Kept, Problem, Shown, StepReport, Waiting
 from tasks.shared.step import Handle, HandleStore, about_the_configuration
 
@@ -242,6 +244,11 @@ class JobRecord(Kept):
         return Path(self.directory) / newest if newest and self.directory else None
 
     @property
+    def types(self) -> tuple[str, ...]:
+        """The types of resources that the newest release report prints by name."""
+        return newest_types(self.shown, self.shown_at_the_end)
+
+    @property
     def files(self) -> int | None:
         """Data files of the last step that finished."""
         done = [step.files for step in self.steps if step.state == "completed" and step.files is not None]
@@ -331,8 +338,28 @@ def decisions_of(reviews: Mapping[int, Approval], approvals: Mapping[int, Approv
 
 def newest_page(shown: Mapping[int, Shown], at_the_end: Shown | None) -> str | None:
     """The page of the newest release report, below the directory of the job."""
+    newest = _newest(shown, at_the_end)
+    return newest.page if newest is not None else None
+
+
+def newest_types(shown: Mapping[int, Shown], at_the_end: Shown | None) -> tuple[str, ...]:
+    """The types of resources that it prints by name; none without a report."""
+    newest = _newest(shown, at_the_end)
+    return newest.types if newest is not None else ()
+
+
+def _newest(shown: Mapping[int, Shown], at_the_end: Shown | None) -> Shown | None:
     known = [one for _, one in sorted(shown.items())] + ([at_the_end] if at_the_end else [])
-    return next((one.page for one in reversed(known) if one.page), None)
+    return next((one for one in reversed(known) if one.page), None)
+
+
+def without_names_of(job_dir: Path, step_names: Iterable[str], error: Problem) -> Problem:
+    """R7: an error without names of files of the job; the tables of ``flattening`` are named by the query."""
+    steps = [step for step in map(declared, step_names) if step.output is not None]
+    wrote = [job_dir / str(step.output) for step in steps if not step.tables]
+    names = file_names([*wrote, *(wait_directory(job_dir / str(step.output)) for step in steps)])
+    texts = {name: text for name in ("message", "context", "hint") if (text := getattr(error, name))}
+    return error.model_copy(update={name: without_names(text, names) for name, text in texts.items()})
 
 
 _M = TypeVar("_M", bound=BaseModel)

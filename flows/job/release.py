@@ -28,7 +28,7 @@ from tasks.shared.files.inventory import Inventory, take
 from tasks.shared.log import logger
 from tasks.shared.meter import Meter
 from tasks.shared.prefect_task import as_task
-from tasks.shared.report import Shown
+from tasks.shared.report import Problem, Shown
 from tasks.shared.step import Source
 
 NAME = "release report"
@@ -142,7 +142,7 @@ def at_the_end(job: Job, source: Source | None) -> None:
     try:
         what = _leaving(job, source)
     except SluiceError as error:
-        job.at_the_end = Shown(missing=_said(error))
+        job.at_the_end = Shown(missing=_said(job.problem(error)))
         return
     job.at_the_end = _shown(job, None, what)
     short_form.publish(job.short, job.directory.path, job.at_the_end, None, job.config.report.language)
@@ -193,7 +193,7 @@ def _shown(job: Job, step: int | None, what: Leaving) -> Shown:
         why = outcome if isinstance(outcome, SluiceError) else internal_error(outcome)
         logger.error("the release report is missing: %s", why.render())
         outcome = Shown(
-            missing=_said(why),
+            missing=_said(job.problem(why)),
             inside=what.inside,
             seen=what.seen,
             settings=settings_digest(job.config, inside=what.inside),
@@ -238,6 +238,8 @@ def _made(job: Job, step: int | None, what: Leaving, meter: Meter) -> Shown:
         copied=str(copied) if copied is not None else None,
         link=files.link(made.house, prefix) if prefix is not None and copied is not None else None,
         lines=tuple(short_form.lines(made.house)),
+        files=tuple(short_form.file_lines(made.house)),
+        types=tuple(short_form.types(made.house)),
         inside=what.inside,
         stops=tuple(one.key for one in made.house.findings if one.level == "stop")[:MOST],
     )
@@ -263,7 +265,7 @@ def _without_copy(job: Job, step: int | None) -> None:
             logger.warning("the copy of the release report that was there is not removed: %s", _said(error))
 
 
-def _said(error: SluiceError) -> str:
+def _said(error: SluiceError | Problem) -> str:
     """Why there is no report, on one line."""
     where = f" ({error.context.splitlines()[0]})" if error.context else ""
     return f"{error.message}{where}"

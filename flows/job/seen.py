@@ -8,19 +8,26 @@ vanished in between closes the gate again.
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from flows.job.record import JobRecord
 from flows.output import account, one_line
+from tasks.shared import publication
 from tasks.shared.corrections import corrected_files
 from tasks.shared.errors import DataError, storage_errors
-from tasks.shared.files.data_directory import as_shown, finished_files
+from tasks.shared.files.data_directory import finished_files, stored_bytes
 from tasks.shared.files.inventory import Inventory, Known, differences, kept_at, load, take
 from tasks.shared.report import Approval, Corrections, StepReport, Waiting
 from tasks.shared.stop import Stop
-from tasks.shared.units import human_bytes
+from tasks.shared.units import human_bytes, human_count
+
+if TYPE_CHECKING:
+    from tasks.release_report.words import Words
 
 _WORTH_A_WORD = 256_000_000
 """Bytes that a person may have to wait for."""
@@ -105,11 +112,14 @@ class Sight:
         """What was seen under this digest, if it is still known."""
         return load(self._kept, digest)
 
-    def shown(self, waiting: Waiting, there: Inventory) -> Waiting:
-        """The wait with what would be read if it went on now, for a person: the first twenty files."""
+    def shown(self, waiting: Waiting, there: Inventory, files: tuple[str, ...], words: Words) -> Waiting:
+        """The wait with what would be read if it went on now, for a person: its ``files`` as the release report prints
+        them. Without it nobody knows how many patients are in each, and their number and size is all that is said.
+        """
         place = self.read(there)
         found = there.below(place.name).entries
-        files = tuple(as_shown(f"{entry.name.partition('/')[2]}, {human_bytes(entry.size)}" for entry in found))
+        size = words.size(sum(entry.size for entry in found))
+        files = files or (f"{words('files', n=len(found))}, {size}",)
         leaves = str(self.leaves) if self.leaves else None
         seen = {"reads": str(place), "files": files, "leaves": leaves, "reader": self.reader}
         return waiting.model_copy(update=seen | {"corrections": self.corrections})
@@ -219,12 +229,29 @@ def report_lines(waiting: Waiting, *, despite: str = "") -> list[str]:
     return lines
 
 
-def to_be_read(waiting: Waiting) -> tuple[Path, list[Path]]:
-    """The directory that would be read if the job went on now, and the files in it."""
+_CHANGED = re.compile(r"(changed|removed|added|renamed): ['\"]?([^/]+/)(.*)", re.DOTALL)
+
+
+def without_file_names(why: Iterable[str]) -> tuple[str, ...]:
+    """R7: why an approval does not count, with a directory in place of each file that has no name of ours in it, and
+    how many files those are. The log has them as they were."""
+    found: Counter[str] = Counter()
+    for line in why:
+        what = _CHANGED.fullmatch(line)
+        free = what is None or publication.own_name(what[3])
+        found[line if free or what is None else f"{what[1]}: {what[2]}{publication.LEFT_OUT}"] += 1
+    return tuple(line if number == 1 else f"{line} ({number})" for line, number in found.items())
+
+
+def to_be_read(waiting: Waiting) -> tuple[Path, tuple[str, ...]]:
+    """The directory that would be read if the job went on now, and the files in it, as they may be named."""
     directory = Path(waiting.directory)
     corrected = [] if waiting.corrections is Corrections.NOT_SENT else list(finished_files(directory))
     place = directory if corrected else Path(waiting.leaves or waiting.looked_at)
-    return place, corrected or list(finished_files(place))
+    if waiting.report is not None and waiting.report.files and str(place) == waiting.reads:
+        return place, waiting.files
+    files = corrected or list(finished_files(place))
+    return place, (f"{human_count(len(files), 'file')}, {human_bytes(stored_bytes(files))}",)
 
 
 def correction_words(waiting: Waiting) -> str:

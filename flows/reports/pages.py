@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -63,11 +63,12 @@ def running_title(position: int, step: str, percent: int | None, text: str) -> s
     return title(f"running step {position}, {literal(step)}{done}: {literal(text)}")
 
 
-def _step(step: StepReport, counted: Mapping[str, Any], k: int) -> list[str]:
+def _step(step: StepReport, counted: Mapping[str, Any], k: int, types: Collection[str]) -> list[str]:
     """What a step counted, in a table of its own, by the rules of publication with ``k``; ``counted`` is what the error
     of a failed one says."""
     facts = [(name, value) for name, value in step.cells().items() if value and name not in ("#", "step", "state")]
-    facts += [fact for key, value in details({**step.details, **counted}, k).items() for fact in _facts(key, value)]
+    said = details({**step.details, **counted}, k, types)
+    facts += [fact for key, value in said.items() for fact in _facts(key, value)]
     facts += [("warning", text) for text in step.warnings]
     heading = f"## Step {step.position}, {literal(step.name)}"
     return [heading, "", table(FACTS, facts), ""] if facts else []
@@ -151,7 +152,7 @@ def job_page(
         lines += ["## Still identifying", "", table(("#", "path", "of", ""), identifying), ""]
     failed = record.error.step if record.error and state == "failed" else None
     for step in record.steps:
-        lines += _step(step, counted if step.name == failed and step.state == "failed" else {}, k)
+        lines += _step(step, counted if step.name == failed and step.state == "failed" else {}, k, record.types)
     decisions = record.decisions
     lines += ["## Decisions", ""] if decisions else []
     for position, approval in decisions:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 
+from tasks.shared.errors import SluiceError
 from tasks.shared.meter import Snapshot
 from tasks.shared.report import Shown, StepReport, Waiting
 
@@ -25,6 +26,9 @@ class Presenter:
 
     def reported(self, shown: Shown, job_dir: Path) -> None:
         """A release report was made, or could not be, and nobody is asked: ``waits`` says what a person needs."""
+
+    def failed(self, error: SluiceError) -> None:
+        """An error ends the run; it may name files, which the record does not."""
 
     def waits(self, waiting: Waiting) -> None:
         """The job is parked."""

@@ -6,7 +6,7 @@ table of contents; names of paths, files and hosts are shown as they are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -15,7 +15,7 @@ from flows.output import one_line
 from flows.reports.markdown import code, literal
 from flows.reports.pages import best_effort
 from tasks.release_report import files
-from tasks.release_report.document import Finding, Level, ReleaseReport
+from tasks.release_report.document import Finding, Level, ReleaseReport, Value
 from tasks.release_report.page import outcome, verdict
 from tasks.release_report.words import Words, joined, visible
 from tasks.shared.publication import Count
@@ -75,6 +75,24 @@ def lines(report: ReleaseReport, most: int = 20) -> list[str]:
     found = [f"  {words(one.level).upper()}: {_said(words, one, one_line, visible)}" for one in shown[:most]]
     left = len(shown) - most
     return [headline(report), tiles(report), *found, *([f"  {words('short_more', n=left)}"] if left > 0 else [])]
+
+
+def file_lines(report: ReleaseReport, most: int = 20) -> list[str]:
+    """The files that leave with their sizes, as section 2 has them: R1 and R7 hold."""
+    words = Words.of_report(report)
+    rows = _rows(report, 2, "files")
+    shown = [f"{one_line(words.value(row[0]))}, {words.value(row[1], 'bytes')}" for row in rows[:most]]
+    return [*shown, *([words("again_more", n=len(rows) - most)] if len(rows) > most else [])]
+
+
+def types(report: ReleaseReport) -> list[str]:
+    """The types that section 6 names: those of fewer than k patients are "other types" there."""
+    return [str(row[0]) for row in _rows(report, 6, "types") if not str(row[0]).startswith("@")]
+
+
+def _rows(report: ReleaseReport, section: int, name: str) -> Sequence[Sequence[Value]]:
+    tables = (one for part in report.sections if part.number == section for one in part.tables if one.name == name)
+    return next((one.rows for one in tables), ())
 
 
 def short(report: ReleaseReport, *, where: str, link: str | None = None) -> str:

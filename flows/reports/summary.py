@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import platform
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -102,9 +102,11 @@ def summary_of(
     decisions: Iterable[tuple[int, Approval]] = (),
     report: Path | None = None,
     k: int,
+    types: Collection[str] = (),
 ) -> Summary:
     """The summary of a job whose ``run`` has just ended. Without the context of the error, which may be a person's
-    comment. What steps counted of fewer than ``k`` patients is not said.
+    comment. What steps counted of fewer than ``k`` patients is not said, and of ``types`` only
+    those by name that the release report prints.
     """
     return Summary(
         id=job,
@@ -113,7 +115,7 @@ def summary_of(
         created=run.created,
         started=run.began,
         ended=ended,
-        steps=tuple(step.model_copy(update={"details": details(step.details, k)}) for step in steps),
+        steps=tuple(step.model_copy(update={"details": details(step.details, k, types)}) for step in steps),
         reconciliation=tuple(reconciliation(steps)),
         waiting=waiting,
         decisions=tuple(

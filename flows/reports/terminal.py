@@ -13,6 +13,7 @@ from flows.job.seen import where_to_look
 from flows.job.watch import describe
 from flows.output import account, draw, patience, say, say_in_passing, wipe
 from flows.reports.presenter import Presenter
+from tasks.shared.errors import SluiceError
 from tasks.shared.meter import Snapshot
 from tasks.shared.report import Shown, StepReport, Waiting
 
@@ -42,6 +43,8 @@ class Terminal(Presenter):
         self._warned = 0
         self._said = frozenset(said)
         self._told: set[str] = set()
+        self.error: SluiceError | None = None
+        """The error that ended the run, with the names of files that the record leaves out."""
 
     @contextmanager
     def beginning(self) -> Iterator[None]:
@@ -99,6 +102,10 @@ class Terminal(Presenter):
             say(text, err=self._to_stderr)
         else:
             account(text, aside=self._to_stderr)
+
+    def failed(self, error: SluiceError) -> None:
+        """Keep the error for the last lines of the command."""
+        self.error = error
 
     def waits(self, waiting: Waiting) -> None:
         """Say where the job waits."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from tasks.flattening.views import View
 from tasks.shared.files.data_directory import stored_bytes
 from tasks.shared.publication import people
 from tasks.shared.report import StepReport
+
+log = logging.getLogger("sluice.flattening")
 
 
 def result(
@@ -49,9 +52,10 @@ def result(
     )
 
 
-def by_type(counts: Mapping[str, int], k: int) -> str:
-    """Resources of a part of the data and their types, for a sentence (R1: each may be another patient's)."""
-    return f"{people(sum(counts.values()), k)} ({', '.join(sorted(counts))})"
+def by_type(what: str, counts: Mapping[str, int], k: int) -> str:
+    """A sentence about resources of a part of the data; the log has their types (R1: a type may be one patient's)."""
+    log.info("flattening: %s, by type: %s", what, ", ".join(f"{kind} {n:,}" for kind, n in sorted(counts.items())))
+    return f"{what}: {people(sum(counts.values()), k)} (their types are in the log)"
 
 
 def _row(view: View, tables: Tables, place: int) -> dict[str, Any]:
@@ -81,9 +85,9 @@ def _warnings(views: Sequence[View], tables: Tables, facts: Facts, k: int) -> It
     if facts.fallback:
         yield "the data has no Provenance that names a group: resources were routed by profile and type"
     if facts.unrouted:
-        yield f"resources that belong to no group: {by_type(facts.unrouted, k)}"
+        yield by_type("resources that belong to no group", facts.unrouted, k)
     if facts.left_out:
-        yield f"resources that belong only to groups that get no CSV: {by_type(facts.left_out, k)}"
+        yield by_type("resources that belong only to groups that get no CSV", facts.left_out, k)
     if facts.derived_ids:
         yield f"{people(facts.derived_ids, k)} resources had no id; they got one derived from content and position"
     if facts.repeated:

@@ -6,7 +6,6 @@ Whatever a section says of the data it says through this, so that R3, R7 and R11
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ from tasks.release_report.document import Fact, Table, Value
 from tasks.release_report.kinds import PART
 from tasks.release_report.measured import Measured
 from tasks.shared import publication
-from tasks.shared.publication import HIDDEN, Cells, Count
+from tasks.shared.publication import HIDDEN, Cells, Count, own_name
 
 _UNKNOWN: Final = "…"
 """What stands in a path for a part that is data and that few patients have."""
@@ -158,15 +157,6 @@ class Teller:
                 free = own_name(name) or file.patients >= self.k or (self.measured.tables and self.ours)
                 return name if free and publication.printable(name) else f"#{number}"
         return name if own_name(name) else "@unnamed-file"
-
-
-_OWN: Final = re.compile(r"(?:[a-z_]+/)*(?:(?:core|batch-\d+|patients?)\.(?:ndjson|csv|parquet)(?:\.zst)?)?")
-
-
-def own_name(name: str) -> bool:
-    """Whether a file, or a folder of the job, is called as the pipeline and the extraction server call them, and not by
-    a person."""
-    return _OWN.fullmatch(name) is not None
 
 
 def fact(name: str, value: Value) -> Fact:

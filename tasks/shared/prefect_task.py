@@ -21,11 +21,14 @@ from prefect.transactions import get_transaction
 
 from config import PipelineConfig
 from tasks.shared.blanked import SECRETS
+from tasks.shared.corrections import wait_directory
 from tasks.shared.errors import InternalError, SluiceError, Stopped, internal_error
+from tasks.shared.files.data_directory import file_names
 from tasks.shared.files.facts import FileLedger
 from tasks.shared.files.inventory import kept_at, still_approved, take
 from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.meter import Meter
+from tasks.shared.publication import without_names
 from tasks.shared.report import StepReport
 from tasks.shared.service import Service
 from tasks.shared.step import Parked, StepContext, reconcile
@@ -35,6 +38,9 @@ log = logging.getLogger("sluice.step")
 T = TypeVar("T")
 
 Run = Callable[[StepContext], StepReport]
+
+SAID_BY_THE_LOG = "it could not be done; the log of the job says why"
+"""The state of a task names no files; its error may."""
 
 _WORTH_A_WORD = 256_000_000
 """Bytes of which the hashes may take longer than a second."""
@@ -55,18 +61,17 @@ def step_task(name: str, run: Run, services: Services = lambda _: ()) -> Task[[S
             reconcile(context, done)
             inventory = leave_inventory(context, done)
             statistics = context.meter.statistics() | {"seconds": round(time.monotonic() - started, 3)}
-            return done.model_copy(
-                update=statistics | {"inventory": inventory, "warnings": doubts + done.warnings}
-            ).result()
+            warnings = without_file_names(context, done, doubts + done.warnings)
+            return done.model_copy(update=statistics | {"inventory": inventory, "warnings": warnings}).result()
         except Parked as parked:
             return _unfinished(Paused(message=f"waits for approval: {parked.directory.name}"), parked)
         except Stopped as stopped:
             return _unfinished(Crashed(name="Stopped", message=f"stopped by {stopped}"), stopped)
         except SluiceError as error:
-            return _unfinished(Failed(message=error.render()), error)
+            return _unfinished(Failed(message=f"error[{error.reference}]: {SAID_BY_THE_LOG}"), error)
         except Exception as error:  # noqa: BLE001 - the seam where defects become reports
             defect = internal_error(error)
-            return _unfinished(Failed(message=defect.render()), defect)
+            return _unfinished(Failed(message=f"error[{defect.reference}]: {SAID_BY_THE_LOG}"), defect)
 
     body.__name__ = name
     return task(name=name, persist_result=True, result_serializer="json", task_run_name=name)(body)
@@ -86,7 +91,7 @@ def as_task(name: str, work: Callable[[], T]) -> T | Exception:
             return Crashed(name="Stopped", message=f"stopped by {stopped}")
         except Exception as error:  # noqa: BLE001 - the seam where defects become reports
             outcome.append(error if isinstance(error, SluiceError) else internal_error(error))
-            return Failed(message="it could not be done; the log of the job says why")
+            return Failed(message=SAID_BY_THE_LOG)
         return Completed()
 
     body.__name__ = name.replace(" ", "_")
@@ -111,6 +116,21 @@ def proved(services: Iterable[Service], context: StepContext) -> Iterator[str]:
             context.meter.warn(found.text)
             yield found.text
         context.meter.say("")
+
+
+def without_file_names(context: StepContext, done: StepReport, warnings: Sequence[str]) -> tuple[str, ...]:
+    """The warnings of a step without names of files; the log has those that named some as they were."""
+    if not warnings:
+        return ()
+    read = (
+        [context.input_dir, wait_directory(context.input_dir)] if context.source and not context.source.tables else []
+    )
+    wrote = [context.job_dir / done.output] if done.output and not done.tables else []
+    names = file_names([*read, *wrote])
+    said = tuple(without_names(text, names) for text in warnings)
+    for text in (text for text, shown in zip(warnings, said, strict=True) if text != shown):
+        log.warning("%s", text)
+    return said
 
 
 def leave_inventory(context: StepContext, done: StepReport) -> str | None:

@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -30,6 +31,9 @@ RECIPIENT_K: Final = 11
 
 QUARTILES_FROM: Final = 4
 """R8 and R11: of how many times ``k`` patients quartiles are made, and "all" is said of a code."""
+
+LEFT_OUT: Final = "…"
+"""What stands in a sentence in place of a name or a number that is not said."""
 
 HIDDEN: Final = "@withheld"
 """What stands in a place whose number or text is not said (the name of a word of the page's)."""
@@ -237,7 +241,47 @@ _NUMBER: Final = re.compile(r"(?:\bfewer than )?(?<![\w./:@#-])\d[\d,]*(?:\.\d+)
 def without_numbers(sentence: str) -> str:
     """R1 and R3: a sentence of a step's own, with its numbers left out: what they count, and with which ``k`` they were
     said, is not known here."""
-    return _NUMBER.sub("…", sentence)
+    return _NUMBER.sub(LEFT_OUT, sentence)
+
+
+_OWN: Final = re.compile(
+    r"(?:[a-z_]+/)*(?:(?:core|batch-\d+|patients?|ledger|events|\d+-[a-z]+)\.(?:ndjson|csv|parquet)(?:\.zst)?)?"
+)
+_NDJSON: Final = re.compile(
+    r"(?:(?<=/)|(?<=: )|(?<=, )|(?<=\n  )|(?<=['\"]))[^\n/:,;'\"*()]{1,60}\.ndjson(?:\.(?:zst|gz))?(?![\w-])"
+    r"|[^\s/:,;'\"*()]+\.ndjson(?:\.(?:zst|gz))?(?![\w-])",
+    re.IGNORECASE,
+)
+"""What is surely the name of a data file: with spaces in it only where it is plain where it begins."""
+
+
+def own_name(name: str) -> bool:
+    """Whether a file, or a folder of the job, is called as the pipeline and the extraction server call them, and not by
+    a person."""
+    return _OWN.fullmatch(name) is not None
+
+
+def without_names(sentence: str, paths: Iterable[str]) -> str:
+    """R7: an error or a warning without names of files: how many patients share one is not known where it is made.
+
+    ``paths`` are those of files that it may name, below a directory of ours. Also left out are names of NDJSON that are
+    not among them, as of files that were not imported. The log of the job has the sentence as it was.
+    """
+    spelled: set[str] = set()
+    stems: set[str] = set()
+    for path in paths:
+        *folders, name = path.split("/")[1:] or [path]
+        if not own_name(name):
+            spelled |= {one if "." in one else f"/{one}" for one in (name, ascii(name)[1:-1])}
+            stems.add(re.split(r"\.(?:ndjson|csv|parquet|json)\b", name, maxsplit=1, flags=re.IGNORECASE)[0])
+        spelled |= {f"{folder}/" for folder in folders}
+    for one in sorted(filter(sentence.__contains__, spelled), key=len, reverse=True):
+        beside = ("/" if one.startswith("/") else "", "/" if one.endswith("/") else "")
+        sentence = sentence.replace(one, f"{beside[0]}{LEFT_OUT}{beside[1]}")
+    for stem in sorted(filter(sentence.__contains__, stems - {""}), key=len, reverse=True):
+        # Not before a dot in a sentence: ``Patient`` begins a path of FHIR there.
+        sentence = re.sub(rf"(?<=/){re.escape(stem)}(?=[._-]\w)|(?<=[:,] ){re.escape(stem)}(?=,|$)", LEFT_OUT, sentence)
+    return _NDJSON.sub(lambda found: found[0] if own_name(found[0]) else LEFT_OUT, sentence)
 
 
 def two_digits(value: float) -> float:
@@ -360,12 +404,19 @@ _ODD: Final = frozenset(
     }
 )
 """Details that count the resources, or Bundles, of which something was odd: a part of the data, too."""
+_BY_TYPE: Final = frozenset({"types", "unrouted", "left_out", "resource_exclusions", "resource_inclusions"})
+"""Those of them that are by type, or by group of the query, which has one type."""
 _ROWS: Final = frozenset({"rows", "resources", "with_rows"})
+_OF_GROUP: Final = _ROWS | {"batches", "bytes", "parquet_bytes"}
+OTHER_TYPES: Final = "other types"
 
 
-def details(of_step: Mapping[str, Any], k: int) -> dict[str, Any]:
+def details(of_step: Mapping[str, Any], k: int, types: Collection[str] = ()) -> dict[str, Any]:
     """What a step counted, as a page may show it: R6 for figures of patients, R4 for the stages that removed some, R1
     for resources by type, by group or by reason, of which each may be another patient's. All else is as it is.
+
+    ``types`` are those that the newest release report of the job prints by name. A step counts no patients by type, so
+    all others are "other types", and all of them are before there is a report.
     """
     everyone = of_step.get("final_patients")
     said: dict[str, Any] = {}
@@ -381,8 +432,35 @@ def details(of_step: Mapping[str, Any], k: int) -> dict[str, Any]:
             if stages.other is not None:
                 said[name]["together"] = _said_of(stages.other, total, k)
         else:
+            value = _without_types(name, value, types)
             said[name] = _part(value, k) if name in _PARTS or (name in _ODD and isinstance(value, int)) else value
     return said
+
+
+def _without_types(name: str, value: Any, types: Collection[str]) -> Any:
+    """Counts by type, with those that are not among ``types`` added up; by reason, where there are reasons."""
+    if name == "groups" and isinstance(value, list):
+        return [_group(row, types) if isinstance(row, Mapping) else row for row in value]
+    if name not in _BY_TYPE or not isinstance(value, Mapping):
+        return value
+    others = [number for kind, number in value.items() if kind not in types]
+    shown = {kind: number for kind, number in value.items() if kind in types}
+    return shown | ({OTHER_TYPES: _added(others)} if others else {})
+
+
+def _group(row: Mapping[str, Any], types: Collection[str]) -> Mapping[str, Any]:
+    """A group of the flattening with its figures, where its table is printed by name, or holds nobody's data."""
+    printed = str(row.get("file", "")).partition(".")[0] in types or not any(row.get(name) for name in _ROWS)
+    return row if printed else {name: value for name, value in row.items() if name not in _OF_GROUP}
+
+
+def _added(numbers: Sequence[Any]) -> Any:
+    if not any(isinstance(one, Mapping) for one in numbers):
+        return sum(numbers)
+    reasons: Counter[str] = Counter()
+    for one in numbers:
+        reasons.update(one if isinstance(one, Mapping) else {})
+    return dict(reasons)
 
 
 def _said_of(one: Count, total: int, k: int) -> str:

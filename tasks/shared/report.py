@@ -219,8 +219,10 @@ class Shown(Kept):
     ``sha256`` is that of the report, ``seen`` the digest of the files that it covers, ``settings`` that of what else it
     rests on: where the data go, and how the report is configured. ``page`` is its path below the job's directory,
     ``copied`` where a copy of it lies and ``link`` its address. ``lines`` say it in short, for a terminal and the form.
-    ``stops`` are the keys of what should not leave. ``missing`` says why there is no report. ``inside`` says that the
-    data go on to a step in the house, and do not leave with a release here: it needs no reason then.
+    ``files`` are the files that leave and ``types`` the types of resources, as the report prints them: those of few
+    patients are not among them by name. ``stops`` are the keys of what should not leave. ``missing`` says why there is
+    no report. ``inside`` says that the data go on to a step in the house, and do not leave with a release here: it
+    needs no reason then.
     """
 
     sha256: str = ""
@@ -230,6 +232,8 @@ class Shown(Kept):
     copied: str | None = None
     link: str | None = None
     lines: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    types: tuple[str, ...] = ()
     stops: tuple[str, ...] = ()
     missing: str | None = None
     inside: bool = False
@@ -250,12 +254,12 @@ class Shown(Kept):
 class Waiting(Kept):
     """Where a job waits and for what.
 
-    ``reads`` is the directory that the next step read if it went on as it was parked, ``files`` what is there, a line
-    each for a person. ``leaves`` is what will leave the house, unless corrections take its place; ``None`` when a step
-    makes other data of it before. ``reader`` is who reads it, in words. ``corrections`` says which corrected files can
-    be taken, ``again`` why an approval that was given does not count any more, ``refused`` why an answer was not taken,
-    a line each. ``first`` is the first of two decisions, and ``report`` what the release report says: both
-    have labels of their own.
+    ``reads`` is the directory that the next step read if it went on as it was parked, ``files`` what is there, as the
+    release report prints it; without one how many they are, and their size. ``leaves`` is what will leave the house,
+    unless corrections take its place; ``None`` when a step makes other data of it before. ``reader`` is who reads it,
+    in words. ``corrections`` says which corrected files can be taken, ``again`` why an approval that was given does not
+    count any more, ``refused`` why an answer was not taken, a line each. ``first`` is the first of two decisions, and
+    ``report`` what the release report says: both have labels of their own.
     """
 
     position: int
@@ -304,3 +308,7 @@ class Problem(Kept):
             exit_code=error.exit_code,
             step=step,
         )
+
+    def render(self) -> str:
+        """The form in which a person sees it."""
+        return SluiceError(self.reference, self.message, context=self.context, hint=self.hint).render()

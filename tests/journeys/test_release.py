@@ -15,14 +15,14 @@ from deployments.sandbox.data import DEMO_CRTDL
 from flows.engine.api import PrefectApi
 from flows.job import release
 from flows.job.record import JobRecord
-from flows.reports import pages, summary
+from flows.reports import pages, short_form, summary
 from tasks.release_report import files
 from tasks.release_report.digest import sha256
 from tasks.shared.files.inventory import Entry, Inventory, load
 from tests.conftest import Commands, Ran, address_of, ask_prefect, wait_until
 from tests.peers import release_report as reports
 from tests.peers.gate import STOP, Maker
-from tests.peers.project import Fhir
+from tests.peers.project import Fhir, write_input
 
 PATIENT = '{"resourceType":"Patient","id":"only-this"}\n'
 WHY = "the extension is agreed with the board"
@@ -502,7 +502,7 @@ def test_a_byte_changed_after_the_approval_stops_before_the_first_request(gate: 
     content[-1] ^= 1
     changed.write_bytes(content)
     again = gate.go_on()
-    assert f"changed: import/{changed.name}" in again.out
+    assert f"changed: import/{changed.name}" in again.out  # a name of the extraction server's own
     assert gate.maker.asked[-1].changed == (f"import/{changed.name}",)
     assert gate.fhir.posts() == []
     refused = gate.go_on("--approve", code=1)
@@ -682,11 +682,100 @@ def test_a_rejection_tells_no_smaller_numbers_than_report_k(gate: Gate, monkeypa
     for room, name in ((summary, "details"), (pages, "details")):
         said = getattr(room, name)
 
-        def details(counted: Mapping[str, Any], k: int, said: Callable[..., Any] = said) -> Any:
+        def details(counted: Mapping[str, Any], k: int, *more: Any, said: Callable[..., Any] = said) -> Any:
             told.append(k)
-            return said(counted, k)
+            return said(counted, k, *more)
 
         monkeypatch.setattr(room, name, details)
     gate.go_on("--reject")
     assert len(told) > 1
     assert set(told) == {12}
+
+
+CANARY = "Anna Meier 1957"
+"""What somebody may call the file of a single patient."""
+
+
+def of_wards(data: Path) -> None:
+    """12 patients in one file, one with 40 Procedures in another that has her name, and a file that is nobody's."""
+    shutil.rmtree(data)
+    write_input(data, patients=13, files=1)
+    *many, one = (data / "batch-0.ndjson").read_text(encoding="utf-8").splitlines(keepends=True)
+    (data / "batch-0.ndjson").unlink()
+    (data / "Ward North.ndjson").write_text("".join(many), encoding="utf-8")
+    bundle = json.loads(one)
+    bundle["entry"] += [
+        {"resource": {"resourceType": "Procedure", "id": f"c{n}", "status": "completed",
+                      "subject": {"reference": "Patient/p12"}}, "request": {"method": "PUT", "url": f"Procedure/c{n}"}}
+        for n in range(40)
+    ]  # fmt: skip
+    (data / f"{CANARY}.ndjson").write_text(json.dumps(bundle) + "\n", encoding="utf-8")
+    (data / f"{CANARY} empty.ndjson").touch()
+
+
+@pytest.fixture
+def measured(sluice: Commands, project: Path, fhir: Fhir, prefect_api: str) -> Gate:
+    of_wards(project / "data")
+    return Gate(sluice, project, fhir, prefect_api, Maker())
+
+
+def everything_but_the_log(gate: Gate) -> dict[str, str]:
+    """All that others than the engineer read of a job, by place."""
+    run = ask_prefect("GET", f"{gate.api}/flow_runs/{gate.job}")
+    places = {"run": json.dumps(run, ensure_ascii=False)}  # labels, parameters, the state with its message
+    places |= {f"artifact {name}": text for name, text in gate.artifacts().items()}
+    if run["state_type"] == "PAUSED":
+        places["form"] = gate.form()
+    places |= {"status": gate.text(), "status --json": json.dumps(gate.status(), ensure_ascii=False)}
+    places["list"] = gate.sluice("job", "list", "config.yaml").out
+    places["summary"] = (gate.directory / "summary.json").read_text(encoding="utf-8")
+    places["report"] = (gate.directory / "report/step-2/release-report.html").read_text(encoding="utf-8")
+    return places
+
+
+def has_no_canary(gate: Gate, *outputs: str, canary: str = "Meier") -> None:
+    texts = everything_but_the_log(gate) | {f"output {n}": text for n, text in enumerate(outputs)}
+    assert [place for place, text in texts.items() if canary in text] == []
+
+
+def test_the_name_of_a_file_of_one_patient_is_in_the_log_alone(measured: Gate) -> None:
+    started = measured.start()
+    has_no_canary(measured, started.out, started.err)
+    assert f"{CANARY} empty.ndjson" in (measured.directory / "job.log").read_text(encoding="utf-8")
+    # As section 2 of the report has them: what is left is the file of nobody, the others are together.
+    for shown in (measured.text(), measured.form(), started.out):
+        assert "import/core.ndjson" in shown
+        assert "files" in shown
+
+    (measured.directory / "import_wait" / f"{CANARY}.ndjson").write_text(PATIENT)
+    (measured.directory / "import_wait" / f"{CANARY}.pdf").touch()
+    again = measured.go_on()
+    has_no_canary(measured, again.out, again.err)
+
+    measured.answer(decision="release", by="Bo", despite=WHY)
+    (measured.directory / "import_wait" / f"{CANARY} two.ndjson").write_text(PATIENT.replace("only", "also"))
+    again = measured.go_on()
+    assert "added: import_wait/…" in again.out
+    has_no_canary(measured, again.out, again.err)
+
+    (measured.directory / "import_wait" / f"{CANARY} two.ndjson").write_text("{no JSON\n")
+    measured.go_on()
+    refused = measured.go_on("--approve", "--despite", WHY, code=1)
+    assert f"{CANARY} two.ndjson:1" in refused.err  # to whom the command belongs
+    assert "job.log names the files" in measured.text()
+    assert "\n  …:1\n" in measured.text()
+    has_no_canary(measured, refused.out)
+
+
+def test_a_type_of_one_patient_is_one_of_the_other_types(measured: Gate) -> None:
+    measured.start()
+    measured.go_on("--approve", "--despite", WHY)
+    page, text = measured.artifacts()["**The page of the job"], (measured.directory / "summary.json").read_text()
+    assert "Procedure" not in page + text
+    (step,) = [one for one in json.loads(text)["steps"] if one["name"] == "send"]
+    report = files.read(measured.directory, None)
+    assert report is not None
+    printed = set(short_form.types(report))
+    assert "Procedure" not in printed
+    assert set(step["details"]["types"]) == {*printed, "other types"}
+    assert f"| types: {min(printed)} |" in page

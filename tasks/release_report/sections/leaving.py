@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from tasks.release_report.document import Fact, Section, Value
 from tasks.release_report.facts import Facts
 from tasks.release_report.measured import MeasuredFile
@@ -15,7 +17,8 @@ MOST_FILES = 30
 def section(facts: Facts, tell: Teller) -> Section:
     """Section 2; all files are in ``files.csv`` beside the page."""
     files = facts.leaving.files
-    shown, others = split(files, tell.k)
+    uncounted = {*facts.leaving.unread, *facts.leaving.unchecked}
+    shown, others = split(files, tell.k, uncounted)
     alone = len(files) == 1
     lines = sum(file.lines for file in files)
     exact = not tell.recipient
@@ -43,7 +46,7 @@ def section(facts: Facts, tell: Teller) -> Section:
                 ("file", "bytes", "content_bytes", "lines", "resources", "sha256"),
                 rows,
                 rounded=len(rows) > 1 or tell.recipient,
-                withheld=any(0 < file.patients < tell.k for file in files),
+                withheld=any(0 < file.patients < tell.k or file.name in uncounted for file in files),
                 folded=len(files) > 10,
             ),
         ),
@@ -67,15 +70,18 @@ def _destination(facts: Facts) -> list[Fact]:
     return [one for one in given if one.value] + asked
 
 
-def split(files: tuple[MeasuredFile, ...], k: int) -> tuple[list[MeasuredFile], list[MeasuredFile]]:
+def split(
+    files: tuple[MeasuredFile, ...], k: int, uncounted: Collection[str] = ()
+) -> tuple[list[MeasuredFile], list[MeasuredFile]]:
     """R1: the files whose figures are shown, largest first, and the others, whose figures are added up.
 
     Figures of a file are shown where it holds ``k`` patients, or nobody's data; a line is a patient in most files, so
-    the files are disjoint cells (R4).
+    the files are disjoint cells (R4). Of ``uncounted`` ones nobody knows whose they are: each may be one patient's.
     """
     ranked = sorted(files, key=lambda file: (-file.bytes, file.name))
-    published = cells({file.name: file.patients for file in files if file.patients}, k).shown
-    shown = [file for file in ranked if not file.patients or file.name in published][:MOST_FILES]
+    patients = {file.name: 1 if file.name in uncounted else file.patients for file in files}
+    published = cells({name: number for name, number in patients.items() if number}, k).shown
+    shown = [file for file in ranked if not patients[file.name] or file.name in published][:MOST_FILES]
     return shown, [file for file in ranked if file not in shown]
 
 

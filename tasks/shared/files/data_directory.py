@@ -78,6 +78,19 @@ def left_alone_warning(directory: Path, names: Iterable[str]) -> tuple[str, ...]
     return (f"left alone in {directory.name}/, because it is no data: {', '.join(as_shown(shown))}",)
 
 
+def file_names(directories: Iterable[Path]) -> list[str]:
+    """Paths of all that lies in these directories, data or not, each beginning with the name of its directory.
+
+    For texts in which none of them may stand. What cannot be read is left out.
+    """
+    return [
+        Path(folder, name).relative_to(directory.parent).as_posix()
+        for directory in dict.fromkeys(directories)
+        for folder, _, names in os.walk(directory)
+        for name in names
+    ]
+
+
 def as_shown(names: Iterable[str]) -> list[str]:
     """The first names, and how many more; one that would upset a terminal in its ASCII form."""
     every = [name if name.isprintable() else ascii(name) for name in names]

@@ -11,6 +11,7 @@ from flows.job.seen import NEXT, Sight, correction_words, to_be_read, told
 from flows.job.sources import Sources
 from flows.reports.pages import wait_description
 from tasks import declared
+from tasks.release_report.words import Words
 from tasks.shared.errors import DataError
 from tasks.shared.report import Corrections, Waiting
 from tasks.shared.step import Source
@@ -53,7 +54,7 @@ def wait(job: Path, send_as: SendMode, position: int = 5) -> Waiting:
     reader = delivery.name if delivery else NEXT
     sight = Sight(job, position, found.newest.path, job / "csv_wait", leaves, found.corrections(position), reader)
     looked_at = Waiting(position=5, step="wait", directory=str(job / "csv_wait"), looked_at=str(job / "csv"), since="x")
-    return sight.shown(looked_at, sight.take(None, Stop()))
+    return sight.shown(looked_at, sight.take(None, Stop()), (), Words("en", k=0))
 
 
 @pytest.mark.parametrize(
@@ -99,9 +100,9 @@ def test_what_another_step_changes_before_it_is_sent_does_not_leave_as_it_is(job
 @pytest.mark.parametrize(
     ("send_as", "folder", "files"),
     [
-        (DIRECT, "pseudonymized", ("a.ndjson, 3 B", "core.ndjson, 3 B")),
-        (TRANSFER, "csv", ("Patient.csv, 3 B",)),
-        (S3, "csv", ("Patient.csv, 3 B",)),
+        (DIRECT, "pseudonymized", ("2 files, 6\N{NO-BREAK SPACE}B",)),
+        (TRANSFER, "csv", ("1 file, 3\N{NO-BREAK SPACE}B",)),
+        (S3, "csv", ("1 file, 3\N{NO-BREAK SPACE}B",)),
     ],
 )
 def test_a_wait_behind_flattening_says_which_files_will_leave(
@@ -111,7 +112,7 @@ def test_a_wait_behind_flattening_says_which_files_will_leave(
     assert waiting.looked_at == str(job / "csv")
     assert (waiting.reads, waiting.files) == (str(job / folder), files)
     assert told(waiting) == [f"  send will read these files in {job / folder}", *(f"    {file}" for file in files)]
-    assert to_be_read(waiting) == (job / folder, [job / folder / file.split(",")[0] for file in files])
+    assert to_be_read(waiting) == (job / folder, (files[0].replace("\N{NO-BREAK SPACE}", " "),))
     page = wait_description(waiting, BEHIND)
     assert f"**What leaves**: `send` reads these files in `{job / folder}`" in page
     assert f"`{files[0]}`" in page
@@ -121,7 +122,7 @@ def test_a_wait_behind_flattening_says_which_files_will_leave(
 def test_corrected_tables_are_what_will_leave(job: Path) -> None:
     (job / "csv_wait" / "Patient.csv").write_bytes(b"id\n")
     waiting = wait(job, S3)
-    assert (waiting.reads, waiting.files) == (str(job / "csv_wait"), ("Patient.csv, 3 B",))
+    assert (waiting.reads, waiting.files) == (str(job / "csv_wait"), ("1 file, 3\N{NO-BREAK SPACE}B",))
     assert to_be_read(waiting)[0] == job / "csv_wait"
     assert correction_words(waiting) == f"  corrected tables go into {job / 'csv_wait'}"
 

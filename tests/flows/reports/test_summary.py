@@ -68,7 +68,7 @@ def test_keys_are_never_left_out(tmp_path: Path) -> None:
 
 
 def test_steps_have_counts_statistics_warnings_and_details() -> None:
-    assert document().steps[0] == STEPS[0].model_copy(update={"details": {"types": {"Patient": "5"}}})
+    assert document().steps[0] == STEPS[0].model_copy(update={"details": {"types": {"other types": "5"}}})
 
 
 def test_reconciliation_lists_the_comparisons_that_were_made() -> None:

@@ -322,7 +322,8 @@ OF_OTHER_REQUESTS = {name for name in LIES if "answer before" in name or "answer
 MADE_UP: dict[str, Lie] = {
     name: replace(lie, reference="wrong-service")
     for name, lie in LIES.items()
-    if lie.reference in (ANSWER, ENTRIES) and name not in {*OF_OTHER_REQUESTS, "an Observation twice for two", "a reference twice"}
+    if lie.reference in (ANSWER, ENTRIES)
+    and name not in {*OF_OTHER_REQUESTS, "an Observation twice for two", "a reference twice"}
 }
 """Lies about the made-up resource, which has two entries and goes first."""
 
