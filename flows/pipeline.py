@@ -206,7 +206,7 @@ def run(job: Job, *, deployed: bool) -> Outcome:
                 logger.error("%s", finding.render())
             job.failed(None, worst(findings))
             show(job, "failed")
-            return Failed(message="\n".join(finding.render() for finding in findings))
+            return Failed(message="\n".join(job.problem(finding).render() for finding in findings))
     show(job, "running")
     sources = Sources(job.step_names, job.config)
     left: Source | None = None

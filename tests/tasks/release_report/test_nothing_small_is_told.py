@@ -18,7 +18,9 @@ import pytest
 from tasks.release_report.build import build
 from tasks.release_report.document import ReleaseReport, Table, Value
 from tasks.release_report.facts import Facts
+from tasks.release_report.measured import MeasuredFile
 from tasks.release_report.risk import classes_of, risk_of
+from tasks.release_report.sections.leaving import split
 from tasks.shared.publication import Count, count, count_of_text, technical
 from tests.tasks.release_report.attacker import Puzzle
 from tests.tasks.release_report.population import ODD, SPANS, Population, facts, person, population, quarter_of
@@ -312,3 +314,13 @@ def test_nor_can_it_from_two_reports_that_differ_by_one_patient(k: int, seed: in
                     puzzle.sums.append(((name, f"more {name}"), later))
         told = [name for name in puzzle.told(k) if not name.endswith("N")]
         assert told == []
+
+
+def test_the_figures_of_a_file_whose_patients_nobody_could_count_are_not_shown() -> None:
+    core, many, few = (
+        MeasuredFile(name, 9, 9, 1, 1, patients, "") for name, patients in (("c", 0), ("m", 40), ("f", 0))
+    )
+    shown, others = split((core, many, few), 5)
+    assert (shown, others) == ([core, few, many], [])
+    shown, others = split((core, many, few), 5, {"f"})  # with it goes the smallest that is shown (R4)
+    assert (shown, others) == ([core], [few, many])
