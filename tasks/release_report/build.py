@@ -7,10 +7,11 @@ from collections import Counter
 from tasks.release_report.document import Level, ReleaseReport, Section, Tiles, told
 from tasks.release_report.facts import Facts
 from tasks.release_report.findings import findings
+from tasks.release_report.kept import kept_from
 from tasks.release_report.sections import apart, asked, content, flow, identifying, leaving
 from tasks.release_report.sections import told as last
 from tasks.release_report.teller import Teller
-from tasks.shared.publication import recipients_k
+from tasks.shared.publication import Count, recipients_k
 
 
 def build(facts: Facts, *, k: int, recipient: bool = False) -> ReleaseReport:
@@ -28,10 +29,8 @@ def build(facts: Facts, *, k: int, recipient: bool = False) -> ReleaseReport:
         asked=facts.query.codes if facts.query is not None else frozenset(),
         ours=not facts.corrected,
     )
-    found = findings(facts, tell)
-    sections: tuple[Section, ...] = (
-        leaving.section(facts, tell),
-        asked.query(facts, tell),
+    patients, found = tell.everybody(), findings(facts, tell)
+    measured: list[Section] = [
         flow.patients(facts, tell),
         asked.consent(facts, tell),
         flow.types(facts, tell),
@@ -42,9 +41,18 @@ def build(facts: Facts, *, k: int, recipient: bool = False) -> ReleaseReport:
         content.time(facts, tell),
         content.references(facts, tell),
         last.validation(facts, tell),
+    ]
+    kept = kept_from(facts.last, patients, k)
+    if kept is not None:
+        patients, found = kept.patients or patients, kept.findings(found)
+        measured = [kept.section(one) for one in measured]
+    sections: tuple[Section, ...] = (
+        leaving.section(facts, tell, flow.resources(measured)),
+        asked.query(facts, tell),
+        *measured,
         last.unchecked(facts, tell),
         last.warnings(facts, tell),
-        last.compared(facts, tell, found),
+        *([] if recipient else [last.compared(facts, tell, found)]),
         last.decision(facts, tell),
     )
     first = () if found else ("nothing-found",)
@@ -58,7 +66,7 @@ def build(facts: Facts, *, k: int, recipient: bool = False) -> ReleaseReport:
         recipient=recipient,
         sent=None if not facts.sent else "decided" if facts.decides else "undecided",
         k=k,
-        tiles=_tiles(facts, tell, Counter(one.level for one in found)),
+        tiles=_tiles(facts, tell, patients, sections[0], Counter(one.level for one in found)),
         findings=found,
         sections=(
             Section(number=1, name="first", said=(*first, *unchecked.said)),
@@ -71,13 +79,15 @@ def build(facts: Facts, *, k: int, recipient: bool = False) -> ReleaseReport:
     )
 
 
-def _tiles(facts: Facts, tell: Teller, levels: Counter[Level]) -> Tiles:
+def _tiles(facts: Facts, tell: Teller, patients: Count | int, section: Section, levels: Counter[Level]) -> Tiles:
+    """Return section 0, with the figures of section 2."""
     files, to = facts.leaving.files, facts.destination
+    resources = next(one.value for one in section.facts if one.name == "resources")
     return Tiles(
-        patients=tell.everybody(),
-        files=len(files),
-        bytes=sum(file.bytes for file in files),
-        resources=tell.whole(sum(file.resources for file in files)),
+        patients=patients,
+        files=tell.files(len(files)),
+        bytes=tell.bytes(sum(file.bytes for file in files)),
+        resources=resources if isinstance(resources, int) else 0,
         destination=to.shown if to is not None else "@no-destination",
         recipient=facts.settings.recipient,
         encrypted=to.encrypted if to is not None else None,

@@ -148,6 +148,19 @@ class Facts:
     versions: Mapping[str, str] = field(default_factory=dict)
     files: str = ""
 
+    @property
+    def around(self) -> list[tuple[str, int]]:
+        """Figures around the number of patients, in the order of the steps (R6)."""
+        extraction = self.step_named("extractor")
+        details = extraction.details if extraction is not None else {}
+        figures = (
+            ("@asked-for", self.asked_patients),
+            ("@in-cohort", details.get("cohort_patients")),
+            ("@extracted", details.get("final_patients")),
+            ("@in-import", self.imported.patients if self.imported is not None else None),
+        )
+        return [(name, figure) for name, figure in figures if isinstance(figure, int)]
+
     def step_named(self, name: str) -> StepReport | None:
         """The last finished step of this name."""
         done = [step for step in self.steps if step.name == name and step.state == "completed"]

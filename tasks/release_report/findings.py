@@ -17,7 +17,7 @@ from tasks.release_report.measured import Path
 from tasks.release_report.numbers import is_text_only
 from tasks.release_report.risk import BIRTH, REGION, SEX, classes_of, risk_of
 from tasks.release_report.teller import Teller
-from tasks.shared.publication import SOME, Count
+from tasks.shared.publication import SOME, Count, flow
 
 LEFT: Final = ("name", "address", "telecom", "photo", "attachment", "narrative")
 """Kinds that are a stop wherever they are left: those of persons (``kinds.py``)."""
@@ -183,9 +183,9 @@ def _counts(facts: Facts, tell: Teller) -> Iterator[Finding]:
         if after > before:
             yield finding("patients-gained", "stop", 4, patients=tell.count(after - before))
         elif after < before and not _may_lose(facts):
-            yield finding("patients-lost", "stop", 4, patients=tell.before(before - after))
+            yield finding("patients-lost", "stop", 4, patients=_lost(facts, tell, before - after))
         elif after < before:
-            yield finding("patients-fewer", "look", 4, patients=tell.before(before - after))
+            yield finding("patients-fewer", "look", 4, patients=_lost(facts, tell, before - after))
     if measured.patients == 0 and not measured.tables:
         yield finding("no-patients", "look", 4)
     wrote = [step for step in facts.steps if step.state == "completed" and step.output is not None]
@@ -198,6 +198,14 @@ def _counts(facts: Facts, tell: Teller) -> Iterator[Finding]:
     final = next((n for step in facts.steps if isinstance(n := step.details.get("final_patients"), int)), None)
     if final is not None and facts.imported is not None and final != facts.imported.patients:
         yield finding("server-counts-differ", "stop", 4)
+
+
+def _lost(facts: Facts, tell: Teller, patients: int) -> Count:
+    """Return how many patients were lost; from ``k`` on as a figure around their number (R6)."""
+    if patients < tell.k:
+        return tell.count(patients)
+    said = flow(tell.all, [*reversed(facts.around), ("", patients)], tell.k)[""]
+    return said if said is not None and said.word == "about" else SOME
 
 
 def _may_lose(facts: Facts) -> bool:

@@ -55,10 +55,18 @@ class Teller:
         """R6: the number of patients, as this copy says it."""
         return publication.everybody(self.all, self.k, recipient=self.recipient)
 
-    def whole(self, number: int) -> int:
-        """R1 and R6: all lines, or all resources. Where each patient has one they are all patients, so the recipient's
-        copy rounds them."""
-        return publication.technical(number) if self.recipient else number
+    def technical(self, number: int) -> int:
+        """Return a number of resources or lines as this copy rounds it (R1 and R6)."""
+        return publication.technical(number, recipient=self.recipient)
+
+    def files(self, number: int) -> int:
+        """Return the number of files, rounded where that of patients is (R6): each file may be one patient's."""
+        exact = number == 1 or (self.enough and (number < self.k or not self.recipient))
+        return number if exact else publication.technical(number)
+
+    def bytes(self, number: int) -> int:
+        """Return a number of bytes, in two digits in the recipient's copy (R6)."""
+        return int(publication.two_digits(number)) if self.recipient else number
 
     def count(self, patients: int) -> Count:
         """R3: of those who leave."""
@@ -72,9 +80,12 @@ class Teller:
         lost = abs(self.imported.patients - self.all)
         return self.imported.patients if lost == 0 or lost >= self.k else None
 
-    def before(self, patients: int) -> Count:
-        """R3: of those in ``import/``; "all" would tell how many they are."""
-        return publication.count(patients, self.k, of=self.all_before)
+    def before(self, patients: int, now: int = 0) -> Count:
+        """R3: of those in ``import/``; "all" would tell how many they are. ``now`` of them still have it: what was
+        before is not printed as fewer than this may be."""
+        gained = self.all_before is not None and self.all_before < self.all
+        least = 0 if gained else publication.least_beside(self.count(now), self.all)
+        return publication.count(max(patients, least) if patients else 0, self.k, of=self.all_before)
 
     def coded(self, patients: int, text: str) -> Count:
         """R11: of those with a code."""

@@ -5,8 +5,9 @@ take exact numbers of patients, as a measuring pass or a service counts them, an
 cells, texts. A number of patients from 1 to ``k`` - 1 is never the only one that fits what they give (promise 1), not
 even for a reader who knows how many patients there are, all categories, and these functions.
 
-Numbers below ``k`` are not said, all others are rounded to 5 (R2). Resources, lines and bytes are no patients; but
-where each patient has one they tell how many there are, so there is a rule for them too (R1).
+Numbers below ``k`` are not said, all others are rounded to 5 (R2). Resources, lines and bytes are no patients, but
+where each patient has one they are as many. They are rounded, a total is the sum of its printed parts, and they are
+never printed as fewer than the patients beside them may be (R1).
 
 An alarm is not suppressed (R9): its number is a ``Count`` like any other, and ``fewer`` for a single patient. What is
 compared (R10) is what these functions gave, never the numbers behind it.
@@ -25,6 +26,9 @@ from pydantic import BaseModel, ConfigDict
 
 ROUNDED_TO: Final = 5
 """R2: the base of all rounding, in patients."""
+
+COARSE: Final = 50
+"""R6: the base for resources and lines in the recipient's copy, unless two digits are coarser."""
 
 RECIPIENT_K: Final = 11
 """R2: ``k`` of the recipient's copy, which leaves the house."""
@@ -62,14 +66,33 @@ def recipients_k(k: int) -> int:
     return max(k, RECIPIENT_K)
 
 
-def rounded(number: int) -> int:
-    """R2: the next multiple of 5; also for resources of one type (R1)."""
-    return (number + ROUNDED_TO // 2) // ROUNDED_TO * ROUNDED_TO
+def rounded(number: int, to: int = ROUNDED_TO) -> int:
+    """Return the next multiple of 5 (R2), or of ``to``."""
+    return (number + to // 2) // to * to
 
 
-def technical(number: int) -> int:
-    """R1: resources of a part of the data: rounded to 5, and 5 where there are fewer."""
-    return max(rounded(number), ROUNDED_TO) if number > 0 else 0
+def technical(number: int, *, recipient: bool = False) -> int:
+    """Return a number of resources or lines rounded to 5 (R1), and never 0 where there are any.
+
+    In the recipient's copy it is rounded to 50 or to two digits, whichever is coarser (R6).
+    """
+    base = max(COARSE, 10 ** (len(str(number)) - 2)) if recipient else ROUNDED_TO
+    return max(rounded(number, base), base) if number > 0 else 0
+
+
+def parted(total: int, weights: Sequence[int], *, recipient: bool = False) -> list[int]:
+    """Divide a printed total in proportion to ``weights`` (R1): rounded parts, of which the largest takes the rest.
+
+    The parts tell the total as it is printed and nothing of the exact one. Their sum is the total to print beside them;
+    it differs from ``total`` only where that is less than a rounded part for each.
+    """
+    whole = sum(weights)
+    if not whole:
+        return [0 for _ in weights]
+    parts = [technical(total * weight // whole, recipient=recipient) for weight in weights]
+    largest = weights.index(max(weights))
+    parts[largest] = max(parts[largest] + total - sum(parts), COARSE if recipient else ROUNDED_TO)
+    return parts
 
 
 def _about(patients: int, k: int) -> int:
@@ -126,8 +149,8 @@ def words(said: Count) -> str:
 
 
 def everybody(patients: int, k: int, *, recipient: bool) -> int | Count:
-    """R6: the number of all patients: exact in the house's copy, rounded in the recipient's."""
-    return count(patients, k) if recipient else patients
+    """Return the number of all patients (R6): exact from ``k`` on, rounded in the recipient's copy."""
+    return count(patients, k) if recipient or not enough(patients, k) else patients
 
 
 def enough(patients: int, k: int) -> bool:
@@ -212,11 +235,6 @@ def counted_otherwise(expected: int, found: int, k: int) -> str:
     if said is None:
         return f"the server counts {'more' if expected > found else 'fewer'} patients than the files hold Bundles"
     return f"the server counts {words(said)} patients in the result, the files hold {found:,} Bundles"
-
-
-def lost(before: int, after: int, k: int) -> Count:
-    """R6: how many patients a step lost, or gained."""
-    return count(abs(before - after), k)
 
 
 def text(value: str, patients: int, k: int) -> str | None:
@@ -338,52 +356,96 @@ _LONGEST_YEARS: Final = 3
 
 @dataclass(frozen=True)
 class OfType:
-    """Resources of one type, or of "other types", as R1 says them: rounded to 5, and whose they are."""
+    """Resources of one type, or of "other types", as R1 prints them: all, those of nobody, and whose the others are."""
 
     resources: int
+    nobody: int
     patients: Count
 
 
-Types = Mapping[str, tuple[int, int]]
-"""Resources and patients by type, exact."""
+_UNSHARED: Final = frozenset({"fewer", "some"})
+"""Counts of a type that may be fewer than ``k`` patients."""
+
+Types = Mapping[str, tuple[int, int, int]]
+"""Exact numbers by type: resources of patients, these patients, and resources of nobody."""
+
+
+def least_beside(said: Count, of: int | None) -> int:
+    """Return the least number that may be printed beside a count, of what is at least as many: resources of these
+    patients, or patients at a step before.
+
+    It is the most that a small count, or one with a small complement, may mean. A lower one would tell the count:
+    17 resources of all but fewer than 5 of 21 patients.
+    """
+    if said.word == "fewer":
+        return (said.number or 1) - 1
+    return (of or 1) - 1 if said.word in ("some", "all_but_fewer") else 0
 
 
 def by_type(
-    columns: Sequence[Types], k: int, *, of: Sequence[int | None]
+    columns: Sequence[Types], k: int, *, of: Sequence[int | None], recipient: bool = False
 ) -> tuple[list[dict[str, OfType]], list[OfType] | None]:
-    """R1: resources and patients by type, for one or several steps; ``of`` is the number of patients of each,
-    ``None`` where it is not told.
+    """Return resources and patients by type, and those of "other types" where there are any (R1).
 
-    Types of fewer than ``k`` patients at any step are put together as "other types" at each, and the smallest published
-    one with them, which has ``k``, at each step where none of them has: one that is removed later is no company there.
-    Types whose resources are nobody's have 0 patients, and are shown. What is given back is by step, with the same
-    types for each; the second is "other types", where there are any.
+    ``columns`` are the step that the report is about and those before it, ``of`` the number of patients of each, or
+    ``None`` where it is not printed. The results are by step, with the same types for each.
+
+    Types of fewer than ``k`` patients at any step (of fewer than 50 resources, in the recipient's copy) are "other
+    types" at each, and the smallest published ones with them, which have ``k``, at each step where none of them has:
+    one that is removed later is no company there. Types whose resources are nobody's have 0 patients, and are shown.
     """
+    steps = range(len(columns))
     names = sorted({name for column in columns for name in column})
-    table = {name: [column.get(name, (0, 0)) for column in columns] for name in names}
-    small = {name for name in names if any(0 < patients < k for _, patients in table[name])}
-    for at in range(len(columns)):
-        if 0 < max((table[name][at][1] for name in small), default=0) < k:
-            large = sorted((table[name][at][1], name) for name in names if name not in small)
-            small |= {name for number, name in [one for one in large if one[0] >= k][:1]}
-    shown = [
-        {
-            name: OfType(technical(table[name][at][0]), count(table[name][at][1], k, of=of[at]))
-            for name in names
-            if name not in small
-        }
-        for at in range(len(columns))
-    ]
+    table = {name: _figures([column.get(name, (0, 0, 0)) for column in columns], k, of) for name in names}
+    small = {name for name in names if any(one.said.word in _UNSHARED or 0 < one.patients < k for one in table[name])}
+    if recipient:
+        small |= {name for name in names if any(0 < one.own + one.nobody < COARSE for one in table[name])}
+    for at in steps:
+        hidden = {table[name][at].said.word for name in small} - {"none"}
+        if hidden and hidden <= _UNSHARED:
+            others_ = (table[name][at] for name in names if name not in small)
+            least = min((one for one in others_ if one.patients >= k), key=lambda one: one.patients, default=None)
+            small |= {name for name in names if least is not None and table[name][at].said == least.said}
+    large = [name for name in names if name not in small]
+    shown = [{name: table[name][at].published(recipient=recipient) for name in large} for at in steps]
     if not small:
         return shown, None
     others = []
-    for at in range(len(columns)):
-        resources = sum(table[name][at][0] for name in small)
-        most = max(table[name][at][1] for name in small)
+    for at in steps:
+        resources = sum(table[name][at].own + table[name][at].nobody for name in small)
+        most = max(table[name][at].patients for name in small)
         # Of how many patients all of them are is not known, only that it is as many as of one of them.
         everybody_s = most >= (of[at] or most + 1)
-        others.append(OfType(technical(resources), ALL if everybody_s else SOME if most else NONE))
+        others.append(
+            OfType(technical(resources, recipient=recipient), 0, ALL if everybody_s else SOME if most else NONE)
+        )
     return shown, others
+
+
+@dataclass(frozen=True)
+class _Figures:
+    """One type at one step: exact patients, what is printed of them, and the resources that are theirs and nobody's."""
+
+    patients: int
+    said: Count
+    own: int
+    nobody: int
+
+    def published(self, *, recipient: bool) -> OfType:
+        nobody = technical(self.nobody, recipient=recipient)
+        return OfType(technical(self.own, recipient=recipient) + nobody, nobody, self.said)
+
+
+def _figures(steps: Sequence[tuple[int, int, int]], k: int, of: Sequence[int | None]) -> list[_Figures]:
+    """Return one type at each step, with no fewer resources than the patients may be, and no fewer before than now."""
+    found: list[_Figures] = []
+    for (own, patients, nobody), everyone in zip(steps, of, strict=True):
+        lost = found and patients and (everyone is None or everyone >= (of[0] or 0))
+        least = least_beside(found[0].said, of[0]) if lost else 0
+        said = count(max(patients, least), k, of=everyone)
+        least = max(least, least_beside(said, everyone))
+        found.append(_Figures(patients, said, max(own, least) if own else 0, nobody))
+    return found
 
 
 _PATIENTS: Final = frozenset({"cohort_patients"})

@@ -306,8 +306,7 @@ def _time(n: int, name: str) -> Section:
 
 def _references(n: int, name: str) -> Section:
     facts = (
-        Fact(name="references_inside", value=about(45_210)), Fact(name="references_dangling", value=about(105)),
-        Fact(name="patients_dangling", value=about(10)),
+        Fact(name="patients_inside", value=Count(word="all")), Fact(name="patients_dangling", value=about(10)),
     )  # fmt: skip
     return Section(number=n, name=name, facts=facts)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tasks.release_report.document import Fact, Section, Table
+from tasks.release_report.document import Fact, Section, Table, Value
 from tasks.release_report.facts import Facts
 from tasks.release_report.query import Query
 from tasks.release_report.teller import Teller, fact, table
-from tasks.shared.publication import HIDDEN, NONE, Count, count
+from tasks.shared.publication import HIDDEN, NONE, count
 
 MOST_ROWS = 150
 """Criteria, and attributes, that are shown; the query itself lies in the job directory."""
@@ -112,14 +112,15 @@ def consent(facts: Facts, tell: Teller) -> Section:
         without = tell.cells(by_stage).shown.get(CONSENT, HIDDEN)
         given.append(fact("patients_without_permit", checked_or(without, checked=checked)))
     if details.get("resource_exclusions"):
-        number = count(left_out_for_consent(details), tell.k)
+        number = tell.technical(left_out_for_consent(details)) or NONE
         given.append(fact("resources_outside_permit", checked_or(number, checked=checked)))
         if facts.outside_patients is not None:
             # Some of them may not leave: no part of those who do.
-            number = count(facts.outside_patients, tell.k)
-            given.append(fact("patients_outside_permit", checked_or(number, checked=checked)))
-    if "Consent" in facts.leaving.types:
-        given.append(fact("patients_with_consent", tell.count(facts.leaving.types["Consent"].patients)))
+            outside = count(facts.outside_patients, tell.k)
+            given.append(fact("patients_outside_permit", checked_or(outside, checked=checked)))
+    if not facts.leaving.tables:
+        found = facts.leaving.types.get("Consent")
+        given.append(fact("patients_with_consent", tell.count(found.patients if found is not None else 0)))
     if isinstance(details.get("consent_files"), int):
         given.append(fact("consent_files", int(details["consent_files"])))
     return Section(number=5, name="consent", said=tuple(said), facts=tuple(given))
@@ -130,7 +131,7 @@ def left_out_for_consent(details: Mapping[str, Any]) -> int:
     return sum(numbers_of(reasons).get("Consent", 0) for reasons in _objects(details.get("resource_exclusions")))
 
 
-def checked_or(number: Count | str, *, checked: bool) -> Count | str:
+def checked_or(number: Value, *, checked: bool) -> Value:
     """What was left out for want of consent; that it was nothing says nothing where nobody looked."""
     return number if checked or number != NONE else "@not-checked"
 

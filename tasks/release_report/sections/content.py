@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from tasks.release_report.completeness import FILLED, attributes
@@ -12,7 +12,7 @@ from tasks.release_report.findings import TECHNICAL
 from tasks.release_report.measured import Codes, Dates, Values
 from tasks.release_report.numbers import TEXT_ONLY, is_text_only
 from tasks.release_report.teller import Teller, fact, table
-from tasks.shared.publication import Count, count, over_time, quartiles, span
+from tasks.shared.publication import Count, over_time, quartiles, span
 
 TOP: Final = 8
 """Codes of an element that are shown (section 10)."""
@@ -38,8 +38,8 @@ def completeness(facts: Facts, tell: Teller) -> Section:
             one.group,
             one.ref,
             "@required" if one.required else "@optional",
-            None if one.before is None else _whose(one.before, tell.before, nobodys=one.nobodys),
-            _whose(one.after, tell.count, nobodys=one.nobodys),
+            None if one.before is None else _whose(one.before, tell.before(one.before, one.after), nobodys=one.nobodys),
+            _whose(one.after, tell.count(one.after), nobodys=one.nobodys),
             one.state,
         ])  # fmt: skip
     columns = ("group", "attribute", "required", "before", "after", "state")
@@ -54,9 +54,9 @@ def completeness(facts: Facts, tell: Teller) -> Section:
     )
 
 
-def _whose(number: int, said: Callable[[int], Count], *, nobodys: bool) -> Value:
+def _whose(number: int, said: Count, *, nobodys: bool) -> Value:
     """Patients; of what is nobody's that there is some."""
-    return "@of-nobody" if nobodys and number else said(number)
+    return "@of-nobody" if nobodys and number else said
 
 
 def content(facts: Facts, tell: Teller) -> Section:
@@ -136,7 +136,8 @@ def _statuses(facts: Facts, tell: Teller) -> Iterator[Table]:
 
 def _multiplicity(facts: Facts, tell: Teller) -> Iterator[Table]:
     rows: list[list[Value]] = []
-    for name, values in sorted(facts.leaving.multiplicity.items()):
+    # R6: the recipient's copy has no figure per patient.
+    for name, values in sorted(facts.leaving.multiplicity.items()) if not tell.recipient else ():
         of = facts.leaving.types.get(name)
         quarter = quartiles(values, of.patients if of is not None else 0, tell.k)
         if quarter is not None:
@@ -206,8 +207,13 @@ def _over_time(
     return table("over_time", (grain, *map(tell.type, columns)), rows, withheld=withheld)
 
 
+def _of_whom(number: int, patients: int, tell: Teller) -> Value:
+    return _whose(number, tell.count(patients), nobodys=not patients)
+
+
 def references(facts: Facts, tell: Teller) -> Section:
-    """Section 12. Numbers of references are said like numbers of patients: each may be another patient's."""
+    """Return section 12: patients only. Most resources refer to their patient once, so that the number of references
+    would tell that of the resources more exactly than R1 allows."""
     found, ids = facts.leaving.references, facts.leaving.ids
     if facts.leaving.tables:
         return Section(number=12, name="references", said=("no-references-in-tables",))
@@ -219,12 +225,9 @@ def references(facts: Facts, tell: Teller) -> Section:
         name="references",
         said=() if found.dangling or found.hosts else ("all-inside",),
         facts=(
-            fact("references_inside", count(found.inside, tell.k)),
-            fact("patients_inside", tell.count(found.inside_patients)),
-            fact("references_dangling", count(found.dangling, tell.k)),
-            fact("patients_dangling", tell.count(found.dangling_patients)),
-            fact("duplicates", count(ids.duplicates, tell.k)),
-            fact("patients_duplicates", tell.count(ids.duplicate_patients)),
+            fact("patients_inside", _of_whom(found.inside, found.inside_patients, tell)),
+            fact("patients_dangling", _of_whom(found.dangling, found.dangling_patients, tell)),
+            fact("patients_duplicates", _of_whom(ids.duplicates, ids.duplicate_patients, tell)),
         ),
         tables=(
             table(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from tasks.release_report.document import Section, Value
@@ -9,7 +10,7 @@ from tasks.release_report.facts import Facts
 from tasks.release_report.findings import TECHNICAL
 from tasks.release_report.sections.asked import CONSENT, checked_or, numbers_of
 from tasks.release_report.teller import Teller, fact, table
-from tasks.shared.publication import HIDDEN, by_type, flow, technical
+from tasks.shared.publication import HIDDEN, by_type, flow
 
 
 def patients(facts: Facts, tell: Teller) -> Section:
@@ -18,17 +19,8 @@ def patients(facts: Facts, tell: Teller) -> Section:
         return Section(number=4, name="flow", said=("too-few",), facts=(fact("patients", tell.everybody()),))
     extraction = facts.step_named("extractor")
     details: dict[str, Any] = extraction.details if extraction is not None else {}
-    figures: list[tuple[str, int]] = []
-    for name, value in (
-        ("@asked-for", facts.asked_patients),
-        ("@in-cohort", details.get("cohort_patients")),
-        ("@extracted", details.get("final_patients")),
-        ("@in-import", facts.imported.patients if facts.imported is not None else None),
-    ):
-        if isinstance(value, int):
-            figures.append((name, value))
-    said = flow(tell.all, reversed(figures), tell.k)
-    rows: list[list[Value]] = [[name, said[name] or HIDDEN, None] for name, _ in figures]
+    said = flow(tell.all, reversed(facts.around), tell.k)
+    rows: list[list[Value]] = [[name, said[name] or HIDDEN, None] for name, _ in facts.around]
     rows.append(["@leaving", tell.everybody(), _reason(facts)])
     tables = [
         table("flow", ("step", "patients", "reason"), rows, withheld=None in said.values()),
@@ -61,12 +53,14 @@ def types(facts: Facts, tell: Teller) -> Section:
     """Section 6. Where a type has few patients at any step it is among the other types at each (R1)."""
     if not tell.enough:
         return Section(number=6, name="types", said=("too-few",))
-    now = {name: (of.resources, of.patients) for name, of in facts.leaving.types.items()}
     known = facts.imported is not None and not facts.leaving.tables  # tables are no types
     before = facts.imported.types if facts.imported is not None and known else {}
-    then = {name: (of.resources, of.patients) for name, of in before.items()}
+    columns = [
+        {name: (of.resources - of.nobody, of.patients, of.nobody) for name, of in step.items()}
+        for step in (facts.leaving.types, before)
+    ]
     totals = [tell.all, tell.all_before]
-    (after_, before_), others = by_type([now, then], tell.k, of=totals)
+    (after_, before_), others = by_type(columns, tell.k, of=totals, recipient=tell.recipient)
     rows: list[list[Value]] = []
     for name in sorted(after_):
         then_, now_ = before_[name], after_[name]
@@ -87,15 +81,20 @@ def types(facts: Facts, tell: Teller) -> Section:
              after.resources, after.patients, None]
         )  # fmt: skip
     nobody: list[list[Value]] = [
-        [tell.type(name), technical(of.nobody), _mark(facts, name)]
-        for name, of in sorted(facts.leaving.types.items())
-        if of.nobody and name in after_
+        [tell.type(name), of.nobody, _mark(facts, name)] for name, of in sorted(after_.items()) if of.nobody
     ]
-    columns = ("type", "resources_before", "patients_before", "resources", "patients", "asked")
-    tables = [table("types", columns, rows, withheld=others is not None, rounded=True)]
+    names = ("type", "resources_before", "patients_before", "resources", "patients", "asked")
+    tables = [table("types", names, rows, withheld=others is not None, rounded=True)]
     if nobody:
         tables.append(table("nobody", ("type", "resources", "asked"), nobody, rounded=True))
     return Section(number=6, name="types", said=("nobody-said",) if nobody else (), tables=tuple(tables))
+
+
+def resources(sections: Iterable[Section]) -> int | None:
+    """Return the resources of section 6 added up as they are printed; ``None`` where they are not."""
+    tables = [one for section in sections for one in section.tables if one.name == "types"]
+    columns = [(one, one.columns.index("resources")) for one in tables]
+    return sum(n for one, at in columns for row in one.rows if isinstance(n := row[at], int)) if columns else None
 
 
 def _mark(facts: Facts, name: str) -> str | None:

@@ -57,21 +57,21 @@ def _left(facts: Facts, tell: Teller) -> Iterator[list[Value]]:
         yield [
             shown,
             kind_word(at.kind),
-            _before(facts, path, tell),
+            _before(facts, path, tell, at.patients),
             tell.count(at.patients) if at.patients else "@of-nobody",
             tell.count(at.original) if at.original else "@of-nobody" if at.original_nobody else NONE,
             f"@{judged[1]}",
         ]
 
 
-def _before(facts: Facts, path: str, tell: Teller) -> Value:
+def _before(facts: Facts, path: str, tell: Teller, now: int) -> Value:
     """Who had something at a path when it was imported; a table has other paths."""
     if facts.imported is None or facts.leaving.tables:
         return None
     then = facts.imported.paths.get(path)
     if then is None:
         return NONE
-    return "@of-nobody" if then.nobody and not then.patients else tell.before(then.patients)
+    return "@of-nobody" if then.nobody and not then.patients else tell.before(then.patients, now)
 
 
 def _facts(facts: Facts, tell: Teller) -> Iterator[Fact]:

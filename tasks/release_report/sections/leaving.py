@@ -2,37 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
-from tasks.release_report.document import Fact, Section, Value
+from tasks.release_report.document import Fact, Section
 from tasks.release_report.facts import Facts
 from tasks.release_report.measured import MeasuredFile
 from tasks.release_report.teller import Teller, fact, table
-from tasks.shared.publication import cells, technical
+from tasks.shared.publication import cells, least_beside, parted
 
 MOST_FILES = 30
 """Files that are shown one by one."""
 
 
-def section(facts: Facts, tell: Teller) -> Section:
-    """Section 2; all files are in ``files.csv`` beside the page."""
+def section(facts: Facts, tell: Teller, resources: int | None) -> Section:
+    """Return section 2; all files are in ``files.csv`` beside the page.
+
+    ``resources`` are those of section 6, added up as they are printed there: files and total are made of them (R1).
+    """
     files = facts.leaving.files
     uncounted = {*facts.leaving.unread, *facts.leaving.unchecked}
     shown, others = split(files, tell.k, uncounted)
-    alone = len(files) == 1
-    lines = sum(file.lines for file in files)
-    exact = not tell.recipient
-    rows: list[list[Value]] = [
-        [tell.file(file.name), *_figures([file], exact=alone and exact), file.sha256] for file in shown
+    parts = [*([file] for file in shown), *([others] if others else [])]
+    figures = _figures(parts, tell, resources)
+    names = [tell.file(file.name) for file in shown] + (["@other-files" if shown else "@all-files"] if others else [])
+    rows = [
+        (
+            name,
+            tell.bytes(sum(file.bytes for file in part)),
+            tell.bytes(sum(file.content for file in part)),
+            *of_part,
+            part[0].sha256 if part is not others else None,
+        )
+        for name, part, of_part in zip(names, parts, figures, strict=True)
     ]
-    if others:
-        rows.append(["@other-files" if shown else "@all-files", *_figures(others, exact=not shown and exact), None])
     facts_ = [
-        fact("files", len(files)),
-        fact("stored_bytes", sum(file.bytes for file in files)),
-        fact("content_bytes", sum(file.content for file in files)),
-        fact("lines", tell.whole(lines)),
-        fact("resources", tell.whole(sum(file.resources for file in files))),
+        fact("files", tell.files(len(files))),
+        fact("stored_bytes", tell.bytes(sum(file.bytes for file in files))),
+        fact("content_bytes", tell.bytes(sum(file.content for file in files))),
+        fact("lines", sum(lines for lines, _ in figures)),
+        fact("resources", sum(of_file for _, of_file in figures)),
         fact("digest", facts.files),
     ]
     return Section(
@@ -45,7 +53,7 @@ def section(facts: Facts, tell: Teller) -> Section:
                 "files",
                 ("file", "bytes", "content_bytes", "lines", "resources", "sha256"),
                 rows,
-                rounded=len(rows) > 1 or tell.recipient,
+                rounded=True,
                 withheld=any(0 < file.patients < tell.k or file.name in uncounted for file in files),
                 folded=len(files) > 10,
             ),
@@ -85,12 +93,19 @@ def split(
     return shown, [file for file in ranked if file not in shown]
 
 
-def _figures(files: list[MeasuredFile], *, exact: bool) -> list[Value]:
-    """Stored and content bytes, lines, resources; the last two rounded where they are not those of the whole."""
-    lines, resources = sum(file.lines for file in files), sum(file.resources for file in files)
+def _figures(parts: Sequence[Sequence[MeasuredFile]], tell: Teller, resources: int | None) -> list[tuple[int, int]]:
+    """Return lines and resources of files, as printed (R1).
+
+    Resources are parts of the printed total, so that files say no more of it than their proportions. Where each line is
+    one resource, lines are the same number.
+    """
+    least = [[least_beside(tell.count(file.patients), tell.all) for file in part] for part in parts]
+    counted = list(zip(parts, least, strict=True))
+    weights = [sum(max(file.resources, one) for file, one in zip(*each, strict=True)) for each in counted]
+    lines = [sum(max(file.lines, one) for file, one in zip(*each, strict=True)) for each in counted]
+    total = tell.technical(sum(weights)) if resources is None else resources
+    printed = parted(total, weights, recipient=tell.recipient)
     return [
-        sum(file.bytes for file in files),
-        sum(file.content for file in files),
-        lines if exact else technical(lines),
-        resources if exact else technical(resources),
+        (of_part if all(file.lines == file.resources for file in part) else tell.technical(number), of_part)
+        for part, number, of_part in zip(parts, lines, printed, strict=True)
     ]

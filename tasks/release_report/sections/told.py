@@ -9,7 +9,7 @@ from tasks.release_report.cells import Bounds, Cell
 from tasks.release_report.document import Fact, Finding, ReleaseReport, Section, Table, Value
 from tasks.release_report.facts import OTHERS, UNRECORDED, Facts
 from tasks.release_report.teller import Teller, fact, table
-from tasks.shared.publication import HIDDEN, ROUNDED_TO, Count, rounded, without_numbers
+from tasks.shared.publication import HIDDEN, ROUNDED_TO, Count, count, rounded, without_numbers
 
 MOST_ROWS = 100
 _MOST_WARNINGS = 40
@@ -84,7 +84,7 @@ def _profile(profiles: str, patients: int, facts: Facts, tell: Teller) -> str | 
     return ", ".join(names) if free and profiles != OTHERS and not profiles.startswith("@") else None
 
 
-def unchecked(facts: Facts, _: Teller) -> Section:
+def unchecked(facts: Facts, tell: Teller) -> Section:
     """Section 14. Never empty: some things no program checks."""
     said = ["unread-text", "unread-pictures", "outside-knowledge", "rare-combinations"]
     if facts.imported is None:
@@ -109,7 +109,7 @@ def unchecked(facts: Facts, _: Teller) -> Section:
         said.append("consent-dates")
     if facts.step_named("extractor") is None:
         said.append("origin-unknown")
-    if facts.last is None:
+    if facts.last is None and not tell.recipient:
         said.append("first-of-query")
     return Section(number=14, name="unchecked", said=tuple(said))
 
@@ -143,10 +143,11 @@ def _safe(text: str, facts: Facts, tell: Teller) -> str:
 
 
 def compared(facts: Facts, tell: Teller, found: tuple[Finding, ...]) -> Section:
-    """Section 16: what another report of this query said, beside this one; both after R3 to R5 (R10)."""
+    """Return section 16: the last report of this query beside this one, both after R3 to R5 (R10)."""
     last = facts.last
     if last is None:
         return Section(number=16, name="compared", said=("first-of-query",))
+    patients = last.tiles.patients
     before = {one.key: one for one in last.findings}
     now = {one.key: one for one in found}
     new = [("@new", one) for key, one in now.items() if key not in before]
@@ -160,7 +161,7 @@ def compared(facts: Facts, tell: Teller, found: tuple[Finding, ...]) -> Section:
     facts_ = [
         fact("last_job", last.job),
         fact("last_made", last.made),
-        fact("last_patients", last.tiles.patients),
+        fact("last_patients", count(patients, tell.k) if isinstance(patients, int) else patients),
         fact("same_files", last.files == facts.files),
         fact("same_rules", fact_of(last, "rules_sha256") == rules),
         fact("same_query", fact_of(last, "query_sha256") == (facts.query.sha256 if facts.query else None)),

@@ -59,10 +59,14 @@ class Puzzle:
 
     def told(self, k: int) -> list[str]:
         """The unknowns of which one of 1 to k - 1 is the only value that fits everything."""
+        return self.only(*(name for name, truth in self.truth.items() if 0 < truth < k))
+
+    def only(self, *names: str) -> list[str]:
+        """Return those of these unknowns that have one value which fits everything."""
         search = _Search(dict(self.domains), self._links(), self.truth)
         assert search.narrow(self.domains)
         search.changes.clear()
-        return [name for name, truth in self.truth.items() if 0 < truth < k and not search.other_value(name)]
+        return [name for name in names if not search.other_value(name)]
 
     def _links(self) -> Links:
         links: Links = {name: [] for name in self.domains}

@@ -113,11 +113,12 @@ def measured(people: list[Person], folder: str = "pseudonymized", *, original: b
             types[name] = TypeCount(sum(have), len(have))
     of: Counter[str] = Counter(path for one in people for path in sorted(one.paths))
     files: Counter[str] = Counter(one.file for one in people)
+    resources = {name: sum(1 + sum(one.types.values()) for one in people if one.file == name) for name in files}
     codes = Counter(f"http://icd.example|{code}" for one in people for code in sorted(one.codes))
     coded = sum(bool(one.codes) for one in people)
     return Measured(
         files=tuple(
-            MeasuredFile(f"{folder}/{name}.ndjson", 1000 + n, 2000 + n, n, 3 * n, n, name * 64)
+            MeasuredFile(f"{folder}/{name}.ndjson", 1000 + n, 2000 + n, n, resources[name], n, name * 64)
             for name, n in sorted(files.items())
         ),
         patients=len(people),

@@ -27,7 +27,7 @@ from tasks.release_report.measured import (
 from tasks.release_report.page import html
 from tasks.release_report.query import CONSENT, AskedAttribute, Criterion, Group, Query
 from tasks.release_report.words import Words
-from tasks.shared.publication import ALL, Count
+from tasks.shared.publication import ALL, SOME, Count
 from tasks.shared.report import StepReport
 from tests.tasks.release_report.population import QUERY, facts, population
 
@@ -159,23 +159,22 @@ def test_what_a_stop_does_is_said_where_nobody_is_asked_and_only_there(language:
 LANGUAGES: tuple[Literal["en", "de"], ...] = ("en", "de")
 
 
-def test_figures_that_need_not_add_up_are_marked_as_rounded() -> None:
-    def marks(given: Facts, **more: Any) -> dict[str, bool]:
-        report = build(given, k=5, **more)
-        return {one.name: one.rounded for part in report.sections for one in part.tables}
-
-    file = clean().leaving.files[0]
-    two = leaving(clean(), files=(file, replace(file, name="pseudonymized/batch-1.ndjson")))
-    assert marks(two)["files"]
-    assert marks(two)["types"]
-    assert not marks(clean())["files"]  # of one file they are those of the tile
-    assert marks(clean(), recipient=True)["files"]
-    for language, said in zip(
-        LANGUAGES, ("rounded to 5 and need not add up", "auf 5 gerundet und ergeben zusammen"), strict=True
-    ):
-        settings = Settings(language=language)
-        assert html(build(replace(two, settings=settings), k=5)).count(said) == 3
-        assert html(build(replace(clean(), settings=settings), k=5)).count(said) == 2  # both of section 6
+@pytest.mark.parametrize("recipient", [False, True])
+def test_r1_a_total_is_the_sum_of_the_printed_parts_and_both_are_marked_as_rounded(recipient: bool) -> None:
+    """35 of 15 and 15 would be 17 and 16, or 18."""
+    types = {"Patient": TypeCount(SIZE, SIZE), "Condition": TypeCount(62, 33), "Encounter": TypeCount(61, 31)}
+    file = MeasuredFile("pseudonymized/core.ndjson", 10, 10, SIZE, 163, SIZE, "0" * 64)
+    files = (replace(file, resources=80), replace(file, name="pseudonymized/batch-1.ndjson", resources=83, patients=20))
+    for given in (leaving(clean(), types=types, files=(file,)), leaving(clean(), types=types, files=files)):
+        report = build(given, k=5, recipient=recipient)
+        tables = {one.name: one for part in report.sections for one in part.tables}
+        resources = sum(row[3] for row in tables["types"].rows if isinstance(row[3], int))
+        assert resources == (150 if recipient else 160)
+        assert sum(row[4] for row in tables["files"].rows if isinstance(row[4], int)) == resources
+        assert report.tiles.resources == resources
+        assert [name for name, one in tables.items() if one.rounded] == ["files", "types"]
+        for language, said in zip(LANGUAGES, ("sum of the rounded numbers", "die der gerundeten Zahlen"), strict=True):
+            assert html(report.model_copy(update={"language": language})).count(said) == 2
 
 
 def test_a_future_date_is_said_in_the_section_that_the_finding_leads_to() -> None:
@@ -356,7 +355,7 @@ def test_without_a_stop_the_first_section_says_what_was_not_checked() -> None:
 def test_fewer_than_k_patients_leave_alarms_and_where_to_alone() -> None:
     given = leaving(clean(), patients=3, paths={"Patient.name.family": Path(1, "name")})
     report = build(given, k=5)
-    assert report.tiles.patients == 3
+    assert report.tiles.patients == FEWER
     stops = [one for one in report.findings if one.code == "identifying-left"]
     assert [one.patients for one in stops] == [FEWER]
     for section in report.sections:
@@ -491,15 +490,52 @@ def test_an_original_of_nobodys_is_not_said_of_patients() -> None:
     assert (stop.code, stop.patients) == ("original-left", None)
 
 
-def test_r6_the_recipients_copy_does_not_tell_all_patients_by_the_lines_or_the_resources() -> None:
-    file = MeasuredFile("pseudonymized/core.ndjson", 10, 10, SIZE + 1, SIZE + 1, SIZE + 1, "0" * 64)
-    given = leaving(clean(), files=(file,), patients=SIZE + 1)
-    for recipient, number in ((False, SIZE + 1), (True, SIZE)):
-        report = build(given, k=5, recipient=recipient)
-        (section,) = (one for one in report.sections if one.number == 2)
-        assert [one.value for one in section.facts if one.name in ("lines", "resources")] == [number, number]
-        assert section.tables[0].rows[0][3:5] == (number, number)
-        assert report.tiles.resources == number
+@pytest.mark.parametrize(("recipient", "number", "size"), [(False, 1_235, 123_456), (True, 1_200, 120_000)])
+def test_r6_resources_lines_and_bytes_of_the_recipients_copy_do_not_tell_all_patients(
+    recipient: bool, number: int, size: int
+) -> None:
+    patients = 1_234
+    file = MeasuredFile("pseudonymized/core.ndjson", 123_456, 123_456, patients, patients, patients, "0" * 64)
+    types = {"Patient": TypeCount(patients, patients)}
+    given = leaving(clean(), files=(file,), patients=patients, types=types, multiplicity={"Patient": (1.0, 1.0, 2.0)})
+    report = build(given, k=5, recipient=recipient)
+    sections = {one.number: one for one in report.sections}
+    figures = {one.name: one.value for one in sections[2].facts}
+    assert [figures[name] for name in ("lines", "resources")] == [number, number]
+    assert [figures[name] for name in ("stored_bytes", "content_bytes")] == [size, size]
+    assert sections[2].tables[0].rows[0][1:5] == (size, size, number, number)
+    assert (report.tiles.resources, report.tiles.bytes) == (number, size)
+    # No figure per patient, and nothing that is compared.
+    assert ("multiplicity" in {one.name for one in sections[10].tables}) is not recipient
+    assert (16 in sections) is not recipient
+    assert ("first-of-query" in sections[14].said) is not recipient
+
+
+@pytest.mark.parametrize("files", [1, 9, 12, 43])
+def test_r6_the_number_of_files_is_rounded_where_that_of_patients_is(files: int) -> None:
+    one = clean().leaving.files[0]
+    of_one_each = leaving(clean(), files=tuple(replace(one, name=f"a/{n}.ndjson", patients=1) for n in range(files)))
+    assert build(of_one_each, k=5).tiles.files == files
+    rounded = {1: 1, 9: 9, 12: 10, 43: 45}
+    assert build(of_one_each, k=5, recipient=True).tiles.files == rounded[files]
+    assert build(leaving(of_one_each, patients=4), k=5).tiles.files == (1 if files == 1 else round(files / 5) * 5)
+
+
+def test_r6_references_are_counted_in_patients() -> None:
+    """Nearly each resource refers to its patient once: their number would be that of the resources."""
+    given = leaving(clean(), references=References(90, 3, SIZE, 0), ids=Ids({"hashed": SIZE}, 2, 2))
+    (section,) = (one for one in build(given, k=5).sections if one.number == 12)
+    assert {one.name: one.value for one in section.facts} == {
+        "patients_inside": Count(word="all"), "patients_dangling": "@of-nobody", "patients_duplicates": FEWER,
+    }  # fmt: skip
+
+
+def test_r6_how_many_patients_were_lost_is_said_like_each_figure_around_them() -> None:
+    for lost, said in ((3, FEWER), (13, Count(word="about", number=15)), (SIZE + 2, SOME)):
+        given = clean()
+        assert given.imported is not None
+        given = replace(given, imported=replace(given.imported, patients=SIZE + lost))
+        assert [one.patients for one in found(given) if one.code == "patients-fewer"] == [said]
 
 
 def test_original_ids_are_a_stop_in_tables_too() -> None:

@@ -101,7 +101,7 @@ def changes_of(report: ReleaseReport) -> tuple[dict[str, Any], list[Any]]:
     return facts, [row for one in section.tables for row in one.rows]
 
 
-def test_each_copy_is_compared_with_its_like_of_the_last_release(tmp_path: Path) -> None:
+def test_the_last_release_is_compared_with_in_the_house_only(tmp_path: Path) -> None:
     """R7 and R10: what 7 patients had last time, the house was told, and the recipient was not."""
     imported = write(tmp_path / "import", *map(maiden, range(SIZE)))
     last = made(tmp_path, write(tmp_path / "out", *map(maiden, range(7))), imported, versions={"sluice": "1"})
@@ -110,11 +110,10 @@ def test_each_copy_is_compared_with_its_like_of_the_last_release(tmp_path: Path)
     facts, rows = changes_of(found.house)
     about = f"Patient.extension({MAIDEN}).valueString"
     assert rows == [("@gone", "@stop", "@original-left", about)]
-    said = {"last_patients": SIZE, "same_files": False, "same_rules": True, "same_k": True, "same_versions": False}
+    rounded = Count(word="about", number=20)
+    said = {"last_patients": rounded, "same_files": False, "same_rules": True, "same_k": True, "same_versions": False}
     assert said.items() <= facts.items()
-    facts, rows = changes_of(found.recipient)
-    assert facts["last_patients"] == Count(word="about", number=20)
-    assert [row[:3] for row in rows] == [("@gone", "@stop", "@original-left")]
+    assert 16 not in {one.number for one in found.recipient.sections}
     # The import tells the URL of all patients here; of a few it is told nowhere.
     few = write(tmp_path / "import", *map(maiden, range(7)))
     last = made(tmp_path, write(tmp_path / "out", *map(maiden, range(7))), few)

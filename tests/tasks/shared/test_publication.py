@@ -29,6 +29,7 @@ from tasks.shared.publication import (
     everybody,
     flow,
     over_time,
+    parted,
     people,
     quartiles,
     recipients_k,
@@ -160,6 +161,7 @@ def test_r6_all_patients_are_exact_for_the_house_only() -> None:
     assert everybody(43, 5, recipient=False) == 43
     assert everybody(43, 11, recipient=True) == about(45)
     assert everybody(7, 11, recipient=True) == fewer(11)
+    assert everybody(4, 5, recipient=False) == fewer(5)
     assert (recipients_k(5), recipients_k(20)) == (11, 20)
 
 
@@ -230,25 +232,90 @@ def test_r8_that_quarters_are_said_now_tells_of_no_quarter_that_it_had_few_befor
         assert min(before) >= k
 
 
+def types_of(**types: tuple[int, int]) -> dict[str, tuple[int, int, int]]:
+    """Resources of patients, and patients, by type; all are somebody's."""
+    return {name: (*of, 0) for name, of in types.items()}
+
+
 def test_r1_types_of_few_patients_are_put_together_with_the_smallest_published_one() -> None:
-    of_40 = {"Patient": (40, 40), "Condition": (93, 30), "Consent": (6, 6), "Device": (2, 2)}
+    of_40 = types_of(Patient=(40, 40), Condition=(93, 30), Consent=(6, 6), Device=(2, 2))
     (shown,), other = by_type([of_40], 5, of=[40])
     assert sorted(shown) == ["Condition", "Patient"]
     assert shown["Condition"].resources == 95
     assert other is not None
     assert (other[0].resources, other[0].patients) == (10, SOME)
-    (shown,), other = by_type([{"Patient": (40, 40), "Practitioner": (3, 0)}], 5, of=[40])
+    (shown,), other = by_type([{"Patient": (40, 40, 0), "Practitioner": (0, 0, 3)}], 5, of=[40])
     assert other is None
-    assert shown["Practitioner"].resources == 5
+    assert (shown["Practitioner"].resources, shown["Practitioner"].nobody) == (5, 5)
     # What joins them has k patients at the step where they are few, and not at another one only.
-    (after, _), other = by_type([{"Patient": (40, 40), "Device": (1, 1)}, of_40], 5, of=[40, 40])
+    (after, _), other = by_type([types_of(Patient=(40, 40), Device=(1, 1)), of_40], 5, of=[40, 40])
     assert sorted(after) == ["Condition", "Consent"]
     assert other is not None
-    assert [(one.resources, one.patients) for one in other] == [(40, ALL), (40, ALL)]
+    assert [(one.resources, one.patients) for one in other] == [(45, ALL), (45, ALL)]
     # What has few patients at one step is not told at the other.
-    (after, before), other = by_type([of_40 | {"Condition": (3, 3)}, of_40], 5, of=[40, 40])
+    (after, before), other = by_type([of_40 | types_of(Condition=(3, 3)), of_40], 5, of=[40, 40])
     assert sorted(after) == sorted(before) == ["Patient"]
     assert [technical(number) for number in (0, 1, 7, 8)] == [0, 5, 5, 10]
+
+
+def test_r1_resources_of_patients_and_of_nobody_add_up() -> None:
+    ((shown,), _) = by_type([{"Patient": (20, 20, 0), "Observation": (17, 9, 8)}], 5, of=[20])
+    assert (shown["Observation"].resources, shown["Observation"].nobody) == (25, 10)
+
+
+def worlds_of_types(total: int, most: int, types: int, k: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """How types look whose resources are at least as many as their patients, with the sum of what is printed."""
+    one = [(0, 0)] + [(resources, n) for n in range(1, total + 1) for resources in range(n, most)]
+    for world in itertools.product(one, repeat=types):
+        column = types_of(Patient=(total, total), **{f"t{at}": of for at, of in enumerate(world) if of[0]})
+        (shown,), other = by_type([column], k, of=[total])
+        printed = sum(of.resources for of in (*shown.values(), *(other or ())))
+        yield str((shown, other, printed)), tuple(n for _, patients in world for n in (patients, total - patients))
+
+
+@pytest.mark.parametrize(("k", "totals", "types"), [
+    (3, range(3, 8), 2), (5, range(5, 8), 2), (5, range(8, 30), 1), (7, (8, 13), 1), (11, (11, 12, 23, 33), 1),
+])  # fmt: skip
+def test_r1_resources_tell_neither_few_patients_of_a_type_nor_few_without_it(
+    k: int, totals: Iterable[int], types: int
+) -> None:
+    """18 patients, 14 of whom have one Condition, and 32 resources: rounding alone would tell the 4 who have none."""
+    for total in totals:
+        assert not list(told(worlds_of_types(total, total + 6, types, k), k))
+
+
+def worlds_of_steps(total: int, imported: int, k: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """The same of one type, of which some may have been lost since the import."""
+    for patients, before in itertools.product(range(total + 1), range(imported + 1)):
+        for resources in range(patients, total + 3) if patients else (0,):
+            for then in range(max(before, resources), imported + 3) if before >= patients and before else ():
+                columns = [{"t": (resources, patients, 0)}, {"t": (then, before, 0)}]
+                yield str(by_type(columns, k, of=[total, imported])), (patients, total - patients)
+
+
+@pytest.mark.parametrize(("k", "total", "imported"), [(3, 7, 10), (5, 11, 16)])
+def test_r1_nor_do_resources_and_patients_of_the_step_before(k: int, total: int, imported: int) -> None:
+    assert not list(told(worlds_of_steps(total, imported, k), k))
+
+
+def test_r6_the_recipients_copy_rounds_resources_to_50_or_two_digits_and_joins_types_of_fewer() -> None:
+    numbers = (0, 1, 49, 74, 75, 1_234, 98_765)
+    assert [technical(number, recipient=True) for number in numbers] == [0, 50, 50, 50, 100, 1_200, 99_000]
+    column = types_of(Patient=(400, 400), Consent=(45, 45), Condition=(930, 300)) | {"Practitioner": (0, 0, 3)}
+    ((shown,), other) = by_type([column], 11, of=[400], recipient=True)
+    assert {name: of.resources for name, of in shown.items()} == {"Condition": 950, "Patient": 400}
+    assert other is not None
+    assert other[0].resources == 50
+
+
+def test_r1_a_printed_total_is_divided_in_proportion_and_its_parts_add_up() -> None:
+    assert parted(40, [32]) == [40]
+    assert parted(35, [17, 16]) == [20, 15]
+    assert parted(100, [1, 1, 1]) == [30, 35, 35]
+    assert parted(1_250, [3, 1], recipient=True) == [950, 300]
+    assert parted(5, [1, 1]) == [5, 5]
+    assert parted(0, [0]) == [0]
+    assert all(sum(parted(total, [5, 3, 9])) == total for total in range(20, 200, 5))
 
 
 def test_r11_all_is_said_of_a_code_that_was_asked_for_or_of_many_patients() -> None:
