@@ -204,7 +204,7 @@ def _lost(facts: Facts, tell: Teller, patients: int) -> Count:
     """Return how many patients were lost; from ``k`` on as a figure around their number (R6)."""
     if patients < tell.k:
         return tell.count(patients)
-    said = flow(tell.all, [*reversed(facts.around), ("", patients)], tell.k)[""]
+    said = flow(tell.all, [*reversed(facts.around), ("", patients)], tell.k, rounded=tell.recipient)[""]
     return said if said is not None and said.word == "about" else SOME
 
 

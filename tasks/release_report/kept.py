@@ -121,7 +121,7 @@ class Kept:
             "fewer": (1, k - 1),
             "about": (max(number - ROUNDED_TO // 2, k), number + ROUNDED_TO // 2),
             "all": (everybody, everybody),
-            "all_but_fewer": (everybody - k + 1, everybody - 1),
+            "all_but_fewer": (everybody - number + 1, everybody - 1),
         }[said.word]
 
 

@@ -53,10 +53,8 @@ class Risk:
             "@with-many": self.between(many + 1),
         }
 
-    def mean(self, k: int) -> str:
-        """The mean risk to be found as one's class, in a band. With fewer than 4k patients it is not said."""
-        if self.patients < 4 * k:
-            return ""
+    def mean(self) -> str:
+        """The mean risk to be found as one's class, in a band."""
         classes = sum(n / size for size, n in self.sizes.items())
         percent = 100 * classes / self.patients
         least = 0

@@ -49,7 +49,7 @@ class Teller:
     @property
     def enough(self) -> bool:
         """R6: whether more than alarms may be said."""
-        return publication.enough(self.all, self.k)
+        return publication.enough(self.all, self.k, rounded=self.recipient)
 
     def everybody(self) -> int | Count:
         """R6: the number of patients, as this copy says it."""
@@ -70,26 +70,33 @@ class Teller:
 
     def count(self, patients: int) -> Count:
         """R3: of those who leave."""
-        return publication.count(patients, self.k, of=self.all)
+        return publication.count(patients, self.k, of=self.all, rounded=self.recipient)
+
+    def least_beside(self, patients: int) -> int:
+        """Return the least that is printed beside a number of patients, of what is at least as many (R1)."""
+        most = publication.known(self.all, self.k, rounded=self.recipient)[1]
+        return publication.least_beside(self.count(patients), most)
 
     @property
     def all_before(self) -> int | None:
         """The number of patients in ``import/`` where it may be said beside those who leave (R6)."""
         if self.imported is None:
             return None
-        lost = abs(self.imported.patients - self.all)
-        return self.imported.patients if lost == 0 or lost >= self.k else None
+        imported = self.imported.patients
+        said = publication.flow(self.all, [("", imported)], self.k, rounded=self.recipient)[""]
+        return imported if said is not None else None
 
     def before(self, patients: int, now: int = 0) -> Count:
         """R3: of those in ``import/``; "all" would tell how many they are. ``now`` of them still have it: what was
         before is not printed as fewer than this may be."""
-        gained = self.all_before is not None and self.all_before < self.all
-        least = 0 if gained else publication.least_beside(self.count(now), self.all)
-        return publication.count(max(patients, least) if patients else 0, self.k, of=self.all_before)
+        return publication.count_before(
+            patients, self.k, of=self.all_before, now=self.count(now), of_now=self.all, rounded=self.recipient
+        )[0]
 
     def coded(self, patients: int, text: str) -> Count:
         """R11: of those with a code."""
-        return publication.count_of_text(patients, self.k, of=self.all, asked=text in self.asked)
+        asked = text in self.asked
+        return publication.count_of_text(patients, self.k, of=self.all, asked=asked, rounded=self.recipient)
 
     def share(self, patients: int, text: str) -> str | None:
         """R5: of those with a code, in percent; none where R11 does not say that all have it. Of the number of all that
@@ -99,6 +106,10 @@ class Teller:
         percent = publication.share(self.coded(patients, text), of)
         return None if percent is None else f"{percent} %"
 
+    def quartiles(self, values: tuple[float, float, float] | None, patients: int) -> tuple[float, float, float] | None:
+        """R8: of one value a patient."""
+        return publication.quartiles(values, patients, self.k, rounded=self.recipient)
+
     def text(self, value: str, patients: int) -> str | None:
         """R7: a text from the data; what the query says itself is free."""
         if value in self.asked and publication.printable(value):
@@ -106,14 +117,15 @@ class Teller:
         return publication.text(value, patients, self.k)
 
     def cells(self, patients: Mapping[str, int]) -> Cells:
-        """R4."""
-        return publication.cells(patients, self.k)
+        """R4. Those of more than all patients are not disjoint, and their sum tells nothing."""
+        disjoint = sum(patients.values()) <= self.all
+        return publication.cells(patients, self.k, rounded=self.recipient and disjoint)
 
     def shared(self, patients: Mapping[str, int]) -> dict[str, int]:
-        """R4 and R7: texts from the data with exact numbers, without those that are not said. Where each patient has
-        one of them they are disjoint cells, so the smallest one goes with those of few patients."""
-        said = self.cells(patients).shown
-        return {value: number for value, number in publication.texts(patients, self.k).items() if value in said}
+        """R4 and R7: texts from the data with numbers to be said as counts, without those that are not said. Where each
+        patient has one of them they are disjoint cells, so the smallest one goes with those of few patients."""
+        numbers = self.cells(patients).numbers
+        return {value: numbers[value] for value in publication.texts(patients, self.k) if value in numbers}
 
     def path(self, path: str, patients: int | None = None) -> str:
         """R7: a path, without a URL or a name in it that few patients have. ``patients`` have the path."""

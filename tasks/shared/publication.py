@@ -102,11 +102,21 @@ def _about(patients: int, k: int) -> int:
     return max(rounded(patients), k)
 
 
-def count(patients: int, k: int, *, of: int | None = None) -> Count:
+def known(patients: int, k: int, *, rounded: bool = True) -> tuple[int, int]:
+    """Return the least and the most that a printed number from ``k`` on may be; with ``rounded=False`` it is exact."""
+    if not rounded or patients < k:
+        return patients, patients
+    printed = _about(patients, k)
+    alike = [n for n in range(max(printed - ROUNDED_TO, k), printed + ROUNDED_TO) if _about(n, k) == printed]
+    return alike[0], alike[-1]
+
+
+def count(patients: int, k: int, *, of: int | None = None, rounded: bool = False) -> Count:
     """A number of patients by R3; with ``of``, the number of all, its complement counts too.
 
     Of fewer than ``k`` patients (R6) there is none, or fewer than ``k``. Of ``k`` + 1 "all but fewer" would be ``k``
-    exactly: there, what is neither none nor all is "some".
+    exactly: there, what is neither none nor all is "some". Where the reader knows ``of`` ``rounded``, words tell
+    nothing more of it: the complement is small where it may be for any such number.
     """
     if patients <= 0:
         return NONE
@@ -115,21 +125,22 @@ def count(patients: int, k: int, *, of: int | None = None) -> Count:
             return ALL
         if of == k + 1:
             return SOME
-        if patients >= k > of - patients:
-            return Count(word="all_but_fewer", number=k)
+        if patients >= k > known(of, k, rounded=rounded)[0] - patients:
+            return Count(word="all_but_fewer", number=k + ROUNDED_TO - 1 if rounded else k)
     if patients < k or (of is not None and of < k):
         return Count(word="fewer", number=k)
     return Count(word="about", number=_about(patients, k))
 
 
-def count_of_text(patients: int, k: int, *, of: int, asked: bool = False) -> Count:
+def count_of_text(patients: int, k: int, *, of: int, asked: bool = False, rounded: bool = False) -> Count:
     """R11: the patients with a code or another text from the data, of which at least ``k`` have it.
 
     "all" says of each single patient that she has it: only where the query ``asked`` for it, or of 4k patients and
     more. Else what is "all" or nearly all is "some".
     """
-    said = count(patients, k, of=of)
-    if said.word in ("all", "all_but_fewer") and not asked and of < QUARTILES_FROM * k:
+    said = count(patients, k, of=of, rounded=rounded)
+    many = known(of, k, rounded=rounded)[0] >= QUARTILES_FROM * k
+    if said.word in ("all", "all_but_fewer") and not asked and not many:
         return SOME
     return said
 
@@ -153,34 +164,37 @@ def everybody(patients: int, k: int, *, recipient: bool) -> int | Count:
     return count(patients, k) if recipient or not enough(patients, k) else patients
 
 
-def enough(patients: int, k: int) -> bool:
-    """R6: whether more than the alarms may be said of this many patients in all."""
-    return patients >= k
+def enough(patients: int, k: int, *, rounded: bool = False) -> bool:
+    """Whether more than the alarms may be printed of this many patients in all (R6). Where their number is ``rounded``
+    it is two more: of ``k`` and ``k`` + 1, which look the same, other words are used."""
+    return patients >= k and (not rounded or known(patients, k)[0] >= k + 2)
 
 
 @dataclass(frozen=True)
 class Cells:
     """Disjoint cells of a known total (R4): those that are ``shown``, and all ``other`` together.
 
-    How many are in ``other`` is not told; ``None`` where nothing had to be put together.
+    How many are in ``other`` is not told; ``None`` where nothing had to be put together. ``numbers`` are those of
+    ``shown``, to be printed in other words.
     """
 
     shown: Mapping[str, Count] = field(default_factory=dict)
     other: Count | None = None
+    numbers: Mapping[str, int] = field(default_factory=dict)
 
 
-def cells(patients: Mapping[str, int], k: int) -> Cells:
+def cells(patients: Mapping[str, int], k: int, *, rounded: bool = False) -> Cells:
     """Disjoint cells, whose sum the reader may know (R4): small ones are put together as "other", and the smallest
     published one joins while "other" is below ``k``. Empty cells are "none" where nothing is put together.
 
     Made so that not even a reader who knows all categories, the sum, and this function can tell a small cell: empty
     ones go with the small ones, cells that are said with the same number join together, and one joins in any case where
-    the sum of the small ones nearly tells them.
+    the sum of the small ones nearly tells them. Where the sum is known ``rounded``, the cells tell nothing more of it.
     """
     total = sum(patients.values())
     small = sum(1 for number in patients.values() if 0 < number < k)
     if not small:
-        return Cells({name: count(number, k, of=total) for name, number in patients.items()})
+        return _fitting(patients, 0, total, k, rounded=rounded)
     hidden = sum(number for number in patients.values() if number < k)
     large = {name: number for name, number in patients.items() if number >= k}
     while large and (hidden < k or _tells(hidden, small, k)):
@@ -188,8 +202,28 @@ def cells(patients: Mapping[str, int], k: int) -> Cells:
         joining = {name for name, number in large.items() if _about(number, k) == least}
         hidden += sum(large.pop(name) for name in joining)
         small = 0
-    shown = {name: count(large[name], k, of=total) for name in patients if name in large}
-    return Cells(shown, other=count(hidden, k, of=total))
+    return _fitting({name: large[name] for name in patients if name in large}, hidden, total, k, rounded=rounded)
+
+
+def _fitting(shown: Mapping[str, int], hidden: int, total: int, k: int, *, rounded: bool) -> Cells:
+    """Return cells whose bounds allow each total that is rounded like this one: the largest takes the difference. Where
+    none do, they are all put together."""
+    numbers = dict(shown)
+    if rounded and total >= k and max([*numbers.values(), hidden]) < total:
+        largest = max(numbers, key=lambda name: numbers[name])
+        most = numbers[largest]
+        for step in (0, -ROUNDED_TO, ROUNDED_TO):
+            numbers[largest] = most + step
+            bounds = [known(number, k) for number in (*numbers.values(), hidden) if number]
+            (low, high), (least, greatest) = map(sum, zip(*bounds, strict=True)), known(total, k)
+            # "all but fewer" of one cell, where another one has k, would tell the total, too.
+            words = numbers[largest] >= k and known(max(numbers.values()), k)[1] <= least - k
+            if words and low <= least and high >= greatest:
+                break
+        else:
+            numbers, hidden = {}, total
+    said = {name: count(number, k, of=total, rounded=rounded) for name, number in numbers.items()}
+    return Cells(said, count(hidden, k, of=total, rounded=rounded) if hidden else None, numbers)
 
 
 def _tells(hidden: int, small: int, k: int) -> bool:
@@ -212,16 +246,24 @@ def share(said: Count, of: int) -> int | None:
     return min(max(round(100 * said.number / of / step) * step, step), 100 - step)
 
 
-def flow(patients: int, figures: Iterable[tuple[str, int]], k: int) -> dict[str, Count | None]:
+def flow(
+    patients: int, figures: Iterable[tuple[str, int]], k: int, *, rounded: bool = False
+) -> dict[str, Count | None]:
     """R6: figures on the way of the patients, such as a cohort, beside the exact number that arrived.
 
     A figure is said, rounded, where it differs from ``patients`` and from each figure said before it by 0 or by ``k``
-    and more; else it is ``None``. One that is the number of all is "all".
+    and more; else it is ``None``. One that is the number of all is "all". Where ``patients`` are known ``rounded``, it
+    differs by ``k`` whichever number they are.
     """
     said: dict[str, Count | None] = {}
     kept = {patients}
+
+    def apart(one: int, other: int) -> bool:
+        (low, high), (least, most) = known(one, k, rounded=rounded), known(other, k, rounded=rounded)
+        return one == other or low - most >= k or least - high >= k
+
     for name, figure in figures:
-        if all(figure == other or abs(figure - other) >= k for other in kept) and (figure == 0 or figure >= k):
+        if all(apart(figure, other) for other in kept) and (figure == 0 or figure >= k):
             kept.add(figure)
             said[name] = ALL if figure == patients else count(figure, k)
         else:
@@ -309,9 +351,11 @@ def two_digits(value: float) -> float:
     return float(f"{value:.1e}")
 
 
-def quartiles(values: tuple[float, float, float] | None, patients: int, k: int) -> tuple[float, float, float] | None:
+def quartiles(
+    values: tuple[float, float, float] | None, patients: int, k: int, *, rounded: bool = False
+) -> tuple[float, float, float] | None:
     """R8: quartiles of one value a patient, from 4k patients on, in two digits; else ``None``."""
-    if values is None or patients < QUARTILES_FROM * k:
+    if values is None or known(patients, k, rounded=rounded)[0] < QUARTILES_FROM * k:
         return None
     return two_digits(values[0]), two_digits(values[1]), two_digits(values[2])
 
@@ -326,7 +370,7 @@ def over_time(years: Mapping[str, int], k: int) -> tuple[dict[str, int], bool]:
     return shared, len(shared) < len(years)
 
 
-def span(periods: Mapping[str, int], k: int) -> tuple[str, str] | None:
+def span(periods: Mapping[str, int], k: int, *, rounded: bool = False) -> tuple[str, str] | None:
     """R8: the first and the last of the quarters (``2020-Q1``), or months, where patients may be said by them: at most
     three years of them, none is missing between, and each has 2k. Else ``None``: years are said.
 
@@ -335,7 +379,7 @@ def span(periods: Mapping[str, int], k: int) -> tuple[str, str] | None:
     come below k.
     """
     places = {place for place in map(_place, periods) if place is not None}
-    if not periods or len(places) < len(periods) or min(periods.values()) < 2 * k:
+    if not periods or len(places) < len(periods) or known(min(periods.values()), k, rounded=rounded)[0] < 2 * k:
         return None
     first, last = min(periods), max(periods)
     most = _LONGEST_YEARS * (4 if "Q" in first else 12)
@@ -377,9 +421,9 @@ def least_beside(said: Count, of: int | None) -> int:
     It is the most that a small count, or one with a small complement, may mean. A lower one would tell the count:
     17 resources of all but fewer than 5 of 21 patients.
     """
-    if said.word == "fewer":
-        return (said.number or 1) - 1
-    return (of or 1) - 1 if said.word in ("some", "all_but_fewer") else 0
+    if said.word in ("some", "all_but_fewer"):
+        return (of or 1) - 1
+    return {"fewer": (said.number or 1) - 1, "all": of or 0}.get(said.word, 0)
 
 
 def by_type(
@@ -396,7 +440,9 @@ def by_type(
     """
     steps = range(len(columns))
     names = sorted({name for column in columns for name in column})
-    table = {name: _figures([column.get(name, (0, 0, 0)) for column in columns], k, of) for name in names}
+    table = {
+        name: _figures([column.get(name, (0, 0, 0)) for column in columns], k, of, rounded=recipient) for name in names
+    }
     small = {name for name in names if any(one.said.word in _UNSHARED or 0 < one.patients < k for one in table[name])}
     if recipient:
         small |= {name for name in names if any(0 < one.own + one.nobody < COARSE for one in table[name])}
@@ -436,16 +482,33 @@ class _Figures:
         return OfType(technical(self.own, recipient=recipient) + nobody, nobody, self.said)
 
 
-def _figures(steps: Sequence[tuple[int, int, int]], k: int, of: Sequence[int | None]) -> list[_Figures]:
+def _figures(
+    steps: Sequence[tuple[int, int, int]], k: int, of: Sequence[int | None], *, rounded: bool
+) -> list[_Figures]:
     """Return one type at each step, with no fewer resources than the patients may be, and no fewer before than now."""
     found: list[_Figures] = []
     for (own, patients, nobody), everyone in zip(steps, of, strict=True):
-        lost = found and patients and (everyone is None or everyone >= (of[0] or 0))
-        least = least_beside(found[0].said, of[0]) if lost else 0
-        said = count(max(patients, least), k, of=everyone)
-        least = max(least, least_beside(said, everyone))
-        found.append(_Figures(patients, said, max(own, least) if own else 0, nobody))
+        said = count(patients, k, of=everyone, rounded=rounded)
+        least = 0
+        if found:
+            now = found[0]
+            said, least = count_before(patients, k, of=everyone, now=now.said, of_now=of[0] or 0, rounded=rounded)
+        most = known(everyone, k, rounded=rounded)[1] if everyone is not None else None
+        found.append(_Figures(patients, said, max(own, least, least_beside(said, most)) if own else 0, nobody))
     return found
+
+
+def count_before(
+    patients: int, k: int, *, of: int | None, now: Count, of_now: int, rounded: bool = False
+) -> tuple[Count, int]:
+    """Return the patients at a step before, of whom ``now`` are left, and the least that is printed beside them.
+
+    They are not printed as fewer than ``now`` may mean, unless there are more patients now.
+    """
+    same = of == of_now
+    least = least_beside(now, of_now if same else known(of_now, k, rounded=rounded)[1])
+    least = least if patients and (of is None or of >= of_now) else 0
+    return count(max(patients, least), k, of=of, rounded=rounded), least
 
 
 _PATIENTS: Final = frozenset({"cohort_patients"})

@@ -6,7 +6,7 @@ from tasks.release_report.document import Section, Value
 from tasks.release_report.facts import Facts
 from tasks.release_report.risk import REGION, classes_of, risk_of
 from tasks.release_report.teller import Teller, fact, table
-from tasks.shared.publication import HIDDEN
+from tasks.shared.publication import HIDDEN, QUARTILES_FROM, known
 
 
 def section(facts: Facts, tell: Teller) -> Section:
@@ -29,11 +29,12 @@ def section(facts: Facts, tell: Teller) -> Section:
     ):
         risk = risk_of(classes_of(facts, years=years, region=region))
         cells = tell.cells(risk.bands(tell.k))
+        many = known(risk.patients, tell.k, rounded=tell.recipient)[0] >= QUARTILES_FROM * tell.k
         withheld = withheld or cells.other is not None
         rows.append([
             name,
             *(cells.shown.get(band, HIDDEN) for band in risk.bands(tell.k)),
-            risk.mean(tell.k) or HIDDEN,
+            risk.mean() if many else HIDDEN,
             risk.highest(tell.k) or HIDDEN,
         ])  # fmt: skip
     columns = ("classes", "alone", "with_few", "with_some", "with_many", "mean_risk", "highest_risk")

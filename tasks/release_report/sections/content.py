@@ -12,7 +12,7 @@ from tasks.release_report.findings import TECHNICAL
 from tasks.release_report.measured import Codes, Dates, Values
 from tasks.release_report.numbers import TEXT_ONLY, is_text_only
 from tasks.release_report.teller import Teller, fact, table
-from tasks.shared.publication import Count, over_time, quartiles, span
+from tasks.shared.publication import Count, over_time, span
 
 TOP: Final = 8
 """Codes of an element that are shown (section 10)."""
@@ -114,7 +114,7 @@ def _numbers(facts: Facts, tell: Teller) -> Iterator[Table]:
         for code in list(codes)[: TOP * 2]:
             numbers = by_code[code]
             units = ", ".join(unit or "–" for unit in tell.shared(numbers.units))
-            quarter = quartiles(numbers.quartiles, numbers.patients, tell.k) or (None, None, None)
+            quarter = tell.quartiles(numbers.quartiles, numbers.patients) or (None, None, None)
             thing = TEXT_ONLY if is_text_only(code) else code
             rows.append([tell.path(path), thing, units, *quarter, tell.coded(numbers.patients, code)])
     columns = ("path", "code", "unit", "quartile_1", "median", "quartile_3", "patients")
@@ -139,7 +139,7 @@ def _multiplicity(facts: Facts, tell: Teller) -> Iterator[Table]:
     # R6: the recipient's copy has no figure per patient.
     for name, values in sorted(facts.leaving.multiplicity.items()) if not tell.recipient else ():
         of = facts.leaving.types.get(name)
-        quarter = quartiles(values, of.patients if of is not None else 0, tell.k)
+        quarter = tell.quartiles(values, of.patients if of is not None else 0)
         if quarter is not None:
             rows.append([tell.type(name), *quarter])
     yield table("multiplicity", ("type", "quartile_1", "median", "quartile_3"), rows, folded=True)
@@ -165,7 +165,10 @@ def time(facts: Facts, tell: Teller) -> Section:
             by_type[name] = dates
     chosen = dict(sorted(by_type.items(), key=lambda one: (-(one[1].patients // 5), one[0]))[:MOST_TYPES])
     grain, fine = _finely(chosen, tell)
-    columns = {name: {at: tell.coded(n, at) for at, n in sorted(periods.items())} for name, periods in fine.items()}
+    columns = {
+        name: {at: tell.coded(n, at) for at, n in sorted(tell.cells(periods).numbers.items())}
+        for name, periods in fine.items()
+    }
     tables = [_over_time(grain, columns, tell)]
     withheld = False
     columns = {}
@@ -173,8 +176,8 @@ def time(facts: Facts, tell: Teller) -> Section:
         years = chosen[name].years
         periods, left_out = over_time(years, tell.k)
         # Where each patient has one date they are disjoint cells.
-        shown = tell.cells(years).shown
-        columns[name] = {year: tell.count(n) for year, n in periods.items() if year in shown}
+        numbers = tell.cells(years).numbers
+        columns[name] = {year: tell.count(numbers[year]) for year in periods if year in numbers}
         withheld = withheld or left_out or len(columns[name]) < len(periods)
     tables.append(_over_time("year", columns, tell, withheld=withheld))
     tables = [one for one in tables if one.rows or one.withheld]
@@ -193,7 +196,7 @@ def _finely(chosen: Mapping[str, Dates], tell: Teller) -> tuple[str, dict[str, V
     found: list[tuple[str, dict[str, Values]]] = []
     for grain in ("month", "quarter"):
         by_type = {name: dates.months if grain == "month" else dates.quarters for name, dates in exact.items()}
-        spans = {name: span(periods, tell.k) for name, periods in by_type.items()}
+        spans = {name: span(periods, tell.k, rounded=tell.recipient) for name, periods in by_type.items()}
         first = next((one for one in spans.values() if one is not None), None)
         found.append((grain, {name: by_type[name] for name, one in spans.items() if one is not None and one == first}))
     return max(found, key=lambda one: len(one[1]))

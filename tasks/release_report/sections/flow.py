@@ -19,7 +19,7 @@ def patients(facts: Facts, tell: Teller) -> Section:
         return Section(number=4, name="flow", said=("too-few",), facts=(fact("patients", tell.everybody()),))
     extraction = facts.step_named("extractor")
     details: dict[str, Any] = extraction.details if extraction is not None else {}
-    said = flow(tell.all, reversed(facts.around), tell.k)
+    said = flow(tell.all, reversed(facts.around), tell.k, rounded=tell.recipient)
     rows: list[list[Value]] = [[name, said[name] or HIDDEN, None] for name, _ in facts.around]
     rows.append(["@leaving", tell.everybody(), _reason(facts)])
     tables = [

@@ -8,7 +8,7 @@ from tasks.release_report.document import Fact, Section
 from tasks.release_report.facts import Facts
 from tasks.release_report.measured import MeasuredFile
 from tasks.release_report.teller import Teller, fact, table
-from tasks.shared.publication import cells, least_beside, parted
+from tasks.shared.publication import cells, parted
 
 MOST_FILES = 30
 """Files that are shown one by one."""
@@ -96,16 +96,15 @@ def split(
 def _figures(parts: Sequence[Sequence[MeasuredFile]], tell: Teller, resources: int | None) -> list[tuple[int, int]]:
     """Return lines and resources of files, as printed (R1).
 
-    Resources are parts of the printed total, so that files say no more of it than their proportions. Where each line is
-    one resource, lines are the same number.
+    They are parts of a printed total, so that files say no more of it than their proportions. Where each line is one
+    resource, lines are the same numbers.
     """
-    least = [[least_beside(tell.count(file.patients), tell.all) for file in part] for part in parts]
-    counted = list(zip(parts, least, strict=True))
-    weights = [sum(max(file.resources, one) for file, one in zip(*each, strict=True)) for each in counted]
-    lines = [sum(max(file.lines, one) for file, one in zip(*each, strict=True)) for each in counted]
+    weights = [sum(max(file.resources, tell.least_beside(file.patients)) for file in part) for part in parts]
+    lines = [sum(max(file.lines, tell.least_beside(file.patients)) for file in part) for part in parts]
     total = tell.technical(sum(weights)) if resources is None else resources
     printed = parted(total, weights, recipient=tell.recipient)
-    return [
-        (of_part if all(file.lines == file.resources for file in part) else tell.technical(number), of_part)
-        for part, number, of_part in zip(parts, lines, printed, strict=True)
-    ]
+    if all(file.lines == file.resources for part in parts for file in part):
+        return [(number, number) for number in printed]
+    # Of lines that are patients no total is printed that tells more than theirs.
+    of_lines = parted(tell.technical(sum(lines)), lines, recipient=tell.recipient)
+    return list(zip(of_lines, printed, strict=True))

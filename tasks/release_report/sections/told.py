@@ -53,12 +53,12 @@ def _by_profile(patients: Mapping[str, Cell], facts: Facts, tell: Teller) -> tup
     are disjoint cells.
     """
     numbers = {profile: cell.patients for profile, cell in patients.items()}
-    shown = tell.cells(numbers).shown
+    shown = tell.cells(numbers).numbers
     named = {profile: name for profile in shown if (name := _profile(profile, numbers[profile], facts, tell))}
     order = sorted(named, key=lambda profile: (-rounded(numbers[profile]), named[profile]))
     rows = [
         # R11: of a text from the data "all" is said as of a code.
-        (name, tell.count(numbers[profile]) if name.startswith("@") else tell.coded(numbers[profile], name))
+        (name, tell.count(shown[profile]) if name.startswith("@") else tell.coded(shown[profile], name))
         for profile in order
         for name in [named[profile]]
     ]

@@ -156,7 +156,7 @@ class _Search:
             self.domains[name] = domain
 
 
-_TRIES = 1_000
+_TRIES = 10_000
 """Values that are tried before it is taken for told: then a number may seem to be told that is not."""
 
 

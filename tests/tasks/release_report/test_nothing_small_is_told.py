@@ -23,6 +23,7 @@ from tasks.release_report.measured import MeasuredFile
 from tasks.release_report.risk import classes_of, risk_of
 from tasks.release_report.sections.leaving import split
 from tasks.shared.publication import ALL, HIDDEN, Count, count, count_of_text, least_beside, technical
+from tasks.shared.publication import known as known_of
 from tests.tasks.release_report.attacker import Puzzle
 from tests.tasks.release_report.population import ODD, SPANS, Population, facts, person, population, quarter_of
 
@@ -40,11 +41,12 @@ def cell(report: ReleaseReport, table: str, row: str, column: str) -> Value:
 
 
 @functools.cache
-def said_of(k: int, total: int, *, text: bool, asked: bool) -> dict[Count, set[int]]:
+def said_of(k: int, total: int, *, text: bool, asked: bool, rounded: bool = False) -> dict[Count, set[int]]:
     """What numbers are said with each word, when there are so many patients in all."""
     numbers: defaultdict[Count, set[int]] = defaultdict(set)
     for n in range(total + 1):
-        numbers[count_of_text(n, k, of=total, asked=asked) if text else count(n, k, of=total)].add(n)
+        said = count(n, k, of=total, rounded=rounded)
+        numbers[count_of_text(n, k, of=total, asked=asked, rounded=rounded) if text else said].add(n)
     return numbers
 
 
@@ -56,8 +58,8 @@ def meant(said: Count, k: int, most: int) -> tuple[set[int], set[int]]:
         "all": (all_, {0}),
         "some": (some, all_),
         "fewer": (few, all_),
-        "all_but_fewer": (enough, few),
-        "about": ({n for n in enough if count(n, k) == said}, all_),
+        "all_but_fewer": (enough, set(range(1, said.number or 0))),
+        "about": ({n for n in enough if count(n, k) == said}, enough),
     }[said.word]
 
 
@@ -86,17 +88,23 @@ class Reader:
             puzzle.unknown(f"{tag}M", range(200), people.imported.patients)
         self.most = most
 
-    def learn(self, name: str, value: Value, truth: int, *, text: bool = False, asked: bool = False) -> str:
-        """One number, and that of those who have it not."""
-        name = f"{self.tag}{name}"
+    def learn(
+        self, name: str, value: Value, truth: int, *, text: bool = False, asked: bool = False, among: Iterable[int] = ()
+    ) -> str:
+        """One number, and that of those who have it not. The largest ``among`` cells of a recipient's copy has what
+        the others leave of the rounded sum."""
+        name, rounded = f"{self.tag}{name}", self.report.recipient
         known = others = set(range(self.most + 1))
-        if isinstance(value, Count) and not self.exact:
+        if rounded and isinstance(value, Count) and truth == max(among, default=0):
+            if value.word == "about" and value.number is not None:
+                known = set(range(value.number - 7, value.number + 8)) & known
+        elif isinstance(value, Count) and not self.exact:
             known, others = meant(value, self.k, self.most + 1)
         elif isinstance(value, Count) and self.kept is not None:
             fresh = said_of(self.k, self.all, text=text, asked=asked).items()
             known = set().union(*(numbers for said, numbers in fresh if not self.kept.far(said, value)))
         elif isinstance(value, Count):
-            known = said_of(self.k, self.all, text=text, asked=asked)[value]
+            known = said_of(self.k, self.all, text=text, asked=asked, rounded=rounded)[value]
         self.puzzle.unknown(name, known, truth)
         self.puzzle.unknown(f"not {name}", others, self.all - truth)
         self.puzzle.sums.append(((name, f"not {name}"), f"{self.tag}N"))
@@ -105,13 +113,13 @@ class Reader:
     def cells(self, name: str, numbers: Mapping[str, int], said: Callable[[str], Value], *, text: bool = False) -> None:
         """Disjoint cells that are everybody."""
         for each, truth in numbers.items():
-            self.learn(f"{name} {each}", said(each), truth, text=text)
+            self.learn(f"{name} {each}", said(each), truth, text=text, among=numbers.values())
         self.puzzle.sums.append((tuple(f"{self.tag}{name} {each}" for each in numbers), f"{self.tag}N"))
 
     def everything(self) -> None:
         """All that the report says."""
-        leaving, k = self.people.leaving, self.k
-        if self.all < k:
+        leaving = self.people.leaving
+        if any("too-few" in section.said for section in self.report.sections):
             return
         self._types()
         for path, at in leaving.paths.items():
@@ -132,9 +140,12 @@ class Reader:
                 self.learn(path, row[4], leaving.paths[path].patients if path in leaving.paths else 0)
         sexes = leaving.codes["Patient.gender"].codes
         self.cells("sex", sexes, lambda code: self._code("Patient.gender", code.partition("|")[2]), text=True)
-        for code, n in leaving.codes["Condition.code"].codes.items():
+        coded = leaving.codes["Condition.code"].codes
+        among = coded.values() if sum(coded.values()) <= self.all else ()
+        for code, n in coded.items():
             value = code.partition("|")[2]
-            self.learn(f"code {value}", self._code("Condition.code", value), n, text=True, asked=value == "I10")
+            said = self._code("Condition.code", value)
+            self.learn(f"code {value}", said, n, text=True, asked=value == "I10", among=among)
         statuses = {status.partition("|")[2]: n for status, n in leaving.statuses.items()}
         self.cells("status", statuses, self._status, text=True)
         self._time("Encounter", "Encounter.period.start", "N")
@@ -164,7 +175,8 @@ class Reader:
         for periods in (dates.years, dates.quarters, dates.months):
             for period, n in periods.items():
                 fine = len(period) > 4
-                name = names[period] = self.learn(f"{kind} {period}", shown.get(period), n, text=fine)
+                said = shown.get(period)
+                name = names[period] = self.learn(f"{kind} {period}", said, n, text=fine, among=periods.values())
                 if fine and period in shown and self.kept is None:
                     self.puzzle.never(name, range(2 * self.k))
         self._parts([names[year] for year in dates.years], f"{self.tag}{whole}")
@@ -187,7 +199,7 @@ class Reader:
         for profile, n in numbers.items():
             spelled = profile.replace(" ", ", ") or "@no-profile"
             said = shown.get(spelled)
-            name = self.learn(f"claim {profile}", said, n, text=bool(profile))
+            name = self.learn(f"claim {profile}", said, n, text=bool(profile), among=numbers.values())
             names.append(name)
             if said is None:
                 hidden.append(name)
@@ -214,7 +226,9 @@ class Reader:
             resources = f"{self.tag}resources {name}"
             known = {n for n in range(500) if self._technical(n) == row[3]} if row else set(range(self.k - 1, 500))
             known = known if self.kept is None else set(range(500))
-            least = least_beside(count(of.patients, self.k, of=self.all), self.all)
+            rounded = self.report.recipient
+            said = count(of.patients, self.k, of=self.all, rounded=rounded)
+            least = least_beside(said, known_of(self.all, self.k, rounded=rounded)[1])
             self.puzzle.unknown(resources, known, max(of.resources, least))
             self.puzzle.orders.append((patients, resources))
             hidden += [] if row else [resources]
@@ -243,18 +257,21 @@ class Reader:
         k, told = self.k, isinstance(cell(self.report, "flow", "@in-import", "patients"), Count)
         if not told:
             return {n for n in range(200) if count(n, k) == said}
-        return set().union(*(said_of(k, total, text=False, asked=False).get(said, set()) for total in range(k, 110)))
+        by_total = (said_of(k, n, text=False, asked=False, rounded=self.report.recipient) for n in range(k, 110))
+        return set().union(*(by_word.get(said, set()) for by_word in by_total))
 
     def _files(self) -> None:
-        """Lines are patients, but where each is a resource and all of a patient: then they are parts of those."""
+        """Lines are patients: those of a file are a part of all, and the largest file has what the others leave."""
         shown = {str(row[0]): row for table in tables(self.report, "files") for row in table.rows}
-        names = []
-        for file in self.people.leaving.files:
+        files, total = self.people.leaving.files, technical(self.all)
+        apart = len(files) > 1 and any(file.lines != file.resources for file in files) and not self.report.recipient
+        largest, names = max(file.patients for file in files), []
+        for file in files:
             row = shown.get(file.name)
             name = f"{self.tag}file {file.name}"
-            lines = row is not None and file.lines != file.resources and len(self.people.leaving.files) > 1
-            known = {n for n in range(self.k, 300) if row is None or self._technical(n) == row[3]}
-            self.puzzle.unknown(name, known if lines else range(300), file.patients)
+            part = {n for n in range(self.k, 300) if row and technical(total * n // self.all) == row[3]}
+            told = apart and row is not None and file.patients < largest
+            self.puzzle.unknown(name, part if told else range(300), file.patients)
             names.append(name)
         self.puzzle.sums.append((tuple(names), f"{self.tag}N"))
 
@@ -324,11 +341,12 @@ def test_no_small_number_can_be_told_from_any_report(k: int, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 6))])
-def test_the_recipients_copy_tells_no_small_number(seed: int) -> None:
+def test_the_recipients_copy_tells_neither_a_small_number_nor_that_of_all_patients(seed: int) -> None:
     dice = random.Random(seed)
     for size in range(3 + seed, 61, 5) if seed else (8, 14, 27):
         puzzle = read(population(dice, size), 11, recipient=True, exact=False)
         assert puzzle.told(11) == []
+        assert size < 11 or puzzle.only("N") == []
 
 
 def test_the_solver_tells_what_can_be_told() -> None:

@@ -26,6 +26,7 @@ from tasks.shared.publication import (
     count_of_text,
     counted_otherwise,
     details,
+    enough,
     everybody,
     flow,
     over_time,
@@ -163,6 +164,43 @@ def test_r6_all_patients_are_exact_for_the_house_only() -> None:
     assert everybody(7, 11, recipient=True) == fewer(11)
     assert everybody(4, 5, recipient=False) == fewer(5)
     assert (recipients_k(5), recipients_k(20)) == (11, 20)
+
+
+def totals_by_looks(worlds: Iterable[tuple[Hashable, int]]) -> Iterator[tuple[Hashable, set[int]]]:
+    """How many patients there may be in all, by what is printed."""
+    alike: defaultdict[Hashable, set[int]] = defaultdict(set)
+    for looks, total in worlds:
+        alike[looks].add(total)
+    return iter(alike.items())
+
+
+@pytest.mark.parametrize("k", [11, 12, 14])
+def test_r6_neither_a_count_nor_a_figure_around_them_tells_the_rounded_number_of_patients(k: int) -> None:
+    totals = [total for total in range(k, 63) if enough(total, k, rounded=True)]
+    counts = (((total_, count(n, k, of=n_all, rounded=True)), n_all) for n_all in totals for n in range(n_all + 1)
+              for total_ in [count(n_all, k)])  # fmt: skip
+    assert all(len(found) > 1 for _, found in totals_by_looks(counts))
+    figures = (
+        (str((count(total, k), flow(total, [("cohort", total + more)], k, rounded=True))), total)
+        for total in totals for more in range(4 * k)
+    )  # fmt: skip
+    assert all(len(found) > 1 for _, found in totals_by_looks(figures))
+
+
+@pytest.mark.parametrize(("k", "categories", "most"), [(11, 2, 63), (14, 2, 63), (11, 3, 43)])
+def test_r6_nor_do_cells_that_add_up_to_it(k: int, categories: int, most: int) -> None:
+    """About 35 patients, about 25 and about 11 of whom have something each, would be 34."""
+
+    def looks(world: tuple[int, ...]) -> Hashable:
+        said = cells({str(place): number for place, number in enumerate(world)}, k, rounded=True)
+        return count(sum(world), k), tuple(sorted((name, str(one)) for name, one in said.shown.items())), said.other
+
+    totals = [total for total in range(k, most) if enough(total, k, rounded=True)]
+    worlds = ((looks(world), total) for total in totals for world in worlds_of(total, categories))
+    assert all(len(found) > 1 for _, found in totals_by_looks(worlds))
+    assert not cells({"a": 23, "b": 11}, 11, rounded=True).shown
+    assert cells({"a": 33, "b": 17}, 11, rounded=True).shown == {"a": about(35), "b": about(15)}
+    assert cells({"a": 32, "b": 17}, 11, rounded=True).shown == {"a": about(35), "b": about(15)}  # of 50
 
 
 def test_r7_a_text_is_said_where_k_patients_share_it() -> None:
