@@ -62,7 +62,7 @@ class Fact(Part):
 class Table(Part):
     """Rows below columns, each named; ``withheld`` says that there were more, which rules R4 to R8 keep back.
 
-    ``rounded`` says that figures of its rows are, so that they need not add up. ``folded`` is shown closed. ``bars`` is
+    ``rounded`` says that resources and lines in it are, with their total. ``folded`` is shown closed. ``bars`` is
     the column that a graph shows, if one helps.
     """
 

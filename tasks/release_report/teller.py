@@ -18,6 +18,7 @@ from tasks.release_report.kinds import PART
 from tasks.release_report.measured import Measured
 from tasks.shared import publication
 from tasks.shared.publication import HIDDEN, Cells, Count, own_name
+from tasks.shared.publication_by_type import count_before, least_beside
 
 _UNKNOWN: Final = "…"
 """What stands in a path for a part that is data and that few patients have."""
@@ -75,7 +76,7 @@ class Teller:
     def least_beside(self, patients: int) -> int:
         """Return the least that is printed beside a number of patients, of what is at least as many (R1)."""
         most = publication.known(self.all, self.k, rounded=self.recipient)[1]
-        return publication.least_beside(self.count(patients), most)
+        return least_beside(self.count(patients), most)
 
     @property
     def all_before(self) -> int | None:
@@ -89,7 +90,7 @@ class Teller:
     def before(self, patients: int, now: int = 0) -> Count:
         """R3: of those in ``import/``; "all" would tell how many they are. ``now`` of them still have it: what was
         before is not printed as fewer than this may be."""
-        return publication.count_before(
+        return count_before(
             patients, self.k, of=self.all_before, now=self.count(now), of_now=self.all, rounded=self.recipient
         )[0]
 

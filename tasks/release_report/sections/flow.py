@@ -10,7 +10,8 @@ from tasks.release_report.facts import Facts
 from tasks.release_report.findings import TECHNICAL
 from tasks.release_report.sections.asked import CONSENT, checked_or, numbers_of
 from tasks.release_report.teller import Teller, fact, table
-from tasks.shared.publication import HIDDEN, by_type, flow
+from tasks.shared.publication import HIDDEN, flow
+from tasks.shared.publication_by_type import by_type
 
 
 def patients(facts: Facts, tell: Teller) -> Section:

@@ -8,7 +8,8 @@ from tasks.release_report.document import Fact, Section
 from tasks.release_report.facts import Facts
 from tasks.release_report.measured import MeasuredFile
 from tasks.release_report.teller import Teller, fact, table
-from tasks.shared.publication import cells, parted
+from tasks.shared.publication import cells
+from tasks.shared.publication_by_type import parted
 
 MOST_FILES = 30
 """Files that are shown one by one."""

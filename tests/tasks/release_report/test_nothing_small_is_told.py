@@ -22,8 +22,9 @@ from tasks.release_report.kept import Kept
 from tasks.release_report.measured import MeasuredFile
 from tasks.release_report.risk import classes_of, risk_of
 from tasks.release_report.sections.leaving import split
-from tasks.shared.publication import ALL, HIDDEN, Count, count, count_of_text, least_beside, technical
+from tasks.shared.publication import ALL, HIDDEN, Count, count, count_of_text, technical
 from tasks.shared.publication import known as known_of
+from tasks.shared.publication_by_type import least_beside
 from tests.tasks.release_report.attacker import Puzzle
 from tests.tasks.release_report.population import ODD, SPANS, Population, facts, person, population, quarter_of
 

@@ -20,7 +20,6 @@ from tasks.shared.publication import (
     NONE,
     SOME,
     Count,
-    by_type,
     cells,
     count,
     count_of_text,
@@ -30,7 +29,6 @@ from tasks.shared.publication import (
     everybody,
     flow,
     over_time,
-    parted,
     people,
     quartiles,
     recipients_k,
@@ -42,6 +40,7 @@ from tasks.shared.publication import (
     without_names,
     without_numbers,
 )
+from tasks.shared.publication_by_type import by_type, parted
 
 
 def fewer(k: int) -> Count:
