@@ -42,7 +42,7 @@ def build(facts: Facts, *, k: int, recipient: bool = False) -> ReleaseReport:
         content.references(facts, tell),
         last.validation(facts, tell),
     ]
-    kept = kept_from(facts.last, patients, k)
+    kept = kept_from(facts.last, patients, k) if last.is_alike(facts) else None
     if kept is not None:
         patients, found = kept.patients or patients, kept.findings(found)
         measured = [kept.section(one) for one in measured]

@@ -182,6 +182,15 @@ def fact_of(report: ReleaseReport, name: str) -> Value:
     return next((one.value for section in report.sections for one in section.facts if one.name == name), None)
 
 
+def is_alike(facts: Facts) -> bool:
+    """Whether the last report is about the same: resources or tables, compared with ``import/`` or not."""
+    if facts.last is None:
+        return False
+    tables = any("tables-leave" in one.said for one in facts.last.sections)
+    compared_ = fact_of(facts.last, "compared_with_import")
+    return tables == facts.leaving.tables and compared_ == (facts.imported is not None)
+
+
 def versions_of(report: ReleaseReport) -> dict[str, str]:
     """The versions that a report names."""
     tables = [one for section in report.sections for one in section.tables if one.name == "versions"]

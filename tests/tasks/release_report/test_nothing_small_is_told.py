@@ -425,3 +425,21 @@ def test_the_figures_of_a_file_whose_patients_nobody_could_count_are_not_shown()
     assert (shown, others) == ([core, few, many], [])
     shown, others = split((core, many, few), 5, {"f"})  # with it goes the smallest that is shown (R4)
     assert (shown, others) == ([core], [few, many])
+
+
+def test_figures_that_moved_by_k_and_what_is_not_alike_are_those_of_now() -> None:
+    dice = random.Random(1)
+    first = facts(population(dice, 40))
+    last = build(first, k=5)
+    none = {**first.leaving.codes, "Condition.code": replace(first.leaving.codes["Condition.code"], codes={})}
+    few = replace(first.leaving, types={name: of for name, of in first.leaving.types.items() if name == "Patient"})
+    for second, numbers in (
+        (replace(first, leaving=few), {5, 6}),
+        (replace(first, leaving=replace(first.leaving, tables=True)), set(MEASURED)),
+        (replace(first, imported=None), set(MEASURED)),
+        (replace(first, leaving=replace(first.leaving, patients=45)), set(MEASURED)),
+        (replace(first, leaving=replace(first.leaving, codes=none)), set()),
+    ):
+        report = build(replace(second, last=last), k=5)
+        fresh = {one.number for one in report.sections if "figures-kept" not in one.said}
+        assert fresh & set(MEASURED) == numbers
