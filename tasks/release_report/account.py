@@ -70,6 +70,8 @@ class Account:
         self._spellings = Spellings(
             self.run, self.trie, self.lookup, self.targets, take, self.bounds, together=together
         )
+        self.harmless = ""
+        """The id of the last resource, if there is no identifier in it."""
         self._nobodys = 0
         self._unsettled = 0
         self._spills = (self.ids.keys, self.targets.urls, self.targets.rows, self.lookup.hits, self.lookup.id_hits)
@@ -192,10 +194,24 @@ class Account:
             spill.close()
 
 
+def _look(account: Account) -> Callable[[Node, str, str], None]:
+    """What looks for identifiers in the URL of a resource; where there is none in its id, in what stands before it."""
+    within, repeated = account.lookup.within, account.lookup.repeated
+
+    def look(node: Node, value: str, own: str) -> None:
+        if own and account.harmless == own and value.endswith(own):
+            repeated(node, value[: -len(own)])
+        else:
+            within(node, value)
+
+    return look
+
+
 def _entry(
     account: Account, full_url: Node, request_url: Node, request_method: Node
 ) -> Callable[[str, str, str], None]:
     run, touch, trace, search = account.run, account.run.touch, account.lookup.trace, account.lookup.search
+    look = _look(account) if account.lookup.looking is not None else None
 
     def entry(full: str, url: str, own: str) -> None:
         number = run.number
@@ -206,6 +222,8 @@ def _entry(
             # With another id than the resource's own it may be the one that it had.
             if not own or not full.endswith(own):
                 trace(full.partition("?")[0])
+            if look is not None:
+                look(full_url, full, own)
         if url:
             if request_url.run != number:
                 request_url.leaf = request_method.leaf = True
@@ -213,6 +231,8 @@ def _entry(
                 touch(request_method)
             if not own or not url.endswith(own):
                 trace(url.partition("?")[0])
+            if look is not None:
+                look(request_url, url, own)
             if "?" in url:
                 search(request_url, url)
 
@@ -226,6 +246,7 @@ def _resource(  # noqa: C901 - one room of local names is what makes it fast
     touch, counted, own_id = run.touch, account.multiplicity.run, account.ids.take
     measure, about, pending = account.measuring.take, subject.code, account.targets.pending
     slot_of, record, apply = spellings.slot_of, spellings.record, spellings.apply
+    within, looking = account.lookup.within, account.lookup.looking is not None
 
     def person(members: Members) -> None:
         said: dict[str, Any] = {
@@ -248,6 +269,8 @@ def _resource(  # noqa: C901 - one room of local names is what makes it fast
                 leaf.leaf = True
                 touch(leaf)
             own_id(kind, own)
+            if looking:
+                account.harmless = "" if within(leaf, own) else own
         number, known_slots = run.number, root.slots
         for key, raw in members.items():
             try:

@@ -17,9 +17,9 @@ Enter = Callable[[Node, Json], None]
 
 def coding(run: Run, lookup: Lookup, walk: Enter) -> Enter:  # noqa: C901
     """What takes in a coding; ``walk`` is for one in a spelling that is not known."""
-    touch, collecting = run.touch, lookup.collecting
+    touch, collecting, looking = run.touch, lookup.collecting, lookup.looking is not None
 
-    def take(node: Node, value: Json) -> None:
+    def take(node: Node, value: Json) -> None:  # noqa: C901
         known: CodeTable | None = node.codes
         system, code, display = value.get("system"), value.get("code"), value.get("display")
         try:
@@ -34,10 +34,13 @@ def coding(run: Run, lookup: Lookup, walk: Enter) -> Enter:  # noqa: C901
             walk(node, value)
             leaves = tuple(node.kids[key] for key in ("system", "code", "display") if value.get(key) is not None)
             seen = known.add(system, code, display, leaves)
+            seen.suspicious = looking and any(map(lookup.suspicious, (system, code, display)))
             if collecting is not None:
                 for one in (code, display):
                     if isinstance(one, str):
                         collecting.is_coded(one)
+        elif seen.suspicious:
+            walk(node, value)
         number = run.number
         if seen.run != number:
             if number >= 0:
@@ -62,7 +65,7 @@ def concept(run: Run, lookup: Lookup, walk: Enter) -> Enter:
             if node.codes is not None:
                 run.touch(node.codes.text_only)
             if collecting is not None and isinstance(uncoded, str):
-                lookup.note(digest(uncoded), uncoded)
+                lookup.note(digest(uncoded), uncoded, run.owner)
                 run.changing = True
 
     return take

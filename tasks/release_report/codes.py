@@ -14,14 +14,16 @@ _ALL_CODES: Final = 30_000
 
 
 class Seen:
-    """A coding or a quantity as it is spelled: the cells to touch, and how many members it has."""
+    """A coding or a quantity as it is spelled: the cells to touch, how many members it has, and whether an identifier
+    of ``import/`` may be in it."""
 
-    __slots__ = ("cells", "run", "size")
+    __slots__ = ("cells", "run", "size", "suspicious")
 
     def __init__(self, cells: tuple[Cell, ...], size: int) -> None:
         self.run = 0
         self.cells = cells
         self.size = size
+        self.suspicious = False
 
 
 class CodeTable:

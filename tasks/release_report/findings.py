@@ -13,14 +13,12 @@ from typing import Final
 from tasks.release_report.completeness import REMOVED, THINNED, attributes
 from tasks.release_report.document import LEVELS, Finding, Level, Value
 from tasks.release_report.facts import Facts
+from tasks.release_report.kinds import LEFT
 from tasks.release_report.measured import Path
 from tasks.release_report.numbers import is_text_only
 from tasks.release_report.risk import BIRTH, REGION, SEX, classes_of, risk_of
 from tasks.release_report.teller import Teller
 from tasks.shared.publication import SOME, Count, flow
-
-LEFT: Final = ("name", "address", "telecom", "photo", "attachment", "narrative")
-"""Kinds that are a stop wherever they are left: those of persons (``kinds.py``)."""
 
 PLACES: Final = ("Organization.", "Location.", "HealthcareService.")
 """Types whose towns and streets are no patient's, though a patient may live there."""
@@ -28,7 +26,10 @@ PLACES: Final = ("Organization.", "Location.", "HealthcareService.")
 TECHNICAL: Final = frozenset({"Provenance", "OperationOutcome", "Bundle"})
 """Types that come with every extraction, whoever asked for them."""
 
-_KINDS: Final = ("name", "identifier", "address", "telecom", "photo", "attachment", "narrative", "device", "text")
+_KINDS: Final = (
+    *("name", "identifier", "number", "display", "undefined", "address", "telecom", "photo", "attachment", "narrative"),
+    *("device", "text"),
+)
 
 
 def findings(facts: Facts, tell: Teller) -> tuple[Finding, ...]:
@@ -84,7 +85,7 @@ def left_level(facts: Facts, path: str, at: Path) -> tuple[str, Level] | None:
     if not present and not original:
         return None
     known = facts.imported is not None
-    if (original or at.kind in (*LEFT, "identifier")) and is_kept(facts, path, at.kind):
+    if (original or at.kind in (*LEFT, "identifier", "undefined")) and is_kept(facts, path, at.kind):
         return "kept-on-purpose", "look"
     if original:
         # The town of a hospital is that of a patient, too.
@@ -92,6 +93,8 @@ def left_level(facts: Facts, path: str, at: Path) -> tuple[str, Level] | None:
         return ("original-of-place", "look") if place else ("original-left", "stop")
     if at.kind in LEFT:
         return "identifying-left", "stop"
+    if at.kind == "undefined":
+        return "undefined-element", "stop"
     if at.kind == "identifier" and not known:
         return "identifier-unchecked", "stop"
     if at.kind == "address-part":
@@ -106,7 +109,7 @@ def left_level(facts: Facts, path: str, at: Path) -> tuple[str, Level] | None:
 def _left(facts: Facts, tell: Teller) -> Iterator[Finding]:
     found: list[tuple[int, int, Finding]] = []
     beside: Counter[str] = Counter()
-    for path, at in facts.leaving.paths.items():
+    for path, at in (*facts.leaving.paths.items(), *facts.leaving.undefined.items()):
         judged = left_level(facts, path, at)
         if judged is None:
             continue

@@ -3,7 +3,8 @@
 A path is known by the types along it: ``HumanName``, ``Address``, ``ContactPoint``, ``Identifier``, ``Attachment``,
 ``Annotation``, ``Narrative``, ``Reference``, ``CodeableConcept``, and texts, in every resource of R4, in its extensions
 and contained resources. The table of types, ``r4_types.json``, is made of the published definitions by
-``tests/tasks/release_report/test_r4_types.py``. What R4 does not know is told by its name, or is a text.
+``tests/tasks/release_report/test_r4_types.py``, and so is ``r4_named.json``: the references that may be to a person or
+an organization. What R4 does not know is told by its name, or is a text.
 
 The kinds:
 
@@ -19,9 +20,12 @@ The kinds:
 ``display``               of a reference
 ``concept-text``          the text of a CodeableConcept
 ``text``                  any other free text
+``number``                an identifier of ``import/`` where none belongs: in an id, a reference, a code, a URL
+``undefined``             what R4 does not define, with text or elements in it
 ========================  ===========================================================================================
 
-Names, addresses, numbers of those who are no person (``residual_identifiers``: Organization, Location …) have no kind.
+Names, addresses, numbers of those who are no person (``residual_identifiers``: Organization, Location …) have no kind;
+but the display of a reference to an organization counts as a name (docs/decisions/0044).
 """
 
 from __future__ import annotations
@@ -37,11 +41,14 @@ import msgspec
 from tasks.pseudonymizer.residual_identifiers import NO_PERSONS
 
 TABLE: Final = Path(__file__).parent / "r4_types.json"
+NAMED: Final = Path(__file__).parent / "r4_named.json"
 
 PART: Final = re.compile(r"([^.(]+)((?:\([^)]*\))?)(?:\.|\Z)")
 """A part of a path: the name of an element, and the URL of an extension in brackets."""
 
 TEXTS: Final = frozenset({"string", "markdown", "xhtml", "base64Binary"})
+LEFT: Final = frozenset({"name", "address", "telecom", "photo", "attachment", "narrative"})
+"""Kinds that are a stop wherever they are left."""
 DATES: Final = frozenset({"date", "dateTime", "instant"})
 QUANTITIES: Final = frozenset({"Quantity", "Age", "Count", "Distance", "Duration"})
 
@@ -68,6 +75,11 @@ _BY_NAME: Final = {
     "photo": "Attachment", "note": "Annotation", "coding": "Coding", "meta": "Meta", "contained": "ResourceList",
     "resource": "ResourceList", "subject": "Reference", "patient": "Reference",
 }  # fmt: skip
+_EVERYWHERE: Final = frozenset({"id", "extension", "modifierExtension"})
+_THEIRS: Final = frozenset({"subject", "patient", "beneficiary"})
+_PEOPLE: Final = frozenset(
+    {"Patient", "Practitioner", "PractitionerRole", "RelatedPerson", "Person", "Organization", "CareTeam"}
+)
 _SUFFIXES: Final = re.compile(r"value([A-Z]\w*)\Z")
 _PRIMITIVES: Final = frozenset(
     {
@@ -82,10 +94,15 @@ def _types() -> dict[str, dict[str, str]]:
     return msgspec.json.decode(TABLE.read_bytes(), type=dict[str, dict[str, str]])
 
 
+@functools.cache
+def _named() -> dict[str, dict[str, str]]:
+    return msgspec.json.decode(NAMED.read_bytes(), type=dict[str, dict[str, str]])
+
+
 def element(within: str, name: str, *, is_object: bool) -> tuple[str, str]:
     """The type of an element below one of another type, and the name of the choice that it is one of; blank if none.
 
-    ``is_object`` says what stands there: R4's type is believed only where it can be.
+    ``is_object`` says what stands there, for elements that R4 does not have.
     """
     known, _, choice = _types().get(within, {}).get(name, "").partition("|")
     if not known:
@@ -97,14 +114,46 @@ def element(within: str, name: str, *, is_object: bool) -> tuple[str, str]:
             known = "" if not is_object else _guessed(name)
         else:
             known = _guessed(name)
-    if known and is_object == (known[:1].islower()):
-        known = _guessed(name) if is_object else ""
     return known, choice
 
 
 def knows(within: str, name: str) -> bool:
-    """Whether R4 has such an element with a type of its own."""
-    return name in _types().get(within, {})
+    """Whether R4 has such an element."""
+    elements = _types().get(within)
+    if elements is None:
+        return False
+    return name in elements or name in _EVERYWHERE or (name == "contained" and "meta" in elements)
+
+
+def knows_type(name: str, *, resource: bool = False) -> bool:
+    """Whether R4 has such a type, of a resource or of data."""
+    return name in (_resources() if resource else _types())
+
+
+def refers_to(within: str, name: str) -> str:
+    """Whose name a reference there can show: ``patient`` for the patient's alone, ``person``, ``name`` for that of a
+    person or an organization; blank for nobody's."""
+    return "patient" if name in _THEIRS else _named().get(within, {}).get(name, "")
+
+
+def named(word: str, reference: object, kind: object) -> str:
+    """The same for one reference, whose type it shows or says; ``word`` where it does neither."""
+    target = kind if isinstance(kind, str) else ""
+    if isinstance(reference, str):
+        path, searched, _ = reference.partition("/_history/")[0].partition("?")
+        target = (path if searched else path.rpartition("/")[0]).rpartition("/")[2] or target
+    if target not in _resources() or (word == "patient" and target == "Patient"):
+        return word
+    return "name" if target in _PEOPLE else ""
+
+
+NAMES: Final = ("person", "name")
+"""Words of a reference that shows somebody's name who may have many patients."""
+
+
+def is_name(display: str) -> bool:
+    """Whether the display of a reference can be a name: more than the name of a type, and with a letter."""
+    return display not in _resources() and any(map(str.isalpha, display))
 
 
 def _guessed(name: str) -> str:

@@ -1,39 +1,59 @@
-"""Section 7b: texts and numbers of ``import/`` taken in, or looked up in what leaves."""
+"""Section 7b: texts, numbers, identifiers and names of ``import/`` taken in, or looked up in what leaves."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import unquote
 
-from tasks.release_report.cells import Bounds, Cell
-from tasks.release_report.originals import LEAST, LEAST_DIGITS, NOBODYS, Originals, keyed, may_be_one
+from tasks.release_report.cells import LONGEST, Bounds, Cell
+from tasks.release_report.kinds import NAMES, is_name, named
+from tasks.release_report.originals import (
+    DISPLAY,
+    IDENTIFIER,
+    LEAST,
+    LEAST_DIGITS,
+    NOBODYS,
+    OWN,
+    OWN_OR_NOBODYS,
+    Originals,
+    is_certain,
+    is_one,
+    keyed,
+    may_be_one,
+    parts,
+)
 from tasks.release_report.runs import Run
 from tasks.release_report.spill import Spill
-from tasks.release_report.trie import DATE, Node
+from tasks.release_report.trie import CODED, DATE, Node
 
 _CRITERION: Final = re.compile(r"[=|,]([^=|,&]+)(?=[,&]|\Z)")
 """What a search looks for, without the system."""
 _NOBODYS: Final = 100_000
 """Places of resources of nobody that are counted."""
+_HARMLESS: Final = 10_000
+"""Values in which there is no identifier that are known to be so."""
 
 
 _Text = Callable[[Node, str], None]
 _Said = Callable[[Node, int, str], None]
-_Note = Callable[[int, str], None]
+_Note = Callable[[int, str, int], None]
 _Trace = Callable[[str], None]
+_Found = Callable[[int, int], None]
 
 
 class Lookup:
     """``originals`` are taken in with ``collect``, else looked up; ``None``: neither.
 
-    ``text`` is for a text or a number at a leaf, ``said`` for one whose hash is known, ``search`` for what a search
-    asks for, ``note`` for a value of ``import/`` wherever it stands, ``trace`` for what ends in an id. ``table`` and
-    ``mask`` say cheaply which hashes may be there; those that may wait in ``hits``, and ids in ``id_hits`` with where
-    they stand (0: a resource's own, 1: elsewhere), until they are ``left``.
+    ``text`` is for a text or a number at a leaf, ``number`` for an identifier, ``said`` for one whose hash is known,
+    ``search`` for what a search asks for, ``note`` for a value of ``import/`` wherever it stands, ``trace`` for what
+    ends in an id. Identifiers in parts of a value are looked for by ``within``, and by ``repeated`` where the same
+    values come often; ``found`` is for one that may be there. ``table`` and ``mask`` say cheaply which hashes may be
+    there; those that may wait in ``hits``, and ids in ``id_hits`` with where they stand (0: a resource's own, 1:
+    elsewhere), until they are ``left``.
     """
 
     def __init__(self, run: Run, spool: Path, originals: Originals | None, *, collect: bool) -> None:
@@ -46,31 +66,119 @@ class Lookup:
         self.id_hits = Spill(spool, more=2)
         self.texts: list[tuple[Node, int, str]] = []
         """Texts of the element that is recorded."""
+        self.suspects: list[tuple[int, int]] = []
+        """Places and hashes of what may be identifiers in the element that is recorded."""
+        self._run = run
         self.noted: set[int] = set()
         """What was taken in of this run: each once."""
+        self.within, self.repeated, self.found = _parts(self, run)
         self.text, self.said, self.search, self.note, self.trace = _functions(self, run)
 
-    def left(self, nodes: Iterable[Node], bounds: Bounds) -> tuple[dict[int, Cell], Counter[int]]:
+    def suspicious(self, value: object) -> bool:
+        """Whether an identifier of ``import/`` may be in a value."""
+        if not isinstance(value, str):
+            return False
+        digest, table, mask = self.hash, self.table, self.mask
+        numbers = (digest(f"{part}{IDENTIFIER}") for part in parts(value))
+        return any(table[number & mask] and table[(number >> 32) & mask] for number in numbers)
+
+    def identified(self, child: Node, value: str) -> None:
+        """Look for identifiers in an id."""
+        self.within(child, value)
+
+    def number(self, child: Node, value: str) -> None:
+        """Take in, or look up, the value of an identifier."""
+        self.text(child, value)
+        twin = child.twin
+        if self.collecting is not None and twin is not None and len(value) >= LEAST_DIGITS:
+            self._twin(twin, self.hash(f"{value}{IDENTIFIER}"), value)
+
+    def name(self, node: Node, child: Node, reference: dict[str, Any], display: str) -> None:
+        """Take in, or look up, the display of a reference, which may be a name."""
+        twin = child.twin
+        if twin is None or named(node.named, reference.get("reference"), reference.get("type")) not in NAMES:
+            return
+        twin.leaf = True
+        if self.looking is not None or is_name(display):
+            self._twin(twin, self.hash(f"{display}{DISPLAY}"), display)
+
+    def _twin(self, twin: Node, number: int, value: str) -> None:
+        if self._run.number < 0:
+            self.texts.append((twin, number, value))
+        else:
+            self.said(twin, number, value)
+
+    def left(self, nodes: list[Node], bounds: Bounds, *, in_order: bool) -> tuple[dict[int, Cell], Counter[int]]:
         """Patients by place that have a value of ``import/`` left there, and how many resources of nobody.
 
-        ``nodes`` are those of which dates must be the patient's own: all, where patients stand in the same order.
+        ``in_order`` says that patients stand in the same order, so that it can be told whether a value was a patient's
+        own: dates must be, and so must identifiers where there may be others by chance.
         """
         patients: dict[int, Cell] = {}
         anybodys: dict[int, Cell] = {}
         nobody: set[tuple[int, int]] = set()
         if self.looking is None:
             return {}, Counter()
-        dates = {node.place: node for node in nodes if node.act == DATE and node.looked_up}
+        dates = {node.place for node in nodes if in_order and node.act == DATE and node.looked_up}
+        loose = {node.place for node in nodes if node.loose}
         for place, owner, hers in self.looking.confirmed(self.hits, dates=dates):
             if owner < NOBODYS:
-                if place in dates:
+                if not hers and place not in loose:
                     anybodys.setdefault(place, Cell()).add(owner, bounds)
                 if hers:
                     patients.setdefault(place, Cell()).add(owner, bounds)
-            elif len(nobody) < _NOBODYS:
+            elif (hers or place in dates) and len(nobody) < _NOBODYS:
                 nobody.add((place, owner))
-        patients.update({place: cell for place, cell in anybodys.items() if cell.patients == dates[place].patients})
+        for place, cell in anybodys.items():
+            if place in patients:
+                cell.merge(patients[place], bounds)
+            if not in_order or (place in dates and cell.patients == nodes[place].patients):
+                patients[place] = cell
         return patients, Counter(place for place, _ in nobody)
+
+
+def _parts(  # noqa: C901 - one room of local names is what makes it fast
+    lookup: Lookup, run: Run
+) -> tuple[Callable[[Node, str], bool], _Text, _Found]:
+    digest, table, mask, looking = lookup.hash, lookup.table, lookup.mask, lookup.looking
+    hits, suspects = lookup.hits, lookup.suspects
+    harmless: set[str] = set()
+
+    def within(child: Node, value: str) -> bool:
+        any_ = False
+        for part in parts(value):
+            number = digest(part + IDENTIFIER)
+            if table[number & mask] and table[(number >> 32) & mask]:
+                suspect(child, number, part)
+                any_ = True
+        return any_
+
+    def repeated(child: Node, value: str) -> None:
+        if value in harmless:
+            return
+        if lookup.suspicious(value):
+            within(child, value)
+        elif len(value) <= LONGEST:
+            if len(harmless) >= _HARMLESS:
+                harmless.clear()
+            harmless.add(value)
+
+    def suspect(child: Node, number: int, part: str) -> None:
+        assert looking is not None  # noqa: S101 - for the type checker
+        place = child.place
+        if not is_certain(part) or (child.act == CODED and looking.codes(part)):
+            place |= OWN if child.loose else OWN_OR_NOBODYS
+        if run.number < 0:
+            suspects.append((place, number))
+        else:
+            found(place, number)
+
+    def found(place: int, number: int) -> None:
+        hits.hashes.append(number)
+        hits.more[0].append(place)
+        hits.more[1].append(run.owner)
+
+    return within, repeated, found
 
 
 def _functions(  # noqa: C901 - one room of local names is what makes it fast
@@ -78,21 +186,22 @@ def _functions(  # noqa: C901 - one room of local names is what makes it fast
 ) -> tuple[_Text, _Said, _Text, _Note, _Trace]:
     digest, texts, noted = lookup.hash, lookup.texts, lookup.noted
     collecting, table, mask = lookup.collecting, lookup.table, lookup.mask
-    hits, id_hits = lookup.hits, lookup.id_hits
+    id_hits, within, found = lookup.id_hits, lookup.within, lookup.found
+    looking = lookup.looking is not None
 
     def said(child: Node, number: int, value: str) -> None:
         if table[number & mask] and table[(number >> 32) & mask]:
-            hits.hashes.append(number)
-            hits.more[0].append(child.place)
-            hits.more[1].append(run.owner)
+            found(child.place, number)
         elif collecting is not None and child.collects and number not in noted:
-            note(number, value)
+            note(number, value, NOBODYS if child.alone else run.owner)
         one = child.one
         if one is not None and run.patient >= 0 and not one.add(run.patient, number):
             child.one = None
             one.drop()
 
     def text(child: Node, value: str) -> None:
+        if child.cut and looking and not is_one(value):
+            within(child, value)
         if len(value) < LEAST_DIGITS and child.kind == "identifier":
             value = f"{value} identifier"  # too short to be told from other texts: compared with its like alone
         if run.number < 0:
@@ -110,12 +219,12 @@ def _functions(  # noqa: C901 - one room of local names is what makes it fast
         for one in _CRITERION.findall(unquote(value)):
             text(child, one)
 
-    def note(number: int, value: str) -> None:
+    def note(number: int, value: str, owner: int) -> None:
         assert collecting is not None  # noqa: S101 - for the type checker
         if number not in noted and len(value) >= LEAST and may_be_one(value):
             noted.add(number)
             collecting.values.hashes.append(number)
-            collecting.values.more[0].append(run.owner)
+            collecting.values.more[0].append(owner)
 
     def trace(target: str) -> None:
         bare = digest(target[max(target.rfind("/"), target.rfind(":")) + 1 :])

@@ -43,7 +43,8 @@ class Path:
     """A leaf path. ``kind`` is what stands there when it identifies: see ``kinds.py``; empty when it does not.
 
     ``one_each`` says that every patient has a value of its own there, and nobody shares one (7c). ``original`` is of
-    how many patients a value was in ``import/`` with fewer than k patients and still stands here (7b).
+    how many patients a value was in ``import/`` with fewer than k patients and still stands here (7b). ``compared`` is
+    false where values that are not counted so may be those of ``import/`` all the same.
     """
 
     patients: int
@@ -52,6 +53,7 @@ class Path:
     original: int = 0
     nobody: int = 0
     original_nobody: int = 0
+    compared: bool = True
 
 
 @dataclass(frozen=True)
@@ -135,8 +137,9 @@ class Measured:
     """What one pass over the files of one directory found.
 
     ``elements`` are patients by path of what is no leaf, ``Observation.code``, and of choices,
-    ``Observation.value[x]``: with ``paths`` they tell how complete an element is. ``attachments`` are patients by MIME
-    type, by path. ``others`` says what fell out of a bound of the pass, by bound (``codes``, ``values``, ``paths``,
+    ``Observation.value[x]``: with ``paths`` they tell how complete an element is. ``undefined`` are elements and types
+    that R4 does not define and that hold text or objects, by path. ``attachments`` are patients by MIME type, by path.
+    ``others`` says what fell out of a bound of the pass, by bound (``codes``, ``values``, ``paths``,
     ``numbers``, ``dates``, ``classes``, ``date_shifts``, ``one_each``); when it is empty nothing did.
 
     ``classes`` are patients by (birth year, sex, region prefix), each a class of section 8. ``identifier_systems`` are
@@ -153,6 +156,7 @@ class Measured:
     types: Mapping[str, TypeCount] = field(default_factory=dict)
     paths: Mapping[str, Path] = field(default_factory=dict)
     elements: Values = field(default_factory=dict)
+    undefined: Mapping[str, Path] = field(default_factory=dict)
     codes: Mapping[str, Codes] = field(default_factory=dict)
     numbers: Mapping[str, Mapping[str, Numbers]] = field(default_factory=dict)
     dates: Mapping[str, Dates] = field(default_factory=dict)

@@ -9,6 +9,15 @@ The rule for short ones: a value needs three characters, and four when it has no
 identifier that is shorter is looked for among identifiers only. A common one ("male", a postal code of a large town) is
 out because k patients or more have it. Compared are whole values.
 
+Identifiers are looked for in parts of values, too, and where everything else is coded: in ids, URLs, references, codes,
+displays and texts, which are cut where no identifier goes on (``parts``). What has six characters with letters and
+digits, or ten digits, is one wherever it stands. What is shorter, or a code of ``import/``, may be one by chance: in a
+code or a text it must be the patient's own, elsewhere the patient's own or that of somebody who is no patient. Where
+the patients do not stand in the same order nobody's own can be told: then a code or a text is none by such a value.
+
+The displays of references to people and organizations count however many patients have them; and so do the identifiers
+of practitioners: each such value has one owner.
+
 A date of a person is one only with its day, and not the first of a year, which rules make of a year. Shifted dates are
 soon those of somebody else: of 5,400 patients every seventh has then another one's birthday. So, where as many patients
 leave as came in and stand in the same order, a date must be that of the same person; one that all patients have of
@@ -25,12 +34,14 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import secrets
 import sys
 from array import array
-from collections.abc import Callable, Container, Hashable, Iterator
+from collections.abc import Callable, Collection, Container, Hashable, Iterator
 from pathlib import Path
 from typing import Final, Self
+from urllib.parse import unquote
 
 from tasks.release_report.spill import Spill
 
@@ -40,6 +51,23 @@ LEAST_DIGITS: Final = 4
 """The same without a letter."""
 NOBODYS: Final = 1 << 31
 """Owners from here on are no patients: each resource that belongs to nobody is an owner of its own."""
+IDENTIFIER: Final = "\0"
+"""What is hashed behind an identifier that is looked for in parts of values."""
+DISPLAY: Final = "\1"
+"""What is hashed behind the display of a reference."""
+OWN: Final = 1 << 29
+"""Added to the place of a hit that counts only where the value was this owner's."""
+OWN_OR_NOBODYS: Final = 1 << 30
+"""Added to the place of one that counts also where the value was of somebody who is no patient."""
+_PLACES: Final = OWN - 1
+_PART: Final = re.compile(r"[^\W_][\w.*+~^-]{2,}[^\W_]")
+is_one: Final = re.compile(r"(?:[A-Za-z]+/)?([\w.-]+)\Z", re.ASCII).match
+"""An id, or a reference to one: nearly all values are so."""
+_UUID: Final = 36
+"""Characters of a UUID, which is one word."""
+_MOST_PIECES: Final = 8
+_CERTAIN: Final = 6
+_CERTAIN_DIGITS: Final = 10
 _CODED: Final = 200_000
 _LARGEST: Final = 1 << 25
 _SMALLEST: Final = 1 << 16
@@ -67,6 +95,41 @@ def may_be_one(text: str) -> bool:
     return True
 
 
+def parts(text: str) -> Collection[str]:
+    """Where an identifier may stand in a text: its words and their parts, and what is behind its last ``/``, ``|`` and
+    ``=``."""
+    if text.isalnum():
+        return (text,)
+    if (match := is_one(text)) is not None:
+        return _pieces(match[1])
+    if "%" in text:
+        text = unquote(text)
+    found = {piece for part in _PART.findall(text) for piece in _pieces(part)}
+    for sign in "|/=":
+        if sign in text:
+            found.add(text[text.rfind(sign) + 1 :])
+    return found
+
+
+def _pieces(part: str) -> Collection[str]:
+    """A word, and where it is made of several: each of them, all but the first, and all but the last."""
+    if part.isalnum() or (len(part) == _UUID and part[8] == part[13] == part[18] == part[23] == "-"):
+        return (part,)
+    several = part.replace(".", "-").replace("_", "-").split("-")
+    if len(several) > _MOST_PIECES:
+        return (part,)
+    found = [part, part[len(several[0]) + 1 :], part[: -len(several[-1]) - 1]]
+    found += [one for one in several if len(one) >= LEAST_DIGITS]
+    return found
+
+
+def is_certain(text: str) -> bool:
+    """Whether an identifier can hardly be anything else."""
+    if text.isdigit():
+        return len(text) >= _CERTAIN_DIGITS
+    return len(text) >= _CERTAIN and any(map(str.isdigit, text)) and any(map(str.isalpha, text))
+
+
 class Originals:
     """The original values of ``import/``. Leaving its context gives back what it has on disk.
 
@@ -88,6 +151,10 @@ class Originals:
         self.last = array("i")
         self.collected = False
         self._kept = Spill(directory)
+
+    def codes(self, text: str) -> bool:
+        """Whether a text is a code, or its display, in ``import/``."""
+        return self.hash(text) in self.coded
 
     def is_coded(self, text: str) -> None:
         """Remember a display, of 200,000 different ones at most."""
@@ -140,18 +207,20 @@ class Originals:
     ) -> Iterator[tuple[int, int, bool]]:
         """Of hits (hash, place, owner) those whose hash is an original, as (place, owner, hers), perhaps several times.
 
-        ``hers`` says that it was the original of this very owner; it is looked at in the places ``dates`` alone, and
-        true elsewhere.
+        ``hers`` says that it was the original of this very owner; it is looked at in the places ``dates`` and in those
+        that are marked (``OWN``, ``OWN_OR_NOBODYS``) alone, and true elsewhere.
         """
         of = self.ids if ids else self._kept
         parts = max(hits.parts(), of.parts())
         for part in range(parts):
             known = set(of.numbers(part, parts))
-            dated = {value for value, place, _ in hits.rows(part, parts) if place in dates}
-            theirs = {row for row in of.rows(part, parts) if row[0] in dated} if dated else set()
+            asked = {value for value, place, _ in hits.rows(part, parts) if place >= OWN or place in dates}
+            theirs = {row for row in of.rows(part, parts) if row[0] in asked} if asked else set()
+            nobodys = {value for value, owner in theirs if owner >= NOBODYS}
             for value, place, owner in hits.rows(part, parts):
                 if value in known:
-                    yield place, owner, place not in dates or (value, owner) in theirs
+                    hers = (place < OWN and place not in dates) or (value, owner) in theirs
+                    yield place & _PLACES, owner, hers or (place >= OWN_OR_NOBODYS and value in nobodys)
 
     def close(self) -> None:
         """Give the space back. Safe to call twice."""

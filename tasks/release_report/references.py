@@ -40,11 +40,14 @@ class Targets:
 
     def _taking(self) -> Callable[[Node, str], None]:
         run, pending, recorded, search = self._run, self.pending, self.recorded, self._lookup.search
+        within, looking = self._lookup.within, self._lookup.looking is not None
 
         def take(child: Node, value: str) -> None:
             (recorded if run.number < 0 else pending).append(value)
             if "?" in value:
                 search(child, value)
+            if looking:
+                within(child, value)
 
         return take
 

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from tasks.release_report import measured as found
 from tasks.release_report.account import Account
 from tasks.release_report.coded import codes_of
 from tasks.release_report.dates import dates_of
 from tasks.release_report.measured import Measured, TypeCount
+from tasks.release_report.trie import DATE, NUMBER, TEXT, Node
+
+_LOOKED_UP: Final = (TEXT, NUMBER, DATE)
+"""Where any value of ``import/`` is looked for; elsewhere identifiers are."""
+
+
+def _is_compared(node: Node) -> bool:
+    """Whether it is known of the values at a leaf that they are none of ``import/``."""
+    if node.kind == "display":
+        return node.collects or (node.twin is not None and node.twin.leaf)
+    return node.kind != "concept-text"
 
 
 def result_of(account: Account, k: int) -> Measured:
@@ -14,12 +27,15 @@ def result_of(account: Account, k: int) -> Measured:
     bounds, days, lookup, trie = account.bounds, account.days, account.lookup, account.trie
     imported = lookup.looking
     in_order = imported is not None and len(imported.first) == len(days.first)
-    original, original_nobody = lookup.left(trie.nodes if in_order else (), bounds)
+    original, original_nobody = lookup.left(trie.nodes, bounds, in_order=in_order)
     nodes = [node for node in trie.nodes if node.patients or node.nobody]
     roots = set(map(id, trie.roots.values()))
     paths: dict[str, found.Path] = {}
     elements: dict[str, int] = {}
+    undefined: dict[str, found.Path] = {}
     for node in nodes:
+        if (odd := node.undefined) is not None and (odd.patients or odd.nobody):
+            undefined[node.path] = found.Path(odd.patients, "undefined", nobody=odd.nobody)
         if id(node) in roots:
             continue
         if not node.leaf:
@@ -27,12 +43,14 @@ def result_of(account: Account, k: int) -> Measured:
             continue
         patients = node.patients
         one = node.one
+        number = node.act not in _LOOKED_UP and (node.place in original or node.place in original_nobody)
         paths[node.path] = found.Path(
-            patients, node.kind,
+            patients, node.kind or ("number" if number else ""),
             one_each=one is not None and patients >= k and one.holds(patients),
             original=original[node.place].patients if node.place in original else 0,
             nobody=node.nobody,
             original_nobody=original_nobody[node.place],
+            compared=_is_compared(node),
         )  # fmt: skip
     if lookup.collecting is not None:
         lookup.collecting.first, lookup.collecting.last = days.first, days.last
@@ -46,6 +64,7 @@ def result_of(account: Account, k: int) -> Measured:
         },
         paths=paths,
         elements=elements,
+        undefined=undefined,
         codes=codes_of(nodes),
         numbers={
             node.path: {code: one.result() for code, one in node.numbers.by.items() if one.patients}

@@ -35,6 +35,7 @@ class Spellings:
         self._run = run
         self._trie = trie
         self._said, self._texts = lookup.said, lookup.texts
+        self._found, self._suspects = lookup.found, lookup.suspects
         self._targets = targets
         self._take = take
         self._bounds = bounds
@@ -55,6 +56,7 @@ class Spellings:
 
     def _applying(self) -> Callable[[Effect], None]:
         run, touched, said, apart = self._run, self._run.touched, self._said, self._apart
+        found = self._found
 
         def apply(effect: Effect) -> None:
             effect.run = number = run.number
@@ -68,6 +70,8 @@ class Spellings:
                         touched.append(cell)
             for child, hashed, value in effect.texts:
                 said(child, hashed, value)
+            for place, hashed in effect.suspects:
+                found(place, hashed)
 
         return apply
 
@@ -76,7 +80,7 @@ class Spellings:
 
         The walk runs with a number of its own, so that every cell is met, and what the cells had is put back.
         """
-        run, texts, targets = self._run, self._texts, self._targets.recorded
+        run, texts, suspects, targets = self._run, self._texts, self._suspects, self._targets.recorded
         touched, saved = run.touched, run.saved
         value = _decode(raw)
         real, start, before = run.number, len(touched), run.changing
@@ -90,9 +94,10 @@ class Spellings:
             del touched[start:]
             for cell, old in zip(cells, saved, strict=True):
                 cell.run = old
-            effect = Effect(tuple(cells), tuple(texts), tuple(targets))
+            effect = Effect(tuple(cells), tuple(texts), tuple(suspects), tuple(targets))
             saved.clear()
             texts.clear()
+            suspects.clear()
             targets.clear()
         for cell in effect.cells:
             if cell.run != real:
@@ -100,6 +105,8 @@ class Spellings:
                 touched.append(cell)
         for child, hashed, text in effect.texts:
             self._said(child, hashed, text)
+        for place, hashed in effect.suspects:
+            self._found(place, hashed)
         effect.run = real
         self._targets.pending.extend(effect.targets)
         slot.misses += 1

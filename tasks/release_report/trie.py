@@ -15,8 +15,11 @@ from tasks.release_report.cells import LONGEST, MOST_VALUES, Bounds, Cell, Value
 from tasks.release_report.codes import CodeTable, Seen
 from tasks.release_report.one_each import OneEach
 
-PLAIN, TEXT, DATE, REFERENCE, VALUES, SEARCH = range(6)
+PLAIN, TEXT, DATE, REFERENCE, VALUES, SEARCH, CODED, ID, NUMBER, STRAY = range(10)
 """What is to be done with a value at a leaf."""
+
+OUTSIDE, TYPE, PRIMITIVE = range(3)
+"""What is known of what is inside: nothing, the elements of a type, or that there are none but extensions."""
 
 _MOST_PATHS: Final = 8_000
 _DEEPEST: Final = 40
@@ -25,13 +28,20 @@ _DEEPEST: Final = 40
 class Node(Cell):
     """A place in the trie of paths: a leaf, an element with others in it, or both (a text with extensions).
 
-    ``above`` are the types from the resource to here; ``enter`` takes in an object that stands here.
+    ``above`` are the types from the resource to here; ``enter`` takes in an object that stands here. ``defined`` says
+    what R4 knows of what is inside; ``undefined`` counts texts and objects that R4 does not define here.
+
+    ``cut`` says that identifiers are looked for in parts of the values, and ``loose`` that a short number here may be
+    one by chance. ``named`` is whose name a reference shows (``kinds.refers_to``). ``twin`` stands for the node where a
+    value is taken in, or looked up, in a second way. Values of ``alone`` have one owner, however many patients have
+    them; ``doctors`` says that identifiers inside are so.
     """
 
     __slots__ = (
-        "above", "act", "before", "clinical", "codes", "collects", "dates", "do", "enter", "future", "kids", "kind",
-        "leaf", "looked_up", "measured", "measures", "numbers", "one", "path", "person", "place", "precise",
-        "precision", "resources", "slots", "spelled", "type", "url", "values",
+        "above", "act", "alone", "before", "clinical", "codes", "collects", "cut", "dates", "defined", "do", "doctors",
+        "enter", "future", "kids", "kind", "leaf", "looked_up", "loose", "measured", "measures", "named", "numbers",
+        "one", "path", "person", "place", "precise", "precision", "resources", "slots", "spelled", "twin", "type",
+        "undefined", "url", "values",
     )  # fmt: skip
 
     enter: Callable[[Node, dict[str, Any]], None]
@@ -66,23 +76,33 @@ class Node(Cell):
         self.spelled: dict[Any, Seen] = {}
         self.measures: list[tuple[str, Node]] | None = None
         self.numbers: Any = None
+        self.defined = OUTSIDE
+        self.undefined: Cell | None = None
+        self.named = ""
+        self.twin: Node | None = None
+        self.doctors = False
+        self.alone = False
+        self.cut = False
+        self.loose = False
 
 
 class Effect(Cell):
-    """What an element of a resource does that is spelled so: the cells to touch, what is to be looked up, and where it
-    refers to."""
+    """What an element of a resource does that is spelled so: the cells to touch, what is to be looked up, what may be
+    an identifier of ``import/``, and where it refers to."""
 
-    __slots__ = ("cells", "targets", "texts")
+    __slots__ = ("cells", "suspects", "targets", "texts")
 
     def __init__(
         self,
         cells: tuple[Cell, ...],
         texts: tuple[tuple[Node, int, str], ...],
+        suspects: tuple[tuple[int, int], ...],
         targets: tuple[str, ...],
     ) -> None:
         super().__init__()
         self.cells = cells
         self.texts = texts
+        self.suspects = suspects
         self.targets = targets
 
 
@@ -120,13 +140,23 @@ class Trie:
         if node is None:
             node = self._new(kind if len(self.roots) < MOST_VALUES else "…", kind, (kind,), None)
             node.enter = self.enter["object"]
+            self._resource(node)
             self.roots[kind] = node
         return node
+
+    def _resource(self, node: Node) -> None:
+        node.doctors = node.type in _DOCTORS
+        if kinds.knows_type(node.type, resource=True):
+            node.defined = TYPE
+        else:
+            node.undefined = Cell()
+            node.also = (*node.also, node.undefined)
 
     def apart(self, kind: str) -> Node:
         """The node of something that is no resource of its own: what a Bundle has around its resources."""
         node = self._new(kind, kind, (kind,), None)
         node.enter = self.enter["object"]
+        node.defined = TYPE
         return node
 
     def _new(self, path: str, kind: str, above: tuple[str, ...], up: Cell | None) -> Node:
@@ -153,7 +183,10 @@ class Trie:
             node.act, node.dates, node.clinical = DATE, {}, not looked_up
             node.future, node.before = Cell(), Cell()
         elif looked_up:
-            node.act, node.one = TEXT, OneEach(self.bounds)
+            node.act, node.one, node.cut = TEXT, OneEach(self.bounds), kind not in kinds.LEFT
+        else:
+            node.act = CODED
+        node.loose = True
         node.do = self.do.get(node.act)
         return node
 
@@ -167,9 +200,18 @@ class Trie:
             node = self._new(f"{holder.path}({name})", "Extension", (*holder.above, "Extension"), holder.up)
             node.url = url if holder.url == "" else f"{holder.url} {url}"
             node.enter = self.enter["object"]
+            node.defined, node.doctors = TYPE, holder.doctors
             if "Extension" not in holder.above:
                 node.also = (self.urls.of(name),)
             holder.kids[name] = node
+        return node
+
+    def url(self, holder: Node) -> Node:
+        """The node of the URLs of all extensions somewhere: one may hold an identifier, and its path must not."""
+        node = holder.kids.get(_URL)
+        if node is None:
+            node = holder.kids[_URL] = self._new(f"{holder.path}(…).url", "", (*holder.above, "Extension"), holder.up)
+            node.leaf, node.act = True, ID
         return node
 
     def inside(self, holder: Node, kind: Any) -> Node:
@@ -180,6 +222,7 @@ class Trie:
             self.bounds.paths += 1
             node = self._new(f"{holder.path}.{name}", name, (*holder.above, name), holder)
             node.enter = self.enter["object"]
+            self._resource(node)
             holder.kids[f".{name}"] = node
         return node
 
@@ -201,6 +244,8 @@ class Trie:
             child = self._new(f"{node.path}.{key}", "", node.above, node)
             child.url = node.url
             child.enter = self.enter["extension"]
+            child.doctors = node.doctors
+            self._define(child, node, key)
             node.kids[key] = child
             return child
         self.bounds.paths += not known
@@ -216,14 +261,31 @@ class Trie:
             child.codes = table or CodeTable(child.path, self.bounds)
         elif own == "CodeableConcept":
             child.codes = CodeTable(child.path, self.bounds)
+        elif own == "Reference":
+            child.named = kinds.refers_to(node.type, key)
         elif own in kinds.QUANTITIES and not _is_beside(node.above):
             if len(node.above) > 1:
                 node.measures = [*(node.measures or []), (key, child)]
             else:
                 child.measured = True
+        child.doctors = node.doctors or child.named == "person"
         self._act(child, key, node)
+        self._define(child, node, key)
         node.kids[name] = child
         return child
+
+    def _define(self, child: Node, node: Node, key: str) -> None:
+        """Find out whether R4 defines an element, and what may be inside."""
+        if node.defined == OUTSIDE:
+            return
+        known = kinds.knows(node.type, key) if node.defined == TYPE else key in ("id", "extension")
+        objects = child.enter is not self.enter["object"] or kinds.knows_type(child.type)
+        if known:
+            child.defined = TYPE if objects else PRIMITIVE
+        else:
+            child.enter = self.enter["undefined"]
+        if objects or not known:  # a text has no place here
+            child.undefined, child.do = Cell(), self.do.get(STRAY)
 
     def _choice(self, node: Node, name: str) -> Node:
         child = self._new(f"{node.path}.{name}", "", node.above, node)
@@ -238,6 +300,10 @@ class Trie:
         meta = "Meta" in above
         child.kind = kinds.kind_of(key, own, above, node.url)
         child.person = person and not meta
+        if child.kind == "identifier":
+            child.alone = node.doctors
+            child.twin = self._twin(child, -1)
+        child.loose = own in kinds.TEXTS or own == "code" or around == "Coding" or around in kinds.QUANTITIES
         if meta and key == "lastUpdated":
             child.act = PLAIN  # a date of the server that had it
         elif own in kinds.DATES:
@@ -255,23 +321,32 @@ class Trie:
             child.act, child.values = VALUES, self.profiles
         elif (around == "Attachment" and key == "contentType") or (key == "status" and len(above) == 1):
             child.act, child.values = VALUES, Values(self.bounds)
+        elif (key == "id" and child.kind == "") or (
+            around in ("Bundle_Entry", "Bundle_Request") and key in ("fullUrl", "url")
+        ):
+            child.act = ID  # where resources are: their ids are looked at
         elif (
-            ((own == "code" or key == "id") and child.kind == "")
+            (own == "code" and child.kind == "")
             or around == "Coding"
-            # Where resources are: their ids are looked at.
-            or (around in ("Bundle_Entry", "Bundle_Request") and key in ("fullUrl", "url"))
             or (around in kinds.QUANTITIES and key in ("unit", "code", "system"))
         ):
-            child.act = PLAIN
+            child.act = CODED
         else:
-            child.act = TEXT
+            child.act = NUMBER if child.twin is not None else TEXT
             child.looked_up = True
             child.one = OneEach(self.bounds)
+            child.cut = child.kind not in kinds.LEFT and around != "SampledData"
         child.do = self.do.get(child.act)
         if child.kind in ("display", "concept-text"):
-            child.collects = child.kind == "display" and len(above) > 1 and node.path.rpartition(".")[2] in _THEIRS
+            child.collects = child.kind == "display" and node.named == "patient"
+            child.twin = self._twin(child, child.place) if child.kind == "display" else None
         else:
             child.collects = bool(child.kind) or (person and not meta)
+
+    def _twin(self, child: Node, place: int) -> Node:
+        twin = Node(child.path, child.type, (), None)
+        twin.place, twin.collects, twin.alone = place, True, child.alone or place >= 0
+        return twin
 
 
 def _is_beside(above: tuple[str, ...]) -> bool:
@@ -279,4 +354,6 @@ def _is_beside(above: tuple[str, ...]) -> bool:
     return "Extension" in above or any(one.endswith("_ReferenceRange") for one in above)
 
 
-_THEIRS: Final = frozenset({"subject", "patient", "beneficiary"})
+_DOCTORS: Final = frozenset({"Practitioner", "PractitionerRole"})
+"""People whom many patients have: what they have is no less theirs for it."""
+_URL: Final = "(url)"

@@ -17,7 +17,7 @@ from tasks.release_report.kinds import QUANTITIES
 from tasks.release_report.lookup import Lookup
 from tasks.release_report.numbers import Measuring, Subject, code_of
 from tasks.release_report.runs import Run
-from tasks.release_report.trie import TEXT, VALUES, Node, Trie
+from tasks.release_report.trie import CODED, ID, NUMBER, OUTSIDE, STRAY, TEXT, VALUES, Node, Trie
 
 Take = Callable[[Node, Any], None]
 Several = Callable[[Node, list[Any]], None]
@@ -31,6 +31,7 @@ def walking(  # noqa: C901 - one room of local names is what makes it fast
 ) -> tuple[Enter, Several, Take]:
     """What takes in an object that stands somewhere, a list, and anything. The trie is told what enters objects."""
     touch, texting, measure, about = run.touch, lookup.text, measuring.take, subject.code
+    looking = lookup.looking is not None
 
     def walk(node: Node, value: Json) -> None:
         number, kids = run.number, node.kids
@@ -79,7 +80,7 @@ def walking(  # noqa: C901 - one room of local names is what makes it fast
             child.leaf = True
             touch(child)
         # Outside of persons a number is a measured one, and never looked up.
-        if child.person and child.act == TEXT and value.__class__ is not bool:
+        if (child.person or child.defined == OUTSIDE) and child.act in (TEXT, NUMBER) and value.__class__ is not bool:
             texting(child, str(value))
 
     def take(child: Node, value: Any) -> None:
@@ -103,12 +104,36 @@ def walking(  # noqa: C901 - one room of local names is what makes it fast
         cell: Cell = values.cells.get(value) or values.of(value)
         if cell.run != run.number:
             touch(cell)
+        if looking:
+            lookup.repeated(child, value)
+
+    def stray(child: Node, value: str) -> None:
+        """A text that R4 does not define."""
+        touch(child.undefined)
+        texting(child, value)
+
+    def undefined(node: Node, value: Json) -> None:
+        """An object that R4 does not define."""
+        touch(node)
+        touch(node.undefined)
+        walk(node, value)
+
+    def reference(node: Node, value: Json) -> None:
+        walk(node, value)
+        display = value.get("display")
+        if display.__class__ is str:
+            lookup.name(node, node.kids["display"], value, display)
 
     def extension(node: Node, value: Json) -> None:
         url = value.pop("url", None)
         child = node.kids.get(url) if url.__class__ is str else None
         if child is None:
             child = trie.extension(node, url)
+            child.cut = looking and lookup.suspicious(url)
+        if child.cut:
+            leaf = trie.url(node)
+            touch(leaf)
+            lookup.within(leaf, url)
         if child.run != run.number:
             touch(child)
         walk(child, value)
@@ -129,10 +154,11 @@ def walking(  # noqa: C901 - one room of local names is what makes it fast
         except (KeyError, TypeError):
             walk(node, value)
             return
-        if seen is None or len(value) != seen.size or "value" not in value:
+        if seen is None or len(value) != seen.size or "value" not in value or seen.suspicious:
             walk(node, value)
             if len(value) == 4 and "value" in value and len(node.spelled) < _SPELLED:
-                node.spelled[key] = Seen(tuple(node.kids[name] for name in value), 4)
+                seen = node.spelled[key] = Seen(tuple(node.kids[name] for name in value), 4)
+                seen.suspicious = looking and any(map(lookup.suspicious, key))
         elif seen.run != (number := run.number):
             if number >= 0:
                 seen.run = number
@@ -140,10 +166,14 @@ def walking(  # noqa: C901 - one room of local names is what makes it fast
                 if leaf.run != number:
                     touch(leaf)
 
-    trie.do.update({TEXT: texting, VALUES: valued})
+    trie.do.update({TEXT: texting, VALUES: valued, NUMBER: lookup.number, STRAY: stray})
+    if looking:
+        trie.do.update({CODED: lookup.repeated, ID: lookup.identified})
     trie.enter.update(
         {
             "object": walk,
+            "undefined": undefined,
+            "Reference": reference,
             "Coding": coding(run, lookup, walk),
             "CodeableConcept": concept(run, lookup, walk),
             "extension": extension,

@@ -11,9 +11,11 @@ import pytest
 
 from deployments.sandbox.common.definitions.package import make
 from deployments.sandbox.common.definitions.schema import DEFINITIONS
+from tasks.release_report.kinds import NAMED
 from tests.deployments.sandbox.validation.support import findings
 from tests.real.programs import directory
 from tests.real.test_examples import examples
+from tests.tasks.release_report.test_r4_types import made_named
 
 pytestmark = pytest.mark.real
 
@@ -24,6 +26,7 @@ def test_the_tables_that_are_checked_in_are_those_that_the_package_gives(tmp_pat
     for name in ("search-parameters.json", "codes.json"):
         assert (tmp_path / name).read_bytes() == (DEFINITIONS / name).read_bytes(), name
     assert len(left_out) == 7
+    assert NAMED.read_text() == made_named(package)
 
 
 def test_the_sandboxs_validator_finds_in_hl7s_examples_only_what_is_wrong_with_them() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from tasks.release_report.document import Fact, Section, Table, Value
 from tasks.release_report.facts import Facts
 from tasks.release_report.findings import kind_word, left_level
-from tasks.release_report.measured import Measured, Values
+from tasks.release_report.measured import Measured, Path, Values
 from tasks.release_report.spoken import Spoken, is_of_person
 from tasks.release_report.teller import Teller, fact, table
 from tasks.shared.publication import HIDDEN, NONE
@@ -48,7 +48,8 @@ def section(facts: Facts, tell: Teller) -> Section:
 
 def _left(facts: Facts, tell: Teller) -> Iterator[list[Value]]:
     seen: set[tuple[str, str]] = set()
-    for path, at in sorted(facts.leaving.paths.items()):
+    found = [*facts.leaving.paths.items(), *facts.leaving.undefined.items()]
+    for path, at in sorted(found, key=lambda one: (one[0], one[1].kind)):
         judged = left_level(facts, path, at)
         shown = tell.path(path, at.patients)
         if judged is None or (shown, at.kind) in seen:
@@ -59,9 +60,18 @@ def _left(facts: Facts, tell: Teller) -> Iterator[list[Value]]:
             kind_word(at.kind),
             _before(facts, path, tell, at.patients),
             tell.count(at.patients) if at.patients else "@of-nobody",
-            tell.count(at.original) if at.original else "@of-nobody" if at.original_nobody else NONE,
+            _original(facts, at, tell),
             f"@{judged[1]}",
         ]
+
+
+def _original(facts: Facts, at: Path, tell: Teller) -> Value:
+    """Who still has an original value at a path; nothing is said where that was not compared."""
+    if at.original:
+        return tell.count(at.original)
+    if at.original_nobody:
+        return "@of-nobody"
+    return NONE if facts.imported is not None and at.compared and at.kind != "undefined" else None
 
 
 def _before(facts: Facts, path: str, tell: Teller, now: int) -> Value:

@@ -102,7 +102,7 @@ PATHS = {
 }  # fmt: skip
 
 
-def nested(steps: list[str], value: str) -> Any:
+def nested(steps: list[str], value: Any) -> Any:
     """The value below the steps of a path; what is a list in FHIR need not be one here, but for ``[]``."""
     if not steps:
         return value
