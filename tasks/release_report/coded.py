@@ -17,7 +17,7 @@ Enter = Callable[[Node, Json], None]
 
 def coding(run: Run, lookup: Lookup, walk: Enter) -> Enter:  # noqa: C901
     """What takes in a coding; ``walk`` is for one in a spelling that is not known."""
-    touch, collecting, looking = run.touch, lookup.collecting, lookup.looking is not None
+    touch, collecting = run.touch, lookup.collecting
 
     def take(node: Node, value: Json) -> None:  # noqa: C901
         known: CodeTable | None = node.codes
@@ -34,7 +34,7 @@ def coding(run: Run, lookup: Lookup, walk: Enter) -> Enter:  # noqa: C901
             walk(node, value)
             leaves = tuple(node.kids[key] for key in ("system", "code", "display") if value.get(key) is not None)
             seen = known.add(system, code, display, leaves)
-            seen.suspicious = looking and any(map(lookup.suspicious, (system, code, display)))
+            seen.suspicious = any(map(lookup.suspicious, (system, code, display)))
             if collecting is not None:
                 for one in (code, display):
                     if isinstance(one, str):

@@ -130,6 +130,11 @@ def knows_type(name: str, *, resource: bool = False) -> bool:
     return name in (_resources() if resource else _types())
 
 
+def is_published(name: str) -> bool:
+    """Whether resources of a type are published, as questionnaires are: what numbers them numbers nobody."""
+    return {"url", "publisher"} <= _types().get(name, {}).keys()
+
+
 def refers_to(within: str, name: str) -> str:
     """Whose name a reference there can show: ``patient`` for the patient's alone, ``person``, ``name`` for that of a
     person or an organization; blank for nobody's."""

@@ -21,7 +21,7 @@ from tasks.release_report.originals import (
     OWN_OR_NOBODYS,
     Originals,
     is_certain,
-    is_one,
+    is_likely,
     keyed,
     may_be_one,
     parts,
@@ -76,7 +76,7 @@ class Lookup:
 
     def suspicious(self, value: object) -> bool:
         """Whether an identifier of ``import/`` may be in a value."""
-        if not isinstance(value, str):
+        if self.looking is None or not isinstance(value, str):
             return False
         digest, table, mask = self.hash, self.table, self.mask
         numbers = (digest(f"{part}{IDENTIFIER}") for part in parts(value))
@@ -167,7 +167,7 @@ def _parts(  # noqa: C901 - one room of local names is what makes it fast
         assert looking is not None  # noqa: S101 - for the type checker
         place = child.place
         if not is_certain(part) or (child.act == CODED and looking.codes(part)):
-            place |= OWN if child.loose else OWN_OR_NOBODYS
+            place |= OWN if child.loose or not is_likely(part) else OWN_OR_NOBODYS
         if run.number < 0:
             suspects.append((place, number))
         else:
@@ -200,7 +200,7 @@ def _functions(  # noqa: C901 - one room of local names is what makes it fast
             one.drop()
 
     def text(child: Node, value: str) -> None:
-        if child.cut and looking and not is_one(value):
+        if child.cut and looking and not value.isalnum():
             within(child, value)
         if len(value) < LEAST_DIGITS and child.kind == "identifier":
             value = f"{value} identifier"  # too short to be told from other texts: compared with its like alone

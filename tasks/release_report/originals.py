@@ -12,8 +12,9 @@ out because k patients or more have it. Compared are whole values.
 Identifiers are looked for in parts of values, too, and where everything else is coded: in ids, URLs, references, codes,
 displays and texts, which are cut where no identifier goes on (``parts``). What has six characters with letters and
 digits, or ten digits, is one wherever it stands. What is shorter, or a code of ``import/``, may be one by chance: in a
-code or a text it must be the patient's own, elsewhere the patient's own or that of somebody who is no patient. Where
-the patients do not stand in the same order nobody's own can be told: then a code or a text is none by such a value.
+code or a text it must be the patient's own, elsewhere the patient's own or, from five characters with a digit on, that
+of somebody who is no patient. Where the patients do not stand in the same order nobody's own can be told: then a code
+or a text is none by such a value.
 
 The displays of references to people and organizations count however many patients have them; and so do the identifiers
 of practitioners: each such value has one owner.
@@ -61,11 +62,12 @@ OWN_OR_NOBODYS: Final = 1 << 30
 """Added to the place of one that counts also where the value was of somebody who is no patient."""
 _PLACES: Final = OWN - 1
 _PART: Final = re.compile(r"[^\W_][\w.*+~^-]{2,}[^\W_]")
-is_one: Final = re.compile(r"(?:[A-Za-z]+/)?([\w.-]+)\Z", re.ASCII).match
+_IS_ONE: Final = re.compile(r"(?:[A-Za-z]+/)?([\w.-]+)\Z", re.ASCII).match
 """An id, or a reference to one: nearly all values are so."""
 _UUID: Final = 36
 """Characters of a UUID, which is one word."""
 _MOST_PIECES: Final = 8
+_LIKELY: Final = 5
 _CERTAIN: Final = 6
 _CERTAIN_DIGITS: Final = 10
 _CODED: Final = 200_000
@@ -100,7 +102,7 @@ def parts(text: str) -> Collection[str]:
     ``=``."""
     if text.isalnum():
         return (text,)
-    if (match := is_one(text)) is not None:
+    if (match := _IS_ONE(text)) is not None:
         return _pieces(match[1])
     if "%" in text:
         text = unquote(text)
@@ -112,13 +114,14 @@ def parts(text: str) -> Collection[str]:
 
 
 def _pieces(part: str) -> Collection[str]:
-    """A word, and where it is made of several: each of them, all but the first, and all but the last."""
+    """A word, and where it is made of several: each of them, all but the first, but the last, and but both."""
     if part.isalnum() or (len(part) == _UUID and part[8] == part[13] == part[18] == part[23] == "-"):
         return (part,)
     several = part.replace(".", "-").replace("_", "-").split("-")
     if len(several) > _MOST_PIECES:
         return (part,)
-    found = [part, part[len(several[0]) + 1 :], part[: -len(several[-1]) - 1]]
+    first, last = len(several[0]) + 1, -len(several[-1]) - 1
+    found = [part, part[first:], part[:last], part[first:last]]
     found += [one for one in several if len(one) >= LEAST_DIGITS]
     return found
 
@@ -128,6 +131,11 @@ def is_certain(text: str) -> bool:
     if text.isdigit():
         return len(text) >= _CERTAIN_DIGITS
     return len(text) >= _CERTAIN and any(map(str.isdigit, text)) and any(map(str.isalpha, text))
+
+
+def is_likely(text: str) -> bool:
+    """Whether an identifier is more than a word or a very short number."""
+    return len(text) >= _LIKELY and any(map(str.isdigit, text))
 
 
 class Originals:

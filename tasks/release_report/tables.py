@@ -38,6 +38,7 @@ _NUMBER: Final = re.compile(r"-?\d+(\.\d*)?([eE][-+]?\d+)?\Z")
 _LONG_NUMBER: Final = re.compile(r"\d{6,}\Z")
 _PATIENT: Final = "patient"
 _CODED: Final = ("_code", "_system", "_display", "_unit", "_status")
+_IDS: Final = ("id", _PATIENT)
 
 
 def is_table(path: Path) -> bool:
@@ -155,7 +156,7 @@ def read_table(account: Account, path: Path, *, stored: Tee, inside: Tee, check:
             account.turn(_owner(account, row[of] if of >= 0 else None, key, table))
             cells: list[tuple[Node, str, bool]] = []
             for index, value in enumerate(row):
-                if value and index != of:
+                if value and (index != of or account.lookup.suspicious(value)):
                     node = columns[index]
                     if node is None:
                         node = columns[index] = _column(account, root, header[index], value)
@@ -168,7 +169,7 @@ def read_table(account: Account, path: Path, *, stored: Tee, inside: Tee, check:
 
 def _column(account: Account, root: Node, name: str, value: str) -> Node:
     lower = name.lower()
-    looked_up = "birth" in lower if _DATE.match(value) else lower != "id" and not lower.endswith(_CODED)
+    looked_up = "birth" in lower if _DATE.match(value) else lower not in _IDS and not lower.endswith(_CODED)
     kind = kinds.kind_of_column(name)
     return account.trie.column(root, name, kind, dates=bool(_DATE.match(value)), looked_up=looked_up)
 

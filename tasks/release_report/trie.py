@@ -302,7 +302,7 @@ class Trie:
         child.person = person and not meta
         if child.kind == "identifier":
             child.alone = node.doctors
-            child.twin = self._twin(child, -1)
+            child.twin = self._twin(child, -1) if not kinds.is_published(above[0]) else None
         child.loose = own in kinds.TEXTS or own == "code" or around == "Coding" or around in kinds.QUANTITIES
         if meta and key == "lastUpdated":
             child.act = PLAIN  # a date of the server that had it

@@ -129,7 +129,7 @@ def walking(  # noqa: C901 - one room of local names is what makes it fast
         child = node.kids.get(url) if url.__class__ is str else None
         if child is None:
             child = trie.extension(node, url)
-            child.cut = looking and lookup.suspicious(url)
+            child.cut = lookup.suspicious(url)
         if child.cut:
             leaf = trie.url(node)
             touch(leaf)
@@ -158,7 +158,7 @@ def walking(  # noqa: C901 - one room of local names is what makes it fast
             walk(node, value)
             if len(value) == 4 and "value" in value and len(node.spelled) < _SPELLED:
                 seen = node.spelled[key] = Seen(tuple(node.kids[name] for name in value), 4)
-                seen.suspicious = looking and any(map(lookup.suspicious, key))
+                seen.suspicious = any(map(lookup.suspicious, key))
         elif seen.run != (number := run.number):
             if number >= 0:
                 seen.run = number

@@ -52,6 +52,8 @@ ELSEWHERE = {
     "Observation.component.valueCodeableConcept.coding[].code": "{}",
     "Observation.valueString": "see {}, please",
     "Observation.note.text": "MRN {}",
+    "Observation.component.valueString": "Patient/{}",
+    "Observation.component.extension(http://x.example/y).valueString": "his-{}-1",
     "Observation.subject.reference": "Patient/{}",
     "Observation.subject.type": "{}",
     "Observation.subject.display": "Patient {}",
@@ -180,6 +182,15 @@ def test_a_value_that_many_have_or_that_is_trivial_is_no_identifier(tmp_path: Pa
             "subject": {"reference": "Patient/CASE-2024"}, "note": [{"text": f"{n} of 2024, M"}],
             "valueQuantity": {"value": 2024, "unit": "1"}}})  # fmt: skip
     assert not [path for path, at in spread(tmp_path, came, leave).paths.items() if at.original]
+
+
+def test_what_numbers_something_published_is_no_identifier(tmp_path: Path) -> None:
+    library = {"resourceType": "Library", "id": "l", "url": "http://x.example/Library/indicators-7",
+               "identifier": [{"value": "indicators-7"}]}  # fmt: skip
+    measure = {"resourceType": "Measure", "id": "m", "library": [library["url"]]}
+    came = [*numbered("1"), library, measure]
+    leaves = [*numbered("1", "h"), {**library, "id": "h", "identifier": [{"value": "new"}]}, {**measure, "id": "h2"}]
+    assert stops(spread(tmp_path, came, leaves)) == []
 
 
 NAMES = {

@@ -16,7 +16,7 @@ from tasks.release_report import kinds
 
 _LEFT_OUT = {"boolean", "decimal", "integer", "number", "unsignedInt", "positiveInt", "uri", "canonical", "oid", "uuid"}
 """Types of which a reader of the table needs to know nothing: they stand there as ``""``."""
-_EVERYWHERE = {"id", "extension", "modifierExtension", "contained", "resourceType"}
+_EVERYWHERE = {"id", "extension", "modifierExtension", "contained"}
 
 
 def made() -> str:
@@ -28,7 +28,7 @@ def made() -> str:
         chosen = {key: (kind, choice) for choice, keys in types[name]["choices"].items() for key, kind in keys.items()}
         found = {}
         for key, value in schema.get(name, {}).get("properties", {}).items():
-            if key.startswith("_") or key in _EVERYWHERE:
+            if key.startswith("_") or key in _EVERYWHERE or (key == "resourceType" and "_" not in name):
                 continue
             if key in chosen:
                 kind, choice = chosen[key]

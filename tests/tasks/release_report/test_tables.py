@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import io
+import json
 from collections.abc import Set
 from datetime import date
 from pathlib import Path
@@ -166,3 +167,19 @@ def test_parquet_that_cannot_be_read_is_said_and_quotes_nothing(tmp_path: Path, 
     assert list(found.unread) == ["lab.parquet"]
     assert "Meyerbeer" not in str(found.unread)
     assert len(found.files) == 1
+
+
+def test_an_identifier_of_the_import_is_found_in_a_row_wherever_it_stands(tmp_path: Path) -> None:
+    (tmp_path / "import").mkdir()
+    people = [{"resourceType": "Patient", "id": f"p{n}", "identifier": [{"value": f"MRN-4711{n}"}]} for n in range(6)]
+    (tmp_path / "import" / "a.ndjson").write_text("".join(json.dumps(one) + "\n" for one in people))
+    (tmp_path / "lab.csv").write_text(
+        "id,patient,loinc_code,note,value\no1,Patient/MRN-47111,a,,1\no2,Patient/h2,MRN-47112,,2\n"
+        "MRN-47113,Patient/h3,a,,3\no4,Patient/h4,a,of MRN-47114,4\no5,Patient/h5,a,,5\n"
+    )  # fmt: skip
+    with Originals(tmp_path / "spool", 5) as originals:
+        run(tmp_path / "import", originals, collect=True)
+        found = run(tmp_path, originals)
+    assert {path: (at.kind, at.original) for path, at in found.paths.items() if at.original} == {
+        "lab.patient": ("number", 1), "lab.loinc_code": ("number", 1), "lab.id": ("number", 1), "lab.note": ("text", 1),
+    }  # fmt: skip
