@@ -24,10 +24,9 @@ import msgspec
 
 from tasks.pseudonymizer.answer_check import Members, ResourceSummary
 from tasks.pseudonymizer.surviving_ids import target_of
+from tasks.shared.fhir.persons import NO_PERSONS, PERSONS
 from tasks.shared.fhir.reading import UNREADABLE
 
-PERSONS: Final = frozenset({"Patient", "RelatedPerson", "Person", "Practitioner"})
-NO_PERSONS: Final = frozenset({"Provenance", "Organization", "Location", "Medication", "Device"})
 _ENVELOPES: Final = frozenset({"Bundle", "Parameters"})
 _HOLDERS: Final = PERSONS | _ENVELOPES
 

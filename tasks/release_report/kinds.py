@@ -24,7 +24,7 @@ The kinds:
 ``undefined``             what R4 does not define, with text or elements in it
 ========================  ===========================================================================================
 
-Names, addresses, numbers of those who are no person (``residual_identifiers``: Organization, Location …) have no kind;
+Names, addresses, numbers of those who are no person (``persons``: Organization, Location …) have no kind;
 but the display of a reference to an organization counts as a name (docs/decisions/0044).
 """
 
@@ -38,7 +38,7 @@ from typing import Final
 
 import msgspec
 
-from tasks.pseudonymizer.residual_identifiers import NO_PERSONS
+from tasks.shared.fhir import persons
 
 TABLE: Final = Path(__file__).parent / "r4_types.json"
 NAMED: Final = Path(__file__).parent / "r4_named.json"
@@ -52,7 +52,7 @@ LEFT: Final = frozenset({"name", "address", "telecom", "photo", "attachment", "n
 DATES: Final = frozenset({"date", "dateTime", "instant"})
 QUANTITIES: Final = frozenset({"Quantity", "Age", "Count", "Distance", "Duration"})
 
-_IMPERSONAL: Final = NO_PERSONS | {
+_IMPERSONAL: Final = persons.NO_PERSONS | {
     "HealthcareService", "InsurancePlan", "Endpoint", "Substance", "MedicationKnowledge", "DeviceDefinition",
 }  # fmt: skip
 _NO_TEXT: Final = frozenset(
@@ -77,9 +77,6 @@ _BY_NAME: Final = {
 }  # fmt: skip
 _EVERYWHERE: Final = frozenset({"id", "extension", "modifierExtension"})
 _THEIRS: Final = frozenset({"subject", "patient", "beneficiary"})
-_PEOPLE: Final = frozenset(
-    {"Patient", "Practitioner", "PractitionerRole", "RelatedPerson", "Person", "Organization", "CareTeam"}
-)
 _SUFFIXES: Final = re.compile(r"value([A-Z]\w*)\Z")
 _PRIMITIVES: Final = frozenset(
     {
@@ -149,7 +146,7 @@ def named(word: str, reference: object, kind: object) -> str:
         target = (path if searched else path.rpartition("/")[0]).rpartition("/")[2] or target
     if target not in _resources() or (word == "patient" and target == "Patient"):
         return word
-    return "name" if target in _PEOPLE else ""
+    return "name" if target in persons.NAMED else ""
 
 
 NAMES: Final = ("person", "name")

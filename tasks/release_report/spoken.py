@@ -14,9 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tasks.release_report import kinds
-
-PERSONS: Final = ("Patient", "Person", "RelatedPerson", "Practitioner")
-"""Types whose paths a person looks at first."""
+from tasks.shared.fhir.persons import PERSONS
 
 _TOKEN: Final = re.compile(r"\s*(?:\.\s*)?`?([A-Za-z]\w*)`?\s*")
 _AS: Final = re.compile(r"\s*as\s+(?:FHIR\.)?`?(\w+)`?\s*")

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from tasks.pseudonymizer.residual_identifiers import PERSONS
 from tasks.release_report import kinds
 from tasks.release_report.cells import LONGEST, MOST_VALUES, Bounds, Cell, Values
 from tasks.release_report.codes import CodeTable, Seen
 from tasks.release_report.one_each import OneEach
+from tasks.shared.fhir.persons import PERSONS, PRACTITIONERS
 
 PLAIN, TEXT, DATE, REFERENCE, VALUES, SEARCH, CODED, ID, NUMBER, STRAY = range(10)
 """What is to be done with a value at a leaf."""
@@ -145,7 +145,7 @@ class Trie:
         return node
 
     def _resource(self, node: Node) -> None:
-        node.doctors = node.type in _DOCTORS
+        node.doctors = node.type in PRACTITIONERS
         if kinds.knows_type(node.type, resource=True):
             node.defined = TYPE
         else:
@@ -354,6 +354,4 @@ def _is_beside(above: tuple[str, ...]) -> bool:
     return "Extension" in above or any(one.endswith("_ReferenceRange") for one in above)
 
 
-_DOCTORS: Final = frozenset({"Practitioner", "PractitionerRole"})
-"""People whom many patients have: what they have is no less theirs for it."""
 _URL: Final = "(url)"

@@ -402,7 +402,11 @@ def sung(patients: int) -> Measured:
             f"Patient.extension({url}).extension({CANARY}).valueString": Path(patients, "name"),
             f"{CANARY}Type.name": Path(patients, "name", original=patients),
         },
-        elements={f"Patient.{CANARY}Element": patients},
+        elements={f"Patient.{CANARY}Element": patients, f"{CANARY}Type": patients},
+        undefined={
+            path: Path(patients, "undefined")
+            for path in (f"Patient.{CANARY}Element", f"{CANARY}Type", f"Bundle.{CANARY}")
+        },
         codes={"Condition.code": Codes(patients, {code: patients}, {code: f"{CANARY} text"}, {code: patients},
                                        {f"http://{CANARY}.example/system": patients}, patients)},
         numbers={"Observation.valueQuantity": {code: Numbers(patients, units={f"{CANARY}/l": patients, "g": 20})}},

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from deployments.sandbox.common.definitions.schema import DEFINITIONS
 from tasks.release_report import kinds
+from tasks.shared.fhir.persons import NAMED, PERSONS, PRACTITIONERS
 
 _LEFT_OUT = {"boolean", "decimal", "integer", "number", "unsignedInt", "positiveInt", "uri", "canonical", "oid", "uuid"}
 """Types of which a reader of the table needs to know nothing: they stand there as ``""``."""
@@ -42,8 +43,7 @@ def made() -> str:
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
-_PERSONS = {"Patient", "Practitioner", "PractitionerRole", "RelatedPerson", "Person"}
-_NAMED = _PERSONS | {"Organization", "CareTeam"}
+_PERSONS = PERSONS | PRACTITIONERS
 _THINGS = {"Group", "Device", "Location", "Specimen", "Substance"}
 
 
@@ -61,7 +61,7 @@ def made_named(package: Path) -> str:
             head, _, name = element["path"].rpartition(".")
             for kind in element.get("type", ()):
                 targets = {profile.rpartition("/")[2] for profile in kind.get("targetProfile", ())}
-                if kind["code"] == "Reference" and targets & _NAMED and head in within:
+                if kind["code"] == "Reference" and targets & NAMED and head in within:
                     key = name.replace("[x]", "Reference")
                     word = "person" if targets <= _PERSONS else "name"
                     found.setdefault(within[head], {})[key] = "patient" if targets - _THINGS == {"Patient"} else word
