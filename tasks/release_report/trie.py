@@ -303,7 +303,6 @@ class Trie:
         if child.kind == "identifier":
             child.alone = node.doctors
             child.twin = self._twin(child, -1) if not kinds.is_published(above[0]) else None
-        child.loose = own in kinds.TEXTS or own == "code" or around == "Coding" or around in kinds.QUANTITIES
         if meta and key == "lastUpdated":
             child.act = PLAIN  # a date of the server that had it
         elif own in kinds.DATES:
@@ -336,6 +335,7 @@ class Trie:
             child.looked_up = True
             child.one = OneEach(self.bounds)
             child.cut = child.kind not in kinds.LEFT and around != "SampledData"
+        child.loose = child.act == CODED or (child.act == TEXT and own in kinds.TEXTS)
         child.do = self.do.get(child.act)
         if child.kind in ("display", "concept-text"):
             child.collects = child.kind == "display" and node.named == "patient"

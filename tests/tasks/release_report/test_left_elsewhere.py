@@ -172,6 +172,41 @@ def test_where_an_identifier_is_another_ones_by_chance_it_is_none(form: str, tmp
     }
 
 
+def test_one_resource_a_line_is_compared_alike(tmp_path: Path) -> None:
+    """The data of a patient do not come together then."""
+
+    def lines(own: str, form: str, values: int) -> list[dict[str, Any]]:
+        people = [entry["resource"] for line in numbered(form, own) for entry in line["entry"]]
+        seen = [{"resourceType": "Observation", "id": f"{own}o{n}", "subject": {"reference": f"Patient/{own}{n}"}}
+                for n in range(12) for _ in "12"]  # fmt: skip
+        for number, one in enumerate(seen[: 2 * values]):
+            one["code"] = {"coding": [{"code": FORMS["short"].format(number // 2)}]}
+            one |= {"performer": [{"display": "Dr. Frieda Sommer"}], "his": {"room": 1}, "comment": "as always"}
+        return [*people, *seen]
+
+    measured = spread(tmp_path, lines("p", FORMS["short"], 12), lines("h", "zz{}", 7))
+    assert {path: at.original for path, at in measured.paths.items() if at.original} == {
+        "Observation.code.coding.code": 7, "Observation.performer.display": 7,
+    }  # fmt: skip
+    assert {path: at.patients for path, at in measured.undefined.items()} == {
+        "Observation.his": 7, "Observation.comment": 7
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_where_a_patient_is_missing_identifiers_are_found_where_they_are_no_codes(form: str, tmp_path: Path) -> None:
+    leave = numbered("zz{}", "h")[1:]
+    for number, line in enumerate(leave, start=1):
+        seen = {
+            "resourceType": "Observation",
+            "id": "o",
+            "subject": {"reference": f"Patient/{FORMS[form].format(number)}"},
+        }
+        line["entry"].append({"resource": seen})
+    measured = spread(tmp_path, numbered(FORMS[form]), leave)
+    assert measured.paths["Observation.subject.reference"].original == 11
+
+
 def test_a_value_that_many_have_or_that_is_trivial_is_no_identifier(tmp_path: Path) -> None:
     came, leave = numbered("1"), numbered("zz{}", "h")
     for n, (before, line) in enumerate(zip(came, leave, strict=True)):
@@ -275,6 +310,18 @@ def test_of_what_was_not_compared_the_column_does_not_say_none(tmp_path: Path) -
     report = build(replace(given, leaving=replace(given.leaving, paths=measured.paths)), k=5)
     rows = [row for one in report.sections for table in one.tables if table.name == "left" for row in table.rows]
     assert [row[4] for row in rows if row[0] == f"{path}.display"] == [None]
+
+
+@pytest.mark.parametrize("value", ["LANR-123456789", "12345"])
+def test_the_identifier_of_a_practitioner_is_found_in_references_to_him(value: str, tmp_path: Path) -> None:
+    came, leave = numbered("1"), numbered("zz{}", "h")
+    came.append({"resourceType": "Practitioner", "id": "d", "identifier": [{"value": value}]})
+    for line in leave:
+        by = {"individual": {"reference": f"Practitioner/{value}"}}
+        line["entry"].append({"resource": {"resourceType": "Encounter", "id": "e", "participant": [by]}})
+    leave.append({"resourceType": "Practitioner", "id": value})
+    found = stops(spread(tmp_path, came, leave))
+    assert [one.about for one in found] == ["Encounter.participant.individual.reference", "Practitioner.id"]
 
 
 def test_an_unchanged_identifier_of_a_practitioner_is_a_stop_however_many_patients_have_it(tmp_path: Path) -> None:
