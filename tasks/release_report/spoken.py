@@ -2,8 +2,8 @@
 
 A rule's FHIRPath is read as the pseudonymization service reads it: ``Patient.birthDate``, ``Resource.id``,
 ``nodesByType('date')``, ``Patient.contact.nodesByName('family')``, ``where(…)``, ``extension('url')``, ``ofType(T)``,
-``as T``, and alternatives behind ``|``. A criterion is taken to hold, but for that of an extension's URL. A rule that
-cannot be read speaks of nothing: a place too many is better than one that is missing.
+``as T``, ``descendants()``, ``children()`` and alternatives behind ``|``. A criterion is taken to hold, but for that of
+an extension's URL. A rule that cannot be read speaks of nothing: a place too many is better than one that is missing.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ _AS: Final = re.compile(r"\s*as\s+(?:FHIR\.)?`?(\w+)`?\s*")
 _TEXT: Final = re.compile(r"\s*'([^']*)'\s*|\s*(?:FHIR\.)?(\w+)\s*")
 _URL: Final = re.compile(r"\s*(?:\$this\.)?url\s*=\s*'([^']*)'\s*")
 _ALL: Final = frozenset({"Resource", "DomainResource"})
+_EXTENSIONS: Final = ("extension", "modifierExtension")
+_BELOW: Final = {"descendants": "below", "children": "next"}
 _READ: Final = {"nodesByType": "below-type", "nodesByName": "below-name", "ofType": "type", "as": "type"}
 
 
@@ -35,14 +37,18 @@ class Node:
 
 
 Step = tuple[str, str]
-"""What a step does (``member``, ``below-type``, ``below-name``, ``type``, ``url``), and with which name."""
+"""What a step does (``member``, ``next``, ``below``, ``below-type``, ``below-name``, ``type``, ``url``), and with which
+name."""
 
 
 class Spoken:
-    """All rules of a file by their FHIRPath."""
+    """All rules of a file by their FHIRPath. ``complete`` says that each could be read."""
 
     def __init__(self, rules: Iterable[str]) -> None:
-        self._chains = [chain for rule in rules for chain in _chains(rule)]
+        chains = [_chain(text.strip()) for rule in rules for text in _split(rule)]
+        self._chains = [chain for chain in chains if chain is not None]
+        # What a rule takes from a Bundle's resources stands at no path of a Bundle.
+        self.complete = None not in chains and not any(_in_bundle(chain) for chain in self._chains)
 
     def of(self, path: str) -> bool:
         """Whether a rule speaks of a path, or of one above it."""
@@ -63,6 +69,8 @@ def _resources(path: str) -> Iterator[list[Node]]:
             nodes.append(Node(name, "", name))
             continue
         own, choice = kinds.element(nodes[-1].type, name, is_object=at + 1 < len(parts))
+        if name in _EXTENSIONS:
+            own = "Extension"
         nodes.append(Node(name, choice, own, url))
         if name == "contained" and at + 1 < len(parts):
             yield nodes
@@ -80,8 +88,12 @@ def _ends(chain: tuple[Step, ...], nodes: list[Node]) -> bool:
                 at = {
                     one + 1 for one in at if one + 1 < len(nodes) and name in (nodes[one + 1].name, _choice(nodes, one))
                 }
+            case "next":
+                at = {one + 1 for one in at if one + 1 < len(nodes)}
+            case "below":
+                at = {deep for one in at for deep in range(one + 1, len(nodes))}
             case "below-type":
-                at = {deep for one in at for deep in range(one, len(nodes)) if nodes[deep].type == name}
+                at = {deep for one in at for deep in range(one, len(nodes)) if _is(nodes[deep], name)}
             case "below-name":
                 at = {deep for one in at for deep in range(one, len(nodes)) if nodes[deep].name == name}
             case "type":
@@ -91,21 +103,24 @@ def _ends(chain: tuple[Step, ...], nodes: list[Node]) -> bool:
     return bool(at)
 
 
+def _is(node: Node, kind: str) -> bool:
+    """Whether an element is of a type; those that resources have of their own are called ``Observation_Component``."""
+    return node.type == kind or (kind == "BackboneElement" and "_" in node.type)
+
+
 def _choice(nodes: list[Node], above: int) -> str:
     """What FHIRPath calls the element below one, where it is one of several: ``value`` of ``valueString``."""
     node = nodes[above + 1]
     return node.choice.removesuffix("[x]") or ("value" if re.match(r"value[A-Z]", node.name) else node.name)
 
 
-def _chains(rule: str) -> Iterator[tuple[Step, ...]]:
-    """A rule's path as steps, each alternative for itself; none where it cannot be read."""
-    for text in _split(rule):
-        chain = _chain(text.strip())
-        if chain is not None:
-            yield chain
+def _in_bundle(chain: tuple[Step, ...]) -> bool:
+    """Whether steps lead from a Bundle into its resources."""
+    return chain[0] == ("type", "Bundle") and ("member", "resource") in chain
 
 
 def _chain(text: str) -> tuple[Step, ...] | None:
+    """The path of a rule, without alternatives, as steps; ``None`` where it cannot be read."""
     steps: list[Step] = []
     while text:
         if steps and (kind := _AS.match(text)) is not None:
@@ -134,6 +149,8 @@ def _function(name: str, inside: str) -> list[Step] | None:
     if name == "where":
         url = _URL.fullmatch(inside)
         return [("url", url[1])] if url else []
+    if name in _BELOW and not inside.strip():
+        return [(_BELOW[name], "")]
     argument = _TEXT.fullmatch(inside)
     if argument is None:
         return None

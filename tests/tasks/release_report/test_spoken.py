@@ -55,6 +55,15 @@ def rules_of(path: Path) -> list[str]:
         ("Patient.extension.where(url='http://other.example')", MAIDEN, False),
         (f"Patient.extension('{MAIDEN.partition('(')[2].partition(')')[0]}')", MAIDEN, True),
         ("Patient.extension", MAIDEN, True),
+        ("nodesByType('Extension')", MAIDEN, True),
+        ("nodesByType('Extension').value", MAIDEN, True),
+        ("nodesByType('BackboneElement')", "Observation.component.code.text", True),
+        ("nodesByType('BackboneElement')", "Observation.code.text", False),
+        ("Observation.descendants()", "Observation.component.code.text", True),
+        ("Observation.component.descendants().ofType(string)", "Observation.component.code.text", True),
+        ("Observation.component.descendants()", "Observation.code.text", False),
+        ("Observation.children().code", "Observation.component.code.text", True),
+        ("Observation.children().code", "Observation.code.text", False),
         ("Patient.name.first()", "Patient.name.family", False),
         ("Patient.name.where(use = 'official'", "Patient.name.family", False),
         ("", "Patient.gender", False),
@@ -62,6 +71,19 @@ def rules_of(path: Path) -> list[str]:
 )
 def test_a_rule_speaks_of_what_it_leads_to_and_of_all_below(rule: str, path: str, said: bool) -> None:
     assert Spoken([rule]).of(path) is said
+
+
+@pytest.mark.parametrize(
+    ("rule", "complete"),
+    [
+        ("Patient.name", True), ("Patient.nodesByName('given') | Patient.telecom", True), ("Patient.name[0]", False),
+        ("Observation.descendants()", True), ("Patient.name.first()", False), ("", False),
+        ("Patient.name | Patient.telecom[0]", False), ("Bundle.entry.fullUrl", True),
+        ("Bundle.entry.resource.ofType(Patient).name", False),
+    ],
+)  # fmt: skip
+def test_it_is_known_whether_each_rule_could_be_read(rule: str, complete: bool) -> None:
+    assert Spoken(["Patient.gender", rule]).complete is complete
 
 
 def test_the_demo_s_rules_speak_of_ids_references_and_dates_and_not_of_the_extension() -> None:
