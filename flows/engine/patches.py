@@ -1,9 +1,9 @@
-"""Every place that leans on a private part of Prefect: the one table of them, and the check that each still fits.
+"""Every private part of Prefect that Sluice relies on, in one table, and the check that each still exists.
 
-A row names an attribute of a module, what we put there (``ours``), and why. Without ``ours`` we only read, call or
-override it. Each process checks its rows when it starts: the attribute is there, and takes the arguments that it took.
-What does not fit is an error that names the version of Prefect and every such row, never silence. That Prefect really
-calls what is put there is shown for each row by ``tests/flows/engine/test_patches.py``.
+A row names an attribute of a module, its replacement (``ours``) and the reason. A part without a replacement is only
+read, called or overridden. Each process checks its rows when it starts: the attribute exists and has the expected
+parameters. If one does not, the process stops with an error that names the version of Prefect and every such row.
+``tests/flows/engine/test_patches.py`` shows for each replacement that Prefect really calls it.
 
 All rows are written for ``VERSIONS``. Importing this module does not import Prefect.
 """
@@ -25,16 +25,16 @@ VERSIONS: Final = ">=3.8.8,<3.9"
 """The versions of Prefect for which the rows were written and tested."""
 
 Process = Literal["settings", "run", "loops", "worker", "server"]
-"""Who leans on it: each process that reads Prefect's settings, a run, a worker or ``serve``, a worker, a server."""
+"""The processes that rely on a row: all, those that run a job, worker and ``serve``, worker alone, server."""
 
 
 class UnfitPrefectError(TerminalError):
-    """The installed version of Prefect is another one inside than the one that Sluice was written for."""
+    """Private parts of Prefect that Sluice relies on have changed in the installed version."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One place. ``attribute`` is a dotted path inside ``module``, or a file of the package, with wildcards.
+    """One private part. ``attribute`` is a dotted path inside ``module``, or a file of the package, with wildcards.
 
     ``takes`` are the names of its parameters, ``None`` for what is not called. ``ours`` is ``module:name``.
     """
@@ -153,20 +153,20 @@ ROWS: Final = (
 )  # fmt: skip
 
 _of_prefect: dict[tuple[str, str], Any] = {}
-"""What was in the places that hold ours by now."""
+"""What the replacements replaced."""
 
 
 def require(*processes: Process) -> None:
     """Check the rows of these processes.
 
     Raises:
-        UnfitPrefectError: some do not fit the installed version; all of them are named.
+        UnfitPrefectError: some have changed in the installed version; all of them are named.
     """
     _refuse((row, why) for row in ROWS if row.process in processes and (why := _misfit(row)) is not None)
 
 
 def apply(*processes: Process) -> None:
-    """Check the rows of these processes and put ours into their places; may be repeated. Raises as ``require``."""
+    """Check the rows of these processes and put the replacements in place; may be repeated. Raises as ``require``."""
     require(*processes)
     rows = [row for row in ROWS if row.process in processes and row.ours is not None]
     for row in rows:
@@ -175,16 +175,16 @@ def apply(*processes: Process) -> None:
         if getattr(owner, name) is not ours:
             _of_prefect[row.module, row.attribute] = getattr(owner, name)
             setattr(owner, name, ours)
-    _refuse((row, "ours does not take its place") for row in rows if not is_applied(row))
+    _refuse((row, "the replacement did not take effect") for row in rows if not is_applied(row))
 
 
 def of_prefect(module: str, attribute: str) -> Any:
-    """Return what was in a place before ours."""
+    """Return what a replacement replaced."""
     return _of_prefect[module, attribute]
 
 
 def is_applied(row: Row) -> bool:
-    """Return whether what is ours is in its place, as whoever looks there finds it."""
+    """Return whether a replacement is in place."""
     owner, name = _owner(row)
     return getattr(owner, name, None) is _ours(row)
 
@@ -192,35 +192,35 @@ def is_applied(row: Row) -> bool:
 def _refuse(misfits: Iterator[tuple[Row, str]]) -> None:
     found = [f"{row}: {why} ({row.why})" for row, why in misfits]
     if found:
-        places = "1 place has" if len(found) == 1 else f"{len(found)} places have"
+        parts = "1 private part of it has" if len(found) == 1 else f"{len(found)} private parts of it have"
         raise UnfitPrefectError(
-            "prefect-unfit", f"this Sluice does not fit Prefect {version('prefect')}: {places} changed inside",
+            "prefect-unfit", f"Sluice cannot run with Prefect {version('prefect')}: {parts} changed",
             context="\n  ".join(found),
-            hint=f"install a version that it was written for: pip install 'prefect{VERSIONS}', or with constraints.txt",
+            hint=f"install a tested version: pip install 'prefect{VERSIONS}', or use constraints.txt",
         )  # fmt: skip
 
 
 def _misfit(row: Row) -> str | None:
-    """Return why a row does not fit; ``None`` when it does."""
+    """Return what has changed; ``None`` when nothing has."""
     if "/" in row.attribute:
         package = find_spec(row.module)
         places = package.submodule_search_locations if package is not None else None
-        return None if any(any(Path(place).glob(row.attribute)) for place in places or ()) else "there is no such file"
+        return None if any(any(Path(place).glob(row.attribute)) for place in places or ()) else "no such file exists"
     try:
         owner, name = _owner(row)
     except (ImportError, AttributeError):
-        return "what it belongs to is gone"
+        return "its module or class no longer exists"
     found = _of_prefect.get((row.module, row.attribute), getattr(owner, name, None))
     if found is None and not _is_field(owner, name) and not hasattr(owner, name):
-        return "it is gone"
+        return "it no longer exists"
     if row.takes is None:
         return None
     takes = " ".join(inspect.signature(found).parameters) if callable(found) else "nothing"
-    return None if takes == row.takes else f"it takes ({takes}), not ({row.takes})"
+    return None if takes == row.takes else f"its parameters are ({takes}), expected ({row.takes})"
 
 
 def _owner(row: Row) -> tuple[Any, str]:
-    """The module or class that has the attribute, and the attribute's own name."""
+    """Return the module or class that has the attribute, and the attribute's own name."""
     *path, name = row.attribute.split(".")
     owner: Any = importlib.import_module(row.module)
     for part in path:
@@ -229,7 +229,7 @@ def _owner(row: Row) -> tuple[Any, str]:
 
 
 def _is_field(owner: Any, name: str) -> bool:
-    """Whether a class has the attribute only in its instances: a field of a model, or set where one is made."""
+    """Return whether only instances have the attribute: a field of a model, or set by ``__init__``."""
     if name in getattr(owner, "model_fields", ()):
         return True
     code = getattr(getattr(owner, "__init__", None), "__code__", None)

@@ -33,7 +33,7 @@ def application(place: Path) -> Any:
     """Prefect's server; ``place`` is a directory of its own.
 
     Raises:
-        UnfitPrefectError: the installed Prefect is another one inside than the one that this is written for.
+        UnfitPrefectError: private parts of Prefect have changed in the installed version.
     """
     patches.apply("server")
     # Prefect copies its UI before it serves it: beside the original, unless nothing may be written there.

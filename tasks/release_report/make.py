@@ -218,7 +218,7 @@ def _outside(asked: Asked) -> int | None:
     resources = 0
     patients: set[int] = set()
     try:
-        with _text(asked.base / _EXTRACTION / Path(name).name, "utf-8-sig") as file:
+        with _text(asked.base / _EXTRACTION / Path(name).name, encoding="utf-8-sig") as file:
             for number, row in enumerate(csv.DictReader(file)):
                 if not number % _ROWS:
                     asked.stop.check()
@@ -234,7 +234,7 @@ def _outside(asked: Asked) -> int | None:
     return len(patients) if known else None
 
 
-def _text(path: Path, encoding: str) -> io.TextIOWrapper:
+def _text(path: Path, *, encoding: str) -> io.TextIOWrapper:
     return io.TextIOWrapper(io.BufferedReader(open_private(path)), encoding=encoding, newline="")
 
 
@@ -244,7 +244,7 @@ def _findings(summary: Path, leaving: Measured, imported: Measured | None) -> di
     found: dict[FindingKind, dict[str, Cell]] = {}
     anybodys: set[FindingKind] = set()
     bounds = Bounds()
-    with _text(summary, "utf-8") as file:
+    with _text(summary, encoding="utf-8") as file:
         for row in csv.DictReader(file):
             kind = str(row.get("resource") or "").partition("/")[0]
             what = (str(row.get("severity") or ""), kind, str(row.get("message_id") or ""))

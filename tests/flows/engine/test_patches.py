@@ -284,11 +284,11 @@ def test_every_row_fits_the_installed_prefect_and_takes_its_place() -> None:
 @pytest.mark.parametrize(
     ("changed", "why"),
     [
-        ({"module": "prefect._internal.nowhere"}, "what it belongs to is gone"),
-        ({"attribute": "FlowRunCancellingObserver.nothing.deeper"}, "what it belongs to is gone"),
-        ({"attribute": "another_loop"}, "it is gone"),
-        ({"takes": "workload"}, f"it takes ({patches._LOOP}), not (workload)"),
-        ({"module": "prefect", "attribute": "nowhere/*.py"}, "there is no such file"),
+        ({"module": "prefect._internal.nowhere"}, "its module or class no longer exists"),
+        ({"attribute": "FlowRunCancellingObserver.nothing.deeper"}, "its module or class no longer exists"),
+        ({"attribute": "another_loop"}, "it no longer exists"),
+        ({"takes": "workload"}, f"its parameters are ({patches._LOOP}), expected (workload)"),
+        ({"module": "prefect", "attribute": "nowhere/*.py"}, "no such file exists"),
     ],
 )  # fmt: skip
 def test_a_row_that_does_not_fit_is_named_with_the_version(
@@ -300,7 +300,7 @@ def test_a_row_that_does_not_fit_is_named_with_the_version(
     with pytest.raises(UnfitPrefectError) as refused:
         patches.apply("loops")
     assert refused.value.reference == "prefect-unfit"
-    assert f"Prefect {version('prefect')}: 2 places have changed" in refused.value.message
+    assert f"Prefect {version('prefect')}: 2 private parts of it have changed" in refused.value.message
     assert (refused.value.context or "").count(f"{row}: {why}") == 2
     assert refused.value.hint
 
@@ -316,9 +316,9 @@ def test_what_does_not_stay_in_its_place_is_an_error(monkeypatch: pytest.MonkeyP
 
     patches.apply("run")
     monkeypatch.setattr("prefect.client.base.PrefectHttpxSyncClient", Client)
-    with pytest.raises(UnfitPrefectError, match="1 place has changed") as refused:
+    with pytest.raises(UnfitPrefectError, match="1 private part of it has changed") as refused:
         patches.apply("run")
-    assert "_send_with_retry: ours does not take its place" in (refused.value.context or "")
+    assert "_send_with_retry: the replacement did not take effect" in (refused.value.context or "")
 
 
 def test_the_versions_are_those_of_the_pin() -> None:
@@ -339,6 +339,11 @@ flow_engine.maintain_concurrency_lease = lambda lease, seconds: None
 """
 """What makes the installed Prefect another one inside."""
 
+
+LOOP = "observers.critical_service_loop: it no longer exists"
+SLOT = "maintain_concurrency_lease: its parameters are (lease seconds), expected ("
+
+WORKER = "from flows.engine.outlast import main; main()"
 
 SERVE = """
 import deployments.serve as serve
@@ -379,12 +384,11 @@ def newer(tmp_path: Path) -> Callable[[str], tuple[int, str]]:
 @pytest.mark.parametrize(
     ("code", "named"),
     [
-        ("from flows.engine.outlast import main; main()", ["observers.critical_service_loop: it is gone",
-         "ProcessWorker._cancel_run: it is gone", "maintain_concurrency_lease: it takes (lease seconds), not ("]),
-        (SERVE, ["observers.critical_service_loop: it is gone", "maintain_concurrency_lease: it takes (lease"]),
-        (RUN, ["maintain_concurrency_lease: it takes (lease seconds), not ("]),
+        (WORKER, [LOOP, "ProcessWorker._cancel_run: it no longer exists", SLOT]),
+        (SERVE, [LOOP, SLOT]),
+        (RUN, [SLOT]),
         ("del collections.KNOWN_VIEWS\nfrom deployments.server import main; sys.exit(main([]))",
-         ["prefect.server.api.collections.KNOWN_VIEWS: it is gone"]),
+         ["prefect.server.api.collections.KNOWN_VIEWS: it no longer exists"]),
         ("import flows.run; sys.exit(flows.run.run(['version']))", []),
     ],
     ids=["worker", "serve", "run", "server", "version"],
