@@ -152,10 +152,11 @@ class Meter:
         """Say that bytes flow which are counted later, when all of them are there: a large body on its way."""
         self._moved = self._clock()
 
-    def warn(self, text: str) -> None:
-        """Say something now that a person should see who waits for the step, and who reads its log; once."""
+    def warn(self, text: str, *, once: bool = False) -> None:
+        """Say something now that a person should see who waits for the step, and who reads its log; with ``once`` not
+        again what was said before."""
         with self._lock:
-            if text in self._warnings:
+            if once and text in self._warnings:
                 return
             self._warnings += (text,)
         logger.warning("%s", text)

@@ -135,9 +135,8 @@ class ServiceClient:
         self._given = transport
         self._transports: dict[tuple[Proxy | None, bool], httpx.BaseTransport] = {}
         self._lock = threading.Lock()
-        self._credentials = Credentials(
-            auth, service=service, fetch=self._fetch, warn=warn or self.meter.warn, tokens=tokens, clock=clock
-        )
+        warn = warn or functools.partial(self.meter.warn, once=True)
+        self._credentials = Credentials(auth, service=service, fetch=self._fetch, warn=warn, tokens=tokens, clock=clock)
         self._origin = parse_target(credentials_origin).origin if credentials_origin is not None else None
         self._base: Pairs = [(b"User-Agent", _user_agent()), (b"Accept-Encoding", b"gzip, deflate")]
         self._max_attempts = retry.max_attempts
