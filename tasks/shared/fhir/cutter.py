@@ -17,12 +17,15 @@ from typing import Final
 
 import msgspec
 
-from tasks.shared.fhir.reading import BLANK, past, too_large
+from tasks.shared.fhir.reading import BLANK, RESOURCE_TYPE, past, too_large
 from tasks.shared.fhir.walk import BRACKET, IN_STRING, QUOTE
 
 _OUTSIDE: Final = re.compile(rb'[^{}\[\]"]*+([{}\[\]"]|\Z)')
 _BETWEEN: Final = re.compile(rb'[^{}\[\]",]*+([{}\[\]",]|\Z)')
 _ENTRY: Final = re.compile(rb'"entry"[ \t\r\n]*+:[ \t\r\n]*+\[')
+_TYPE: Final = re.compile(rb'"resourceType"[ \t\r\n]*+:[ \t\r\n]*+"Bundle"')
+_DEEPEST: Final = 10_000
+"""Brackets within brackets, more than any parser takes."""
 _FIRST_KEY: Final = re.compile(rb'\[(\{"[^"\\]{1,40}")')
 _PART: Final = 1 << 18
 """Bytes of entries that are handed out together."""
@@ -41,7 +44,7 @@ class Cutter:
     of a resource in bytes, ``where`` (``file:line``) what the error names.
 
     Raises ``DataError`` ``resource-too-large``, before much more than ``largest`` bytes are in memory, and
-    ``msgspec.DecodeError`` for what is no JSON, as far as it is noticed here.
+    ``msgspec.DecodeError`` for what is no JSON, and ``RecursionError`` for what is too deep, as far as noticed here.
     """
 
     def __init__(self, take: Callable[[memoryview], int], *, largest: int, where: str) -> None:
@@ -126,6 +129,8 @@ class Cutter:
             self._comma = self._at - 1
         elif sign in (b"{", b"["):
             self._depth += 1
+            if self._depth > _DEEPEST:
+                raise RecursionError
             if sign == b"[" and self._depth == 2 and not self.cut and _ENTRY.fullmatch(text, self._string, self._at):
                 self._enter()
         elif sign in (b"}", b"]"):
@@ -137,8 +142,11 @@ class Cutter:
         return len(self._before) + len(self._text) > self._largest
 
     def _enter(self) -> None:
+        before = bytes(self._text[: self._at])
+        if RESOURCE_TYPE in before and _TYPE.search(before) is None:
+            return  # what is no Bundle is one resource, as a List
         self.cut = self._inside = True
-        self._before = bytes(self._text[: self._at])
+        self._before = before
         del self._text[: self._at - 1]
         self._at = 1
         first = _FIRST_KEY.match(self._text)

@@ -109,7 +109,7 @@ def test_entries_of_any_size_are_counted(sizes: list[int], comma: str, size: int
         b'{"resourceType":"Patient","id":"%b' % (b"\\" * 3_000_000),
         b'{"resourceType":"Patient","name":[%b]}' % b",".join([b"{}"] * 1_000_000),
         b'{"resourceType":"Bundle","entry":[{"resource":{"id":"%b"}}]}' % (b"x" * 3_000_000),
-        b'{"resourceType":"Bundle","entry":[{"resource":{}},{"resource":%b' % (b'{"a":' * 600_000),
+        b'{"resourceType":"Bundle","entry":[{"resource":{}},{"resource":%b"%b' % (b'{"a":' * 900, b"x" * 3_000_000),
         b'{"resourceType":"Bundle","entry":[],"meta":{"a":"%b"}}' % (b"x" * 3_000_000),
         b'{"resourceType":"List","entry":[%b]}' % b",".join([b'{"item":{}}'] * 300_000),
         b'{"entry":[%b],"resourceType":"Basic"}' % b",".join([b'{"resource":{}}'] * 300_000),
@@ -121,6 +121,11 @@ def test_one_resource_above_the_limit_is_named_wherever_it_is_large(line: bytes,
     text = b'{"resourceType":"Patient"}\n' + line
     assert checked(text, size, largest=1 << 20) == ("resource-too-large", "a.ndjson:2")
     assert checked(text + b"\n{}\n", size, largest=1 << 20) == ("resource-too-large", "a.ndjson:2")
+
+
+def test_brackets_without_end_are_no_json() -> None:
+    text = b'{"resourceType":"Patient","name":' + b"[" * 3_000_000
+    assert checked(text, 1 << 18) == checked(text, 1 << 18, long=100) == ("not-json", "a.ndjson:1")
 
 
 def test_a_bundle_of_any_length_is_read_in_parts() -> None:
