@@ -21,21 +21,17 @@ import msgspec
 
 from tasks.shared.errors import DataError
 from tasks.shared.fhir.bundle import UNWRAPPED
-from tasks.shared.fhir.envelope import open_bundle
+from tasks.shared.fhir.entries import RawEntry, entries_of_line, read_entry
 from tasks.shared.fhir.long_line import LongLine
 from tasks.shared.fhir.reading import (
     ID,
     REASONS,
-    RESOURCE_TYPE,
     TYPE,
     UNREADABLE,
     USUAL,
     UnusableError,
     ambiguous,
-    kind_of,
-    nothing_hidden,
     read_head,
-    repeats,
 )
 from tasks.shared.files.names import base_name
 
@@ -47,7 +43,6 @@ _AROUND_URL: Final = len(b'{"fullUrl":') + len(b',"resource":')
 _MOST_PROFILES: Final = 20
 _LONGEST_PROFILE: Final = 1_000
 _SPACE: Final = re.compile(r"\s")
-_NO_URL: Final = frozenset({b"", b'""', b"null"})
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
@@ -101,32 +96,7 @@ class _Profiled(msgspec.Struct):
     meta: Any = None
 
 
-class _Method(msgspec.Struct):
-    method: str | None = None
-
-
-class _Mode(msgspec.Struct):
-    mode: str | None = None
-
-
-class _Entry(msgspec.Struct, rename="camel", gc=False):
-    resource: msgspec.Raw = msgspec.Raw()
-    full_url: msgspec.Raw = msgspec.Raw()
-    search: msgspec.Raw = msgspec.Raw()
-    request: msgspec.Raw = msgspec.Raw()
-
-
-class _Bundle(msgspec.Struct, rename="camel"):
-    resource_type: str
-    type: str | None = None
-    entry: list[_Entry] | None = None
-
-
-_entry = msgspec.json.Decoder(_Entry)
-_bundle = msgspec.json.Decoder(_Bundle)
 _profiled = msgspec.json.Decoder(_Profiled)
-_method = msgspec.json.Decoder(_Method | None)
-_mode = msgspec.json.Decoder(_Mode | None)
 
 
 class ItemReader:
@@ -155,27 +125,19 @@ class ItemReader:
 
     def _line(self, line: bytes, number: int) -> list[Item]:
         try:
-            usual = USUAL.match(line)
-            if (usual[1].decode() if usual else kind_of(line)) != "Bundle":
-                return [self._item(line, number, None, b"")]
-            bundle = _whole(line)
-            if bundle is not None:
-                kind, items = bundle.type, self._entries(bundle.entry or (), number)
-            else:
-                envelope, pieces = open_bundle(line)
-                kind, items = envelope.type, self._pieces(pieces, number)
-            return list(items) if kind in UNWRAPPED else [self._item(line, number, None, b"")]
+            bundle = entries_of_line(line)
+            if bundle is None or bundle[0] not in UNWRAPPED:
+                return [self._item(line, number, None)]
+            return [*self._entries(bundle[1], number)]
         except UnusableError as problem:
             return [Unusable(number, None, problem.reference, problem.type)]
-        except DataError as problem:
-            return [Unusable(number, None, _known(problem), "Bundle")]
 
     def _long(self, line: LongLine, number: int) -> Iterator[Item]:
         try:
             if line.resource_type == "Bundle" and line.envelope().type in UNWRAPPED:
-                yield from self._pieces(line.entries(), number)
+                yield from self._entries(map(read_entry, line.entries()), number)
             else:
-                yield self._item(line.whole(), number, None, b"")
+                yield self._item(line.whole(), number, None)
         except UnusableError as problem:
             yield Unusable(number, None, problem.reference, problem.type)
         except DataError as problem:
@@ -183,38 +145,25 @@ class ItemReader:
                 raise
             yield Unusable(number, None, _known(problem), "Bundle")
 
-    def _pieces(self, pieces: Iterable[bytes], number: int) -> Iterator[Item]:
-        """The items of a Bundle that is out of the ordinary, or on a long line: entry by entry."""
-        for index, piece in enumerate(pieces):
+    def _entries(self, entries: Iterable[RawEntry | UnusableError], number: int) -> Iterator[Item]:
+        for index, entry in enumerate(entries):
             try:
-                entry = _entry.decode(piece)
-            except UNREADABLE:
-                yield Unusable(number, index, "not-an-entry")
-                continue
-            # JSON readers drop what stands under a repeated key: no resource may be lost with it.
-            hidden = piece.count(RESOURCE_TYPE) != bytes(entry.resource).count(RESOURCE_TYPE)
-            if hidden and repeats(piece, ("resource",)):
-                yield Unusable(number, index, "repeated-key")
-                continue
-            yield from self._entries((entry,), number, index)
-
-    def _entries(self, entries: Iterable[_Entry], number: int, first: int = 0) -> Iterator[Item]:
-        for index, entry in enumerate(entries, first):
-            raw = entry.resource
-            try:
-                unusual = len(raw) <= len(b"null") or entry.search or b"DELETE" in bytes(entry.request)
-                if unusual and _carries_nothing(entry):
+                if isinstance(entry, UnusableError):
+                    raise entry
+                if entry.carries_nothing:
                     self.facts.skipped += 1
                 else:
-                    yield self._item(raw, number, index, bytes(entry.full_url))
+                    yield self._item(entry.resource, number, index, entry.full_url)
             except UnusableError as problem:
                 yield Unusable(number, index, problem.reference, problem.type)
 
-    def _item(self, raw: bytes | msgspec.Raw, number: int, index: int | None, url: bytes) -> Entry:
-        if url in _NO_URL:
+    def _item(self, raw: bytes | msgspec.Raw, number: int, index: int | None, full_url: str | None = None) -> Entry:
+        if full_url:
+            url = msgspec.json.encode(full_url)
+            if USUAL.match(raw) is None:
+                type_and_id(raw)  # is it a resource at all?
+        else:
             url = self._url(*type_and_id(raw), number, index)
-        elif USUAL.match(raw) is None:
-            type_and_id(raw)  # is it a resource at all?
         text = b'{"fullUrl":%b,"resource":%b}' % (url, raw)
         return Entry(number, index, url, text, len(url) + _AROUND_URL, len(text) + 1)
 
@@ -266,32 +215,3 @@ def type_and_id(raw: bytes | memoryview | msgspec.Raw) -> tuple[str, str | None]
 
 def _known(problem: DataError) -> str:
     return problem.reference if problem.reference in REASONS else "not-json"
-
-
-def _whole(line: bytes) -> _Bundle | None:
-    """A Bundle read at once; ``None`` for one that must be looked at entry by entry.
-
-    That is one that is not what FHIR says, and one in which not every resource is where it should be: a key that
-    stands twice hides what stood under it before.
-    """
-    try:
-        bundle = _bundle.decode(line)
-    except UNREADABLE:
-        return None
-    count = line.count(RESOURCE_TYPE) - 1
-    entries = bundle.entry or ()
-    if count == sum([len(entry.resource) > len(b"null") for entry in entries]):
-        return bundle
-    # Contained resources have a type, too.
-    return bundle if nothing_hidden(line, [entry.resource for entry in entries]) else None
-
-
-def _carries_nothing(entry: _Entry) -> bool:
-    try:
-        if len(entry.resource) <= len(b"null") and bytes(entry.resource) in {b"", b"null"}:
-            return True
-        if entry.request and (request := _method.decode(entry.request)) is not None and request.method == "DELETE":
-            return True
-        return bool(entry.search and (search := _mode.decode(entry.search)) is not None and search.mode == "outcome")
-    except UNREADABLE:
-        raise UnusableError("not-an-entry") from None

@@ -25,24 +25,15 @@ from __future__ import annotations
 import hashlib
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
 
 from tasks.shared.errors import DataError
-from tasks.shared.fhir.reading import (
-    ID,
-    RESOURCE_TYPE,
-    TYPE,
-    UNREADABLE,
-    USUAL,
-    UnusableError,
-    ambiguous,
-    nothing_hidden,
-    read_head,
-)
+from tasks.shared.fhir.entries import RawEntry, entries_of_line
+from tasks.shared.fhir.reading import ID, RESOURCE_TYPE, TYPE, USUAL, UnusableError, ambiguous, read_head
 from tasks.shared.files.names import base_name
 
 UNWRAPPED: Final = frozenset({"collection", "searchset", "transaction", "batch"})
@@ -116,30 +107,6 @@ class Cut:
         return len(self.resources) + len(self.rejected)
 
 
-class _Search(msgspec.Struct, gc=False):
-    mode: str | None = None
-
-
-class _Request(msgspec.Struct, gc=False):
-    method: str | None = None
-
-
-class _Entry(msgspec.Struct, rename="camel", gc=False):
-    resource: msgspec.Raw = msgspec.Raw()
-    full_url: str | None = None
-    search: _Search | None = None
-    request: _Request | None = None
-
-
-class _Bundle(msgspec.Struct, rename="camel"):
-    resource_type: str
-    type: str | msgspec.UnsetType = msgspec.UNSET
-    entry: list[_Entry] = []
-
-
-_bundle = msgspec.json.Decoder(_Bundle)
-
-
 def cut(
     line: bytes,
     *,
@@ -157,10 +124,9 @@ def cut(
     nothing: what cannot be sent is in ``Cut.rejected``.
     """
     try:
-        if b'"Bundle"' in line[:512]:
-            bundle = _maybe_bundle(line)
-            if bundle is not None and bundle.resource_type == "Bundle" and bundle.type not in RESOURCES:
-                return _cut_bundle(line, bundle, file, number, first, entry, placeholders)
+        bundle = entries_of_line(line)
+        if bundle is not None and bundle[0] not in RESOURCES:
+            return _cut_bundle(line, *bundle, file, number, first, entry, placeholders)
         return _cut_plain(line, file, number, first)
     except UnusableError as problem:
         return Cut(rejected=(_rejected(problem, line, file, number, None, first),))
@@ -175,21 +141,8 @@ def type_of(line: bytes) -> str | None:
     return read.resource_type if read.id is not None else None
 
 
-def _maybe_bundle(line: bytes | msgspec.Raw) -> _Bundle | None:
-    try:
-        return _bundle.decode(line)
-    except UNREADABLE:
-        return None  # _cut_plain finds out what it is
-
-
 def _cut_plain(line: bytes, file: str, number: int, first: int) -> Cut:
     kind, known = _usable_head(line)
-    if kind == "Bundle":
-        bundle = _maybe_bundle(line)
-        if bundle is None:
-            raise UnusableError("not-a-bundle", "the Bundle's type or entries are not what FHIR says", "Bundle")
-        if bundle.type not in RESOURCES:
-            return _cut_bundle(line, bundle, file, number, first)
     raw, identifier, derived = _identified(line, known, file, number, None)
     resource = Resource(kind, identifier, f"{kind}/{identifier}", raw, file, number, None, first)
     return Cut(resources=(resource,), derived_ids=derived)
@@ -197,33 +150,36 @@ def _cut_plain(line: bytes, file: str, number: int, first: int) -> Cut:
 
 def _cut_bundle(
     line: bytes,
-    bundle: _Bundle,
+    kind: str | None,
+    read: Iterator[RawEntry | UnusableError],
     file: str,
     number: int,
     first: int,
     start: int = 0,
     known: Mapping[bytes, bytes] | None = None,
 ) -> Cut:
-    if bundle.type not in UNWRAPPED:
+    if kind not in UNWRAPPED:
         raise UnusableError(
             "bundle-type",
             "only collection, searchset, transaction, batch, document and message Bundles can be sent",
             "Bundle",
         )
-    # JSON readers drop what stands under a repeated key. So that no resource is lost with it, they are counted; where
-    # the count does not agree (contained resources have a type too), the resources are looked at one by one.
-    exact = line.count(RESOURCE_TYPE) == 1 + sum(1 for entry in bundle.entry if entry.resource)
-    if not exact and not nothing_hidden(line, [entry.resource for entry in bundle.entry]):
-        raise UnusableError("repeated-key", "the Bundle has a key twice, so what it holds is ambiguous", "Bundle")
+    entries: list[RawEntry] = []
+    for entry in read:
+        if isinstance(entry, UnusableError):  # which resource it holds is not known, so nothing of the line is sent
+            raise UnusableError("repeated-key" if entry.reference == "repeated-key" else "not-a-bundle", type="Bundle")
+        entries.append(entry)
+    # Where no resource has a second resourceType, not even in a contained one, a usual beginning says all about it.
+    exact = line.count(RESOURCE_TYPE) == 1 + sum(1 for entry in entries if entry.resource)
     resources: list[Resource] = []
     rejected: list[Rejected] = []
     patients: list[str] = []
     placeholders: dict[bytes, bytes] = {}
     skipped = derived = 0
     ordinal = first
-    for index, entry in enumerate(bundle.entry, start):
+    for index, entry in enumerate(entries, start):
         raw: bytes | msgspec.Raw = entry.resource
-        if (entry.request or entry.search or len(raw) <= len(b"null")) and _carries_nothing(entry):
+        if entry.carries_nothing:
             skipped += 1
             continue
         if exact and (usual := USUAL.match(raw)) is not None:
@@ -249,14 +205,6 @@ def _cut_bundle(
         resources, resolved = _resolve(resources, targets)
     patients_here = frozenset(patients)
     return Cut(tuple(resources), tuple(rejected), skipped, patients_here, True, derived, resolved, placeholders)
-
-
-def _carries_nothing(entry: _Entry) -> bool:
-    return (
-        (entry.request is not None and entry.request.method == "DELETE")
-        or (entry.search is not None and entry.search.mode == "outcome")
-        or (len(entry.resource) <= len(b"null") and bytes(entry.resource) in {b"", b"null"})
-    )
 
 
 def _usable_head(raw: bytes | msgspec.Raw) -> tuple[str, str | None]:

@@ -80,17 +80,22 @@ def open_bundle(line: bytes, *, where: str | None = None) -> tuple[Envelope, lis
     ``repeated-key`` (one of the Bundle's own keys stands twice: what it holds is ambiguous).
     """
     try:
-        _check_utf8(line)
-        raws = _decode(_bundle, line).entry
-        if raws is None:
-            return _without_entries(line), []
-        match = _ENTRY.search(line)
-        opened = None if match is None else _open_at(line, match.end(), raws)
-        if opened is None:
-            # One deeper inside stands before the Bundle's own, or the key is written with escapes: the long way.
-            opened = _open_at(line, _members(line)["entry"].start + 1, raws)
+        return cut_bundle(line)
     except UnusableError as refused:
         raise refused.error(where) from None
+
+
+def cut_bundle(line: bytes) -> tuple[Envelope, list[bytes]]:
+    """Cut a Bundle as ``open_bundle`` does. Raises ``UnusableError`` instead, for other readers."""
+    _check_utf8(line)
+    raws = _decode(_bundle, line).entry
+    if raws is None:
+        return _without_entries(line), []
+    match = _ENTRY.search(line)
+    opened = None if match is None else _open_at(line, match.end(), raws)
+    if opened is None:
+        # One deeper inside stands before the Bundle's own, or the key is written with escapes: the long way.
+        opened = _open_at(line, _members(line)["entry"].start + 1, raws)
     assert opened is not None  # noqa: S101 - the second way finds what msgspec read, or has raised
     return opened
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from itertools import chain
 from typing import Final
 
@@ -122,14 +122,6 @@ def _why(error: Exception) -> str:
     if isinstance(error, RecursionError):
         return "json-too-deep"
     return "not-utf8" if isinstance(error, UnicodeDecodeError) else "not-json"
-
-
-def nothing_hidden(line: bytes, resources: Iterable[msgspec.Raw]) -> bool:
-    """Whether every ``resourceType`` on the line of a Bundle is its own or in one of these resources.
-
-    JSON readers drop what stands under a repeated key: no resource may be lost with it.
-    """
-    return line.count(RESOURCE_TYPE) == 1 + sum(bytes(raw).count(RESOURCE_TYPE) for raw in resources)
 
 
 def check_utf8(text: bytes) -> None:

@@ -81,7 +81,7 @@ def test_the_bytes_of_a_resource_are_not_touched() -> None:
     )
     [item], _ = read(line)
     assert isinstance(item, Entry)
-    assert item.text == b'{"fullUrl":"urn:uuid:\\u0031","resource":%b}' % raw
+    assert item.text == b'{"fullUrl":"urn:uuid:1","resource":%b}' % raw
     assert item.text[item.resource : -1] == raw
     assert key_of(raw) == ("Patient", "Patient/p1")
 
