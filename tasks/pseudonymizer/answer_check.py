@@ -1,8 +1,7 @@
 """What the step reads of a resource: its type, its id, and of a Bundle the addresses of its entries.
 
-One pass of msgspec over the whole text, which is also the proof that it is JSON. Numbers and everything else are only
-passed over. Nearly every Bundle is one without white space, entries last: of such a one the same pass also gives the
-members of its resources, and proves that no key stands twice (``_in_one_pass``). Others are read part by part.
+``tasks/shared/fhir/entries.py`` reads the Bundle. One that it can read in one pass, members included, also gives the
+members of its resources, and no key stands twice in it. Of any other Bundle the members are read part by part.
 """
 
 from __future__ import annotations
@@ -12,9 +11,17 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
-from msgspec import UNSET, Raw, UnsetType
+from msgspec import Raw
 
-from tasks.shared.fhir.reading import UNREADABLE, RepeatedKeyError, check_utf8, unique_members, unique_objects
+from tasks.shared.fhir.entries import BundleEntry, BundleText, MemberEntry, RawEntry, member_entries, read_bundle
+from tasks.shared.fhir.reading import (
+    UNREADABLE,
+    RepeatedKeyError,
+    UnusableError,
+    check_utf8,
+    unique_members,
+    unique_objects,
+)
 
 Members = Mapping[str, Raw]
 """The top level of a resource, each value as it is spelled."""
@@ -22,8 +29,18 @@ Needed = Callable[[Sequence[str | None], Sequence[Members]], Mapping[int, Member
 """Picks some of the resources with these types and members, by index."""
 
 
+REPEATED: Final = "has a key twice, so what it holds is ambiguous"
+
+
 class OutlineError(Exception):
-    """The text is no JSON, or no FHIR resource. The message quotes nothing of it."""
+    """The text is no JSON, no FHIR resource, or ambiguous. The message quotes nothing of it.
+
+    ``reference`` is that of the error for a line of ours: ``not-a-resource`` or ``repeated-key``.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.reference = "repeated-key" if message == REPEATED else "not-a-resource"
 
 
 class _Resource(msgspec.Struct, rename="camel", gc=False):
@@ -31,51 +48,13 @@ class _Resource(msgspec.Struct, rename="camel", gc=False):
     id: str | None = None
 
 
-class _Request(msgspec.Struct, gc=False):
-    url: str | None = None
-
-
-class _Entry(msgspec.Struct, rename="camel", gc=False):
-    full_url: str | None = None
-    request: _Request | None = None
-    resource: _Resource | None = None
-
-
-class _Text(msgspec.Struct, rename="camel"):
-    resource_type: str
-    id: str | None = None
-    type: Any = None
-    entry: list[_Entry] | None = None
-
-
 class _Head(msgspec.Struct, rename="camel"):
     resource_type: str
     id: str | None = None
 
 
-class _CompactRequest(msgspec.Struct, rename="camel", gc=False):
-    method: Raw | UnsetType = UNSET
-    url: str | UnsetType | None = UNSET
-    if_none_match: Raw | UnsetType = UNSET
-    if_modified_since: Raw | UnsetType = UNSET
-    if_match: Raw | UnsetType = UNSET
-    if_none_exist: Raw | UnsetType = UNSET
-
-
-class _CompactEntry(msgspec.Struct, rename="camel", gc=False):
-    """All that usually stands in an entry: what else does is read part by part."""
-
-    full_url: str | UnsetType | None = UNSET
-    resource: dict[str, Raw] | UnsetType = UNSET
-    request: _CompactRequest | UnsetType = UNSET
-    response: Raw | UnsetType = UNSET
-    search: Raw | UnsetType = UNSET
-
-
-_text: Final = msgspec.json.Decoder(_Text)
 _head: Final = msgspec.json.Decoder(_Head)
-_root: Final = msgspec.json.Decoder(dict[str, Raw])
-_compact: Final = msgspec.json.Decoder(list[_CompactEntry])
+_resource: Final = msgspec.json.Decoder(_Resource)
 _names: Final = msgspec.json.Decoder(list[str | None])
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -83,11 +62,15 @@ _AT_ONCE: Final = 256
 """Resources of a Bundle whose members are in memory at once when it is read part by part."""
 _LARGEST: Final = 1 << 20
 """Bytes of a text whose members may all be in memory: they take as much again."""
-_AHEAD: Final = 4096
-"""Bytes in which the entries of a Bundle begin."""
-_ENTRIES: Final = b'"entry":['
 _NOTHING: Final = Raw(b"null")
-_EMPTY: Final = Raw(b"[]")
+_NO_BUNDLE: Final = "is no FHIR Bundle: its entries do not have the shape they must have"
+_WHY: Final = {
+    "not-json": "is not JSON",
+    "json-too-deep": "is nested too deeply to be read",
+    "not-a-bundle": _NO_BUNDLE,
+    "not-an-entry": _NO_BUNDLE,
+    "repeated-key": REPEATED,
+}
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -129,21 +112,33 @@ def outline_of(text: bytes, *, urls: bool = True, needed: Needed | None = None) 
         check_utf8(text)
     except UnicodeDecodeError:
         raise OutlineError("is not UTF-8") from None
-    if (whole := _in_one_pass(text, urls, needed)) is not None:
-        return whole
-    read = _read(text)
-    if read.resource_type != "Bundle":
-        return ResourceSummary(read.resource_type, read.id)
-    entries = read.entry or []
-    inside = [entry.resource for entry in entries if entry.resource is not None]
+    if len(text) <= _LARGEST and (bundle := member_entries(text)) is not None:
+        try:
+            return _of_members(bundle, urls, needed)
+        except (KeyError, *UNREADABLE):
+            pass  # a resource without a type or an id
+    try:
+        read = read_bundle(text)
+        if read is None:
+            head = _head.decode(text)
+            return ResourceSummary(head.resource_type, head.id)
+        entries: list[RawEntry] = []
+        for one in read.entries:
+            if isinstance(one, UnusableError):
+                raise one
+            entries.append(one)
+        inside = [_resource.decode(one.resource) for one in entries if one.resource and one.resource != _NOTHING]
+    except UnusableError as problem:
+        raise OutlineError(_WHY.get(problem.reference, "is no FHIR resource")) from None
+    except UNREADABLE:
+        raise OutlineError("is no FHIR resource") from None
     return _bundle(
         read.id,
         read.type,
         len(entries),
         [resource.resource_type for resource in inside],
         [resource.id for resource in inside],
-        [entry.full_url or "" for entry in entries],
-        [entry.request.url for entry in entries if entry.request and entry.request.url] if urls else [],
+        *_urls(entries, urls),
     )
 
 
@@ -152,62 +147,21 @@ def _bundle(own_id: str | None, kind: Any, entries: int, types: list[str | None]
     return ResourceSummary("Bundle", own_id, entries, len(types), single, kind, types, *more)
 
 
-def _in_one_pass(text: bytes, urls: bool, needed: Needed | None) -> ResourceSummary | None:
-    """A Bundle as most are: of a moderate size, no white space, entries last, no key twice; ``None`` for every other.
+def _of_members(bundle: BundleText[MemberEntry], urls: bool, needed: Needed | None) -> ResourceSummary:
+    inside = [entry.resource for entry in bundle.entries if entry.resource is not None]
+    types = _names.decode(_encode([one["resourceType"] for one in inside]))
+    ids = _names.decode(_encode([one["id"] for one in inside]))
+    members = dict(enumerate(inside)) if needed is None else needed(types, inside)
+    found = bundle.entries, urls
+    return _bundle(bundle.id, bundle.type, len(bundle.entries), types, ids, *_urls(*found), bundle.root, members)
 
-    What stands around its entries is read by itself, so the entries that are cut out are the Bundle's own. What was
-    read is written anew: as long as the text it is only when nothing is missing, neither a key nor a value of one that
-    stands twice, since nothing can be spelled shorter.
-    """
-    if len(text) > _LARGEST or (start := text.find(_ENTRIES, 0, _AHEAD) + len(_ENTRIES) - 1) < len(_ENTRIES):
-        return None
-    end = text.rfind(b"]") + 1
-    around = b"".join((text[:start], b"[]", text[end:]))
-    try:
-        root = _root.decode(around)
-        if len(_encode(root)) != len(around) or root.pop("entry", None) != _EMPTY:
-            return None
-        entries = _compact.decode(memoryview(text)[start:end])
-        if len(_encode(entries)) != end - start:
-            return None
-        inside = [entry.resource for entry in entries if entry.resource is not UNSET]
-        types = _names.decode(_encode([one["resourceType"] for one in inside]))
-        ids = _names.decode(_encode([one["id"] for one in inside]))
-        kind, own_id = _names.decode(_encode([root["resourceType"], root.get("id", _NOTHING)]))
-        bundle_type = msgspec.json.decode(root.get("type", _NOTHING))
-    except (KeyError, *UNREADABLE):
-        return None
-    if kind != "Bundle":
-        return None
-    return _bundle(
-        own_id,
-        bundle_type,
-        len(entries),
-        types,
-        ids,
+
+def _urls(entries: Sequence[BundleEntry], of_requests: bool) -> tuple[list[str], list[str]]:
+    """Return the ``fullUrl`` of each entry, empty without one, and the URLs of requests, if they are wanted."""
+    return (
         [entry.full_url or "" for entry in entries],
-        [entry.request.url for entry in entries if entry.request and entry.request.url] if urls else [],
-        root,
-        dict(enumerate(inside)) if needed is None else needed(types, inside),
+        [entry.request.url for entry in entries if entry.request and entry.request.url] if of_requests else [],
     )
-
-
-def _read(text: bytes) -> _Text:
-    try:
-        return _text.decode(text)
-    except msgspec.ValidationError:
-        pass  # another resource may have an `entry` of another shape
-    except RecursionError:
-        raise OutlineError("is nested too deeply to be read") from None
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        raise OutlineError("is not JSON") from None
-    try:
-        head = _head.decode(text)
-    except UNREADABLE:
-        raise OutlineError("is no FHIR resource") from None
-    if head.resource_type == "Bundle":
-        raise OutlineError("is no FHIR Bundle: its entries do not have the shape they must have")
-    return _Text(head.resource_type, head.id)
 
 
 def resources_in(text: bytes, summary: ResourceSummary) -> Iterator[tuple[str, Members]]:
@@ -236,6 +190,6 @@ def resources_in(text: bytes, summary: ResourceSummary) -> Iterator[tuple[str, M
             for kind, members in zip(summary.types[some], resources, strict=True):
                 yield kind or "", members
     except RepeatedKeyError:
-        raise OutlineError("has a key twice, so what it holds is ambiguous") from None
+        raise OutlineError(REPEATED) from None
     except UNREADABLE:
         raise OutlineError("is not JSON that can be read") from None

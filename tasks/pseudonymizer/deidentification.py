@@ -20,7 +20,6 @@ from tasks.pseudonymizer.splitting import Chunk, halves
 from tasks.pseudonymizer.surviving_ids import survivors
 from tasks.shared.errors import DataError, ServiceError, SluiceError
 from tasks.shared.fhir.envelope import open_bundle
-from tasks.shared.fhir.reading import RESOURCE_TYPE, repeats
 from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.http.answer import Answer
 
@@ -201,37 +200,14 @@ class Deidentification:
 
 def _given(text: bytes, place: str) -> ResourceSummary:
     try:
-        outline = outline_of(text, urls=False, needed=holders)
+        return outline_of(text, urls=False, needed=holders)
     except OutlineError as problem:
         raise DataError(
-            "not-a-resource",
+            problem.reference,
             f"the line {problem}",
             context=place,
-            hint="every line must be a FHIR resource; correct the data and import it again",
+            hint="every line must be one FHIR resource; correct the data and import it again",
         ) from None
-    if outline.is_bundle and outline.members is None:
-        _refuse_hidden(text, outline, place)
-    return outline
-
-
-def _refuse_hidden(text: bytes, outline: ResourceSummary, place: str) -> None:
-    """Refuse a Bundle whose ``entry``, or an entry whose ``resource``, stands twice.
-
-    JSON readers take one and drop the other: the service would lose a resource, and the counts would agree.
-    """
-    # Where every type belongs to a resource that was counted, none is hidden; contained ones cost the closer look.
-    suspicious = text.count(RESOURCE_TYPE) != 1 + len(outline.ids)
-    if not suspicious and text.find(_ENTRY) == text.rfind(_ENTRY):
-        return
-    _, pieces = open_bundle(text, where=place)
-    for index, piece in enumerate(pieces if suspicious else ()):
-        if piece.count(RESOURCE_TYPE) > 1 and repeats(piece, ("resource",)):
-            raise DataError(
-                "repeated-key",
-                "an entry of the Bundle has its resource twice, so what it holds is ambiguous",
-                context=f"{place} entry {index}",
-                hint="mend it at the source: one of them would be lost",
-            )
 
 
 def _place(chunk: Chunk, given: ResourceSummary, first: int) -> str:

@@ -21,7 +21,7 @@ import msgspec
 
 from tasks.shared.errors import DataError
 from tasks.shared.fhir.bundle import UNWRAPPED
-from tasks.shared.fhir.entries import RawEntry, entries_of_line, read_entry
+from tasks.shared.fhir.entries import RawEntry, read_bundle, read_entry
 from tasks.shared.fhir.long_line import LongLine
 from tasks.shared.fhir.reading import (
     ID,
@@ -125,10 +125,10 @@ class ItemReader:
 
     def _line(self, line: bytes, number: int) -> list[Item]:
         try:
-            bundle = entries_of_line(line)
-            if bundle is None or bundle[0] not in UNWRAPPED:
+            bundle = read_bundle(line)
+            if bundle is None or bundle.type not in UNWRAPPED:
                 return [self._item(line, number, None)]
-            return [*self._entries(bundle[1], number)]
+            return [*self._entries(bundle.entries, number)]
         except UnusableError as problem:
             return [Unusable(number, None, problem.reference, problem.type)]
 

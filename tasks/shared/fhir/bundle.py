@@ -25,14 +25,14 @@ from __future__ import annotations
 import hashlib
 import re
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
 
 from tasks.shared.errors import DataError
-from tasks.shared.fhir.entries import RawEntry, entries_of_line
+from tasks.shared.fhir.entries import RawEntry, ReadBundle, read_bundle
 from tasks.shared.fhir.reading import ID, RESOURCE_TYPE, TYPE, USUAL, UnusableError, ambiguous, read_head
 from tasks.shared.files.names import base_name
 
@@ -124,9 +124,9 @@ def cut(
     nothing: what cannot be sent is in ``Cut.rejected``.
     """
     try:
-        bundle = entries_of_line(line)
-        if bundle is not None and bundle[0] not in RESOURCES:
-            return _cut_bundle(line, *bundle, file, number, first, entry, placeholders)
+        bundle = read_bundle(line)
+        if bundle is not None and bundle.type not in RESOURCES:
+            return _cut_bundle(line, bundle, file, number, first, entry, placeholders)
         return _cut_plain(line, file, number, first)
     except UnusableError as problem:
         return Cut(rejected=(_rejected(problem, line, file, number, None, first),))
@@ -150,22 +150,21 @@ def _cut_plain(line: bytes, file: str, number: int, first: int) -> Cut:
 
 def _cut_bundle(
     line: bytes,
-    kind: str | None,
-    read: Iterator[RawEntry | UnusableError],
+    bundle: ReadBundle,
     file: str,
     number: int,
     first: int,
     start: int = 0,
     known: Mapping[bytes, bytes] | None = None,
 ) -> Cut:
-    if kind not in UNWRAPPED:
+    if bundle.type not in UNWRAPPED:
         raise UnusableError(
             "bundle-type",
             "only collection, searchset, transaction, batch, document and message Bundles can be sent",
             "Bundle",
         )
     entries: list[RawEntry] = []
-    for entry in read:
+    for entry in bundle.entries:
         if isinstance(entry, UnusableError):  # which resource it holds is not known, so nothing of the line is sent
             raise UnusableError("repeated-key" if entry.reference == "repeated-key" else "not-a-bundle", type="Bundle")
         entries.append(entry)

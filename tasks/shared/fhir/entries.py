@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Raw
@@ -99,9 +99,10 @@ T = TypeVar("T", bound=BundleEntry)
 
 @dataclass(frozen=True, slots=True, repr=False)
 class BundleText(Generic[T]):
-    """A Bundle that was read in one pass: its type, the members around its entries, and the entries."""
+    """A Bundle that was read in one pass: its type and id, the members around its entries, and the entries."""
 
     type: str | None
+    id: str | None
     root: Members
     entries: list[T]
 
@@ -131,7 +132,8 @@ def _reader(kind: type[T]) -> Callable[[bytes], BundleText[T] | None]:
             entries: list[T] = decode(memoryview(text)[start:end])
             if len(_encode(entries)) != end - start:
                 return None
-            return BundleText(_text.decode(root.get("type", _NULL)), root, entries)
+            kind, own_id = (_text.decode(root.get(name, _NULL)) for name in ("type", "id"))
+            return BundleText(kind, own_id, root, entries)
         except UNREADABLE:
             return None
 
@@ -144,21 +146,29 @@ member_entries: Final = _reader(MemberEntry)
 """Return the entries of a Bundle with their resources read member by member, or ``None``; see the module."""
 
 
-def entries_of_line(line: bytes) -> tuple[str | None, Iterator[RawEntry | UnusableError]] | None:
-    """Return the type of a Bundle and its entries, however it is written; ``None`` for a resource of another type.
+class ReadBundle(NamedTuple):
+    """A Bundle's type, id and entries, in their order; an entry that cannot be used comes as the reason."""
 
-    An entry that cannot be used comes as the reason. Raises ``UnusableError`` for a line that is no resource, and for
+    type: str | None
+    id: str | None
+    entries: Iterator[RawEntry | UnusableError]
+
+
+def read_bundle(line: bytes) -> ReadBundle | None:
+    """Return a Bundle, however it is written; ``None`` for a resource of another type.
+
+    Raises ``UnusableError`` for a line that is no resource, and for
     a Bundle that cannot be taken apart.
     """
     if (bundle := raw_entries(line)) is not None:
-        return bundle.type, iter(bundle.entries)
+        return ReadBundle(bundle.type, bundle.id, iter(bundle.entries))
     usual = USUAL.match(line)
     if (usual[1].decode() if usual else kind_of(line)) != "Bundle":
         return None
     envelope, pieces = cut_bundle(line)
     if (envelope.before + envelope.after).count(RESOURCE_TYPE) > 1:
         raise UnusableError("not-a-bundle", "the Bundle holds a resource outside its entries", "Bundle")
-    return envelope.type, map(read_entry, pieces)
+    return ReadBundle(envelope.type, envelope.id, map(read_entry, pieces))
 
 
 def read_entry(text: bytes) -> RawEntry | UnusableError:

@@ -21,7 +21,7 @@ BUNDLE = json.dumps(bundle("b", _PATIENT, observation("o", "p")), ensure_ascii=F
 
 
 def in_parts(text: bytes) -> ResourceSummary:
-    with patch.object(answer_check, "_in_one_pass", return_value=None):
+    with patch.object(answer_check, "member_entries", return_value=None):
         return outline_of(text)
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.shared.fhir.entries import RawEntry, entries_of_line, member_entries, raw_entries
+from tasks.shared.fhir.entries import RawEntry, member_entries, raw_entries, read_bundle
 from tasks.shared.fhir.reading import UnusableError
 
 PATIENT = b'{"resourceType":"Patient","id":"p1","x":[1.50,-0.0,1E2]}'
@@ -21,12 +21,12 @@ def bundle(*entries: bytes, around: bytes = b"") -> bytes:
 
 def seen(line: bytes) -> list[Any]:
     """What the reader finds of each entry: its parts, or the reason."""
-    read = entries_of_line(line)
+    read = read_bundle(line)
     assert read is not None
     return [
         (entry.full_url, entry.request, entry.search, bytes(entry.resource)) if isinstance(entry, RawEntry)
         else entry.reference
-        for entry in read[1]
+        for entry in read.entries
     ]  # fmt: skip
 
 
@@ -97,7 +97,7 @@ def test_a_key_twice_in_an_entry_is_never_passed_over(line: bytes) -> None:
 def test_a_key_twice_in_the_bundle_is_an_error(line: bytes) -> None:
     assert raw_entries(line) is None
     with pytest.raises(UnusableError, match="repeated-key"):
-        entries_of_line(line)
+        read_bundle(line)
 
 
 def test_a_key_twice_in_a_resource_is_no_reading_by_members() -> None:
@@ -129,13 +129,13 @@ def test_elements_that_are_not_read_change_nothing(more: bytes) -> None:
 @pytest.mark.parametrize("line", [PATIENT, b'{"resourceType":"List","id":"l","entry":[{"item":{"reference":"a"}}]}'])
 def test_a_resource_of_another_type_is_no_bundle(line: bytes) -> None:
     assert raw_entries(line) is None
-    assert entries_of_line(line) is None
+    assert read_bundle(line) is None
 
 
 @pytest.mark.parametrize("line", [bundle().replace(b'"entry"', b'"entires"'), bundle(around=b',"x":[{"resource":%b}]')])
 def test_a_resource_outside_the_entries_is_not_passed_over(line: bytes) -> None:
     with pytest.raises(UnusableError, match="not-a-bundle"):
-        entries_of_line(line.replace(b'"entires":[]', b'"entires":[%b]' % PATIENT).replace(b"%b", PATIENT))
+        read_bundle(line.replace(b'"entires":[]', b'"entires":[%b]' % PATIENT).replace(b"%b", PATIENT))
 
 
 def test_the_entries_of_a_resource_inside_are_not_those_of_the_bundle() -> None:
