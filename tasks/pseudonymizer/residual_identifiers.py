@@ -24,6 +24,7 @@ import msgspec
 
 from tasks.pseudonymizer.answer_check import Members, ResourceSummary
 from tasks.pseudonymizer.surviving_ids import target_of
+from tasks.shared.fhir.entries import RawEntry, read_bundle
 from tasks.shared.fhir.persons import NO_PERSONS, PERSONS
 from tasks.shared.fhir.reading import UNREADABLE
 
@@ -83,15 +84,6 @@ _KEPT: Final = "kept "
 _NOTHING: Final = (msgspec.Raw(), msgspec.Raw(b"null"))
 
 
-class _Entry(msgspec.Struct, gc=False):
-    resource: msgspec.Raw = msgspec.Raw()
-
-
-class _Bundle(msgspec.Struct):
-    entry: list[_Entry] | None = None
-
-
-_bundle: Final = msgspec.json.Decoder(_Bundle)
 _any: Final = msgspec.json.Decoder(float_hook=str)
 
 
@@ -346,11 +338,12 @@ def _persons_in(text: bytes, given: ResourceSummary) -> Iterator[tuple[int, str,
             whole = {name: _any.decode(raw) for name, raw in members.items()}
             yield from ((index, path, person) for path, person in _persons(whole, ""))
         return
-    if not given.is_bundle:
+    bundle = read_bundle(text)
+    if bundle is None:
         if given.type in _HOLDERS or b'"contained"' in text:
             yield from ((0, path, person) for path, person in _persons(_any.decode(text), ""))
         return
-    raws = [entry.resource for entry in _bundle.decode(text).entry or () if entry.resource not in _NOTHING]
+    raws = [one.resource for one in bundle.entries if isinstance(one, RawEntry) and one.resource not in _NOTHING]
     contains = b'"contained"' in text
     for index, (kind, raw) in enumerate(zip(given.types, raws, strict=True)):
         if kind in _HOLDERS or (contains and b'"contained"' in bytes(raw)):
