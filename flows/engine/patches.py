@@ -173,7 +173,7 @@ def apply(*processes: Process) -> None:
         owner, name = _owner(row)
         ours = _ours(row)
         if getattr(owner, name) is not ours:
-            _of_prefect[row.module, row.attribute] = getattr(owner, name)
+            _of_prefect.setdefault((row.module, row.attribute), getattr(owner, name))
             setattr(owner, name, ours)
     _refuse((row, "the replacement did not take effect") for row in rows if not is_applied(row))
 
