@@ -69,6 +69,7 @@ def sink_port() -> Iterator[int]:
 
 
 @pytest.mark.campaign
+@pytest.mark.timeout(1800)
 def test_a_bundle_of_400_mb_with_small_entries_is_imported_and_sent(sluice, tmp_path, sink_port, large):
     write_config(tmp_path, port=sink_port)
     ran = measured(sluice, "pipeline", "start", "config.yaml", "--json")
