@@ -18,7 +18,7 @@ from typing import Final
 
 from tasks.pseudonymizer.answer_check import OutlineError, ResourceSummary, outline_of, resources_in
 from tasks.pseudonymizer.identity import IdentityMap, Verdict
-from tasks.pseudonymizer.pairing import by_path, by_text, paired_resources, paired_urls
+from tasks.pseudonymizer.pairing import by_path, by_text, has_foreign_patient, paired_resources, paired_urls
 from tasks.pseudonymizer.residual_identifiers import Numbers, Residuals
 from tasks.shared.errors import DataError, ReconciliationError, ServiceError, SluiceError
 from tasks.shared.fhir.reading import UNREADABLE
@@ -140,7 +140,7 @@ class Agreement:
         references: tuple[list[bytes], list[bytes]],
     ) -> None:
         """Raise when ids and references are not what the service made of them before, or name a foreign patient."""
-        foreign = received.types.count("Patient") == 1 and names_foreign_patient(body)
+        foreign = has_foreign_patient(body, received)
         resources, urls = paired_resources(given, received), {*paired_urls(given, received)}
         pairs = by_text(*references, body, urls) if resources.indexes is None else None
         agree = functools.partial(self.identities.agree, resources.originals, resources.news, enter=not foreign)

@@ -173,6 +173,18 @@ class IdentityMap:
     def _enter_ids(
         self, fresh: dict[int, int], old: list[int], new: list[int], originals: Sequence[str], news: Sequence[str]
     ) -> None:
+        fresh.update(zip([one ^ _INVERSE for one in new], old, strict=True))
+        changed = old is not new
+        if changed:
+            fresh.update(zip(old, new, strict=True))
+        back = [one ^ _INVERSE for one in old] if changed else ()
+        if len(fresh) == len(old) * (1 + changed) and self._is_unknown(fresh) and self._is_unknown(back):
+            if not changed:
+                fresh.update((one, one) for one, name in zip(old, originals, strict=True) if name[:8] == "Patient/")
+                return
+            if fresh.keys().isdisjoint(back):
+                return  # nearly always: all of them are new, and none is an original id
+        fresh.clear()
         for index, (before, after) in enumerate(zip(old, new, strict=True)):
             known, here = self._known(fresh, after ^ _INVERSE)
             if known is None:
@@ -226,6 +238,9 @@ class IdentityMap:
                 narrowed[new] = possible
         return narrowed
 
+    def _is_unknown(self, keys: Iterable[int]) -> bool:
+        return self._now.keys().isdisjoint(keys) and self._before.keys().isdisjoint(keys)
+
     def _enter(self, fresh: dict[int, int], key: int, value: int) -> None:
         known, here = self._known(fresh, key)
         if known is None:
@@ -251,8 +266,9 @@ class IdentityMap:
 
     def _hashes(self, names: Iterable[str]) -> list[int]:
         found: list[bytes] = []
+        keyed = self._keyed.copy
         for name in names:
-            digest = self._keyed.copy()
+            digest = keyed()
             digest.update(name.encode(errors="surrogatepass"))
             found.append(digest.digest())
         return array("Q", b"".join(found)).tolist()

@@ -24,7 +24,6 @@ from tests.peers.server import Reply
 VICTIM = 3
 """The request that is answered with a lie, of eight."""
 SWAPPED, SWAPPED_IDS = "it and the next answer changed places", "it and the next answer, with the ids as they were"
-SWAPPED_WITHOUT = "it and the next answer changed places, without fullUrl"
 """Two requests are answered with a lie."""
 NESTED = "a Bundle inside the Bundle is emptied"
 REMOVE = "with a remove rule for Observations: "
@@ -175,8 +174,8 @@ LIES: dict[str, Lie] = {
     "the patient of the answer before": Lie(
         with_entries(lambda asked: [asked.before[-1]["entry"][0], *asked.entries[1:]]), ANSWER
     ),
-    SWAPPED: Lie(lambda _: honest(dumped(line(VICTIM + 1)).encode()), DIFFER),
-    SWAPPED_WITHOUT: Lie(
+    "the answer to another job's line": Lie(lambda _: honest(dumped(line(9)).encode()), DIFFER),
+    SWAPPED: Lie(
         lambda _: without_urls(honest(dumped(line(VICTIM + 1)).encode())),
         None,
         "which pseudonym belongs to which id is the service's secret; both are there, once each",
@@ -381,7 +380,7 @@ def test_a_lie_is_noticed_before_the_next_step_or_listed(name: str, tmp_path: Pa
             del answer["entry"][2]
         if json.loads(request.resource)["id"] == f"b{VICTIM}":
             return lie.reply(lie.tell(Asked(json.loads(request.resource), answer, before)))
-        if number == VICTIM + 1 and name in (SWAPPED_WITHOUT, SWAPPED_IDS):
+        if number == VICTIM + 1 and name in (SWAPPED, SWAPPED_IDS):
             other = line(VICTIM)
             answer = plain(other) if name == SWAPPED_IDS else without_urls(honest(dumped(other).encode()))
         before.append(answer)
