@@ -161,7 +161,8 @@ def execute(session: Session, job_id: str, *, progress: bool, aside: bool) -> Sl
     if session.state_type(job_id) in {"COMPLETED", "PAUSED"}:
         session.api.set_state(job_id, "PENDING")
     try:
-        shown = Terminal(progress=progress, summary_to_stderr=aside, said=_said)
+        said = _said | {without_names(text, ()) for text in _said}
+        shown = Terminal(progress=progress, summary_to_stderr=aside, said=said)
         with presenter.told(shown), shown.beginning():
             runs.execute(pipeline, job_id, session.address)
     except BaseException:
@@ -214,7 +215,7 @@ def warn(loaded: LoadedConfig, inputs: JobInputs, job_dir: Path | None = None) -
     _said.clear()
     complain(loaded.warnings)
     for text in warnings(loaded.config, inputs, job_dir):
-        doubt(without_names(text, ()))
+        doubt(text)
 
 
 def doubt(text: str) -> None:
