@@ -14,6 +14,7 @@ import msgspec
 
 from tasks.release_report.cells import Bounds, Cell
 from tasks.release_report.classes import Classes
+from tasks.release_report.contents import decode
 from tasks.release_report.dates import Days, dating
 from tasks.release_report.ids import OwnIds
 from tasks.release_report.lookup import Lookup
@@ -23,13 +24,11 @@ from tasks.release_report.originals import NOBODYS, Originals
 from tasks.release_report.references import Targets
 from tasks.release_report.runs import Run
 from tasks.release_report.spelled import Spellings
-from tasks.release_report.spill import HELD
+from tasks.release_report.spill import HELD, Spill
 from tasks.release_report.trie import DATE, REFERENCE, SEARCH, Node, Trie
 from tasks.release_report.walk import Several, Take, walking
 
 Members = dict[str, msgspec.Raw]
-
-decode: Final = msgspec.json.Decoder().decode
 
 _LINES: Final = 256
 """Lines after which it is looked whether much is held."""
@@ -48,7 +47,15 @@ class Account:
     """
 
     def __init__(
-        self, spool: Path, *, today: date, together: bool, originals: Originals | None, collect: bool, region: int
+        self,
+        spool: Path,
+        *,
+        today: date,
+        together: bool,
+        originals: Originals | None,
+        collect: bool,
+        region: int,
+        tables: bool = False,
     ) -> None:
         self.together = together
         self.bounds = Bounds()
@@ -56,7 +63,8 @@ class Account:
         self.run = Run()
         self.serials: dict[int, int] = {}
         self.file: Cell = Cell()
-        self.days = Days()
+        self.noted = Spill(spool, more=2) if originals is not None and not tables else None
+        self.days = Days(self.noted)
         self.classes = Classes(self.bounds, region)
         self.multiplicity = Multiplicity()
         self.lookup = Lookup(self.run, spool, originals, collect=collect)
@@ -74,7 +82,10 @@ class Account:
         """The id of the last resource, if there is no identifier in it."""
         self._nobodys = 0
         self._unsettled = 0
-        self._spills = (self.ids.keys, self.targets.urls, self.targets.rows, self.lookup.hits, self.lookup.id_hits)
+        noted = (self.noted,) if self.noted is not None else ()
+        self._spills = [
+            self.ids.keys, self.targets.urls, self.targets.rows, self.lookup.hits, self.lookup.id_hits, *noted
+        ]  # fmt: skip
         self._envelope = self.trie.apart("Bundle")
         entries = self.trie.grow(self._envelope, "entry", [{}])
         full_url, request = self.trie.grow(entries, "fullUrl", ""), self.trie.grow(entries, "request", {})
@@ -188,6 +199,11 @@ class Account:
             originals.values.settle()
             originals.ids.settle()
 
+    def hand_over(self, noted: Spill) -> Spill:
+        """Return the days that were noted; from here on ``close`` leaves them to others."""
+        self._spills.remove(noted)
+        return noted
+
     def close(self) -> None:
         """Give back what is on disk. Safe to call twice."""
         for spill in self._spills:
@@ -288,6 +304,7 @@ def _resource(  # noqa: C901 - one room of local names is what makes it fast
                     if child.run != number:
                         child.leaf = True
                         touch(child)
+                    child.content += hash(value)
                     if child.do is not None:
                         child.do(child, value)
                 elif form is list:
@@ -302,6 +319,7 @@ def _resource(  # noqa: C901 - one room of local names is what makes it fast
             if effect is None:
                 record(slot, spelled, root.resources)
                 continue
+            effect.times += 1
             if effect.run != number:
                 apply(effect)
             if effect.targets:

@@ -87,6 +87,12 @@ class Cell:
             bounds.bits += more
         bits[place] |= 1 << (patient & 7)
 
+    def has(self, patient: int) -> bool:
+        """Return whether a patient was counted with ``add``."""
+        if self.bits is None:
+            return patient in (self.few or ())
+        return patient >> 3 < len(self.bits) and bool(self.bits[patient >> 3] >> (patient & 7) & 1)
+
     def merge(self, other: Cell, bounds: Bounds) -> None:
         """Count the patients and the resources of another cell, too."""
         self.nobody += other.nobody

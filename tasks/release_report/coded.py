@@ -27,11 +27,11 @@ def coding(run: Run, lookup: Lookup, walk: Enter) -> Enter:  # noqa: C901
         except TypeError:  # an object where a text should be
             walk(node, value)
             return
+        fresh = seen is None
         if seen is None:
-            if known is None:
-                walk(node, value)
-                return
             walk(node, value)
+            if known is None:
+                return
             leaves = tuple(node.kids[key] for key in ("system", "code", "display") if value.get(key) is not None)
             seen = known.add(system, code, display, leaves)
             seen.suspicious = any(map(lookup.suspicious, (system, code, display)))
@@ -41,6 +41,7 @@ def coding(run: Run, lookup: Lookup, walk: Enter) -> Enter:  # noqa: C901
                         collecting.is_coded(one)
         elif seen.suspicious:
             walk(node, value)
+            fresh = True
         number = run.number
         if seen.run != number:
             if number >= 0:
@@ -48,8 +49,13 @@ def coding(run: Run, lookup: Lookup, walk: Enter) -> Enter:  # noqa: C901
             for cell in seen.cells:
                 if cell.run != number:
                     touch(cell)
+        if fresh:
+            return
         if len(value) != seen.size:
             walk(node, value)
+            return
+        for leaf, content in seen.contents:
+            leaf.content += content
 
     return take
 

@@ -8,21 +8,23 @@ from __future__ import annotations
 from typing import Any, Final
 
 from tasks.release_report.cells import LONGEST, Bounds, Cell, Values
+from tasks.release_report.contents import content_of
 
 _MOST_CODES: Final = 1_000
 _ALL_CODES: Final = 30_000
 
 
 class Seen:
-    """A coding or a quantity as it is spelled: the cells to touch, how many members it has, and whether an identifier
-    of ``import/`` may be in it."""
+    """A coding or a quantity as it is spelled: the cells to touch, how many members it has, the contents of those that
+    are known, by their nodes, and whether an identifier of ``import/`` may be in it."""
 
-    __slots__ = ("cells", "run", "size", "suspicious")
+    __slots__ = ("cells", "contents", "run", "size", "suspicious")
 
-    def __init__(self, cells: tuple[Cell, ...], size: int) -> None:
+    def __init__(self, cells: tuple[Cell, ...], size: int, contents: tuple[tuple[Any, int], ...]) -> None:
         self.run = 0
         self.cells = cells
         self.size = size
+        self.contents = contents
         self.suspicious = False
 
 
@@ -60,7 +62,9 @@ class CodeTable:
         elif isinstance(code, str):
             bounds.others["codes"] += 1
             cells.append(self.other)
-        seen = Seen(tuple(cells), len(leaves))
+        values = (one for one in (system, code, display) if one is not None)
+        contents = tuple((leaf, content_of(one)) for leaf, one in zip(leaves, values, strict=True))
+        seen = Seen(tuple(cells), len(leaves), contents)
         if not full:
             self.seen[system, code, display] = seen
         return seen

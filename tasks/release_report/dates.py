@@ -1,5 +1,5 @@
 """Sections 7e and 11: dates by year, quarter and month, how precise they are, those before birth and in the future, and
-the first and the last day of each patient.
+the last day of each patient. Each day is noted for the comparison with ``import/`` (``occurrences.py``).
 
 Bound: 2,400 years, quarters and months a path (``dates``).
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections import Counter
 from collections.abc import Callable
 from datetime import date
 from typing import Any, Final
@@ -16,8 +15,9 @@ from typing import Any, Final
 from tasks.release_report.cells import Bounds, Cell
 from tasks.release_report.lookup import Lookup
 from tasks.release_report.measured import Dates
-from tasks.release_report.originals import Originals
+from tasks.release_report.occurrences import Moved, noted_day
 from tasks.release_report.runs import Run
+from tasks.release_report.spill import Spill
 from tasks.release_report.trie import Node
 
 _MONTH: Final = re.compile(r"[12]\d{3}(-[01]\d)?\Z")
@@ -29,30 +29,30 @@ _QUARTER: Final = "quarter "
 _QUARTER_OF: Final = {f"{month:02}": f"Q{(month + 2) // 3}" for month in range(1, 13)}
 _MONTHS: Final = 2_400
 """Years, quarters and months that are counted of one path."""
-_NEVER: Final = "9999"
 _NINETY: Final = 32_871
 """Days that make 90 years."""
-_SHIFTS: Final = 1_000
+_ORDINALS: Final = 50_000
+"""Days of which the ordinals are kept."""
 
 
 class Days:
-    """The birthday, the first and the last day of each patient, as ordinals (0: not known), and those of the run."""
+    """The birthday and the last day of each patient, as ordinals (0: not known), those of the run, and where each day
+    is ``noted`` as it stands, if it is to be compared."""
 
-    __slots__ = ("birth", "births", "first", "highest", "last", "lowest")
+    __slots__ = ("birth", "births", "highest", "last", "noted")
 
-    def __init__(self) -> None:
+    def __init__(self, noted: Spill | None) -> None:
         self.births = array("i")
-        self.first = array("i")
         self.last = array("i")
         self.birth = self.highest = ""
-        self.lowest = _NEVER
+        self.noted = noted
 
     def begin(self, patient: int) -> None:
         """A run of data of a patient, who may be a new one, or of nobody (-1)."""
-        self.lowest, self.highest, self.birth = _NEVER, "", ""
+        self.highest, self.birth = "", ""
         if patient == len(self.births):
-            for column in (self.births, self.first, self.last):
-                column.append(0)
+            self.births.append(0)
+            self.last.append(0)
         elif patient >= 0 and (birth := self.births[patient]):
             self.birth = date.fromordinal(birth).isoformat()
 
@@ -67,29 +67,16 @@ class Days:
 
     def end(self, patient: int) -> None:
         """The end of the run."""
-        low, high = _day(self.lowest), _day(self.highest)
-        if self.lowest == _NEVER:
-            low = high
-        elif not self.highest:
-            high = low
-        if low and (not self.first[patient] or low < self.first[patient]):
-            self.first[patient] = low
-        if high > self.last[patient]:
-            self.last[patient] = high
+        self.last[patient] = max(self.last[patient], _day(self.highest))
 
     def above_89(self) -> int:
         """Patients whose age at their last day is above 89."""
         return sum(1 for born, last in zip(self.births, self.last, strict=True) if born and last - born >= _NINETY)
 
-    def shifts(self, originals: Originals, bounds: Bounds) -> dict[int, int]:
-        """Patients by days; told by their order, and only where the first and the last day moved alike."""
-        moved: Counter[int] = Counter()
-        before = (originals.first, originals.last)
-        for first, last, now_first, now_last in zip(*before, self.first, self.last, strict=True):
-            if first and now_first and now_first - first == now_last - last:
-                moved[now_first - first] += 1
-        bounds.others["date_shifts"] += sum(count for _, count in moved.most_common()[_SHIFTS:])
-        return dict(moved.most_common(_SHIFTS))
+    def birthdays(self) -> array[int]:
+        """Return the birthdays as days are noted; 0 also for the first of a year, which rules make of any day."""
+        days = (date.fromordinal(birth) if birth else None for birth in self.births)
+        return array("i", [0 if day is None or day.timetuple().tm_yday == 1 else noted_day(day) for day in days])
 
 
 def dating(  # noqa: C901 - one room of local names is what makes it fast
@@ -97,6 +84,23 @@ def dating(  # noqa: C901 - one room of local names is what makes it fast
 ) -> Callable[[Node, str], None]:
     """What takes in a date at a leaf."""
     touch, texting = run.touch, lookup.text
+    ordinals: dict[str, int] = {}
+    noted = days.noted
+    if noted is not None:
+        add_owner, (add_place, add_day) = noted.hashes.append, (column.append for column in noted.more)
+
+    def note(child: Node, day: str) -> None:
+        number = ordinals.get(day)
+        if number is None:
+            try:
+                number = noted_day(date.fromisoformat(day))
+            except ValueError:
+                return
+            if len(ordinals) < _ORDINALS:
+                ordinals[day] = number
+        add_owner(run.patient)
+        add_place(child.place)
+        add_day(number)
 
     def take(child: Node, value: str) -> None:  # noqa: C901
         run.changing = True
@@ -114,6 +118,8 @@ def dating(  # noqa: C901 - one room of local names is what makes it fast
             cell = child.precise[size] = child.precision.setdefault(_PRECISION.get(size, "time"), Cell())
         if cell.run != number:
             touch(cell)
+        if size >= 10 and noted is not None and run.patient >= 0:
+            note(child, value[:10])
         if child.clinical:
             if size > 10:
                 value = value[:10]
@@ -123,8 +129,6 @@ def dating(  # noqa: C901 - one room of local names is what makes it fast
                     return
                 if size >= 10:
                     days.highest = value
-            if value < days.lowest and size >= 10:
-                days.lowest = value
             if value < days.birth and not days.birth.startswith(value):
                 touch(child.before)
         elif child.looked_up and size >= 10 and value[4:10] != _NEW_YEAR:
@@ -147,8 +151,8 @@ def dating(  # noqa: C901 - one room of local names is what makes it fast
     return take
 
 
-def dates_of(node: Node) -> Dates:
-    """What was found at a path."""
+def dates_of(node: Node, moved: Moved) -> Dates:
+    """What was found at a path, and what became of its days."""
     dates = node.dates or {}
     return Dates(
         patients=node.patients,
@@ -162,6 +166,9 @@ def dates_of(node: Node) -> Dates:
         precision={name: cell.patients for name, cell in node.precision.items() if cell.patients},
         future=node.future.patients if node.future is not None else 0,
         before_birth=node.before.patients if node.before is not None else 0,
+        compared=moved.compared,
+        same=moved.same,
+        raw=moved.raw,
     )
 
 

@@ -7,7 +7,8 @@ from typing import Any, Final
 
 import msgspec
 
-from tasks.release_report.account import Members, decode
+from tasks.release_report.account import Members
+from tasks.release_report.contents import decode
 from tasks.shared.fhir.reading import UNREADABLE
 
 decode_members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode

@@ -7,17 +7,18 @@ A finding is about a path, a file, a host or a type, never about a value. Alarms
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Final
 
+from tasks.release_report import changes
 from tasks.release_report.completeness import REMOVED, THINNED, attributes
-from tasks.release_report.document import LEVELS, Finding, Level, Value
+from tasks.release_report.document import LEVELS, Finding, Level
 from tasks.release_report.facts import Facts
 from tasks.release_report.kinds import LEFT
 from tasks.release_report.measured import Path
 from tasks.release_report.numbers import is_text_only
 from tasks.release_report.risk import BIRTH, REGION, SEX, classes_of, risk_of
-from tasks.release_report.teller import Teller
+from tasks.release_report.teller import Teller, finding
 from tasks.shared.publication import SOME, Count, flow
 
 PLACES: Final = ("Organization.", "Location.", "HealthcareService.")
@@ -36,6 +37,7 @@ def findings(facts: Facts, tell: Teller) -> tuple[Finding, ...]:
     """All findings, the stops first."""
     found = [
         *_left(facts, tell),
+        *changes.findings(facts, tell, lambda path: is_kept(facts, path, "")),
         *_destination(facts),
         *_references(facts, tell),
         *_counts(facts, tell),
@@ -47,19 +49,6 @@ def findings(facts: Facts, tell: Teller) -> tuple[Finding, ...]:
         *_steps(facts),
     ]
     return tuple(sorted(found, key=lambda one: LEVELS.index(one.level)))
-
-
-def finding(
-    code: str,
-    level: Level,
-    section: int,
-    *,
-    about: str = "",
-    patients: Count | None = None,
-    values: Mapping[str, Value] | None = None,
-) -> Finding:
-    """One line; ``code`` names its sentence."""
-    return Finding(level=level, code=code, section=section, about=about, patients=patients, values=dict(values or {}))
 
 
 def kind_word(kind: str) -> str:

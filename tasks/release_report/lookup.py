@@ -108,31 +108,43 @@ class Lookup:
         else:
             self.said(twin, number, value)
 
-    def left(self, nodes: list[Node], bounds: Bounds, *, in_order: bool) -> tuple[dict[int, Cell], Counter[int]]:
+    def birthdays(self, nodes: list[Node], bounds: Bounds) -> dict[str, Cell]:
+        """Return patients by path who have their birthday there in a text that is no date (7j)."""
+        found: dict[str, Cell] = {}
+        texts = {node.place: node.path for node in nodes if node.act != DATE}
+        if self.looking is not None:
+            for place, owner in self.looking.birthdays(self.hits, texts):
+                found.setdefault(texts[place], Cell()).add(owner, bounds)
+        return found
+
+    def left(
+        self, nodes: list[Node], bounds: Bounds, is_by_chance: Callable[[str, int], bool], *, in_order: bool
+    ) -> tuple[dict[int, Cell], Counter[int]]:
         """Patients by place that have a value of ``import/`` left there, and how many resources of nobody.
 
         ``in_order`` says that patients stand in the same order, so that it can be told whether a value was a patient's
-        own: dates must be, and so must identifiers where there may be others by chance.
+        own: dates must be, and so must identifiers where there may be others by chance. A date that stayed
+        ``is_by_chance`` (by its path and patient) is none.
         """
         patients: dict[int, Cell] = {}
         anybodys: dict[int, Cell] = {}
         nobody: set[tuple[int, int]] = set()
         if self.looking is None:
             return {}, Counter()
-        dates = {node.place for node in nodes if in_order and node.act == DATE and node.looked_up}
+        dates = {node.place: node for node in nodes if in_order and node.act == DATE and node.looked_up}
         loose = {node.place for node in nodes if node.loose}
         for place, owner, hers in self.looking.confirmed(self.hits, dates=dates):
             if owner < NOBODYS:
                 if not hers and place not in loose:
                     anybodys.setdefault(place, Cell()).add(owner, bounds)
-                if hers:
+                if hers and not (place in dates and is_by_chance(dates[place].path, owner)):
                     patients.setdefault(place, Cell()).add(owner, bounds)
             elif (hers or place in dates) and len(nobody) < _NOBODYS:
                 nobody.add((place, owner))
         for place, cell in anybodys.items():
             if place in patients:
                 cell.merge(patients[place], bounds)
-            if not in_order or (place in dates and cell.patients == nodes[place].patients):
+            if not in_order or (place in dates and cell.patients == dates[place].patients):
                 patients[place] = cell
         return patients, Counter(place for place, _ in nobody)
 

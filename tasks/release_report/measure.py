@@ -82,8 +82,9 @@ def measure(
     together = not tables and _begins_with_bundle(files)
     while True:
         account = Account(
-            spool, today=today, together=together, originals=originals, collect=collect, region=region_prefix
-        )
+            spool, today=today, together=together, originals=originals, collect=collect, region=region_prefix,
+            tables=tables,
+        )  # fmt: skip
         try:
             reader = _Reader(account, base, spool, stop, read, largest)
             order = list(files) if together else with_patients_first(list(files)) if tables else _patients_first(files)

@@ -90,7 +90,9 @@ class Dates:
     """A path with dates: patients by year, by quarter (``2020-Q1``), by month, and by the precision of values (year,
     month, day, time).
 
-    ``future`` and ``before_birth`` are patients with such a date.
+    ``future`` and ``before_birth`` are patients with such a date. ``compared`` are those whose days could be compared
+    with ``import/``, ``same`` those with one that is the same, ``raw`` those of whom it is although their dates are
+    shifted (7j).
     """
 
     patients: int
@@ -100,6 +102,9 @@ class Dates:
     precision: Values = field(default_factory=dict)
     future: int = 0
     before_birth: int = 0
+    compared: int = 0
+    same: int = 0
+    raw: int = 0
 
 
 @dataclass(frozen=True)
@@ -145,7 +150,10 @@ class Measured:
     ``classes`` are patients by (birth year, sex, region prefix), each a class of section 8. ``identifier_systems`` are
     patients by the system of an identifier, ``extensions`` by its URL, ``profiles`` by ``meta.profile``, ``statuses``
     by ``Type.status|value``. ``date_shifts`` are patients by days between the dates in ``import/`` and here, where they
-    can be told by their order. ``above_89`` are patients whose age at the newest date in their data is above 89.
+    can be told by their order. ``births`` are patients by path with their own birthday there, ``birth_events`` those
+    who had it there in ``import/`` and whose dates did not move. ``changed`` are paths with other contents than in
+    ``import/``, and the patients there; of the types ``uncompared`` there are not as many resources. ``above_89`` are
+    patients whose age at the newest date in their data is above 89.
     ``multiplicity`` is, by type, the quartiles of resources a patient. ``unread`` are files that could not be measured,
     with the reason in words, ``unchecked`` those that nothing here can read; of ``copies`` another file, with the same
     rows, was measured. ``tables`` says that the files are tables: the paths are ``table.column`` then.
@@ -161,6 +169,10 @@ class Measured:
     numbers: Mapping[str, Mapping[str, Numbers]] = field(default_factory=dict)
     dates: Mapping[str, Dates] = field(default_factory=dict)
     date_shifts: Mapping[int, int] = field(default_factory=dict)
+    births: Values = field(default_factory=dict)
+    birth_events: Values = field(default_factory=dict)
+    changed: Values = field(default_factory=dict)
+    uncompared: tuple[str, ...] = ()
     references: References = References()
     ids: Ids = Ids()
     classes: Mapping[tuple[str, str, str], int] = field(default_factory=dict)

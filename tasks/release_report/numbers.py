@@ -5,12 +5,15 @@ from __future__ import annotations
 import random
 from array import array
 from collections.abc import Callable, Mapping
+from decimal import Decimal
+from math import isfinite
 from statistics import median
 from typing import Any, Final
 
 import msgspec
 
 from tasks.release_report.cells import Bounds, Cell, Values
+from tasks.release_report.contents import decode
 from tasks.release_report.measured import Numbers
 from tasks.release_report.runs import Run
 from tasks.release_report.trie import Node
@@ -25,9 +28,8 @@ _MOST: Final = 500
 """Things that numbers of one element may be of; others share one."""
 _HANDFUL: Final = 5
 _SUBJECTS: Final = 5_000
-_NUMBERS: Final = (int, float)
+_NUMBERS: Final = (int, Decimal)
 
-_decode: Final = msgspec.json.Decoder().decode
 _draw = random.Random(0)  # noqa: S311 - a sample, no secret
 
 
@@ -125,7 +127,7 @@ class Measuring:
         def take(node: Node, value: Any, code: str) -> None:
             run.changing = True
             number = value.get("value") if value.__class__ is dict else None
-            if number.__class__ not in _NUMBERS:
+            if number.__class__ not in _NUMBERS or not isfinite(exact := float(number)):
                 return
             if node.numbers is None:
                 node.numbers = Measures(bounds)
@@ -134,7 +136,7 @@ class Measuring:
                 touch(found)
             if not found.pending:
                 met.append(found)
-            found.pending.append(float(number))
+            found.pending.append(exact)
             unit = value.get("code") or value.get("unit")
             if unit.__class__ is str:
                 touch(found.units.of(unit))
@@ -170,7 +172,7 @@ class Subject:
                 if known is None:
                     if len(self._known) >= _SUBJECTS:
                         self._known.clear()
-                    known = self._known[raw] = code_of(_decode(raw))
+                    known = self._known[raw] = code_of(decode(raw))
                 return known
         return ""
 

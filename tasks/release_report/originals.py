@@ -38,12 +38,12 @@ import os
 import re
 import secrets
 import sys
-from array import array
 from collections.abc import Callable, Collection, Container, Hashable, Iterator
 from pathlib import Path
 from typing import Final, Self
 from urllib.parse import unquote
 
+from tasks.release_report.occurrences import Imported, birthday_texts
 from tasks.release_report.spill import Spill
 
 LEAST: Final = 3
@@ -142,8 +142,8 @@ class Originals:
     """The original values of ``import/``. Leaving its context gives back what it has on disk.
 
     ``note`` and ``identify`` take values in; ``close_import`` ends that; then ``table`` and ``mask`` say cheaply
-    whether a hash may be one, and ``confirmed`` which of those that passed are. ``shift`` holds the first and the last
-    day of each patient in ``import/``.
+    whether a hash may be one, and ``confirmed`` which of those that passed are. ``imported`` is what else is compared,
+    and ``births`` are the birthdays as texts have them, whoever shares one.
     """
 
     def __init__(self, directory: Path, k: int) -> None:
@@ -152,11 +152,11 @@ class Originals:
         self.directory = directory
         self.values = Spill(directory)
         self.ids = Spill(directory, more=0)
+        self.births = Spill(directory)
+        self.imported: Imported | None = None
         self.coded: set[int] = set()
         self.table = bytearray()
         self.mask = 0
-        self.first = array("i")
-        self.last = array("i")
         self.collected = False
         self._kept = Spill(directory)
 
@@ -175,8 +175,13 @@ class Originals:
         self.ids.close()
         self.values, self.ids = Spill(self.directory), Spill(self.directory, more=0)
 
-    def close_import(self) -> None:
+    def close_import(self, imported: Imported) -> None:
         """Find the values that fewer than k owners had, and make the table."""
+        self.imported = imported
+        for text, patient in birthday_texts(imported.births):
+            self.births.hashes.append(self.hash(text))
+            self.births.more[0].append(patient)
+            self.births.settle()
         parts = self.values.parts()
         for part in range(parts):
             for value, owners in self._few(part, parts):
@@ -185,13 +190,14 @@ class Originals:
             self._kept.settle()
         self.values.close()
         self.values = Spill(self.directory)
-        wanted = 16 * (len(self._kept) + len(self.ids))
+        found = (self._kept, self.ids, self.births)
+        wanted = 16 * sum(map(len, found))
         size = _SMALLEST
         while size < min(wanted, _LARGEST):
             size *= 2
         self.table, self.mask = bytearray(size), size - 1
         table, mask = self.table, self.mask
-        for spill in (self._kept, self.ids):
+        for spill in found:
             for value in spill.numbers():
                 table[value & mask] = 1
                 table[(value >> 32) & mask] = 1
@@ -230,9 +236,19 @@ class Originals:
                     hers = (place < OWN and place not in dates) or (value, owner) in theirs
                     yield place & _PLACES, owner, hers or (place >= OWN_OR_NOBODYS and value in nobodys)
 
+    def birthdays(self, hits: Spill, places: Container[int]) -> Iterator[tuple[int, int]]:
+        """Yield the hits in ``places`` that are the birthday of their owner, as (place, owner)."""
+        parts = max(hits.parts(), self.births.parts())
+        for part in range(parts):
+            theirs = set(self.births.rows(part, parts))
+            for value, place, owner in hits.rows(part, parts):
+                if place in places and (value, owner) in theirs:
+                    yield place, owner
+
     def close(self) -> None:
         """Give the space back. Safe to call twice."""
-        for spill in (self.values, self.ids, self._kept):
+        days = (self.imported.days,) if self.imported is not None else ()
+        for spill in (self.values, self.ids, self.births, self._kept, *days):
             spill.close()
 
     def __enter__(self) -> Self:

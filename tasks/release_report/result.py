@@ -7,8 +7,10 @@ from typing import Final
 from tasks.release_report import measured as found
 from tasks.release_report.account import Account
 from tasks.release_report.coded import codes_of
+from tasks.release_report.contents import contents_of, differing
 from tasks.release_report.dates import dates_of
 from tasks.release_report.measured import Measured, TypeCount
+from tasks.release_report.occurrences import Comparison, Imported, Moved, compared
 from tasks.release_report.trie import DATE, NUMBER, TEXT, Node
 
 _LOOKED_UP: Final = (TEXT, NUMBER, DATE)
@@ -26,8 +28,14 @@ def result_of(account: Account, k: int) -> Measured:
     """All of it, but what is of the files: their names, and what could not be read of them."""
     bounds, days, lookup, trie = account.bounds, account.days, account.lookup, account.trie
     imported = lookup.looking
-    in_order = imported is not None and len(imported.first) == len(days.first)
-    original, original_nobody = lookup.left(trie.nodes, bounds, in_order=in_order)
+    before = imported.imported if imported is not None else None
+    in_order = before is not None and len(before.births) == len(days.births)
+    places = [node.path for node in trie.nodes]
+    comparison = Comparison()
+    if before is not None and account.noted is not None and in_order:
+        comparison = compared(before, account.noted, places, bounds, together=account.together)
+        comparison.add_births(lookup.birthdays(trie.nodes, bounds), bounds)
+    original, original_nobody = lookup.left(trie.nodes, bounds, comparison.is_by_chance, in_order=in_order)
     nodes = [node for node in trie.nodes if node.patients or node.nobody]
     roots = set(map(id, trie.roots.values()))
     paths: dict[str, found.Path] = {}
@@ -52,9 +60,17 @@ def result_of(account: Account, k: int) -> Measured:
             original_nobody=original_nobody[node.place],
             compared=_is_compared(node),
         )  # fmt: skip
-    if lookup.collecting is not None:
-        lookup.collecting.first, lookup.collecting.last = days.first, days.last
-        lookup.collecting.close_import()
+    contents = contents_of(trie.nodes, {kind: root.resources for kind, root in trie.roots.items() if root.resources})
+    changed: dict[str, int] = {}
+    uncompared: tuple[str, ...] = ()
+    if (noted := account.noted) is None:
+        pass
+    elif lookup.collecting is not None:
+        births = days.birthdays()
+        days_in_import = account.hand_over(noted)
+        lookup.collecting.close_import(Imported(days_in_import, places, births, contents, together=account.together))
+    elif before is not None:
+        changed, uncompared = differing(before.contents, contents)
     return Measured(
         patients=len(account.serials),
         types={
@@ -71,8 +87,12 @@ def result_of(account: Account, k: int) -> Measured:
             for node in nodes
             if node.numbers is not None
         },
-        dates={node.path: dates_of(node) for node in nodes if node.dates},
-        date_shifts=days.shifts(imported, bounds) if imported is not None and in_order else {},
+        dates={node.path: dates_of(node, comparison.paths.get(node.path, Moved())) for node in nodes if node.dates},
+        date_shifts=comparison.shifts,
+        births={path: cell.patients for path, cell in comparison.births.items()},
+        birth_events={path: cell.patients for path, cell in comparison.events.items()},
+        changed=changed,
+        uncompared=uncompared,
         references=account.targets.result(account.ids.keys),
         ids=account.ids.result(),
         classes=dict(account.classes.patients),

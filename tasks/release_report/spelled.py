@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from tasks.release_report.cells import Bounds
+from tasks.release_report.contents import decode, settle, taken_contents
 from tasks.release_report.lookup import Lookup
 from tasks.release_report.references import Targets
 from tasks.release_report.runs import Run
@@ -21,8 +22,6 @@ _TRIES: Final = 128
 _EFFECTS: Final = 16_384
 _MEMO: Final = 1_500
 """Bytes of one."""
-
-_decode: Final = msgspec.json.Decoder().decode
 
 
 class Spellings:
@@ -47,7 +46,7 @@ class Spellings:
 
     def slot_of(self, root: Node, key: str, raw: msgspec.Raw) -> Slot:
         """The slot of an element that a type of resources has for the first time."""
-        child = root.kids.get(key) or self._trie.grow(root, key, _decode(raw))
+        child = root.kids.get(key) or self._trie.grow(root, key, decode(raw))
         slot = root.slots[key] = Slot(child, root.resources)
         if child.measured or child.dates is not None:
             slot.known = None
@@ -82,8 +81,10 @@ class Spellings:
         """
         run, texts, suspects, targets = self._run, self._texts, self._suspects, self._targets.recorded
         touched, saved = run.touched, run.saved
-        value = _decode(raw)
+        value = decode(raw)
         real, start, before = run.number, len(touched), run.changing
+        top = slot.node  # its extensions are another slot's, with the same node
+        content, top.content = top.content, 0
         self._mark -= 1
         run.number, run.changing = self._mark, False
         try:
@@ -94,7 +95,8 @@ class Spellings:
             del touched[start:]
             for cell, old in zip(cells, saved, strict=True):
                 cell.run = old
-            effect = Effect(tuple(cells), tuple(texts), tuple(suspects), tuple(targets))
+            effect = Effect(tuple(cells), tuple(texts), tuple(suspects), tuple(targets), taken_contents(cells))
+            top.content = content
             saved.clear()
             texts.clear()
             suspects.clear()
@@ -113,12 +115,15 @@ class Spellings:
         if run.changing or (slot.misses >= _TRIES and 2 * slot.misses > resources - slot.since):
             self._spread(slot)
             slot.known = None
+            settle(effect)
         elif slot.known is not None and len(raw) <= _MEMO:
             slot.known[raw] = effect
             self._effects += 1
             if self._effects >= _EFFECTS:
                 self._effects = 0
                 self.spread()
+        else:
+            settle(effect)
         run.changing = before
 
     def spread(self) -> None:
@@ -128,6 +133,8 @@ class Spellings:
 
     def _spread(self, slot: Slot) -> None:
         run, bounds = self._run, self._bounds
+        for effect in (slot.known or {}).values():
+            settle(effect)
         for effect in (slot.known or {}).values() if self._apart else ():
             # What was touched in this run is counted when it ends.
             if effect.run == run.number and run.patient >= 0:

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from tasks.release_report.document import Fact, Table, Value
+from tasks.release_report.document import Fact, Finding, Level, Table, Value
 from tasks.release_report.kinds import PART
 from tasks.release_report.measured import Measured
 from tasks.shared import publication
@@ -181,6 +181,19 @@ class Teller:
                 free = own_name(name) or file.patients >= self.k or (self.measured.tables and self.ours)
                 return name if free and publication.printable(name) else f"#{number}"
         return name if own_name(name) else "@unnamed-file"
+
+
+def finding(
+    code: str,
+    level: Level,
+    section: int,
+    *,
+    about: str = "",
+    patients: Count | None = None,
+    values: Mapping[str, Value] | None = None,
+) -> Finding:
+    """One line; ``code`` names its sentence."""
+    return Finding(level=level, code=code, section=section, about=about, patients=patients, values=dict(values or {}))
 
 
 def fact(name: str, value: Value) -> Fact:

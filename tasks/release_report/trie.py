@@ -28,8 +28,9 @@ _DEEPEST: Final = 40
 class Node(Cell):
     """A place in the trie of paths: a leaf, an element with others in it, or both (a text with extensions).
 
-    ``above`` are the types from the resource to here; ``enter`` takes in an object that stands here. ``defined`` says
-    what R4 knows of what is inside; ``undefined`` counts texts and objects that R4 does not define here.
+    ``above`` are the types from the resource to here; ``enter`` takes in an object that stands here. ``content`` is the
+    sum of the hashes of the values here, ``settled`` that of spellings that are known (``contents.py``). ``defined``
+    says what R4 knows of what is inside; ``undefined`` counts texts and objects that R4 does not define here.
 
     ``cut`` says that identifiers are looked for in parts of the values, and ``loose`` that a short number here may be
     one by chance. ``named`` is whose name a reference shows (``kinds.refers_to``). ``twin`` stands for the node where a
@@ -38,10 +39,10 @@ class Node(Cell):
     """
 
     __slots__ = (
-        "above", "act", "alone", "before", "clinical", "codes", "collects", "cut", "dates", "defined", "do", "doctors",
-        "enter", "future", "kids", "kind", "leaf", "looked_up", "loose", "measured", "measures", "named", "numbers",
-        "one", "path", "person", "place", "precise", "precision", "resources", "slots", "spelled", "twin", "type",
-        "undefined", "url", "values",
+        "above", "act", "alone", "before", "clinical", "codes", "collects", "content", "cut", "dates", "defined", "do",
+        "doctors", "enter", "future", "kids", "kind", "leaf", "looked_up", "loose", "measured", "measures", "named",
+        "numbers", "one", "path", "person", "place", "precise", "precision", "resources", "settled", "slots", "spelled",
+        "twin", "type", "undefined", "url", "values",
     )  # fmt: skip
 
     enter: Callable[[Node, dict[str, Any]], None]
@@ -54,6 +55,7 @@ class Node(Cell):
         self.kids: dict[str, Node] = {}
         self.place = -1
         self.leaf = False
+        self.content = self.settled = 0
         self.resources = 0
         self.act = PLAIN
         self.do: Callable[[Node, str], None] | None = None
@@ -88,9 +90,10 @@ class Node(Cell):
 
 class Effect(Cell):
     """What an element of a resource does that is spelled so: the cells to touch, what is to be looked up, what may be
-    an identifier of ``import/``, and where it refers to."""
+    an identifier of ``import/``, where it refers to, and its ``contents`` by place, which count as often as it was met
+    (``times``)."""
 
-    __slots__ = ("cells", "suspects", "targets", "texts")
+    __slots__ = ("cells", "contents", "suspects", "targets", "texts", "times")
 
     def __init__(
         self,
@@ -98,8 +101,11 @@ class Effect(Cell):
         texts: tuple[tuple[Node, int, str], ...],
         suspects: tuple[tuple[int, int], ...],
         targets: tuple[str, ...],
+        contents: tuple[tuple[Node, int], ...],
     ) -> None:
         super().__init__()
+        self.times = 1
+        self.contents = contents
         self.cells = cells
         self.texts = texts
         self.suspects = suspects

@@ -13,6 +13,7 @@ from typing import Any, Final
 from tasks.release_report.cells import Cell
 from tasks.release_report.coded import Enter, Json, coding, concept
 from tasks.release_report.codes import Seen
+from tasks.release_report.contents import content_of
 from tasks.release_report.kinds import QUANTITIES
 from tasks.release_report.lookup import Lookup
 from tasks.release_report.numbers import Measuring, Subject, code_of
@@ -44,6 +45,7 @@ def walking(  # noqa: C901 - one room of local names is what makes it fast
                 if child.run != number:
                     child.leaf = True
                     touch(child)
+                child.content += hash(one)
                 do = child.do
                 if do is not None:
                     do(child, one)
@@ -68,6 +70,7 @@ def walking(  # noqa: C901 - one room of local names is what makes it fast
                 if child.run != number:
                     child.leaf = True
                     touch(child)
+                child.content += hash(one)
                 if child.do is not None:
                     child.do(child, one)
             elif kind is list:
@@ -79,6 +82,7 @@ def walking(  # noqa: C901 - one room of local names is what makes it fast
         if child.run != run.number:
             child.leaf = True
             touch(child)
+        child.content += content_of(value)
         # Outside of persons a number is a measured one, and never looked up.
         if (child.person or child.defined == OUTSIDE) and child.act in (TEXT, NUMBER) and value.__class__ is not bool:
             texting(child, str(value))
@@ -90,6 +94,7 @@ def walking(  # noqa: C901 - one room of local names is what makes it fast
             if child.run != run.number:
                 child.leaf = True
                 touch(child)
+            child.content += hash(value)
             if child.do is not None:
                 child.do(child, value)
         elif kind is dict:
@@ -156,15 +161,20 @@ def walking(  # noqa: C901 - one room of local names is what makes it fast
             return
         if seen is None or len(value) != seen.size or "value" not in value or seen.suspicious:
             walk(node, value)
-            if len(value) == 4 and "value" in value and len(node.spelled) < _SPELLED:
-                seen = node.spelled[key] = Seen(tuple(node.kids[name] for name in value), 4)
+            if seen is None and len(value) == 4 and "value" in value and len(node.spelled) < _SPELLED:
+                spelling = [(node.kids[name], content_of(one)) for name, one in value.items() if name != "value"]
+                seen = node.spelled[key] = Seen(tuple(node.kids[name] for name in value), 4, tuple(spelling))
                 seen.suspicious = any(map(lookup.suspicious, key))
-        elif seen.run != (number := run.number):
+            return
+        if seen.run != (number := run.number):
             if number >= 0:
                 seen.run = number
             for leaf in seen.cells:
                 if leaf.run != number:
                     touch(leaf)
+        node.kids["value"].content += content_of(value["value"])
+        for child, content in seen.contents:
+            child.content += content
 
     trie.do.update({TEXT: texting, VALUES: valued, NUMBER: lookup.number, STRAY: stray})
     if looking:

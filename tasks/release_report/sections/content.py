@@ -182,7 +182,9 @@ def time(facts: Facts, tell: Teller) -> Section:
     tables.append(_over_time("year", columns, tell, withheld=withheld))
     tables = [one for one in tables if one.rows or one.withheld]
     shifted = bool(facts.leaving.date_shifts) and set(facts.leaving.date_shifts) != {0}
-    said = [*(["dates-shifted"] if shifted else []), *([] if tables else ["no-dates"])]
+    partly = any(dates.raw for dates in facts.leaving.dates.values())
+    word = "dates-shifted-partly" if partly else "dates-shifted"
+    said = [*([word] if shifted else []), *([] if tables else ["no-dates"])]
     return Section(number=11, name="time", said=tuple(said), tables=tuple(tables))
 
 

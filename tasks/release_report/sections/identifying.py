@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tasks.release_report import changes
 from tasks.release_report.document import Fact, Section, Table, Value
 from tasks.release_report.facts import Facts
 from tasks.release_report.findings import kind_word, left_level
@@ -33,6 +34,7 @@ def section(facts: Facts, tell: Teller) -> Section:
         tables += _one_each(facts.leaving, tell)
         tables.append(_ids(facts.leaving.ids.kinds, tell))
         tables += _precision(facts.leaving, tell)
+        tables += changes.tables(facts, tell)
         tables.append(_urls("extensions", "url", facts.leaving.extensions, tell))
         tables.append(_urls("identifier_systems", "system", facts.leaving.identifier_systems, tell))
         tables += _removed(facts, tell)
@@ -96,7 +98,9 @@ def _facts(facts: Facts, tell: Teller) -> Iterator[Fact]:
     yield fact("above_89", tell.count(facts.leaving.above_89))
     shift = facts.leaving.shift
     if shift is not None and tell.enough:
-        yield fact("date_shift", {"none": "@not-shifted", "one": "@one-for-all", "own": "@by-patient"}[shift])
+        partly = any(dates.raw for dates in facts.leaving.dates.values())
+        word = {"none": "@not-shifted", "one": "@one-for-all", "own": "@by-patient"}[shift]
+        yield fact("date_shift", "@shifted-partly" if partly and shift != "none" else word)
 
 
 def _attachments(measured: Measured, tell: Teller) -> Iterator[Table]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
+from tasks.release_report import changes
 from tasks.release_report.cells import Bounds, Cell
 from tasks.release_report.document import Fact, Finding, ReleaseReport, Section, Table, Value
 from tasks.release_report.facts import OTHERS, UNRECORDED, Facts
@@ -91,6 +92,7 @@ def unchecked(facts: Facts, tell: Teller) -> Section:
         said.append("originals-unchecked")
     elif facts.imported.others or facts.leaving.others:
         said.append("bounds-reached")
+    said += changes.uncompared(facts)
     if facts.leaving.unread or (facts.imported is not None and facts.imported.unread):
         said.append("files-unread")
     if facts.leaving.unchecked:

@@ -16,7 +16,7 @@ from tests.conftest import ROOT
 from tests.peers import release_report as reports
 
 ROOM = ROOT / "tasks/release_report"
-SAYING = {"build.py", "completeness.py", "facts.py", "findings.py", "risk.py", "teller.py"}
+SAYING = {"build.py", "changes.py", "completeness.py", "facts.py", "findings.py", "risk.py", "teller.py"}
 """Modules that name something for the page, beside those of the sections."""
 
 FIRST: dict[str, Group] = {"fact": "facts", "Fact": "facts", "table": "tables", "Table": "tables"}
