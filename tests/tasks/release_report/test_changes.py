@@ -16,6 +16,9 @@ from typing import Any
 import pytest
 import yaml
 
+from deployments.sandbox.data import ANONYMIZATION_RULES
+from deployments.sandbox.pseudonymization.deidentify import Engine
+from deployments.sandbox.pseudonymization.rulefile import read_rule_file
 from tasks.release_report.document import ReleaseReport
 from tasks.release_report.facts import Corrected, Destination, Settings
 from tasks.release_report.make import Asked, Made, make
@@ -447,3 +450,33 @@ def test_spellings_that_are_forgotten_and_met_again_count_as_often_as_they_are(
     imported = people()
     report = made(tmp_path, imported, honest(imported, own), "lines").house
     assert found(report) == []
+
+
+FULL = [
+    ("nodesByType('Extension')", "redact"), ("nodesByType('CodeableConcept').text", "redact"),
+    ("nodesByType('string')", "redact"), ("Encounter.period", "remove"), ("Observation.component", "redact"),
+    ("Patient.deceased", "redact"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("more", [[], FULL], ids=["demo", "full"])
+def test_the_sandboxs_service_with_the_demos_rules_and_with_more_is_honest(
+    tmp_path: Path, more: list[tuple[str, str]]
+) -> None:
+    """No stop of these sections. Two of these Bundles, 154 and 181, draw a shift of no days."""
+    document = yaml.safe_load(ANONYMIZATION_RULES.read_text())
+    document["fhirPathRules"][:0] = [{"path": path, "method": method} for path, method in more]
+    engine = Engine(read_rule_file(yaml.safe_dump(document, sort_keys=False).encode()))
+    imported = people(60)
+    leaving = []
+    for number, resources in enumerate(imported):
+        entries = [{"resource": copy.deepcopy(one)} for one in resources]
+        sent: Any = {"resourceType": "Bundle", "id": f"b{number + 140}", "type": "collection", "entry": entries}
+        answer: Any = engine.process(sent)
+        leaving.append([entry["resource"] for entry in answer["entry"]])
+    rules = [(rule["path"], rule["method"]) for rule in document["fhirPathRules"]]
+    result = made(tmp_path, imported, leaving, rules=rules)
+    assert result.measured is not None
+    assert result.measured[1].date_shifts.get(0)
+    ours = {"dates-raw", "birthday-left", "birthday-event", "content-changed", "content-differs"}
+    assert not ours & {one.code for one in result.house.findings}
