@@ -142,7 +142,7 @@ class Agreement:
         """Raise when ids and references are not what the service made of them before, or name a foreign patient."""
         foreign = has_foreign_patient(body, received)
         resources, urls = paired_resources(given, received), {*paired_urls(given, received)}
-        pairs = by_text(*references, body, urls) if resources.indexes is None else None
+        pairs = by_text((text, references[0]), (body, references[1]), urls) if resources.indexes is None else None
         agree = functools.partial(self.identities.agree, resources.originals, resources.news, enter=not foreign)
         verdict = agree(pairs, by_text=True) if pairs is not None else Verdict.UNSURE
         if verdict is Verdict.UNSURE:

@@ -17,6 +17,7 @@ import msgspec
 
 from tasks.pseudonymizer.answer_check import Members, OutlineError, ResourceSummary, outline_of, resources_in
 from tasks.pseudonymizer.identity import Loose, Pair
+from tasks.shared.fhir.reading import RESOURCE_TYPE
 from tasks.shared.fhir.references import Target, names_foreign_patient, spelled_references, target_of
 
 _ESCAPED_KEY: Final = re.compile(rb'"[A-Za-z]*\\u00[4-7][0-9A-Fa-f][^"]*"\s*:')
@@ -105,19 +106,44 @@ def has_foreign_patient(text: bytes, outline: ResourceSummary) -> bool:
 
 
 def by_text(
-    sent: Sequence[bytes], found: Sequence[bytes], received: bytes, urls: Collection[tuple[str, str]]
+    sent: tuple[bytes, Sequence[bytes]], received: tuple[bytes, Sequence[bytes]], urls: Collection[tuple[str, str]]
 ) -> set[Pair] | None:
-    """Pair references by their order in the text; ``None`` when they cannot be. ``sent`` and ``found`` are those that
-    ``spelled_references`` finds."""
+    """Pair references by their order in the text; ``None`` when they cannot be. ``sent`` and ``received`` are the texts
+    and what ``spelled_references`` finds in them."""
+    text, found = received
     # One byte is found ten times as fast as several, and most texts have none.
-    escaped = b"\\" in received and b"\\u00" in received and _ESCAPED_KEY.search(received)
-    if len(sent) != len(found) or escaped:
+    if b"\\" in text and b"\\u00" in text and _ESCAPED_KEY.search(text):
         return None
-    pairs: set[Pair] = set()
-    for old, new in {(old.decode(), new.decode()) for old, new in set(zip(sent, found, strict=True))} | {*urls}:
-        if (pair := _pair(old, new)) is not None:
-            pairs.add(pair)
-    return pairs
+    couples = set(zip(sent[1], found, strict=True)) if len(sent[1]) == len(found) else _couples(sent[0], text)
+    if couples is None:
+        return None
+    pairs = (_pair(old, new) for old, new in {(old.decode(), new.decode()) for old, new in couples} | {*urls})
+    return {pair for pair in pairs if pair is not None}
+
+
+def _couples(sent: bytes, received: bytes) -> set[tuple[bytes, bytes]] | None:
+    """References of a text from which some are gone, resource by resource: where one is gone, those are paired that
+    are the only ones of their kind. ``None`` where there are several."""
+    before, after = sent.split(RESOURCE_TYPE), received.split(RESOURCE_TYPE)
+    if len(before) != len(after):
+        return None
+    couples: set[tuple[bytes, bytes]] = set()
+    for olds, news in zip(map(spelled_references, before), map(spelled_references, after), strict=True):
+        if len(olds) == len(news):
+            couples.update(zip(olds, news, strict=True))
+            continue
+        kinds = {old: _kind(old) for old in olds}
+        for new in news:
+            same = [old for old, kind in kinds.items() if kind == _kind(new)]
+            if len(same) != 1:
+                return None
+            couples.add((same[0], new))
+    return couples
+
+
+def _kind(reference: bytes) -> str | None:
+    target = target_of(reference.decode())
+    return None if target is None else target.kind
 
 
 def by_path(
