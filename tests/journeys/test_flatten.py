@@ -626,7 +626,7 @@ def test_a_wait_in_front_of_a_direct_load_says_that_the_ndjson_leaves_and_takes_
     for said in (ran.out, shown):
         assert f"look at {job}/csv\n" in said
         assert f"send will read these files in {job}/import\n" in said
-        assert all(f"    {path.name}, " in said for path in (job / "import").iterdir())
+        assert all(f"    import/{path.name}, " in said for path in (job / "import").iterdir())  # 6 patients and more
     corrected = job / "csv_wait" / "Patienten.csv"
     shutil.copy(job / "csv" / "Patienten.csv", corrected)
     refused = sluice("pipeline", "continue", "config.yaml", ran.job, "--approve")
