@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from flows.engine import patches
 
     try:
-        patches.require("settings", "run", "loops")
+        patches.require("run", "loops")
         patches.apply("loops")
         from flows.pipeline import pipeline
     except SluiceError as error:

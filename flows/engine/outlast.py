@@ -103,7 +103,7 @@ def _told(what: str, run: UUID, error: httpx.HTTPError) -> None:
 def main() -> None:
     """Prefect's command line for a process worker, in this process; unless Prefect is unfit."""
     try:
-        patches.require("settings", "run", "loops", "worker")  # also what its runs need
+        patches.require("run", "loops", "worker")  # also what its runs need
         patches.apply("loops", "worker")
     except TerminalError as unfit:
         sys.stderr.write(unfit.render() + "\n")

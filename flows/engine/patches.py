@@ -24,7 +24,7 @@ from tasks.shared.errors import TerminalError
 VERSIONS: Final = ">=3.8.8,<3.9"
 """The versions of Prefect for which the rows were written and tested."""
 
-Process = Literal["settings", "run", "loops", "worker", "server"]
+Process = Literal["run", "loops", "worker", "server"]
 """The processes that rely on a row: all, those that run a job, worker and ``serve``, worker alone, server."""
 
 
@@ -54,17 +54,6 @@ _LOOP: Final = "workload interval memory consecutive backoff printer run_once ji
 
 ROWS: Final = (
     # --- each process that runs flows or serves -----------------------------------------------------------------
-    Row(
-        "settings", "prefect.settings.base", "PrefectBaseSettings.to_environment_variables",
-        "writes the settings once instead of once for each part: 0.15 s of a start",
-        "self exclude_unset include_secrets include_aliases", "flows.engine.light_prefect:to_environment_variables",
-    ),
-    Row(
-        "settings", "prefect.settings.base", "PrefectBaseSettings.model_dump", "the same",
-        ours="flows.engine.light_prefect:model_dump",  # what it takes is pydantic's, and we pass it on
-    ),
-    Row("settings", "prefect", "blocks/notifications.py", "imported when it is used: 0.1 s of a start"),
-    Row("settings", "prefect", "blocks/webhook.py", "the same"),
     # --- a run --------------------------------------------------------------------------------------------------
     Row(
         "run", "prefect.client.base", "PrefectHttpxSyncClient._send_with_retry",

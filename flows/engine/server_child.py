@@ -31,7 +31,8 @@ from pathlib import Path
 
 import msgspec
 
-from flows.engine import light_prefect, patches
+from flows.engine import patches
+from flows.engine.importing import uncollected
 from flows.engine.patches import UnfitPrefectError
 from flows.engine.server_door import Door
 from flows.engine.server_file import announce, announced, withdraw
@@ -209,10 +210,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     threading.Thread(target=Watch(home, args.lock).run, daemon=True).start()
 
     try:
-        with light_prefect.uncollected():
+        with uncollected():
             import uvicorn
 
-            light_prefect.settings_in_one_pass()
             patches.require("server")
             from flows.engine.server_app import application
 

@@ -19,14 +19,13 @@ from uuid import uuid4
 import anyio
 import httpx
 import pytest
-from prefect import flow, workers
+from prefect import flow
 from prefect._internal import observers
 from prefect.cli._worker_utils import _load_worker_class
 from prefect.client.base import PrefectHttpxSyncClient
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.objects import FlowRun, StateDetails
 from prefect.flow_engine import FlowRunEngine
-from prefect.logging.configuration import load_logging_config
 from prefect.logging.handlers import PrefectConsoleHandler
 from prefect.results import ResultStore
 from prefect.runner._scheduled_run_poller import ScheduledRunPoller
@@ -41,7 +40,7 @@ from flows.engine.outlast import Worker
 from flows.engine.patches import ROWS, Row, UnfitPrefectError
 from tests.conftest import ROOT
 
-EVERY: tuple[patches.Process, ...] = ("settings", "run", "loops", "worker", "server")
+EVERY: tuple[patches.Process, ...] = ("run", "loops", "worker", "server")
 REPLACED = [row for row in ROWS if row.ours is not None]
 OVERRIDDEN = [row for row in ROWS if "overrides it" in row.why]
 
@@ -72,10 +71,6 @@ def calls(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ca
 
 
 # --- how Prefect comes to each place ------------------------------------------------------------------------------
-
-
-def settings_are_written(_: Path, __: pytest.MonkeyPatch) -> None:
-    load_logging_config(Path(workers.__file__).parents[1] / "logging" / "logging.yml")
 
 
 def a_client_sends(_: Path, __: pytest.MonkeyPatch) -> None:
@@ -217,8 +212,6 @@ def a_worker_is_told_of_a_cancel(_: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 PROOFS: dict[str, Proof | str] = {
-    "prefect.settings.base.PrefectBaseSettings.to_environment_variables": settings_are_written,
-    "prefect.settings.base.PrefectBaseSettings.model_dump": settings_are_written,
     "prefect.client.base.PrefectHttpxSyncClient._send_with_retry": a_client_sends,
     "prefect.flow_engine.maintain_concurrency_lease": a_run_with_a_slot_begins,
     "rich.console.Console.on_broken_pipe": a_line_is_not_read,
