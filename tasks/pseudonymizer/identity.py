@@ -30,6 +30,7 @@ from typing import Final, NamedTuple
 from tasks.shared.errors import StorageError, storage_errors
 from tasks.shared.fhir.references import CONTAINED, SEARCH, URN, Target
 from tasks.shared.files.out_file import OutFile, can_continue, size_of
+from tasks.shared.files.private_file import open_private
 
 REMEMBERED: Final = 200_000
 """Hashes, each with another one; twice as many are in memory at most."""
@@ -282,14 +283,14 @@ class IdentityMap:
             return secret
         if not self._file.size:
             self._file.write(secret)
-        with storage_errors(self._file.path), self._file.path.open("rb") as file:
+        with storage_errors(self._file.path), open_private(self._file.path) as file:
             return file.read(_KEY)
 
     def _recorded(self) -> Iterator[array[int]]:
         """The rows of the file, each a key and what it leads to, some at once."""
         if self._file is None:
             return
-        with storage_errors(self._file.path), self._file.path.open("rb") as file:
+        with storage_errors(self._file.path), open_private(self._file.path) as file:
             file.seek(_KEY)
             while rows := file.read(_BLOCK):
                 yield array("Q", rows)

@@ -128,6 +128,7 @@ def test_brackets_without_end_are_no_json() -> None:
     assert checked(text, 1 << 18) == checked(text, 1 << 18, long=100) == ("not-json", "a.ndjson:1")
 
 
+@pytest.mark.slow
 def test_a_bundle_of_any_length_is_read_in_parts() -> None:
     entries = b",".join(b'{"resource":{"resourceType":"Basic","id":"%d"}}' % number for number in range(300_000))
     for line in (
