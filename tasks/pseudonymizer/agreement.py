@@ -88,7 +88,8 @@ class Agreement:
     identities: IdentityMap = field(default_factory=IdentityMap)
 
     def check(self, answer: Answer, text: bytes, given: ResourceSummary, numbers: Numbers | None = None) -> Received:
-        """Return what the service made of the resource ``text``, of which ``given`` is the outline.
+        """Return what the service made of the resource ``text``, of which ``given`` is the outline; ``numbers`` are
+        those of the Bundle of which it is a part.
 
         Raises ``WrongAnswerError``, and ``DataError`` without a context where what was sent names a foreign patient.
         """
@@ -106,7 +107,7 @@ class Agreement:
             raise WrongAnswerError(f"an answer that {problem}") from None
         self._compare_kinds(given, received)
         references = spelled_references(text), spelled_references(body)
-        self._compare_identities(text, given, body, received, references)
+        self._compare_identities(text, given, body, received, references, is_part=numbers is not None)
         return Received(received, body, left, references)
 
     def _compare_kinds(self, given: ResourceSummary, received: ResourceSummary) -> None:
@@ -138,9 +139,14 @@ class Agreement:
         body: bytes,
         received: ResourceSummary,
         references: tuple[list[bytes], list[bytes]],
+        *,
+        is_part: bool,
     ) -> None:
         """Raise when ids and references are not what the service made of them before, or name a foreign patient."""
-        foreign = has_foreign_patient(body, received)
+        # A Bundle of mother and child may become one of the child alone: by a rule, or in parts.
+        foreign = given.types.count("Patient") == 1 and has_foreign_patient(body, received)
+        if foreign and is_part and names_foreign_patient(text):
+            foreign = False
         resources, urls = paired_resources(given, received), {*paired_urls(given, received)}
         pairs = by_text((text, references[0]), (body, references[1]), urls) if resources.indexes is None else None
         agree = functools.partial(self.identities.agree, resources.originals, resources.news, enter=not foreign)

@@ -22,9 +22,10 @@ from tasks.pseudonymizer.splitting import Chunk
 from tasks.shared.errors import ServiceError, SluiceError
 from tasks.shared.fhir.references import target_of
 from tasks.shared.files.kept_answers import FailedAnswers
+from tasks.shared.http.answer import Answer
 from tests.conftest import examples
-from tests.peers.pseudonymization import bundle, observation, patient, resource
-from tests.tasks.pseudonymizer.test_splitting import answered
+from tests.peers.pseudonymization import bundle, observation, patient, pseudonyms, resource
+from tests.tasks.pseudonymizer.test_splitting import answered, make, refused, written
 
 HEX = hashlib.sha256
 
@@ -252,6 +253,30 @@ def test_answers_of_which_a_rule_took_something_are_compared_too(tmp_path: Path)
     with pytest.raises(SluiceError) as caught:
         service.send(sent(3), answer)
     assert caught.value.reference == "pseudonymizer-answer"
+
+
+MOTHER_AND_CHILD = [patient("m"), *map(observation, "ab", "mm"), patient("c"), *map(observation, "de", "mc")]
+
+
+@pytest.mark.parametrize(("threshold", "limit"), [(700, 10_000), (10_000, 700)])
+def test_a_part_of_a_bundle_of_two_patients_has_no_foreign_one(tmp_path: Path, threshold: int, limit: int) -> None:
+    def call(text: bytes) -> Answer:
+        if len(text) > limit:
+            raise refused()
+        return answered(pseudonyms(text))
+
+    line = json.dumps(bundle("b", *MOTHER_AND_CHILD), separators=(",", ":")).encode()
+    output, counts = written(make(tmp_path, line), tmp_path, threshold, call)
+    assert output == pseudonyms(line) + b"\n"
+    assert counts["split"] == 1
+
+
+def test_a_rule_that_removes_one_of_two_patients_makes_the_other_no_foreign_one(tmp_path: Path) -> None:
+    service = Service(tmp_path, removed=frozenset({"Patient"}))
+    sent = bundle("b", *MOTHER_AND_CHILD)
+    answer = Service(tmp_path).honest(sent)
+    assert answer["entry"].pop(0)["resource"]["resourceType"] == "Patient"
+    service.send(sent, answer)
 
 
 def ids(*names: str) -> list[str]:
