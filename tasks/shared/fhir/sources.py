@@ -135,11 +135,9 @@ class Pages(msgspec.Struct, omit_defaults=True):
         self.last += other.last
         self.matches += other.matches
 
-    def incomplete(self, total: int | None) -> bool:
-        """Whether a page is missing. A search has one last page; without a total, only a last page is expected."""
-        if self.continued and not self.last:
-            return True
-        return total is not None and self.matches < total * self.last
+    def missing(self, total: int) -> tuple[int, int]:
+        """Return how many last pages are missing, and how many matches. A search has one last page."""
+        return int(not self.last), max(0, total * max(self.last, 1) - self.matches)
 
 
 class SourceNotes(msgspec.Struct, omit_defaults=True):
@@ -185,8 +183,20 @@ class SourceNotes(msgspec.Struct, omit_defaults=True):
             self.pages[total] = msgspec.structs.replace(pages)
 
     def incomplete(self) -> set[str]:
-        """The totals of searches of which pages are missing; empty for a search without one."""
-        return {total for total, pages in self.pages.items() if pages.incomplete(int(total) if total else None)}
+        """The totals of searches of which pages are missing; empty for a search without one.
+
+        Servers give the total with each page, with the first one, or with those behind it: where there are pages that
+        belong together, those without a total may be what is missing.
+        """
+        named = {total: pages for total, pages in self.pages.items() if total}
+        others = self.pages.get("", Pages(0))
+        missing = {total: found for total, pages in named.items() if any(found := pages.missing(int(total)))}
+        if not others.continued and not any(named[total].continued for total in missing):
+            return {*missing}
+        last, matches = map(sum, zip((0, 0), *missing.values(), strict=True))
+        ended = not others.continued or any(pages.last for pages in self.pages.values())
+        complete = ended and last <= others.last and matches <= others.matches
+        return set() if complete else {*missing, ""} & self.pages.keys()
 
     def warnings(self, k: int) -> list[str]:
         """What a person should know, one sentence each; counts as they may be published."""

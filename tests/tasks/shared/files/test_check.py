@@ -184,6 +184,13 @@ def page(total: int | None, matches: int, *, following: bool = False, included: 
         ([page(5, 3, following=True), page(5, 2), page(7, 6)], True),
         ([page(5, 3, following=True), page(7, 7)], True),
         ([page(5, 3, following=True), page(5, 2)] * 2, False),
+        ([page(5, 3, following=True), page(None, 2)], False),  # the first page alone has the total
+        ([page(None, 3, following=True), page(5, 2)], False),  # it was not known yet with the first page
+        ([page(None, 3, following=True), page(7, 2, following=True), page(7, 2)], False),
+        ([page(5, 3, following=True), page(None, 1)], True),
+        ([page(None, 3, following=True), page(5, 1)], True),
+        ([page(5, 2, following=True), page(None, 3, following=True)], True),
+        ([page(5, 3), page(None, 2)], True),
         ([page(4, 3) | {"type": "history"}], False),
         ([page(4, 3) | {"type": "collection"}], False),
         ([page(4, 3) | {"total": "4"}], False),
