@@ -34,7 +34,7 @@ import msgspec
 from flows.engine import patches
 from flows.engine.importing import uncollected
 from flows.engine.patches import UnfitPrefectError
-from flows.engine.server_door import Door
+from flows.engine.server_auth import RequestGuard
 from flows.engine.server_file import announce, announced, withdraw
 from flows.engine.server_proof import HELD_SECONDS, PROOF_PATH, State, answer, read_secret
 from tasks.shared.errors import StorageError
@@ -204,7 +204,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"{home} holds no secret that only this user knows\n")
         return 1
     starting = Starting(listener, secret)
-    # Here, not in the environment that the process was started with: Prefect's own check behind the door.
+    # Here, not in the environment that the process was started with: Prefect's own check, behind ours.
     os.environ["PREFECT_SERVER_API_AUTH_STRING"] = secret
 
     threading.Thread(target=Watch(home, args.lock).run, daemon=True).start()
@@ -226,9 +226,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         starting.give_way()
         background.add(asyncio.get_running_loop().create_task(offer_blocks_when_it_stays(home)))
 
-    door = Door(app, port=listener.getsockname()[1], secret=secret, opened=opened)
+    guard = RequestGuard(app, port=listener.getsockname()[1], secret=secret, opened=opened)
     config = uvicorn.Config(
-        door,
+        guard,
         lifespan="on",
         log_level="warning",
         timeout_graceful_shutdown=2,

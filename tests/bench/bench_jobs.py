@@ -232,8 +232,8 @@ class Site:
     def environment(self, api: str | None = None) -> dict[str, str]:
         kept = {key: value for key, value in os.environ.items() if not key.startswith(("PREFECT_", "APP_"))}
         quick = {"PYTHONPATH": str(ROOT), "PREFECT_HOME": str(self.place / "home"), "PYTHONUNBUFFERED": "1"}
-        door = {"PREFECT_API_URL": api or self.api, "PREFECT_API_AUTH_STRING": str(self.address.secret)}
-        return kept | quick | door | {"DO_NOT_TRACK": "1"}
+        api_environment = {"PREFECT_API_URL": api or self.api, "PREFECT_API_AUTH_STRING": str(self.address.secret)}
+        return kept | quick | api_environment | {"DO_NOT_TRACK": "1"}
 
     def start(self, *words: str, api: str | None = None, log: Path | None = None) -> subprocess.Popen[bytes]:
         with (log or self.place / "out").open("wb") as file:

@@ -30,7 +30,7 @@ PARKING = ("input", "input", "labels", "artifacts", "set_state")
 """What a run asks the API from the first request of its parking on: form and description, record, page, state."""
 
 
-class Doorkeeper(Bridge):
+class StoppingBridge(Bridge):
     """Stops the run at a request of its parking; ``taken``: when the API has carried it out.
 
     ``stop`` is the number of the request, from 0, or the end of its path: a slow run may ask something in between.
@@ -86,18 +86,18 @@ class Scene:
 
 @contextmanager
 def killed_at(stop: int | str, sluice: Commands, prefect_api: str, *, taken: bool) -> Iterator[Scene]:
-    door = Doorkeeper(prefect_api.removesuffix("/api"), stop=stop, taken=taken)
+    bridge = StoppingBridge(prefect_api.removesuffix("/api"), stop=stop, taken=taken)
     try:
-        child = sluice.start("pipeline", "start", "config.yaml", env={"PREFECT_API_URL": f"{door.url}/api"})
+        child = sluice.start("pipeline", "start", "config.yaml", env={"PREFECT_API_URL": f"{bridge.url}/api"})
         assert child.stdout
         job = child.stdout.readline().split()[1]
-        assert door.stopped.wait(120), door.asked
+        assert bridge.stopped.wait(120), bridge.asked
         kill(child.pid)
         child.wait()
     finally:
-        door.close()
+        bridge.close()
     with PrefectApi(address_of(prefect_api)) as api:
-        yield Scene(sluice, api, job, door.asked)
+        yield Scene(sluice, api, job, bridge.asked)
 
 
 def goes_on(scene: Scene, fhir: Fhir, decision: str) -> None:

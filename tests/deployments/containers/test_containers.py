@@ -19,7 +19,7 @@ from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.fhir.app import FhirOptions, fhir_service
 from tests.browser.conftest import CANARIES, RESOURCES, write_patients
 from tests.conftest import wait_until
-from tests.deployments.containers.door import door
+from tests.deployments.containers.forward import forwarded_port
 from tests.deployments.containers.site import HOSPITAL, LOADER_PASSWORD, Site, new_site, write
 from tests.peers.bridge import Bridge, bridge
 
@@ -69,7 +69,7 @@ def hospital(site: Site, tmp_path: Path) -> Iterator[Hospital]:
         between = stack.enter_context(bridge(service.url))
         found = site.compose("exec", "worker", "getent", "hosts", HOSPITAL)
         assert found.code == 0, found.err
-        port = stack.enter_context(door(found.out.split()[0], between.url))
+        port = stack.enter_context(forwarded_port(found.out.split()[0], between.url))
         text = f"""
 services:
   local_import: {{dir: /srv/export/data}}

@@ -1,4 +1,4 @@
-"""A door for containers: an address of this machine that they reach, behind it a service that listens on loopback."""
+"""Forward connections from an address that containers reach to a service that listens on loopback."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 
 
 @contextmanager
-def door(address: str, url: str) -> Iterator[int]:
-    """Carry connections from a free port of ``address`` to the service at ``url``; the port."""
+def forwarded_port(address: str, url: str) -> Iterator[int]:
+    """Forward a free port of ``address`` to the service at ``url``; yield the port."""
     target = urlsplit(url)
     upstream = (str(target.hostname), int(target.port or 80))
     listener = socket.create_server((address, 0))

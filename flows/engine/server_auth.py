@@ -73,7 +73,7 @@ def sign_in_link(ui: str, secret: str) -> str:
     return f"{ui}{SIGN_IN_PATH}#{basic(secret)}"
 
 
-class Door:
+class RequestGuard:
     """An ASGI application in front of ``app``, which listens on ``port`` of 127.0.0.1.
 
     ``opened`` is called when ``app`` has started: from then on its server answers.
