@@ -222,7 +222,7 @@ class _Run:
         held = 0
         for deliveries in router.deliveries():
             for place, identifier, raw in deliveries:
-                workers.room(held + len(raw))
+                workers.wait_for_capacity(held + len(raw))
                 packer = packers[place]
                 held -= packer.size
                 _submit(workers, packer.add(identifier, raw))

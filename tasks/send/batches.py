@@ -92,8 +92,8 @@ class _Open:
     def fits(self, count: int, size: int) -> bool:
         return len(self._content) + count <= self._limits.batch_size and self._bytes + size <= self._limits.max_bytes
 
-    def room(self, sizes: Sequence[int], at: int) -> int:
-        """How many of the resources of these sizes, from ``at`` on, fit. One always fits into an empty transaction."""
+    def how_many_fit(self, sizes: Sequence[int], at: int) -> int:
+        """Return how many resources of these sizes, from ``at`` on, fit. One always fits in an empty transaction."""
         free = self._limits.max_bytes - self._bytes
         count = 0
         for size in sizes[at : at + self._limits.batch_size - len(self._content)]:
@@ -146,7 +146,7 @@ def pack(
             continue
         at = 0
         while at < count:
-            take = opened.room(sizes, at)
+            take = opened.how_many_fit(sizes, at)
             if take:
                 opened.put(unit.resources[at : at + take], sum(sizes[at : at + take]), unit.lanes)
                 at += take

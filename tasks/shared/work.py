@@ -91,7 +91,7 @@ class Workers(Generic[T, R]):
 
     def submit(self, item: T, *, keys: frozenset[Any] = frozenset(), weight: int = 1) -> None:
         """Hand an item out; wait while what is under way weighs as much as the budget."""
-        self.room()
+        self.wait_for_capacity()
         self._check()
         self.put(item, keys=keys, weight=weight)
         while not self._said.empty():
@@ -115,7 +115,7 @@ class Workers(Generic[T, R]):
             self._threads[-1].start()
         return job
 
-    def room(self, weight: int = 1) -> None:
+    def wait_for_capacity(self, weight: int = 1) -> None:
         """Wait until ``weight`` more is within the budget, or nothing is under way."""
         while self._held and self._held + weight > self._budget:
             self._hear()

@@ -529,8 +529,8 @@ def test_data_of_a_directory_without_provenance_is_routed_by_profile_and_type(
 def test_a_core_file_alone_is_enough(sluice: Commands, project: Project) -> None:
     project.configure("local_import, flattening")
     project.query(("g-pat", "Patienten", "Patient", "pat"), ("g-org", "Häuser", "Organization", "org"))
-    house = resource("Organization", "o")
-    project.data(core=[bundle("core", house, provenance("g-org", house))])
+    hospital = resource("Organization", "o")
+    project.data(core=[bundle("core", hospital, provenance("g-org", hospital))])
     ran = sluice("pipeline", "start", "config.yaml", "query.json")
     assert ran.code == 0, ran.err
     assert sorted(project.tables(ran)) == ["Häuser.csv", "Patienten.csv"]

@@ -680,14 +680,14 @@ def test_a_rejection_tells_no_smaller_numbers_than_report_k(gate: Gate, monkeypa
     gate.configure(k=12)
     gate.start()
     told: list[int] = []
-    for room, name in ((summary, "details"), (pages, "details")):
-        said = getattr(room, name)
+    for module, name in ((summary, "details"), (pages, "details")):
+        said = getattr(module, name)
 
         def details(counted: Mapping[str, Any], k: int, *more: Any, said: Callable[..., Any] = said) -> Any:
             told.append(k)
             return said(counted, k, *more)
 
-        monkeypatch.setattr(room, name, details)
+        monkeypatch.setattr(module, name, details)
     gate.go_on("--reject")
     assert len(told) > 1
     assert set(told) == {12}

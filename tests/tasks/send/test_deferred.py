@@ -16,22 +16,22 @@ def made(identifier: str, ordinal: int = 0, raw: bytes = b"{}") -> Resource:
 
 def test_a_waiting_resource_comes_back_as_it_was_in_the_order_it_came(tmp_path: Path) -> None:
     ones = [made(f"o{n}", n, b'{"v":1.50,"n":%d}' % n) for n in range(50)]
-    with DeferredResources(tmp_path) as room:
+    with DeferredResources(tmp_path) as deferred:
         for one in ones:
-            room.put(one)
-        assert list(map(room.read, room.keys())) == ones
-        assert len(room) == 50
-        assert room.holds(ones[3])
-        assert not room.holds(made("o3", 99))
+            deferred.put(one)
+        assert list(map(deferred.read, deferred.keys())) == ones
+        assert len(deferred) == 50
+        assert deferred.holds(ones[3])
+        assert not deferred.holds(made("o3", 99))
 
 
 def test_what_is_taken_out_does_not_wait_any_more(tmp_path: Path) -> None:
-    with DeferredResources(tmp_path) as room:
-        room.put(made("a", 7))
-        assert room.take_out("Observation/a") == ("a.ndjson", 7)
-        assert room.take_out("Observation/a") is None
-        assert room.read("Observation/a") is None
-        assert len(room) == 0
+    with DeferredResources(tmp_path) as deferred:
+        deferred.put(made("a", 7))
+        assert deferred.take_out("Observation/a") == ("a.ndjson", 7)
+        assert deferred.take_out("Observation/a") is None
+        assert deferred.read("Observation/a") is None
+        assert len(deferred) == 0
 
 
 def test_references_to_other_waiting_resources_are_found_in_all_their_spellings(tmp_path: Path) -> None:
@@ -39,17 +39,17 @@ def test_references_to_other_waiting_resources_are_found_in_all_their_spellings(
         b'{"a":{"reference":"Observation/b"},"c":[{"reference" : "http://h/fhir/Observation/c/_history/2"}],'
         b'"d":{"reference":"Observation/d#part"},"e":{"reference":"Patient/p"},"f":{"reference":"Observation/a"}}'
     )
-    with DeferredResources(tmp_path) as room:
+    with DeferredResources(tmp_path) as deferred:
         for name in "bcd":
-            room.put(made(name))
-        room.put(made("a", raw=raw))
-        targets = list(room.targets("Observation/a", b"http://h/fhir/"))
+            deferred.put(made(name))
+        deferred.put(made("a", raw=raw))
+        targets = list(deferred.targets("Observation/a", b"http://h/fhir/"))
     assert targets == ["Observation/b", "Observation/c", "Observation/d"]
 
 
 def test_the_file_is_private_and_has_no_name(tmp_path: Path) -> None:
-    with DeferredResources(tmp_path / "send") as room:
-        room.put(made("a"))
-        assert stat.S_IMODE(os.fstat(room._spool._file.fileno()).st_mode) == 0o600
+    with DeferredResources(tmp_path / "send") as deferred:
+        deferred.put(made("a"))
+        assert stat.S_IMODE(os.fstat(deferred._spool._file.fileno()).st_mode) == 0o600
         assert list((tmp_path / "send").iterdir()) == []
     assert list((tmp_path / "send").iterdir()) == []

@@ -114,10 +114,10 @@ def test_everything_that_is_told_is_taken_in_the_thread_that_submits_in_its_orde
 def test_whoever_submits_waits_while_the_budget_is_used_up() -> None:
     release = threading.Event()
     with workers(lambda *_: assert_(release.wait(SOON)), budget=100) as pool:
-        pool.room(1000)  # nothing is under way: nothing to wait for
+        pool.wait_for_capacity(1000)  # nothing is under way: nothing to wait for
         pool.submit(0, weight=60)
-        pool.room(40)
-        waited = threading.Thread(target=pool.room, args=(41,))
+        pool.wait_for_capacity(40)
+        waited = threading.Thread(target=pool.wait_for_capacity, args=(41,))
         waited.start()
         waited.join(0.05)
         assert waited.is_alive()
