@@ -1,8 +1,7 @@
-"""The commands that a person is told to run: one room that makes them, so that they run as they are printed.
+"""Make every command that Sluice prints for a person to run, so that it runs as it is printed.
 
-``4-product.md`` §2: in the words the program was started with, with the paths she gave, quoted for the shell. Who reads
-a command elsewhere (in a log, on a page, in the Prefect UI) gets one with whole paths, which runs in any directory of
-the machine.
+``4-product.md`` §2: with the program name and the paths that the person used, quoted for the shell. A command in a
+log, on a page or in the Prefect UI has absolute paths, so it runs in any directory of the machine.
 """
 
 from __future__ import annotations

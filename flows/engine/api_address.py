@@ -160,7 +160,7 @@ def use(address: ApiAddress, jobs_dir: Path) -> None:
         settings |= {
             "PREFECT_HOME": str(address.home),
             "PREFECT_PROFILES_PATH": str(address.home / "profiles.toml"),
-            # Its door knows pages of other origins, and it is of the same installation: neither is to be asked for.
+            # The server's request check refuses other origins, and its version is ours: both requests are unnecessary.
             "PREFECT_CLIENT_CSRF_SUPPORT_ENABLED": "false",
             "PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED": "false",
         }

@@ -1,8 +1,8 @@
-"""``HOME/reserve``: a little of the disk that is kept for the commands that make room on it.
+"""``HOME/reserve``: disk space that is kept for the commands that free some.
 
-Where nothing at all is free no server starts, so ``job prune`` and ``job delete`` could not begin. A job that begins
-makes the file; they give it up, and make it again when they are through. Others never touch it: what was freed for a
-job that writes would be gone in a moment.
+On a full disk no server starts, so ``job prune`` and ``job delete`` could not begin. A job that begins makes the file;
+these two commands remove it, and make it again when they end. No other command does: a job that writes would use up
+the space at once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SIZE = 4_000_000
 
 
 def keep_reserve(home: Path) -> None:
-    """Have the file; there is none where it has no room, or where the platform cannot give room to a file."""
+    """Make the file, unless the disk is full or the platform cannot reserve space for a file."""
     if not hasattr(os, "posix_fallocate"):
         return
     path = home / NAME
@@ -35,7 +35,7 @@ def keep_reserve(home: Path) -> None:
 
 @contextmanager
 def reserve_given_up(home: Path) -> Iterator[None]:
-    """The room is there for who needs it; afterwards it is kept again."""
+    """Remove the file for the time of the block, and make it again afterwards."""
     path = home / NAME
     try:
         path.unlink()

@@ -366,8 +366,8 @@ _OURS_ALONE = frozenset(
     {"PREFECT_API_URL", "PREFECT_API_KEY", "PREFECT_API_AUTH_STRING"}
     | {"PREFECT_SERVER_API_BASE_PATH", "PREFECT_UI_SERVE_BASE", "PREFECT_SERVER_UI_SERVE_BASE"}
 )
-"""Of the environment: what says which API is used and with which credentials, which is no business of a server, and
-what would move its API away from where the door expects it."""
+"""Environment variables that a server must not get: those that choose an API and its credentials for clients, and those
+that move its API to a path that ``RequestGuard`` does not check."""
 
 
 def wait_until_up(address: ApiAddress, child: subprocess.Popen[bytes] | None) -> None:

@@ -1,11 +1,11 @@
-"""The door of the local Prefect server: who may come in, before any of Prefect's code sees the request.
+"""API authentication of the local Prefect server: check each request before Prefect's code sees it.
 
-``4-product.md`` §6 and ``docs/security.md``. Everything below ``/api`` and every websocket asks for the secret of the
-jobs directory (``server_proof.py``). Whoever has been led here by another name than 127.0.0.1 or localhost (DNS
-rebinding), comes from a page of another origin (cross-site requests), or sends a body that is not declared as JSON (a
-plain form) is refused, with the secret too. Websockets carry it in their first message, which Prefect checks.
+``4-product.md`` §6 and ``docs/security.md``. Every path below ``/api`` and every websocket needs the secret of the jobs
+directory (``server_proof.py``). A request is refused, even with the secret, if its host is not 127.0.0.1 or localhost
+(DNS rebinding), if it comes from a page of another origin (cross-site requests), or if its body is not declared as JSON
+(a plain form). Websockets carry the secret in their first message, which Prefect checks.
 
-Besides it serves the challenge by which users recognise the server, and the page that signs a browser in.
+This module also serves the challenge by which clients recognise the server, and the page that signs a browser in.
 """
 
 from __future__ import annotations
@@ -69,12 +69,12 @@ _JSON = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")
 
 
 def sign_in_link(ui: str, secret: str) -> str:
-    """The link that opens the UI at ``ui`` signed in. What stands behind ``#`` is sent to no server."""
+    """Return the link that opens the UI at ``ui`` signed in. A browser sends the part after ``#`` to no server."""
     return f"{ui}{SIGN_IN_PATH}#{basic(secret)}"
 
 
 class RequestGuard:
-    """An ASGI application in front of ``app``, which listens on ``port`` of 127.0.0.1.
+    """An ASGI application that checks each request before it passes it to ``app``, on ``port`` of 127.0.0.1.
 
     ``opened`` is called when ``app`` has started: from then on its server answers.
     """
@@ -88,7 +88,7 @@ class RequestGuard:
         self._credentials = f"Basic {basic(secret)}".encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Refuse, answer, or pass on to the application."""
+        """Refuse a request, answer it, or pass it to the application."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, self._lifespan(send))
             return
@@ -120,7 +120,7 @@ class RequestGuard:
         return told
 
     def _refusal(self, scope: Scope) -> tuple[int, str] | None:
-        """Status and reason, when the request must not come in."""
+        """Return status and reason of a refusal; ``None`` for a request that may pass."""
         headers: dict[bytes, list[bytes]] = {}
         for name, value in scope["headers"]:
             headers.setdefault(name.lower(), []).append(value)

@@ -114,7 +114,7 @@ def prune(config: str, older_than: timedelta, overrides: Sequence[str], *, dry_r
 
 @contextmanager
 def _opened(loaded: LoadedConfig, job: str | None = None) -> Iterator[Session]:
-    """As ``opened``, also where the disk is full: what is done here makes room."""
+    """As ``opened``, also on a full disk, because these commands free space."""
     with reserve_given_up(loaded.config.jobs_dir / ".prefect"), opened(loaded, job) as session:
         yield session
 

@@ -42,7 +42,7 @@ MOST = 50
 class Leaving:
     """What a report is about: files ``found`` below a directory of the job, and the digest of all that it covers.
 
-    ``inside`` says that they go on to a step in the house first.
+    ``inside``: a step of the hospital processes them first.
     """
 
     place: Path

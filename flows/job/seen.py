@@ -33,7 +33,7 @@ _WORTH_A_WORD = 256_000_000
 """Bytes that a person may have to wait for."""
 
 NEXT = "the next step"
-"""Who reads what is released, where it does not leave the house as it is."""
+"""The reader of released data that a further step processes before they are sent."""
 
 INSIDE = "the data do not leave with this decision, so it needs no reason"
 """Where what the release report says stop to may be what that step is for."""

@@ -1,4 +1,4 @@
-"""What each step reads (``4-product.md`` §4, "What a step reads"), and what of it leaves the house, and where to."""
+"""Which data each step reads (``4-product.md`` §4, "What a step reads"), which data are sent, and where to."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Sources:
         return of[step.reads(self._config)]
 
     def leaving(self, position: int) -> Source | None:
-        """What leaves the house behind ``position``; ``None`` when a step before that makes other data of it."""
+        """Return the data that are sent after ``position`` as they are; ``None`` if a step changes them before."""
         step = self.delivery(position)
         return self.read_by(step) if step is not None else None
 

@@ -99,7 +99,7 @@ class Journal:
         self._step = (name, position)
 
     def completed(self, step: StepReport, *, mode: str | None = None) -> None:
-        """Tell that a step is complete, and what left the house with it, if it did, in which ``mode``."""
+        """Report that a step is complete and, if it sent data, how much and in which ``mode``."""
         counts = step.model_dump(include=set(Step.__struct_fields__) - {"state", "warnings"})
         self.tell(Step(state="completed", warnings=len(step.warnings), **counts))
         if mode is not None:

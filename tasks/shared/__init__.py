@@ -1,1 +1,1 @@
-"""The shared workshop: what several steps need."""
+"""Packages that several steps use."""

@@ -31,7 +31,7 @@ COARSE: Final = 50
 """R6: the base for resources and lines in the recipient's copy, unless two digits are coarser."""
 
 RECIPIENT_K: Final = 11
-"""R2: ``k`` of the recipient's copy, which leaves the house."""
+"""R2: ``k`` of the recipient's copy, which is made for people outside the hospital."""
 
 QUARTILES_FROM: Final = 4
 """R8 and R11: of how many times ``k`` patients quartiles are made, and "all" is said of a code."""
@@ -62,7 +62,7 @@ ALL: Final = Count(word="all")
 
 
 def recipients_k(k: int) -> int:
-    """R2: ``k`` of the recipient's copy is 11, or that of the house where this is more."""
+    """R2: ``k`` of the recipient's copy is 11, or that of the in-house copy if it is larger."""
     return max(k, RECIPIENT_K)
 
 

@@ -221,8 +221,8 @@ class Shown(Kept):
     ``copied`` where a copy of it lies and ``link`` its address. ``lines`` say it in short, for a terminal and the form.
     ``files`` are the files that leave and ``types`` the types of resources, as the report prints them: those of few
     patients are not among them by name. ``stops`` are the keys of what should not leave. ``missing`` says why there is
-    no report. ``inside`` says that the data go on to a step in the house, and do not leave with a release here: it
-    needs no reason then.
+    no report. ``inside`` says that a step of the hospital reads the data next, so a release here sends nothing
+    and needs no reason.
     """
 
     sha256: str = ""
@@ -255,8 +255,8 @@ class Waiting(Kept):
     """Where a job waits and for what.
 
     ``reads`` is the directory that the next step read if it went on as it was parked, ``files`` what is there, as the
-    release report prints it; without one how many they are, and their size. ``leaves`` is what will leave the house,
-    unless corrections take its place; ``None`` when a step makes other data of it before. ``reader`` is who reads it,
+    release report prints it; without one how many they are, and their size. ``leaves`` is what will be sent, unless
+    corrections take its place; ``None`` when a step makes other data of it before. ``reader`` is who reads it,
     in words. ``corrections`` says which corrected files can be taken, ``again`` why an approval that was given does not
     count any more, ``refused`` why an answer was not taken, a line each. ``first`` is the first of two decisions, and
     ``report`` what the release report says: both have labels of their own.

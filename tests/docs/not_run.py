@@ -19,7 +19,7 @@ NOT_RUN = {
 }
 
 ELSEWHERE = {
-    # page, beginning of the block: the test outside of this room that runs it
+    # page, beginning of the block: the test in another directory that runs it
     ("docs/deployment.md", "docker compose --file deployments/compose.yaml up"): "tests/deployments/containers/site.py",
     ("docs/deployment.md", "docker compose --file deployments/compose.yaml exec"): (
         "tests/deployments/containers/site.py"

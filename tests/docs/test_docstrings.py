@@ -1,4 +1,4 @@
-"""A module that a docstring or a comment names is there: beside it, in the workshop, or at that path."""
+"""A module that a docstring or a comment names exists: in the same directory, in tasks/shared, or at that path."""
 
 from __future__ import annotations
 

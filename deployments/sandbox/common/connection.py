@@ -1,7 +1,7 @@
 """The TCP connection below a request, so that a sandbox service can misbehave as real networks do.
 
-ASGI knows whole answers only. A cut, a reset or a stall happens one floor below, so the protocol class here
-hands the connection to the application in ``scope["state"]``.
+ASGI has whole answers only. A cut, a reset or a stall happens in the layer below, so the protocol class here hands
+the connection to the application in ``scope["state"]``.
 """
 
 from __future__ import annotations

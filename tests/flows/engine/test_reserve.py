@@ -1,4 +1,4 @@
-"""The room that is kept for ``job prune`` and ``job delete`` (``flows/engine/reserve.py``, docs/disk.md)."""
+"""The disk space that is kept for ``job prune`` and ``job delete`` (``flows/engine/reserve.py``, docs/disk.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may come in at the local Prefect server (4-product.md §6; issue 13, number 1)."""
+"""Which requests the local Prefect server accepts (4-product.md §6; issue 13, number 1)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SOCKETS = (
 
 @pytest.fixture
 def key(prefect_api: str) -> dict[str, str]:
-    """The header that opens the door."""
+    """Return the header that authenticates a request."""
     secret = os.environ["PREFECT_API_AUTH_STRING"]
     return {"Authorization": "Basic " + base64.b64encode(secret.encode()).decode()}
 
