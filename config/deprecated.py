@@ -52,7 +52,7 @@ DEPRECATED: dict[str, DeprecatedKey] = {
         DeprecatedKey(
             "pipeline.max_ndjson_line_size_mb",
             None,
-            why="lines may have any length; limits.max_resource_mb bounds one resource",
+            why="lines may have any length; limits.max_resource_mb limits one resource",
         ),
         DeprecatedKey("services.pseudonymizer.processes", None, why="the step works in one process"),
     )

@@ -38,7 +38,7 @@ from flows.shell import about
 from tasks.shared.errors import DataError, InputError, TerminalError, shown
 from tasks.shared.report import Waiting
 
-CHANGED = "the files are not those that were there when the job began to wait"
+CHANGED = "files changed after the job began to wait"
 CORRECTED = "corrected files are there and will be read"
 """Why a job without release reports waits once more."""
 
@@ -168,12 +168,12 @@ def why_again(job: Path, record: JobRecord, config: PipelineConfig) -> str | Non
 
 
 def make_again(session: Session, record: JobRecord, job: Path, why: str, *, err: bool) -> None:
-    """Say that nothing is decided, and prepare the run that makes the report and lets the job wait once more."""
+    """Print that nothing is decided, and prepare the run that makes the report and lets the job wait again."""
     if record.undecided is None:
         say(f"{why}; it is made now", err=err)
         return
     now = "" if why in (CHANGED, CORRECTED) else "the report is made now, and "
-    say(f"nothing is decided: {why}; {now}the job waits once more", err=err)
+    say(f"nothing is decided: {why}; {now}the job waits again", err=err)
     complain_of_corrections(job, record.undecided)
     # Nobody has answered the form.
     RecordWriter(session.api, record.id).set(**{f"form__{record.undecided.position}": None})
@@ -200,8 +200,8 @@ def report_again(asked: Asked) -> None:
             return
         if record.has_deployment:
             raise InputError(
-                "job-deployed", f"{why}, and the job belongs to a deployment, whose workers make it", context=record.id,
-                hint=f"this hands it to them: {about('pipeline continue', record.id)}",
+                "job-deployed", f"{why}; the workers of the job's deployment make it", context=record.id,
+                hint=f"to hand the job to them: {about('pipeline continue', record.id)}",
             )  # fmt: skip
         make_again(session, record, place, why, err=True)
         RecordWriter(session.api, record.id).set(until=None)
@@ -229,7 +229,7 @@ def run_one(asked: Asked, *, step: str, force: bool) -> int:
         if record.has_deployment:
             raise InputError(
                 "job-deployed", "the job belongs to a deployment, whose workers run it", context=record.id,
-                hint=f"this hands it to them: {about('pipeline continue', record.id)}",
+                hint=f"to hand the job to them: {about('pipeline continue', record.id)}",
             )  # fmt: skip
         position = find_step(record, step)
         before = [earlier.name for earlier in record.steps[: position - 1] if earlier.state != "completed"]

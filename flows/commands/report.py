@@ -84,7 +84,7 @@ def report(asked: Asked) -> int:
     if asked.check and not found.tiles.stops and not is_still_there(directory.path, record.steps, found.files):
         raise DataError(
             "report-differs", OTHER_THAN_SEEN, context=str(directory.path),
-            hint="put the files back as they were: this report does not cover others",
+            hint="put the files back as they were; the report covers only those",
         )  # fmt: skip
     return STOPS if asked.check and found.tiles.stops else 0
 

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from tasks.release_report.make import Measures
 
 
-NAMED_BY_THE_LOG = "job.log names the files"
+NAMED_BY_THE_LOG = "the file names are in job.log"
 
 ENDS_WITHIN = 20.0
 """Seconds after which a process that was asked in the UI to stop has given its job back."""

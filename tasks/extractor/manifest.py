@@ -97,7 +97,7 @@ class _UnusableError(Exception):
 
 def _result(answer: Answer, status_url: str, base_url: str) -> ExtractionResult:
     if not answer.says_json:
-        raise _UnusableError("something that is no JSON by its Content-Type")
+        raise _UnusableError("a Content-Type that is not JSON")
     document = parse_answer(answer)
     if not isinstance(document, dict):
         raise _UnusableError("something that is no JSON object, or one with a key twice")
@@ -152,7 +152,7 @@ def _output(entry: dict[str, Any], base_url: str) -> Output:
         raise _UnusableError(f"an output whose type is neither {BUNDLES} nor one of FHIR")
     count = entry.get("count")
     if count is not None and (type(count) is not int or count < 0):
-        raise _UnusableError("an output whose count is no number")
+        raise _UnusableError("an output whose count is not a number")
     return Output(resolve(url, base_url), "Bundle" if kind == BUNDLES else kind, count)
 
 

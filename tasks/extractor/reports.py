@@ -184,7 +184,7 @@ class Companions:
                 what = "a report was answered with a page, or with a part"
                 raise ServiceError("download-status", what, operation="download", status=response.status_code)
             if response.headers.get("content-encoding", "").strip().lower() not in {"", "identity"}:
-                what = "a report was answered with a Content-Encoding that was not requested"
+                what = "the server sent a report with a Content-Encoding that was not requested"
                 raise ServiceError("download-encoding", what, operation="download", status=response.status_code)
             size = 0
 

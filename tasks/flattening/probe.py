@@ -68,7 +68,7 @@ def unlike_rows(status: int, headers: Mapping[str, str]) -> str | None:
     """Return what an answer holds that can be no rows by its head, else ``None``."""
     if status != 200:  # 202 is a promise
         return "no rows"
-    return None if is_ndjson(headers) else "something that is no NDJSON by its Content-Type"
+    return None if is_ndjson(headers) else "a Content-Type that is not NDJSON"
 
 
 def _wrong(answer: Answer) -> str | None:

@@ -37,7 +37,7 @@ def _wrong(answer: Answer, *, transactions: bool) -> Doubt | str | None:
     if answer.status in _HIDDEN:
         return Doubt(f"send: the server does not show its metadata ({answer.status}); nobody knows yet what it takes")
     if not answer.says_json:
-        return "answered something that is no JSON by its Content-Type"
+        return "answered with a Content-Type that is not JSON"
     try:
         statement = msgspec.json.decode(answer.body, type=dict[str, Any])
     except UNREADABLE:

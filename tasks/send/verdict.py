@@ -165,7 +165,7 @@ def judge_entries(answer: Answer, keys: Sequence[str], url: str) -> list[Verdict
     if answer.status != 200:  # 202 is a promise
         raise _unexpected(answer, "no result")
     if not answer.says_json:
-        raise _unexpected(answer, "something that is no JSON by its Content-Type")
+        raise _unexpected(answer, "a Content-Type that is not JSON")
     try:
         check_utf8(answer.body)
         response = _transaction.decode(answer.body)
@@ -236,11 +236,11 @@ def _of_another(entry: _Entry, key: str, url: str) -> str | None:
     location, stored = entry.response.location, entry.resource
     if location is not None:
         if not _names(location, key):
-            return "the location of another resource than the one that was put"
+            return "the location of another resource than the one that was sent"
         if not _is_at(location, url):
             return _ELSEWHERE
     if stored is not None and f"{stored.resource_type}/{stored.id}" != key:
-        return "another resource than the one that was put"
+        return "another resource than the one that was sent"
     return None
 
 
@@ -270,11 +270,11 @@ def _is_own_host(place: str, url: str) -> bool:
 def _unexpected(answer: Answer, what: str) -> ServiceError:
     hint = "is services.send.url the root of a FHIR server?"
     if what == _ELSEWHERE:
-        hint = "does a proxy lead to another server? if not, its base URL must have the host of services.send.url;"
+        hint = "does a proxy lead to another server? If not, its base URL must have the host of services.send.url."
     return RefusedError(
         "send-answer",
         f"send: a transaction was answered {answer.status} with {what}",
-        hint=f"{hint} nothing of this transaction was taken as sent",
+        hint=f"{hint} Nothing of this transaction counts as sent",
         operation="send transaction",
         status=answer.status,
     ).made_from(answer)

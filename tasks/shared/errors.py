@@ -195,7 +195,7 @@ def storage_error(error: OSError, path: Path) -> StorageError:
         return StorageError("file-vanished", "the file or its directory is gone", context=where)
     if error.errno == errno.ELOOP:
         return StorageError(
-            "link-not-followed", "this is a symbolic link, and no link is followed here", context=where,
+            "link-not-followed", "this is a symbolic link, and Sluice does not follow links here", context=where,
             hint="put the file or directory itself in its place, or remove the link",
         )  # fmt: skip
     if error.errno == errno.ENAMETOOLONG:

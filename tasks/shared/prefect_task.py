@@ -39,8 +39,8 @@ T = TypeVar("T")
 
 Run = Callable[[StepContext], StepReport]
 
-SAID_BY_THE_LOG = "it could not be done; the log of the job says why"
-"""The state of a task names no files; its error may."""
+SAID_BY_THE_LOG = "the reason is in job.log"
+"""Used in the state of a task, which must not name files; the error may."""
 
 _WORTH_A_WORD = 256_000_000
 """Bytes of which the hashes may take longer than a second."""

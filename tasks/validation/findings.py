@@ -138,7 +138,7 @@ def wrong_with(answer: Answer, entries: int) -> str | None:
     if answer.status != 200:  # what is no result is not one either when it looks like it: 202 is a promise
         return "no result"
     if not answer.says_json:
-        return "something that is no JSON by its Content-Type"
+        return "a Content-Type that is not JSON"
     try:
         _check_outcome(answer.body, entries)
     except NotAnOutcomeError as problem:

@@ -764,7 +764,7 @@ def test_the_name_of_a_file_of_one_patient_is_in_the_log_alone(measured: Gate) -
     measured.go_on()
     refused = measured.go_on("--approve", "--despite", WHY, code=1)
     assert f"{CANARY} two.ndjson:1" in refused.err  # to whom the command belongs
-    assert "job.log names the files" in measured.text()
+    assert "the file names are in job.log" in measured.text()
     assert "\n  …:1\n" in measured.text()
     has_no_canary(measured, refused.out)
 

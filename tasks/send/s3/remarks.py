@@ -14,12 +14,14 @@ _EXPIRY: Final = re.compile('expiry-date="([^"]{1,64})"')
 
 
 def remarks_on(head: Mapping[str, Any], now: datetime | None = None) -> Iterator[str]:
-    """Yield a sentence for each doubt about an object, of which ``head`` is the answer to HEAD as boto3 reads it. None
-    has a value of the object in it, so the same doubt about many objects is one sentence."""
+    """Yield a warning for each problem of an object; ``head`` is the answer to HEAD as boto3 reads it.
+
+    No warning contains a value of the object, so the same problem of many objects gives one warning.
+    """
     if head.get("DeleteMarker"):
-        yield "the store marks objects as deleted that it has just taken: does something delete them?"
+        yield "the store reports uploaded objects as deleted: does another program delete them?"
     if head.get("ContentEncoding"):
-        yield "the store names a Content-Encoding of objects that was not sent: a reader may try to unpack them"
+        yield "the store reports a Content-Encoding that was not sent: readers may try to decompress the objects"
     if head.get("StorageClass") in _ARCHIVES:
         yield "the store puts objects into an archive storage class: they must be restored before they can be read"
     if _expires(str(head.get("Expiration") or ""), (now or datetime.now(UTC)) + _SOON):

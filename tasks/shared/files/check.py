@@ -238,7 +238,7 @@ class LineCheck:
             if self._resources and kind not in self._kinds:
                 self._note(kind)
             if foreign and kind == _BUNDLE:
-                hint = "correct the data where it comes from, and import it again"
+                hint = "correct the data at its source and import it again"
                 raise self._error("foreign-patient-in-bundle", FOREIGN, hint)
         except msgspec.ValidationError:
             if bytes(line[:4096]).lstrip(_BLANK).startswith(b"{"):
@@ -272,7 +272,7 @@ class LineCheck:
             if self._source and not ERRORS.isdisjoint(entries.outcomes):
                 raise self._error(
                     "source-error",
-                    "the Bundle holds an OperationOutcome of an error: the server could not give everything",
+                    "the Bundle has an OperationOutcome with an error: the server could not return all data",
                     "see the log of the server that made this file, and fetch it again",
                 )
         self.notes.add_line(read, entries, self._number)

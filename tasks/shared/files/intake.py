@@ -88,7 +88,7 @@ class Intake:
         if self._lines is not None and self._check.lines != self._lines:
             raise DataError(
                 "source-incomplete",
-                f"the file has {'fewer' if self._check.lines < self._lines else 'more'} lines than the server counts",
+                f"the file has {'fewer' if self._check.lines < self._lines else 'more'} lines than the manifest states",
                 context=self._name,
                 hint="see the log of the server; continuing the job fetches the file again",
             )

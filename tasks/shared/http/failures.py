@@ -63,7 +63,7 @@ def error_without_answer(
     if isinstance(error, httpcore.ConnectError | httpx.ConnectError):
         return _connect_error(error, where, proxy)
     if isinstance(error, BrokenBodyError):
-        what = f"failed: the packed answer of {where.host} is cut or damaged, or has bytes after its end"
+        what = f"failed: the compressed answer of {where.host} is truncated or damaged, or has bytes after its end"
         return where.error(NetworkError, "connection-broken", what, hint=_later(where))
     if isinstance(error, httpx.DecodingError):
         return where.error(ServiceError, "answer-encoding", "was answered in an encoding that cannot be read")

@@ -206,11 +206,12 @@ class ClientCredentials:
         named = metadata.get("issuer")
         if not isinstance(named, str) or named.rstrip("/") != self._issuer:
             if not isinstance(named, str) or not named.isprintable() or not _is_http(named):
-                raise self._differs("names no issuer in its metadata", f"check {self._block}.oauth_issuer_uri")
+                raise self._differs("gives no issuer in its metadata", f"check {self._block}.oauth_issuer_uri")
             raise self._differs(
-                "is another one by its own metadata",
-                f"the server calls itself {place(named)}: if that is the one you mean, enter it as "
-                f"{self._block}.oauth_issuer_uri, or make the configured URL its public one (Keycloak: hostname)",
+                "gives another issuer in its metadata",
+                f"the metadata give the issuer {place(named)}: if you mean that one, enter it as "
+                f"{self._block}.oauth_issuer_uri; else make the configured URL the server's public URL "
+                "(Keycloak: hostname)",
             )
         methods = metadata.get("token_endpoint_auth_methods_supported")
         only_basic = (
@@ -222,7 +223,7 @@ class ClientCredentials:
         """Return the token endpoint, if it may get the secret: with TLS, or of an issuer without TLS that is near."""
         if not endpoint.lower().startswith("https:") and not _is_near(self._issuer):
             raise self._differs(
-                "names a token endpoint without TLS",
+                "gives a token endpoint without TLS",
                 "use an https issuer with an https token endpoint; plain HTTP is for issuers on loopback or at a "
                 "private address",
             )

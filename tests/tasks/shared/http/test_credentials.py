@@ -464,7 +464,7 @@ def test_the_hint_names_the_issuer_that_the_server_gave() -> None:
     transport = discovered(ISSUER, named(issuer=public), [])
     with client("send", auth=oauth(ISSUER), transport=transport) as http, pytest.raises(ServiceError) as caught:
         http.authorize()
-    assert "calls itself https://id.hospital.example/realms/x:" in str(caught.value.hint)
+    assert "give the issuer https://id.hospital.example/realms/x:" in str(caught.value.hint)
     assert "canary" not in caught.value.render()
 
 
