@@ -210,24 +210,24 @@ class Account:
             spill.close()
 
 
-def _look(account: Account) -> Callable[[Node, str, str], None]:
-    """What looks for identifiers in the URL of a resource; where there is none in its id, in what stands before it."""
-    within, repeated = account.lookup.within, account.lookup.repeated
-
-    def look(node: Node, value: str, own: str) -> None:
-        if own and account.harmless == own and value.endswith(own):
-            repeated(node, value[: -len(own)])
-        else:
-            within(node, value)
-
-    return look
-
-
 def _entry(
     account: Account, full_url: Node, request_url: Node, request_method: Node
 ) -> Callable[[str, str, str], None]:
     run, touch, trace, search = account.run, account.run.touch, account.lookup.trace, account.lookup.search
-    look = _look(account) if account.lookup.looking is not None else None
+    within, repeated, looking = account.lookup.within, account.lookup.repeated, account.lookup.looking is not None
+
+    def look(node: Node, value: str, own: str) -> None:
+        """Look for ids of ``import/`` in a URL. Where it ends with the resource's own there are none but in front."""
+        if own and value.endswith(own) and value[-len(own) - 1 : -len(own)] in "/:":
+            if not looking:
+                return
+            if account.harmless == own:
+                repeated(node, value[: -len(own)])
+                return
+        else:
+            trace(value.partition("?")[0])
+        if looking:
+            within(node, value)
 
     def entry(full: str, url: str, own: str) -> None:
         number = run.number
@@ -235,20 +235,13 @@ def _entry(
             if full_url.run != number:
                 full_url.leaf = True
                 touch(full_url)
-            # With another id than the resource's own it may be the one that it had.
-            if not own or not full.endswith(own):
-                trace(full.partition("?")[0])
-            if look is not None:
-                look(full_url, full, own)
+            look(full_url, full, own)
         if url:
             if request_url.run != number:
                 request_url.leaf = request_method.leaf = True
                 touch(request_url)
                 touch(request_method)
-            if not own or not url.endswith(own):
-                trace(url.partition("?")[0])
-            if look is not None:
-                look(request_url, url, own)
+            look(request_url, url, own)
             if "?" in url:
                 search(request_url, url)
 

@@ -32,7 +32,7 @@ def coding(run: Run, lookup: Lookup, walk: Enter) -> Enter:  # noqa: C901
             walk(node, value)
             if known is None:
                 return
-            leaves = tuple(node.kids[key] for key in ("system", "code", "display") if value.get(key) is not None)
+            leaves = tuple(node.below(key) for key in ("system", "code", "display") if value.get(key) is not None)
             seen = known.add(system, code, display, leaves)
             seen.suspicious = any(map(lookup.suspicious, (system, code, display)))
             if collecting is not None:

@@ -14,6 +14,11 @@ _MOST_CODES: Final = 1_000
 _ALL_CODES: Final = 30_000
 
 
+def are_texts(*values: Any) -> bool:
+    """Return whether all of these are texts, or missing. Others may be equal and not alike: 1 is ``True``."""
+    return all(value is None or value.__class__ is str for value in values)
+
+
 class Seen:
     """A coding or a quantity as it is spelled: the cells to touch, how many members it has, the contents of those that
     are known, by their nodes, and whether an identifier of ``import/`` may be in it."""
@@ -65,6 +70,6 @@ class CodeTable:
         values = (one for one in (system, code, display) if one is not None)
         contents = tuple((leaf, content_of(one)) for leaf, one in zip(leaves, values, strict=True))
         seen = Seen(tuple(cells), len(leaves), contents)
-        if not full:
+        if not full and are_texts(system, code, display):
             self.seen[system, code, display] = seen
         return seen

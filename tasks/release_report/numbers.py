@@ -6,7 +6,7 @@ import random
 from array import array
 from collections.abc import Callable, Mapping
 from decimal import Decimal
-from math import isfinite
+from math import inf, isfinite
 from statistics import median
 from typing import Any, Final
 
@@ -28,7 +28,7 @@ _MOST: Final = 500
 """Things that numbers of one element may be of; others share one."""
 _HANDFUL: Final = 5
 _SUBJECTS: Final = 5_000
-_NUMBERS: Final = (int, Decimal)
+NUMBERS: Final = (int, Decimal)
 
 _draw = random.Random(0)  # noqa: S311 - a sample, no secret
 
@@ -127,7 +127,7 @@ class Measuring:
         def take(node: Node, value: Any, code: str) -> None:
             run.changing = True
             number = value.get("value") if value.__class__ is dict else None
-            if number.__class__ not in _NUMBERS or not isfinite(exact := float(number)):
+            if number.__class__ not in NUMBERS or not isfinite(exact := _as_float(number)):
                 return
             if node.numbers is None:
                 node.numbers = Measures(bounds)
@@ -151,6 +151,14 @@ class Measuring:
             else:
                 one.pending.clear()
         self._met.clear()
+
+
+def _as_float(number: int | Decimal) -> float:
+    """Return a number, infinity for one that is too large."""
+    try:
+        return float(number)
+    except OverflowError:
+        return inf
 
 
 class Subject:

@@ -23,6 +23,8 @@ OUTSIDE, TYPE, PRIMITIVE = range(3)
 
 _MOST_PATHS: Final = 8_000
 _DEEPEST: Final = 40
+_UNNAMED: Final = "…"
+"""The name of all paths that are too many or too deep."""
 
 
 class Node(Cell):
@@ -87,6 +89,10 @@ class Node(Cell):
         self.cut = False
         self.loose = False
 
+    def below(self, name: str) -> Node:
+        """Return the node of a member that was met here; those that are too deep share one."""
+        return self.kids.get(name) or self.kids[_UNNAMED]
+
 
 class Effect(Cell):
     """What an element of a resource does that is spelled so: the cells to touch, what is to be looked up, what may be
@@ -144,7 +150,7 @@ class Trie:
         """The node of a type of resources."""
         node = self.roots.get(kind)
         if node is None:
-            node = self._new(kind if len(self.roots) < MOST_VALUES else "…", kind, (kind,), None)
+            node = self._new(kind if len(self.roots) < MOST_VALUES else _UNNAMED, kind, (kind,), None)
             node.enter = self.enter["object"]
             self._resource(node)
             self.roots[kind] = node
@@ -177,7 +183,7 @@ class Trie:
             return name
         if self.bounds.paths >= _MOST_PATHS or len(node.above) > _DEEPEST:
             self.bounds.others["paths"] += 1
-            return "…"
+            return _UNNAMED
         return name[:LONGEST]
 
     def column(self, table: Node, name: str, kind: str, *, dates: bool, looked_up: bool) -> Node:

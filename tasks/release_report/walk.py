@@ -12,11 +12,11 @@ from typing import Any, Final
 
 from tasks.release_report.cells import Cell
 from tasks.release_report.coded import Enter, Json, coding, concept
-from tasks.release_report.codes import Seen
+from tasks.release_report.codes import Seen, are_texts
 from tasks.release_report.contents import content_of
 from tasks.release_report.kinds import QUANTITIES
 from tasks.release_report.lookup import Lookup
-from tasks.release_report.numbers import Measuring, Subject, code_of
+from tasks.release_report.numbers import NUMBERS, Measuring, Subject, code_of
 from tasks.release_report.runs import Run
 from tasks.release_report.trie import CODED, ID, NUMBER, OUTSIDE, STRAY, TEXT, VALUES, Node, Trie
 
@@ -127,7 +127,7 @@ def walking(  # noqa: C901 - one room of local names is what makes it fast
         walk(node, value)
         display = value.get("display")
         if display.__class__ is str:
-            lookup.name(node, node.kids["display"], value, display)
+            lookup.name(node, node.below("display"), value, display)
 
     def extension(node: Node, value: Json) -> None:
         url = value.pop("url", None)
@@ -155,15 +155,17 @@ def walking(  # noqa: C901 - one room of local names is what makes it fast
         """A quantity: of those with one unit the leaves are known."""
         try:
             key = (value["unit"], value["system"], value["code"])
+            measured = value["value"]
             seen = node.spelled.get(key)
         except (KeyError, TypeError):
             walk(node, value)
             return
-        if seen is None or len(value) != seen.size or "value" not in value or seen.suspicious:
+        if seen is None or len(value) != seen.size or seen.suspicious or measured.__class__ not in NUMBERS:
             walk(node, value)
-            if seen is None and len(value) == 4 and "value" in value and len(node.spelled) < _SPELLED:
-                spelling = [(node.kids[name], content_of(one)) for name, one in value.items() if name != "value"]
-                seen = node.spelled[key] = Seen(tuple(node.kids[name] for name in value), 4, tuple(spelling))
+            known = seen is not None or len(node.spelled) >= _SPELLED
+            if not known and len(value) == 4 and None not in key and are_texts(*key):
+                spelling = [(node.below(name), content_of(one)) for name, one in value.items() if name != "value"]
+                seen = node.spelled[key] = Seen(tuple(map(node.below, value)), 4, tuple(spelling))
                 seen.suspicious = any(map(lookup.suspicious, key))
             return
         if seen.run != (number := run.number):
@@ -172,7 +174,7 @@ def walking(  # noqa: C901 - one room of local names is what makes it fast
             for leaf in seen.cells:
                 if leaf.run != number:
                     touch(leaf)
-        node.kids["value"].content += content_of(value["value"])
+        node.below("value").content += content_of(measured)
         for child, content in seen.contents:
             child.content += content
 

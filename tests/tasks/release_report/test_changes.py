@@ -452,6 +452,54 @@ def test_spellings_that_are_forgotten_and_met_again_count_as_often_as_they_are(
     assert found(report) == []
 
 
+@pytest.mark.parametrize("form", ["bundles", "lines"])
+@pytest.mark.parametrize("value", ["MRN-4711003", True, 1, None], ids=str)
+def test_what_is_walked_again_at_each_place_counts_once_in_the_contents(
+    tmp_path: Path, form: str, value: object
+) -> None:
+    """A coding or a quantity with an identifier of the import in it, or with something that is no text."""
+    imported = people(6)
+    for number, resources in enumerate(imported):
+        resources[0]["identifier"] = [{"value": f"MRN-4711{number:03}"}]
+        for one in resources[3:6]:
+            one["code"]["coding"] *= 2
+            one["code"]["coding"][0] = {**one["code"]["coding"][0], "display": value}
+            one["valueQuantity"]["unit"] = value
+            one["component"].append(copy.deepcopy({"valueQuantity": one["valueQuantity"], "code": one["code"]}))
+    leaving = honest(imported, own)
+    (tmp_path / "same").mkdir()
+    result = made(tmp_path / "same", imported, leaving, form)
+    assert result.measured is not None
+    assert result.measured[1].changed.keys() - DATED == NOT_KEPT
+    for one in leaving[5][3:6]:
+        component = one["component"][-1]
+        component["code"]["coding"][0]["display"] = component["valueQuantity"]["unit"] = "1"
+    (tmp_path / "other").mkdir()
+    changed = made(tmp_path / "other", imported, leaving, form).measured
+    assert changed is not None
+    assert changed[1].changed.keys() - DATED - NOT_KEPT == {
+        "Observation.component.code.coding.display", "Observation.component.valueQuantity.unit",
+    }  # fmt: skip
+
+
+NOT_KEPT = {"Patient.birthDate", "Patient.name.family"}
+"""Paths that the rules change, beside dates."""
+
+
+@pytest.mark.parametrize("values", [(1, True), (0, False), (1, "1")], ids=str)
+def test_a_number_and_a_boolean_that_equal_it_are_different_contents(tmp_path: Path, values: tuple[Any, Any]) -> None:
+    imported = people(2)
+    for resources in imported:
+        for one in resources[3:6]:
+            one["code"]["coding"][0]["code"] = one["valueQuantity"]["unit"] = values[0]
+    leaving = honest(imported, own)
+    last = leaving[1][5]
+    last["code"]["coding"][0]["code"] = last["valueQuantity"]["unit"] = values[1]
+    result = made(tmp_path, imported, leaving).measured
+    assert result is not None
+    assert {"Observation.code.coding.code", "Observation.valueQuantity.unit"} <= result[1].changed.keys()
+
+
 FULL = [
     ("nodesByType('Extension')", "redact"), ("nodesByType('CodeableConcept').text", "redact"),
     ("nodesByType('string')", "redact"), ("Encounter.period", "remove"), ("Observation.component", "redact"),

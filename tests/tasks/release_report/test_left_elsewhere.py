@@ -154,6 +154,37 @@ def test_an_identifier_is_found_in_any_leaf(path: str, values: int, form: str, t
     assert not re.findall(rf"(?<![0-9a-f]){FORMS[form].format(0)[:-3]}\d\d\d(?![0-9a-f])", text)
 
 
+UNIT = {"unit": "mg", "system": "http://unitsofmeasure.org", "code": "mg"}
+
+
+@pytest.mark.parametrize("value", ["MRN-4711003", {"text": "MRN-4711003"}, ["MRN-4711003"]], ids=str)
+@pytest.mark.parametrize("path", ["Observation.valueQuantity", "Observation.component.valueQuantity"])
+def test_an_identifier_is_found_in_place_of_the_number_of_a_quantity(path: str, value: object, tmp_path: Path) -> None:
+    """Its unit was met before, beside a number."""
+    came, leave = numbered(FORMS["long"]), numbered("zz{}", "h")
+    for n, line in enumerate(leave[:4]):
+        quantity = {"value": value if n == 3 else n, **UNIT}
+        line["entry"].append({"resource": {"resourceType": "Observation", **nested(split(path)[1:], quantity)}})
+    assert sum(at.original for at in spread(tmp_path, came, leave).paths.values()) == 1
+
+
+@pytest.mark.parametrize("where", ["fullUrl", "request.url"])
+def test_an_identifier_is_found_in_a_url_that_ends_like_the_new_id(where: str, tmp_path: Path) -> None:
+    came, leave = numbered("AB12-47{:03}"), numbered("zz{}", "47{:03}")
+    for n, line in enumerate(leave):
+        entry = line["entry"][0]
+        entry["resource"]["id"] = f"47{n:03}"
+        entry |= nested(where.split("."), f"http://his.example/Patient/AB12-47{n:03}")
+    assert spread(tmp_path, came, leave).paths[f"Bundle.entry.{where}"].original == 12
+
+
+def test_an_old_id_is_found_in_a_url_that_ends_like_the_new_one(tmp_path: Path) -> None:
+    came, leave = numbered("1", "p-"), numbered("1", "")
+    for n, line in enumerate(leave):
+        line["entry"][0]["fullUrl"] = f"urn:x:p-{n}"
+    assert spread(tmp_path, came, leave).ids.referred == 12
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_where_an_identifier_is_another_ones_by_chance_it_is_none(form: str, tmp_path: Path) -> None:
     """New ids count on where those of the import ended, and a code is one that everybody knows."""

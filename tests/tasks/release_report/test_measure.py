@@ -262,6 +262,39 @@ def test_what_cannot_be_read_is_said_and_ends_nothing(place: Path) -> None:
     ).hexdigest()
 
 
+DEEP: dict[str, Any] = {
+    "valueQuantity": {"value": 1, "unit": "g", "system": "http://u.example", "code": "g"},
+    "valueCoding": {"system": "http://s.example", "code": "c", "display": "d"},
+    "valueCodeableConcept": {"coding": [{"system": "http://s.example", "code": "c"}], "text": "t"},
+    "valueReference": {"reference": "Patient/1", "display": "d"},
+    "valueIdentifier": {"system": "http://s.example", "value": "12345"},
+    "valuePeriod": {"start": "2020-01-01"},
+}
+
+
+@pytest.mark.parametrize("key", DEEP)
+def test_what_is_nested_deeper_than_paths_are_told_apart_is_read(place: Path, originals: Originals, key: str) -> None:
+    lines = []
+    for depth in range(36, 44):
+        inner: Json = {"url": "u", key: DEEP[key]}
+        for _ in range(depth):
+            inner = {"url": "u", "extension": [inner]}
+        lines += [patient(f"p{depth}-{n}", extension=[inner]) for n in "12"]
+    write(place, "a.ndjson", *lines)
+    for collect in (True, False):
+        found = run(place, originals=originals, collect=collect)
+        assert (found.patients, found.changed) == (16, {})
+
+
+@pytest.mark.parametrize("number", ["1e400", "1" + "0" * 400, "-1e99999999"])
+def test_a_number_that_is_too_large_ends_nothing(place: Path, number: str) -> None:
+    write(place, "a.ndjson", patient("p"), observation("p", 1, valueQuantity={"value": "NUMBER", "unit": "g"}))
+    path = place / "data/a.ndjson"
+    path.write_text(path.read_text().replace('"NUMBER"', number))
+    found = run(place)
+    assert (found.unread, found.types["Observation"].resources) == ({}, 1)
+
+
 def test_a_stop_is_obeyed(place: Path) -> None:
     write(place, "a.ndjson", bundle(patient("p1")))
     stop = Stop()
