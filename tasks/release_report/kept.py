@@ -19,7 +19,10 @@ _SECTIONS: Final = range(4, 14)
 """Sections with figures of patients."""
 _ALARMS: Final = 7
 _CLASSES: Final = 8
-_LEFT: Final = "left"
+_ALARM_TABLES: Final = frozenset({"left", "changed"})
+"""Tables of section 7 in which each row is an alarm."""
+_ALARM_ROWS: Final = frozenset({"@days-raw", "@ids-original"})
+"""Words that make a row of another table one."""
 _LEAVING: Final = "@leaving"
 
 _COMPLETE: Final = frozenset({"types", "extensions", "identifier_systems", "unspoken"})
@@ -46,9 +49,11 @@ class Kept:
         if now.number not in _SECTIONS or then is None or self._moved(now, then):
             return now
         alarms = now.number == _ALARMS
-        tables = [self._row_by_row(table, then) if table.name == _LEFT else table for table in now.tables]
-        tables = [table for table in tables if alarms and table.name == _LEFT]
-        tables += [_with_all(table, now) for table in then.tables if not alarms or table.name != _LEFT]
+        tables = [self._alarms(table, then) for table in now.tables if alarms and table.name in _ALARM_TABLES]
+        if alarms:
+            tables += self._with_alarms(now, then)
+        else:
+            tables += [_with_all(table, now) for table in then.tables]
         said = now.said if alarms else then.said
         return now.model_copy(
             update={
@@ -75,13 +80,34 @@ class Kept:
             elif not isinstance(one.value, Count) or now.number == _ALARMS:
                 yield one
 
-    def _row_by_row(self, now: Table, then: Section) -> Table:
+    def _alarms(self, now: Table, then: Section) -> Table:
+        """Return a table of alarms with the rows of now, and the figures of last time."""
         before = dict(_rows(then))
         rows = []
         for row in now.rows:
             then_ = [before.get((*_key(now, row), column)) for column in now.columns]
             rows.append(tuple(map(self._alarm, row, then_)))
         return now.model_copy(update={"rows": tuple(rows)})
+
+    def _with_alarms(self, now: Section, then: Section) -> Iterator[Table]:
+        """Yield the tables of the last report in which not every row is an alarm. Rows that are alarms, or were, are
+        those of now."""
+        names = dict.fromkeys(table.name for section in (then, now) for table in section.tables)
+        for name in (name for name in names if name not in _ALARM_TABLES):
+            old, new = (next((one for one in part.tables if one.name == name), None) for part in (then, now))
+            fresh = {row[0]: row for row in (new.rows if new is not None else ())}
+            rows: list[tuple[Value, ...]] = []
+            for row in old.rows if old is not None else ():
+                of_now = fresh.get(row[0], ())
+                if _is_alarm(of_now) or (_is_alarm(row) and of_now):
+                    rows.append(tuple(map(self._alarm, of_now, row)))
+                elif not _is_alarm(row):
+                    rows.append(row)
+            there = {row[0] for row in old.rows} if old is not None else set()
+            rows += [row for about, row in fresh.items() if about not in there and _is_alarm(row)]
+            withheld = old is not None and old.withheld
+            if (table := new or old) is not None and (rows or withheld):
+                yield table.model_copy(update={"rows": tuple(rows), "withheld": withheld})
 
     def _alarm(self, now: Value, then: Value) -> Value:
         counts = isinstance(now, Count) and isinstance(then, Count)
@@ -123,6 +149,10 @@ class Kept:
             "all": (everybody, everybody),
             "all_but_fewer": (everybody - number + 1, everybody - 1),
         }[said.word]
+
+
+def _is_alarm(row: tuple[Value, ...]) -> bool:
+    return any(isinstance(value, str) and value in _ALARM_ROWS for value in row)
 
 
 def _is_about(said: Count | int) -> bool:

@@ -140,8 +140,8 @@ def measured(people: list[Person], folder: str = "pseudonymized", *, original: b
             }
         },
         dates={
-            "Encounter.period.start": dates([one.encounter for one in people]),
-            "Condition.recordedDate": dates([one.encounter for one in people if "Condition" in one.types]),
+            "Encounter.period.start": dates_of(people),
+            "Condition.recordedDate": dates_of([one for one in people if "Condition" in one.types]),
         },
         references=References(5, 2, min(5, len(people)), min(2, len(people)), {"other.example": min(3, len(people))}),
         ids=Ids({"hashed": len(people)}),
@@ -152,7 +152,7 @@ def measured(people: list[Person], folder: str = "pseudonymized", *, original: b
     )
 
 
-def dates(months: list[str]) -> Dates:
+def dates(months: list[str], compared: int = 0, same: int = 0) -> Dates:
     """One date a patient."""
     return Dates(
         len(months),
@@ -160,7 +160,16 @@ def dates(months: list[str]) -> Dates:
         Counter(quarter_of(month) for month in months),
         Counter(months),
         {"day": len(months)} if months else {},
+        compared=compared,
+        same=same,
     )
+
+
+def dates_of(people: list[Person]) -> Dates:
+    """The same. Dates of those of one region were not compared; those of patients born in some years are the same."""
+    compared = [one.year for one in people if one.region != REGIONS[-1]]
+    same = sum(year in (1951, 1990) for year in compared)
+    return dates([one.encounter for one in people], len(compared), same)
 
 
 def quarter_of(month: str) -> str:

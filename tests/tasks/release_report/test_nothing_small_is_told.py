@@ -22,7 +22,7 @@ from tasks.release_report.kept import Kept
 from tasks.release_report.measured import MeasuredFile
 from tasks.release_report.risk import classes_of, risk_of
 from tasks.release_report.sections.leaving import split
-from tasks.shared.publication import ALL, HIDDEN, Count, count, count_of_text, technical
+from tasks.shared.publication import ALL, HIDDEN, NONE, Count, count, count_of_text, technical
 from tasks.shared.publication import known as known_of
 from tasks.shared.publication_by_type import least_beside
 from tests.tasks.release_report.attacker import Puzzle
@@ -149,6 +149,7 @@ class Reader:
             self.learn(f"code {value}", said, n, text=True, asked=value == "I10", among=among)
         statuses = {status.partition("|")[2]: n for status, n in leaving.statuses.items()}
         self.cells("status", statuses, self._status, text=True)
+        self._moves()
         self._time("Encounter", "Encounter.period.start", "N")
         if "Condition" in leaving.types:
             self._time("Condition", "Condition.recordedDate", "type Condition")
@@ -239,6 +240,16 @@ class Reader:
             self.puzzle.unknown(f"{self.tag}resources of others", others, total)
             self._parts(hidden, f"{self.tag}resources of others")
         self._totals(sum(row[3] for row in shown.values() if isinstance(row[3], int)))
+
+    def _moves(self) -> None:
+        """7j: of each path patients with days that were compared, those with one that is the same, and the others."""
+        for path, dates in self.people.leaving.dates.items():
+            row = [cell(self.report, "date_moves", path, column) for column in ("compared", "same", "days")]
+            compared = self.learn(f"compared {path}", row[0], dates.compared)
+            same, moved = self.learn(f"same {path}", row[1], dates.same), f"{self.tag}moved {path}"
+            states = {"@days-same": {0}, "@days-moved": range(1, 200)} if self.kept is None else {}
+            self.puzzle.unknown(moved, states.get(str(row[2]), range(200)), dates.compared - dates.same)
+            self.puzzle.sums.append(((same, moved), compared))
 
     def _totals(self, resources: int) -> None:
         """R1: a total is the sum of its printed parts, wherever it stands, so nothing is to be learned from it."""
@@ -443,3 +454,29 @@ def test_figures_that_moved_by_k_and_what_is_not_alike_are_those_of_now() -> Non
         report = build(replace(second, last=last), k=5)
         fresh = {one.number for one in report.sections if "figures-kept" not in one.said}
         assert fresh & set(MEASURED) == numbers
+
+
+def test_alarms_of_section_7_are_those_of_now_however_alike_the_last_report_is() -> None:
+    """R9: a path that is raw, an original id, contents that changed; each gone as it came."""
+    calm = facts(population(random.Random(1), 40))
+    path = "Encounter.period.start"
+    raw = {**calm.leaving.dates, path: replace(calm.leaving.dates[path], raw=1)}
+    ids = replace(calm.leaving.ids, kinds={**calm.leaving.ids.kinds, "original": 1})
+    leaving = replace(calm.leaving, dates=raw, ids=ids, changed={"Condition.code.coding.code": 40})
+    alarming = replace(calm, leaving=leaving)
+
+    def alarms(report: ReleaseReport) -> list[Value]:
+        moves, *_ = tables(report, "date_moves")
+        changed = [row[0] for table in tables(report, "changed") for row in table.rows]
+        original = cell(report, "ids", "@ids-original", "patients")
+        return [moves.folded, cell(report, "date_moves", path, "days"), original, *changed]
+
+    none = [True, "@days-moved", NONE]
+    some = [False, "@days-raw", count(1, 5, of=40), "Condition.code.coding.code"]
+    for first, second, expected in ((calm, alarming, some), (alarming, calm, none), (alarming, alarming, some)):
+        report = build(replace(second, last=build(first, k=5)), k=5)
+        assert "figures-kept" in next(one.said for one in report.sections if one.number == 7)
+        assert alarms(report) == expected
+    never = {name: replace(one, compared=0, same=0) for name, one in calm.leaving.dates.items()}
+    last = build(replace(calm, leaving=replace(calm.leaving, dates=never)), k=5)
+    assert alarms(build(replace(alarming, last=last), k=5)) == some
