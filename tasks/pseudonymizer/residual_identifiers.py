@@ -85,6 +85,7 @@ _NOTHING: Final = (msgspec.Raw(), msgspec.Raw(b"null"))
 
 
 _any: Final = msgspec.json.Decoder(float_hook=str)
+_encode: Final = msgspec.json.Encoder().encode
 
 
 @dataclass(frozen=True)
@@ -114,8 +115,11 @@ class Residuals:
         found: defaultdict[str, set[int]] = defaultdict(set)
         # A Bundle's own elements come first.
         for index, (kind, resource) in enumerate(resources, -1 if given.is_bundle else 0):
-            if anybody and (everywhere or kind in _HOLDERS or "contained" in resource):
-                for path, owner in self._of(kind, resource, originals, index, everywhere=everywhere):
+            if not anybody:
+                continue
+            here = everywhere and originals.may_be_in(_encode(resource))
+            if here or kind in _HOLDERS or "contained" in resource:
+                for path, owner in self._of(kind, resource, originals, index, everywhere=here):
                     found[path].add(owner)
         return dict(found)
 
