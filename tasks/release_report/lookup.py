@@ -78,8 +78,8 @@ class Lookup:
         """Whether an identifier of ``import/`` may be in a value."""
         if self.looking is None or not isinstance(value, str):
             return False
-        digest, table, mask = self.hash, self.table, self.mask
-        numbers = (digest(f"{part}{IDENTIFIER}") for part in parts(value))
+        digest, table, mask, lengths = self.hash, self.table, self.mask, self.looking.lengths
+        numbers = (digest(f"{part}{IDENTIFIER}") for part in parts(value) if len(part) in lengths)
         return any(table[number & mask] and table[(number >> 32) & mask] for number in numbers)
 
     def identified(self, child: Node, value: str) -> None:
@@ -91,6 +91,7 @@ class Lookup:
         self.text(child, value)
         twin = child.twin
         if self.collecting is not None and twin is not None and len(value) >= LEAST_DIGITS:
+            self.collecting.lengths.add(len(value))
             self._twin(twin, self.hash(f"{value}{IDENTIFIER}"), value)
 
     def name(self, node: Node, child: Node, reference: dict[str, Any], display: str) -> None:
@@ -155,10 +156,16 @@ def _parts(  # noqa: C901 - one room of local names is what makes it fast
     digest, table, mask, looking = lookup.hash, lookup.table, lookup.mask, lookup.looking
     hits, suspects = lookup.hits, lookup.suspects
     harmless: set[str] = set()
+    lengths = looking.lengths if looking is not None else set()
+    shortest = min(lengths, default=0)
 
     def within(child: Node, value: str) -> bool:
         any_ = False
+        if not lengths or len(value) < shortest:
+            return any_
         for part in parts(value):
+            if len(part) not in lengths:
+                continue
             number = digest(part + IDENTIFIER)
             if table[number & mask] and table[(number >> 32) & mask]:
                 suspect(child, number, part)

@@ -155,6 +155,8 @@ class Originals:
         self.births = Spill(directory)
         self.imported: Imported | None = None
         self.coded: set[int] = set()
+        self.lengths: set[int] = set()
+        """Lengths of identifiers: what has another one is none."""
         self.table = bytearray()
         self.mask = 0
         self.collected = False
