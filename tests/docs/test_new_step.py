@@ -49,7 +49,7 @@ def tree(tmp_path: Path) -> Path:
     package.mkdir()
     (package / "__init__.py").write_text('"""Count the lines of each file."""\n', encoding="utf-8")
     (package / "step.py").write_text(textwrap.dedent(step), encoding="utf-8")
-    edit(tree / "config/steps.py", CATALOGUE_END, CATALOGUE_END.removesuffix(")\n") + f"    {entry.strip()}\n)\n")
+    edit(tree / "config/steps.py", CATALOGUE_END, CATALOGUE_END.removesuffix(")\n") + f"    {entry.strip()},\n)\n")
     steps = tree / "docs/steps.md"
     edit(steps, "| `send` | load", "| `line_counts` | count the lines of each file |\n| `send` | load")
     steps.write_text(steps.read_text(encoding="utf-8") + "\n## line_counts\n\nCounts the lines.\n", encoding="utf-8")
