@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 _REFERENCE = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
-# First or second arguments of these are names of other people's things: headers, codecs, loggers.
+# Arguments of these are names of other people's things: headers, codecs, loggers.
 _FOREIGN = {"get", "decode", "encode", "getLogger", "getincrementaldecoder", "split", "partition", "strip", "Literal"}
 _FOREIGN |= {"startswith", "endswith", "removeprefix", "removesuffix", "replace", "setdefault", "pop", "join", "option"}
 _FOREIGN |= {"str", "add_argument", "argument", "Choice", "group", "command", "environ", "getenv", "header", "Header"}
@@ -53,7 +53,7 @@ def _in(tree: ast.Module) -> Iterator[str]:
             name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
             one_word = name.endswith("Error") or name in _MAKERS
             if name not in _FOREIGN:
-                for argument in node.args[:2]:
+                for argument in node.args[:3]:
                     yield from _texts(argument, one_word=one_word and argument is not node.args[0])
                 if one_word and node.args:
                     yield from _texts(node.args[0], one_word=len(node.args) > 1)
@@ -61,11 +61,18 @@ def _in(tree: ast.Module) -> Iterator[str]:
                 if keyword.arg == "reference":
                     yield from _texts(keyword.value, one_word=True)
         elif isinstance(node, ast.Assign):
-            for target in node.targets:
-                if "reference" in ast.unparse(target).lower():
-                    yield from _texts(node.value, one_word=True)
+            if any("reference" in ast.unparse(target).lower() for target in node.targets):
+                yield from _texts(node.value, one_word=True)
         elif isinstance(node, ast.Tuple) and node.elts:
             yield from _texts(node.elts[0], one_word=False)
+        elif isinstance(node, ast.arguments):
+            yield from _defaults(node)
+
+
+def _defaults(parameters: ast.arguments) -> Iterator[str]:
+    for one, default in zip(reversed(parameters.args), reversed(parameters.defaults), strict=False):
+        if one.arg == "reference":
+            yield from _texts(default, one_word=True)
 
 
 def _texts(node: ast.expr, *, one_word: bool) -> Iterator[str]:
