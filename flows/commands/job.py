@@ -130,9 +130,9 @@ def report(
 ) -> int:
     """Show the release report of a job. Where its page is, what speaks against a release, what to look at.
 
-    The newest one: for the decision that the job waits for, or of its end. It is made again first if it failed or,
-    while the job waits, if files changed. The exit code is 0 also when something speaks against a release; with --check
-    it is 5 then, and 1 if the data files are not those that the report covers.
+    This is the newest report: for the decision that the job waits for, or of the job's end. It is made again first if
+    it failed or, while the job waits, if files changed. The exit code is 0 even if something speaks against a release.
+    With --check it is then 5, and 1 if the data files are not those that the report covers.
     """
     from flows.commands import report as command
 

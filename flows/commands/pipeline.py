@@ -73,12 +73,12 @@ def continue_(
     no_progress: bool,
     as_json: bool,
 ) -> int:
-    """Go on with a waiting, failed, stopped or interrupted job.
+    """Continue a waiting, failed, stopped or interrupted job.
 
-    A waiting job needs a decision: on a terminal the command shows the release report in short, what the next step will
-    read and where it goes, and asks; elsewhere only --approve or --reject decides, and without either the job goes on
-    waiting. A report that failed, or that is older than the files, is made again first, and the job waits once more.
-    Where the report says stop, a release needs a reason.
+    A waiting job needs a decision. On a terminal, the command shows a summary of the release report, the data that the
+    next step will read and their destination, and asks you to decide. In scripts, add --approve or --reject; without
+    either, the job goes on waiting. If the report failed or is older than the files, it is made again and the job waits
+    again. If the report says stop, a release needs a reason.
     """
     from flows.commands import continue_job
 
