@@ -9,34 +9,13 @@ import msgspec
 
 from tasks.release_report.account import Members
 from tasks.release_report.contents import decode
+from tasks.shared.fhir.entries import BundleEntry, MemberEntry, member_entries
 from tasks.shared.fhir.reading import UNREADABLE
 
 decode_members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 decode_entries: Final = msgspec.json.Decoder(list[dict[str, msgspec.Raw]] | None).decode
 
-
-class _UsualRequest(msgspec.Struct, gc=False, forbid_unknown_fields=True):
-    method: str = ""
-    url: str = ""
-
-
-class _UsualEntry(msgspec.Struct, gc=False, forbid_unknown_fields=True):
-    resource: dict[str, msgspec.Raw]
-    fullUrl: str = ""  # noqa: N815 - FHIR's name
-    request: _UsualRequest | None = None
-
-
-class _UsualBundle(msgspec.Struct, gc=False, forbid_unknown_fields=True):
-    """A Bundle as nearly all are: read in half the time."""
-
-    resourceType: str  # noqa: N815
-    entry: list[_UsualEntry]
-    id: str | None = None
-    type: str | None = None
-
-
-decode_usual: Final = msgspec.json.Decoder(_UsualBundle).decode
-_usual: Final = msgspec.json.Decoder(list[_UsualEntry])
+_encode: Final = msgspec.json.Encoder().encode
 
 
 class _Called(msgspec.Struct, gc=False):
@@ -85,16 +64,27 @@ def decoded(members: Members) -> dict[str, Any]:
     return {name: decode(raw) for name, raw in members.items() if name != "resourceType"}
 
 
-def usual_entry(entry: _UsualEntry) -> Entry:
-    """The entry of a usual Bundle."""
-    members, request = entry.resource, entry.request
-    spelled = bytes(members["resourceType"]) if "resourceType" in members else b""
-    kind = _kinds.get(spelled)
-    if kind is None:
-        kind = text_of(members.get("resourceType")) or "…"
-        if len(_kinds) < _TYPES:
-            _kinds[spelled] = kind
-    return Entry(members, kind, text_of(members.get("id")), entry.fullUrl, request.url if request is not None else "")
+def usual_entry(entry: MemberEntry) -> Entry:
+    """Return the entry of a Bundle that the common reader reads in one pass."""
+    members, request, full_url = entry.resource, entry.request, entry.full_url or ""
+    url = (request.url or "") if request is not None else ""
+    if members is None:
+        found = Entry({}, "", "", full_url, url)
+    else:
+        spelled = bytes(members["resourceType"]) if "resourceType" in members else b""
+        kind = _kinds.get(spelled)
+        if kind is None:
+            kind = text_of(members.get("resourceType")) or "…"
+            if len(_kinds) < _TYPES:
+                _kinds[spelled] = kind
+        found = Entry(members, kind, text_of(members.get("id")), full_url, url)
+    more = request is not None and (
+        request.if_none_exist or request.if_match or request.if_none_match or request.if_modified_since
+    )
+    if more or entry.search is not None or len(entry.response):
+        rest = BundleEntry(request=request if more else None, response=entry.response, search=entry.search)
+        found.rest = decode_members(_encode(rest))
+    return found
 
 
 _TYPES: Final = 1_000
@@ -102,31 +92,36 @@ _kinds: Final[dict[bytes, str]] = {}
 
 
 def entry_of(rest: Members) -> Entry:
-    """Any entry of a Bundle, by its members."""
+    """Return any entry of a Bundle, by its members."""
     raw = rest.pop("resource", None)
     if raw is None or bytes(raw) == b"null":
         entry = Entry({}, "", "")
     else:
         members = decode_members(raw)
         entry = Entry(members, text_of(members.get("resourceType")) or "…", text_of(members.get("id")))
-    url = text_of(rest.pop("fullUrl", None))
-    if url:
+    if (url := text_of(rest.get("fullUrl"))) is not None:
         entry.url = url
-    entry.rest = rest
+        del rest["fullUrl"]
     if "request" in rest:
         request = decode(rest["request"])
         target = request.get("url") if isinstance(request, dict) else None
         if isinstance(target, str):
             entry.request = target
+            if request.keys() <= _REQUEST and isinstance(request.get("method", ""), str):
+                del rest["request"]
+    entry.rest = rest
     return entry
 
 
+_REQUEST: Final = frozenset({"method", "url"})
+
+
 def entries_of(part: bytes) -> list[Entry]:
-    """Entries of a Bundle, in a JSON list."""
-    try:
-        return [usual_entry(one) for one in _usual.decode(part)]
-    except msgspec.ValidationError:
-        return [entry_of(one) for one in decode_entries(part) or ()]
+    """Return entries of a Bundle, in a JSON list."""
+    bundle = member_entries(b'{"resourceType":"Bundle","entry":%b}' % part)
+    if bundle is not None:
+        return list(map(usual_entry, bundle.entries))
+    return [entry_of(one) for one in decode_entries(part) or ()]
 
 
 def called(part: bytes) -> Iterator[tuple[str, str]]:

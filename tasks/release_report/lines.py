@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import msgspec
-
 from tasks.release_report.account import Account
 from tasks.release_report.entries import (
     NO_URLS,
@@ -13,7 +11,6 @@ from tasks.release_report.entries import (
     called,
     decode_entries,
     decode_members,
-    decode_usual,
     decoded,
     entries_of,
     entry_of,
@@ -25,6 +22,7 @@ from tasks.release_report.entries import (
     usual_entry,
 )
 from tasks.shared.fhir.bundle import RESOURCES
+from tasks.shared.fhir.entries import member_entries
 from tasks.shared.fhir.long_line import LongLine
 from tasks.shared.stop import Stop
 
@@ -54,14 +52,10 @@ class Lines:
 
     def _whole(self, line: bytes) -> None:
         if _BUNDLE in line[:64]:
-            try:
-                usual = decode_usual(line)
-            except msgspec.ValidationError:
-                pass  # the long way
-            else:
-                if usual.resourceType == "Bundle" and usual.type not in RESOURCES:
-                    self._bundle({"id": usual.id, "type": usual.type}, [usual_entry(one) for one in usual.entry])
-                    return
+            usual = member_entries(line)
+            if usual is not None and usual.type not in RESOURCES:
+                self._bundle(decoded(usual.root), list(map(usual_entry, usual.entries)))
+                return
         members = decode_members(line)
         kind = text_of(members.get("resourceType"))
         if kind is None:

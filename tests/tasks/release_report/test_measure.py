@@ -197,6 +197,58 @@ def test_entries_of_a_long_line_that_are_not_usual_are_told_by_the_patients_url(
     assert found.paths["Bundle.entry.search.mode"].patients == 3
 
 
+AROUND: dict[str, Any] = {
+    "plain": {},
+    "all of them": {
+        "request": {"method": "POST", "url": "Patient", "ifNoneExist": "a=b", "ifMatch": "W/1"},
+        "response": {"status": "201", "location": "Patient/1", "outcome": {"resourceType": "OperationOutcome"}},
+        "search": {"mode": "match", "score": 1},
+    },
+    "of an element": {"link": [{"relation": "self", "url": "http://h"}], "id": "e",
+                      "extension": [{"url": "u", "valueString": "x"}], "_fullUrl": {"id": "f"}},
+    "not as FHIR has them": {"remark": "x", "fullUrl": {"name": "x"}, "request": {"method": "GET", "url": ["x"]}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("more", AROUND)
+def test_whatever_an_entry_has_beside_its_resource_is_measured_in_each_form(
+    place: Path, more: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With white space or without, as a line of its own or in parts."""
+    lines = [bundle(patient(f"p{number}"), link=[{"relation": "self"}]) for number in range(K)]
+    for line in lines:
+        line["entry"][0] |= AROUND[more]
+    write(place, "a.ndjson", *lines)
+    path = place / "data/a.ndjson"
+    text = path.read_bytes()
+    found = []
+    for longest in (1 << 20, 50):
+        monkeypatch.setattr("tasks.release_report.measure._LINE", longest)
+        for written in (text, text.replace(b": ", b":").replace(b", ", b",")):
+            path.write_bytes(written)
+            found.append(run(place))
+    assert [one.unread for one in found] == [{}] * 4
+    first, *others = ((one.paths, one.elements, one.undefined, one.references, one.patients) for one in found)
+    assert others == [first] * 3
+    leaves = {leaf for key, value in AROUND[more].items() for leaf in _leaves(f"Bundle.entry.{key.strip('_')}", value)}
+    assert {path for path in leaves if path not in found[0].paths} == set()
+
+
+def _leaves(path: str, value: Any) -> Iterator[str]:
+    if isinstance(value, list):
+        for one in value:
+            yield from _leaves(path, one)
+    elif not isinstance(value, dict):
+        yield path
+    else:
+        apart = "url" if path.endswith("extension") else "resourceType"
+        path += (
+            {"url": f"({value.get('url')})", "resourceType": f".{value.get(apart)}"}[apart] if apart in value else ""
+        )
+        for key in value.keys() - {apart}:
+            yield from _leaves(f"{path}.{key}", value[key])
+
+
 @pytest.mark.slow
 def test_a_thousand_resources_of_one_patient_are_one_patient_everywhere(place: Path) -> None:
     code = {"coding": [{"system": "s", "code": "rare", "display": "Rare"}], "text": "Rare"}
