@@ -11,7 +11,7 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import urlsplit
 
-from config import PipelineConfig, SendMode
+from config import PipelineConfig, Role, SendMode, has_role
 from tasks.release_report.cells import Cell
 from tasks.release_report.document import Decided, ReleaseReport
 from tasks.release_report.measured import Measured
@@ -151,7 +151,7 @@ class Facts:
     @property
     def around(self) -> list[tuple[str, int]]:
         """Figures around the number of patients, in the order of the steps (R6)."""
-        extraction = self.step_named("extractor")
+        extraction = self.step_with(Role.EXTRACT)
         details = extraction.details if extraction is not None else {}
         figures = (
             ("@asked-for", self.asked_patients),
@@ -161,16 +161,16 @@ class Facts:
         )
         return [(name, figure) for name, figure in figures if isinstance(figure, int)]
 
-    def step_named(self, name: str) -> StepReport | None:
-        """The last finished step of this name."""
-        done = [step for step in self.steps if step.name == name and step.state == "completed"]
+    def step_with(self, role: Role) -> StepReport | None:
+        """Return the last completed step with this role."""
+        done = [step for step in self.steps if has_role(step.name, role) and step.state == "completed"]
         return done[-1] if done else None
 
 
 def destination_of(config: PipelineConfig) -> Destination | None:
-    """Where ``send`` brings data to; ``None`` without the step."""
+    """Return where the data are sent; ``None`` if no step sends them."""
     send = config.services.send
-    if "send" not in config.pipeline.enabled_steps or send.send_as is None:
+    if not any(has_role(step, Role.SEND) for step in config.pipeline.enabled_steps) or send.send_as is None:
         return None
     s3 = send.send_as is SendMode.S3_UPLOAD
     url = urlsplit((send.s3.endpoint if s3 else send.url) or "")

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
+from config import Role
 from tasks.release_report import changes
 from tasks.release_report.completeness import REMOVED, THINNED, attributes
 from tasks.release_report.document import LEVELS, Finding, Level
@@ -228,7 +229,7 @@ def _files(facts: Facts, tell: Teller) -> Iterator[Finding]:
 
 def _pseudonymization(facts: Facts, tell: Teller) -> Iterator[Finding]:
     measured = facts.leaving
-    if facts.step_named("pseudonymizer") is None:
+    if facts.step_with(Role.PSEUDONYMIZE) is None:
         yield finding("not-pseudonymized", "look", 7)
     if measured.above_89:
         yield finding("above-89", "look", 7, patients=tell.count(measured.above_89))
@@ -300,6 +301,6 @@ def _steps(facts: Facts) -> Iterator[Finding]:
     warned = sum(len(step.warnings) for step in facts.steps)
     if warned:
         yield finding("warnings", "look", 15, values={"warnings": warned})
-    validation = facts.step_named("validation")
+    validation = facts.step_with(Role.VALIDATE)
     if validation is not None and not validation.details.get("findings"):
         yield finding("validation-silent", "note", 13)

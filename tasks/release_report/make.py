@@ -22,6 +22,7 @@ from typing import Final
 
 import yaml
 
+from config import Role, has_role
 from tasks.release_report.build import build
 from tasks.release_report.cells import Bounds, Cell
 from tasks.release_report.document import Decided, ReleaseReport
@@ -200,7 +201,7 @@ def _validated(asked: Asked, leaving: Measured, imported: Measured | None) -> It
     """The findings of each validation out of its ``summary.csv``."""
     for step in asked.steps:
         folder = step.details.get("reports")
-        if step.name != "validation" or step.state != "completed" or not isinstance(folder, str):
+        if not has_role(step.name, Role.VALIDATE) or step.state != "completed" or not isinstance(folder, str):
             continue
         with suppress(OSError, UnicodeDecodeError, csv.Error):
             yield Validated(step.position, _findings(asked.base / folder / SUMMARY, leaving, imported))
@@ -209,7 +210,8 @@ def _validated(asked: Asked, leaving: Measured, imported: Measured | None) -> It
 def _outside(asked: Asked) -> int | None:
     """The patients of whom resources were left out for want of consent, out of the extraction server's list; ``None``
     where there is none, or where it is not about as many resources as the result says."""
-    step = next((one for one in reversed(asked.steps) if one.name == "extractor" and one.state == "completed"), None)
+    done = (one for one in reversed(asked.steps) if one.state == "completed")
+    step = next((one for one in done if has_role(one.name, Role.EXTRACT)), None)
     reports = step.details.get("reports") if step is not None else None
     names = [one for one in reports if isinstance(one, str)] if isinstance(reports, list) else []
     name = next((one for one in names if "resource-exclusions" in one), None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from config import Role
 from tasks.release_report.document import Fact, Section, Table, Value
 from tasks.release_report.facts import Facts
 from tasks.release_report.query import Query
@@ -104,7 +105,7 @@ def consent(facts: Facts, tell: Teller) -> Section:
     if not tell.enough:
         return Section(number=5, name="consent", said=(*said, "too-few"))
     given: list[Fact] = [fact("consent_asked", asked.asks_for_consent if asked is not None else None)]
-    extraction = facts.step_named("extractor")
+    extraction = facts.step_with(Role.EXTRACT)
     details = extraction.details if extraction is not None else {}
     by_stage = numbers_of(details.get("patient_exclusions"))
     checked = asked is not None and asked.asks_for_consent

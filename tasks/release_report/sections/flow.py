@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from config import Role
 from tasks.release_report.document import Section, Value
 from tasks.release_report.facts import Facts
 from tasks.release_report.findings import TECHNICAL
@@ -18,7 +19,7 @@ def patients(facts: Facts, tell: Teller) -> Section:
     """Section 4. Figures around the number of patients are said as R6 allows it."""
     if not tell.enough:
         return Section(number=4, name="flow", said=("too-few",), facts=(fact("patients", tell.everybody()),))
-    extraction = facts.step_named("extractor")
+    extraction = facts.step_with(Role.EXTRACT)
     details: dict[str, Any] = extraction.details if extraction is not None else {}
     said = flow(tell.all, reversed(facts.around), tell.k, rounded=tell.recipient)
     rows: list[list[Value]] = [[name, said[name] or HIDDEN, None] for name, _ in facts.around]

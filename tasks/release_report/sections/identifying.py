@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from config import Role
 from tasks.release_report import changes
 from tasks.release_report.document import Fact, Section, Table, Value
 from tasks.release_report.facts import Facts
@@ -92,7 +93,7 @@ def _facts(facts: Facts, tell: Teller) -> Iterator[Fact]:
         yield fact("rules_file", rules.name)
         yield fact("rules_sha256", rules.sha256)
     else:
-        yield fact("rules_file", "@services-own-rules" if facts.step_named("pseudonymizer") else "@no-rules")
+        yield fact("rules_file", "@services-own-rules" if facts.step_with(Role.PSEUDONYMIZE) else "@no-rules")
     if facts.kept:
         yield fact("kept_identifiers", ", ".join(facts.kept)[:300])
     yield fact("above_89", tell.count(facts.leaving.above_89))

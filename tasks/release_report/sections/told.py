@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
+from config import Role, has_role
 from tasks.release_report import changes
 from tasks.release_report.cells import Bounds, Cell
 from tasks.release_report.document import Fact, Finding, ReleaseReport, Section, Table, Value
@@ -19,12 +20,12 @@ _NAME = re.compile(r"[\w.-]{1,100}")
 
 def validation(facts: Facts, tell: Teller) -> Section:
     """Section 13: severity × type × profile × message id, with patients where a line is one patient's."""
-    steps = [step for step in facts.steps if step.name == "validation" and step.state == "completed"]
+    steps = [step for step in facts.steps if has_role(step.name, Role.VALIDATE) and step.state == "completed"]
     if not steps:
         return Section(number=13, name="validation", said=("not-validated",))
     if not tell.enough:
         return Section(number=13, name="validation", said=("too-few",))
-    pseudonymized = [step.position for step in facts.steps if step.name == "pseudonymizer"]
+    pseudonymized = [step.position for step in facts.steps if has_role(step.name, Role.PSEUDONYMIZE)]
     before = bool(pseudonymized) and max(step.position for step in steps) < min(pseudonymized)
     rows: list[list[Value]] = []
     withheld = False
@@ -101,7 +102,7 @@ def unchecked(facts: Facts, tell: Teller) -> Section:
         said.append("tables-by-column")
     if facts.leaving.copies:
         said.append("tables-twice")
-    if facts.step_named("validation") is None:
+    if facts.step_with(Role.VALIDATE) is None:
         said.append("not-validated")
     if facts.query is None:
         said.append("no-query")
@@ -109,7 +110,7 @@ def unchecked(facts: Facts, tell: Teller) -> Section:
         said.append("consent-not-checked")
     else:
         said.append("consent-dates")
-    if facts.step_named("extractor") is None:
+    if facts.step_with(Role.EXTRACT) is None:
         said.append("origin-unknown")
     if facts.last is None and not tell.recipient:
         said.append("first-of-query")
