@@ -215,6 +215,12 @@ LIES: dict[str, Lie] = {
         ),
         ANSWER,
     ),
+    "a reference twice, once under a key with an escape": Lie(
+        lambda asked: dumped(asked.answer).replace(
+            '"subject":{', f'"subject":{{"r\\u0065ference":"{patient_before(asked)}",', 1
+        ),
+        ANSWER,
+    ),
     "a reference that a service resolved, to another patient": Lie(referring(3, subject=patient_before), FOREIGN),
     "a performer is another one": Lie(
         performed("performer", lambda old: [{"reference": "Practitioner/0123456789"}, *old[1:]]), DIFFER
@@ -322,7 +328,8 @@ MADE_UP: dict[str, Lie] = {
     name: replace(lie, reference="wrong-service")
     for name, lie in LIES.items()
     if lie.reference in (ANSWER, ENTRIES)
-    and name not in {*OF_OTHER_REQUESTS, "an Observation twice for two", "a reference twice"}
+    and name not in {*OF_OTHER_REQUESTS, "an Observation twice for two"}
+    and not name.startswith("a reference twice")
 }
 """Lies about the made-up resource, which has two entries and goes first."""
 
