@@ -465,7 +465,7 @@ def test_what_is_no_data_file_is_left_out_with_a_word(sluice, place):
 
 
 SMALL_DISK = """
-mount -t tmpfs -o "size=$1" tmpfs jobs || exit 99
+mount -t tmpfs -o "size=$1,mode=700" tmpfs jobs || exit 99
 shift
 [ -z "$SEED" ] || { mkdir -m 700 jobs/.prefect && cp "$SEED" jobs/.prefect/prefect.db; }
 "$@"

@@ -47,11 +47,11 @@ def test_help_and_config_commands_import_no_prefect(tmp_path, command):
 
 
 @pytest.mark.e2e
-def test_a_look_at_the_jobs_imports_neither_prefect_nor_a_command_line_of_somebody_else(tmp_path):
+def test_a_look_at_the_jobs_does_not_import_prefect(tmp_path):
     (tmp_path / "c.yaml").write_text(CONFIG)
     code = (
         "import atexit, sys; from flows.run import main;"
-        "atexit.register(lambda: print(sorted({'prefect', 'rich', 'pygments', 'httpx'} & sys.modules.keys())));"
+        "atexit.register(lambda: print(sorted({'prefect', 'httpx'} & sys.modules.keys())));"
         "main(['job', 'list', 'c.yaml'])"
     )
     ran = subprocess.run(

@@ -89,7 +89,9 @@ def checked(text: bytes, size: int, *, long: int = 8 << 20, **options: Any) -> A
 def test_a_line_that_is_read_in_parts_is_judged_as_one_that_is_read_whole(lines: list[bytes], size: int) -> None:
     text = b"\n".join(lines)
     for options in ({}, {"resources": True}):
-        assert checked(text, size, long=0, **options) == checked(text, size, **options)
+        whole, parts = checked(text, size, **options), checked(text, size, long=0, **options)
+        # A line that begins with something else than an object is cut off before it can be parsed.
+        assert parts == whole or (parts[0], whole[0], parts[1]) == ("not-json", "not-object", whole[1])
 
 
 @pytest.mark.slow
