@@ -47,9 +47,8 @@ from tasks.shared.fhir.reading import LARGEST_RESOURCE
 from tasks.shared.files.inventory import Entry, Inventory
 from tasks.shared.files.private_file import open_private
 from tasks.shared.files.spreadsheet import as_text
-from tasks.shared.report import StepReport
+from tasks.shared.report import FINDINGS_TABLE, StepReport
 from tasks.shared.stop import Stop
-from tasks.validation.summary import SUMMARY
 
 SPOOL: Final = ".report"
 """The folder of the job directory for what the measuring puts aside."""
@@ -204,7 +203,7 @@ def _validated(asked: Asked, leaving: Measured, imported: Measured | None) -> It
         if not has_role(step.name, Role.VALIDATE) or step.state != "completed" or not isinstance(folder, str):
             continue
         with suppress(OSError, UnicodeDecodeError, csv.Error):
-            yield Validated(step.position, _findings(asked.base / folder / SUMMARY, leaving, imported))
+            yield Validated(step.position, _findings(asked.base / folder / FINDINGS_TABLE, leaving, imported))
 
 
 def _outside(asked: Asked) -> int | None:

@@ -25,6 +25,9 @@ IN_THE_UI = "Prefect UI or API"
 REPORT_MISSING = "report-missing"
 """The one open stop where there is no release report."""
 
+FINDINGS_TABLE = "summary.csv"
+"""The list of findings that a validation leaves in its directory, and that the release report counts."""
+
 MOST_SAID = 10
 """How many overridden stops are said in one sentence."""
 

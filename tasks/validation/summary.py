@@ -22,7 +22,6 @@ from tasks.shared.files.spreadsheet import as_text
 from tasks.validation.client import Outcome
 from tasks.validation.findings import Issue
 
-SUMMARY: Final = "summary.csv"
 COLUMNS: Final = (
     "file",
     "line",

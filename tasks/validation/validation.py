@@ -21,7 +21,7 @@ from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.files.ledger import Ledger
 from tasks.shared.files.names import data_files
 from tasks.shared.publication import people, technical
-from tasks.shared.report import StepReport
+from tasks.shared.report import FINDINGS_TABLE, StepReport
 from tasks.shared.step import StepContext
 from tasks.shared.work import in_order
 from tasks.validation import checks
@@ -30,7 +30,7 @@ from tasks.validation.client import Outcome, Validator
 from tasks.validation.findings import OTHER, SEVERITIES
 from tasks.validation.items import Facts, ItemReader
 from tasks.validation.report import FileReport, Reports
-from tasks.validation.summary import SUMMARY, assemble
+from tasks.validation.summary import assemble
 
 REPORTS: Final = "validation"
 """Directory of the reports, below the job directory."""
@@ -138,7 +138,7 @@ class _Validation:
             finally:
                 for report in self._open:
                     report.close()
-        assemble(self._directory / SUMMARY, map(places.fragment, self._reports))
+        assemble(self._directory / FINDINGS_TABLE, map(places.fragment, self._reports))
         return self._result()
 
     # Reading
