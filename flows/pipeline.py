@@ -27,14 +27,14 @@ from flows.engine.reached import own_server
 from flows.engine.run_log import nothing_after, shown_in_ui
 from flows.engine.run_names import is_made_up
 from flows.engine.server_watch import last_words, watched
-from flows.job import gate, release
-from flows.job.decisions import answered, rejected
+from flows.gate import release, rules
+from flows.gate.decisions import answered, rejected
+from flows.gate.released import waits_again
 from flows.job.inputs import JobInputs, config_error, job_name
 from flows.job.job import Job
 from flows.job.lock import JobBusyError
 from flows.job.preflight import preflight, worst
 from flows.job.record import AT_THE_END, RecordWriter, now
-from flows.job.released import waits_again
 from flows.job.sources import Sources
 from flows.job.watch import AWAY, CANCEL, SUSPEND, cancel_asked, end_now
 from flows.reports import pages, presenter
@@ -364,10 +364,10 @@ def take_answer(job: Job, position: int, known: Approval | None) -> None:
         return
     if known is not None and answer.approved:
         return
-    if (why := gate.objection(answer, first, job.config)) is not None:
+    if (why := rules.objection(answer, first, job.config)) is not None:
         job.refused = (f"not released: {why}",)
         logger.warning("step %d wait: the answer was not taken, and the job waits again, which says why", position)
-    elif gate.is_first(answer, first, job.config):
+    elif rules.is_first(answer, first, job.config):
         job.writer.review(position, answer)
         job.reviews[position] = answer
         job.forms.pop(position, None)

@@ -17,7 +17,7 @@ ELSEWHERE = {
     "flows/engine/server_database.py": "Prefect's own sources",
     "flows/job/inputs.py": "the CRTDL that is given",
     "flows/job/lock.py": "/proc",
-    "flows/job/release_facts.py": "the list of patients that is given",
+    "flows/gate/release_facts.py": "the list of patients that is given",
     "flows/output.py": "/dev/null",
     "flows/reports/schemas.py": "the docs' schemas",
     "tasks/extractor/patients.py": "the list of patients that is given",

@@ -12,8 +12,8 @@ from pydantic import ValidationError
 from config import PipelineConfig
 from config.fields import nearest
 from flows.commands.start import doubt, execute, opened_with_prefect, report, run_here, warn
-from flows.job import gate
-from flows.job.decisions import (
+from flows.gate import rules
+from flows.gate.decisions import (
     Said,
     ask,
     decision_of,
@@ -25,11 +25,11 @@ from flows.job.decisions import (
     still_waiting,
     to_be_parked,
 )
+from flows.gate.sight import Sight, at_decision, found_now
 from flows.job.directory import JobDirectory
 from flows.job.inputs import JobInputs
 from flows.job.lock import JobLock, is_held
 from flows.job.record import AT_THE_END, JobRecord, JobState, RecordWriter, refuse_changed_steps
-from flows.job.seen import Sight, at_decision, found_now
 from flows.job.session import Session, meant
 from flows.job.which import exact
 from flows.jobs_dir import load
@@ -127,8 +127,8 @@ def release(
     place = JobDirectory.of(session.jobs_dir, record.id).path
     files = at_decision(place, record, waiting)
     config = inputs.load().config
-    why = gate.to_be_made(place, waiting.position, waiting.report, files, config)
-    if why is not None and not (why == gate.NOT_MADE and said.despite.strip()):
+    why = rules.to_be_made(place, waiting.position, waiting.report, files, config)
+    if why is not None and not (why == rules.NOT_MADE and said.despite.strip()):
         make_again(session, record, place, why, err=err)
         return True
     if not ask_first:
@@ -156,12 +156,12 @@ def why_again(job: Path, record: JobRecord, config: PipelineConfig) -> str | Non
         shown = record.shown_at_the_end if record.done and config.report.enabled else None
         if shown is None:
             return None
-        return gate.NOT_MADE if shown.missing is not None else gate.gone(job, None, shown, config)
+        return rules.NOT_MADE if shown.missing is not None else rules.gone(job, None, shown, config)
     position = waiting.position
     if position not in record.seen or waiting.refused:
         return None  # of an earlier version, or the run says why the answer in the form is not taken
     files, corrected = found_now(job, record, waiting)
-    why = gate.to_be_made(job, position, waiting.report, files, config, corrected=corrected)
+    why = rules.to_be_made(job, position, waiting.report, files, config, corrected=corrected)
     if why is not None or files == record.seen[position]:
         return why
     return CORRECTED if corrected else CHANGED

@@ -14,11 +14,11 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from config import ConfigError
+from flows.gate.rules import GONE, OTHER_THAN_SEEN
+from flows.gate.sight import is_still_there
 from flows.job.directory import JobDirectory
-from flows.job.gate import GONE, OTHER_THAN_SEEN
 from flows.job.inputs import JobInputs
 from flows.job.record import JobRecord
-from flows.job.seen import is_still_there
 from flows.job.session import opened
 from flows.jobs_dir import load
 from flows.output import say, write

@@ -8,10 +8,10 @@ from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+from flows.gate.sight import where_to_look
 from flows.job.directory import JobDirectory
 from flows.job.lock import last_sign
 from flows.job.record import JobRecord, JobState
-from flows.job.seen import where_to_look
 from flows.job.session import has_any_job, opened
 from flows.job.sweep import notice
 from flows.jobs_dir import load
@@ -22,7 +22,7 @@ from tasks.shared.units import human_seconds
 
 def show(config: str, job_id: str, *, overrides: Sequence[str], as_json: bool, watch: bool) -> int:
     """Print one job's status; with ``watch`` until it neither runs nor is pending."""
-    from flows.job.decisions import as_decided
+    from flows.gate.decisions import as_decided
 
     with opened(load(config, overrides), job_id) as session:
         job_id = session.find(job_id)
@@ -119,7 +119,7 @@ def list_jobs(
     since: datetime | None = None,
 ) -> int:
     """Print the jobs of a configuration's jobs directory, newest first: of these states, asked for since then."""
-    from flows.job.decisions import as_decided
+    from flows.gate.decisions import as_decided
 
     loaded = load(config, overrides)
     records: list[JobRecord] = []

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from config import ConfigError
 from flows.commands.continue_job import Asked, go_on
 from flows.commands.status import hint_anywhere, how_to_go_on
-from flows.job.decisions import as_decided
+from flows.gate.decisions import as_decided
 from flows.job.lock import JobBusyError
 from flows.job.record import JobRecord, JobState
 from flows.job.session import has_any_job, opened

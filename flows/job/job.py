@@ -18,7 +18,8 @@ from flows.engine.api import Label, PrefectApi
 from flows.engine.artifacts import REPORT, Page
 from flows.engine.reached import own_server
 from flows.engine.reserve import keep_reserve
-from flows.job import gate
+from flows.gate import rules
+from flows.gate.sight import NEXT, Sight, no_longer, without_file_names
 from flows.job.directory import JobDirectory
 from flows.job.inputs import JobInputs, config_command, job_command
 from flows.job.lock import JobBusyError, JobLock
@@ -35,7 +36,6 @@ from flows.job.record import (
     refuse_changed_steps,
     without_names_of,
 )
-from flows.job.seen import NEXT, Sight, no_longer, without_file_names
 from flows.job.sources import Sources
 from flows.job.watch import CANCEL, Watcher
 from flows.reports import summary
@@ -401,8 +401,8 @@ class Job:
         approval = self.approvals[position]
         why = no_longer(approval, self.sight, self.there)
         shown = self.shown.get(position)
-        why = why or gate.other_report(approval, self.reviews.get(position), shown, self.config)
-        why = why or tuple(filter(None, (gate.gone(self.directory.path, position, shown, self.config),)))
+        why = why or rules.other_report(approval, self.reviews.get(position), shown, self.config)
+        why = why or tuple(filter(None, (rules.gone(self.directory.path, position, shown, self.config),)))
         if not why:
             self.sight.as_left(self.there, self.steps.values())
             return False
@@ -417,9 +417,9 @@ class Job:
         why = no_longer(first, self.sight, self.there)
         if self.config.report.enabled and not why:
             shown = self.shown.get(position)
-            outdated = gate.outdated(shown, self.there.digest, self.config)
-            other = gate.ANOTHER_REPORT if shown is None or shown.sha256 != first.report else None
-            gone = gate.gone(self.directory.path, position, shown, self.config)
+            outdated = rules.outdated(shown, self.there.digest, self.config)
+            other = rules.ANOTHER_REPORT if shown is None or shown.sha256 != first.report else None
+            gone = rules.gone(self.directory.path, position, shown, self.config)
             why = tuple(filter(None, (outdated or other or gone,)))
         if why:
             self._void(position, why)

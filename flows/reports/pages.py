@@ -16,9 +16,9 @@ from typing import Any, Literal
 
 from flows.engine.answer import Answer
 from flows.engine.artifacts import JOB, Page
+from flows.gate.release_settings import documented
+from flows.gate.sight import NEXT
 from flows.job.record import JobRecord
-from flows.job.release_settings import documented
-from flows.job.seen import NEXT
 from flows.output import one_line
 from flows.reports.events import JobEnd
 from flows.reports.markdown import code, literal, table

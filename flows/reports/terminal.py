@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from flows.job.seen import where_to_look
+from flows.gate.sight import where_to_look
 from flows.job.watch import describe
 from flows.output import account, draw, patience, say, say_in_passing, wipe
 from flows.reports.presenter import Presenter

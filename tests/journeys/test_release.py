@@ -13,7 +13,7 @@ import pytest
 
 from deployments.sandbox.data import DEMO_CRTDL
 from flows.engine.api import PrefectApi
-from flows.job import release
+from flows.gate import release
 from flows.job.record import JobRecord
 from flows.reports import pages, short_form, summary
 from tasks.release_report import files

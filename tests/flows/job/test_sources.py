@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from config import PipelineConfig, SendMode
-from flows.job.seen import NEXT, Sight, correction_words, to_be_read, told
+from flows.gate.sight import NEXT, Sight, correction_words, to_be_read, told
 from flows.job.sources import Sources
 from flows.reports.pages import wait_description
 from tasks import declared

@@ -9,7 +9,7 @@ import pytest
 from config import PipelineConfig
 from flows.engine import runs
 from flows.engine.answer import Answer
-from flows.job import gate, seen
+from flows.gate import rules, sight
 from flows.reports.pages import field_words, wait_description
 from flows.reports.short_form import lines
 from tasks.release_report.words import LANGUAGES, Words
@@ -56,11 +56,11 @@ def test_the_whole_form_is_in_the_language_of_the_report() -> None:
 @pytest.mark.parametrize(
     "more",
     [
-        {"leaves": None, "reader": seen.NEXT, "reads": f"{JOB}/pseudonymized_wait"},
+        {"leaves": None, "reader": sight.NEXT, "reads": f"{JOB}/pseudonymized_wait"},
         {"corrections": Corrections.NOT_SENT, "report": Shown(missing="x", inside=True), "position": 4},
         {
             "corrections": Corrections.TABLES,
-            "again": (gate.GONE,),
+            "again": (rules.GONE,),
             "report": Shown(page="r", copied="/c", stops=("a",)),
         },
     ],
@@ -74,7 +74,7 @@ def test_no_name_of_a_sentence_is_shown_in_its_place(language: str, more: dict[s
 
 def refusals() -> list[str]:
     """All that the form can say of why a job waits again, as the record has it."""
-    constants = [value for module in (gate, seen) for name, value in vars(module).items()
+    constants = [value for module in (rules, sight) for name, value in vars(module).items()
                  if name.isupper() and isinstance(value, str) and name not in {"NEXT", "INSIDE"}]  # fmt: skip
     two = PipelineConfig.model_construct(
         report=PipelineConfig.model_fields["report"].get_default(call_default_factory=True)
@@ -82,7 +82,7 @@ def refusals() -> list[str]:
     two.report.__dict__["reviewers"] = 2
     yes = Approval(approved=True, by="Anna")
     objections = [
-        gate.objection(yes.model_copy(update=update), first, two)
+        rules.objection(yes.model_copy(update=update), first, two)
         for update, first in (
             ({"overridden": ("a",), "report": ""}, None), ({"overridden": ("a", "b"), "report": "0"}, None), ({}, yes),
         )

@@ -10,10 +10,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from flows.job import gate
+from flows.gate import rules
+from flows.gate.release_facts import asked, changed_since, copies_in, released
+from flows.gate.release_settings import documented, settings_digest
 from flows.job.job import Job
-from flows.job.release_facts import asked, changed_since, copies_in, released
-from flows.job.release_settings import documented, settings_digest
 from flows.job.sources import Sources
 from flows.job.watch import Watcher
 from flows.reports import short_form
@@ -72,7 +72,7 @@ def before_waiting(job: Job, position: int, sources: Sources) -> None:
     what = Leaving(place, job.there.below(place.name), job.there.digest, tables, inside=leaving is None)
     if (shown := job.shown.get(position)) is not None:
         corrected = place == job.sight.directory
-        why = gate.to_be_made(job.directory.path, position, shown, what.seen, job.config, corrected=corrected)
+        why = rules.to_be_made(job.directory.path, position, shown, what.seen, job.config, corrected=corrected)
         if why is None:
             return
         job.again = job.again or (why,)
@@ -105,7 +105,7 @@ def before_leaving(job: Job, position: int, sources: Sources) -> GateError | Non
     if (
         shown is None
         or not covers(shown, what.seen, job)
-        or gate.gone(job.directory.path, position, shown, job.config) is not None
+        or rules.gone(job.directory.path, position, shown, job.config) is not None
     ):
         shown = job.shown[position] = _shown(job, position, what)
         job.writer.set(**{f"shown__{position}": shown, "progress": None})

@@ -15,10 +15,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
+from flows.gate.release_settings import destination, documented, rules_of, settings
 from flows.job.inputs import JobInputs
 from flows.job.job import Job
 from flows.job.record import now
-from flows.job.release_settings import destination, documented, rules_of, settings
 from flows.job.sources import Sources
 from flows.reports.summary import versions
 from tasks import declared

@@ -1,14 +1,14 @@
 """What a ``wait`` has released stays as it was approved until the last step that reads it is complete.
 
 ``4-product.md`` §2: "An approval is for what was seen. If files changed since … the job waits once more and says so."
-While the wait is not complete ``flows/job/seen.py`` and ``Job.close_again`` see to that; this is for the time after it.
+While the wait is not complete ``sight.py`` and ``Job.close_again`` ensure that; this is for the time after it.
 """
 
 from __future__ import annotations
 
-from flows.job import gate
+from flows.gate import rules
+from flows.gate.sight import no_longer
 from flows.job.job import Job
-from flows.job.seen import no_longer
 from flows.job.sources import Sources
 from tasks.shared.errors import DataError
 
@@ -31,7 +31,7 @@ def waits_again(job: Job, position: int, sources: Sources) -> bool:
         return False
     if not (why := no_longer(approval, job.sight, job.there)):
         # Also when a send has begun: the approval is for the destination that the report names, and for no other.
-        why = gate.other_settings(job.shown.get(position), job.config) if sources.delivery(position) else ()
+        why = rules.other_settings(job.shown.get(position), job.config) if sources.delivery(position) else ()
         if why:
             job.reopen(position, why)
         return bool(why)

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from flows.gate.sight import OF_AN_EARLIER_VERSION, at_decision, told, without_file_names
 from flows.job.job import Job
 from flows.job.record import JobRecord, JobState, now
-from flows.job.seen import OF_AN_EARLIER_VERSION, at_decision, told, without_file_names
 from flows.job.sources import Sources
 from flows.pipeline import decide, decided
 from flows.reports.pages import wait_description

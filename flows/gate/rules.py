@@ -119,6 +119,6 @@ def other_settings(shown: Shown | None, config: PipelineConfig) -> tuple[str, ..
 
 
 def _set_otherwise(shown: Shown, config: PipelineConfig) -> bool:
-    from flows.job.release_settings import settings_digest  # a status needs no words about destinations
+    from flows.gate.release_settings import settings_digest  # a status needs no words about destinations
 
     return shown.settings != settings_digest(config, inside=shown.inside)

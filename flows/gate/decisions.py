@@ -17,12 +17,12 @@ from config import PipelineConfig
 from flows.engine.answer import form_answer
 from flows.engine.api import PrefectApi
 from flows.engine.artifacts import REPORT, Page
-from flows.job import gate
+from flows.gate import rules
+from flows.gate.sight import report_lines, to_be_read, where_to_look
 from flows.job.directory import JobDirectory
 from flows.job.inputs import JobInputs
 from flows.job.lock import JobBusyError, JobLock
 from flows.job.record import JobRecord, JobState, RecordWriter, Run, cancelled, last_run, now
-from flows.job.seen import report_lines, to_be_read, where_to_look
 from flows.job.session import Session
 from flows.job.sources import destinations
 from flows.output import one_line, say
@@ -41,7 +41,7 @@ def answered(api: PrefectApi, job_id: str, form: str | None, files: str, shown: 
         return None
     yes, by, despite = answer.decision == "release", answer.by.strip(), answer.despite.strip()
     given = Approval(approved=yes, by=by, comment=answer.comment, despite=despite, when=now(), where="ui", files=files)
-    return gate.stamped(given, shown)
+    return rules.stamped(given, shown)
 
 
 def answered_at(session: Session, record: JobRecord, position: int) -> tuple[Approval | None, str | None]:
@@ -50,7 +50,7 @@ def answered_at(session: Session, record: JobRecord, position: int) -> tuple[App
     answer = answered(session.api, record.id, record.forms.get(position), seen, shown)
     if answer is None:
         return None, None
-    why = gate.objection(answer, record.reviews.get(position), session.loaded.config)
+    why = rules.objection(answer, record.reviews.get(position), session.loaded.config)
     return (answer, None) if why is None else (None, f"not released: {why}")
 
 
@@ -81,7 +81,7 @@ def settle(session: Session, job_id: str) -> JobRecord:
     decision, refusal = record.approvals.get(waiting.position), None
     if decision is None and session.state_type(job_id) != "PAUSED":
         decision, refusal = answered_at(session, record, waiting.position)
-        if decision is not None and gate.is_first(
+        if decision is not None and rules.is_first(
             decision, record.reviews.get(waiting.position), session.loaded.config
         ):
             writer.review(waiting.position, decision)
@@ -106,7 +106,7 @@ def as_decided(session: Session, record: JobRecord) -> JobRecord:
     decision, refusal = answered_at(session, record, position)
     if decision is None:
         return record if refusal is None else with_refusal(record, refusal)
-    if gate.is_first(decision, record.reviews.get(position), session.loaded.config):
+    if rules.is_first(decision, record.reviews.get(position), session.loaded.config):
         return record.model_copy(update={"reviews": record.reviews | {position: decision}})
     if decision.approved:
         decision = decision.model_copy(update={"when": record.updated or decision.when})
@@ -187,7 +187,7 @@ def decision_of(
         where="cli",
         files=files,
     )
-    return gate.stamped(given, shown)
+    return rules.stamped(given, shown)
 
 
 def login() -> str:
@@ -223,7 +223,7 @@ def keep(session: Session, record: JobRecord, decision: Approval) -> None:
     first, config = now_there.reviews.get(position), session.loaded.config
     refuse(decision, first, now_there.shown.get(position), config)
     writer = RecordWriter(session.api, record.id)
-    if gate.is_first(decision, first, config):
+    if rules.is_first(decision, first, config):
         writer.review(position, decision)
     else:
         writer.approve(position, decision)
@@ -236,7 +236,7 @@ def refuse(decision: Approval, first: Approval | None, shown: Shown | None, conf
             "report-changed", "nothing is decided: the release report was made again in the meantime",
             hint="look at it, and decide again",
         )  # fmt: skip
-    why = gate.objection(decision, first, config)
+    why = rules.objection(decision, first, config)
     if why is None:
         return
     if decision.overridden and not decision.despite:
@@ -290,7 +290,7 @@ def end_parked(session: Session, job_id: str, rejection: Problem | None = None) 
     In its logs, summary and pages like every other end, as a part of the run that parked it. The caller holds the job's
     lock. What cannot be written changes nothing: the record is what counts.
     """
-    from flows.job.release_settings import documented
+    from flows.gate.release_settings import documented
     from flows.reports import pages, short_form, summary
     from flows.reports.job_log import job_log
     from tasks.release_report import files
