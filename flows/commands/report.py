@@ -23,9 +23,9 @@ from flows.job.session import opened
 from flows.jobs_dir import load
 from flows.output import say, write
 from flows.reports.short_form import lines
-from tasks.release_report import files
-from tasks.release_report.document import ReleaseReport
-from tasks.release_report.page import html
+from tasks.release_report.page import files
+from tasks.release_report.page.page import html
+from tasks.release_report.report.document import ReleaseReport
 from tasks.shared.errors import DataError, InputError
 from tasks.shared.files.named_file import check_target
 from tasks.shared.files.out_file import write_file

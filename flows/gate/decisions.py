@@ -293,7 +293,7 @@ def end_parked(session: Session, job_id: str, rejection: Problem | None = None) 
     from flows.gate.release_settings import documented
     from flows.reports import pages, short_form, summary
     from flows.reports.job_log import job_log
-    from tasks.release_report import files
+    from tasks.release_report.page import files
 
     with pages.best_effort(f"the end of job {job_id}"):
         record, directory = session.job(job_id), JobDirectory.of(session.jobs_dir, job_id)

@@ -19,10 +19,10 @@ from flows.job.watch import Watcher
 from flows.reports import short_form
 from flows.reports.pages import best_effort
 from tasks import declared
-from tasks.release_report import files
-from tasks.release_report.digest import sha256
-from tasks.release_report.document import ReleaseReport
-from tasks.release_report.make import SPOOL, make
+from tasks.release_report.page import files
+from tasks.release_report.report.digest import sha256
+from tasks.release_report.report.document import ReleaseReport
+from tasks.release_report.report.make import SPOOL, make
 from tasks.shared.errors import DataError, GateError, SluiceError, Stopped, internal_error
 from tasks.shared.files.inventory import Inventory, take
 from tasks.shared.log import logger

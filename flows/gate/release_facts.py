@@ -1,4 +1,4 @@
-"""What a release report is made of, as a job knows it: the request to ``tasks/release_report/make.py``.
+"""What a release report is made of, as a job knows it: the request to ``tasks/release_report/report/make.py``.
 
 Also what is remembered of releases beside the jobs, in ``jobs_dir/.released/``: which job released a query's data to a
 destination last, and to which hosts this installation has sent before. Small files with the id of a job; one that is
@@ -22,11 +22,11 @@ from flows.job.record import now
 from flows.job.sources import Sources
 from flows.reports.summary import versions
 from tasks import declared
-from tasks.release_report import files
-from tasks.release_report.document import ReleaseReport
-from tasks.release_report.facts import Corrected, Destination
-from tasks.release_report.make import Asked
-from tasks.release_report.tables import PARQUET
+from tasks.release_report.measure.tables import PARQUET
+from tasks.release_report.page import files
+from tasks.release_report.report.document import ReleaseReport
+from tasks.release_report.report.facts import Corrected, Destination
+from tasks.release_report.report.make import Asked
 from tasks.shared.errors import SluiceError
 from tasks.shared.files.data_directory import finished_files
 from tasks.shared.files.inventory import Inventory, kept_at, load

@@ -11,8 +11,8 @@ from pathlib import Path
 from config import PipelineConfig
 from config.report import Language, OnStop
 from tasks import declared
-from tasks.release_report.document import Decided
-from tasks.release_report.facts import Destination, Settings, destination_of
+from tasks.release_report.report.document import Decided
+from tasks.release_report.report.facts import Destination, Settings, destination_of
 from tasks.shared.report import Approval
 
 

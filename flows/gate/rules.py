@@ -107,7 +107,7 @@ def gone(job: Path, position: int | None, shown: Shown | None, config: PipelineC
     """
     if not config.report.enabled or shown is None or shown.missing is not None:
         return None
-    from tasks.release_report import files  # a status needs no page
+    from tasks.release_report.page import files  # a status needs no page
 
     return None if files.is_as_made(job, position, shown.sha256) else GONE
 

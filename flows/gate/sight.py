@@ -27,7 +27,7 @@ from tasks.shared.stop import Stop
 from tasks.shared.units import human_bytes, human_count
 
 if TYPE_CHECKING:
-    from tasks.release_report.words import Words
+    from tasks.release_report.page.words import Words
 
 _WORTH_A_WORD = 256_000_000
 """Bytes that a person may have to wait for."""

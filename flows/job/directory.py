@@ -109,7 +109,7 @@ class JobDirectory:
 
         What a kept step names, such as an earlier wait's corrected files, stays.
         """
-        from tasks.release_report import files  # a status needs no page
+        from tasks.release_report.page import files  # a status needs no page
 
         files.remove_from(self.path, first)
         kept = {folder for step in steps if step.position < first for folder in _folders(step, steps)}

@@ -45,7 +45,7 @@ from flows.reports.job_log import job_log
 from flows.reports.journal import AnnouncedHandle, Journal
 from flows.reports.presenter import Presenter
 from tasks import declared
-from tasks.release_report.words import Words
+from tasks.release_report.page.words import Words
 from tasks.shared.corrections import make_directory, wait_directory
 from tasks.shared.errors import GateError, SluiceError
 from tasks.shared.files.inventory import Inventory, Recorded, kept_at
@@ -58,7 +58,7 @@ from tasks.shared.stop import Stop
 from tasks.shared.units import human_seconds
 
 if TYPE_CHECKING:
-    from tasks.release_report.make import Measures
+    from tasks.release_report.report.make import Measures
 
 
 NAMED_BY_THE_LOG = "the file names are in job.log"

@@ -23,7 +23,7 @@ from flows.output import one_line
 from flows.reports.events import JobEnd
 from flows.reports.markdown import code, literal, table
 from flows.reports.summary import Compared, reconciliation
-from tasks.release_report.words import Words
+from tasks.release_report.page.words import Words
 from tasks.shared.errors import SluiceError
 from tasks.shared.log import logger
 from tasks.shared.publication import details

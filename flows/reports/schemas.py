@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.reports import events, summary
-from tasks.release_report.document import ReleaseReport
+from tasks.release_report.report.document import ReleaseReport
 
 
 def texts() -> dict[str, str]:

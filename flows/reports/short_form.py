@@ -14,10 +14,10 @@ from flows.engine.artifacts import REPORT, Page
 from flows.output import one_line
 from flows.reports.markdown import code, literal
 from flows.reports.pages import best_effort
-from tasks.release_report import files
-from tasks.release_report.document import Finding, Level, ReleaseReport, Value
-from tasks.release_report.page import outcome, verdict
-from tasks.release_report.words import Words, joined, visible
+from tasks.release_report.page import files
+from tasks.release_report.page.page import outcome, verdict
+from tasks.release_report.page.words import Words, joined, visible
+from tasks.release_report.report.document import Finding, Level, ReleaseReport, Value
 from tasks.shared.publication import Count
 from tasks.shared.report import Shown
 

@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from tasks.release_report.measure import measure
-from tasks.release_report.originals import Originals
+from tasks.release_report.measure.measure import measure
+from tasks.release_report.measure.originals import Originals
 from tasks.shared.files.lines import read_lines
 from tasks.shared.stop import Stop
 from tests.bench.data import bundles, compress

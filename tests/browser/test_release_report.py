@@ -10,8 +10,8 @@ import pytest
 
 pytest.importorskip("playwright.sync_api", reason="playwright is not installed: see the extra browser")
 
-from tasks.release_report.document import ReleaseReport
-from tasks.release_report.page import html
+from tasks.release_report.page.page import html
+from tasks.release_report.report.document import ReleaseReport
 from tests.peers import release_report as reports
 
 if TYPE_CHECKING:

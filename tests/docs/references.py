@@ -44,7 +44,7 @@ def _sources() -> Iterator[Path]:
 
 def _is_worded(path: Path) -> bool:
     """Whether names in a module are those of words of the release report: test_words holds these against the words."""
-    return path.parent.name == "sections" or (path.parent.name == "release_report" and path.name in _WORDED)
+    return path.parent.name == "sections" or (path.parent.parent.name == "release_report" and path.name in _WORDED)
 
 
 def _in(tree: ast.Module) -> Iterator[str]:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from flows.run import run
-from tasks.release_report import files
-from tasks.release_report.digest import sha256
+from tasks.release_report.page import files
+from tasks.release_report.report.digest import sha256
 from tasks.shared.report import Shown
 from tests.docs.pages import example
 from tests.peers import release_report as reports

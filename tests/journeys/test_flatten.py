@@ -27,7 +27,8 @@ from deployments.sandbox.extraction.app import ExtractionOptions, extraction_ser
 from deployments.sandbox.fhir.app import FhirOptions, fhir_service
 from deployments.sandbox.flattening.app import FlatteningOptions, flattening_service
 from deployments.sandbox.pseudonymization.app import PseudonymizationOptions, pseudonymization_service
-from tasks.release_report import files, measure
+from tasks.release_report.measure import measure
+from tasks.release_report.page import files
 from tasks.shared.files.lines import read_lines
 from tasks.shared.files.names import data_files
 from tests.conftest import Commands, Ran, started, wait_until

@@ -17,7 +17,7 @@ from deployments.sandbox.data import ANONYMIZATION_RULES, DEMO_CRTDL
 from deployments.sandbox.extraction.app import ExtractionOptions, extraction_service
 from deployments.sandbox.fhir.app import FhirOptions, fhir_service
 from deployments.sandbox.pseudonymization.app import pseudonymization_service
-from tasks.release_report import files
+from tasks.release_report.page import files
 from tests.conftest import ROOT
 from tests.peers.sandbox import Sandboxed
 

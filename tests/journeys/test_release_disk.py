@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tasks.release_report import account, files, spill
+from tasks.release_report.measure import account, spill
+from tasks.release_report.page import files
 from tests.conftest import Commands
 from tests.journeys.test_release import Gate
 from tests.peers.gate import Maker

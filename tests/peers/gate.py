@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tasks.release_report.document import Finding, ReleaseReport, Section, Tiles
-from tasks.release_report.make import Asked, Made
-from tasks.release_report.measured import MeasuredFile
+from tasks.release_report.measure.measured import MeasuredFile
+from tasks.release_report.report.document import Finding, ReleaseReport, Section, Tiles
+from tasks.release_report.report.make import Asked, Made
 from tasks.shared.files.inventory import Entry, Inventory
 from tests.peers.release_report import MAIDEN, SECTIONS, about
 
@@ -61,7 +61,7 @@ def _measured(base: Path, path: Path) -> MeasuredFile:
 HANGING = """
 import sys, time
 from pathlib import Path
-import tasks.release_report.make as maker
+import tasks.release_report.report.make as maker
 def hang(asked):
     Path(sys.argv[1]).touch()
     time.sleep(600)
@@ -73,7 +73,7 @@ main(sys.argv[2:])
 
 SLOW = """
 import sys, time
-from tasks.release_report.measure import _Reader
+from tasks.release_report.measure.measure import _Reader
 line = _Reader._line
 def slow(*arguments):
     time.sleep(0.1)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from tasks.release_report.document import Decided, Fact, Finding, ReleaseReport, Section, Table, Tiles, Value
-from tasks.release_report.measured import MeasuredFile
+from tasks.release_report.measure.measured import MeasuredFile
+from tasks.release_report.report.document import Decided, Fact, Finding, ReleaseReport, Section, Table, Tiles, Value
 from tasks.shared.publication import HIDDEN, Count, count
 
 JOB: Final = "0b2c4a5e-1111-4222-8333-444455556666"

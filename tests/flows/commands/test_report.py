@@ -13,10 +13,10 @@ import jsonschema
 import pytest
 
 from flows.run import run
-from tasks.release_report import files
-from tasks.release_report.digest import sha256
-from tasks.release_report.document import ReleaseReport, Section
-from tasks.release_report.teller import table
+from tasks.release_report.page import files
+from tasks.release_report.report.digest import sha256
+from tasks.release_report.report.document import ReleaseReport, Section
+from tasks.release_report.report.teller import table
 from tasks.shared.files.inventory import take
 from tasks.shared.report import Shown
 from tasks.shared.stop import Stop

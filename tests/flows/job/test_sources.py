@@ -11,7 +11,7 @@ from flows.gate.sight import NEXT, Sight, correction_words, to_be_read, told
 from flows.job.sources import Sources
 from flows.reports.pages import wait_description
 from tasks import declared
-from tasks.release_report.words import Words
+from tasks.release_report.page.words import Words
 from tasks.shared.errors import DataError
 from tasks.shared.report import Corrections, Waiting
 from tasks.shared.step import Source

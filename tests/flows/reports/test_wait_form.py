@@ -12,7 +12,7 @@ from flows.engine.answer import Answer
 from flows.gate import rules, sight
 from flows.reports.pages import field_words, wait_description
 from flows.reports.short_form import lines
-from tasks.release_report.words import LANGUAGES, Words
+from tasks.release_report.page.words import LANGUAGES, Words
 from tasks.shared.files.inventory import Entry, Inventory, differences
 from tasks.shared.report import Approval, Corrections, Shown, Waiting
 from tests.peers import release_report as reports

@@ -1,0 +1,1 @@
+"""The measuring pass: what is in files, counted in patients."""

@@ -1,0 +1,101 @@
+"""Section 10: codings and texts of concepts met on the walk, and what was found of each coded element."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tasks.release_report.measure.codes import CodeTable
+from tasks.release_report.measure.lookup import Lookup
+from tasks.release_report.measure.measured import Codes
+from tasks.release_report.measure.runs import Run
+from tasks.release_report.measure.trie import Node
+
+Json = dict[str, Any]
+Enter = Callable[[Node, Json], None]
+
+
+def coding(run: Run, lookup: Lookup, walk: Enter) -> Enter:  # noqa: C901
+    """What takes in a coding; ``walk`` is for one in a spelling that is not known."""
+    touch, collecting = run.touch, lookup.collecting
+
+    def take(node: Node, value: Json) -> None:  # noqa: C901
+        known: CodeTable | None = node.codes
+        system, code, display = value.get("system"), value.get("code"), value.get("display")
+        try:
+            seen = known.seen.get((system, code, display)) if known is not None else None
+        except TypeError:  # an object where a text should be
+            walk(node, value)
+            return
+        fresh = seen is None
+        if seen is None:
+            walk(node, value)
+            if known is None:
+                return
+            leaves = tuple(node.below(key) for key in ("system", "code", "display") if value.get(key) is not None)
+            seen = known.add(system, code, display, leaves)
+            seen.suspicious = any(map(lookup.suspicious, (system, code, display)))
+            if collecting is not None:
+                for one in (code, display):
+                    if isinstance(one, str):
+                        collecting.is_coded(one)
+        elif seen.suspicious:
+            walk(node, value)
+            fresh = True
+        number = run.number
+        if seen.run != number:
+            if number >= 0:
+                seen.run = number
+            for cell in seen.cells:
+                if cell.run != number:
+                    touch(cell)
+        if fresh:
+            return
+        if len(value) != seen.size:
+            walk(node, value)
+            return
+        for leaf, content in seen.contents:
+            leaf.content += content
+
+    return take
+
+
+def concept(run: Run, lookup: Lookup, walk: Enter) -> Enter:
+    """What takes in a concept, with codings or a text alone."""
+    digest, collecting = lookup.hash, lookup.collecting
+
+    def take(node: Node, value: Json) -> None:
+        walk(node, value)
+        if "coding" not in value and "text" in value:
+            uncoded = value["text"]
+            if node.codes is not None:
+                run.touch(node.codes.text_only)
+            if collecting is not None and isinstance(uncoded, str):
+                lookup.note(digest(uncoded), uncoded, run.owner)
+                run.changing = True
+
+    return take
+
+
+def codes_of(nodes: list[Node]) -> dict[str, Codes]:
+    """What was found, by path."""
+    result: dict[str, Codes] = {}
+    tables: dict[int, None] = {}
+    for node in nodes:
+        table: CodeTable | None = node.codes
+        if table is None or id(table) in tables:
+            continue
+        tables[id(table)] = None
+        displays = {
+            code: max(spelled.items(), key=lambda one: one[1].patients) for code, spelled in table.displays.items()
+        }
+        result[table.path] = Codes(
+            patients=node.patients,
+            codes={code: cell.patients for code, cell in table.codes.items() if cell.patients},
+            displays={code: display for code, (display, _) in displays.items()},
+            display_patients={code: cell.patients for code, (_, cell) in displays.items()},
+            systems=table.systems.counts(),
+            text_only=table.text_only.patients,
+            others=table.other.patients,
+        )
+    return result

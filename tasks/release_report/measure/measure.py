@@ -1,0 +1,232 @@
+"""The measuring pass: what is in some files, in one streaming read of each (document 5, sections 2 and 4 to 12).
+
+NDJSON, plain and zstd: Bundles, one resource a line, any number of files, resources of nobody (``core``). CSV is
+``tables.py``'s. Every leaf is counted in patients, not in rows; ``measured.py`` says what comes out, each
+room the bounds of what it holds. Others: a line above 4 MB goes to disk, and the entries of a Bundle are read from
+there in parts, but what is no Bundle is held whole. Patients are known by a hash, 110 bytes each.
+
+The rooms: ``lines.py`` and ``entries.py`` say what a line is and whose, ``account.py`` takes it in, ``walk.py`` goes to
+the leaves of a resource over the paths of ``trie.py``, ``spelled.py`` spares that where a text is known. What is found
+there is counted in ``lookup.py`` (7b), ``one_each.py`` (7c), ``ids.py`` (7d), ``dates.py`` (7e, 11), ``classes.py``
+(8), ``coded.py``, ``numbers.py``, ``multiplicity.py`` (10) and ``references.py`` (12), with ``cells.py`` and
+``runs.py`` (R1).
+
+Where each patient's data come together (Bundles, as extraction servers make them) counters suffice, and memory does not
+grow with the patients but for that; as soon as a patient returns, the pass begins again with sets of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import time
+from collections.abc import Callable, Sequence, Set
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+from typing import Any, Final
+
+from tasks.release_report.measure.account import Account, Apart
+from tasks.release_report.measure.cells import Cell
+from tasks.release_report.measure.lines import Lines, NoResourceError
+from tasks.release_report.measure.measured import Measured, MeasuredFile
+from tasks.release_report.measure.originals import Originals
+from tasks.release_report.measure.result import result_of
+from tasks.release_report.measure.tables import (
+    NoTableError,
+    can_read_parquet,
+    is_parquet,
+    is_table,
+    read_table,
+    with_patients_first,
+)
+from tasks.shared.errors import DataError, StorageError
+from tasks.shared.fhir.long_line import LongLine, lines_with_long
+from tasks.shared.fhir.reading import LARGEST_RESOURCE, UNREADABLE
+from tasks.shared.files.lines import head_of
+from tasks.shared.files.private_file import open_private
+from tasks.shared.stop import Stop
+
+_LINE: Final = 4 << 20
+"""Bytes of a line that is decoded as a whole; it takes ten times as much in memory."""
+
+
+def measure(
+    files: Sequence[Path],
+    *,
+    base: Path,
+    spool: Path,
+    stop: Stop,
+    k: int,
+    today: date,
+    region_prefix: int = 2,
+    largest: int = LARGEST_RESOURCE,
+    originals: Originals | None = None,
+    collect: bool = False,
+    copies: Set[Path] = frozenset(),
+    read: Callable[[int], None] = lambda _: None,
+) -> Measured:
+    """What is in ``files``, named relative to ``base``.
+
+    With ``collect`` they are ``import/``, whose values go into ``originals``; else they are what leaves, and what is
+    among ``originals`` is found. ``spool`` is the directory of nameless temporary files, ``region_prefix`` how many
+    signs of a postal code make a region, ``largest`` the limit of a resource in bytes, ``read`` is told of stored bytes
+    that were read. ``copies`` are tables with the rows of the CSV beside them, which is measured for both; of them, and
+    of Parquet where pyarrow is not there, the bytes alone are looked at.
+
+    A file, or a line, that cannot be read ends nothing: it is in ``unread``, quoting nothing. Raises ``Stopped``, and
+    ``StorageError`` of the spool (``disk-full`` …).
+    """
+    started = time.perf_counter()
+    tables = bool(files) and all(map(is_table, files))
+    together = not tables and _begins_with_bundle(files)
+    while True:
+        account = Account(
+            spool, today=today, together=together, originals=originals, collect=collect, region=region_prefix,
+            tables=tables,
+        )  # fmt: skip
+        try:
+            reader = _Reader(account, base, spool, stop, read, largest)
+            order = list(files) if together else with_patients_first(list(files)) if tables else _patients_first(files)
+            for path in sorted(order, key=copies.__contains__):
+                reader.file(path, copy=path in copies)
+            account.spread()
+            return replace(
+                result_of(account, k),
+                files=reader.measured(),
+                unread=reader.unread,
+                unchecked=tuple(reader.unchecked),
+                copies=reader.copies,
+                tables=tables,
+                seconds=time.perf_counter() - started,
+            )
+        except Apart:
+            together = False
+            if originals is not None and collect:
+                originals.forget()
+        finally:
+            account.close()
+
+
+def _first_type(path: Path) -> str:
+    """The type that a file begins with, as far as its first bytes tell; blank otherwise."""
+    try:
+        head = head_of(path, _HEAD)
+    except (DataError, StorageError):
+        return ""
+    match = _FIRST.search(head)
+    return match[1].decode() if match is not None else ""
+
+
+_HEAD: Final = 1 << 16
+_FIRST: Final = re.compile(rb'"resourceType"\s*:\s*"([A-Za-z]+)"')
+
+
+def _begins_with_bundle(files: Sequence[Path]) -> bool:
+    for path in files:
+        if kind := _first_type(path):
+            return kind == "Bundle"
+    return True
+
+
+def _patients_first(files: Sequence[Path]) -> list[Path]:
+    """Files of Patients first: whether a date is before birth can be told then."""
+    return sorted(files, key=lambda path: _first_type(path) != "Patient")
+
+
+class _Reader:
+    """Reads the files into an account."""
+
+    def __init__(
+        self, account: Account, base: Path, spool: Path, stop: Stop, read: Callable[[int], None], largest: int
+    ) -> None:
+        self._largest = largest
+        self.unread: dict[str, str] = {}
+        self.unchecked: list[str] = []
+        self.copies = 0
+        self._files: list[tuple[str, int, int, int, int, str, Cell]] = []
+        self._account = account
+        self._base = base
+        self._spool = spool
+        self._stop = stop
+        self._read = read
+        self._lines = Lines(account, stop)
+
+    def measured(self) -> tuple[MeasuredFile, ...]:
+        """The files, by name."""
+        return tuple(
+            MeasuredFile(name, stored, content, lines, resources, cell.patients, sha256)
+            for name, stored, content, lines, resources, sha256, cell in sorted(self._files, key=lambda one: one[0])
+        )
+
+    def file(self, path: Path, *, copy: bool = False) -> None:
+        """One file, to its end; what is wrong with it is in ``unread``. Of a ``copy`` the patients are those of the CSV
+        beside it, and no row of it is another.
+        """
+        account, name = self._account, path.relative_to(self._base).as_posix()
+        digest = hashlib.sha256()
+        stored = content = lines = 0
+
+        def see(piece: bytes | memoryview) -> None:
+            nonlocal stored
+            digest.update(piece)
+            stored += len(piece)
+            self._read(len(piece))
+
+        def inside(piece: bytes | memoryview) -> None:
+            nonlocal content
+            content += len(piece)
+
+        account.file = Cell()
+        self._lines.resources = 0
+        try:
+            if copy:
+                self.copies += 1
+            elif is_parquet(path) and not can_read_parquet():
+                self.unchecked.append(name)
+            elif is_table(path):
+                for _ in read_table(account, path, stored=see, inside=inside, check=self._stop.check):
+                    lines += 1
+                    account.settle()
+                self._lines.resources = lines
+            else:
+                for number, line in lines_with_long(
+                    path, limit=_LINE, spool=self._spool, largest=self._largest, stored=see, inside=inside
+                ):
+                    self._stop.check()
+                    lines += 1
+                    self._line(name, number, line)
+                    account.settle()
+        except (DataError, StorageError, NoTableError) as error:
+            if isinstance(error, StorageError) and error.context != str(path):
+                raise  # the disk of the temporary files
+            self.unread.setdefault(name, str(error) if isinstance(error, NoTableError) else error.message)
+        finally:
+            account.end()
+        if (rest := _hash_rest(path, digest, stored)) is None:
+            return
+        self._read(rest)
+        beside = path.with_suffix(".csv").relative_to(self._base).as_posix() if copy else None
+        cell = next((one[-1] for one in self._files if one[0] == beside), account.file)
+        stored, content = stored + rest, content + (rest if is_parquet(path) else 0)
+        self._files.append((name, stored, content, lines, self._lines.resources, digest.hexdigest(), cell))
+
+    def _line(self, name: str, number: int, line: bytes | LongLine) -> None:
+        try:
+            self._lines.take(line)
+        except (*UNREADABLE, DataError, NoResourceError):
+            self.unread.setdefault(name, f"line {number} is no FHIR resource that can be read")
+
+
+def _hash_rest(path: Path, digest: Any, stored: int) -> int | None:
+    """Hash what was not read of a file; how many bytes, ``None`` when that is not possible."""
+    rest = 0
+    try:
+        with open_private(path) as file:
+            file.seek(stored)
+            while piece := file.read(1 << 20):
+                digest.update(piece)
+                rest += len(piece)
+    except OSError:
+        return None
+    return rest

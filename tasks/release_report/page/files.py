@@ -1,0 +1,233 @@
+"""The files of release reports in a job's directory: written whole, private, read with a look at what they are.
+
+``report/step-<position>/`` has the report for the decision at that step, ``report/`` the one of the job's end. Each
+place has ``release-report.html`` and ``.json`` for the house, ``release-report.recipient.html`` and ``.json`` for the
+recipient, and ``files.csv``, every file that leaves. All are 0600 (document 5, section 3).
+"""
+
+from __future__ import annotations
+
+import csv
+import errno
+import io
+import os
+import stat
+from collections.abc import Sequence
+from contextlib import suppress
+from importlib import metadata
+from pathlib import Path
+from typing import Final
+
+from pydantic import ValidationError
+
+from tasks.release_report.measure.measured import MeasuredFile
+from tasks.release_report.page.page import html
+from tasks.release_report.report.digest import sha256
+from tasks.release_report.report.document import Decided, ReleaseReport, told
+from tasks.shared.errors import DataError, SluiceError, StorageError, storage_errors
+from tasks.shared.files.out_file import PartFile, publish, size_of
+from tasks.shared.files.private_file import NotPrivateError, read_private
+from tasks.shared.files.spreadsheet import as_text
+
+DIRECTORY: Final = "report"
+FILES: Final = "files.csv"
+
+_NAME: Final = "release-report"
+_STEP: Final = "step-"
+_LARGEST: Final = 32 << 20
+"""Bytes of a report's JSON that is read."""
+
+
+def place(job: Path, step: int | None) -> Path:
+    """The directory of the report for the decision at ``step``; of the one at the end without a step."""
+    return job / DIRECTORY if step is None else job / DIRECTORY / f"{_STEP}{step}"
+
+
+def page(job: Path, step: int | None, *, recipient: bool = False) -> Path:
+    """Where the page is, whether it is there or not."""
+    return _file(job, step, "html", recipient=recipient)
+
+
+def document(job: Path, step: int | None, *, recipient: bool = False) -> Path:
+    """Where the same stands as JSON."""
+    return _file(job, step, "json", recipient=recipient)
+
+
+def write(job: Path, report: ReleaseReport, recipient: ReleaseReport | None, files: Sequence[MeasuredFile]) -> Path:
+    """Write a report, the recipient's copy and the list of files; the page of the house.
+
+    The files get their names when all are complete, the house's JSON last: who finds it finds the others.
+
+    Raises:
+        StorageError: one of them cannot be written; those of before are still there.
+    """
+    texts = {place(job, report.step) / FILES: _csv(files)}
+    for one in (recipient, report):
+        if one is not None:
+            texts |= _texts(job, one)
+    _write(texts)
+    return page(job, report.step)
+
+
+def read(job: Path, step: int | None, *, recipient: bool = False) -> ReleaseReport | None:
+    """The report as its JSON has it; ``None`` when there is none.
+
+    Raises:
+        DataError: what stands there is no release report of ours.
+    """
+    path = document(job, step, recipient=recipient)
+    try:
+        content = read_private(path, most=_LARGEST)
+        return None if content is None else ReleaseReport.model_validate_json(content)
+    except NotPrivateError as error:
+        raise _damaged(path, f"the release report cannot be used: {error}") from None
+    except ValidationError:
+        raise _damaged(path, "the file is no release report, or one of another version") from None
+
+
+def is_as_made(job: Path, step: int | None, digest: str) -> bool:
+    """Whether the report is the one with this SHA-256, and the page beside it shows that report."""
+    try:
+        report = read(job, step)
+    except SluiceError:
+        return False
+    return report is not None and sha256(report) == digest and _page_shows(page(job, step), report)
+
+
+def _page_shows(path: Path, report: ReleaseReport) -> bool:
+    """Whether the page is what ``html`` makes of the report. Another version may have rendered it differently: then
+    only whether it is there."""
+    tables = [table for section in report.sections for table in section.tables if table.name == "versions"]
+    made_by = next((row[1] for table in tables for row in table.rows if row[0] == "sluice"), None)
+    if made_by is not None and made_by != metadata.version("sluice"):
+        return size_of(path) > 0
+    try:
+        return read_private(path, most=_LARGEST) == html(report).encode()
+    except NotPrivateError:
+        return False
+
+
+def decided(job: Path, step: int | None, decisions: Sequence[Decided], *, copy_to: Path | None = None) -> None:
+    """Put the decisions into a report and its page, and into the copy in ``copy_to``, where it is. The recipient reads
+    who decided and when, not the words beside it.
+
+    Nothing happens where there is no report. Raises ``DataError`` and ``StorageError`` as ``read`` and ``write`` do.
+    """
+    texts: dict[Path, bytes] = {}
+    for recipient in (True, False):
+        report = read(job, step, recipient=recipient)
+        if report is not None:
+            report = report.model_copy(update={"decisions": told(decisions, recipient=recipient)})
+            texts |= _texts(job, report)
+    _write(texts)
+    if report is not None and copy_to is not None and size_of(copy_to / name_of_copy(report)) > 0:
+        copy(report, copy_to)
+
+
+def remove(job: Path, step: int | None) -> None:
+    """Remove the report that was there: when a new one fails, nobody shall take the old one for it.
+
+    Raises ``StorageError``, also where something stands that is no file.
+    """
+    for path in (each(job, step, recipient=one) for one in (True, False) for each in (page, document)):
+        with storage_errors(path), suppress(FileNotFoundError):
+            path.unlink()
+
+
+def remove_from(job: Path, first: int) -> None:
+    """Remove the reports of the decisions from the step at ``first`` on, and that of the end. Raises ``StorageError``.
+
+    For a job that makes again what they were about.
+    """
+    remove(job, None)
+    for path in (job / DIRECTORY).glob(f"{_STEP}[0-9]*"):
+        if _is_step(path) and int(path.name.removeprefix(_STEP)) >= first:
+            remove(job, int(path.name.removeprefix(_STEP)))
+
+
+def remove_copy(directory: Path, job: str, step: int | None) -> None:
+    """The same with the copy that the report of this job has in ``directory``. Raises ``StorageError``."""
+    with storage_errors(directory), suppress(FileNotFoundError):
+        (directory / _name_of_copy(job, step)).unlink()
+
+
+def name_of_copy(report: ReleaseReport) -> str:
+    """What the page is called where ``report.copy_to`` puts it: one for each decision of each job."""
+    return _name_of_copy(report.job, report.step)
+
+
+def _name_of_copy(job: str, step: int | None) -> str:
+    return f"{_NAME}-{job}{'' if step is None else f'-{_STEP}{step}'}.html"
+
+
+def copy(report: ReleaseReport, directory: Path) -> Path:
+    """Put the page into ``directory``, 0640 and of its group, for a reader without a shell; where it is.
+
+    Raises:
+        StorageError: there is no such directory, it cannot be written, or its group is not one of this user's.
+    """
+    final = directory / name_of_copy(report)
+    with storage_errors(directory):
+        found = directory.stat()
+        if not stat.S_ISDIR(found.st_mode):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+    with PartFile(final) as part:
+        part.write(html(report).encode())
+        try:
+            os.chown(part.path, -1, found.st_gid)
+        except OSError as error:
+            raise StorageError(
+                "report-copy-group", f"the page cannot be given to the group of the directory: {error.strerror}",
+                context=str(directory), hint="make this user a member of that group",
+            ) from None  # fmt: skip
+        with storage_errors(final):
+            part.path.chmod(0o640)
+        return part.commit()
+
+
+def link(report: ReleaseReport, prefix: str) -> str:
+    """The address of that copy, where the site serves the directory under ``prefix`` (``report.link``)."""
+    return f"{prefix.rstrip('/')}/{name_of_copy(report)}"
+
+
+def _file(job: Path, step: int | None, ending: str, *, recipient: bool) -> Path:
+    return place(job, step) / f"{_NAME}{'.recipient' if recipient else ''}.{ending}"
+
+
+def _texts(job: Path, report: ReleaseReport) -> dict[Path, bytes]:
+    return {
+        page(job, report.step, recipient=report.recipient): html(report).encode(),
+        document(job, report.step, recipient=report.recipient): report.model_dump_json(indent=1).encode() + b"\n",
+    }
+
+
+def _write(texts: dict[Path, bytes]) -> None:
+    parts: list[PartFile] = []
+    try:
+        for path, content in texts.items():
+            parts.append(PartFile(path))
+            parts[-1].write(content)
+            parts[-1].sync()
+        for part in parts:
+            part.close()
+        publish(*((part.path, part.final) for part in parts))
+    finally:
+        for part in parts:
+            part.abort()
+
+
+def _csv(files: Sequence[MeasuredFile]) -> bytes:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("name", "stored bytes", "content bytes", "lines", "resources", "sha256"))
+    for one in files:
+        writer.writerow((as_text(one.name), one.bytes, one.content, one.lines, one.resources, one.sha256))
+    return text.getvalue().encode(errors="backslashreplace")
+
+
+def _is_step(path: Path) -> bool:
+    return path.name.removeprefix(_STEP).isdecimal() and path.name.isascii()
+
+
+def _damaged(path: Path, why: str) -> DataError:
+    return DataError("report-damaged", why, context=str(path), hint="it is made anew when the job goes on")

@@ -1,0 +1,239 @@
+"""The words of the page and of its short form, in the report's language (document 5, sections 2 and 3).
+
+The document holds names; what a person reads for them stands in ``words/<language>.json``: in the group of what is
+named, else in the group ``words``. A name that nobody worded is shown as it is, so that nothing is hidden by it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+
+from tasks.release_report.report.document import Decided, Finding, ReleaseReport, Value
+from tasks.release_report.report.risk import most_of_some
+from tasks.shared.publication import Count
+from tasks.shared.units import human_bytes
+
+Group = Literal["page", "sections", "tables", "columns", "facts", "said", "words"]
+
+LANGUAGES: Final = ("en", "de")
+
+_PLACE: Final = re.compile(r"\{(\w+)\}")
+_ESCAPED: Final = re.compile(r"\\\{(\w+)\\\}")
+_MOMENTS: Final = frozenset({"last_made", "changed"})
+"""Facts and columns that are a moment."""
+_SPACED: Final = "\N{NO-BREAK SPACE}"
+
+
+class FindingWords(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A finding as a sentence, what to do about it, its short name, and a sentence for many of the kind.
+
+    ``{about}``, ``{k}`` and the names of its values may stand in the first two, ``{n}`` in the last. ``sent`` is the
+    sentence once the data have left, where it is another one.
+    """
+
+    say: str
+    name: str
+    do: str = ""
+    many: str = ""
+    sent: str = ""
+
+
+class Vocabulary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All words of a language."""
+
+    page: dict[str, str]
+    sections: dict[str, str]
+    tables: dict[str, str]
+    columns: dict[str, str]
+    facts: dict[str, str]
+    said: dict[str, str]
+    words: dict[str, str]
+    findings: dict[str, FindingWords]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of a sentence; ``data`` says that it is no word of ours: a path, a host, the name of a file."""
+
+    text: str
+    data: bool = False
+
+
+class Words:
+    """What a reader of ``language`` reads in a report whose small numbers are those below ``k``.
+
+    Once the data are ``sent`` what is called ``<name>_sent`` is said in the place of ``<name>``, where there is such.
+    """
+
+    def __init__(self, language: str, k: int, *, sent: bool = False) -> None:
+        self.language = language
+        self.k = k
+        self._sent = sent
+        self._all = vocabulary(language)
+
+    @classmethod
+    def of_report(cls, report: ReleaseReport) -> Words:
+        """The words of a report."""
+        return cls(report.language, report.k, sent=report.sent is not None)
+
+    def __call__(self, name: str, **values: object) -> str:
+        """A word of the page; "one|many" by ``n``, and ``values`` in the places that are called so."""
+        found = self._now(self._all.page, name) or name
+        if "n" in values and "|" in found:
+            one, _, many = found.partition("|")
+            found = one if values["n"] == 1 else many
+        texts = {key: self.number(value) if isinstance(value, int) else str(value) for key, value in values.items()}
+        return _PLACE.sub(lambda place: texts.get(place[1], place[0]), found)
+
+    def of(self, group: Group, name: str) -> str:
+        """What is called ``name`` in a group; the name itself where it has no words."""
+        groups: dict[str, str] = getattr(self._all, group)
+        known = name.removeprefix("@")
+        return self._filled(self._now(groups, known) or self._now(self._all.words, known) or name, {})
+
+    def _now(self, words: dict[str, str], name: str) -> str | None:
+        """The words for a name as they are before the data leave, or thereafter."""
+        return words.get(f"{name}_sent", words.get(name)) if self._sent else words.get(name)
+
+    def knows(self, group: Group, name: str) -> bool:
+        """Whether there are words for it."""
+        return name in getattr(self._all, group) or name in self._all.words
+
+    def number(self, value: float) -> str:
+        """A number with the language's signs."""
+        text = f"{value:,}" if isinstance(value, int) else f"{value:,.10g}"
+        return text if self.language == "en" else text.translate(str.maketrans(",.", ".,"))
+
+    def size(self, size: float) -> str:
+        """Bytes in the unit a person reads."""
+        text = human_bytes(size).replace(" ", _SPACED)
+        return text if self.language == "en" else text.replace(".", ",")
+
+    def count(self, count: Count) -> str:
+        """A number of patients."""
+        number = "" if count.number is None else self.number(count.number)
+        return number if count.word == "about" else self(f"count_{count.word}", number=number)
+
+    def patients(self, count: Count) -> str:
+        """The same in a sentence."""
+        number = "" if count.number is None else self.number(count.number)
+        return self(f"patients_{count.word}", number=number)
+
+    def value(self, value: Value, name: str = "") -> str:
+        """What stands in a cell; ``name``, of its column or fact, says which numbers are bytes."""
+        match value:
+            case Count():
+                return self.count(value)
+            case None:
+                return "–"
+            case bool():
+                return self("yes" if value else "no")
+            case str() if name in _MOMENTS:
+                return visible(self.moment(value))
+            case str():
+                return self._named(value) or visible(value)
+            case _:
+                return self.size(value) if is_bytes(name) else self.number(value)
+
+    def _named(self, value: str) -> str:
+        """What a name stands for: a word, or a finding by its short name; empty when it is no name."""
+        name = value[1:] if value.startswith("@") else ""
+        if name in self._all.words:
+            return self._filled(self._now(self._all.words, name) or "", {})
+        return self._all.findings[name].name if name in self._all.findings else ""
+
+    def moment(self, moment: str) -> str:
+        """A moment in ISO 8601, in UTC; what is none is shown as it is."""
+        try:
+            at = datetime.fromisoformat(moment)
+        except ValueError:
+            return moment
+        at = at.astimezone(UTC) if at.tzinfo else at
+        if self.language == "de":
+            return f"{at:%d.%m.%Y, %H:%M} UTC"
+        return f"{at.day} {at:%B %Y, %H:%M} UTC"
+
+    def finding(self, finding: Finding) -> list[Piece]:
+        """What was found as a sentence; what it is about stands behind it where the sentence has no place for it."""
+        words = self._all.findings.get(finding.code)
+        say = (words.sent if self._sent else "") or words.say if words else ""
+        pieces = self._pieces(say, finding) if words else [Piece(finding.code, data=True)]
+        about = self.value(finding.about)
+        if about and (not say or "{about}" not in say):
+            pieces += [Piece(": "), Piece(about, data=not finding.about.startswith("@"))]
+        return pieces
+
+    def advice(self, finding: Finding) -> list[Piece]:
+        """What to do about a finding; empty when nothing is said about that."""
+        words = self._all.findings.get(finding.code)
+        return self._pieces(words.do, finding) if words and words.do else []
+
+    def decision(self, one: Decided, shown: Callable[[str], str]) -> str:
+        """What somebody decided, who, when and why, in a line; what a person wrote is put through ``shown``."""
+        by = self("decided_by", by=shown(one.by), when=shown(self.moment(one.when)), where=self(f"where_{one.where}"))
+        text = f"{self('released' if one.approved else 'rejected')} {by}"
+        text += f". {self('despite')}: {shown(one.despite)}" if one.approved and one.despite else ""
+        return text + (f". {self('comment')}: {shown(one.comment)}" if one.comment else "")
+
+    def again(self, line: str) -> str:
+        """Why a job waits again, which its record has in English; a line that says something else stays as it is."""
+        for name, text in vocabulary("en").page.items():
+            pattern = _ESCAPED.sub(r"(?P<\1>.+)", re.escape(text))
+            if name.startswith("again_") and (found := re.fullmatch(pattern, line)) is not None:
+                return self._filled(self._all.page[name], found.groupdict())
+        return line
+
+    def many(self, code: str, n: int) -> str:
+        """A sentence for ``n`` findings of a kind, which are listed behind it; empty where there is none."""
+        words = self._all.findings.get(code)
+        return self._filled(words.many, {"n": self.number(n)}) if words else ""
+
+    def _pieces(self, sentence: str, finding: Finding) -> list[Piece]:
+        about = Piece(self.value(finding.about), data=not finding.about.startswith("@"))
+        values = {
+            name: Piece(self.value(value, name), data=isinstance(value, str) and not value.startswith("@"))
+            for name, value in finding.values.items()
+        }
+        values |= {"about": about, "k": Piece(self.number(self.k))}
+        if finding.patients is not None:
+            values["patients"] = Piece(self.patients(finding.patients))
+        pieces, end = [], 0
+        for place in _PLACE.finditer(sentence):
+            pieces += [Piece(sentence[end : place.start()]), values.get(place[1], Piece(place[0]))]
+            end = place.end()
+        return [piece for piece in (*pieces, Piece(sentence[end:])) if piece.text]
+
+    def _filled(self, text: str, values: dict[str, str]) -> str:
+        known = {"k": self.number(self.k), "many": self.number(most_of_some(self.k)), **values}
+        return _PLACE.sub(lambda place: known.get(place[1], place[0]), text)
+
+
+def visible(text: str) -> str:
+    """A text with signs that nobody sees, or that turn the direction of others, as escapes."""
+    if text.isprintable():
+        return text
+    return "".join(sign if sign.isprintable() or sign in "\n\N{NO-BREAK SPACE}" else ascii(sign)[1:-1] for sign in text)
+
+
+def is_bytes(name: str) -> bool:
+    """Whether numbers under this name are bytes."""
+    return name in {"bytes", "content", "stored"} or name.endswith("_bytes")
+
+
+@cache
+def vocabulary(language: str) -> Vocabulary:
+    """The words of a language."""
+    return msgspec.json.decode((Path(__file__).parent / "words" / f"{language}.json").read_bytes(), type=Vocabulary)
+
+
+def joined(pieces: Iterable[Piece], data: Callable[[str], str], words: Callable[[str], str]) -> str:
+    """A sentence in one text: what is data as ``data`` shows it, what is a word of ours as ``words`` does."""
+    return "".join(data(piece.text) if piece.data else words(piece.text) for piece in pieces)

@@ -1,0 +1,97 @@
+"""The document out of the facts: sections 0 to 18, each number and text by the rules of publication."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from tasks.release_report.report.document import Level, ReleaseReport, Section, Tiles, told
+from tasks.release_report.report.facts import Facts
+from tasks.release_report.report.findings import findings
+from tasks.release_report.report.kept import kept_from
+from tasks.release_report.report.sections import apart, asked, content, flow, identifying, leaving
+from tasks.release_report.report.sections import told as last
+from tasks.release_report.report.teller import Teller
+from tasks.shared.publication import Count, recipients_k
+
+
+def build(facts: Facts, *, k: int, recipient: bool = False) -> ReleaseReport:
+    """The report: the house's copy, or with ``recipient`` the one that may go with the data (R2: k of 11 at least).
+
+    With fewer than ``k`` patients it says only what leaves, where to, the query and the alarms (R6). The same facts
+    give the same report.
+    """
+    k = recipients_k(k) if recipient else k
+    tell = Teller(
+        k=k,
+        recipient=recipient,
+        measured=facts.leaving,
+        imported=facts.imported,
+        asked=facts.query.codes if facts.query is not None else frozenset(),
+        ours=not facts.corrected,
+    )
+    patients, found = tell.everybody(), findings(facts, tell)
+    measured: list[Section] = [
+        flow.patients(facts, tell),
+        asked.consent(facts, tell),
+        flow.types(facts, tell),
+        identifying.section(facts, tell),
+        apart.section(facts, tell),
+        content.completeness(facts, tell),
+        content.content(facts, tell),
+        content.time(facts, tell),
+        content.references(facts, tell),
+        last.validation(facts, tell),
+    ]
+    kept = kept_from(facts.last, patients, k) if last.is_alike(facts) else None
+    if kept is not None:
+        patients, found = kept.patients or patients, kept.findings(found)
+        measured = [kept.section(one) for one in measured]
+    sections: tuple[Section, ...] = (
+        leaving.section(facts, tell, flow.resources(measured)),
+        asked.query(facts, tell),
+        *measured,
+        last.unchecked(facts, tell),
+        last.warnings(facts, tell),
+        *([] if recipient else [last.compared(facts, tell, found)]),
+        last.decision(facts, tell),
+    )
+    first = () if found else ("nothing-found",)
+    unchecked = next(one for one in sections if one.number == 14)
+    return ReleaseReport(
+        job=facts.job,
+        project=facts.project,
+        step=facts.step,
+        made=facts.made,
+        language=facts.settings.language,
+        recipient=recipient,
+        sent=None if not facts.sent else "decided" if facts.decides else "undecided",
+        k=k,
+        tiles=_tiles(facts, tell, patients, sections[0], Counter(one.level for one in found)),
+        findings=found,
+        sections=(
+            Section(number=1, name="first", said=(*first, *unchecked.said)),
+            *sections,
+            last.rules(facts, tell, sections),
+        ),
+        decisions=told(facts.decisions, recipient=recipient),
+        files=facts.files,
+        seconds=facts.leaving.seconds + (facts.imported.seconds if facts.imported is not None else 0.0),
+    )
+
+
+def _tiles(facts: Facts, tell: Teller, patients: Count | int, section: Section, levels: Counter[Level]) -> Tiles:
+    """Return section 0, with the figures of section 2."""
+    files, to = facts.leaving.files, facts.destination
+    resources = next(one.value for one in section.facts if one.name == "resources")
+    return Tiles(
+        patients=patients,
+        files=tell.files(len(files)),
+        bytes=tell.bytes(sum(file.bytes for file in files)),
+        resources=resources if isinstance(resources, int) else 0,
+        destination=to.shown if to is not None else "@no-destination",
+        recipient=facts.settings.recipient,
+        encrypted=to.encrypted if to is not None else None,
+        stops=levels["stop"],
+        looks=levels["look"],
+        notes=levels["note"],
+    )

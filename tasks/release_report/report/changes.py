@@ -1,0 +1,106 @@
+"""Sections 7j and 7k: dates that did not move among others that did, birthdays, and contents that no rule changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from tasks.release_report.measure.measured import Dates, Path
+from tasks.release_report.measure.spoken import Spoken, is_of_person
+from tasks.release_report.report.document import Finding, Level, Table
+from tasks.release_report.report.facts import Facts
+from tasks.release_report.report.teller import Teller, finding, table
+
+
+def findings(facts: Facts, tell: Teller, is_kept: Callable[[str], bool]) -> Iterator[Finding]:
+    """Yield what the comparison with ``import/`` found. ``is_kept`` says which paths the configuration keeps."""
+    leaving = facts.leaving
+    left = {path: patients for path, patients in leaving.births.items() if not _is_original(leaving.paths.get(path))}
+    raw = {path: dates.raw for path, dates in leaving.dates.items() if dates.raw}
+    levels: dict[str, Level] = {"dates-raw": "stop", "birthday-left": "stop", "birthday-event": "look"}
+    for (code, level), paths in zip(levels.items(), (raw, left, leaving.birth_events), strict=True):
+        seen: set[str] = set()
+        for path, patients in sorted(paths.items()):
+            about, count = tell.path(path), tell.count(patients)
+            if about in seen:  # R7 makes it like another one
+                continue
+            seen.add(about)
+            if is_kept(path):
+                yield finding("kept-on-purpose", "look", 7, about=about, patients=count, values={"kind": "@kind-value"})
+            else:
+                yield finding(code, level, 7, about=about, patients=count)
+    why = _why_unsure(facts)
+    for about in _changed(facts, tell):
+        if why:
+            yield finding("content-differs", "look", 7, about=about, values={"why": why})
+        else:
+            yield finding("content-changed", "stop", 7, about=about)
+
+
+def tables(facts: Facts, tell: Teller) -> Iterator[Table]:
+    """Yield what became of the dates of each path that ``k`` patients have, and the paths whose contents changed."""
+    dated = {path: dates for path, dates in sorted(facts.leaving.dates.items()) if dates.patients >= tell.k}
+    if any(dates.compared for dates in dated.values()):
+        rows = [
+            (tell.path(path), tell.count(dates.compared), tell.count(dates.same), _state(dates, tell.k))
+            for path, dates in dated.items()
+        ]
+        columns = ("path", "compared", "same", "days")
+        yield table("date_moves", columns, rows, folded=not any(dates.raw for dates in dated.values()))
+    if changed := _changed(facts, tell):
+        yield table("changed", ("path",), ([about] for about in changed))
+
+
+def uncompared(facts: Facts) -> Iterator[str]:
+    """Yield the sentences on what could not be compared with ``import/``."""
+    if facts.imported is None or facts.leaving.tables:
+        return
+    dates = facts.leaving.dates.values()
+    if dates and not any(one.compared for one in dates):
+        yield "dates-uncompared"
+    if facts.leaving.uncompared:
+        yield "content-uncompared"
+
+
+def _is_original(at: Path | None) -> bool:
+    """Return whether a path is a stop already, because of its original values."""
+    return at is not None and at.original > 0
+
+
+def _state(dates: Dates, k: int) -> str:
+    """Return the word for what became of a path's days."""
+    if dates.raw:
+        return "@days-raw"
+    if dates.compared < k:
+        return "@days-uncompared"
+    return "@days-same" if dates.same == dates.compared else "@days-moved"
+
+
+def _changed(facts: Facts, tell: Teller) -> list[str]:
+    """Return the paths with other contents than in ``import/`` that no rule changes, each as it may be shown."""
+    found = facts.leaving.changed
+    if not found:
+        return []
+    rules = [path for path, method in facts.rules.paths if method != "keep"] if facts.rules is not None else []
+    touched = Spoken(rules)
+    sure = facts.rules is not None and touched.complete
+    paths = [path for path in found if not touched.of(path) and (sure or _is_clinical(facts, path))]
+    return list(dict.fromkeys(tell.path(path, found[path]) for path in paths))
+
+
+def _is_clinical(facts: Facts, path: str) -> bool:
+    """Return whether a path has something that pseudonymization rarely changes, before and after: codes, numbers and
+    texts, no dates, and nothing of a person. For rules that are not known."""
+    at, then = facts.leaving.paths.get(path), facts.imported.paths.get(path) if facts.imported is not None else None
+    known = at is not None and then is not None and at.kind in ("", "text", "concept-text")
+    identifies = is_of_person(path) or ".identifier." in path
+    return known and path not in facts.leaving.dates and not identifies
+
+
+def _why_unsure(facts: Facts) -> str:
+    """Return the word for why a change may be meant; blank if the rules are known and nobody corrected a file."""
+    if facts.corrected:
+        return "@changed-by-person"
+    if facts.rules is None:
+        return "@changed-by-service"
+    spoken = Spoken(path for path, method in facts.rules.paths if method != "keep")
+    return "" if spoken.complete else "@changed-by-unread-rule"

@@ -1,0 +1,115 @@
+"""Section 9: how much of each attribute of the query is there, before and after the pipeline's steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from tasks.release_report.measure.measured import Measured, Path
+from tasks.release_report.report.facts import Facts
+from tasks.release_report.report.query import element_of
+
+FILLED: Final = "@filled"
+"""As many patients have it as before."""
+REMOVED: Final = "@removed"
+"""Nobody has it any more."""
+THINNED: Final = "@thinned"
+"""Fewer patients have it than before."""
+MASKED: Final = "@masked"
+"""What is there says why nothing is there."""
+ABSENT: Final = "@absent"
+"""Nobody had it before."""
+UNKNOWN: Final = "@not-compared"
+
+_REASON: Final = "data-absent-reason)"
+"""How the extension ends that says why nothing is there."""
+
+
+@dataclass(frozen=True)
+class Completeness:
+    """An attribute of a group: patients that had it in ``import/`` (``None``: not known) and that have it now.
+
+    ``nobodys`` says that it is of no patient, such as a medication's: then the numbers are those of resources.
+    """
+
+    group: str
+    ref: str
+    type: str
+    required: bool
+    before: int | None
+    after: int
+    state: str
+    nobodys: bool = False
+
+
+def attributes(facts: Facts) -> list[Completeness]:
+    """All attributes of the query; none for tables, whose columns are others."""
+    if facts.query is None or facts.leaving.tables:
+        return []
+    found = []
+    for group in facts.query.groups:
+        for attribute in group.attributes:
+            element = element_of(attribute.ref)
+            after = patients_with(facts.leaving, element)
+            before = patients_with(facts.imported, element) if facts.imported is not None else None
+            nobodys = not before and not after and _is_nobodys(facts, group.type)
+            if nobodys:
+                after = _resources_with(facts.leaving, element)
+                before = _resources_with(facts.imported, element) if facts.imported is not None else None
+            masked = _masked(facts.leaving, element)
+            found.append(
+                Completeness(
+                    group=group.name,
+                    ref=attribute.ref,
+                    type=group.type,
+                    required=attribute.required,
+                    before=before,
+                    after=after,
+                    state=_state(before, after, masked=masked),
+                    nobodys=nobodys,
+                )
+            )
+    return found
+
+
+def patients_with(measured: Measured, element: str) -> int:
+    """How many patients have anything at an element: exact where the pass counted it, else the least that is known."""
+    if element in measured.elements:
+        return measured.elements[element]
+    if element in measured.paths:
+        return measured.paths[element].patients
+    return max((at.patients for at in _inside(measured, element)), default=0)
+
+
+def _inside(measured: Measured, element: str) -> list[Path]:
+    """What stands at an element, and below it."""
+    inside = (f"{element}.", f"{element}(", *([element.replace("[x]", "")] if "[x]" in element else []))
+    return [at for path, at in measured.paths.items() if path == element or path.startswith(inside)]
+
+
+def _is_nobodys(facts: Facts, name: str) -> bool:
+    """Whether resources of a type are there, or were, and all belong to no patient."""
+    both = [facts.leaving, *([facts.imported] if facts.imported is not None else [])]
+    counted = [measured.types[name] for measured in both if name in measured.types]
+    return any(one.nobody for one in counted) and not any(one.patients for one in counted)
+
+
+def _resources_with(measured: Measured, element: str) -> int:
+    """Of what is nobody's: how many resources have anything at an element, the least that is known."""
+    return max((at.nobody for at in _inside(measured, element)), default=0)
+
+
+def _masked(measured: Measured, element: str) -> bool:
+    return any(path.startswith(f"{element}.extension(") and _REASON in path for path in measured.paths)
+
+
+def _state(before: int | None, after: int, *, masked: bool) -> str:
+    if masked:
+        return MASKED
+    if before is None:
+        return UNKNOWN
+    if before == 0 and after == 0:
+        return ABSENT
+    if after == 0:
+        return REMOVED
+    return THINNED if after < before else FILLED

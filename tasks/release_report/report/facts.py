@@ -1,0 +1,207 @@
+"""Everything that the release report is made of beside the words: what was measured, counted, asked for and decided.
+
+All numbers here are exact, and no text has passed R7 yet: only ``build`` makes something of it that may be read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Final, Literal
+from urllib.parse import urlsplit
+
+from config import PipelineConfig, Role, SendMode, has_role
+from tasks.release_report.measure.cells import Cell
+from tasks.release_report.measure.measured import Measured
+from tasks.release_report.report.document import Decided, ReleaseReport
+from tasks.release_report.report.query import Query
+from tasks.shared.report import StepReport
+
+if TYPE_CHECKING:
+    from config.auth import AuthConfig
+
+
+@dataclass(frozen=True)
+class Settings:
+    """``report`` of the configuration, as far as the document needs it; texts are empty where they are not given.
+
+    ``quasi_identifiers`` are the elements of section 8 that count, ``region_prefix`` the digits of a postal code.
+    """
+
+    k: int = 5
+    language: Literal["en", "de"] = "en"
+    quasi_identifiers: tuple[str, ...] = ("Patient.birthDate", "Patient.gender", "Patient.address.postalCode")
+    region_prefix: int = 2
+    purpose: str = ""
+    legal_basis: str = ""
+    retention: str = ""
+    contact: str = ""
+    recipient: str = ""
+    reviewers: int = 1
+    on_stop: Literal["tell", "fail"] = "tell"
+
+
+@dataclass(frozen=True)
+class Destination:
+    """Where the data go, as the configuration says it. Without user, password, query or fragment.
+
+    ``host`` has its port where one is given. ``private`` says that it is a private address or a name without a dot.
+    ``encrypted`` and ``first_time`` are ``None`` where that is not known.
+    """
+
+    mode: str
+    host: str = ""
+    path: str = ""
+    bucket: str = ""
+    project: str = ""
+    organization: str = ""
+    encrypted: bool | None = None
+    private: bool = False
+    authentication: str = "none"
+    first_time: bool | None = None
+
+    @property
+    def shown(self) -> str:
+        """The one line of the tile."""
+        return (
+            self.host + self.path if not self.bucket else f"{self.bucket} ({self.host})" if self.host else self.bucket
+        )
+
+
+@dataclass(frozen=True)
+class Corrected:
+    """A file that a person put in the place of one of the pipeline's: when (UTC), and whose it is on the disk."""
+
+    name: str
+    when: str = ""
+    user: str = ""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The anonymization file: its name, its SHA-256 (hex), and the FHIRPath paths of its rules with their methods."""
+
+    name: str
+    sha256: str
+    paths: tuple[tuple[str, str], ...] = ()
+    removes: bool = False
+
+
+FindingKind = tuple[str, str, str]
+"""Severity, type of the resource, message id."""
+
+
+@dataclass(frozen=True)
+class Validated:
+    """Findings of one validation: their patients by kind, and by the profiles that the resource claims.
+
+    Profiles stand without versions, a space between them: blank for none, ``UNRECORDED`` where the validation was an
+    earlier version's, and ``OTHERS`` together where there are many. A kind is empty where the line of a finding is not
+    one patient's. ``position`` is that of the step.
+    """
+
+    position: int
+    findings: Mapping[FindingKind, Mapping[str, Cell]] = field(default_factory=dict)
+
+
+OTHERS: Final = "…"
+"""Profiles that are not told apart."""
+UNRECORDED: Final = " "
+"""In place of profiles that were not recorded."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What ``build`` makes the document of. ``imported`` is ``None`` where ``import/`` could not be compared.
+
+    ``step`` is the position of the wait, ``None`` at the end. ``steps`` are whole, with details and warnings; those of
+    names only are not done yet. ``changed`` are files that are not as they were when they were checked. ``kept`` are
+    the systems and paths of ``services.pseudonymizer.kept_identifiers``. ``last`` is the report with which data of this
+    query left for this destination before: the house's, or the recipient's copy where that is made.
+    ``asked_patients`` is the length of the list of patients given, ``outside_patients`` are those of whom the
+    extraction server left out resources for want of consent.
+    ``decides`` says that a person is asked before the data leave, ``sent`` that they have left.
+    """
+
+    job: str
+    project: str
+    made: str
+    leaving: Measured
+    step: int | None = None
+    imported: Measured | None = None
+    query: Query | None = None
+    settings: Settings = Settings()
+    destination: Destination | None = None
+    steps: Sequence[StepReport] = ()
+    rules: Rules | None = None
+    kept: tuple[str, ...] = ()
+    corrected: Sequence[Corrected] = ()
+    changed: Sequence[str] = ()
+    validated: Sequence[Validated] = ()
+    decisions: Sequence[Decided] = ()
+    last: ReleaseReport | None = None
+    asked_patients: int | None = None
+    outside_patients: int | None = None
+    decides: bool = False
+    sent: bool = False
+    versions: Mapping[str, str] = field(default_factory=dict)
+    files: str = ""
+
+    @property
+    def around(self) -> list[tuple[str, int]]:
+        """Figures around the number of patients, in the order of the steps (R6)."""
+        extraction = self.step_with(Role.EXTRACT)
+        details = extraction.details if extraction is not None else {}
+        figures = (
+            ("@asked-for", self.asked_patients),
+            ("@in-cohort", details.get("cohort_patients")),
+            ("@extracted", details.get("final_patients")),
+            ("@in-import", self.imported.patients if self.imported is not None else None),
+        )
+        return [(name, figure) for name, figure in figures if isinstance(figure, int)]
+
+    def step_with(self, role: Role) -> StepReport | None:
+        """Return the last completed step with this role."""
+        done = [step for step in self.steps if has_role(step.name, role) and step.state == "completed"]
+        return done[-1] if done else None
+
+
+def destination_of(config: PipelineConfig) -> Destination | None:
+    """Return where the data are sent; ``None`` if no step sends them."""
+    send = config.services.send
+    if not any(has_role(step, Role.SEND) for step in config.pipeline.enabled_steps) or send.send_as is None:
+        return None
+    s3 = send.send_as is SendMode.S3_UPLOAD
+    url = urlsplit((send.s3.endpoint if s3 else send.url) or "")
+    name, port = url.hostname or "", f":{url.port}" if url.port else ""
+    if s3 and not name:
+        name = f"s3.{send.s3.region}.amazonaws.com" if send.s3.region else "s3.amazonaws.com"
+    transfer = send.transfer if send.send_as is SendMode.TRANSFER_LOAD else None
+    return Destination(
+        mode=send.send_as.value,
+        host=(f"[{name}]" if ":" in name else name) + port,
+        path=url.path.rstrip("/"),
+        bucket=(send.s3.bucket or "") + (f"/{send.s3.prefix}" if send.s3.prefix else "") if s3 else "",
+        project=(transfer.project_identifier or "") if transfer else "",
+        organization=(transfer.organization_identifier or "") if transfer else "",
+        encrypted=url.scheme != "http",
+        private=is_private(name),
+        authentication="s3" if s3 else authentication(send.auth),
+    )
+
+
+def authentication(auth: AuthConfig) -> str:
+    """The kind of credentials: ``none``, ``basic``, ``oauth2``, and an API key beside them."""
+    if auth.api_key is None:
+        return auth.scheme
+    return "api_key" if auth.scheme == "none" else f"{auth.scheme}_and_api_key"
+
+
+def is_private(host: str) -> bool:
+    """Whether a host is a private address, this machine, or a name without a dot, which only a local network knows."""
+    try:
+        address = ip_address(host.strip("[]"))
+    except ValueError:
+        return "." not in host or host.endswith((".localhost", ".local", ".internal"))
+    return address.is_private or address.is_loopback or address.is_link_local

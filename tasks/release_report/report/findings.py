@@ -1,0 +1,306 @@
+"""Section 1: what a person looks at first (document 5, section 1). Each is a stop, a look or a note, in this order.
+
+A finding is about a path, a file, a host or a type, never about a value. Alarms are not suppressed (R9): one patient is
+"fewer than k patients". The same facts give the same findings in the same order.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final
+
+from config import Role
+from tasks.release_report.measure.kinds import LEFT
+from tasks.release_report.measure.measured import Path
+from tasks.release_report.measure.numbers import is_text_only
+from tasks.release_report.report import changes
+from tasks.release_report.report.completeness import REMOVED, THINNED, attributes
+from tasks.release_report.report.document import LEVELS, Finding, Level
+from tasks.release_report.report.facts import Facts
+from tasks.release_report.report.risk import BIRTH, REGION, SEX, classes_of, risk_of
+from tasks.release_report.report.teller import Teller, finding
+from tasks.shared.publication import SOME, Count, flow
+
+PLACES: Final = ("Organization.", "Location.", "HealthcareService.")
+"""Types whose towns and streets are no patient's, though a patient may live there."""
+
+TECHNICAL: Final = frozenset({"Provenance", "OperationOutcome", "Bundle"})
+"""Types that come with every extraction, whoever asked for them."""
+
+_KINDS: Final = (
+    *("name", "identifier", "number", "display", "undefined", "address", "telecom", "photo", "attachment", "narrative"),
+    *("device", "text"),
+)
+
+
+def findings(facts: Facts, tell: Teller) -> tuple[Finding, ...]:
+    """All findings, the stops first."""
+    found = [
+        *_left(facts, tell),
+        *changes.findings(facts, tell, lambda path: is_kept(facts, path, "")),
+        *_destination(facts),
+        *_references(facts, tell),
+        *_counts(facts, tell),
+        *_types(facts, tell),
+        *_files(facts, tell),
+        *_pseudonymization(facts, tell),
+        *(_apart(facts, tell) if tell.enough else ()),
+        *(_content(facts, tell) if tell.enough else ()),
+        *_steps(facts),
+    ]
+    return tuple(sorted(found, key=lambda one: LEVELS.index(one.level)))
+
+
+def kind_word(kind: str) -> str:
+    """The word of the page's for a kind of what identifies."""
+    return f"@kind-{kind}" if kind else "@kind-value"
+
+
+def is_kept(facts: Facts, path: str, kind: str) -> bool:
+    """Whether ``kept_identifiers`` keeps what stands at a path: it, or one above it, or all systems that leave."""
+    if any(path == kept or path.startswith((f"{kept}.", f"{kept}(")) for kept in facts.kept):
+        return True
+    systems = facts.leaving.identifier_systems
+    return kind == "identifier" and bool(systems) and set(systems) <= set(facts.kept)
+
+
+def left_level(facts: Facts, path: str, at: Path) -> tuple[str, Level] | None:
+    """The finding that a path is, as its code and level; ``None`` where it is none (document 5, section 7).
+
+    Which identifiers are original can be told only beside ``import/``: without it each is taken for one.
+    """
+    present = at.patients > 0 or at.nobody > 0
+    original = at.original > 0 or at.original_nobody > 0
+    if not present and not original:
+        return None
+    known = facts.imported is not None
+    if (original or at.kind in (*LEFT, "identifier", "undefined")) and is_kept(facts, path, at.kind):
+        return "kept-on-purpose", "look"
+    if original:
+        # The town of a hospital is that of a patient, too.
+        place = not at.kind and not at.original and path.startswith(PLACES)
+        return ("original-of-place", "look") if place else ("original-left", "stop")
+    if at.kind in LEFT:
+        return "identifying-left", "stop"
+    if at.kind == "undefined":
+        return "undefined-element", "stop"
+    if at.kind == "identifier" and not known:
+        return "identifier-unchecked", "stop"
+    if at.kind == "address-part":
+        return "address-part", "look"
+    if at.kind in ("display", "concept-text"):
+        return "texts-beside-codes", "look"
+    if at.kind == "identifier":
+        return "identifier-replaced", "note"
+    return ("free-text", "look") if at.kind else None
+
+
+def _left(facts: Facts, tell: Teller) -> Iterator[Finding]:
+    found: list[tuple[int, int, Finding]] = []
+    beside: Counter[str] = Counter()
+    for path, at in (*facts.leaving.paths.items(), *facts.leaving.undefined.items()):
+        judged = left_level(facts, path, at)
+        if judged is None:
+            continue
+        code, level = judged
+        if code == "texts-beside-codes":
+            beside[at.kind] += 1
+            continue
+        patients = at.original if code == "original-left" else at.patients
+        one = finding(
+            code,
+            level,
+            7,
+            about=tell.path(path, at.patients),
+            patients=tell.count(patients) if patients else None,
+            values={"kind": kind_word(at.kind)},
+        )
+        rank = _KINDS.index(at.kind) if at.kind in _KINDS else len(_KINDS)
+        found.append((0 if code == "original-left" else 1, rank, one))
+    found.sort(key=lambda each: (each[0], each[1], each[2].about))
+    yield from _one_each([one for _, _, one in found])
+    for kind, paths in sorted(beside.items()):
+        yield finding("texts-beside-codes", "look", 7, values={"kind": kind_word(kind), "paths": paths})
+
+
+def _one_each(found: list[Finding]) -> Iterator[Finding]:
+    """Paths that R7 makes alike are said once for each kind: how many they are is not told."""
+    seen: set[tuple[str, str, str]] = set()
+    for one in found:
+        what = (one.code, one.about, str(one.values.get("kind")))
+        if what not in seen:
+            seen.add(what)
+            yield one
+
+
+def _destination(facts: Facts) -> Iterator[Finding]:
+    to = facts.destination
+    if to is None:
+        return
+    if to.encrypted is False:
+        if to.private:
+            yield finding("unencrypted-private", "look", 2, about=to.host)
+        else:
+            yield finding("unencrypted", "stop", 2, about=to.host)
+    if to.first_time:
+        yield finding("first-time", "look", 2, about=to.host)
+
+
+def _references(facts: Facts, tell: Teller) -> Iterator[Finding]:
+    references = facts.leaving.references
+    to = facts.destination.host.casefold() if facts.destination else ""
+    foreign = {host: n for host, n in references.hosts.items() if host.casefold() not in (to, to.partition(":")[0])}
+    shown = {host: n for host, n in foreign.items() if tell.text(host, n) is not None}
+    for host, patients in shown.items():
+        yield finding("foreign-reference", "stop", 12, about=host, patients=tell.count(patients))
+    if hidden := [n for host, n in foreign.items() if host not in shown]:
+        of = tell.count(*hidden) if len(hidden) == 1 else SOME  # of how many they are together is not known
+        yield finding("foreign-reference", "stop", 12, about="@unnamed-host", patients=of)
+    if references.dangling:
+        yield finding("dangling-reference", "look", 12, patients=tell.count(references.dangling_patients))
+    if facts.leaving.ids.duplicates:
+        yield finding("duplicates", "look", 12, patients=tell.count(facts.leaving.ids.duplicate_patients))
+    ids = facts.leaving.ids
+    if ids.kinds.get("original", 0):
+        yield finding("original-ids", "stop", 7, patients=tell.count(ids.kinds["original"]))
+    elif ids.referred:
+        yield finding("original-ids-referred", "stop", 7, patients=tell.count(ids.referred))
+
+
+def _counts(facts: Facts, tell: Teller) -> Iterator[Finding]:
+    """What the steps say and what was measured must agree (section 4)."""
+    measured = facts.leaving
+    if facts.imported is not None and not measured.tables:
+        before, after = facts.imported.patients, measured.patients
+        if after > before:
+            yield finding("patients-gained", "stop", 4, patients=tell.count(after - before))
+        elif after < before and not _may_lose(facts):
+            yield finding("patients-lost", "stop", 4, patients=_lost(facts, tell, before - after))
+        elif after < before:
+            yield finding("patients-fewer", "look", 4, patients=_lost(facts, tell, before - after))
+    if measured.patients == 0 and not measured.tables:
+        yield finding("no-patients", "look", 4)
+    wrote = [step for step in facts.steps if step.state == "completed" and step.output is not None]
+    if wrote and not measured.unread and not measured.unchecked:
+        last = wrote[-1]
+        lines = sum(file.lines for file in measured.files)
+        of_it = {file.name.partition("/")[0] for file in measured.files if "/" in file.name} <= {last.output}
+        if last.lines_out is not None and of_it and lines != last.lines_out:
+            yield finding("lines-differ", "stop", 4, about=last.name)
+    final = next((n for step in facts.steps if isinstance(n := step.details.get("final_patients"), int)), None)
+    if final is not None and facts.imported is not None and final != facts.imported.patients:
+        yield finding("server-counts-differ", "stop", 4)
+
+
+def _lost(facts: Facts, tell: Teller, patients: int) -> Count:
+    """Return how many patients were lost; from ``k`` on as a figure around their number (R6)."""
+    if patients < tell.k:
+        return tell.count(patients)
+    said = flow(tell.all, [*reversed(facts.around), ("", patients)], tell.k, rounded=tell.recipient)[""]
+    return said if said is not None and said.word == "about" else SOME
+
+
+def _may_lose(facts: Facts) -> bool:
+    """Whether patients may be fewer than in ``import/``: by a rule that removes, or by a person's correction."""
+    return bool(facts.corrected) or (facts.rules is not None and facts.rules.removes)
+
+
+def _types(facts: Facts, tell: Teller) -> Iterator[Finding]:
+    if facts.query is None or facts.leaving.tables:
+        return
+    for name, counted in sorted(facts.leaving.types.items()):
+        if name in facts.query.types or name in TECHNICAL or not counted.resources:
+            continue
+        patients = tell.count(counted.patients) if counted.patients else None
+        yield finding("type-not-asked", "stop", 6, about=tell.type(name), patients=patients)
+
+
+def _files(facts: Facts, tell: Teller) -> Iterator[Finding]:
+    for about in sorted({tell.file(name) for name in facts.changed}):
+        yield finding("file-changed", "stop", 2, about=about)
+    for about in sorted({tell.file(name) for name in facts.leaving.unread}):
+        yield finding("file-unread", "stop", 2, about=about)
+    for about in sorted({tell.file(name) for name in facts.leaving.unchecked}):
+        yield finding("file-unchecked", "look", 14, about=about)
+    if facts.imported is not None and facts.imported.unread:
+        yield finding("import-unread", "look", 14)
+
+
+def _pseudonymization(facts: Facts, tell: Teller) -> Iterator[Finding]:
+    measured = facts.leaving
+    if facts.step_with(Role.PSEUDONYMIZE) is None:
+        yield finding("not-pseudonymized", "look", 7)
+    if measured.above_89:
+        yield finding("above-89", "look", 7, patients=tell.count(measured.above_89))
+    if measured.shift == "none":
+        yield finding("dates-not-shifted", "look", 7)
+    elif measured.shift == "one" and measured.patients > 1:
+        yield finding("one-shift", "look", 7)
+    for path in sorted(_telling(facts)):
+        yield finding("shift-told", "look", 7, about=tell.path(path))
+    removed = sum(one.state == REMOVED for one in attributes(facts))
+    if removed:
+        yield finding("removed-by-rules", "note", 9, values={"attributes": removed})
+
+
+def _telling(facts: Facts) -> Iterator[str]:
+    """Paths whose dates were the same month for everybody in the hospital, such as the moment of the extraction, and
+    are not where each patient has a shift of her own: the difference is that shift (7e).
+    """
+    if facts.imported is None or facts.leaving.shift != "own":
+        return
+    for path, before in facts.imported.dates.items():
+        after = facts.leaving.dates.get(path)
+        if after is not None and after.months.keys() - before.months.keys() and len(before.months) == 1:
+            (patients,) = before.months.values()
+            if patients > 1:
+                yield path
+
+
+def _apart(facts: Facts, tell: Teller) -> Iterator[Finding]:
+    risk = risk_of(classes_of(facts))
+    if risk.below(tell.k):
+        yield finding("told-apart", "look", 8, patients=tell.count(risk.below(tell.k)), values={"by": _by(facts)})
+
+
+def _by(facts: Facts) -> str:
+    """The word for what tells them apart: what ``report.quasi_identifiers`` names."""
+    counted = facts.settings.quasi_identifiers
+    return "@by-" + "-".join(word for element, word in _ELEMENTS.items() if element in counted)
+
+
+_ELEMENTS: Final = {BIRTH: "birth", SEX: "sex", REGION: "region"}
+
+_PLANNED: Final = (".end", "dueDate", "expirationDate", "Appointment.start", "Slot.start")
+"""Dates that may lie ahead: those of an end, a goal, a use-by, a visit."""
+_EARLIER: Final = ("FamilyMemberHistory.", "Device.manufactureDate")
+"""Dates that may lie before the patient's birth: of relatives, of things."""
+
+
+def _content(facts: Facts, tell: Teller) -> Iterator[Finding]:
+    for one in attributes(facts):
+        if one.required and one.state in (THINNED, REMOVED):
+            yield finding("required-thinned", "look", 9, about=one.ref, values={"group": one.group})
+    for path, by_code in sorted(facts.leaving.numbers.items()):
+        for code, numbers in sorted(by_code.items()):
+            units = tell.shared(numbers.units)
+            if len(units) > 1:
+                about = None if is_text_only(code) else tell.text(code, numbers.patients)
+                yield finding("several-units", "look", 10, about=about or tell.path(path))
+    found = facts.leaving.dates.items()
+    future = {path: dates.future for path, dates in found if dates.future and not path.endswith(_PLANNED)}
+    early = {path: dates.before_birth for path, dates in found if dates.before_birth and not path.startswith(_EARLIER)}
+    for path, patients in sorted(future.items()):
+        yield finding("future-date", "look", 11, about=tell.path(path), patients=tell.count(patients))
+    for path, patients in sorted(early.items()):
+        yield finding("before-birth", "look", 11, about=tell.path(path), patients=tell.count(patients))
+
+
+def _steps(facts: Facts) -> Iterator[Finding]:
+    warned = sum(len(step.warnings) for step in facts.steps)
+    if warned:
+        yield finding("warnings", "look", 15, values={"warnings": warned})
+    validation = facts.step_with(Role.VALIDATE)
+    if validation is not None and not validation.details.get("findings"):
+        yield finding("validation-silent", "note", 13)

@@ -1,0 +1,247 @@
+"""Sections 9 to 12: completeness, content, time, references: what a researcher will find in the data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from tasks.release_report.measure.measured import Codes, Dates, Values
+from tasks.release_report.measure.numbers import TEXT_ONLY, is_text_only
+from tasks.release_report.report.completeness import FILLED, attributes
+from tasks.release_report.report.document import Section, Table, Value
+from tasks.release_report.report.facts import Facts
+from tasks.release_report.report.findings import TECHNICAL
+from tasks.release_report.report.teller import Teller, fact, table
+from tasks.shared.publication import Count, over_time, span
+
+TOP: Final = 8
+"""Codes of an element that are shown (section 10)."""
+MOST_ROWS: Final = 150
+MOST_TYPES: Final = 8
+MOST_PERIODS: Final = 60
+_NO_TIMES: Final = TECHNICAL | {"Patient"}
+"""Types whose dates are no times of what happened to a patient."""
+
+
+def completeness(facts: Facts, tell: Teller) -> Section:
+    """Section 9: per attribute of the query, before and after."""
+    if not tell.enough:
+        return Section(number=9, name="completeness", said=("too-few",))
+    if facts.leaving.tables:
+        return Section(number=9, name="completeness", said=("not-of-tables",))
+    found = attributes(facts)
+    if not found:
+        return Section(number=9, name="completeness", said=("no-attributes",))
+    rows: dict[bool, list[list[Value]]] = {True: [], False: []}
+    for one in found:
+        rows[one.state == FILLED].append([
+            one.group,
+            one.ref,
+            "@required" if one.required else "@optional",
+            None if one.before is None else _whose(one.before, tell.before(one.before, one.after), nobodys=one.nobodys),
+            _whose(one.after, tell.count(one.after), nobodys=one.nobodys),
+            one.state,
+        ])  # fmt: skip
+    columns = ("group", "attribute", "required", "before", "after", "state")
+    return Section(
+        number=9,
+        name="completeness",
+        said=() if rows[False] else ("all-complete",),
+        tables=(
+            table("incomplete", columns, rows[False][:MOST_ROWS]),
+            table("complete", columns, rows[True][:MOST_ROWS], folded=True),
+        ),
+    )
+
+
+def _whose(number: int, said: Count, *, nobodys: bool) -> Value:
+    """Patients; of what is nobody's that there is some."""
+    return "@of-nobody" if nobodys and number else said
+
+
+def content(facts: Facts, tell: Teller) -> Section:
+    """Section 10: codes, systems, numbers, statuses, multiplicity; texts of at least ``k`` patients (R7)."""
+    if not tell.enough:
+        return Section(number=10, name="content", said=("too-few",))
+    made = [*_codes(facts, tell), *_numbers(facts, tell), *_statuses(facts, tell), *_multiplicity(facts, tell)]
+    tables = tuple(one for one in made if one.rows or one.withheld)
+    said = "not-of-tables" if facts.leaving.tables else None if any(one.rows for one in made) else "no-content"
+    return Section(number=10, name="content", said=(said,) if said else (), tables=tables)
+
+
+def _codes(facts: Facts, tell: Teller) -> Iterator[Table]:
+    rows: list[list[Value]] = []
+    systems: list[list[Value]] = []
+    withheld = some_systems = False
+    # What is said of resources themselves comes last: of whom it is nobody asks for.
+    ranked = sorted(facts.leaving.codes.items(), key=lambda one: (".meta." in one[0], -one[1].patients // 5, one[0]))
+    for path, codes in ranked:
+        if codes.patients < tell.k:
+            withheld = True
+            continue
+        shared = tell.shared(codes.codes)
+        withheld = withheld or len(shared) < len(codes.codes)
+        for code, patients in list(shared.items())[:TOP]:
+            system, _, value = code.rpartition("|")
+            share = tell.share(patients, code)
+            rows.append(
+                [tell.path(path), value, _display(codes, code, tell), system, tell.coded(patients, code), share]
+            )
+        known = tell.shared(codes.systems)
+        some_systems = some_systems or len(known) < len(codes.systems)
+        systems += [[tell.path(path), system or "@no-system", tell.coded(n, system)] for system, n in known.items()]
+        if codes.text_only:
+            systems.append([tell.path(path), TEXT_ONLY, tell.count(codes.text_only)])
+    columns = ("path", "code", "display", "system", "patients", "share")
+    yield table("codes", columns, rows[:MOST_ROWS], withheld=withheld, bars="share")
+    yield table(
+        "systems", ("path", "system", "patients"), systems[:MOST_ROWS], withheld=withheld or some_systems, folded=True
+    )
+
+
+def _display(codes: Codes, code: str, tell: Teller) -> str | None:
+    """The text beside a code, where at least ``k`` patients have this spelling."""
+    display = codes.displays.get(code)
+    return tell.text(display, codes.display_patients.get(code, 0)) if display else None
+
+
+def _numbers(facts: Facts, tell: Teller) -> Iterator[Table]:
+    rows: list[list[Value]] = []
+    withheld = False
+    for path, by_code in sorted(facts.leaving.numbers.items()):
+        codes = tell.shared({code: numbers.patients for code, numbers in by_code.items()})
+        withheld = withheld or len(codes) < len(by_code)
+        for code in list(codes)[: TOP * 2]:
+            numbers = by_code[code]
+            units = ", ".join(unit or "–" for unit in tell.shared(numbers.units))
+            quarter = tell.quartiles(numbers.quartiles, numbers.patients) or (None, None, None)
+            thing = TEXT_ONLY if is_text_only(code) else code
+            rows.append([tell.path(path), thing, units, *quarter, tell.coded(numbers.patients, code)])
+    columns = ("path", "code", "unit", "quartile_1", "median", "quartile_3", "patients")
+    yield table("numbers", columns, rows[:MOST_ROWS], withheld=withheld)
+
+
+def _statuses(facts: Facts, tell: Teller) -> Iterator[Table]:
+    by_path: dict[str, dict[str, int]] = {}
+    for status, patients in facts.leaving.statuses.items():
+        path, _, value = status.partition("|")
+        by_path.setdefault(path, {})[value] = patients
+    shown = {path: tell.shared(values) for path, values in sorted(by_path.items())}
+    rows = [
+        (tell.path(path), value, tell.coded(n, value)) for path, known in shown.items() for value, n in known.items()
+    ]
+    withheld = any(len(known) < len(by_path[path]) for path, known in shown.items())
+    yield table("statuses", ("path", "status", "patients"), rows[:MOST_ROWS], withheld=withheld, folded=True)
+
+
+def _multiplicity(facts: Facts, tell: Teller) -> Iterator[Table]:
+    rows: list[list[Value]] = []
+    # R6: the recipient's copy has no figure per patient.
+    for name, values in sorted(facts.leaving.multiplicity.items()) if not tell.recipient else ():
+        of = facts.leaving.types.get(name)
+        quarter = tell.quartiles(values, of.patients if of is not None else 0)
+        if quarter is not None:
+            rows.append([tell.type(name), *quarter])
+    yield table("multiplicity", ("type", "quartile_1", "median", "quartile_3"), rows, folded=True)
+
+
+def time(facts: Facts, tell: Teller) -> Section:
+    """Section 11: patients by type, a year, or a quarter or a month; alarms are among the findings.
+
+    A type is in one table only: its quarters beside its years would tell the sum of both more exactly than one of them.
+    Dates of a Patient are left out: a birth year is no time of a disease, and section 8 has them; so are those of
+    technical types, which say when the data were extracted.
+    """
+    if not tell.enough:
+        return Section(number=11, name="time", said=("too-few",))
+    by_type: dict[str, Dates] = {}
+    for path, dates in sorted(facts.leaving.dates.items()):
+        name = path.partition(".")[0]
+        if (
+            name not in _NO_TIMES
+            and dates.patients >= tell.k
+            and dates.patients > getattr(by_type.get(name), "patients", 0)
+        ):
+            by_type[name] = dates
+    chosen = dict(sorted(by_type.items(), key=lambda one: (-(one[1].patients // 5), one[0]))[:MOST_TYPES])
+    grain, fine = _finely(chosen, tell)
+    columns = {
+        name: {at: tell.coded(n, at) for at, n in sorted(tell.cells(periods).numbers.items())}
+        for name, periods in fine.items()
+    }
+    tables = [_over_time(grain, columns, tell)]
+    withheld = False
+    columns = {}
+    for name in [name for name in chosen if name not in fine]:
+        years = chosen[name].years
+        periods, left_out = over_time(years, tell.k)
+        # Where each patient has one date they are disjoint cells.
+        numbers = tell.cells(years).numbers
+        columns[name] = {year: tell.count(numbers[year]) for year in periods if year in numbers}
+        withheld = withheld or left_out or len(columns[name]) < len(periods)
+    tables.append(_over_time("year", columns, tell, withheld=withheld))
+    tables = [one for one in tables if one.rows or one.withheld]
+    shifted = bool(facts.leaving.date_shifts) and set(facts.leaving.date_shifts) != {0}
+    partly = any(dates.raw for dates in facts.leaving.dates.values())
+    word = "dates-shifted-partly" if partly else "dates-shifted"
+    said = [*([word] if shifted else []), *([] if tables else ["no-dates"])]
+    return Section(number=11, name="time", said=tuple(said), tables=tuple(tables))
+
+
+def _finely(chosen: Mapping[str, Dates], tell: Teller) -> tuple[str, dict[str, Values]]:
+    """R8: "month" or "quarter", with the types that may be said by it; the one that more types may be said by.
+
+    All have the same first and last one: the table has no cell without a number, and none tells that there is nobody.
+    Types with dates that are a year and no more are said by year.
+    """
+    exact = {name: dates for name, dates in chosen.items() if not dates.precision.get("year")}
+    found: list[tuple[str, dict[str, Values]]] = []
+    for grain in ("month", "quarter"):
+        by_type = {name: dates.months if grain == "month" else dates.quarters for name, dates in exact.items()}
+        spans = {name: span(periods, tell.k, rounded=tell.recipient) for name, periods in by_type.items()}
+        first = next((one for one in spans.values() if one is not None), None)
+        found.append((grain, {name: by_type[name] for name, one in spans.items() if one is not None and one == first}))
+    return max(found, key=lambda one: len(one[1]))
+
+
+def _over_time(
+    grain: str, columns: Mapping[str, Mapping[str, Count]], tell: Teller, *, withheld: bool = False
+) -> Table:
+    periods = sorted({period for column in columns.values() for period in column})[-MOST_PERIODS:]
+    rows = [(period, *(column.get(period) for column in columns.values())) for period in periods]
+    return table("over_time", (grain, *map(tell.type, columns)), rows, withheld=withheld)
+
+
+def _of_whom(number: int, patients: int, tell: Teller) -> Value:
+    return _whose(number, tell.count(patients), nobodys=not patients)
+
+
+def references(facts: Facts, tell: Teller) -> Section:
+    """Return section 12: patients only. Most resources refer to their patient once, so that the number of references
+    would tell that of the resources more exactly than R1 allows."""
+    found, ids = facts.leaving.references, facts.leaving.ids
+    if facts.leaving.tables:
+        return Section(number=12, name="references", said=("no-references-in-tables",))
+    if not tell.enough:
+        return Section(number=12, name="references", said=("too-few",))
+    shown = {host: n for host, n in found.hosts.items() if tell.text(host, n) is not None}
+    return Section(
+        number=12,
+        name="references",
+        said=() if found.dangling or found.hosts else ("all-inside",),
+        facts=(
+            fact("patients_inside", _of_whom(found.inside, found.inside_patients, tell)),
+            fact("patients_dangling", _of_whom(found.dangling, found.dangling_patients, tell)),
+            fact("patients_duplicates", _of_whom(ids.duplicates, ids.duplicate_patients, tell)),
+        ),
+        tables=(
+            table(
+                "hosts",
+                ("host", "patients"),
+                [(host, tell.count(n)) for host, n in sorted(shown.items())],
+                withheld=len(shown) < len(found.hosts),
+            ),
+        )
+        if found.hosts
+        else (),
+    )

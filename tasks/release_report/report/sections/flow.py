@@ -1,0 +1,107 @@
+"""Sections 4 and 6: the patients from the query to the door, and resources by type over the steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from config import Role
+from tasks.release_report.report.document import Section, Value
+from tasks.release_report.report.facts import Facts
+from tasks.release_report.report.findings import TECHNICAL
+from tasks.release_report.report.sections.asked import CONSENT, checked_or, numbers_of
+from tasks.release_report.report.teller import Teller, fact, table
+from tasks.shared.publication import HIDDEN, flow
+from tasks.shared.publication_by_type import by_type
+
+
+def patients(facts: Facts, tell: Teller) -> Section:
+    """Section 4. Figures around the number of patients are said as R6 allows it."""
+    if not tell.enough:
+        return Section(number=4, name="flow", said=("too-few",), facts=(fact("patients", tell.everybody()),))
+    extraction = facts.step_with(Role.EXTRACT)
+    details: dict[str, Any] = extraction.details if extraction is not None else {}
+    said = flow(tell.all, reversed(facts.around), tell.k, rounded=tell.recipient)
+    rows: list[list[Value]] = [[name, said[name] or HIDDEN, None] for name, _ in facts.around]
+    rows.append(["@leaving", tell.everybody(), _reason(facts)])
+    tables = [
+        table("flow", ("step", "patients", "reason"), rows, withheld=None in said.values()),
+    ]
+    consent = facts.query is not None and facts.query.asks_for_consent
+    stages = numbers_of(details.get("patient_exclusions"))
+    if stages:
+        cells = tell.cells(stages)
+        lost: list[list[Value]] = [
+            [f"@stage-{name.lower()}", checked_or(number, checked=consent or name != CONSENT)]
+            for name, number in cells.shown.items()
+        ]
+        if cells.other is not None:
+            lost.append(["@other-stages", cells.other])
+        tables.append(table("excluded", ("reason", "patients"), lost, withheld=cells.other is not None))
+    return Section(number=4, name="flow", tables=tuple(tables))
+
+
+def _reason(facts: Facts) -> str | None:
+    if facts.corrected:
+        return "@corrected"
+    if facts.imported is None:
+        return "@not-compared"
+    if facts.imported.patients == facts.leaving.patients:
+        return "@as-imported"
+    return "@rules-remove" if facts.rules is not None and facts.rules.removes else "@unexplained"
+
+
+def types(facts: Facts, tell: Teller) -> Section:
+    """Section 6. Where a type has few patients at any step it is among the other types at each (R1)."""
+    if not tell.enough:
+        return Section(number=6, name="types", said=("too-few",))
+    known = facts.imported is not None and not facts.leaving.tables  # tables are no types
+    before = facts.imported.types if facts.imported is not None and known else {}
+    columns = [
+        {name: (of.resources - of.nobody, of.patients, of.nobody) for name, of in step.items()}
+        for step in (facts.leaving.types, before)
+    ]
+    totals = [tell.all, tell.all_before]
+    (after_, before_), others = by_type(columns, tell.k, of=totals, recipient=tell.recipient)
+    rows: list[list[Value]] = []
+    for name in sorted(after_):
+        then_, now_ = before_[name], after_[name]
+        rows.append(
+            [
+                tell.type(name),
+                then_.resources if known else None,
+                then_.patients if known else None,
+                now_.resources,
+                now_.patients,
+                _mark(facts, name),
+            ]
+        )
+    if others is not None:
+        after, was = others
+        rows.append(
+            ["@other-types", was.resources if known else None, was.patients if known else None,
+             after.resources, after.patients, None]
+        )  # fmt: skip
+    nobody: list[list[Value]] = [
+        [tell.type(name), of.nobody, _mark(facts, name)] for name, of in sorted(after_.items()) if of.nobody
+    ]
+    names = ("type", "resources_before", "patients_before", "resources", "patients", "asked")
+    tables = [table("types", names, rows, withheld=others is not None, rounded=True)]
+    if nobody:
+        tables.append(table("nobody", ("type", "resources", "asked"), nobody, rounded=True))
+    return Section(number=6, name="types", said=("nobody-said",) if nobody else (), tables=tuple(tables))
+
+
+def resources(sections: Iterable[Section]) -> int | None:
+    """Return the resources of section 6 added up as they are printed; ``None`` where they are not."""
+    tables = [one for section in sections for one in section.tables if one.name == "types"]
+    columns = [(one, one.columns.index("resources")) for one in tables]
+    return sum(n for one, at in columns for row in one.rows if isinstance(n := row[at], int)) if columns else None
+
+
+def _mark(facts: Facts, name: str) -> str | None:
+    if name in TECHNICAL:
+        return "@technical"
+    if facts.query is None or facts.leaving.tables:
+        return None
+    return "@asked" if name in facts.query.types else "@not-asked"

@@ -1,0 +1,111 @@
+"""Section 2: what ``send`` will really read, and where it goes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from tasks.release_report.measure.measured import MeasuredFile
+from tasks.release_report.report.document import Fact, Section
+from tasks.release_report.report.facts import Facts
+from tasks.release_report.report.teller import Teller, fact, table
+from tasks.shared.publication import cells
+from tasks.shared.publication_by_type import parted
+
+MOST_FILES = 30
+"""Files that are shown one by one."""
+
+
+def section(facts: Facts, tell: Teller, resources: int | None) -> Section:
+    """Return section 2; all files are in ``files.csv`` beside the page.
+
+    ``resources`` are those of section 6, added up as they are printed there: files and total are made of them (R1).
+    """
+    files = facts.leaving.files
+    uncounted = {*facts.leaving.unread, *facts.leaving.unchecked}
+    shown, others = split(files, tell.k, uncounted)
+    parts = [*([file] for file in shown), *([others] if others else [])]
+    figures = _figures(parts, tell, resources)
+    names = [tell.file(file.name) for file in shown] + (["@other-files" if shown else "@all-files"] if others else [])
+    rows = [
+        (
+            name,
+            tell.bytes(sum(file.bytes for file in part)),
+            tell.bytes(sum(file.content for file in part)),
+            *of_part,
+            part[0].sha256 if part is not others else None,
+        )
+        for name, part, of_part in zip(names, parts, figures, strict=True)
+    ]
+    facts_ = [
+        fact("files", tell.files(len(files))),
+        fact("stored_bytes", tell.bytes(sum(file.bytes for file in files))),
+        fact("content_bytes", tell.bytes(sum(file.content for file in files))),
+        fact("lines", sum(lines for lines, _ in figures)),
+        fact("resources", sum(of_file for _, of_file in figures)),
+        fact("digest", facts.files),
+    ]
+    return Section(
+        number=2,
+        name="leaving",
+        said=("tables-leave",) if facts.leaving.tables else (),
+        facts=(*_destination(facts), *facts_),
+        tables=(
+            table(
+                "files",
+                ("file", "bytes", "content_bytes", "lines", "resources", "sha256"),
+                rows,
+                rounded=True,
+                withheld=any(0 < file.patients < tell.k or file.name in uncounted for file in files),
+                folded=len(files) > 10,
+            ),
+        ),
+    )
+
+
+def _destination(facts: Facts) -> list[Fact]:
+    to = facts.destination
+    if to is None:
+        return [fact("destination", "@no-destination")]
+    given = [
+        fact("mode", to.mode),
+        fact("host", to.host),
+        fact("path", to.path),
+        fact("bucket", to.bucket),
+        fact("project", to.project),
+        fact("organization", to.organization),
+        fact("authentication", f"@auth-{to.authentication}"),
+    ]
+    asked = [fact("encrypted", to.encrypted), fact("private", to.private), fact("first_time", to.first_time)]
+    return [one for one in given if one.value] + asked
+
+
+def split(
+    files: tuple[MeasuredFile, ...], k: int, uncounted: Collection[str] = ()
+) -> tuple[list[MeasuredFile], list[MeasuredFile]]:
+    """R1: the files whose figures are shown, largest first, and the others, whose figures are added up.
+
+    Figures of a file are shown where it holds ``k`` patients, or nobody's data; a line is a patient in most files, so
+    the files are disjoint cells (R4). Of ``uncounted`` ones nobody knows whose they are: each may be one patient's.
+    """
+    ranked = sorted(files, key=lambda file: (-file.bytes, file.name))
+    patients = {file.name: 1 if file.name in uncounted else file.patients for file in files}
+    published = cells({name: number for name, number in patients.items() if number}, k).shown
+    shown = [file for file in ranked if not patients[file.name] or file.name in published][:MOST_FILES]
+    return shown, [file for file in ranked if file not in shown]
+
+
+def _figures(parts: Sequence[Sequence[MeasuredFile]], tell: Teller, resources: int | None) -> list[tuple[int, int]]:
+    """Return lines and resources of files, as printed (R1).
+
+    They are parts of a printed total, so that files say no more of it than their proportions. Where each line is one
+    resource, lines are the same numbers.
+    """
+    weights = [sum(max(file.resources, tell.least_beside(file.patients)) for file in part) for part in parts]
+    lines = [sum(max(file.lines, tell.least_beside(file.patients)) for file in part) for part in parts]
+    total = tell.technical(sum(weights)) if resources is None else resources
+    printed = parted(total, weights, recipient=tell.recipient)
+    if all(file.lines == file.resources for part in parts for file in part):
+        return [(number, number) for number in printed]
+    # Of lines that are patients no total is printed that tells more than theirs.
+    of_lines = parted(tell.technical(sum(lines)), lines, recipient=tell.recipient)
+    return list(zip(of_lines, printed, strict=True))

@@ -1,0 +1,236 @@
+"""Sections 13 to 18: validation, what was not checked, warnings, the last report, the decision, the rules."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from config import Role, has_role
+from tasks.release_report.measure.cells import Bounds, Cell
+from tasks.release_report.report import changes
+from tasks.release_report.report.document import Fact, Finding, ReleaseReport, Section, Table, Value
+from tasks.release_report.report.facts import OTHERS, UNRECORDED, Facts
+from tasks.release_report.report.teller import Teller, fact, table
+from tasks.shared.publication import HIDDEN, ROUNDED_TO, Count, count, rounded, without_numbers
+
+MOST_ROWS = 100
+_MOST_WARNINGS = 40
+_NAME = re.compile(r"[\w.-]{1,100}")
+
+
+def validation(facts: Facts, tell: Teller) -> Section:
+    """Section 13: severity × type × profile × message id, with patients where a line is one patient's."""
+    steps = [step for step in facts.steps if has_role(step.name, Role.VALIDATE) and step.state == "completed"]
+    if not steps:
+        return Section(number=13, name="validation", said=("not-validated",))
+    if not tell.enough:
+        return Section(number=13, name="validation", said=("too-few",))
+    pseudonymized = [step.position for step in facts.steps if has_role(step.name, Role.PSEUDONYMIZE)]
+    before = bool(pseudonymized) and max(step.position for step in steps) < min(pseudonymized)
+    rows: list[list[Value]] = []
+    withheld = False
+    for one in facts.validated:
+        for (severity, kind, message), by_profile in sorted(one.findings.items()):
+            said_, left_out = _by_profile(by_profile, facts, tell)
+            if not _NAME.fullmatch(message or "-"):
+                said_, left_out = [], True
+            withheld = withheld or left_out
+            finding = (one.position, f"@severity-{severity}", tell.type(kind))
+            rows += [[*finding, profile, message, patients] for profile, patients in said_]
+    columns = ("position", "severity", "type", "profile", "message", "patients")
+    silent = not any(step.details.get("findings") for step in steps)
+    said = ["before-pseudonymization" if before else "after-pseudonymization"] if pseudonymized else []
+    return Section(
+        number=13,
+        name="validation",
+        said=(*said, *(["validation-silent"] if silent else [])),
+        tables=(table("validation", columns, rows[:MOST_ROWS], withheld=withheld),),
+    )
+
+
+def _by_profile(patients: Mapping[str, Cell], facts: Facts, tell: Teller) -> tuple[list[tuple[str, Count]], bool]:
+    """R4 and R7: the patients of a finding by the profile of their resources, and whether any were left out.
+
+    What few have, and what has a name that few know, are "other profiles". Where resources claim one profile each they
+    are disjoint cells.
+    """
+    numbers = {profile: cell.patients for profile, cell in patients.items()}
+    shown = tell.cells(numbers).numbers
+    named = {profile: name for profile in shown if (name := _profile(profile, numbers[profile], facts, tell))}
+    order = sorted(named, key=lambda profile: (-rounded(numbers[profile]), named[profile]))
+    rows = [
+        # R11: of a text from the data "all" is said as of a code.
+        (name, tell.count(shown[profile]) if name.startswith("@") else tell.coded(shown[profile], name))
+        for profile in order
+        for name in [named[profile]]
+    ]
+    rest, bounds = Cell(), Bounds()
+    for profile, cell in patients.items():
+        if profile not in named:
+            rest.merge(cell, bounds)
+    if rest.patients >= tell.k:
+        rows.append(("@other-profiles", tell.count(rest.patients)))
+    return rows, rest.patients < tell.k and (rest.patients > 0 or not rows)
+
+
+def _profile(profiles: str, patients: int, facts: Facts, tell: Teller) -> str | None:
+    """R7: the profiles of a resource; those that the query names are free."""
+    if profiles == UNRECORDED:
+        return "@not-recorded"
+    if not profiles:
+        return "@no-profile"
+    asked = {group.profile.partition("|")[0] for group in facts.query.groups} if facts.query is not None else set()
+    names = profiles.split(" ")
+    free = all(one in asked or tell.text(one, patients) for one in names)
+    # A text that begins so would be taken for a word of the page's.
+    return ", ".join(names) if free and profiles != OTHERS and not profiles.startswith("@") else None
+
+
+def unchecked(facts: Facts, tell: Teller) -> Section:
+    """Section 14. Never empty: some things no program checks."""
+    said = ["unread-text", "unread-pictures", "outside-knowledge", "rare-combinations"]
+    if facts.imported is None:
+        said.append("originals-unchecked")
+    elif facts.imported.others or facts.leaving.others:
+        said.append("bounds-reached")
+    said += changes.uncompared(facts)
+    if facts.leaving.unread or (facts.imported is not None and facts.imported.unread):
+        said.append("files-unread")
+    if facts.leaving.unchecked:
+        said.append("files-unchecked")
+    if facts.leaving.tables:
+        said.append("tables-by-column")
+    if facts.leaving.copies:
+        said.append("tables-twice")
+    if facts.step_with(Role.VALIDATE) is None:
+        said.append("not-validated")
+    if facts.query is None:
+        said.append("no-query")
+    elif not facts.query.asks_for_consent:
+        said.append("consent-not-checked")
+    else:
+        said.append("consent-dates")
+    if facts.step_with(Role.EXTRACT) is None:
+        said.append("origin-unknown")
+    if facts.last is None and not tell.recipient:
+        said.append("first-of-query")
+    return Section(number=14, name="unchecked", said=tuple(said))
+
+
+def warnings(facts: Facts, tell: Teller) -> Section:
+    """Section 15. Of the steps' own sentences numbers are left out, and names of files that few patients share."""
+    done = [step for step in facts.steps if step.state == "completed"]
+    rows = [(step.position, step.name, step.retries or 0, len(step.warnings)) for step in done]
+    texts = [(step.position, step.name, _safe(text, facts, tell)) for step in done for text in step.warnings]
+    # Who works in the house is not the recipient's to know.
+    corrected = [(tell.file(one.name), one.when, None if tell.recipient else one.user) for one in facts.corrected]
+    tables = [table("steps", ("position", "step", "retries", "warnings"), rows)]
+    if texts:
+        more = len(texts) > _MOST_WARNINGS
+        tables.append(table("warnings", ("position", "step", "text"), texts[:_MOST_WARNINGS], withheld=more))
+    if corrected:
+        tables.append(table("corrected", ("file", "changed", "user"), corrected[:MOST_ROWS]))
+    said = [] if texts else ["no-warnings"]
+    return Section(number=15, name="warnings", said=tuple(said), tables=tuple(tables))
+
+
+def _safe(text: str, facts: Facts, tell: Teller) -> str:
+    """R7 and R1: a warning without names of files that few patients share, and without its numbers."""
+    files = [*facts.leaving.files, *(facts.imported.files if facts.imported is not None else ())]
+    for name in sorted({file.name for file in files}, key=len, reverse=True):
+        last = name.rpartition("/")[2]
+        for spelling in (name, last):
+            if spelling in text and tell.file(name) != name:
+                text = text.replace(spelling, "…")
+    return without_numbers(text)[:300]
+
+
+def compared(facts: Facts, tell: Teller, found: tuple[Finding, ...]) -> Section:
+    """Return section 16: the last report of this query beside this one, both after R3 to R5 (R10)."""
+    last = facts.last
+    if last is None:
+        return Section(number=16, name="compared", said=("first-of-query",))
+    patients = last.tiles.patients
+    before = {one.key: one for one in last.findings}
+    now = {one.key: one for one in found}
+    new = [("@new", one) for key, one in now.items() if key not in before]
+    gone = [("@gone", one) for key, one in before.items() if key not in now]
+    known = last.k >= tell.k  # R7: else fewer than k may have what is gone
+    rows = [
+        (change, f"@{one.level}", f"@{one.code}", one.about if known or change == "@new" or not one.about else HIDDEN)
+        for change, one in [*new, *gone]
+    ]
+    rules = facts.rules.sha256 if facts.rules is not None else None
+    facts_ = [
+        fact("last_job", last.job),
+        fact("last_made", last.made),
+        fact("last_patients", count(patients, tell.k) if isinstance(patients, int) else patients),
+        fact("same_files", last.files == facts.files),
+        fact("same_rules", fact_of(last, "rules_sha256") == rules),
+        fact("same_query", fact_of(last, "query_sha256") == (facts.query.sha256 if facts.query else None)),
+        fact("same_k", last.k == tell.k),
+        fact("same_versions", versions_of(last) == dict(facts.versions)),
+    ]
+    return Section(
+        number=16,
+        name="compared",
+        said=() if rows else ("nothing-new",),
+        facts=tuple(facts_),
+        tables=(table("changes", ("change", "level", "finding", "about"), rows[:MOST_ROWS]),) if rows else (),
+    )
+
+
+def fact_of(report: ReleaseReport, name: str) -> Value:
+    """The value of a fact in a report, whichever section it is in; ``None`` where it is not there."""
+    return next((one.value for section in report.sections for one in section.facts if one.name == name), None)
+
+
+def is_alike(facts: Facts) -> bool:
+    """Whether the last report is about the same: resources or tables, compared with ``import/`` or not."""
+    if facts.last is None:
+        return False
+    tables = any("tables-leave" in one.said for one in facts.last.sections)
+    compared_ = fact_of(facts.last, "compared_with_import")
+    return tables == facts.leaving.tables and compared_ == (facts.imported is not None)
+
+
+def versions_of(report: ReleaseReport) -> dict[str, str]:
+    """The versions that a report names."""
+    tables = [one for section in report.sections for one in section.tables if one.name == "versions"]
+    return {str(row[0]): str(row[1]) for one in tables for row in one.rows}
+
+
+def decision(facts: Facts, _: Teller) -> Section:
+    """Section 17: how many people decide, or that nobody is asked before the data leave, and what a stop does then.
+
+    Who decided stands in ``decisions``, which are no part of what is decided on.
+    """
+    given = [fact("reviewers", facts.settings.reviewers)]
+    unasked = facts.destination is not None and not facts.decides
+    if unasked:
+        given = [fact("on_stop", f"@{facts.settings.on_stop}")]
+    return Section(number=17, name="decision", said=("nobody-asked",) if unasked else (), facts=tuple(given))
+
+
+def rules(facts: Facts, tell: Teller, others: tuple[Section, ...]) -> Section:
+    """Section 18: how the numbers of this page are made."""
+    return Section(
+        number=18,
+        name="rules",
+        said=("the-rules",),
+        facts=tuple(_rules(facts, tell, others)),
+        tables=tuple(_versions(facts)),
+    )
+
+
+def _rules(facts: Facts, tell: Teller, others: tuple[Section, ...]) -> Iterator[Fact]:
+    yield fact("k", tell.k)
+    yield fact("rounded_to", ROUNDED_TO)
+    yield fact("recipients_copy", tell.recipient)
+    yield fact("withheld", any(one.withheld for section in others for one in section.tables))
+    yield fact("compared_with_import", facts.imported is not None)
+
+
+def _versions(facts: Facts) -> Iterator[Table]:
+    if facts.versions:
+        yield table("versions", ("name", "version"), sorted(facts.versions.items()))

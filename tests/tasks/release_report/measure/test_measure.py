@@ -1,0 +1,638 @@
+"""What the measuring pass finds (document 5, section 1 R1, section 2, promises 4, 5 and 7)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tasks.release_report.measure.measure import measure
+from tasks.release_report.measure.measured import Measured
+from tasks.release_report.measure.originals import Originals, keyed
+from tasks.shared.errors import Stopped
+from tasks.shared.stop import Stop
+from tests.tasks.release_report.measure.naive import Naive
+
+Json = dict[str, Any]
+TODAY = date(2026, 11, 23)
+K = 5
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    (tmp_path / "data").mkdir()
+    return tmp_path
+
+
+def run(place: Path, *, originals: Originals | None = None, collect: bool = False, folder: str = "data") -> Measured:
+    files = sorted((place / folder).iterdir())
+    return measure(
+        files, base=place, spool=place / "spool", stop=Stop(), k=K, today=TODAY, originals=originals, collect=collect
+    )
+
+
+def write(place: Path, name: str, *lines: Json, folder: str = "data") -> Path:
+    path = place / folder / name
+    path.parent.mkdir(exist_ok=True)
+    text = b"".join(json.dumps(line, ensure_ascii=False).encode() + b"\n" for line in lines)
+    path.write_bytes(zstandard.ZstdCompressor().compress(text) if name.endswith(".zst") else text)
+    return path
+
+
+def bundle(*resources: Json, **more: Any) -> Json:
+    entries = [{"fullUrl": f"http://h/{one['resourceType']}/{one['id']}", "resource": one} for one in resources]
+    return {"resourceType": "Bundle", "type": "collection", "entry": entries, **more}
+
+
+def patient(own: str, **elements: Any) -> Json:
+    return {"resourceType": "Patient", "id": own, **elements}
+
+
+def observation(whose: str | None, number: int, **elements: Any) -> Json:
+    subject = {"subject": {"reference": f"Patient/{whose}"}} if whose is not None else {}
+    return {"resourceType": "Observation", "id": f"o{whose}-{number}", "status": "final", **subject, **elements}
+
+
+def compared(place: Path, folder: str = "data") -> None:
+    """What the pass says and what simple code says is the same."""
+    found, naive = run(place, folder=folder), Naive(sorted((place / folder).iterdir()))
+    assert not found.unread
+    assert not found.others
+    assert found.patients == len(naive.patients)
+    assert {kind: (of.resources, of.patients, of.nobody) for kind, of in found.types.items()} == {
+        kind: (count, len(naive.types[kind]), naive.nobodys[kind]) for kind, count in naive.resources.items()
+    }
+    within = {path: at.patients for path, at in found.paths.items() if not path.startswith("Bundle") and at.patients}
+    assert within == {path: len(who) for path, who in naive.leaves.items()}
+    elements = {path: count for path, count in found.elements.items() if "[x]" not in path and "Bundle" not in path}
+    expected = {path: len(who) for path, who in naive.elements.items() if path not in naive.leaves}
+    assert {path: count for path, count in elements.items() if count} == {
+        path: count for path, count in expected.items() if "." in path
+    }
+    assert {(path, code): count for path, of in found.codes.items() if path.endswith(".code") and path.count(".") == 1
+            for code, count in of.codes.items()} == {key: len(who) for key, who in naive.codes.items()}  # fmt: skip
+    assert {Path(file.name).name: file.patients for file in found.files} == {
+        path.name: len(naive.files[path.name]) for path in sorted((place / folder).iterdir())
+    }
+
+
+_codes = st.sampled_from([{"system": "s", "code": "a", "display": "A"}, {"system": "s", "code": "b"}, {"code": "c"}])
+_elements = st.fixed_dictionaries(
+    {},
+    optional={
+        "code": st.builds(lambda some: {"coding": some}, st.lists(_codes, min_size=1, max_size=2)),
+        "valueQuantity": st.builds(lambda v: {"value": v, "unit": "mg", "system": "u", "code": "mg"}, st.floats(0, 9)),
+        "valueString": st.sampled_from(["x", "long text", ""]),
+        "effectiveDateTime": st.sampled_from(["2020", "2020-05", "2021-05-01", "2021-05-01T10:00:00Z"]),
+        "note": st.just([{"text": "n"}, {"text": "m", "time": "2020-01-01"}]),
+        "extension": st.lists(
+            st.builds(lambda url, v: {"url": url, "valueString": v}, st.sampled_from(["u:1", "u:2"]), st.text("ab")),
+            min_size=1,
+            max_size=2,
+        ),
+        "_status": st.just({"extension": [{"url": "u:3", "valueCode": "masked"}]}),
+        "contained": st.just([{"resourceType": "Patient", "id": "c", "name": [{"family": "F"}]}]),
+        "performer": st.just([{"display": "D"}]),
+    },
+)
+
+
+@st.composite
+def populations(draw: st.DrawFn) -> list[list[Json]]:
+    """The resources of some patients; a list each."""
+    count = draw(st.integers(1, 6))
+    return [
+        [
+            patient(f"p{number}", **draw(st.fixed_dictionaries({}, optional={"birthDate": st.just("1950-01-02")}))),
+            *(observation(f"p{number}", index, **draw(_elements)) for index in range(draw(st.integers(0, 4)))),
+        ]
+        for number in range(count)
+    ]
+
+
+def _as_bundles(place: Path, people: list[list[Json]], zst: bool) -> None:
+    half = len(people) // 2
+    for name, some in (("a", people[:half]), ("b", people[half:])):
+        write(place, f"{name}.ndjson{'.zst' if zst else ''}", *(bundle(*one, id="x") for one in some))
+
+
+def _as_batches(place: Path, people: list[list[Json]], zst: bool) -> None:
+    mixed = [one for group in people for one in reversed(group)]
+    write(place, f"a.ndjson{'.zst' if zst else ''}", bundle(*mixed), bundle(observation("p0", 77)))
+
+
+def _as_lines(place: Path, people: list[list[Json]], zst: bool) -> None:
+    for kind in ("Observation", "Patient"):
+        some = [one for group in people for one in group if one["resourceType"] == kind]
+        write(place, f"{kind}.ndjson{'.zst' if zst else ''}", *some)
+
+
+def _as_both(place: Path, people: list[list[Json]], zst: bool) -> None:
+    _as_bundles(place, people, zst)
+    write(place, "c.ndjson", *(observation(group[0]["id"], 99, valueString="late") for group in people))
+
+
+FORMS: list[Callable[[Path, list[list[Json]], bool], None]] = [_as_bundles, _as_batches, _as_lines, _as_both]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", FORMS)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(people=populations(), zst=st.booleans(), core=st.booleans())
+def test_other_code_counts_the_same(
+    form: Callable[[Path, list[list[Json]], bool], None], people: list[list[Json]], zst: bool, core: bool
+) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        place = Path(name)
+        (place / "data").mkdir()
+        form(place, people, zst)
+        if core:
+            practitioner = {"resourceType": "Practitioner", "id": "d", "name": [{"family": "Arzt"}]}
+            write(place, "core.ndjson", bundle(practitioner, {"resourceType": "Medication", "id": "m"}))
+        compared(place)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", [_as_bundles, _as_batches])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(people=populations(), part=st.integers(1, 2_000))
+def test_a_bundle_that_is_read_in_parts_counts_the_same(
+    form: Callable[[Path, list[list[Json]], bool], None], people: list[list[Json]], part: int
+) -> None:
+    with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tasks.release_report.measure.measure._LINE", 100)
+        patch.setattr("tasks.release_report.measure.lines._PART", part)
+        (Path(name) / "data").mkdir()
+        form(Path(name), people, False)
+        compared(Path(name))
+
+
+def test_entries_of_a_long_line_that_are_not_usual_are_told_by_the_patients_url(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tasks.release_report.measure.measure._LINE", 100)
+    monkeypatch.setattr("tasks.release_report.measure.lines._PART", 300)
+    observations = [
+        {"resource": {**observation(None, number), "subject": {"reference": f"urn:{number % 3}"}},
+         "search": {"mode": "match"}}
+        for number in range(9)
+    ]  # fmt: skip
+    patients = [{"fullUrl": f"urn:{number}", "resource": patient(f"p{number}")} for number in range(3)]
+    strange = [{"link": []}, {"resource": None}, {"fullUrl": 7, "resource": {"resourceType": "Patient", "id": 7}}]
+    write(place, "a.ndjson", {"resourceType": "Bundle", "type": "batch", "entry": [*observations, *patients, *strange]})
+    found = run(place)
+    assert not found.unread
+    assert (found.patients, found.types["Observation"].patients, found.types["Observation"].nobody) == (3, 3, 0)
+    assert (found.references.inside, found.references.dangling) == (9, 0)
+    assert found.paths["Bundle.entry.search.mode"].patients == 3
+
+
+AROUND: dict[str, Any] = {
+    "plain": {},
+    "all of them": {
+        "request": {"method": "POST", "url": "Patient", "ifNoneExist": "a=b", "ifMatch": "W/1"},
+        "response": {"status": "201", "location": "Patient/1", "outcome": {"resourceType": "OperationOutcome"}},
+        "search": {"mode": "match", "score": 1},
+    },
+    "of an element": {"link": [{"relation": "self", "url": "http://h"}], "id": "e",
+                      "extension": [{"url": "u", "valueString": "x"}], "_fullUrl": {"id": "f"}},
+    "not as FHIR has them": {"remark": "x", "fullUrl": {"name": "x"}, "request": {"method": "GET", "url": ["x"]}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("more", AROUND)
+def test_whatever_an_entry_has_beside_its_resource_is_measured_in_each_form(
+    place: Path, more: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With white space or without, as a line of its own or in parts."""
+    lines = [bundle(patient(f"p{number}"), link=[{"relation": "self"}]) for number in range(K)]
+    for line in lines:
+        line["entry"][0] |= AROUND[more]
+    write(place, "a.ndjson", *lines)
+    path = place / "data/a.ndjson"
+    text = path.read_bytes()
+    found = []
+    for longest in (1 << 20, 50):
+        monkeypatch.setattr("tasks.release_report.measure.measure._LINE", longest)
+        for written in (text, text.replace(b": ", b":").replace(b", ", b",")):
+            path.write_bytes(written)
+            found.append(run(place))
+    assert [one.unread for one in found] == [{}] * 4
+    first, *others = ((one.paths, one.elements, one.undefined, one.references, one.patients) for one in found)
+    assert others == [first] * 3
+    leaves = {leaf for key, value in AROUND[more].items() for leaf in _leaves(f"Bundle.entry.{key.strip('_')}", value)}
+    assert {path for path in leaves if path not in found[0].paths} == set()
+
+
+def _leaves(path: str, value: Any) -> Iterator[str]:
+    if isinstance(value, list):
+        for one in value:
+            yield from _leaves(path, one)
+    elif not isinstance(value, dict):
+        yield path
+    else:
+        apart = "url" if path.endswith("extension") else "resourceType"
+        path += (
+            {"url": f"({value.get('url')})", "resourceType": f".{value.get(apart)}"}[apart] if apart in value else ""
+        )
+        for key in value.keys() - {apart}:
+            yield from _leaves(f"{path}.{key}", value[key])
+
+
+@pytest.mark.slow
+def test_a_thousand_resources_of_one_patient_are_one_patient_everywhere(place: Path) -> None:
+    code = {"coding": [{"system": "s", "code": "rare", "display": "Rare"}], "text": "Rare"}
+    many = [
+        observation("p1", number, code=code, effectiveDateTime="2020-05-01", identifier=[{"system": "i", "value": "v"}],
+                    valueQuantity={"value": number, "unit": "mg"}, meta={"profile": ["p"]},
+                    extension=[{"url": "e", "valueString": "x"}])
+        for number in range(1000)
+    ]  # fmt: skip
+    write(place, "a.ndjson", bundle(patient("p1"), *many), bundle(patient("p2")))
+    everywhere(run(place))
+    write(place, "a.ndjson", patient("p1"), patient("p2"), *many)
+    everywhere(run(place))
+
+
+def everywhere(found: Measured) -> None:
+    assert found.types["Observation"].patients == 1
+    assert found.types["Observation"].resources == 1000
+    assert {at.patients for path, at in found.paths.items() if path.startswith("Observation")} == {1}
+    assert found.codes["Observation.code"].codes == {"s|rare": 1}
+    assert found.codes["Observation.code"].display_patients == {"s|rare": 1}
+    assert found.codes["Observation.code"].systems == {"s": 1}
+    assert found.numbers["Observation.valueQuantity"]["s|rare"].patients == 1
+    assert found.numbers["Observation.valueQuantity"]["s|rare"].units == {"mg": 1}
+    assert found.numbers["Observation.valueQuantity"]["s|rare"].quartiles is None
+    dates = found.dates["Observation.effectiveDateTime"]
+    assert (dates.patients, dates.years, dates.quarters) == (1, {"2020": 1}, {"2020-Q2": 1})
+    assert (dates.months, dates.precision) == ({"2020-05": 1}, {"day": 1})
+    assert found.identifier_systems == {"i": 1}
+    assert found.extensions == {"e": 1}
+    assert found.profiles == {"p": 1}
+    assert found.statuses == {"Observation.status|final": 1}
+    assert (found.references.inside_patients, found.references.inside) == (1, 1000)
+    assert found.ids.kinds["other"] >= 1
+
+
+def test_the_files_are_hashed_and_counted_as_they_are_stored(place: Path) -> None:
+    plain = write(place, "a.ndjson", bundle(patient("p1")), bundle(patient("p2")))
+    packed = write(place, "b.ndjson.zst", bundle(patient("p3"), observation("p3", 1)))
+    first, second = run(place).files
+    for file, path in ((first, plain), (second, packed)):
+        assert file.name == f"data/{path.name}"
+        assert file.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+        assert file.bytes == path.stat().st_size
+    assert (first.content, first.lines, first.resources, first.patients) == (first.bytes, 2, 2, 2)
+    assert (second.lines, second.resources, second.patients) == (1, 2, 1)
+    assert second.content > second.bytes
+
+
+def test_what_cannot_be_read_is_said_and_ends_nothing(place: Path) -> None:
+    write(place, "a.ndjson", bundle(patient("p1")))
+    broken = place / "data" / "b.ndjson"
+    broken.write_bytes(b'{"resourceType":"Patient","id":"p2"}\n{"resourceType":"Patient","name":[{"family":"Sec\n[1]\n')
+    cut = place / "data" / "c.ndjson.zst"
+    cut.write_bytes(zstandard.ZstdCompressor().compress(b'{"resourceType":"Patient","id":"p3"}\n' * 99)[:-9])
+    found = run(place)
+    assert found.patients >= 2
+    assert found.unread["data/b.ndjson"] == "line 2 is no FHIR resource that can be read"
+    assert "data/c.ndjson.zst" in found.unread
+    assert "Sec" not in str(found)
+    assert {file.name: file.sha256 for file in found.files}["data/c.ndjson.zst"] == hashlib.sha256(
+        cut.read_bytes()
+    ).hexdigest()
+
+
+DEEP: dict[str, Any] = {
+    "valueQuantity": {"value": 1, "unit": "g", "system": "http://u.example", "code": "g"},
+    "valueCoding": {"system": "http://s.example", "code": "c", "display": "d"},
+    "valueCodeableConcept": {"coding": [{"system": "http://s.example", "code": "c"}], "text": "t"},
+    "valueReference": {"reference": "Patient/1", "display": "d"},
+    "valueIdentifier": {"system": "http://s.example", "value": "12345"},
+    "valuePeriod": {"start": "2020-01-01"},
+}
+
+
+@pytest.mark.parametrize("key", DEEP)
+def test_what_is_nested_deeper_than_paths_are_told_apart_is_read(place: Path, originals: Originals, key: str) -> None:
+    lines = []
+    for depth in range(36, 44):
+        inner: Json = {"url": "u", key: DEEP[key]}
+        for _ in range(depth):
+            inner = {"url": "u", "extension": [inner]}
+        lines += [patient(f"p{depth}-{n}", extension=[inner]) for n in "12"]
+    write(place, "a.ndjson", *lines)
+    for collect in (True, False):
+        found = run(place, originals=originals, collect=collect)
+        assert (found.patients, found.changed) == (16, {})
+
+
+@pytest.mark.parametrize("number", ["1e400", "1" + "0" * 400, "-1e99999999"])
+def test_a_number_that_is_too_large_ends_nothing(place: Path, number: str) -> None:
+    write(place, "a.ndjson", patient("p"), observation("p", 1, valueQuantity={"value": "NUMBER", "unit": "g"}))
+    path = place / "data/a.ndjson"
+    path.write_text(path.read_text().replace('"NUMBER"', number))
+    found = run(place)
+    assert (found.unread, found.types["Observation"].resources) == ({}, 1)
+
+
+def test_a_stop_is_obeyed(place: Path) -> None:
+    write(place, "a.ndjson", bundle(patient("p1")))
+    stop = Stop()
+    stop.request("stop")
+    with pytest.raises(Stopped):
+        measure([place / "data" / "a.ndjson"], base=place, spool=place, stop=stop, k=K, today=TODAY)
+
+
+@pytest.mark.slow
+def test_a_line_that_is_too_long_for_memory_is_read_entry_by_entry(place: Path) -> None:
+    long = "x" * 220_000
+    one = [observation("p1", number, valueString=f"{long}{number}") for number in range(20)]
+    write(place, "a.ndjson", bundle(patient("p1"), *one))
+    write(place, "b.ndjson", bundle(*(observation(f"p{number}", 50, valueString=long) for number in range(20))))
+    write(place, "c.ndjson", patient("q", maritalStatus={"text": long * 20}))
+    compared(place)
+
+
+# -- what it says beyond counts --
+
+
+def test_dates_before_birth_and_in_the_future_are_told(place: Path) -> None:
+    write(
+        place, "a.ndjson",
+        observation("p1", 1, effectiveDateTime="1949-05-01"), observation("p1", 2, effectiveDateTime="2027-01-01"),
+        observation("p1", 3, effectiveDateTime="1950"), observation("p2", 1, effectiveDateTime="1930-05-01"),
+    )  # fmt: skip
+    write(place, "z.ndjson", patient("p1", birthDate="1950-06-01"), patient("p2", birthDate="1925-01-01"))
+    dates = run(place).dates["Observation.effectiveDateTime"]
+    assert (dates.before_birth, dates.future, dates.patients) == (1, 1, 2)
+
+
+def test_references_are_resolved_over_files(place: Path) -> None:
+    write(place, "a.ndjson", *(observation(f"p{number}", 1) for number in range(4)))
+    write(place, "b.ndjson", patient("p0"), patient("p1"),
+          observation("p0", 2, performer=[{"reference": "https://u:pw@host.example/fhir/Practitioner/7"}]))  # fmt: skip
+    found = run(place).references
+    assert (found.inside, found.dangling, found.inside_patients, found.dangling_patients) == (3, 2, 2, 2)
+    assert found.hosts == {"host.example": 1}
+
+
+def test_duplicates_are_told(place: Path) -> None:
+    write(place, "a.ndjson", patient("p1"), observation("p1", 1), observation("p1", 1), patient("p2"))
+    ids = run(place).ids
+    assert (ids.duplicates, ids.duplicate_patients) == (1, 1)
+
+
+def test_medians_of_patients_make_the_quartiles(place: Path) -> None:
+    code = {"coding": [{"system": "s", "code": "c"}]}
+    lines = [
+        bundle(patient(f"p{number}"), *(
+            observation(f"p{number}", index, code=code, valueQuantity={"value": number + index, "code": "mg"})
+            for index in (-1, 0, 1)
+        )) for number in range(9)
+    ]  # fmt: skip
+    write(place, "a.ndjson", *lines)
+    assert run(place).numbers["Observation.valueQuantity"]["s|c"].quartiles == (2, 4, 6)
+    write(place, "a.ndjson", *(entry["resource"] for line in lines for entry in line["entry"]))
+    assert run(place).numbers["Observation.valueQuantity"]["s|c"].quartiles == (2, 4, 6)
+
+
+def test_classes_are_of_year_sex_and_region(place: Path) -> None:
+    write(place, "a.ndjson", *(
+        patient(f"p{number}", birthDate="1950-01-01", gender="female", address=[{"postalCode": "04109"}])
+        for number in range(3)
+    ), patient("q"))  # fmt: skip
+    assert run(place).classes == {("1950", "female", "04"): 3, ("", "", ""): 1}
+
+
+# -- original values (7b) and values that are one a patient (7c) --
+
+
+@pytest.fixture
+def originals(place: Path) -> Iterator[Originals]:
+    with Originals(place / "spool", K) as found:
+        yield found
+
+
+def test_a_value_that_fewer_than_k_patients_had_is_found_wherever_it_stands(place: Path, originals: Originals) -> None:
+    people = [
+        patient(f"p{n}", name=[{"family": f"Family{n}"}], maritalStatus={"text": "married"},
+                address=[{"city": "Leipzig" if n else "Torgau", "postalCode": f"0410{n}"}],
+                extension=[{"url": "u:m", "valueString": f"Maiden{n}"}, {"url": "u:n", "valueInteger": 123450 + n}])
+        for n in range(8)
+    ]  # fmt: skip
+    write(place, "a.ndjson", *people, folder="import")
+    run(place, originals=originals, collect=True, folder="import")
+    write(
+        place, "a.ndjson",
+        *(patient(f"x{n}", name=[{"family": "*"}], address=[{"city": one["address"][0]["city"]}])
+          for n, one in enumerate(people)),
+        observation("x1", 1, valueString="Maiden1"), observation("x2", 1, note=[{"text": "Family2"}]),
+        observation("x2", 2, note=[{"text": "Family2"}]), observation("x3", 1, valueString="123453"),
+        observation("x3", 1, valueQuantity={"value": 123454}),
+        observation("x3", 4, code={"coding": [{"code": "Maiden4"}]}),
+        {"resourceType": "Practitioner", "id": "z", "name": [{"family": "Family7"}]},
+    )  # fmt: skip
+    found = {path: (at.original, at.original_nobody) for path, at in run(place, originals=originals).paths.items()}
+    assert {path: count for path, count in found.items() if any(count)} == {
+        "Patient.address.city": (1, 0),
+        "Observation.valueString": (2, 0),
+        "Observation.note.text": (1, 0),
+        "Practitioner.name.family": (0, 1),
+    }
+
+
+def test_what_is_coded_measured_or_a_clinical_date_is_no_original(place: Path, originals: Originals) -> None:
+    coded = {"url": "omb", "valueCoding": {"system": "s", "code": "2028-9", "display": "Asian"}}
+    race = {"url": "race", "extension": [{"url": "text", "valueString": "Asian"}, coded]}
+    person = patient("p1", birthDate="1950-01-02", gender="other", extension=[race])
+    code = {"coding": [{"system": "s", "code": "rare code", "display": "rare"}], "text": "rare text"}
+    quantity = {"value": 4711.5, "unit": "rare unit"}
+    seen = observation("p1", 1, effectiveDateTime="1950-01-02", valueQuantity=quantity, code=code)
+    write(place, "a.ndjson", person, seen, folder="import")
+    run(place, originals=originals, collect=True, folder="import")
+    del person["birthDate"]
+    write(place, "a.ndjson", person, seen)
+    assert not [path for path, at in run(place, originals=originals).paths.items() if at.original]
+
+
+def test_ids_that_were_in_the_import_are_told(place: Path, originals: Originals) -> None:
+    write(
+        place, "a.ndjson", *(bundle(patient(f"mrn-{n}"), observation(f"mrn-{n}", 1)) for n in range(3)), folder="import"
+    )
+    run(place, originals=originals, collect=True, folder="import")
+    new = "c0ffee00-0000-4000-8000-00000000000"
+    referring = observation(f"{new}0", 1) | {"subject": {"reference": "Patient/mrn-0"}, "id": "new"}
+    write(
+        place, "a.ndjson", bundle(patient(f"{new}0"), referring), bundle(patient("mrn-1")), bundle(patient(f"{new}2"))
+    )
+    ids = run(place, originals=originals).ids
+    assert ids.kinds == {"original": 1, "uuid": 2, "sequential": 1, "other": 1}
+    assert ids.referred == 1
+
+
+def test_one_shift_for_all_is_seen(place: Path, originals: Originals) -> None:
+    def people(days: int) -> list[Json]:
+        return [
+            bundle(patient(f"p{n}"), observation(f"p{n}", 1, effectiveDateTime=f"2020-01-{n + 1 + days:02}"),
+                   observation(f"p{n}", 2, effectiveDateTime=f"2020-02-{n + 1 + days:02}T10:00:00Z"))
+            for n in range(6)
+        ]  # fmt: skip
+
+    write(place, "a.ndjson", *people(0), folder="import")
+    run(place, originals=originals, collect=True, folder="import")
+    write(place, "a.ndjson", *people(11))
+    assert run(place, originals=originals).date_shifts == {11: 6}
+
+
+def test_when_the_extraction_ran_says_nothing_of_how_dates_were_shifted(place: Path, originals: Originals) -> None:
+    def people(*days: int) -> list[Json]:
+        ran = {"resourceType": "Provenance", "id": "x", "recorded": "2026-11-23T10:00:00Z"}
+        return [
+            bundle(patient(f"p{n}"), observation(f"p{n}", 1, effectiveDateTime=f"2020-01-{n + 1 + day:02}"),
+                   observation(f"p{n}", 2, effectiveDateTime=f"2020-02-{n + 1 + day:02}"), ran)
+            for n, day in enumerate(days)
+        ]  # fmt: skip
+
+    write(place, "a.ndjson", *people(0, 0, 0, 0), folder="import")
+    run(place, originals=originals, collect=True, folder="import")
+    write(place, "a.ndjson", *people(3, 7, 0, 3))  # one of them by none, by chance
+    found = run(place, originals=originals)
+    assert (found.date_shifts, found.shift) == ({3: 2, 7: 1, 0: 1}, "own")
+
+
+def test_a_value_of_each_patients_own_is_seen(place: Path) -> None:
+    def person(number: int) -> Json:
+        own = [{"url": "own", "valueString": f"v{number}"}, {"url": "two", "valueString": f"w{number // 2}"}]
+        return bundle(patient(f"p{number}", gender="male", multipleBirthBoolean=True, extension=own))
+
+    write(place, "a.ndjson", *map(person, range(8)))
+    assert [path for path, at in run(place).paths.items() if at.one_each] == ["Patient.extension(own).valueString"]
+
+
+def test_a_hash_seed_that_somebody_set_is_not_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONHASHSEED", "7")
+    first, second = keyed(), keyed()
+    assert first("Meyer") == first("Meyer") != second("Meyer")
+    monkeypatch.delenv("PYTHONHASHSEED")
+    assert keyed() is hash
+
+
+def test_nothing_of_the_spilled_values_stays_on_the_disk(place: Path, originals: Originals) -> None:
+    write(place, "a.ndjson", patient("p1", name=[{"family": "Family"}]), folder="import")
+    run(place, originals=originals, collect=True, folder="import")
+    originals.close()
+    assert not (place / "spool").exists() or not list((place / "spool").iterdir())
+    shutil.rmtree(place / "spool", ignore_errors=True)
+
+
+def left(place: Path, imported: list[Json], leaving: list[Json]) -> tuple[Measured, dict[str, tuple[int, int]]]:
+    """What is measured of what leaves, and where originals of ``imported`` are in it: of patients, of nobody."""
+    write(place, "a.ndjson", *imported, folder="import")
+    write(place, "a.ndjson", *leaving)
+    with Originals(place / "spool", K) as originals:
+        run(place, originals=originals, collect=True, folder="import")
+        found = run(place, originals=originals)
+    at = {path: (one.original, one.original_nobody) for path, one in found.paths.items()}
+    return found, {path: numbers for path, numbers in at.items() if any(numbers)}
+
+
+def born(dates: list[str], hashed: bool = False) -> list[Json]:
+    return [bundle(patient(f"{'h' if hashed else 'p'}{n}", birthDate=one)) for n, one in enumerate(dates)]
+
+
+def test_a_shifted_date_that_is_another_patients_is_no_original(place: Path) -> None:
+    days = [f"1950-03-{day:02}" for day in range(1, 21)]
+    _, found = left(place, born(days), born([*days[3:], "1950-04-01", "1950-04-02", "1950-04-03"], hashed=True))
+    assert found == {}
+
+
+def test_a_date_of_the_same_patient_is_an_original_and_so_are_those_of_all_in_another_order(place: Path) -> None:
+    days = [f"1950-03-{day:02}" for day in range(1, 21)]
+    _, found = left(place, born(days), born([*days[:1], *["1951-07-07"] * 19], hashed=True))
+    assert found == {"Patient.birthDate": (1, 0)}
+    _, found = left(place, born(days), born(days[1:] + days[:1], hashed=True))
+    assert found == {"Patient.birthDate": (20, 0)}
+
+
+@pytest.mark.parametrize("end", ["", "-01-01"])
+def test_a_year_is_no_original_date(place: Path, end: str) -> None:
+    years = [str(1930 + n) for n in range(20)]
+    came = born([f"1930{end}", *(f"{year}-03-04" for year in years[1:])])
+    _, found = left(place, came, born([f"{year}{end}" for year in years], hashed=True))
+    assert found == {}
+
+
+@pytest.mark.parametrize("where", ["reference", "url", "ifNoneExist"])
+def test_a_number_that_a_search_asks_for_is_an_original(place: Path, where: str) -> None:
+    came = [bundle(patient(f"p{n}", identifier=[{"value": f"MRN 77-{n}"}]), observation(f"p{n}", n)) for n in range(9)]
+    leave = [bundle(patient(f"h{n}"), observation(f"h{n}", n)) for n in range(9)]
+    search = "identifier=http://hospital.example%7CMRN%2077-3&active=true"
+    first = leave[3]["entry"][1]
+    if where == "reference":
+        first["resource"]["subject"]["reference"] = f"Patient?{search}"
+    else:
+        first["request"] = {"method": "PUT", "url": "Observation/oh3-3"} | {
+            where: f"Patient?{search}" if where == "url" else search
+        }
+    _, found = left(place, came, leave)
+    assert [at.rpartition(".")[2] for at in found] == [where]
+    assert set(found.values()) == {(1, 0)}
+
+
+def test_an_original_id_is_found_as_a_bundles_and_in_the_url_of_a_resource_without_one(place: Path) -> None:
+    came = [bundle(patient(f"p-{n}"), observation(f"p-{n}", n)) for n in range(9)]
+    leave = [bundle(patient(f"h{n}"), observation(f"h{n}", n)) for n in range(9)]
+    leave[2]["id"] = "p-2"
+    del leave[4]["entry"][1]["resource"]["id"]
+    leave[4]["entry"][1]["fullUrl"] = "http://h/Observation/op-4-4"
+    found, _ = left(place, came, leave)
+    assert found.ids.referred == 2
+
+
+def test_an_id_in_an_extension_of_a_patient_is_looked_up(place: Path) -> None:
+    more = [{"extension": [{"url": "http://h/case", "valueId": f"case-{n}"}]} for n in range(9)]
+    _, found = left(
+        place, [bundle(patient(f"p{n}", **more[n])) for n in range(9)],
+        [bundle(patient(f"h{n}", **(more[n] if n == 0 else {}))) for n in range(9)],
+    )  # fmt: skip
+    assert found == {"Patient.extension(http://h/case).valueId": (1, 0)}
+
+
+def test_a_short_identifier_is_looked_for_among_identifiers_only(place: Path) -> None:
+    came = [bundle(patient(f"p{n}", identifier=[{"value": f"{n}7"}])) for n in range(9)]
+    leave = [bundle(patient(f"h{n}", identifier=[{"value": "17" if n == 1 else f"z{n}{n}99"}])) for n in range(9)]
+    leave[2]["entry"].append({"resource": observation("h2", 1, valueString="27")})
+    _, found = left(place, came, leave)
+    assert found == {"Patient.identifier.value": (1, 0)}
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_patients_are_counted_by_quarter_and_what_only_looks_like_one_is_a_text(place: Path, together: bool) -> None:
+    values = ["2020-01-31", "2020-03", "2020-04-01", "2021", "2020-13-01", "2020-00-01", "quarter 2020-Q1", "2020-Q1"]
+    seen = [[("c1", values[:2]), ("c2", values[2:])], [("c3", ["2020-12-31T10:00:00Z"])]]
+    lines = []
+    for number, of_patient in enumerate(seen):
+        person = f"p{number}"
+        found = [
+            {"resourceType": "Condition", "id": f"{name}{at}", "recordedDate": value,
+             "subject": {"reference": f"Patient/{person}"}}
+            for name, of in of_patient
+            for at, value in enumerate(of)
+        ]  # fmt: skip
+        lines += [bundle(patient(person), *found)] if together else [patient(person), *found]
+    write(place, "a.ndjson", *lines)
+    dates = run(place).dates["Condition.recordedDate"]
+    assert dates.quarters == {"2020-Q1": 1, "2020-Q2": 1, "2020-Q4": 1}
+    assert dates.years == {"2020": 2, "2021": 1}

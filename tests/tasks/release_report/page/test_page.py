@@ -1,0 +1,313 @@
+"""The page of a release report: one file, nothing that runs, small, plain about the answer (document 5, §3, §4.8)."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from tasks.release_report.page.page import LARGEST, html
+from tasks.release_report.page.words import Words
+from tasks.release_report.report.document import Fact, Finding, ReleaseReport, Section, Table, Tiles
+from tasks.shared.publication import Count, count
+from tests.peers import release_report as reports
+
+CSP = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+SAMPLES = (reports.rich, reports.clean, reports.decided, reports.hostile)
+
+
+class Read(HTMLParser):
+    """The tags and the text of a page, as far as they are well formed."""
+
+    VOID = frozenset({"meta", "br", "link", "img", "input", "rect", "wbr"})
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.texts: list[str] = []
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        if "style" not in self.open:
+            self.texts.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join("".join(self.texts).split())
+
+
+@pytest.mark.parametrize("made", SAMPLES, ids=lambda made: made.__name__)
+@pytest.mark.parametrize("language", ["en", "de"])
+def test_nothing_in_the_page_runs_or_comes_from_elsewhere(made: object, language: str) -> None:
+    page = html(made(language=language))  # type: ignore[operator]
+    read = Read(page)
+    assert read.open == []
+    names = {tag for tag, _ in read.tags}
+    assert not names & {"script", "img", "link", "iframe", "object", "form", "base", "style"} - {"style"}
+    assert [tag for tag, _ in read.tags].count("style") == 1
+    for _, attributes in read.tags:
+        assert not {name for name in attributes if name.startswith("on")} | {"src", "action", "style"} & set(attributes)
+        assert (attributes.get("href") or "#").startswith("#")
+    assert [a["content"] for _, a in read.tags if a.get("http-equiv") == "Content-Security-Policy"] == [CSP]
+    assert dict(read.tags)["html"]["lang"] == language
+    style = page.partition("<style>")[2].partition("</style>")[0]
+    assert not re.search(r"url\(|@import|expression", style)
+
+
+def test_hostile_strings_are_text() -> None:
+    text = Read(html(reports.hostile())).text
+    for one in reports.HOSTILE:
+        if one.isprintable():
+            assert one in text
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+    assert r"\x1b[31mred\x07 \u202eevil\u2066 \x00 end" in text
+
+
+@pytest.mark.parametrize(
+    "made", [*SAMPLES, pytest.param(reports.huge, marks=pytest.mark.slow)], ids=lambda m: m.__name__
+)
+def test_the_page_is_small_whatever_the_document_holds(made: object) -> None:
+    assert len(html(made()).encode()) <= LARGEST  # type: ignore[operator]
+
+
+def test_what_is_cut_is_said() -> None:
+    rows = tuple((f"path{n}", Count(word="about", number=40)) for n in range(1234))
+    table = Table(name="left", columns=("path", "patients"), rows=rows)
+    read = Read(html(reports.rich(sections=(Section(number=7, name="identifying", tables=(table,)),))))
+    shown = len(re.findall(r"path\d+", read.text))
+    assert 20 <= shown <= 200
+    assert f"{1234 - shown:,} more rows are in release-report.json." in read.text
+
+
+def test_many_short_lines_are_one_small_page() -> None:
+    rows = tuple((f"p{n}", n) for n in range(3_000))
+    sections = tuple(
+        Section(number=n, name=name, tables=(Table(name="left", columns=("path", "lines"), rows=rows),))
+        for n, name in enumerate(reports.SECTIONS, start=2)
+    )
+    assert len(html(reports.rich(sections=sections)).encode()) <= LARGEST
+
+
+class TestTheAnswer:
+    """What a person reads first."""
+
+    @pytest.mark.parametrize(("language", "said"), [("en", "Do not release"), ("de", "Nicht freigeben")])
+    def test_stops_are_said_first_and_each_with_its_place(self, language: str, said: str) -> None:
+        text = Read(html(reports.rich(language=language))).text
+        order = [text.index(what) for what in (said, "67", reports.MAIDEN, "Patient.telecom.value", "DiagnosticReport")]
+        assert order == sorted(order)
+
+    @pytest.mark.parametrize(("patients", "said"), [(67, "Patients67in"), (count(67, 11), "Patientsabout 65in")])
+    def test_a_rounded_number_of_patients_is_said_as_one(self, patients: int | Count, said: str) -> None:
+        text = Read(html(reports.rich(tiles=reports.tiles(patients, ())))).text
+        assert said in text.replace(" in what", "in what")
+
+    def test_without_a_stop_nobody_is_told_to_refuse(self) -> None:
+        text = Read(html(reports.clean())).text
+        assert "Do not release" not in text
+        assert "No reason to stop and nothing to look at was found." in text
+        assert "What was not checked" in text
+
+    def test_something_to_look_at_is_no_stop_and_not_nothing(self) -> None:
+        looks = tuple(one for one in reports.rich().findings if one.level == "look")
+        text = Read(html(reports.rich(findings=looks, tiles=reports.tiles(67, looks)))).text
+        assert "Look first, then decide" in text
+
+    def test_a_decision_stands_on_the_first_screen_and_in_section_17(self) -> None:
+        text = Read(html(reports.decided())).text
+        assert text.count("the maiden names are made up: these are test patients") == 2
+        assert text.count("by Anna Data on 23 November 2026, 06:12 UTC, in the form") == 2
+        assert "Nobody has decided yet" not in text
+        assert "Nobody has decided yet" in Read(html(reports.rich())).text
+
+    def test_what_was_decided_is_the_answer_when_all_have_who_must(self) -> None:
+        one = reports.decided().decisions[0]
+        no = one.model_copy(update={"approved": False})
+        two = Section(number=17, name="decision", facts=(Fact(name="reviewers", value=2),))
+        for report, answer in (
+            (reports.decided(), "Released despite reasons to stop"),
+            (reports.clean(decisions=(one,)), "Released"),
+            (reports.rich(decisions=(no,)), "Rejected"),
+            (reports.rich(decisions=(one,), sections=(two,)), "Do not release"),
+            (reports.rich(decisions=(one, no), sections=(two,)), "Rejected"),
+            (reports.clean(decisions=(one, one), sections=(two,)), "Released"),
+        ):
+            assert f"<h1>{answer}</h1>" in html(report)
+
+    @pytest.mark.parametrize(
+        ("language", "answer", "left", "would"),
+        [
+            ("en", "Sent without a decision, despite 3 reasons to stop", "in what left", "in what would leave"),
+            (
+                "de",
+                "Ohne Entscheidung gesendet, trotz 3 Gründen für einen Stopp",
+                "in dem, was hinausgegangen ist",
+                "in dem, was hinausgehen soll",
+            ),
+        ],
+    )
+    def test_what_left_without_a_decision_is_not_to_be_rejected(
+        self, language: str, answer: str, left: str, would: str
+    ) -> None:
+        text = Read(html(reports.rich(language=language, step=None, sent="undecided"))).text
+        assert text.count(answer) == 2  # title and head
+        assert text.count(left) == 2  # the tile and section 4
+        assert would not in text
+        for word in ("Do not release", "Reject", "would leave", "Nicht freigeben", "Lehnen Sie ab"):
+            assert word not in text
+        assert would in Read(html(reports.rich(language=language))).text
+
+    def test_what_was_sent_is_said_as_sent_with_a_decision_and_without_stops(self) -> None:
+        clean = html(reports.clean(step=None, sent="undecided"))
+        assert "<h1>Sent without a decision</h1>" in clean
+        assert "Nobody decided before the data left." in Read(clean).text
+        released = html(reports.decided(step=None, sent="decided"))
+        assert "<h1>Released despite reasons to stop</h1>" in released
+        assert "in what left" in Read(released).text
+        assert "would leave" not in Read(released).text
+
+    @pytest.mark.parametrize(
+        ("language", "one", "many"),
+        [("en", ("stop", "look", "note"), ("3 stops", "2 looks", "2 notes")),
+         ("de", ("Stopp", "zum Ansehen", "Hinweis"), ("3 Stopps", "2 zum Ansehen", "2 Hinweise"))],
+    )  # fmt: skip
+    def test_one_is_said_as_one_and_more_as_more(
+        self, language: str, one: tuple[str, ...], many: tuple[str, ...]
+    ) -> None:
+        report = reports.rich(language=language)
+        tile = html(report).partition('<ul class="tiles"')[2].partition("</ul>")[0]
+        for level, said in zip(("stop", "look", "note"), many, strict=True):
+            assert f'<span class="mark {level}">{said}</span>' in tile
+        each = {
+            level: next(found for found in report.findings if found.level == level)
+            for level in ("stop", "look", "note")
+        }
+        few = tuple(each.values())
+        tile = html(report.model_copy(update={"findings": few, "tiles": reports.tiles(67, few)}))
+        for level, said in zip(("stop", "look", "note"), one, strict=True):
+            assert f'<span class="mark {level}">1 {said}</span>' in tile
+
+    def test_a_mark_is_a_word_not_a_colour_alone(self) -> None:
+        page = html(reports.rich())
+        for word in ("stop", "look", "note"):
+            assert re.search(rf'class="mark {word}">(\d+ )?{word}s?</span>', page)
+
+
+class TestTheLook:
+    """What the style sheet is told of a cell; how it looks is seen in a browser (tests/browser)."""
+
+    ROW = (
+        "Patient.extension(http://x.example/y).valueString",
+        "@technical",
+        "@stop",
+        "CRYPTOHASH",
+        None,
+        "ab" * 32,
+        "MedicationAdministration.dosage.text",
+        Count(word="about", number=40),
+        "x" * 60,
+    )
+
+    def page(self) -> str:
+        columns = ("path", "asked", "level", "code", "reason", "sha256", "about", "patients", "text")
+        table = Table(name="left", columns=columns, rows=(self.ROW,))
+        return html(reports.clean(sections=(Section(number=7, name="identifying", tables=(table,)),)))
+
+    def test_words_are_not_broken_and_urls_and_hashes_are(self) -> None:
+        read = Read(self.page())
+        found = [attributes.get("class") or "" for tag, attributes in read.tags if tag == "td" or
+                 (tag == "th" and attributes.get("scope") == "row")]  # fmt: skip
+        assert found == ["any", "", "one", "", "few none", "any", "", "num", "any"]
+
+    def test_a_path_is_broken_behind_its_signs(self) -> None:
+        assert ">Medication<wbr>" not in self.page()
+        assert ">MedicationAdministration.<wbr>dosage.<wbr>text<" in self.page()
+        assert "MedicationAdministration.dosage.text" in Read(self.page()).text
+
+    def test_a_number_is_not_broken(self) -> None:
+        table = Table(name="left", columns=("path", "patients"), rows=(("a", Count(word="about", number=1235)),))
+        sections = (Section(number=7, name="identifying", tables=(table,)),)
+        assert ">1.235<" in html(reports.clean(language="de", sections=sections))
+
+    def test_the_style_sheet_has_what_the_cells_are_told(self) -> None:
+        style, _, phone = self.page().partition("<style>")[2].partition("</style>")[0].partition("@media (max-width")
+        assert re.search(r"\ntd\{[^}]*overflow-wrap:break-word", style)
+        assert ".any{overflow-wrap:anywhere}" in style
+        assert ".one{white-space:nowrap}" in style
+        phone = phone.partition("@media print")[0]
+        assert phone.index("td.num{text-align:left}") > phone.index("td,tbody th{")
+        assert "td.none{display:none}" in phone
+
+
+def test_every_table_has_a_caption_and_headers_for_a_screen_reader() -> None:
+    read = Read(html(reports.rich()))
+    names = [tag for tag, _ in read.tags]
+    assert names.count("table") == names.count("caption") == names.count("thead")
+    assert all(attributes.get("scope") in {"col", "row"} for tag, attributes in read.tags if tag == "th")
+    assert all(
+        attributes.get("aria-hidden") for tag, attributes in read.tags if tag == "svg" and "role" not in attributes
+    )
+    assert names.count("h1") == names.count("main") == 1
+
+
+class TestWords:
+    @pytest.mark.parametrize(
+        ("count", "en", "de"),
+        [
+            (Count(word="none"), "none", "keine"),
+            (Count(word="fewer", number=5), "fewer than 5", "weniger als 5"),
+            (Count(word="some"), "some", "einige"),
+            (Count(word="about", number=1235), "1,235", "1.235"),
+            (Count(word="all"), "all", "alle"),
+            (Count(word="all_but_fewer", number=5), "all but fewer than 5", "alle bis auf weniger als 5"),
+        ],
+        ids=lambda value: value.word if isinstance(value, Count) else "",
+    )
+    def test_a_count_is_said_in_words(self, count: Count, en: str, de: str) -> None:
+        assert [Words(language, 5).count(count) for language in ("en", "de")] == [en, de]
+
+    def test_numbers_sizes_and_moments_are_those_of_the_language(self) -> None:
+        en, de = Words("en", 5), Words("de", 5)
+        assert [w.number(12345.5) for w in (en, de)] == ["12,345.5", "12.345,5"]
+        assert [w.size(34_512_220) for w in (en, de)] == ["34.5\N{NO-BREAK SPACE}MB", "34,5\N{NO-BREAK SPACE}MB"]
+        assert [w.moment("2026-11-23T06:12:00+01:00") for w in (en, de)] == [
+            "23 November 2026, 05:12 UTC", "23.11.2026, 05:12 UTC",
+        ]  # fmt: skip
+        assert de.moment("some day") == "some day"
+        for name in ("last_made", "changed"):  # section 16, section 15
+            assert de.value("2026-11-23T06:12:00+01:00", name) == "23.11.2026, 05:12 UTC"
+        assert de.value("\x1b[31m", "changed") == r"\x1b[31m"
+
+    def test_a_name_without_words_is_shown_as_it_is(self) -> None:
+        fact = Fact(name="new-fact", value="@new-word")
+        report = reports.rich(
+            findings=(Finding(level="stop", code="new-code", about="Patient.x", section=7),),
+            sections=(Section(number=7, name="new-name", said=("new-said",), facts=(fact,)),),
+            tiles=reports.rich().tiles,
+        )  # fmt: skip
+        text = Read(html(report)).text
+        for name in ("new-code: Patient.x", "new-name", "new-said", "new-fact", "@new-word"):
+            assert name in text
+
+
+def test_the_least_a_report_can_be_is_a_page() -> None:
+    tiles = Tiles(patients=0, files=0, bytes=0, resources=0, destination="", encrypted=None, stops=0, looks=0, notes=0)
+    report = ReleaseReport(
+        job="x", project="", step=None, made="", language="en", k=5, tiles=tiles, findings=(), sections=()
+    )
+    assert "Nobody has decided yet" in Read(html(report)).text

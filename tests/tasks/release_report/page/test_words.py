@@ -1,0 +1,162 @@
+"""Each name that a release report can have has words in both languages: found in the sources, not by running them."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+
+import pytest
+
+from tasks.release_report.page.words import LANGUAGES, Group, Words, joined, vocabulary
+from tasks.release_report.report.document import Finding
+from tasks.release_report.report.risk import Risk, most_of_some
+from tests.conftest import ROOT
+from tests.peers import release_report as reports
+
+ROOM = ROOT / "tasks/release_report"
+SAYING = {"build.py", "changes.py", "completeness.py", "facts.py", "findings.py", "risk.py", "teller.py"}
+"""Modules that name something for the page, beside those of the sections."""
+
+FIRST: dict[str, Group] = {"fact": "facts", "Fact": "facts", "table": "tables", "Table": "tables"}
+"""Calls whose first argument is a name, or their ``name``."""
+
+KINDS = (
+    "name", "address", "address-part", "concept-text", "device", "telecom", "identifier", "photo", "attachment",
+    "narrative", "text", "display", "value",
+)  # fmt: skip
+PUT_TOGETHER = (
+    [f"kind-{kind}" for kind in KINDS]
+    + [f"ids-{kind}" for kind in ("original", "hashed", "uuid", "sequential", "other")]
+    + [f"severity-{level}" for level in ("fatal", "error", "warning", "information")]
+    + [f"auth-{kind}" for kind in ("none", "basic", "oauth2", "api_key", "basic_and_api_key", "oauth2_and_api_key")]
+    + [f"stage-{stage}" for stage in ("consent", "direct_load", "cascading_delete", "(other)")]
+    + [f"by-{by}" for by in ("birth", "sex", "region", "birth-sex", "birth-region", "sex-region", "birth-sex-region")]
+    + ["stop", "look", "note", "tell", "fail"]
+)
+"""Words whose names the sources make out of parts."""
+
+_KEBAB = re.compile(r"@?[a-z][a-z0-9]*(-[a-z0-9]+)+")
+_NAME = re.compile(r"[a-z][a-z0-9_-]*[a-z0-9]")
+
+
+def trees() -> Iterator[ast.Module]:
+    for path in sorted(ROOM.rglob("*.py")):
+        if path.name in SAYING or path.parent.name == "sections":
+            yield ast.parse(path.read_text(encoding="utf-8"))
+
+
+def texts(node: ast.AST | None) -> list[str]:
+    """The string constants of a name, or of a tuple or list of them."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return [node.value]
+    return [text for one in getattr(node, "elts", ()) for text in texts(one)]
+
+
+@cache
+def named() -> frozenset[tuple[Group, str]]:
+    """What the sources name, by group."""
+    found: set[tuple[Group, str]] = set()
+    for tree in trees():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call):
+                called = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+                by_name = {keyword.arg: keyword.value for keyword in node.keywords}
+                if called in FIRST:
+                    found |= {(FIRST[called], one) for one in texts(by_name.get("name") or node.args[0])}
+                if called in {"table", "Table"}:
+                    columns = by_name.get("columns") or (node.args[1] if len(node.args) > 1 else None)
+                    found |= {("columns", one) for one in texts(columns)}
+                if called == "Section":
+                    found |= {("sections", one) for one in texts(by_name["name"])}
+            elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in {"columns", "heads"}:
+                found |= {("columns", one) for one in texts(node.value)}
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("@"):
+                found.add(("words", node.value[1:]))
+    return frozenset((group, name) for group, name in found if _NAME.fullmatch(name))
+
+
+@cache
+def kebab() -> frozenset[str]:
+    """Names of sentences and findings: each is written with dashes, and nothing else in this room is."""
+    return frozenset(
+        node.value.removeprefix("@")
+        for tree in trees()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and _KEBAB.fullmatch(node.value)
+    )
+
+
+@pytest.mark.parametrize(("k", "some", "many"), [
+    (5, "with 5 to 10", "with more than 10"), (11, "with 11 to 22", "with more than 22"),
+])  # fmt: skip
+def test_the_sizes_of_classes_are_said_as_they_were_counted(k: int, some: str, many: str) -> None:
+    words, classes = Words("en", k), Risk({most_of_some(k): 1, most_of_some(k) + 1: 2})
+    assert (words.of("columns", "with_some"), words.of("columns", "with_many")) == (some, many)
+    assert [*classes.bands(k).values()] == [0, 0, 1, 2]
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_each_name_in_the_sources_has_words(language: str) -> None:
+    words = Words(language, 5)
+    assert len(named()) > 100
+    missing = sorted(f"{group}: {name}" for group, name in named() if not words.knows(group, name))
+    assert missing == []
+    known = vocabulary(language)
+    assert sorted(kebab() - known.said.keys() - known.words.keys() - known.findings.keys() - set(KINDS)) == []
+    assert [name for name in PUT_TOGETHER if name not in known.words] == []
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_each_section_and_each_column_of_the_samples_has_words(language: str) -> None:
+    words = Words(language, 5)
+    for section in reports.rich().sections:
+        assert words.knows("sections", section.name)
+        for table in section.tables:
+            assert words.knows("tables", table.name), table.name
+        for fact in section.facts:
+            assert words.knows("facts", fact.name), fact.name
+        for said in section.said:
+            assert words.knows("said", said), said
+    for finding in reports.rich().findings:
+        assert finding.code in vocabulary(language).findings, finding.code
+
+
+def test_both_languages_say_the_same_things_with_the_same_places() -> None:
+    english, german = (vocabulary(language) for language in LANGUAGES)
+    for group in ("page", "sections", "tables", "columns", "facts", "said", "words"):
+        en, de = getattr(english, group), getattr(german, group)
+        assert en.keys() == de.keys(), group
+        for name in en:
+            places = [sorted(set(re.findall(r"\{\w+\}", text))) for text in (en[name], de[name])]
+            assert places[0] == places[1], name
+            assert en[name].count("|") == de[name].count("|"), name
+    assert english.findings.keys() == german.findings.keys()
+    for code, found in english.findings.items():
+        other = german.findings[code]
+        assert all((found.say, found.name, other.say, other.name)), code
+        assert bool(found.do) == bool(other.do), code
+        assert set(re.findall(r"\{\w+\}", found.say)) == set(re.findall(r"\{\w+\}", other.say)), code
+
+
+def test_german_says_it_as_people_do() -> None:
+    """What a data steward stumbled over."""
+    german = Words("de", 5)
+    assert german.value("@optional") == german.of("columns", "optional_attributes") == "optional"
+    assert german.of("facts", "date_shift") == "Verschiebung der Tagesdaten"
+    assert german.value("@by-patient") == "jeder Patient um eigene Tage"
+    assert german.value("@of-nobody") == "gehört niemandem"
+    apart = Finding(level="look", code="told-apart", section=8, values={"by": "@by-birth"})
+    assert joined(german.finding(apart), str, str).endswith("kann die Patienten erkennen.")
+
+
+def test_a_sentence_names_its_place_once() -> None:
+    words = Words("en", 5)
+    finding = Finding(level="stop", code="original-left", about="Patient.x", section=7, values={"kind": "@kind-name"})
+    assert joined(words.finding(finding), str, str).count("Patient.x") == 1
+    assert "(name)" in joined(words.finding(finding), str, str)
+    warned = Finding(level="look", code="warnings", section=15, values={"warnings": 1234})
+    assert joined(words.finding(warned), str, str) == "The steps gave warnings (1,234); section 15 has them."
+    assert words.value("@original-left") == "original values left"
+    assert words.value("@nobody knows this") == "@nobody knows this"
