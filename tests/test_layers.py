@@ -89,3 +89,13 @@ def test_no_step_imports_another_step() -> None:
 def test_flows_import_no_step_but_for_the_commands_about_extractions() -> None:
     found = {(a, _step(b)) for a, b in edges() if a.startswith("flows.") and _step(b) in STEPS}
     assert found == {(EXTRACTION, "extractor")}
+
+
+def test_the_release_report_is_measured_then_put_together_then_shown() -> None:
+    level = {f"tasks.release_report.{package}": number for number, package in enumerate(("measure", "report", "page"))}
+    found = {(a, b) for a, b in edges() if _package(a) in level and _package(b) in level}
+    assert sorted((a, b) for a, b in found if level[_package(a)] < level[_package(b)]) == []
+
+
+def _package(module: str) -> str:
+    return ".".join(module.split(".")[:3])
