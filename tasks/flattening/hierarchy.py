@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from typing import Final
-
-from tasks.flattening.element_path import WrittenElement
 
 DEEPEST: Final = 16
 """Elements above one another. A FHIR element id has far fewer parts; keeps a view from nesting without end."""
+
+Relations = Mapping[str, tuple[Sequence[str], str | None]]
+"""What each element of a table says: its children, and its parent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,45 +31,48 @@ class Disagreement:
 class Hierarchy:
     """The elements of one table, each at its place: ``parents`` and ``children`` agree when there is no error."""
 
-    def __init__(self, elements: Mapping[str, WrittenElement]) -> None:
+    def __init__(self, written: Relations) -> None:
         self.errors: list[Disagreement] = []
         self.warnings: list[Disagreement] = []
         self.parents: dict[str, str] = {}
-        self.children: dict[str, list[str]] = {element: [] for element in elements}
-        self._place(elements)
-        cycles = [min_first(cycle) for cycle in find_cycles(self.children)]
-        for cycle in cycles:
+        self.children: dict[str, list[str]] = {element: [] for element in written}
+        self._place(written)
+        for cycle in find_cycles(self.children):
             way = " → ".join((*cycle, cycle[0]))
             self.errors.append(Disagreement(cycle[0], "lookup-child-cycle", f"is below itself: {way}"))
         if not self.errors:
             self._measure()
 
-    def _place(self, elements: Mapping[str, WrittenElement]) -> None:
+    def above(self, element: str) -> Iterator[str]:
+        """Yield the elements above one, the nearest first."""
+        while (parent := self.parents.get(element)) is not None:
+            yield parent
+            element = parent
+
+    def _place(self, written: Relations) -> None:
         listed: dict[str, list[str]] = {}
-        for element, written in elements.items():
-            for child in written.children:
-                if child in elements:
+        for element, (children, _) in written.items():
+            for child in children:
+                if child in written:
                     self.children[element].append(child)
                     listed.setdefault(child, []).append(element)
                 else:
                     self._warn(element, "unresolved-child", f"the child {child} has no entry in this table")
-        for element, written in elements.items():
+        for element, (_, parent) in written.items():
             parents = listed.get(element, [])
             if len(parents) > 1:
                 self.errors.append(
                     Disagreement(element, "lookup-multiple-parents", f"is listed as a child by {', '.join(parents)}")
                 )
-            self._compare(element, written.parent, parents, elements)
+            self._compare(element, parent, parents)
 
-    def _compare(
-        self, element: str, written: str | None, listed: Sequence[str], elements: Mapping[str, WrittenElement]
-    ) -> None:
+    def _compare(self, element: str, written: str | None, listed: Sequence[str]) -> None:
         """Settle an element's parent, and warn where the two ends or the ids disagree."""
         parent = listed[0] if listed else None
         if written is not None and written not in listed:
             if parent is not None:
                 message = f"its parent is {written}, but {parent} lists it as a child; the list counts"
-            elif written in elements:
+            elif written in self.children:
                 message = f"its parent {written} does not list it as a child; it is taken as one"
                 parent = written
                 self.children[written].append(element)
@@ -82,10 +87,7 @@ class Hierarchy:
 
     def _measure(self) -> None:
         for element in self.children:
-            above, level = self.parents.get(element), 1
-            while above is not None and level <= DEEPEST:
-                above, level = self.parents.get(above), level + 1
-            if above is not None:
+            if sum(1 for _ in zip(self.above(element), range(DEEPEST + 1), strict=False)) > DEEPEST:
                 message = f"has more than {DEEPEST} elements above it"
                 self.errors.append(Disagreement(element, "lookup-schema-violation", message))
 
@@ -99,28 +101,18 @@ def is_prefix(parent: str, child: str) -> bool:
 
 
 def find_cycles(children: Mapping[str, Sequence[str]]) -> Iterator[list[str]]:
-    """Every cycle that a walk from parent to child closes; without recursion, whatever the depth."""
-    done: set[str] = set()
-    for root in children:
-        path = [root] if root not in done else []
-        position = dict.fromkeys(path, 0)
-        waiting = [iter(children[root])] if path else []
-        while waiting:
-            child = next(waiting[-1], None)
-            if child is None:
-                waiting.pop()
-                last = path.pop()
-                del position[last]
-                done.add(last)
-            elif child in position:
-                yield path[position[child] :]
-            elif child not in done:
-                position[child] = len(path)
-                path.append(child)
-                waiting.append(iter(children[child]))
-
-
-def min_first(cycle: Sequence[str]) -> list[str]:
-    """The same cycle, told from its first element by name."""
-    start = cycle.index(min(cycle))
-    return [*cycle[start:], *cycle[:start]]
+    """Yield cycles from parent to child, each from its first element by name, until each cycle shares an element with
+    one of them.
+    """
+    left = {element: list(below) for element, below in children.items()}
+    while True:
+        try:
+            TopologicalSorter(left).prepare()
+        except CycleError as error:
+            cycle = error.args[1][:0:-1]  # told from child to parent, its first element twice
+        else:
+            return
+        start = cycle.index(min(cycle))
+        yield [*cycle[start:], *cycle[:start]]
+        for element in cycle:
+            left[element] = []

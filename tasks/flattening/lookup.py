@@ -2,6 +2,7 @@
 
 A JSON list of tables ``{url, resourceType, elements}``; ``elements`` maps an element id to ``{viewDefinition,
 children?, parent?}``. It is read at start, before a job exists, and everything that is wrong with it is told at once.
+What it may hold is said by the models in ``lookup_model.py``.
 
 Errors (``InputError``): ``lookup-unreadable``, ``lookup-not-json``, ``lookup-duplicate-key``,
 ``lookup-schema-violation``, ``lookup-duplicate-table``, ``lookup-multiple-parents``, ``lookup-child-cycle``.
@@ -11,55 +12,68 @@ Warnings: ``unresolved-child``, ``parent-mismatch``, ``parent-not-prefix``, ``co
 
 from __future__ import annotations
 
+import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from tasks.flattening.element_path import Shape, WrittenTable
-from tasks.flattening.hierarchy import Disagreement, Hierarchy
-from tasks.flattening.lookup_document import join, read_document
+from pydantic import ValidationError
+
+from config.fields import nearest
+from tasks.flattening.hierarchy import Disagreement, Hierarchy, Relations
+from tasks.flattening.lookup_model import SCHEMA_REFERENCE, TOO_DEEP, LookupTable, known_keys
 from tasks.flattening.r4_paths import oddities
-from tasks.flattening.where_clause import SelectClause
 from tasks.shared.errors import InputError, SluiceError
+from tasks.shared.json_file import JsonFile, strict_json
 
 NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]*\Z")
 """What SQL on FHIR takes as the name of a view or a column."""
 
+_FILE = JsonFile(
+    "lookup-unreadable", "lookup-not-json", "the lookup file", "services.flattening.lookup_path names the lookup table"
+)
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+_PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+
 _HINTS: Final = {
+    "lookup-duplicate-key": "keep one of them",
+    "lookup-duplicate-table": "keep one table for each profile",
     "lookup-multiple-parents": "an element belongs below one element: name it in one list of children",
     "lookup-child-cycle": "take one of these elements out of the children of the one before it",
 }
+_MESSAGES: Final = {
+    "model_type": "must be an object",
+    "dict_type": "must be an object: element id → element",
+    "list_type": "must be a list",
+    "tuple_type": "must be a list",
+    "string_type": "must be text that is not empty",
+    "predicate_failed": "must be text that is not empty",
+    "bool_type": "must be true or false",
+    "recursion_loop": TOO_DEEP,
+    "recursion_depth_exceeded": TOO_DEEP,
+}
 
-
-@dataclass(frozen=True, slots=True)
-class Element:
-    """One element: the clause it becomes, and where it belongs.
-
-    ``children`` and ``parent`` name elements of the same table, and agree with each other; no element is below itself.
-    """
-
-    id: str
-    definition: SelectClause
-    children: tuple[str, ...] = ()
-    parent: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """What a profile's elements become; ``url`` is the profile's canonical URL."""
-
-    url: str
-    resource_type: str
-    elements: Mapping[str, Element]
+_Place = tuple[int | str, ...]
+"""Keys and positions below a table."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """The tables of a lookup file by canonical URL."""
+    """The tables of a lookup file by canonical URL.
 
-    tables: Mapping[str, Table]
+    ``children`` and ``parent`` of their elements agree with each other; no element is below itself.
+    """
+
+    tables: Mapping[str, LookupTable]
+
+
+class _Repeating(dict[str, Any]):
+    """A JSON object in whose text a key stands more than once; the last value counts."""
+
+    repeated: tuple[str, ...] = ()
 
 
 def read_lookup(path: Path) -> tuple[Lookup | None, list[SluiceError], list[str]]:
@@ -68,28 +82,24 @@ def read_lookup(path: Path) -> tuple[Lookup | None, list[SluiceError], list[str]
     Raises nothing for what may stand in the file, nor when it cannot be read: that is a finding as well.
     """
     try:
-        document = read_document(path)
+        document = _FILE.parse(_FILE.read(path), path, _parse)
     except InputError as error:
         return None, [error], []
-    shape = Shape(path)
-    tables: dict[str, Table] = {}
-    places: dict[str, str] = {}
-    warnings: list[str] = []
-    for written in shape.tables(document):
-        hierarchy = Hierarchy(written.elements)
-        _tell_errors(shape, written, hierarchy)
-        if written.url is None:
-            continue
-        first = places.setdefault(written.url, written.where)
-        if first != written.where:
-            hint = "keep one table for each profile"
-            message = f"there is a table with this url already, at {first}"
-            shape.wrong(join(written.where, "url"), message, hint, reference="lookup-duplicate-table")
-        warnings += _warnings(written, hierarchy)
-        tables[written.url] = Table(written.url, written.resource_type or "", _elements(written, hierarchy))
-    if shape.findings:
-        return None, list(shape.findings), warnings
-    return Lookup(tables), [], warnings
+    if not isinstance(document, list):
+        found = "an object" if isinstance(document, dict) else "a single value"
+        message = f"a lookup file is a JSON list of tables, this is {found}"
+        return None, [InputError(SCHEMA_REFERENCE, message, context=str(path))], []
+    readers = [_TableReader(entry, number, path) for number, entry in enumerate(document)]
+    first: dict[str, _TableReader] = {}
+    for reader in readers:
+        if reader.url is not None and first.setdefault(reader.url, reader) is not reader:
+            message = f"there is a table with this url already, at {first[reader.url].where}"
+            reader.add(("url",), message, reference="lookup-duplicate-table")
+    findings: list[SluiceError] = [finding for reader in readers for finding in reader.findings]
+    warnings = [warning for reader in readers for warning in reader.warnings()]
+    if findings:
+        return None, findings, warnings
+    return Lookup({table.url: table for reader in readers if (table := reader.settled()) is not None}), [], warnings
 
 
 def lookup_findings(path: Path) -> list[SluiceError]:
@@ -102,54 +112,148 @@ def lookup_warnings(path: Path) -> list[str]:
     return read_lookup(path)[2]
 
 
-def _tell_errors(shape: Shape, written: WrittenTable, hierarchy: Hierarchy) -> None:
-    for error in hierarchy.errors:
-        where = join(join(written.where, "elements"), error.element)
-        message = f"element {error.element}: {error.message}"
-        shape.wrong(where, message, _HINTS.get(error.reference), reference=error.reference)
+class _TableReader:
+    """Reads one table, the ``number``-th of the file at ``path``. ``findings`` are what is wrong with it."""
 
+    def __init__(self, entry: Any, number: int, path: Path) -> None:
+        self.where = f"[{number}]"
+        self.findings: list[InputError] = []
+        self.url = url if isinstance(entry, dict) and isinstance(url := entry.get("url"), str) and url.strip() else None
+        self._path = path
+        self._table: LookupTable | None = None
+        for place, key in _repeated(entry, ()):
+            self.add((*place, key), f"the key {key!r} stands here twice", reference="lookup-duplicate-key")
+        try:
+            self._table = LookupTable.model_validate(entry)
+        except ValidationError as error:
+            for place, message, hint in _translated(error):
+                self.add(place, message, hint)
+        self._hierarchy = Hierarchy(_relations(entry))
+        for one in self._hierarchy.errors:
+            self.add(("elements", one.element), one.message, reference=one.reference)
 
-def _elements(written: WrittenTable, hierarchy: Hierarchy) -> dict[str, Element]:
-    return {
-        element_id: Element(
-            element_id, element.definition, tuple(hierarchy.children[element_id]), hierarchy.parents.get(element_id)
+    def add(self, place: _Place, message: str, hint: str | None = None, *, reference: str = SCHEMA_REFERENCE) -> None:
+        """Note what is wrong at ``place``; the message names the table and the element that it is in."""
+        owner = f"table {self.url}: " if self.url is not None else ""
+        if place[:1] == ("elements",) and len(place) > 1:
+            owner += f"element {place[1]}: "
+        context = f"{self._path} {self.where}{''.join(map(_step, place))}"
+        self.findings.append(
+            InputError(reference, f"{owner}{message}", context=context, hint=hint or _HINTS.get(reference))
         )
-        for element_id, element in written.elements.items()
-    }
+
+    def warnings(self) -> Iterator[str]:
+        """Yield what is odd about the table; of its columns and paths only where it has the right form."""
+        found = list(self._hierarchy.warnings)
+        if self._table is not None:
+            found += _unusual_names(self._table)
+            found += _refused_paths(self._table, self._hierarchy) if not self._hierarchy.errors else ()
+        for one in found:
+            yield f"{one.reference}: lookup table {self.url}, element {one.element}: {one.message}"
+
+    def settled(self) -> LookupTable | None:
+        """Return the table with every element at its place; ``None`` where it has not the right form."""
+        if self._table is None:
+            return None
+        children, parents = self._hierarchy.children, self._hierarchy.parents
+        elements = {
+            name: element.model_copy(update={"children": tuple(children[name]), "parent": parents.get(name)})
+            for name, element in self._table.elements.items()
+        }
+        return self._table.model_copy(update={"elements": elements})
 
 
-def _warnings(written: WrittenTable, hierarchy: Hierarchy) -> Iterator[str]:
-    for warning in (*hierarchy.warnings, *_unusual_names(written), *_refused_paths(written, hierarchy)):
-        yield f"{warning.reference}: lookup table {written.url}, element {warning.element}: {warning.message}"
+def _parse(content: bytes) -> Any:
+    document = strict_json(content, _object)
+    if _SURROGATE.search(content):
+        json.dumps(document, ensure_ascii=False).encode()
+    return document
 
 
-def _unusual_names(written: WrittenTable) -> Iterator[Disagreement]:
-    for element_id, element in written.elements.items():
-        for name in _names(element.definition):
-            if not NAME.match(name):
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    plain = dict(pairs)
+    if len(plain) == len(pairs):
+        return plain
+    repeating = _Repeating(plain)
+    repeating.repeated = tuple(key for key, times in Counter(key for key, _ in pairs).items() if times > 1)
+    return repeating
+
+
+def _repeated(part: Any, place: _Place) -> Iterator[tuple[_Place, str]]:
+    """Yield the keys that stand twice, each with the place of its object: the text under the first would be lost."""
+    if isinstance(part, _Repeating):
+        yield from ((place, key) for key in part.repeated)
+    below = part.items() if isinstance(part, dict) else enumerate(part) if isinstance(part, list) else ()
+    for key, value in below:
+        yield from _repeated(value, (*place, key))
+
+
+def _step(key: int | str) -> str:
+    """The part of a JSON path for a key: ``[0]``, ``.elements``, ``["Patient.name"]``."""
+    plain = isinstance(key, str) and _PLAIN_KEY.match(key)
+    return f".{key}" if plain else f"[{json.dumps(key, ensure_ascii=False)}]"
+
+
+def _translated(error: ValidationError) -> Iterator[tuple[_Place, str, str | None]]:
+    """pydantic's errors in our words, without any value: place, message, hint."""
+    for detail in error.errors(include_url=False):
+        place, kind, context = detail["loc"], detail["type"], detail.get("ctx", {})
+        hint = None
+        if "message" in context:
+            message, hint = context["message"], context["hint"]
+            place = place[:-1] if context.get("above") else place
+        elif kind == "extra_forbidden":
+            known = known_keys(place[:-1])
+            near = nearest(str(place[-1]), known)
+            message = f"the key {place[-1]!r} is unknown"
+            hint = f"did you mean {near}?" if near else f"known keys: {', '.join(known)}"
+        elif place[-1:] == ("[key]",):
+            place, message = place[:-1], "an element id must not be empty"
+        elif kind == "missing" or (detail["input"] is None and place and _required(place)):
+            message = f"the key {place[-1]} is missing"
+        elif place[-1:] == ("description",):
+            message = "must be text"
+        else:
+            message = _MESSAGES.get(kind, "has a value of the wrong kind")
+        yield place, message, hint
+
+
+def _required(place: _Place) -> bool:
+    """Whether a key stands at ``place``, and no entry of a list or of ``elements``."""
+    return isinstance(place[-1], str) and place[:-1] != ("elements",)
+
+
+def _relations(entry: Any) -> Relations:
+    """What the elements of a table say about each other, as far as it has a form at all."""
+    elements = entry.get("elements") if isinstance(entry, dict) else None
+    found = {}
+    for name, element in elements.items() if isinstance(elements, dict) else ():
+        written = element if isinstance(element, dict) else {}
+        children, parent = written.get("children"), written.get("parent")
+        names = dict.fromkeys(filter(_is_text, children)) if isinstance(children, list) else ()
+        found[name] = (tuple(names), parent if _is_text(parent) else None)
+    return found
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
+def _unusual_names(table: LookupTable) -> Iterator[Disagreement]:
+    for element_id, element in table.elements.items():
+        for column in element.definition.walk():
+            if not NAME.match(column.name):
                 message = (
-                    f"the column {name!r} is not named with letters, digits and underscores, a letter first; "
+                    f"the column {column.name!r} is not named with letters, digits and underscores, a letter first; "
                     "a flattening service may refuse it"
                 )
                 yield Disagreement(element_id, "column-name", message)
 
 
-def _refused_paths(written: WrittenTable, hierarchy: Hierarchy) -> Iterator[Disagreement]:
+def _refused_paths(table: LookupTable, hierarchy: Hierarchy) -> Iterator[Disagreement]:
     """Paths that real runners refuse; those of an element begin where the elements above it iterate."""
-    if hierarchy.errors:
-        return
-    for element_id, element in written.elements.items():
-        context: list[str] = []
-        above = hierarchy.parents.get(element_id)
-        while above is not None:
-            clause = written.elements[above].definition
-            context += filter(None, (clause.for_each or clause.for_each_or_null,))
-            above = hierarchy.parents.get(above)
-        for reference, message in oddities(written.resource_type, element.definition, ".".join(reversed(context))):
+    for element_id, element in table.elements.items():
+        above = [table.elements[name].definition.iterated for name in hierarchy.above(element_id)]
+        context = ".".join(filter(None, reversed(above)))
+        for reference, message in oddities(table.resource_type, element.definition, context):
             yield Disagreement(element_id, reference, message)
-
-
-def _names(clause: SelectClause) -> Iterator[str]:
-    yield from (column.name for column in clause.columns)
-    for part in clause.select:
-        yield from _names(part)

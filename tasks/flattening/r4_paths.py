@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from tasks.flattening.where_clause import SelectClause
+from tasks.flattening.lookup_model import SelectClause
 
 _STEP: Final = re.compile(r"([A-Za-z_]\w*|\$this)(\((?:[^()']|'[^']*'|\([^()]*\))*\))?(?:\[\d+\])?(?:\.|$)")
 _SAME: Final = frozenset({"first", "last", "single", "where", "tail", "skip", "take"})
@@ -39,7 +39,7 @@ def oddities(resource_type: str | None, clause: SelectClause, context: str = "")
 
     ``context`` is the path of what the clauses around it iterate over. Where that is a choice nothing more is odd.
     """
-    each, outer = clause.for_each or clause.for_each_or_null, context
+    each, outer = clause.iterated, context
     told = _kind(resource_type, context) == "choice"
     context = _joined(context, each) if each is not None else context
     if _kind(resource_type, context) == "choice":
@@ -47,7 +47,7 @@ def oddities(resource_type: str | None, clause: SelectClause, context: str = "")
             yield _choice(each, _typed(resource_type, outer, each, None))
         return
     for column in clause.columns:
-        path = column.path or "$this"
+        path = column.path
         kind = _kind(resource_type, _joined(context, path))
         if kind == "choice":
             yield _choice(path, _typed(resource_type, context, path, column.type))

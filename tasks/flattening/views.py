@@ -13,10 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tasks.flattening.compartment import PATIENT_PATH
-from tasks.flattening.lookup import Element, Lookup, Table
-from tasks.flattening.view_builder import Draft
-from tasks.flattening.where_clause import ColumnDefinition
+from tasks.flattening.lookup import Lookup
+from tasks.flattening.lookup_model import ColumnDefinition, LookupTable, SelectClause
 from tasks.shared.errors import InputError
 from tasks.shared.fhir.crtdl import Crtdl
 from tasks.shared.fhir.crtdl_model import AttributeGroup
@@ -25,6 +23,27 @@ RESOURCE_TYPE: Final = "https://sql-on-fhir.org/ig/StructureDefinition/ViewDefin
 
 LONGEST_NAME: Final = 255
 """Characters of a computable name in FHIR."""
+
+_SUBJECT: Final = """
+Account AdverseEvent Basic CarePlan CareTeam ChargeItem ClinicalImpression Communication CommunicationRequest
+Composition Condition DeviceRequest DeviceUseStatement DiagnosticReport DocumentManifest DocumentReference Encounter
+Flag Goal ImagingStudy Invoice List MeasureReport Media MedicationAdministration MedicationDispense MedicationRequest
+MedicationStatement Observation Procedure QuestionnaireResponse RequestGroup RiskAssessment ServiceRequest Specimen
+"""
+_PATIENT: Final = """
+AllergyIntolerance BodyStructure Claim ClaimResponse Consent CoverageEligibilityRequest CoverageEligibilityResponse
+DetectedIssue EpisodeOfCare ExplanationOfBenefit FamilyMemberHistory Immunization ImmunizationEvaluation
+ImmunizationRecommendation MolecularSequence NutritionOrder RelatedPerson SupplyDelivery VisionPrescription
+"""
+
+PATIENT_PATH: Final[dict[str, str]] = {
+    **dict.fromkeys(_SUBJECT.split(), "subject.reference"),
+    **dict.fromkeys(_PATIENT.split(), "patient.reference"),
+    "Coverage": "beneficiary.reference",
+}
+"""FHIRPath of the reference to the patient, by resource type. Without: Patient itself, types outside the Patient
+compartment of FHIR R4 (4.0.1), and those of its types that have no such element, as a group or an appointment with
+several patients: a path that a type does not have makes the flattening service refuse the view."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +98,7 @@ def no_views() -> InputError:
     )  # fmt: skip
 
 
-def _view(group: AttributeGroup, table: Table) -> tuple[View, list[str]]:
+def _view(group: AttributeGroup, table: LookupTable) -> tuple[View, list[str]]:
     select, warnings = _select(group, table)
     warnings += (
         f"several columns are called {old}; one of them becomes {new}" for old, new in select.make_names_unique()
@@ -91,7 +110,7 @@ def _view(group: AttributeGroup, table: Table) -> tuple[View, list[str]]:
         "name": view_name(name),
         "status": "active",
         "resource": table.resource_type,
-        "select": [part.document() for part in select.selects],
+        "select": [part.document() for part in select.select],
     }
     return View(group.id, name, group.reference, table.resource_type, definition, columns), warnings
 
@@ -102,53 +121,55 @@ def view_name(name: str) -> str:
     return (plain if plain[:1].isalpha() else f"group_{plain}".rstrip("_"))[:LONGEST_NAME]
 
 
-def _select(group: AttributeGroup, table: Table) -> tuple[Draft, list[str]]:
+def _select(group: AttributeGroup, table: LookupTable) -> tuple[SelectClause, list[str]]:
     """All select clauses of a view, below one that holds nothing of its own; and what it lacks."""
     warnings: list[str] = []
-    requested: dict[str, Element] = {}
+    requested: list[str] = []
     for attribute in group.attributes:
-        element = table.elements.get(attribute.ref)
-        if element is not None:
-            requested[attribute.ref] = element
+        if attribute.ref in table.elements:
+            requested.append(attribute.ref)
         else:
             warnings.append(f"the lookup table has no entry for the attribute {attribute.ref}; it gets no column")
-    first = [ColumnDefinition("id", "id", "id")]
+    first = [ColumnDefinition(name="id", path="id", type="id")]
     if table.resource_type in PATIENT_PATH:
-        first.append(ColumnDefinition("patient", PATIENT_PATH[table.resource_type], "string"))
-    select = Draft(selects=[Draft(columns=first)])
-    contexts: dict[str, Draft] = {}
-    for element in requested.values():
-        ancestors = list(_ancestors(table, element))
-        if any(ancestor.id in requested for ancestor in ancestors):
+        first.append(ColumnDefinition(name="patient", path=PATIENT_PATH[table.resource_type], type="string"))
+    select = SelectClause(select=[SelectClause(column=first)])
+    contexts: dict[str, SelectClause] = {}
+    for name in dict.fromkeys(requested):
+        ancestors = list(_ancestors(table, name))
+        if any(ancestor in requested for ancestor in ancestors):
             continue
-        whole = _whole(table, element)
+        whole = _whole(table, name)
         if not whole.prune():
-            warnings.append(f"the lookup table gives no column for the attribute {element.id}")
+            warnings.append(f"the lookup table gives no column for the attribute {name}")
             continue
-        context = _context(select, ancestors, contexts)
+        context = _context(select, table, ancestors, contexts)
         if context is select:
-            select.selects.append(whole)
+            select.select.append(whole)
         else:
             context.attach(whole)
     return select, warnings
 
 
-def _ancestors(table: Table, element: Element) -> Iterator[Element]:
-    """The elements above one, the nearest first."""
-    while element.parent is not None:
-        element = table.elements[element.parent]
-        yield element
+def _ancestors(table: LookupTable, name: str) -> Iterator[str]:
+    """The ids of the elements above one, the nearest first."""
+    while (parent := table.elements[name].parent) is not None:
+        yield parent
+        name = parent
 
 
-def _whole(table: Table, element: Element) -> Draft:
-    """An element's clause with everything below it."""
-    draft = Draft.of(element.definition)
+def _whole(table: LookupTable, name: str) -> SelectClause:
+    """An element's clause with everything below it; the lookup table's own stays as it is."""
+    element = table.elements[name]
+    clause = element.definition.model_copy(deep=True)
     for child in element.children:
-        draft.attach(_whole(table, table.elements[child]))
-    return draft
+        clause.attach(_whole(table, child))
+    return clause
 
 
-def _context(select: Draft, ancestors: list[Element], contexts: dict[str, Draft]) -> Draft:
+def _context(
+    select: SelectClause, table: LookupTable, ancestors: list[str], contexts: dict[str, SelectClause]
+) -> SelectClause:
     """The clause in which an element's paths hold: what its ancestors iterate over, without their other columns.
 
     Attributes below one ancestor share its clause. Two clauses would multiply their rows, and put the code of one
@@ -156,12 +177,13 @@ def _context(select: Draft, ancestors: list[Element], contexts: dict[str, Draft]
     """
     context = select
     for ancestor in reversed(ancestors):
-        if not ancestor.definition.iterates:
+        definition = table.elements[ancestor].definition
+        if definition.iterated is None:
             continue
-        if ancestor.id not in contexts:
-            contexts[ancestor.id] = Draft(ancestor.definition.for_each, ancestor.definition.for_each_or_null)
-            context.selects.append(contexts[ancestor.id])
-        context = contexts[ancestor.id]
+        if ancestor not in contexts:
+            contexts[ancestor] = definition.model_copy(update={"columns": [], "select": []})
+            context.select.append(contexts[ancestor])
+        context = contexts[ancestor]
     return context
 
 

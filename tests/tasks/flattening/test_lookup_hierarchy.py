@@ -8,10 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.flattening.element_path import WrittenElement
 from tasks.flattening.hierarchy import Hierarchy, find_cycles, is_prefix
 from tasks.flattening.lookup import lookup_warnings, read_lookup
-from tasks.flattening.where_clause import SelectClause
 from tests.tasks.flattening.lookups import URL, Json, element, lookup_of, table, write
 
 
@@ -143,8 +141,7 @@ def test_a_cycle_is_found_where_there_is_one_and_only_there(graph: dict[str, lis
 def test_without_an_error_the_elements_are_a_forest_and_both_ends_agree(
     graph: dict[str, list[str]], parents: dict[str, str]
 ) -> None:
-    written = {name: WrittenElement(SelectClause(), tuple(graph[name]), parents.get(name)) for name in graph}
-    hierarchy = Hierarchy(written)
+    hierarchy = Hierarchy({name: (graph[name], parents.get(name)) for name in graph})
     if hierarchy.errors:
         return
     edges = [(child, name) for name, children in hierarchy.children.items() for child in children]

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from deployments.sandbox.extraction.types import OWNERS
-from tasks.flattening.compartment import PATIENT_PATH
-from tasks.flattening.views import Column, View, view_name, views
+from tasks.flattening.views import PATIENT_PATH, Column, View, view_name, views
 from tests.tasks.flattening.lookups import URL, Json, column, crtdl, element, group, lookup_of, table
 
 FIRST = {
