@@ -22,7 +22,8 @@ from tasks.pseudonymizer.pairing import by_path, by_text, has_foreign_patient, p
 from tasks.pseudonymizer.residual_identifiers import Numbers, Residuals
 from tasks.shared.errors import DataError, ReconciliationError, ServiceError, SluiceError
 from tasks.shared.fhir.reading import UNREADABLE
-from tasks.shared.fhir.references import FOREIGN, names_foreign_patient, spelled_references
+from tasks.shared.fhir.references import FOREIGN, spelled_references
+from tasks.shared.fhir.sources import names_foreign_patient
 from tasks.shared.http.answer import Answer
 
 _OK: Final = 200

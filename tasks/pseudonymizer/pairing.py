@@ -18,7 +18,8 @@ import msgspec
 from tasks.pseudonymizer.answer_check import Members, OutlineError, ResourceSummary, outline_of, resources_in
 from tasks.pseudonymizer.identity import Loose, Pair
 from tasks.shared.fhir.reading import RESOURCE_TYPE
-from tasks.shared.fhir.references import Target, names_foreign_patient, spelled_references, target_of
+from tasks.shared.fhir.references import Target, spelled_references, target_of
+from tasks.shared.fhir.sources import names_foreign_patient
 
 _ESCAPED_KEY: Final = re.compile(rb'"[A-Za-z]*\\u00[4-7][0-9A-Fa-f][^"]*"\s*:')
 _STRING: Final = re.compile(rb'"%b"\s*:\s*"' % b"".join(rb"(?:%c|\\u00(?i:%02x))" % (one, one) for one in b"reference"))

@@ -9,7 +9,6 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from tasks.shared.fhir.r4_search import is_type
-from tasks.shared.fhir.reading import UNREADABLE
 
 FOREIGN: Final = "the Bundle holds one Patient, and a resource in it names another one as its own"
 """What ``BundlePatient.has_foreign`` means, for a person."""
@@ -74,15 +73,6 @@ class Owned(msgspec.Struct, rename="camel", gc=False):
     contained: list[Owned] | None = None
 
 
-class _Entry(msgspec.Struct, gc=False):
-    resource: Owned | None = None
-
-
-class _Bundle(msgspec.Struct, gc=False):
-    entry: list[_Entry | None] | None = None
-
-
-_bundle: Final = msgspec.json.Decoder(_Bundle)
 _resource: Final = msgspec.json.Decoder(Owned)
 _any: Final = msgspec.json.Decoder(float_hook=str)
 
@@ -118,23 +108,6 @@ class BundlePatient:
         return len(self._patients) == 1 and "" not in self._patients and not self._named <= self._patients
 
 
-def names_foreign_patient(line: bytes) -> bool:
-    """Return whether a Bundle holds one Patient and a resource in it names another one as its own.
-
-    ``False`` for a text that is no Bundle, or cannot be read.
-    """
-    try:
-        entries = _bundle.decode(line).entry or ()
-        resources = [entry.resource for entry in entries if entry is not None and entry.resource is not None]
-    except msgspec.ValidationError:
-        resources = _of_another_shape(line)
-    except UNREADABLE:
-        return False
-    found = BundlePatient()
-    found.add(resources)
-    return found.has_foreign
-
-
 def _named_in(resource: Owned) -> Iterator[str]:
     """The references of a resource, and of those in it, to the patient it belongs to."""
     for element in (resource.subject, resource.patient, resource.beneficiary):
@@ -143,17 +116,6 @@ def _named_in(resource: Owned) -> Iterator[str]:
                 yield one.reference
     for inside in resource.contained or ():
         yield from _named_in(inside)
-
-
-def _of_another_shape(line: bytes) -> list[Owned]:
-    """The resources of a Bundle in which something has not the shape that FHIR gives it: that is left out."""
-    try:
-        whole = _any.decode(line)
-    except UNREADABLE:
-        return []
-    entries = whole.get("entry") if isinstance(whole, dict) else None
-    resources = [one.get("resource") for one in entries if isinstance(one, dict)] if isinstance(entries, list) else []
-    return [_owned(one) for one in resources if isinstance(one, dict)]
 
 
 def read_owned(text: bytes | msgspec.Raw) -> Owned:

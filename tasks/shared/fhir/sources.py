@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from tasks.shared.errors import DataError
+from tasks.shared.fhir.reading import UNREADABLE
 from tasks.shared.fhir.references import BundlePatient, Owned, read_owned
 from tasks.shared.publication import people
 
@@ -32,6 +33,24 @@ class UsualResource(Owned, gc=False):
 class _UsualEntry(msgspec.Struct, gc=False):
     resource: UsualResource
     search: Any = None
+
+
+class UsualLine(msgspec.Struct, rename="camel", gc=False):
+    """What is read of a line as nearly all are: each entry of a Bundle holds a resource, and nothing tells that its
+    source is incomplete. A tenth more than to skip the entries."""
+
+    resource_type: str = ""
+    entry: tuple[_UsualEntry, ...] = ()
+    total: None = None
+    link: None = None
+    issue: None = None
+
+    @property
+    def has_foreign(self) -> bool:
+        """Whether it holds one Patient, and a resource names another one."""
+        patient = BundlePatient()
+        patient.add([entry.resource for entry in self.entry])
+        return patient.has_foreign
 
 
 class _Entry(msgspec.Struct, gc=False):
@@ -62,6 +81,7 @@ class Line(msgspec.Struct, rename="camel", gc=False):
         return any(isinstance(link, dict) and link.get("relation") == "next" for link in links)
 
 
+parse_usual_line: Final = msgspec.json.Decoder(UsualLine).decode
 parse_line: Final = msgspec.json.Decoder(Line).decode
 _parse_usual: Final = msgspec.json.Decoder(list[_UsualEntry]).decode
 _parse_list: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
@@ -108,6 +128,19 @@ class Entries:
             elif resource is None and isinstance(entry.request, dict) and entry.request.get("method") == "DELETE":
                 self.deletions += 1
         return len(entries)
+
+
+def names_foreign_patient(line: bytes) -> bool:
+    """Return whether a Bundle holds one Patient and a resource in it names another one as its own.
+
+    ``False`` for a text that is no Bundle, or cannot be read.
+    """
+    entries = Entries()
+    try:
+        entries.add(parse_line(line).entry)
+    except UNREADABLE:
+        return False
+    return entries.patient.has_foreign
 
 
 def _matches(search: Any) -> bool:

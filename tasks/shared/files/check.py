@@ -10,45 +10,18 @@ whether they are in a local directory is for the steps that read them.
 from __future__ import annotations
 
 import codecs
-from collections.abc import Callable
 
 import msgspec
-from msgspec import UNSET, UnsetType
 
 from tasks.shared.errors import DataError
 from tasks.shared.fhir.cutter import Cutter
 from tasks.shared.fhir.reading import LARGEST_RESOURCE, REASONS, TYPE, too_large
-from tasks.shared.fhir.references import FOREIGN, BundlePatient
-from tasks.shared.fhir.sources import ERRORS, Entries, SourceNotes, UsualResource, parse_line
+from tasks.shared.fhir.references import FOREIGN
+from tasks.shared.fhir.sources import ERRORS, Entries, SourceNotes, parse_line, parse_usual_line
 
 _ARCHIVES = (b"\x1f\x8b", b"PK\x03\x04", b"\xfd7zXZ", b"BZh")  # gzip, zip, xz, bzip2
 
 
-class _Entry(msgspec.Struct, gc=False):
-    resource: UsualResource
-
-
-class _Line(msgspec.Struct, rename="camel", gc=False):
-    """What is read of a line as nearly all are: each entry of a Bundle holds a resource, and nothing tells that its
-    source is incomplete. A tenth more than to skip the entries."""
-
-    resource_type: str = ""
-    entry: list[_Entry] | UnsetType = UNSET
-    total: None = None
-    link: None = None
-    issue: None = None
-
-
-class _ResourceLine(msgspec.Struct, rename="camel", gc=False):
-    resource_type: str
-    entry: list[_Entry] | UnsetType = UNSET
-    total: None = None
-    link: None = None
-    issue: None = None
-
-
-_parse_line = msgspec.json.Decoder(_Line).decode
-_parse_resource_line = msgspec.json.Decoder(_ResourceLine).decode
 _BUNDLE = "Bundle"
 _LONG = 8 << 20
 """Bytes of a line that are kept as a whole; a longer one is read in parts."""
@@ -58,12 +31,6 @@ _BLANK = b" \t\r\n"
 _SOMETHING_ELSE = "an error that a server wrote in place of the data looks like this; see its log"
 _VALUE_STARTS = b'{"-0123456789tfn'
 """First bytes with which the parser gets a chance; a top-level array is always a JSON file, never NDJSON."""
-
-
-def _holds_foreign(entries: list[_Entry]) -> bool:
-    patient = BundlePatient()
-    patient.add([entry.resource for entry in entries])
-    return patient.has_foreign
 
 
 class LineCheck:
@@ -101,8 +68,6 @@ class LineCheck:
         self._long: tuple[Cutter, Entries] | None = None
         self._name = name
         self._resources = resources
-        self._parse: Callable[[bytearray | memoryview], _Line | _ResourceLine]
-        self._parse = _parse_resource_line if resources else _parse_line
         self._kind = kind
         self._kinds = {kind} if kind is not None else set()
         self._number = 1
@@ -227,10 +192,9 @@ class LineCheck:
         try:
             try:
                 if entries is None:
-                    read = self._parse(line)
-                    usual = read.entry if read.entry is not UNSET else []
-                    kind, held = read.resource_type, len(usual)
-                    foreign = held > 1 and _holds_foreign(usual)
+                    read = parse_usual_line(line)
+                    kind, held = read.resource_type, len(read.entry)
+                    foreign = held > 1 and read.has_foreign
                 else:
                     kind, held, foreign = self._read_unusual(line, entries)
             except msgspec.ValidationError:
@@ -263,8 +227,6 @@ class LineCheck:
         read = parse_line(line)
         kind = read.resource_type
         if not isinstance(kind, str):
-            if self._resources:
-                raise msgspec.ValidationError
             kind = ""
         if kind == _BUNDLE:
             if bytes(memoryview(read.entry)[:1]) == b"[":
@@ -279,7 +241,9 @@ class LineCheck:
         return kind, entries.resources, entries.patient.has_foreign
 
     def _note(self, kind: str) -> None:
-        """A type that no line before had."""
+        """A type that no line before had; blank for an object without one."""
+        if not kind:
+            raise msgspec.ValidationError
         if self._kind is not None:
             message = f"the server says that this file holds {self._kind}s, and the line is another resource"
             raise self._error("resource-type-differs", message, _SOMETHING_ELSE)

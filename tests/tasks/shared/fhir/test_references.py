@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tasks.shared.fhir.references import BundlePatient, Owned, Reference, Target, names_foreign_patient, target_of
+from tasks.shared.fhir.references import BundlePatient, Owned, Reference, Target, target_of
+from tasks.shared.fhir.sources import names_foreign_patient
 
 
 @pytest.mark.parametrize(
