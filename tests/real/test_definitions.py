@@ -9,13 +9,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from deployments.sandbox.common.definitions.package import make
 from deployments.sandbox.common.definitions.schema import DEFINITIONS
 from tasks.release_report.measure.kinds import NAMED
 from tests.deployments.sandbox.validation.support import findings
 from tests.real.programs import directory
 from tests.real.test_examples import examples
 from tests.tasks.release_report.measure.test_r4_types import made_named
+from tests.tools.definitions.package import make
 
 pytestmark = pytest.mark.real
 

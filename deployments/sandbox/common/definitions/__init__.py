@@ -1,1 +1,1 @@
-"""What FHIR R4 says of its types, made of published packages: ``build.py`` makes it, ``README.md`` names them."""
+"""The definitions of FHIR R4 that the sandbox services read; ``README.md`` names their sources."""

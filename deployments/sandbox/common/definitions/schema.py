@@ -1,8 +1,8 @@
 """The rules of FHIR R4, read once and made ready for a walk over resources.
 
 The published JSON schema uses few keywords, so each of its definitions becomes a table from a JSON property to what may
-stand there; ``rules.json`` adds required elements, choice types and invariants (see ``build.py``), ``codes.json`` the
-codes of required bindings (see ``package.py``).
+stand there; ``rules.json`` adds required elements, choice types and invariants, ``codes.json`` the codes of required
+bindings. ``tests/tools/definitions/build.py`` and ``tests/tools/definitions/package.py`` make these files.
 
 The package ``jsonschema`` answers about a nested resource with a ``oneOf`` without a place; the tables give the exact
 one, in one pass with the invariants. Tests compare the verdicts of both.

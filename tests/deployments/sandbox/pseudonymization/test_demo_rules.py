@@ -16,13 +16,13 @@ import pytest
 from deployments.sandbox.common.json_text import decode_raw, encode
 from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.data import ANONYMIZATION_RULES, DATA, DEMO_CRTDL
-from deployments.sandbox.data.patient import PEOPLE
 from deployments.sandbox.extraction.app import ExtractionOptions, extraction_service
 from deployments.sandbox.fhir.app import fhir_service
 from deployments.sandbox.pseudonymization.deidentify import Engine
 from deployments.sandbox.pseudonymization.rulefile import read_rule_file
 from tests.deployments.sandbox.extraction.conftest import Client as Extraction
 from tests.deployments.sandbox.pseudonymization.conftest import Client, parameters
+from tests.tools.demo_data.patient import PEOPLE
 
 RULES = ANONYMIZATION_RULES.read_bytes()
 GROUP = "https://www.medizininformatik-initiative.de/fhir/fdpg/NamingSystem/attribute_group"

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from deployments.sandbox.data import codes as c
+from tests.tools.demo_data import codes as c
 
 T = TypeVar("T")
 Resource = dict[str, Any]
@@ -44,7 +44,7 @@ class _Dice:
     """Reproducible choices. Only ``random()`` is promised to give the same numbers in every Python version."""
 
     def __init__(self, seed: int) -> None:
-        self._random = random.Random(seed)  # noqa: S311 - made-up data, no secret
+        self._random = random.Random(seed)
 
     def below(self, limit: int) -> int:
         return int(self._random.random() * limit)

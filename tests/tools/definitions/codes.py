@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from deployments.sandbox.common.definitions.build import Json, SourceError
+from tests.tools.definitions.build import Json, SourceError
 
 _KINDS = ("resource", "complex-type")
 _ABSTRACT = ("abstract", "notSelectable")

@@ -1,6 +1,6 @@
 """Makes the demo data; the same bytes on every machine.
 
-``python -m deployments.sandbox.data.generate [DIRECTORY]`` writes the files, into this folder by default. Nobody in
+``python -m tests.tools.demo_data.generate [DIRECTORY]`` writes the files, into the package by default. Nobody in
 them exists: the names say so, the postal codes do not exist either. One transaction Bundle per patient and line, as
 the extraction server writes them (document 3 §2), and ``core.ndjson`` with what belongs to no patient.
 """
@@ -14,8 +14,8 @@ from pathlib import Path
 import msgspec
 
 from deployments.sandbox.data import DATA
-from deployments.sandbox.data import codes as c
-from deployments.sandbox.data.patient import PEOPLE, DemoPatient, Resource, concept, resource
+from tests.tools.demo_data import codes as c
+from tests.tools.demo_data.patient import PEOPLE, DemoPatient, Resource, concept, resource
 
 _FILES = ("patients-a.ndjson", "patients-b.ndjson", "patients-c.ndjson")
 

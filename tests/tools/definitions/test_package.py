@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from deployments.sandbox.common.definitions.build import SourceError
-from deployments.sandbox.common.definitions.codes import code_lists
-from deployments.sandbox.common.definitions.package import NAME, VERSION, main, make
-from deployments.sandbox.common.definitions.parameters import search_parameters
 from deployments.sandbox.common.definitions.schema import DEFINITIONS
+from tests.tools.definitions.build import SourceError
+from tests.tools.definitions.codes import code_lists
+from tests.tools.definitions.package import NAME, VERSION, main, make
+from tests.tools.definitions.parameters import search_parameters
 
 Json = dict[str, Any]
 

@@ -11,10 +11,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from deployments.sandbox.common.definitions.build import Json, SourceError, write
-from deployments.sandbox.common.definitions.codes import code_lists
-from deployments.sandbox.common.definitions.parameters import search_parameters
 from deployments.sandbox.common.definitions.schema import DEFINITIONS
+from tests.tools.definitions.build import Json, SourceError, write
+from tests.tools.definitions.codes import code_lists
+from tests.tools.definitions.parameters import search_parameters
 
 NAME = "hl7.fhir.r4.examples"
 VERSION = "4.0.1"
@@ -52,7 +52,7 @@ def make(directory: Path, target: Path) -> list[str]:
 def main(words: list[str]) -> int:
     """Run the command; returns the exit code."""
     if len(words) != 1:
-        sys.stderr.write("usage: python -m deployments.sandbox.common.definitions.package DIRECTORY\n")
+        sys.stderr.write("usage: python -m tests.tools.definitions.package DIRECTORY\n")
         return 2
     try:
         left_out = make(Path(words[0]), DEFINITIONS)

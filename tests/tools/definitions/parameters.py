@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from deployments.sandbox.common.definitions.build import Json, SourceError
 from deployments.sandbox.common.definitions.schema import Content, Definition, load_schema
+from tests.tools.definitions.build import Json, SourceError
 
 KINDS = ("token", "date")
 ANY = "Resource"

@@ -1,6 +1,6 @@
-"""Makes the files of this directory: ``python -m deployments.sandbox.common.definitions.build SOURCE_DIR``.
+"""Makes ``fhir.schema.json`` and ``rules.json``: ``python -m tests.tools.definitions.build SOURCE_DIR``.
 
-``SOURCE_DIR`` holds three files of FHIR R4 (4.0.1); ``README.md`` says where they come from:
+``SOURCE_DIR`` holds three files of FHIR R4 (4.0.1); ``README.md`` of ``DEFINITIONS`` names their sources:
 ``fhir.schema.json``, ``profiles-resources.xml`` and ``profiles-types.xml``. The same input gives the same bytes.
 
 ``fhir.schema.json``
@@ -205,7 +205,7 @@ def _structures(source: Path) -> Iterator[Structure]:
     """The StructureDefinitions that are types, not profiles or logical models. Raises ``SourceError``."""
     for name in ("profiles-resources.xml", "profiles-types.xml"):
         try:
-            document = ET.parse(source / name)  # noqa: S314 - the definitions that one chose to build from
+            document = ET.parse(source / name)
         except ET.ParseError as error:
             raise SourceError(f"{name}: {error}") from None
         for found in document.iter(f"{_FHIR}StructureDefinition"):
@@ -262,7 +262,7 @@ def _compact(value: Any) -> str:
 def main(words: list[str]) -> int:
     """Run the command; returns the exit code."""
     if len(words) != 1:
-        sys.stderr.write("usage: python -m deployments.sandbox.common.definitions.build SOURCE_DIR\n")
+        sys.stderr.write("usage: python -m tests.tools.definitions.build SOURCE_DIR\n")
         return 2
     try:
         dropped = build(Path(words[0]), DEFINITIONS)

@@ -9,9 +9,9 @@ from typing import Any
 
 from deployments.sandbox.common.r4 import ID, RESOURCE_TYPES
 from deployments.sandbox.data import DATA
-from deployments.sandbox.data.generate import files, main
 from deployments.sandbox.fhir.resource import references
 from tests.deployments.sandbox.conftest import JSON, Client, Start
+from tests.tools.demo_data.generate import files, main
 
 
 def bundles() -> Iterator[tuple[str, dict[str, Any]]]:
@@ -24,7 +24,7 @@ def test_the_checked_in_files_are_what_the_generator_makes(tmp_path: Path) -> No
     made = files()
     assert {path.name for path in DATA.glob("*.ndjson")} == set(made)
     for name, content in made.items():
-        assert (DATA / name).read_bytes() == content, f"run: python -m deployments.sandbox.data.generate ({name})"
+        assert (DATA / name).read_bytes() == content, f"run: python -m tests.tools.demo_data.generate ({name})"
     main(tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == made
 

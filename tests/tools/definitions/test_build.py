@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from deployments.sandbox.common.definitions import build as module
-from deployments.sandbox.common.definitions.build import SourceError, build, main
+from tests.tools.definitions import build as module
+from tests.tools.definitions.build import SourceError, build, main
 
 SCHEMA: dict[str, Any] = {
     "$schema": "http://json-schema.org/draft-06/schema#",

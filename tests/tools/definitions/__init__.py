@@ -1,0 +1,1 @@
+"""Makes the definitions of FHIR R4 that the sandbox reads."""
