@@ -3,7 +3,8 @@
 httpx's own transport blocks in ``recv`` for as long as the request's timeout, half an hour for a
 flattening request, while a run has to end within ten seconds of a signal (``4-product.md`` §4). These
 sockets wait in short slices and look at the ``Stop`` in between, which costs nothing while bytes arrive.
-They also read up to 256 KiB at once while a large body streams, which is a third faster on plain HTTP
+httpcore's own stream cannot be called in slices: it does not tell how much of a body it had sent when it timed out.
+These sockets also read up to 256 KiB at once while a large body streams, which is a third faster on plain HTTP
 (``performance.md``).
 """
 
@@ -18,6 +19,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from queue import Empty, LifoQueue
 from typing import Any, TypeVar
 
 import httpcore
@@ -38,11 +40,11 @@ _KEEP_ALIVE = 4.0
 _SMALL, _LARGE = 128 * 1024, 256 * 1024
 _MANY = 64 * 1024  # what httpcore asks for, and as much as tells that more follows
 _HELD = 16 * 1024  # bytes that wait for what is written next
-_NEEDS: dict[type[OSError], int] = {ssl.SSLWantReadError: select.POLLIN, ssl.SSLWantWriteError: select.POLLOUT}
 
 _CONNECT: Errors = (httpcore.ConnectTimeout, httpcore.ConnectError)
 _READ: Errors = (httpcore.ReadTimeout, httpcore.ReadError)
 _WRITE: Errors = (httpcore.WriteTimeout, httpcore.WriteError)
+_POOL: Errors = (httpcore.PoolTimeout, httpcore.ConnectError)
 
 
 class Patience:
@@ -69,9 +71,9 @@ class Patience:
         if self._clock() - self._seen >= self._grace:
             raise Stopped(self._stop.reason or "stopped")
 
-    def after(self, seconds: float | None) -> float | None:
-        """The moment that is so many seconds from now; ``None`` is never."""
-        return None if seconds is None else self._clock() + seconds
+    def after(self, seconds: float) -> float:
+        """The moment that is so many seconds from now."""
+        return self._clock() + seconds
 
     def until(self, end: float | None) -> None:
         """Whatever this thread waits for from now on is late at that moment, all of it together."""
@@ -87,32 +89,32 @@ class Patience:
             raise late
         return rest if timeout is None else min(timeout, rest)
 
-    def wait(
-        self, ready: Callable[[float | None], bool], timeout: float | None, late: type[httpcore.TimeoutException]
-    ) -> None:
-        """Return when ``ready``, which waits for the seconds it is given, says so; raise ``late`` after ``timeout``."""
-        left = timeout
+    def repeat(self, act: Callable[[], T], timeout: float | None, errors: Errors) -> T:
+        """Return the result of ``act``, which raises ``TimeoutError`` after each ``_SLICE`` until it has one.
+
+        Raises the first of ``errors`` after ``timeout``, the second for an error of the socket.
+        """
+        late, broken = errors
+        left = self.left(timeout, late)
         while True:
-            seconds = left if self._stop is None else _SLICE if left is None else min(left, _SLICE)
-            if ready(seconds):
-                return
+            try:
+                return act()
+            except (OSError, ValueError) as error:  # some names cannot be that of a certificate
+                if not isinstance(error, TimeoutError) or error.errno is not None:  # ETIMEDOUT is the network's
+                    raise broken from error
             self.check()
-            if left is not None and seconds is not None:
-                left -= seconds
+            if left is not None:
+                left -= _SLICE
                 if left <= 0:
                     raise late
 
 
 class _Stream(httpcore.NetworkStream):
-    """One connected socket, plain or TLS, that never blocks: it is tried first and waited for when it must be.
-
-    A socket with a timeout would ask the kernel three times for every read and write, and in a program of several
-    threads every such call may cost the thread its turn.
-    """
+    """One connected socket, plain or TLS."""
 
     def __init__(self, sock: socket.socket, patience: Patience) -> None:
-        sock.setblocking(False)
-        self._sock = sock
+        sock.settimeout(_SLICE)  # once: for each call it would cost a call of the kernel more
+        self._sock: Socket = sock
         self._patience = patience
         self._want = _SMALL
         self._held = b""
@@ -124,7 +126,7 @@ class _Stream(httpcore.NetworkStream):
             with contextlib.suppress(httpcore.WriteError):
                 self._flush(timeout)
         want = max(max_bytes, self._want) if max_bytes >= _MANY else max_bytes
-        data = self._act(lambda: self._sock.recv(want), select.POLLIN, timeout, _READ)
+        data = self._patience.repeat(functools.partial(self._sock.recv, want), timeout, _READ)
         self._want = _LARGE if len(data) >= _MANY else _SMALL
         return data
 
@@ -142,15 +144,16 @@ class _Stream(httpcore.NetworkStream):
         self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
     ) -> httpcore.NetworkStream:
         """The same connection under TLS, after the handshake."""
-        if isinstance(self._sock, ssl.SSLSocket):
-            return _Inside(self, ssl_context, server_hostname, timeout)
+        sock = self._sock
 
-        def wrap() -> ssl.SSLSocket:
-            return ssl_context.wrap_socket(self._sock, server_hostname=server_hostname, do_handshake_on_connect=False)
+        def wrap() -> ssl.SSLSocket | _TlsInTls:
+            if isinstance(sock, ssl.SSLSocket | _TlsInTls):
+                return _TlsInTls(sock, ssl_context, server_hostname)
+            return ssl_context.wrap_socket(sock, server_hostname=server_hostname, do_handshake_on_connect=False)
 
         try:
-            self._sock = secure = self._act(wrap, select.POLLIN, timeout, _CONNECT)
-            self._act(secure.do_handshake, select.POLLIN, timeout, _CONNECT)
+            self._sock = secure = self._patience.repeat(wrap, timeout, _CONNECT)
+            self._patience.repeat(secure.do_handshake, timeout, _CONNECT)
         except BaseException:
             self.close()
             raise
@@ -162,83 +165,67 @@ class _Stream(httpcore.NetworkStream):
 
     def get_extra_info(self, info: str) -> Any:
         """What httpcore asks: whether an idle connection has something to read, that is, was closed."""
-        if info == "is_readable":
-            return _ready(self._sock, select.POLLIN, 0)
-        if info == "ssl_object":
-            return self._sock if isinstance(self._sock, ssl.SSLSocket) else None
-        return None
+        return _ready(self._sock, select.POLLIN, 0) if info == "is_readable" else None
 
     def _flush(self, timeout: float | None) -> None:
         view, self._held = memoryview(self._held), b""
         while view:
-            view = view[self._act(lambda: self._sock.send(view), select.POLLOUT, timeout, _WRITE) :]  # noqa: B023
-
-    def _act(self, act: Callable[[], T], event: int, timeout: float | None, errors: Errors) -> T:
-        """What ``act`` gives, as soon as the socket is ready for it."""
-        late, broken = errors
-        timeout = self._patience.left(timeout, late)
-        while True:
-            try:
-                return act()
-            except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
-                needs = _NEEDS.get(type(error), event)  # TLS may have to read in order to write
-            except (OSError, ValueError) as error:  # some names cannot be that of a certificate
-                raise broken from error
-            self._patience.wait(functools.partial(_ready, self._sock, needs), timeout, late)
+            view = view[self._patience.repeat(functools.partial(self._sock.send, view), timeout, _WRITE) :]
 
 
-class _Inside(httpcore.NetworkStream):
-    """TLS inside a connection that is TLS already, which sockets cannot do: the way through a proxy that is itself
-    reached by ``https``."""
+class _TlsInTls:
+    """A socket with TLS inside another one's, which ``ssl`` does not have: the way through a proxy that is itself
+    reached by ``https``.
 
-    def __init__(
-        self, outer: _Stream, ssl_context: ssl.SSLContext, server_hostname: str | None, timeout: float | None
-    ) -> None:
+    Like any socket of ours it raises ``TimeoutError``, and can be called again after it: no byte is lost.
+    """
+
+    def __init__(self, outer: Socket, ssl_context: ssl.SSLContext, server_hostname: str | None) -> None:
         self._outer = outer
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = ssl_context.wrap_bio(self._incoming, self._outgoing, server_hostname=server_hostname)
-        try:
-            self._act(self._tls.do_handshake, timeout, _CONNECT)
-        except BaseException:
-            self.close()
-            raise
+        self._unsent = memoryview(b"")
 
-    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+    def do_handshake(self) -> None:
+        """Agree on keys. What is sent last goes out with what is sent or read next."""
+        self._act(self._tls.do_handshake)
+
+    def recv(self, size: int) -> bytes:
         """Bytes as they come."""
-        return self._act(lambda: self._tls.read(max_bytes), timeout, _READ)
+        return self._act(lambda: self._tls.read(size))
 
-    def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        """Send all of ``buffer``, the end of it perhaps with what follows."""
-        view = memoryview(buffer)
-        while view:
-            view = view[self._act(lambda: self._tls.write(view), timeout, _WRITE) :]  # noqa: B023
+    def send(self, data: memoryview) -> int:
+        """Send all of ``data``, the end of it with what is sent or read next."""
+        return self._act(lambda: self._tls.write(data))
 
     def close(self) -> None:
         """Close the connection."""
         self._outer.close()
 
-    def get_extra_info(self, info: str) -> Any:
-        """As of a connection that is TLS once."""
-        return self._tls if info == "ssl_object" else self._outer.get_extra_info(info)
+    def fileno(self) -> int:
+        """What can be waited for."""
+        return self._outer.fileno()
 
-    def _act(self, act: Callable[[], T], timeout: float | None, errors: Errors) -> T:
-        """What ``act`` gives, as soon as the other end has said enough."""
+    def _act(self, act: Callable[[], T]) -> T:
+        """Return the result of ``act``, as soon as the other end has sent enough for it."""
         while True:
-            done: list[T] = []
+            self._flush()
             try:
-                done.append(act())
+                return act()
             except ssl.SSLWantReadError:
-                pass
-            except (OSError, ValueError) as error:
-                raise errors[1] from error
-            if out := self._outgoing.read():
-                self._outer.write(out, timeout)
-            if done:
-                return done[0]
-            if data := self._outer.read(_MANY, timeout):
+                self._flush()
+            if data := self._outer.recv(_MANY):
                 self._incoming.write(data)
             else:
                 self._incoming.write_eof()
+
+    def _flush(self) -> None:
+        self._unsent = self._unsent or memoryview(self._outgoing.read())
+        while self._unsent:
+            self._unsent = self._unsent[self._outer.send(self._unsent) :]
+
+
+Socket = socket.socket | _TlsInTls
 
 
 class _Backend(httpcore.NetworkBackend):
@@ -278,56 +265,24 @@ class _Backend(httpcore.NetworkBackend):
         sock.setblocking(False)
         code = sock.connect_ex(address)
         if code == errno.EINPROGRESS:
-            timeout = self._patience.left(timeout, httpcore.ConnectTimeout)
-            self._patience.wait(functools.partial(_ready, sock, select.POLLOUT), timeout, httpcore.ConnectTimeout)
+            self._patience.repeat(lambda: _in_time(_ready(sock, select.POLLOUT, _SLICE)), timeout, _CONNECT)
             code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
             raise OSError(code, errno.errorcode.get(code, "connect"))
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
-def _ready(sock: socket.socket, event: int, seconds: float | None) -> bool:
+def _ready(sock: Socket, event: int, seconds: float) -> bool:
     if sock.fileno() < 0:
         return True
     poll = select.poll()
     poll.register(sock, event)
-    return bool(poll.poll(None if seconds is None else seconds * 1000))
+    return bool(poll.poll(seconds * 1000))
 
 
-class _Parts(httpx.SyncByteStream):
-    """A body on its way in; closing it, which is done once or more, gives the connection back.
-
-    ``limit`` is told before every part, and gives the moment at which it is late: what frames a body (the size of a
-    chunk, a trailer) is no part of it, however many bytes it has.
-    """
-
-    def __init__(
-        self, parts: Any, patience: Patience, limit: Callable[[], float | None], give_back: Callable[[], None]
-    ) -> None:
-        self._parts = parts
-        self._patience = patience
-        self._limit = limit
-        self._give_back: Callable[[], None] | None = give_back
-
-    def __iter__(self) -> Iterator[bytes]:
-        parts = iter(self._parts)
-        while True:
-            self._patience.until(self._limit())
-            try:
-                part = next(parts, None)
-            finally:
-                self._patience.until(None)
-            if part is None:
-                return
-            yield part
-
-    def close(self) -> None:
-        give_back, self._give_back = self._give_back, None
-        if give_back is not None:
-            try:
-                self._parts.close()
-            finally:
-                give_back()
+def _in_time(done: bool) -> None:
+    if not done:
+        raise TimeoutError
 
 
 class _Direct:
@@ -356,6 +311,46 @@ class _Direct:
             known.close()
 
 
+Connection = _Direct | httpcore.HTTPProxy
+
+
+class _Parts(httpx.SyncByteStream):
+    """A body on its way in; closing it, which is done once or more, gives the connection back.
+
+    All of it is late at the moment ``end``, or each part of it after ``seconds``: what frames a body (the size of a
+    chunk, a trailer) is no part of it, however many bytes it has.
+    """
+
+    def __init__(
+        self, parts: Any, patience: Patience, seconds: float, end: float | None, give_back: Callable[[], None]
+    ) -> None:
+        self._parts = parts
+        self._patience = patience
+        self._seconds = seconds
+        self._end = end
+        self._give_back: Callable[[], None] | None = give_back
+
+    def __iter__(self) -> Iterator[bytes]:
+        parts = iter(self._parts)
+        while True:
+            self._patience.until(self._end or self._patience.after(self._seconds))
+            try:
+                part = next(parts, None)
+            finally:
+                self._patience.until(None)
+            if part is None:
+                return
+            yield part
+
+    def close(self) -> None:
+        give_back, self._give_back = self._give_back, None
+        if give_back is not None:
+            try:
+                self._parts.close()
+            finally:
+                give_back()
+
+
 class PoolTransport(httpx.BaseTransport):
     """An httpx transport over at most ``max_connections`` of these connections, direct or through one proxy.
 
@@ -379,10 +374,11 @@ class PoolTransport(httpx.BaseTransport):
         self._ssl_context = ssl_context
         self._patience = patience
         self._proxy = proxy
-        self._free = threading.Semaphore(max_connections)
-        self._lock = threading.Lock()
         self._closed = False
-        self._idle: list[_Direct | httpcore.HTTPProxy] = []  # the last one used is the first one used again
+        # The last one used is the first one used again; ``None`` is one that is not made yet.
+        self._idle: LifoQueue[Connection | None] = LifoQueue()
+        for _ in range(max_connections):
+            self._idle.put(None)
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         """One exchange; the body of the response is not read yet.
@@ -395,8 +391,8 @@ class PoolTransport(httpx.BaseTransport):
         """
         url = request.url
         timeouts = request.extensions["timeout"]
-        connection = self._take(timeouts["pool"])
-        seconds = timeouts["read"]
+        connection = self._patience.repeat(self._next_idle, timeouts["pool"], _POOL) or self._connection()
+        seconds: float = timeouts["read"]
         end = self._patience.after(seconds)
         self._patience.until(end)
         try:
@@ -414,34 +410,34 @@ class PoolTransport(httpx.BaseTransport):
             raise
         finally:
             self._patience.until(None)
-        whole = request.extensions.get("whole", False)
-        limit = (lambda: end) if whole else functools.partial(self._patience.after, seconds)
-        parts = _Parts(answer.stream, self._patience, limit, functools.partial(self._give_back, connection))
+        whole = end if request.extensions.get("whole", False) else None
+        parts = _Parts(answer.stream, self._patience, seconds, whole, lambda: self._give_back(connection))
         return httpx.Response(answer.status, headers=answer.headers, stream=parts, extensions=answer.extensions)
 
     def close(self) -> None:
         """Close every idle connection; one that is in use closes when it is given back."""
-        with self._lock:
-            self._closed = True
-            idle, self._idle = self._idle, []
+        self._closed = True
+        idle = []
+        with contextlib.suppress(Empty):
+            while True:
+                idle.append(self._idle.get_nowait())
         for connection in idle:
-            connection.close()
+            if connection is not None:
+                connection.close()
+            self._idle.put(None)
 
-    def _take(self, timeout: float | None) -> _Direct | httpcore.HTTPProxy:
-        self._patience.wait(lambda seconds: self._free.acquire(timeout=seconds), timeout, httpcore.PoolTimeout)
-        with self._lock:
-            return self._idle.pop() if self._idle else self._make()
+    def _next_idle(self) -> Connection | None:
+        try:
+            return self._idle.get(timeout=_SLICE)
+        except Empty:
+            raise TimeoutError from None
 
-    def _give_back(self, connection: _Direct | httpcore.HTTPProxy) -> None:
-        with self._lock:
-            closed = self._closed
-            if not closed:
-                self._idle.append(connection)
-        if closed:
-            connection.close()
-        self._free.release()
+    def _give_back(self, connection: Connection) -> None:
+        self._idle.put(connection)
+        if self._closed:
+            self.close()
 
-    def _make(self) -> _Direct | httpcore.HTTPProxy:
+    def _connection(self) -> Connection:
         backend = _Backend(self._patience)
         proxy = self._proxy
         if proxy is None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import select
 import socket
 import threading
@@ -18,31 +19,27 @@ from tasks.shared.stop import Stop
 from tests.peers.client import client
 from tests.peers.server import Drip, Raw, Reply, Seen, loopback
 
-
-def test_without_a_stop_the_wait_is_the_timeout() -> None:
-    waits = []
-
-    def never(seconds: float | None) -> bool:
-        waits.append(seconds)
-        return False
-
-    with pytest.raises(httpcore.ReadTimeout):
-        Patience(None).wait(never, 10.0, httpcore.ReadTimeout)
-    assert waits == [10.0]
+READ = (httpcore.ReadTimeout, httpcore.ReadError)
 
 
-def test_with_a_stop_the_wait_is_cut_into_slices_that_add_up() -> None:
-    waits: list[float] = []
+def test_what_does_not_happen_is_tried_until_it_is_late() -> None:
+    attempts: list[int] = []
 
-    def never(seconds: float | None) -> bool:
-        assert seconds is not None
-        waits.append(seconds)
-        return False
+    def never() -> None:
+        attempts.append(1)
+        raise TimeoutError
 
     with pytest.raises(httpcore.ReadTimeout):
-        Patience(Stop()).wait(never, 1.1, httpcore.ReadTimeout)
-    assert sum(waits) == pytest.approx(1.1)
-    assert max(waits) <= 0.25
+        Patience(Stop()).repeat(never, 1.1, READ)
+    assert len(attempts) == 5, "slices of a quarter of a second"
+
+
+def test_a_time_limit_of_the_network_is_an_error_of_the_connection() -> None:
+    def lost() -> None:
+        raise TimeoutError(errno.ETIMEDOUT, "Connection timed out")
+
+    with pytest.raises(httpcore.ReadError):
+        Patience(Stop()).repeat(lost, 10.0, READ)
 
 
 def test_a_request_may_go_on_for_the_grace_after_a_stop() -> None:
