@@ -30,8 +30,9 @@ from tasks.shared.http.answer import Answer, BusyError, RefusedError, Where
 from tasks.shared.http.failures import error_without_answer
 from tasks.shared.http.packed import ENCODINGS, unpacked
 from tasks.shared.http.proxies import Proxies, Proxy
+from tasks.shared.http.sockets import Patience
 from tasks.shared.http.tls import ssl_context
-from tasks.shared.http.wire import Patience, PoolTransport
+from tasks.shared.http.wire import PoolTransport
 from tasks.shared.stop import Stop
 
 _CONNECT_SECONDS: Final = 30.0

@@ -64,8 +64,9 @@ from tasks.shared.http.oauth import TOKENS, TokenCache
 from tasks.shared.http.packed import ENCODINGS, unpacked
 from tasks.shared.http.proxies import Proxies, Proxy
 from tasks.shared.http.retry import announce, retrying
+from tasks.shared.http.sockets import Patience
 from tasks.shared.http.tls import ssl_context
-from tasks.shared.http.wire import Patience, PoolTransport
+from tasks.shared.http.wire import PoolTransport
 from tasks.shared.meter import Meter
 from tasks.shared.stop import Stop
 

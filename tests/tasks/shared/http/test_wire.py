@@ -14,7 +14,7 @@ import pytest
 
 from config import TlsConfig
 from tasks.shared.errors import InputError, NetworkError, Stopped
-from tasks.shared.http.wire import Patience, _Stream
+from tasks.shared.http.sockets import Patience, SocketStream
 from tasks.shared.stop import Stop
 from tests.peers.client import client
 from tests.peers.server import Drip, Raw, Reply, Seen, loopback
@@ -143,15 +143,15 @@ def test_a_large_body_that_is_read_byte_by_byte_runs_into_the_limit_while_it_is_
 
 
 @pytest.fixture
-def ends() -> Iterator[tuple[_Stream, socket.socket]]:
+def ends() -> Iterator[tuple[SocketStream, socket.socket]]:
     ours, theirs = socket.socketpair()
-    stream = _Stream(ours, Patience(Stop()))
+    stream = SocketStream(ours, Patience(Stop()))
     with theirs:
         yield stream, theirs
         stream.close()
 
 
-def test_the_head_of_a_request_goes_out_with_its_body(ends: tuple[_Stream, socket.socket]) -> None:
+def test_the_head_of_a_request_goes_out_with_its_body(ends: tuple[SocketStream, socket.socket]) -> None:
     stream, peer = ends
     stream.write(b"POST / HTTP/1.1\r\n\r\n")
     assert select.select([peer], [], [], 0)[0] == []
@@ -159,7 +159,7 @@ def test_the_head_of_a_request_goes_out_with_its_body(ends: tuple[_Stream, socke
     assert peer.recv(100_000) == b"POST / HTTP/1.1\r\n\r\n" + bytes(20_000)
 
 
-def test_what_was_written_is_out_before_an_answer_is_waited_for(ends: tuple[_Stream, socket.socket]) -> None:
+def test_what_was_written_is_out_before_an_answer_is_waited_for(ends: tuple[SocketStream, socket.socket]) -> None:
     stream, peer = ends
     stream.write(b"GET / HTTP/1.1\r\n\r\n")
     with pytest.raises(httpcore.ReadTimeout):
@@ -167,7 +167,7 @@ def test_what_was_written_is_out_before_an_answer_is_waited_for(ends: tuple[_Str
     assert peer.recv(100) == b"GET / HTTP/1.1\r\n\r\n"
 
 
-def test_a_body_larger_than_the_buffers_of_the_kernel_arrives_whole(ends: tuple[_Stream, socket.socket]) -> None:
+def test_a_body_larger_than_the_buffers_of_the_kernel_arrives_whole(ends: tuple[SocketStream, socket.socket]) -> None:
     stream, peer = ends
     body = bytes(range(256)) * 20_000
     received = bytearray()
@@ -184,13 +184,13 @@ def test_a_body_larger_than_the_buffers_of_the_kernel_arrives_whole(ends: tuple[
     assert received == b"head" + body
 
 
-def test_a_service_that_takes_no_bytes_is_a_write_timeout(ends: tuple[_Stream, socket.socket]) -> None:
+def test_a_service_that_takes_no_bytes_is_a_write_timeout(ends: tuple[SocketStream, socket.socket]) -> None:
     stream, _ = ends
     with pytest.raises(httpcore.WriteTimeout):
         stream.write(bytes(1 << 24), timeout=0.01)
 
 
-def test_an_answer_that_came_before_the_service_hung_up_is_read(ends: tuple[_Stream, socket.socket]) -> None:
+def test_an_answer_that_came_before_the_service_hung_up_is_read(ends: tuple[SocketStream, socket.socket]) -> None:
     stream, peer = ends
     peer.sendall(b"HTTP/1.1 413 X\r\n\r\n")
     peer.close()
@@ -200,7 +200,7 @@ def test_an_answer_that_came_before_the_service_hung_up_is_read(ends: tuple[_Str
         stream.write(bytes(20_000))
 
 
-def test_a_large_answer_comes_in_large_pieces(ends: tuple[_Stream, socket.socket]) -> None:
+def test_a_large_answer_comes_in_large_pieces(ends: tuple[SocketStream, socket.socket]) -> None:
     stream, peer = ends
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
     threading.Thread(target=peer.sendall, args=(bytes(1 << 20),)).start()
