@@ -8,10 +8,11 @@ is worth another attempt only when it is a ``TransientError`` (document 1, "Erro
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from pathlib import Path
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -25,6 +26,8 @@ from tasks.shared.http.answer import Answer, RefusedError, Where, wrong_answer
 from tasks.shared.http.client import ServiceClient
 
 SERVICE = "extractor"
+
+T = TypeVar("T")
 FHIR_JSON = "application/fhir+json"
 JSON = "application/json"
 
@@ -93,16 +96,9 @@ class ExtractionClient:
         ]
         parameters += [{"name": "patient", "valueString": patient} for patient in patients]
         url = service_url(self.base_url, "$extract-data")
-        answer = self.http.send(
-            "POST",
-            url,
-            operation="submit",
-            content=msgspec.json.encode({"resourceType": "Parameters", "parameter": parameters}),
-            headers={"Content-Type": JSON if isinstance(crtdl, bytes) else FHIR_JSON, "Accept": FHIR_JSON},
-            retry=False,
-            transient=TRANSIENT,
-            timeout=self._timeout,
-        )
+        body = msgspec.json.encode({"resourceType": "Parameters", "parameter": parameters})
+        kind = JSON if isinstance(crtdl, bytes) else FHIR_JSON
+        answer = self._send("POST", url, "submit", content=body, headers={"Content-Type": kind}, retry=False)
         locations = {text for value in answer.headers.get_list("content-location") if (text := value.strip())}
         asked = Where(SERVICE, "submit", "POST", url)
         if not locations:
@@ -142,13 +138,12 @@ class ExtractionClient:
         Raises ``ServiceError`` (``extractor-answer``) for anything but a List with every ``Patient/<id>`` once.
         """
         url = service_url(self.base_url, "$evaluate-cohort")
-        answer = self.http.send(
+        answer = self._send(
             "POST",
             url,
-            operation="preview",
+            "preview",
             content=query,
-            headers={"Content-Type": JSON, "Accept": FHIR_JSON},
-            transient=TRANSIENT,
+            headers={"Content-Type": JSON},
             timeout=self._preview_timeout,
             max_answer_bytes=_LARGEST_ANSWER,
         )
@@ -180,7 +175,7 @@ class ExtractionClient:
     def _listed(self, query: str, *, strict: bool, brief: bool) -> tuple[list[ExtractionTask], float | None]:
         more = {"Prefer": "handling=strict"} if strict else {}
         url = service_url(self.base_url, "Task")
-        answer = self._read(url + query, brief=brief, **more)
+        answer = self._read(url + query, brief=brief, headers=more)
         found = parse_tasks(parse_answer(answer))
         if found is None:
             raise _unexpected(answer, Where(SERVICE, "task", "GET", url), "with something else than a Bundle")
@@ -193,15 +188,29 @@ class ExtractionClient:
         """
         return self._task_in(self._read(self._task_url(job_id), brief=brief), job_id, "task", "GET")
 
-    def _read(self, url: str, *, brief: bool, **headers: str) -> Answer:
+    def _read(self, url: str, *, brief: bool, headers: Mapping[str, str] | None = None) -> Answer:
+        timeout = min(self._timeout, _BRIEF) if brief else self._timeout
+        return self._send("GET", url, "task", headers=headers, retry=not brief, timeout=timeout)
+
+    def _send(
+        self,
+        method: str,
+        url: str,
+        operation: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        **more: Any,
+    ) -> Answer:
+        """Send a request that is answered with FHIR; ``more`` as in ``ServiceClient.send``."""
         return self.http.send(
-            "GET",
+            method,
             url,
-            operation="task",
-            headers={"Accept": FHIR_JSON} | headers,
+            operation=operation,
+            headers={"Accept": FHIR_JSON} | dict(headers or {}),
             transient=TRANSIENT,
-            retry=not brief,
-            timeout=min(self._timeout, _BRIEF) if brief else self._timeout,
+            timeout=timeout or self._timeout,
+            **more,
         )
 
     def change(self, job_id: str, operation: str, *, pause: Callable[[int], None] = lambda _: None) -> ExtractionTask:
@@ -214,39 +223,33 @@ class ExtractionClient:
         """
         url = self._task_url(job_id, f"${operation}")
         answer = self._until_fresh(
-            lambda: self._command("POST", url, operation), job_id, _ALLOWED[operation], pause=pause
+            lambda: self._send("POST", url, operation, content=b"", retry=TURNED_AWAY),
+            pause,
+            lambda: self._is_in(job_id, _ALLOWED[operation]),
         )
         return self._task_in(answer, job_id, operation, "POST")
 
     def delete(self, job_id: str, *, pause: Callable[[int], None] = lambda _: None) -> None:
         """Remove a job and its result files; repeated as ``change`` is."""
         url = self._task_url(job_id)
-        self._until_fresh(lambda: self._command("DELETE", url, "delete"), job_id, frozenset(JobStatus), pause=pause)
-
-    def _command(self, method: str, url: str, operation: str) -> Answer:
-        return self.http.send(
-            method,
-            url,
-            operation=operation,
-            headers={"Accept": FHIR_JSON},
-            content=b"" if method == "POST" else None,
-            transient=TRANSIENT,
-            retry=TURNED_AWAY,
-            timeout=self._timeout,
+        self._until_fresh(
+            lambda: self._send("DELETE", url, "delete", retry=TURNED_AWAY),
+            pause,
+            lambda: self._is_in(job_id, frozenset(JobStatus)),
         )
 
     def _until_fresh(
-        self, call: Callable[[], Answer], job_id: str, allowed: Collection[str], *, pause: Callable[[int], None]
-    ) -> Answer:
-        """Make a call until it meets the version that the job has; not when the job is in no state of ``allowed``."""
-        for attempt in range(1, _REPEATS + 1):
+        self, call: Callable[[], T], pause: Callable[[int], None], is_allowed: Callable[[], bool] = lambda: True
+    ) -> T:
+        """Make a call until it meets the version that the job has, as long as the job's state allows it."""
+        for attempt in range(1, _REPEATS):
             try:
                 return call()
             except ServiceError as error:
-                if error.answered not in _STALE or attempt == _REPEATS or not self._is_in(job_id, allowed):
+                if error.answered not in _STALE or not is_allowed():
                     raise
             pause(attempt)
-        raise AssertionError("unreachable")
+        return call()
 
     def _is_in(self, job_id: str, states: Collection[str]) -> bool:
         """Whether the job is in one of these states, as far as its Task can be read."""
@@ -263,19 +266,11 @@ class ExtractionClient:
         ``pause`` is called with the number of the attempt that failed. Raises ``ServiceError``, status 409 or 412 when
         the version was stale ten times, 428 when the server does not understand the one it gave.
         """
-        for attempt in range(1, _REPEATS + 1):
-            task = self.task(job_id)
-            if task.priority is priority:
-                return task
-            try:
-                return self._put(task, priority)
-            except ServiceError as error:
-                if error.answered not in _STALE or attempt == _REPEATS:
-                    raise
-            pause(attempt)
-        raise AssertionError("unreachable")
+        return self._until_fresh(lambda: self._put(self.task(job_id), priority), pause)
 
     def _put(self, task: ExtractionTask, priority: Priority) -> ExtractionTask:
+        if task.priority is priority:
+            return task
         where = Where(SERVICE, "prioritize", "PUT", self._task_url(task.id))
         if task.version is None:
             raise where.error(ServiceError, "extractor-answer", "is impossible: the Task has no version", hint=_HINT)
@@ -286,15 +281,8 @@ class ExtractionClient:
             "intent": task.intent,
             "priority": priority.code,
         }
-        answer = self.http.send(
-            "PUT",
-            where.url,
-            operation="prioritize",
-            content=msgspec.json.encode(body),
-            headers={"Content-Type": FHIR_JSON, "Accept": FHIR_JSON, "If-Match": f'W/"{task.version}"'},
-            transient=TRANSIENT,
-            timeout=self._timeout,
-        )
+        headers = {"Content-Type": FHIR_JSON, "If-Match": f'W/"{task.version}"'}
+        answer = self._send("PUT", where.url, "prioritize", content=msgspec.json.encode(body), headers=headers)
         # The body of a successful PUT is not specified: read the Task when it is none, or the one before.
         written = parse_task(parse_answer(answer)) and self._task_in(answer, task.id, "prioritize", "PUT")
         if written is None or written.priority is not priority:

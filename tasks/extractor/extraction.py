@@ -31,7 +31,6 @@ from tasks.shared.files.out_file import write_file
 from tasks.shared.http.answer import Answer, answer_of
 from tasks.shared.http.client import ServiceClient
 from tasks.shared.log import logger
-from tasks.shared.meter import Meter
 from tasks.shared.publication import counted_otherwise
 from tasks.shared.report import StepReport
 from tasks.shared.step import Handle, StepContext
@@ -110,12 +109,12 @@ class _Run:
             result = parse_result(answer, status_url, self._base_url)
         write_file(self._directory / MANIFEST, blanked(answer.body))
         files = ResultFiles(self._context, self._http, result, self._base_url, sleep=self._download_sleep)
-        companions = self._companions(files)
+        companions = Companions(self._context, self._http, files, self._base_url, sleep=self._sleep)
         if not result.outputs:
             raise self._nothing(result, companions, status_url)
         imported = files.import_all(status_url)
         reports = companions.reports(result.report_urls)
-        consent = self._consent(companions, files, handle, status_url)
+        consent = self._consent(companions, handle, status_url)
         expected, found = result.final_patients, (imported.lines_out or 0) - files.core_lines
         if expected is not None and expected != found:
             # One Bundle a patient and line (document 2, "Result files").
@@ -252,21 +251,7 @@ class _Run:
                 errors += errors_among(list_of(object_of(outcome).get("issue")))
         return failures.reported_errors(status_url, errors, kept) if errors else failures.no_matching_data(status_url)
 
-    def _companions(self, files: ResultFiles) -> Companions:
-        extractor = self._context.config.services.extractor
-        return Companions(
-            self._http,
-            self._directory,
-            base_url=self._base_url,
-            availability=files.availability,
-            trusted=files.trusted,
-            timeout=extractor.download_stall_timeout.total_seconds(),
-            retry=self._context.config.retry,
-            stop=self._context.stop,
-            sleep=self._sleep,
-        )
-
-    def _consent(self, companions: Companions, files: ResultFiles, handle: Handle | None, status_url: str) -> int:
+    def _consent(self, companions: Companions, handle: Handle | None, status_url: str) -> int:
         """Download the consent audit files, which only the Task names; how many there are."""
         job_id = handle.job_id if handle is not None else job_id_of(status_url)
         try:
@@ -281,8 +266,7 @@ class _Run:
         except SluiceError as error:
             self._warnings.append(f"whether there are consent audit files is not known ({error.reference})")
             return 0
-        # Their lines and bytes are not what this step moves.
-        return companions.consent(task.consent_urls, files.downloader(Meter()))
+        return companions.consent(task.consent_urls)
 
     def _result(self, imported: StepReport, result: ExtractionResult, reports: list[str], consent: int) -> StepReport:
         crtdl = self._crtdl()
@@ -308,17 +292,12 @@ class _Run:
         if serious:
             shown = ", ".join(f"{count} {severity}" for severity, count in serious.items())
             self._warnings.append(f"the extraction server reports issues: {shown}; see {DIRECTORY}/{MANIFEST}")
-        return StepReport(
-            files=imported.files,
-            resources_in=imported.resources_in,
-            resources_out=imported.resources_out,
-            lines_out=imported.lines_out,
-            bytes_in=imported.bytes_in,
-            bytes_out=imported.bytes_out,
-            output=imported.output,
-            left_out=left_out(result, self._context.config.report.k),
-            warnings=(*imported.warnings, *self._warnings),
-            details=imported.details | facts,
+        return imported.model_copy(
+            update={
+                "left_out": left_out(result, self._context.config.report.k),
+                "warnings": (*imported.warnings, *self._warnings),
+                "details": imported.details | facts,
+            }
         )
 
     def _rules(self) -> tuple[EnrichmentRule, ...]:

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from tasks.extractor.json_values import object_of, parse_json
-from tasks.shared.fhir.crtdl_model import type_of
+from tasks.shared.fhir.crtdl_model import Attribute, AttributeGroup, type_of
 
 _PATIENTS = ("patient", "paramBatch")
 """What the list of patients is called, by server; it is empty when the cohort of the CRTDL decides."""
@@ -24,66 +24,7 @@ _ADDED = frozenset({"id", "meta.profile", "patient", "subject"})
 _PATH = "fhirPath"
 """What a server that adds attributes writes into each of them."""
 
-
-class _Attribute(msgspec.Struct, rename="camel"):
-    attribute_ref: str
-    must_have: bool = False
-    linked_groups: list[str] | None = None
-
-    @property
-    def added(self) -> bool:
-        return self.attribute_ref.removeprefix(type_of(self.attribute_ref) + ".") in _ADDED
-
-    def asks_like(self, other: _Attribute) -> bool:
-        links, others = set(self.linked_groups or ()), set(other.linked_groups or ())
-        if self.added:
-            return links <= others
-        return self.must_have == other.must_have and links == others
-
-
-class _Code(msgspec.Struct, frozen=True):
-    system: str
-    code: str
-
-
-class _Filter(msgspec.Struct):
-    type: str
-    name: str
-    codes: list[_Code] | None = None
-    start: str | None = None
-    end: str | None = None
-
-    def key(self) -> tuple[Any, ...]:
-        return (self.type, self.name, frozenset(self.codes or ()), self.start, self.end)
-
-
-class _Group(msgspec.Struct, rename="camel"):
-    id: str
-    group_reference: str
-    attributes: list[_Attribute]
-    filter: list[_Filter] | None = None
-    include_reference_only: bool | None = None
-
-    def asks_like(self, other: _Group) -> bool:
-        mine, others = ({a.attribute_ref: a for a in group.attributes} for group in (self, other))
-        return (
-            self.group_reference == other.group_reference
-            and bool(self.include_reference_only) == bool(other.include_reference_only)
-            and {f.key() for f in self.filter or ()} == {f.key() for f in other.filter or ()}
-            and all(ref in others and attribute.asks_like(others[ref]) for ref, attribute in mine.items())
-            and all(attribute.added for ref, attribute in others.items() if ref not in mine)
-        )
-
-
-class _Extraction(msgspec.Struct, rename="camel"):
-    attribute_groups: list[_Group]
-
-
-class _Query(msgspec.Struct, rename="camel"):
-    data_extraction: _Extraction
-
-    def groups(self) -> dict[str, _Group]:
-        return {group.id: group for group in self.data_extraction.attribute_groups}
+_groups = TypeAdapter(tuple[AttributeGroup, ...], config=ConfigDict(defer_build=True))
 
 
 def same_query(job: Any, crtdl: bytes, patients: Sequence[str]) -> bool | None:
@@ -100,18 +41,44 @@ def same_query(job: Any, crtdl: bytes, patients: Sequence[str]) -> bool | None:
     if "cohortDefinition" not in theirs or theirs["cohortDefinition"] != ours.get("cohortDefinition"):
         return False if "cohortDefinition" in theirs else None
     try:
-        asked, wanted = (msgspec.convert(document, _Query).groups() for document in (theirs, ours))
-    except msgspec.ValidationError:
+        asked, wanted = ({group.id: group for group in _groups.validate_python(_listed(one))} for one in (theirs, ours))
+    except ValidationError:
         return None
     if asked.keys() != wanted.keys():
         return False
-    annotated = any(_PATH in attribute for attribute in _attributes(theirs))
-    return True if annotated and all(group.asks_like(asked[name]) for name, group in wanted.items()) else None
+    annotated = any(_PATH in attribute for group in _listed(theirs) for attribute in group["attributes"])
+    return True if annotated and all(_asks_like(group, asked[name]) for name, group in wanted.items()) else None
 
 
-def _attributes(document: dict[str, Any]) -> list[dict[str, Any]]:
-    groups = document["dataExtraction"]["attributeGroups"]
-    return [attribute for group in groups for attribute in group["attributes"]]
+def _listed(document: dict[str, Any]) -> Any:
+    return object_of(document.get("dataExtraction")).get("attributeGroups")
+
+
+def _asks_like(mine: AttributeGroup, other: AttributeGroup) -> bool:
+    attributes, others = ({one.ref: one for one in group.attributes} for group in (mine, other))
+    return (
+        mine.reference == other.reference
+        and bool(mine.reference_only) == bool(other.reference_only)
+        and _filters(mine) == _filters(other)
+        and all(ref in others and _widens(attribute, others[ref]) for ref, attribute in attributes.items())
+        and all(_is_added(ref) for ref in others.keys() - attributes.keys())
+    )
+
+
+def _widens(mine: Attribute, other: Attribute) -> bool:
+    links, others = set(mine.linked_groups), set(other.linked_groups)
+    return links <= others if _is_added(mine.ref) else (mine.must_have, links) == (other.must_have, others)
+
+
+def _is_added(ref: str) -> bool:
+    return ref.removeprefix(type_of(ref) + ".") in _ADDED
+
+
+def _filters(group: AttributeGroup) -> set[tuple[object, ...]]:
+    return {
+        (one.type, one.name, frozenset((code.system, code.code) for code in one.codes or ()), one.start, one.end)
+        for one in group.filter or ()
+    }
 
 
 def _pruned(value: Any) -> Any:

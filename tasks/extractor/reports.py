@@ -13,9 +13,9 @@ from typing import Any
 
 import tenacity
 
-from config import RetryConfig
-from tasks.extractor.availability import Availability
 from tasks.extractor.json_values import object_of, parse_json
+from tasks.extractor.results import CONSENT, ERRORS, REPORTS, ResultFiles
+from tasks.extractor.submission import DIRECTORY
 from tasks.extractor.urls import resolve
 from tasks.shared.blanked import SECRETS
 from tasks.shared.errors import (
@@ -30,14 +30,10 @@ from tasks.shared.files.names import existing_file
 from tasks.shared.files.out_file import PartFile
 from tasks.shared.files.private_file import open_private
 from tasks.shared.http.client import ServiceClient
-from tasks.shared.http.download import Downloader
 from tasks.shared.http.retry import announce, retrying
 from tasks.shared.http.url_names import file_name, named_urls
-from tasks.shared.stop import Stop
-
-ERRORS = "errors"
-REPORTS = "reports"
-CONSENT = "consent"
+from tasks.shared.meter import Meter
+from tasks.shared.step import StepContext
 
 _CHECKS = 3
 _LARGEST_OUTCOME = 8 << 20
@@ -47,33 +43,28 @@ _PAGES = ("text/html", "application/xhtml+xml")
 class Companions:
     """Fetches what comes with the data files; a file that is there already is complete.
 
-    URLs are as the server wrote them, relative to ``base_url``; ``availability`` is that of the data files.
-    ``trusted`` says whether a URL gets the credentials. ``timeout`` in seconds is the longest silence. ``warnings``
-    collects what is missing, by name and without data.
+    URLs are as the server wrote them, relative to ``base_url``; ``files`` are the data files. ``sleep`` takes seconds.
+    ``warnings`` collects what is missing, by name and without data.
     """
 
     def __init__(
         self,
+        context: StepContext,
         http: ServiceClient,
-        directory: Path,
-        *,
+        files: ResultFiles,
         base_url: str,
-        availability: Availability,
-        trusted: Callable[[str], bool],
-        timeout: float,
-        retry: RetryConfig,
-        stop: Stop,
+        *,
         sleep: Callable[[float], None],
     ) -> None:
         self._http = http
-        self._directory = directory
+        self._files = files
+        self._directory = context.job_dir / DIRECTORY
         self._base_url = base_url
         # Whether they come at all is open, and the data files were there: no need to wait for each as long.
-        self._availability = replace(availability, checks=min(availability.checks, _CHECKS))
-        self._trusted = trusted
-        self._timeout = timeout
-        self._retry = retry
-        self._stop = stop
+        self._availability = replace(files.availability, checks=min(files.availability.checks, _CHECKS))
+        self._timeout = context.config.services.extractor.download_stall_timeout.total_seconds()
+        self._retry = context.config.retry
+        self._stop = context.stop
         self._sleep = sleep
         self.warnings: list[str] = []
 
@@ -113,9 +104,10 @@ class Companions:
         found = [one for one in found if object_of(one).get("resourceType") == "OperationOutcome"]
         return found or None, kept
 
-    def consent(self, urls: Sequence[str], downloader: Downloader) -> int:
-        """Fetch the consent audit files; how many are there. ``downloader`` checks that they are NDJSON."""
+    def consent(self, urls: Sequence[str]) -> int:
+        """Fetch the consent audit files, which must be NDJSON; how many are there."""
         directory = self._directory / CONSENT
+        downloader = self._files.downloader(Meter())  # their lines and bytes are not what this step moves
         found = missing = 0
         reason: SluiceError | None = None
         for named in named_urls(list(dict.fromkeys(urls))):
@@ -123,7 +115,7 @@ class Companions:
             try:
                 if existing_file(directory, named.base) is None:
                     absolute = self._ready(named.url)
-                    trusted = self._trusted(absolute)
+                    trusted = self._files.trusted(absolute)
                     downloader.fetch(
                         absolute, directory, named.base, credentials=trusted, allow_cross_origin=True, kind="Bundle"
                     )
@@ -142,7 +134,7 @@ class Companions:
         """The absolute URL of a file that is there."""
         absolute = resolve(url, self._base_url)
         try:
-            self._availability.wait(absolute, credentials=self._trusted(absolute), sleep=self._sleep)
+            self._availability.wait(absolute, credentials=self._files.trusted(absolute), sleep=self._sleep)
         except TransientError:
             # One is missing: the others, of which there may be hundreds, are asked for once.
             self._availability = replace(self._availability, checks=min(self._availability.checks, 1))
@@ -175,7 +167,7 @@ class Companions:
                 headers={"Accept": "*/*"},
                 timeout=self._timeout,
                 allow_cross_origin=True,
-                credentials=self._trusted(url),
+                credentials=self._files.trusted(url),
                 attempt=attempt,
             ) as response,
             PartFile(target) as part,

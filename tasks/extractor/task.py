@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -134,16 +134,7 @@ class ExtractionTask:
             "authored": self.authored,
             "started": self.started,
             "ended": self.ended,
-            "progress": {
-                "fraction": progress.fraction,
-                "cohort_size": progress.cohort_size,
-                "batch_size": progress.batch_size,
-                "batches_total": progress.batches_total,
-                "batches_completed": progress.batches_completed,
-                "stages": list(progress.stages),
-            }
-            if progress
-            else None,
+            "progress": {"fraction": progress.fraction} | asdict(progress) if progress else None,
             "consent_files": len(self.consent_urls),
         }
 
