@@ -5,8 +5,8 @@ larger than its file. So a line is never kept as a whole: what is in memory is t
 few entries, or a single one of at most ``limits.max_resource_mb`` (document 3 §1).
 
 Entries of one Bundle mostly begin alike, so the text is cut where the last one seems to begin. Whoever takes a part
-parses it, and it is JSON only if the cut was right. Elsewhere strings are passed over and brackets counted, by the
-patterns of ``walk.py``, which takes ten times as long.
+parses it, and it is JSON only if the cut was right. Elsewhere strings are passed over and brackets counted, which takes
+ten times as long.
 """
 
 from __future__ import annotations
@@ -18,8 +18,23 @@ from typing import Final
 import msgspec
 
 from tasks.shared.fhir.reading import BLANK, RESOURCE_TYPE, past, too_large
-from tasks.shared.fhir.walk import BRACKET, IN_STRING, QUOTE
 
+_IN_STRING: Final = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
+"""To the closing quote, or to the end of the piece, or to a backslash that is the piece's last byte."""
+_STRING: Final = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
+_DEEP: Final = 6
+"""Brackets within brackets that are passed at once; a resource rarely has more."""
+
+
+def _closed(depth: int) -> bytes:
+    """Text with strings and closed brackets in it, so many within each other."""
+    inside = rb"(?:%b|[{\[]%b[}\]])" % (_STRING, _closed(depth - 1)) if depth else _STRING
+    return rb'[^{}\[\]"]*+(?:%b[^{}\[\]"]*+)*+' % inside
+
+
+_BRACKET: Final = re.compile(rb'%b([{}\[\]"]|\Z)' % _closed(_DEEP), re.DOTALL)
+"""To the bracket that closes those around, to one that does not close here or has too many within it, to a string that
+does not end in this piece, or to the piece's end."""
 _OUTSIDE: Final = re.compile(rb'[^{}\[\]"]*+([{}\[\]"]|\Z)')
 _BETWEEN: Final = re.compile(rb'[^{}\[\]",]*+([{}\[\]",]|\Z)')
 _ENTRY: Final = re.compile(rb'"entry"[ \t\r\n]*+:[ \t\r\n]*+\[')
@@ -31,6 +46,7 @@ _PART: Final = 1 << 18
 """Bytes of entries that are handed out together."""
 _MOST: Final = 1 << 22
 """Bytes of entries in which the beginning of the last one is looked for, before brackets are counted."""
+_QUOTE: Final = ord('"')
 _OPEN: Final = ord("[")
 _CLOSE: Final = ord("]")
 _COMMA: Final = ord(",")
@@ -41,17 +57,19 @@ class Cutter:
 
     ``take`` gets each part of the entries, a JSON list that is valid during the call alone, and returns how many there
     are in it. It raises ``msgspec.DecodeError``, and counts nothing, where it is no JSON list. ``largest`` is the limit
-    of a resource in bytes, ``where`` (``file:line``) what the error names.
+    of a resource in bytes, ``where`` (``file:line``) what the error names, ``part`` how many bytes of entries are
+    handed out together, at least.
 
     Raises ``DataError`` ``resource-too-large``, before much more than ``largest`` bytes are in memory, and
     ``msgspec.DecodeError`` for what is no JSON, and ``RecursionError`` for what is too deep, as far as noticed here.
     """
 
-    def __init__(self, take: Callable[[memoryview], int], *, largest: int, where: str) -> None:
+    def __init__(self, take: Callable[[memoryview], int], *, largest: int, where: str, part: int | None = None) -> None:
         self.size = 0
         """Bytes of the line so far."""
-        self.cut = False
-        """Whether there is an ``entry`` that was cut out."""
+        self.head = 0
+        """Bytes before the entries that were cut out, with the bracket; 0 where there are none."""
+        self._part = part or _PART
         self._take = take
         self._largest = largest
         self._where = where
@@ -64,8 +82,13 @@ class Cutter:
         self._before = b""
         self._comma = 0
         self._next = b""
-        self._enough = _PART
+        self._enough = self._part
         self._handed_out = False
+
+    @property
+    def at(self) -> int:
+        """Where in the line the first entry of the part begins that is handed out."""
+        return self.size - len(self._text) + 1
 
     def feed(self, piece: bytes | bytearray | memoryview) -> None:
         """Take the next piece."""
@@ -80,7 +103,7 @@ class Cutter:
                 self._scan()
         if self._full():
             self._scan()
-        if self._comma and (self._full() or self._comma >= _PART):
+        if self._comma and (self._full() or self._comma >= self._part):
             self._cut_at(self._comma)
         if self._full():
             raise too_large(self._where, self._largest)
@@ -89,14 +112,16 @@ class Cutter:
         """Return the line without the entries that were handed out: a Bundle without entries, if it was cut."""
         self._scan()
         if self._inside:
+            if self._comma:
+                self._cut_at(self._comma)
             raise msgspec.DecodeError("the line ends within the entries")
         return self._text
 
     def _scan(self) -> None:
         while self._at < len(self._text):
             if self._in_string:
-                self._at = past(IN_STRING, self._text, self._at)
-                if self._at == len(self._text) or self._text[self._at] != QUOTE:
+                self._at = past(_IN_STRING, self._text, self._at)
+                if self._at == len(self._text) or self._text[self._at] != _QUOTE:
                     return  # its end is in a later piece; a backslash at the end of this one is looked at again
                 self._at += 1
                 self._in_string = False
@@ -117,7 +142,7 @@ class Cutter:
 
     def _next_sign(self) -> None:
         text, between = self._text, self._inside and self._depth == 2
-        pattern = _BETWEEN if between else _OUTSIDE if self._depth < 2 else BRACKET
+        pattern = _BETWEEN if between else _OUTSIDE if self._depth < 2 else _BRACKET
         match = pattern.match(text, self._at)
         assert match is not None  # noqa: S101 - each of the patterns matches anything
         sign, self._at = match[1], match.end()
@@ -131,7 +156,7 @@ class Cutter:
             self._depth += 1
             if self._depth > _DEEPEST:
                 raise RecursionError
-            if sign == b"[" and self._depth == 2 and not self.cut and _ENTRY.fullmatch(text, self._string, self._at):
+            if sign == b"[" and self._depth == 2 and not self.head and _ENTRY.fullmatch(text, self._string, self._at):
                 self._enter()
         elif sign in (b"}", b"]"):
             self._depth -= 1
@@ -145,7 +170,7 @@ class Cutter:
         before = bytes(self._text[: self._at])
         if RESOURCE_TYPE in before and _TYPE.search(before) is None:
             return  # what is no Bundle is one resource, as a List
-        self.cut = self._inside = True
+        self.head, self._inside = self._at, True
         self._before = before
         del self._text[: self._at - 1]
         self._at = 1
@@ -163,7 +188,7 @@ class Cutter:
             self._text[at + 1] = _COMMA
             self._next = b""
             return False
-        self._enough = _PART
+        self._enough = self._part
         return True
 
     def _cut_at(self, comma: int) -> None:

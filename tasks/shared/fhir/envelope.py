@@ -116,13 +116,16 @@ def envelope_around(before: bytes, after: bytes, *, where: str | None = None) ->
     return envelope
 
 
-def check_entries(text: bytes, *, where: str | None = None) -> None:
-    """Raise the errors of ``open_bundle`` unless this is one JSON object, or several with commas between them."""
-    try:
-        _check_utf8(text)
-        _decode(_objects, b"[%b]" % text)
-    except UnusableError as refused:
-        raise refused.error(where) from None
+def pieces_of(entries: bytes) -> list[bytes]:
+    """Cut a JSON list of objects at its commas. Raises ``UnusableError``."""
+    found = _pieces(entries, 1, _decode(_raws, entries))
+    assert found is not None  # noqa: S101 - msgspec has read the list
+    return found[0]
+
+
+def check_entries(entries: bytes | memoryview) -> int:
+    """Return how many objects are in a JSON list. Raises what msgspec raises for anything else."""
+    return len(_objects.decode(entries))
 
 
 _REPEATED = "the Bundle has a key twice, so what it holds is ambiguous"
@@ -138,6 +141,7 @@ class _Object(msgspec.Struct):
 
 _bundle = msgspec.json.Decoder(_Bundle)
 _objects = msgspec.json.Decoder(list[_Object])
+_raws = msgspec.json.Decoder(list[msgspec.Raw])
 _values = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _string = msgspec.json.Decoder(str)
 _text = msgspec.json.Decoder(str | None)
@@ -170,6 +174,16 @@ def _check_utf8(text: bytes) -> None:
 
 def _open_at(line: bytes, start: int, raws: list[msgspec.Raw]) -> tuple[Envelope, list[bytes]] | None:
     """Cut the line where its entries are these and begin at ``start``; ``None`` when they do not."""
+    found = _pieces(line, start, raws)
+    if found is None:
+        return None
+    pieces, end = found
+    envelope = _fitting(line[:start], line[end:])
+    return None if envelope is None else (envelope, pieces)
+
+
+def _pieces(line: bytes, start: int, raws: list[msgspec.Raw]) -> tuple[list[bytes], int] | None:
+    """Return what is between the commas of a list with these values that begins at ``start``, and where it ends."""
     pieces: list[bytes] = []
     at = end = start
     for raw in raws:
@@ -183,10 +197,7 @@ def _open_at(line: bytes, start: int, raws: list[msgspec.Raw]) -> tuple[Envelope
         stop = past(_ENTRY_END, line, end) - 1
         pieces.append(text if value == at and stop == end else line[at:stop])
         at, end = stop + 1, stop
-    if _ARRAY_END.match(line, end) is None:
-        return None
-    envelope = _fitting(line[:start], line[end:])
-    return None if envelope is None else (envelope, pieces)
+    return None if _ARRAY_END.match(line, end) is None else (pieces, end)
 
 
 def _fitting(before: bytes, after: bytes) -> Envelope | None:

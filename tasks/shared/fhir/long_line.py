@@ -1,34 +1,37 @@
 """Lines too long to hold: put on disk, and read from there entry by entry.
 
 A patient with a long stay is one Bundle on one line, hundreds of megabytes at times, and memory must not grow with it
-(``architecture.md`` rule 5). Such a line goes into a nameless temporary file, and one walk over its text finds its
-entries: strings are passed over, brackets counted. msgspec checks the entries that were found, so what comes out is as
-good as what ``open_bundle`` gives for a line that fits.
+(``architecture.md`` rule 5). Such a line goes into a nameless temporary file, and ``cutter.py`` finds the parts of its
+entries. msgspec checks each part, so what comes out is as good as what ``open_bundle`` gives for a line that fits.
 """
 
 from __future__ import annotations
 
 import codecs
+import json
+import re
 from array import array
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 from tasks.shared.errors import DataError
 from tasks.shared.fhir.bundle import UNWRAPPED
-from tasks.shared.fhir.envelope import Envelope, check_entries, envelope_around, open_bundle
-from tasks.shared.fhir.reading import LARGEST_RESOURCE, too_large
-from tasks.shared.fhir.walk import ARRAY, ARRAY_END, NOTHING, QUOTE, Walk
+from tasks.shared.fhir.cutter import Cutter
+from tasks.shared.fhir.envelope import Envelope, check_entries, envelope_around, open_bundle, pieces_of
+from tasks.shared.fhir.reading import LARGEST_RESOURCE, TYPE, UNREADABLE, UnusableError, kind_of, too_large, why
 from tasks.shared.files.lines import Tee, open_content, texts
 from tasks.shared.files.spool import Spool, spooled
 
 _PIECE: Final = 1 << 18
 """Bytes per piece of a line on disk."""
-_BATCH: Final = 1 << 13
-"""Ends of entries kept in memory at once."""
-_WIDTH: Final = array("Q").itemsize
+_AHEAD: Final = 256
+_SEARCHED: Final = 1 << 24
+"""Bytes in which a bad entry is looked for, to name it."""
+_COMMA: Final = re.compile(r"\s*[\[,]\s*+(?!\])")
+_parse: Final = json.JSONDecoder().raw_decode
+_BEGINS: Final = re.compile(rb'\s*\{\s*"resourceType"\s*:\s*"([A-Z][A-Za-z]{1,63})"')
 
 
 def lines_with_long(
@@ -68,6 +71,16 @@ def lines_with_long(
                     yield number, long
 
 
+class _Cut(NamedTuple):
+    """What one pass over a line found: its type, the text around the entries, and where the parts of the entries begin
+    and end, one after the other. There are no parts without an ``entry`` that is a list."""
+
+    type: str | None
+    before: bytes
+    after: bytes
+    parts: array[int] | None
+
+
 class LongLine:
     """A line that is on disk instead of in memory. Leaving its context removes it.
 
@@ -91,20 +104,18 @@ class LongLine:
     @property
     def blank(self) -> bool:
         """Whether there is nothing but white space."""
-        return self._walk().peek() == NOTHING
+        return all(map(bytes.isspace, self._pieces(self._start)))
 
     @cached_property
     def resource_type(self) -> str | None:
-        """Its ``resourceType``; ``None`` when it has none, or when the text breaks off or is no JSON before it."""
-        walk = self._walk()
+        """Its ``resourceType``; ``None`` when it has none, or when the text breaks off or is no JSON."""
+        begins = _BEGINS.match(self._spool.read(self._start, min(self._start + _AHEAD, self._end)))
+        if begins is not None:
+            return begins[1].decode()
         try:
-            for key in walk.members():
-                if key == "resourceType":
-                    return (walk.name() or None) if walk.peek() == QUOTE else None
-                walk.value()
+            return self._cut.type
         except DataError:
             return None
-        return None
 
     def envelope(self) -> Envelope:
         """The Bundle without its entries.
@@ -112,26 +123,33 @@ class LongLine:
         The whole line is looked at: afterwards ``entries`` finds nothing wrong. Raises the errors of ``open_bundle``,
         with ``file:line``.
         """
-        return self._cut.envelope
+        cut = self._cut
+        if cut.parts is None:
+            return self._opened()[0]
+        return envelope_around(cut.before, cut.after, where=self._where)
 
     def entries(self) -> Iterator[bytes]:
         """The Bundle's entries, one at a time, cut as ``open_bundle`` cuts them. Raises its errors, at the start."""
-        start = self._cut.start
-        for end in self._ends():
-            yield self._spool.read(start, end)
-            start = end + 1
+        self.envelope()
+        parts = self._cut.parts
+        if parts is None:
+            yield from self._opened()[1]
+            return
+        for start, end in zip(parts[::2], parts[1::2], strict=True):
+            yield from pieces_of(b"[%b]" % self._spool.read(start, end))
 
     def parts(self, most: int) -> Iterator[bytes]:
         """The same entries, as JSON lists of at most ``most`` bytes, or of one entry that is larger."""
-        start = self._cut.start
-        last = start - 1
-        for end in self._ends():
-            if end - start > most and last > start:
-                yield b"[%b]" % self._spool.read(start, last)
-                start = last + 1
-            last = end
-        if last > start:
-            yield b"[%b]" % self._spool.read(start, last)
+        part: list[bytes] = []
+        size = 0
+        for entry in self.entries():
+            if part and size + len(entry) > most:
+                yield b"[%b]" % b",".join(part)
+                part, size = [], 0
+            part.append(entry)
+            size += len(entry) + 1
+        if part:
+            yield b"[%b]" % b",".join(part)
 
     def bundles(self, most: int) -> Iterator[bytes]:
         """The line as small Bundles of about ``most`` bytes, if it is one whose entries are resources of their own;
@@ -147,91 +165,74 @@ class LongLine:
 
         Raises ``DataError`` ``resource-too-large``.
         """
-        self._limit(self.size)
+        if self.size > self._largest:
+            raise too_large(self._where, self._largest)
         return self._spool.read(self._start, self._end)
 
     def close(self) -> None:
         """Remove it. Safe to call twice."""
         self._spool.close()
 
-    def _ends(self) -> Iterator[int]:
-        """Where each entry ends; the next one begins behind the comma."""
-        cut = self._cut
-        for first in range(0, cut.count, _BATCH):
-            at = cut.ends_at + first * _WIDTH
-            yield from array("Q", self._spool.read(at, at + min(_BATCH, cut.count - first) * _WIDTH))
+    def _opened(self) -> tuple[Envelope, list[bytes]]:
+        """A rare thing: long, and not for entries that could be found."""
+        return open_bundle(self.whole(), where=self._where)
+
+    def _pieces(self, start: int) -> Iterator[bytes]:
+        for at in range(start, self._end, self._piece):
+            yield self._spool.read(at, min(at + self._piece, self._end))
 
     @cached_property
     def _cut(self) -> _Cut:
-        walk = self._walk()
-        for key in walk.members():
-            if key == "entry" and walk.peek() == ARRAY:
-                return self._cut_here(walk)
-            walk.value()
-        envelope, _ = open_bundle(self.whole(), where=self._where)  # a rare thing: long, and not for its entries
-        return _Cut(envelope, 0, 0, 0)
+        parts = array("Q")
+        entries = 0
 
-    def _cut_here(self, walk: Walk) -> _Cut:
-        walk.take(b"[")
-        start = end = first = begin = walk.position
-        ends_at = self._spool.size
-        ends = array("Q")
-        count = 0
-        more = walk.peek() != ARRAY_END
-        while more:
-            try:
-                walk.expect_object()
-                walk.brackets()
-                more = walk.take(b",]") != ARRAY_END
-            except DataError:
-                self._check(first, ends, count)  # what is wrong before comes first
-                raise
-            end = walk.position - 1
-            self._limit(end - begin)
-            begin = end + 1
-            ends.append(end)
-            count += 1
-            if end - first >= self._piece or len(ends) == _BATCH or not more:
-                self._check(first, ends, count)
-                self._spool.write(memoryview(ends).cast("B"))
-                ends = array("Q")
-                first = end + 1
-        self._limit(start - self._start + self._end - end)
-        before, after = self._spool.read(self._start, start), self._spool.read(end, self._end)
-        return _Cut(envelope_around(before, after, where=self._where), start, ends_at, count)
+        def check(part: memoryview) -> int:
+            nonlocal entries
+            count = check_entries(part)
+            if count:
+                start = self._start + cutter.at
+                parts.extend((start, start + len(part) - len("[]")))
+                entries += count
+            return count
 
-    def _limit(self, size: int) -> None:
-        """Raise when so many bytes cannot be one resource, or the envelope of a Bundle."""
-        if size > self._largest:
-            raise too_large(self._where, self._largest)
-
-    def _check(self, start: int, ends: array[int], count: int) -> None:
-        """Raise unless the entries from ``start`` on are JSON objects, the ``count``-th of the Bundle the last one."""
-        if not ends:
-            return
+        cutter = Cutter(check, largest=self._largest, where=self._where, part=self._piece)
+        decode = codecs.getincrementaldecoder("utf-8")().decode
         try:
-            check_entries(self._spool.read(start, ends[-1]), where=self._where)
-        except DataError:
-            for number, end in enumerate(ends, count - len(ends)):
-                check_entries(self._spool.read(start, end), where=f"{self._where} entry {number}")
-                start = end + 1
-            raise
+            for piece in self._pieces(self._start):
+                decode(piece)
+                cutter.feed(piece)
+            decode(b"", final=True)
+            text = cutter.finish()
+        except UNREADABLE as error:
+            where = self._where
+            if cutter.head:
+                where = self._place(parts[-1] if parts else self._start + cutter.head - 1, entries)
+            raise UnusableError(why(error, "not-a-bundle")).error(where) from None
+        try:
+            kind = kind_of(text)
+        except UnusableError:
+            kind = ""
+        head = cutter.head
+        around = (bytes(text[:head]), bytes(text[head:])) if head else (b"", b"")
+        return _Cut(kind if TYPE.fullmatch(kind) else None, *around, parts if head else None)
 
-    def _walk(self) -> Walk:
-        return Walk(self._spool, self._start, self._end, self._where, self._piece)
+    def _place(self, start: int, number: int) -> str:
+        """Return where an error is: in which entry, if it is in one. At ``start`` the entry with this number begins."""
+        text = self._spool.read(start, min(start + _SEARCHED, self._end)).decode(errors="replace")
+        comma = _COMMA.match(text)
+        while comma is not None:
+            try:
+                entry, end = _parse(text, comma.end())
+            except (ValueError, RecursionError):
+                entry = None
+            if not isinstance(entry, dict):
+                return f"{self._where} entry {number}"
+            comma = _COMMA.match(text, end)
+            number += 1
+        return self._where
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-
-@dataclass(frozen=True, slots=True)
-class _Cut:
-    """Where the entries are: the first begins at ``start``; where each ends stands in the spool, at ``ends_at``."""
-
-    envelope: Envelope
-    start: int
-    ends_at: int
-    count: int

@@ -105,20 +105,21 @@ def read_head(raw: bytes | memoryview | msgspec.Raw) -> Head:
     except msgspec.ValidationError:
         return Head(kind_of(raw), None)
     except UNREADABLE as error:
-        raise UnusableError(_why(error)) from None
+        raise UnusableError(why(error)) from None
 
 
-def kind_of(raw: bytes | memoryview | msgspec.Raw) -> str:
+def kind_of(raw: bytes | bytearray | memoryview | msgspec.Raw) -> str:
     """The ``resourceType``, nothing else of the resource looked at. Raises ``UnusableError``."""
     try:
         return _kind.decode(raw).resource_type
     except UNREADABLE as error:
-        raise UnusableError(_why(error)) from None
+        raise UnusableError(why(error)) from None
 
 
-def _why(error: Exception) -> str:
+def why(error: Exception, shape: str = "not-a-resource") -> str:
+    """Return the reference for an error that is ``UNREADABLE``; ``shape`` is that of JSON of another shape."""
     if isinstance(error, msgspec.ValidationError):
-        return "not-a-resource"
+        return shape
     if isinstance(error, RecursionError):
         return "json-too-deep"
     return "not-utf8" if isinstance(error, UnicodeDecodeError) else "not-json"

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.shared.errors import DataError
-from tasks.shared.fhir.envelope import Envelope, check_entries, envelope_around, open_bundle
+from tasks.shared.fhir.envelope import Envelope, check_entries, envelope_around, open_bundle, pieces_of
 from tests.tasks.shared.fhir.json_text import OBJECTS, BundleText, bundles, damaged
 
 CANARY = "canary-4711"
@@ -80,9 +80,9 @@ def test_an_envelope_cut_elsewhere_is_the_same(bundle: BundleText) -> None:
     envelope, pieces = open_bundle(bundle.line)
     if bundle.pieces is not None:
         assert envelope_around(envelope.before, envelope.after) == envelope
-    for piece in pieces:
-        check_entries(piece)
-    check_entries(b",".join(pieces))
+    entries = b"[%b]" % b",".join(pieces)
+    assert check_entries(entries) == len(pieces)
+    assert pieces_of(entries) == pieces
 
 
 @pytest.mark.parametrize(
