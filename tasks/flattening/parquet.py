@@ -16,14 +16,15 @@ all others, and collections             text, as in the CSV: a collection is com
 An empty cell is null. The FHIR type stands in the metadata of a column, as ``fhir.type``. A column that has a value
 which is not of its type, because the lookup file or the service is wrong about it, is text as a whole.
 
-pyarrow is an extra, and known here only. Its texts quote data, so none of them leaves this module.
+A file is made when all CSV is complete, and only then: making it again costs seconds, so of an interrupted one nothing
+is kept. pyarrow is an extra, and known here only. Its texts quote data, so none of them leaves this module.
 """
 
 from __future__ import annotations
 
 import importlib
-import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -44,14 +45,24 @@ _TYPES: Final = {
 }
 _BLOCK: Final = 1 << 20
 """Bytes of CSV in a row group, unless a single row has more. Four times as many cost 40 MB more of memory."""
+_LARGEST_BLOCK: Final = 256 * _BLOCK
+"""Above the longest row, with every quote of it doubled."""
 
 
 class _MisfitError(Exception):
     """A value is not of the type of its column."""
 
-    def __init__(self, place: int) -> None:
-        super().__init__(place)
-        self.place = place
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+
+@dataclass(frozen=True)
+class ParquetFacts:
+    """What is known of a finished file: its size in bytes, and the columns that had to become text."""
+
+    bytes: int
+    as_text: tuple[str, ...]
 
 
 def format_findings(settings: FlatteningConfig) -> list[SluiceError]:
@@ -59,8 +70,7 @@ def format_findings(settings: FlatteningConfig) -> list[SluiceError]:
     if OutputFormat.PARQUET not in settings.formats:
         return []
     try:
-        for name in ("pyarrow", "pyarrow.csv", "pyarrow.parquet"):
-            importlib.import_module(name)
+        _pyarrow()
     except ImportError:
         return [
             InputError(
@@ -73,48 +83,51 @@ def format_findings(settings: FlatteningConfig) -> list[SluiceError]:
     return []
 
 
+def read_facts(path: Path, columns: Sequence[Column], *, rows: int) -> ParquetFacts | None:
+    """Return the facts of a finished file with these columns and so many rows; ``None`` where there is none."""
+    arrow, _, parquet = _pyarrow()
+    try:
+        footer = parquet.read_metadata(path)
+    except (OSError, arrow.ArrowInvalid):
+        return None
+    schema = footer.schema.to_arrow_schema()
+    if footer.num_rows != rows or schema.names != [column.name for column in columns]:
+        return None
+    texts = {field.name for field in schema if arrow.types.is_string(field.type)}
+    typed = [column.name for column in columns if parquet_type(column) != "string"]
+    return ParquetFacts(path.stat().st_size, tuple(name for name in typed if name in texts))
+
+
 def write_parquet(
     source: Path, target: Path, columns: Sequence[Column], *, rows: int, check: Callable[[], None]
-) -> tuple[int, tuple[str, ...]]:
+) -> ParquetFacts:
     """Write the ``rows`` rows of the CSV ``source`` to ``target``, on the disk, mode 0600.
 
-    Returns its bytes, and the names of the columns that had to become text. ``check`` raises when the work is to end.
-    Memory is that of a row group. Raises ``StorageError``, and ``InternalError`` when the CSV is not what was written.
+    ``check`` raises when the work is to end. Memory is that of a row group. Raises ``StorageError``, and
+    ``InternalError`` when the CSV is not what was written.
     """
-    text: set[int] = set()
-    while True:
+    arrow, _, _ = _pyarrow()
+    text: set[str] = set()
+    block = _BLOCK
+    while block <= _LARGEST_BLOCK:
         try:
-            size = _Writer(columns, text, check).write(source, target, rows)
+            _write(source, target, _schema(columns, text), block, check)
         except _MisfitError as misfit:
-            text.add(misfit.place)
+            text.add(misfit.name)
+        except arrow.ArrowInvalid:
+            block *= 2  # a row that is longer than a block
+        except OSError as error:
+            raise storage_error(error, target) from None
         else:
-            return size, tuple(columns[place].name for place in sorted(text))
-
-
-def row_blocks(path: Path, size: int = _BLOCK) -> Iterator[bytes]:
-    """The rows of a CSV of ours, without its header, in blocks of about ``size`` bytes that end where a row ends."""
-    with io.BufferedReader(open_private(path)) as file:
-        file.readline()
-        rest = b""
-        while more := file.read(size):
-            rest += more
-            if end := _last_end(rest):
-                yield rest[:end]
-                rest = rest[end:]
-    if rest:
-        yield rest
-
-
-def _last_end(text: bytes) -> int:
-    """Where the last whole row ends, 0 if none does: a line break that an even number of quotes stands before."""
-    quotes = text.count(b'"')
-    behind, end = len(text), text.rfind(b"\n")
-    while end >= 0:
-        quotes -= text.count(b'"', end, behind)
-        if quotes % 2 == 0:
-            return end + 1
-        behind, end = end, text.rfind(b"\n", 0, end)
-    return 0
+            if (facts := read_facts(target, columns, rows=rows)) is not None:
+                return facts
+            break
+    raise InternalError(
+        "flattening-parquet",
+        "flattening: a table cannot be read back",
+        context=str(source),
+        hint="please report this, with the version of pyarrow",
+    )
 
 
 def parquet_type(column: Column) -> str:
@@ -123,70 +136,51 @@ def parquet_type(column: Column) -> str:
     return "string" if column.collection else _TYPES.get(kind, "string")
 
 
-class _Writer:
-    def __init__(self, columns: Sequence[Column], text: set[int], check: Callable[[], None]) -> None:
-        self._arrow: Any = importlib.import_module("pyarrow")
-        self._csv: Any = importlib.import_module("pyarrow.csv")
-        self._parquet: Any = importlib.import_module("pyarrow.parquet")
-        self._check = check
-        self._schema = self._arrow.schema(
-            [
-                self._arrow.field(
-                    column.name,
-                    getattr(self._arrow, "string" if place in text else parquet_type(column))(),
-                    metadata={"fhir.type": column.type} if column.type else None,
-                )
-                for place, column in enumerate(columns)
-            ]
+def _pyarrow() -> tuple[Any, Any, Any]:
+    """Return pyarrow, its reader of CSV, and its Parquet. Raises ``ImportError``."""
+    arrow, csv, parquet = map(importlib.import_module, ("pyarrow", "pyarrow.csv", "pyarrow.parquet"))
+    return arrow, csv, parquet
+
+
+def _schema(columns: Sequence[Column], text: set[str]) -> Any:
+    arrow, _, _ = _pyarrow()
+    return arrow.schema(
+        arrow.field(
+            column.name,
+            getattr(arrow, "string" if column.name in text else parquet_type(column))(),
+            metadata={"fhir.type": column.type} if column.type else None,
         )
+        for column in columns
+    )
 
-    def write(self, source: Path, target: Path, rows: int) -> int:
-        written = 0
-        try:
-            with OutFile(target) as out, out.opened() as file:
-                with self._parquet.ParquetWriter(file, self._schema, compression="zstd") as writer:
-                    for block in row_blocks(source):
-                        self._check()
-                        table = self._table(block)
-                        writer.write_table(table)
-                        written += len(table)
-                file.flush()
-                out.sync()
-                size = file.tell()
-        except self._arrow.ArrowInvalid:
-            written = -1
-        except OSError as error:
-            raise storage_error(error, target) from None
-        if written != rows:
-            raise InternalError(
-                "flattening-parquet",
-                "flattening: a table cannot be read back",
-                context=str(source),
-                hint="please report this, with the version of pyarrow",
-            )
-        return size
 
-    def _table(self, block: bytes) -> Any:
-        names = [f"c{place}" for place in range(len(self._schema))]
-        table = self._csv.read_csv(
-            self._arrow.py_buffer(block),
-            self._csv.ReadOptions(use_threads=False, block_size=len(block) + 1, column_names=names),
-            self._csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False),
-            self._csv.ConvertOptions(
-                column_types=dict.fromkeys(names, self._arrow.string()), strings_can_be_null=True, null_values=[""]
-            ),
+def _write(source: Path, target: Path, schema: Any, block: int, check: Callable[[], None]) -> None:
+    """Write the rows of ``source`` as row groups of about ``block`` bytes of CSV."""
+    arrow, csv, parquet = _pyarrow()
+    texts = dict.fromkeys(schema.names, arrow.string())
+    with open_private(source) as rows, OutFile(target) as out, out.opened() as file:
+        reader = csv.open_csv(
+            rows,
+            csv.ReadOptions(use_threads=False, block_size=block, column_names=schema.names, skip_rows=1),
+            csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False),
+            csv.ConvertOptions(column_types=texts, strings_can_be_null=True, null_values=[""]),
         )
-        cells = [self._typed(place, column) for place, column in enumerate(table.columns)]
-        return self._arrow.Table.from_arrays(cells, schema=self._schema)
+        with parquet.ParquetWriter(file, schema, compression="zstd") as writer:
+            for batch in reader:
+                check()
+                cells = [_typed(column, field) for column, field in zip(batch.columns, schema, strict=True)]
+                writer.write_batch(arrow.RecordBatch.from_arrays(cells, schema=schema))
+        file.flush()
+        out.sync()
 
-    def _typed(self, place: int, cells: Any) -> Any:
-        kind = self._schema.field(place).type
-        if self._arrow.types.is_string(kind):
-            return cells
-        truth = self._arrow.types.is_boolean(kind)
-        if truth and not set(cells.unique().to_pylist()) <= {"true", "false", None}:
-            raise _MisfitError(place)  # pyarrow takes 1 and True for truth as well
-        try:
-            return cells.cast(kind)
-        except self._arrow.ArrowInvalid:
-            raise _MisfitError(place) from None
+
+def _typed(cells: Any, field: Any) -> Any:
+    """Return the cells in the type of their column. Raises ``_MisfitError`` unless it holds each as it is spelled."""
+    arrow, _, _ = _pyarrow()
+    try:
+        typed = cells.cast(field.type)
+    except arrow.ArrowInvalid:
+        raise _MisfitError(field.name) from None
+    if not typed.cast(arrow.string()).equals(cells):  # pyarrow reads 007 and 0x7 as 7, and 1 as true
+        raise _MisfitError(field.name)
+    return typed

@@ -61,7 +61,7 @@ def by_type(what: str, counts: Mapping[str, int], k: int) -> str:
 def _row(view: View, tables: Tables, place: int) -> dict[str, Any]:
     counts = tables.account(place).counts
     empty = [column.name for at, column in enumerate(view.columns) if not counts[f"filled {at}"]]
-    parquet = tables.parquet.size(place)
+    parquet = tables.parquet.get(place)
     return {
         "group": view.group_name,
         "file": tables[place].path.name,
@@ -71,7 +71,7 @@ def _row(view: View, tables: Tables, place: int) -> dict[str, Any]:
         "with_rows": counts["with_rows"],
         "batches": counts["batches"],
         "bytes": tables.size(place),
-        **({} if parquet is None else {"parquet_bytes": parquet}),
+        **({} if parquet is None else {"parquet_bytes": parquet.bytes}),
         "empty_columns": ", ".join(empty),
     }
 
@@ -102,8 +102,9 @@ def _warnings(views: Sequence[View], tables: Tables, facts: Facts, k: int) -> It
                 f"group {view.group_name}: the service answered with columns that the view does not have "
                 f"({counts['unknown']:,} of {counts['batches']:,} answers)"
             )
-        if as_text := tables.parquet.as_text(place):
+        parquet = tables.parquet.get(place)
+        if parquet is not None and parquet.as_text:
             yield (
                 f"group {view.group_name}: values are not of the type of their column: text in the Parquet file "
-                f"({', '.join(as_text)})"
+                f"({', '.join(parquet.as_text)})"
             )

@@ -20,8 +20,7 @@ import msgspec
 from tasks.flattening.batches import Batch
 from tasks.flattening.csv_writer import CSV, PARTIAL, Table
 from tasks.flattening.names import file_names
-from tasks.flattening.parquet import PARQUET
-from tasks.flattening.parquet_files import ParquetFiles
+from tasks.flattening.parquet import PARQUET, ParquetFacts, read_facts, write_parquet
 from tasks.flattening.rows import RowReader
 from tasks.flattening.views import View
 from tasks.shared.errors import storage_error, storage_errors
@@ -56,6 +55,8 @@ class Tables:
         check: Callable[[], None],
     ) -> None:
         self.again = 0
+        self.parquet: dict[int, ParquetFacts] = {}
+        """The Parquet files beside the finished tables."""
         self._directory = job_dir / OUTPUT
         self._ledger = ledger
         self._lock = threading.Lock()
@@ -64,12 +65,16 @@ class Tables:
             Table(self._directory / f"{name}{CSV}", [column.name for column in view.columns])
             for name, view in zip(names, views, strict=True)
         ]
-        self.parquet = ParquetFiles(self._all, views, ledger, terms, wanted=parquet, check=check)
+        self._views = views
+        self._wants_parquet = parquet
+        self._check = check
         self._published: set[int] = set()
         with storage_errors(self._directory):
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            expected = {table.path.name for table in self._all}
+            expected |= {table.path.with_suffix(PARQUET).name for table in self._all if parquet}
             endings = (CSV, CSV + PARTIAL, PARQUET, PARQUET + PARTIAL)
-            _remove_others(self._directory, {table.path.name for table in self._all} | self.parquet.names, endings)
+            _remove_others(self._directory, expected, endings)
         _write_definitions(job_dir / DEFINITIONS, dict(zip(names, views, strict=True)))
         self._accounts = [ledger.account(table.path.name, terms) for table in self._all]
         self._input = ledger.account(_INPUT, terms)
@@ -113,11 +118,11 @@ class Tables:
         unfinished = [table for place, table in enumerate(self._all) if place not in self._published]
         for table in unfinished:
             table.keep()
-        self.parquet.make(self._rows())
+        made = self._make_parquet()
         for table in self._all:
             self._ledger.complete(table.path.name, {})
         self._ledger.complete(_INPUT, facts)
-        self._publish(unfinished)
+        self._publish(unfinished, made)
 
     def close(self) -> None:
         """Close the files as they are."""
@@ -128,14 +133,26 @@ class Tables:
         """Bytes of a table, as far as they are recorded."""
         return len(self._all[place].header) + self._accounts[place].counts["bytes"]
 
-    def _rows(self) -> list[int]:
-        return [account.counts["rows"] for account in self._accounts]
+    def _make_parquet(self) -> list[tuple[Path, Path]]:
+        """Make the Parquet files that are missing; every table is complete. The new ones, with their final names."""
+        made: list[tuple[Path, Path]] = []
+        for place, (table, view) in enumerate(zip(self._all, self._views, strict=True)):
+            if not self._wants_parquet:
+                break
+            path, rows = table.path.with_suffix(PARQUET), self._accounts[place].counts["rows"]
+            facts = read_facts(path, view.columns, rows=rows)
+            if facts is None:
+                made.append((path.with_name(path.name + PARTIAL), path))
+                source = table.path if size_of(table.path) >= 0 else table.partial
+                facts = write_parquet(source, made[-1][0], view.columns, rows=rows, check=self._check)
+            self.parquet[place] = facts
+        return made
 
-    def _publish(self, tables: Sequence[Table]) -> None:
+    def _publish(self, tables: Sequence[Table], made: Sequence[tuple[Path, Path]]) -> None:
         # Recorded before the renames: what has its final name under these terms is known to be complete.
         self._ledger.flush()
         self.close()
-        publish(*self.parquet.made(), *((table.partial, table.path) for table in tables))
+        publish(*made, *((table.partial, table.path) for table in tables))
 
     def _finish_the_end(self) -> bool:
         """Whether everything is done; a run that was killed just before its renames is finished here."""
@@ -149,8 +166,7 @@ class Tables:
                 left.append(table)
         if self._input.complete is None:
             return False
-        self.parquet.make(self._rows())
-        self._publish(left)
+        self._publish(left, self._make_parquet())
         self.finished = self._input.complete
         return True
 
@@ -159,7 +175,8 @@ class Tables:
         if account.complete is not None and size_of(table.path) == self.size(place):
             self._published.add(place)
             return
-        self.parquet.forget(place)
+        with storage_errors(table.path):
+            table.path.with_suffix(PARQUET).unlink(missing_ok=True)
         if size_of(table.path) >= 0:
             self.again += 1
             with storage_errors(table.path):

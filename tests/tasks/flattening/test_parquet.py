@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-import io
+import json
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from config import FlatteningConfig, OutputFormat
-from tasks.flattening.parquet import format_findings, parquet_type, row_blocks, write_parquet
+from tasks.flattening.parquet import format_findings, parquet_type, write_parquet
 from tasks.flattening.rows import RowReader, Shape, header
 from tasks.flattening.views import Column, View
 from tasks.shared.errors import InputError, InternalError, Stopped, StorageError
@@ -43,10 +43,10 @@ def table_of(directory: Path, given: list[Column], *rows: str) -> tuple[Any, tup
     source, target = directory / "t.csv", directory / "t.parquet"
     reader = RowReader(Shape(names))
     source.write_bytes(header(names) + reader.read("".join(row + "\n" for row in rows).encode()))
-    size, as_text = write_parquet(source, target, given, rows=len(rows), check=lambda: None)
-    assert size == target.stat().st_size
+    facts = write_parquet(source, target, given, rows=len(rows), check=lambda: None)
+    assert facts.bytes == target.stat().st_size
     assert target.stat().st_mode & 0o777 == 0o600
-    return parquet.read_table(target), as_text
+    return parquet.read_table(target), facts.as_text
 
 
 @pytest.mark.slow
@@ -96,7 +96,16 @@ def test_a_type_may_be_a_url() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "value"),
-    [("integer", "1.5"), ("integer", "2147483648"), ("integer", '"many"'), ("boolean", "1"), ("boolean", '"True"')],
+    [
+        ("integer", "1.5"),
+        ("integer", "2147483648"),
+        ("integer", '"many"'),
+        ("integer", '"007"'),
+        ("integer", '"0x1F"'),
+        ("integer64", "-0"),
+        ("boolean", "1"),
+        ("boolean", '"True"'),
+    ],
 )
 def test_a_column_with_a_value_of_another_type_is_text_as_a_whole_and_named(
     tmp_path: Path, kind: str, value: str
@@ -140,8 +149,6 @@ cells = st.one_of(st.none(), st.text(st.sampled_from('a",\n\rß 1'), max_size=6)
 @pytest.mark.slow
 @given(st.lists(st.tuples(cells, cells), max_size=12))
 def test_every_cell_is_that_of_the_csv(rows: list[tuple[Any, Any]]) -> None:
-    import json
-
     lines = [json.dumps({k: v for k, v in zip("ab", row, strict=True) if v is not None}) for row in rows]
     with tempfile.TemporaryDirectory() as name:
         table, _ = table_of(Path(name), columns(a=None, b="string"), *lines)
@@ -150,16 +157,13 @@ def test_every_cell_is_that_of_the_csv(rows: list[tuple[Any, Any]]) -> None:
     assert table.to_pylist() == expected
 
 
-@given(st.lists(st.lists(st.text(st.sampled_from('a"\n,\r'), max_size=5), min_size=2, max_size=2)), st.integers(1, 30))
-def test_blocks_end_where_rows_end_and_hold_all_of_them(rows: list[list[str]], size: int) -> None:
-    text = io.StringIO(newline="")
-    csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_ALL).writerows(rows)
-    with tempfile.TemporaryDirectory() as name:
-        path = Path(name) / "t.csv"
-        path.write_bytes(b"x,y\n" + text.getvalue().encode())
-        blocks = list(row_blocks(path, size))
-    assert b"".join(blocks).decode() == text.getvalue()
-    assert [row for block in blocks for row in csv.reader(io.StringIO(block.decode(), newline=""))] == rows
+@pytest.mark.parametrize("sizes", [[1, 1 << 16] * 40, [1, 3 << 20, 1], [0]])
+def test_row_groups_end_where_rows_end_whatever_their_length(tmp_path: Path, sizes: list[int]) -> None:
+    values = [f'{number},"\n\r' + "x" * size for number, size in enumerate(sizes)]
+    rows = [json.dumps({"a": value, "n": number}) for number, value in enumerate(values)]
+    table, _ = table_of(tmp_path, columns(a=None, n="integer"), *rows)
+    assert table.column("a").to_pylist() == values
+    assert table.column("n").to_pylist() == list(range(len(values)))
 
 
 def typed(view: View, **types: str) -> View:
