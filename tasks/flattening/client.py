@@ -7,7 +7,7 @@
 ``ServiceError``           ``flattening-failed``: 500, twice (the service answers everything with it, a bad view as much
                            as an exhausted heap); ``flattening-row``: a row that is no JSON object, or has a key
                            twice; ``flattening-rows-differ``: rows that are not those of the resources
-                           (``agreement.py``); ``flattening-answer``: 2xx, but no rows; those of
+                           (``answer.py``); ``flattening-answer``: 2xx, but no rows; those of
                            ``tasks/shared/http/client.py``
 =========================  ===========================================================================================
 """
@@ -22,11 +22,9 @@ from typing import Final, Self
 import httpx
 import tenacity
 
-from tasks.flattening.agreement import RowsDifferError
+from tasks.flattening.answer import AnswerWriter, RowsDifferError
 from tasks.flattening.batches import Batch
-from tasks.flattening.checks import service
-from tasks.flattening.csv_writer import AnswerWriter
-from tasks.flattening.probe import HEADERS, endpoint, metadata, unlike_rows
+from tasks.flattening.probe import HEADERS, endpoint, metadata, service, unlike_rows
 from tasks.flattening.rows import NoRowError
 from tasks.flattening.watchdog import INTERVAL, Watchdog, Watched
 from tasks.shared.errors import NetworkError, ServiceError, SluiceError, StalledError, Stopped, TransientError

@@ -16,16 +16,15 @@ from typing import Final
 import msgspec
 
 from config import OutputFormat
-from tasks.flattening.agreement import Rule
+from tasks.flattening.answer import AnswerWriter, Rule
 from tasks.flattening.batches import MIB, Batch, Packer, share
 from tasks.flattening.client import Flattener
-from tasks.flattening.csv_writer import AnswerWriter
 from tasks.flattening.lookup import read_lookup
 from tasks.flattening.parquet import format_findings
 from tasks.flattening.report import result
-from tasks.flattening.resume import Tables, terms
 from tasks.flattening.routing import Facts, Groups, Router
 from tasks.flattening.routing_index import Index
+from tasks.flattening.tables import Tables, terms
 from tasks.flattening.views import View, no_views, views
 from tasks.flattening.watchdog import INTERVAL
 from tasks.shared.errors import DataError, InputError

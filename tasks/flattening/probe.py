@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from config import PipelineConfig
-from tasks.flattening.agreement import Agreement, Promise, RowsDifferError, Rule
+from tasks.flattening.answer import Agreement, Promise, RowsDifferError, Rule
 from tasks.flattening.rows import NoRowError, RowReader, Shape
 from tasks.flattening.views import RESOURCE_TYPE
 from tasks.shared.http.answer import Answer
@@ -56,6 +56,11 @@ def _exchanges(service: Service, _config: PipelineConfig) -> Iterator[Exchange]:
 
 
 PROBE: Final = MadeUp("a flattening service", _exchanges, key="service_url")
+
+
+def service(config: PipelineConfig) -> Service:
+    """``services.flattening``: it has no credentials."""
+    return Service("flattening", config.services.flattening.service_url, probe=PROBE)
 
 
 def is_ndjson(headers: Mapping[str, str]) -> bool:

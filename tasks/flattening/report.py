@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tasks.flattening.resume import OUTPUT, Tables
 from tasks.flattening.routing import Facts
+from tasks.flattening.tables import OUTPUT, Tables
 from tasks.flattening.views import View
 from tasks.shared.files.data_directory import stored_bytes
 from tasks.shared.publication import people

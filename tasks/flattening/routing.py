@@ -5,8 +5,9 @@ holds its own Provenances, so it is routed by itself. ``core.ndjson`` is routed 
 without any, and what the core file does not name, by those of all files. Both are kept on disk (``routing_index.py``),
 and the second is made only when it is needed.
 
-Data without any such Provenance is routed by type and ``meta.profile``, then by type alone where one group has that
-type.
+The ``entity`` of a Provenance names the group, by an identifier of the naming system ``attribute_group``; its
+``target`` the resources (document 3 §2, "Extraction semantics"). Data without any such Provenance is routed by type and
+``meta.profile``, then by type alone where one group has that type.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
-from tasks.flattening.provenance import MARK, PROVENANCE, Grouping, grouping
 from tasks.flattening.routing_index import Index, Scope
 from tasks.flattening.views import View
 from tasks.shared.fhir.bundle import Resource, cut
@@ -31,6 +32,12 @@ from tasks.shared.stop import Stop
 
 LEFT_OUT: Final = -1
 """The place of a group that has no view."""
+
+PROVENANCE: Final = "Provenance"
+MARK: Final = b'"Provenance"'
+"""What the text of a line holds if there is a Provenance on it."""
+
+_SYSTEM: Final = "attribute_group"
 
 log = logging.getLogger("sluice.flattening")
 
@@ -285,3 +292,52 @@ def _groupings(line: bytes, path: Path, number: int) -> list[Grouping]:
     if MARK not in line:
         return []
     return _without_provenances(cut(line, file=path.name, number=number).resources)[1]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Grouping:
+    """The resources (``Type/id``) of groups (ids of the CRTDL)."""
+
+    groups: tuple[str, ...]
+    targets: tuple[str, ...]
+
+
+class _ProvenancePart(msgspec.Struct):
+    target: list[dict[str, Any]] | None = None
+    entity: list[dict[str, Any]] | None = None
+
+
+_decoder = msgspec.json.Decoder(_ProvenancePart)
+
+
+def grouping(raw: bytes | msgspec.Raw) -> Grouping | None:
+    """What this Provenance says of groups; ``None`` when it is about something else, or not what FHIR says."""
+    try:
+        part = _decoder.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    groups = [value for entity in part.entity or () if (value := _group(entity)) is not None]
+    if not groups:
+        return None
+    references = [target.get("reference") for target in part.target or ()]
+    return Grouping(tuple(dict.fromkeys(groups)), tuple([key for one in references if (key := key_of(one))]))
+
+
+def key_of(reference: object) -> str | None:
+    """``Type/id`` of a literal reference: relative or absolute, of a version or not."""
+    if not isinstance(reference, str):
+        return None
+    if reference.count("/") == 1:
+        return reference
+    parts = reference.partition("/_history/")[0].rsplit("/", 2)
+    return "/".join(parts[-2:]) if len(parts) > 1 else None
+
+
+def _group(entity: dict[str, Any]) -> str | None:
+    what = entity.get("what")
+    identifier = what.get("identifier") if isinstance(what, dict) else None
+    if not isinstance(identifier, dict):
+        return None
+    system, value = identifier.get("system"), identifier.get("value")
+    named = isinstance(system, str) and system.rpartition("/")[2] == _SYSTEM
+    return value if named and isinstance(value, str) else None

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from deployments.sandbox import data as demo
-from tasks.flattening.checks import service as declared_service
+from tasks.flattening.probe import service as declared_service
 from tasks.flattening.views import RESOURCE_TYPE, Column, View
 from tasks.shared.errors import ServiceError
 from tests.peers import job

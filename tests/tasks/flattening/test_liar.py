@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from tasks.flattening.checks import service as declared_service
 from tasks.flattening.flattening import Bounds
+from tasks.flattening.probe import service as declared_service
 from tasks.flattening.views import View
 from tasks.shared.errors import SluiceError
 from tests.peers.flattening import (

@@ -8,7 +8,7 @@ import pytest
 
 from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.flattening.app import FlatteningOptions, flattening_service
-from tasks.flattening.checks import service as declared_service
+from tasks.flattening.probe import service as declared_service
 from tests.peers import job
 from tests.peers.flattening import FakeService
 from tests.peers.server import Reply

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tasks.flattening.flattening import Bounds
-from tasks.flattening.provenance import grouping, key_of
+from tasks.flattening.routing import grouping, key_of
 from tasks.shared.errors import DataError
 from tests.peers.flattening import (
     OBSERVATIONS,

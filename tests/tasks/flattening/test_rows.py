@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.flattening.names import file_names
 from tasks.flattening.rows import NoRowError, RowReader, Shape, header
+from tasks.flattening.tables import file_names
 
 
 def read(columns: list[str], *lines: bytes) -> bytes:

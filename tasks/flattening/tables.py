@@ -1,5 +1,8 @@
 """The tables of a step over several runs: which batches are in them, and where each goes on.
 
+A table is ``csv/<name>.csv``, UTF-8, one header, called ``….partial`` until the whole step is done. A batch is kept
+when ``keep`` has it on the disk; what was written of one that failed is cut off again.
+
 The ledger ``flattening/ledger.ndjson`` holds, for every batch that is done, what it added to its table. It is good
 under the same *terms*: the same views, input files, service and share of memory. Under other terms everything is begun
 anew, for the batches would be other ones. A batch is in the ledger only when its rows are on the disk; what a table has
@@ -10,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -18,22 +22,78 @@ from typing import Any, Final
 import msgspec
 
 from tasks.flattening.batches import Batch
-from tasks.flattening.csv_writer import CSV, PARTIAL, Table
-from tasks.flattening.names import file_names
 from tasks.flattening.parquet import PARQUET, ParquetFacts, read_facts, write_parquet
-from tasks.flattening.rows import RowReader
+from tasks.flattening.rows import RowReader, Shape, header
 from tasks.flattening.views import View
 from tasks.shared.errors import storage_error, storage_errors
 from tasks.shared.files.ledger import Account, Ledger
-from tasks.shared.files.out_file import PART, can_continue, publish, size_of, write_file
+from tasks.shared.files.out_file import PART, OutFile, can_continue, publish, size_of, write_file
 
 OUTPUT: Final = "csv"
 DEFINITIONS: Final = "viewdefinitions"
 
+CSV: Final = ".csv"
+PARTIAL: Final = ".partial"
+
 _INPUT: Final = "input"
 _VOID: Final = "void"
+UNNAMED: Final = "group"
+"""The name of a file when nothing is left of the group's."""
+
+_LONGEST: Final = 200
+"""Bytes of a name in UTF-8: file systems allow 255, and endings are added."""
+_PUNCTUATION: Final = frozenset(" .-_()")
+_KEPT: Final = frozenset({"Lu", "Ll", "Lt", "Lm", "Lo", "Mn", "Mc", "Nd"})
 _FORM: Final = 2
 """Changes with every change of what batches or tables look like, or of what of an answer is checked."""
+
+
+class Table:
+    """The table at ``path``, in the making, begun or continued by ``open``. For one thread at a time.
+
+    Raises ``StorageError``.
+    """
+
+    def __init__(self, path: Path, columns: Sequence[str]) -> None:
+        self.path = path
+        self.partial = path.with_name(path.name + PARTIAL)
+        self.shape = Shape(columns)
+        self.header = header(columns)
+        self.size = len(self.header)
+        """Bytes that are kept."""
+        self._file: OutFile | None = None
+
+    def open(self, size: int | None = None) -> None:
+        """Go on behind the first ``size`` bytes; without it, begin anew with the header."""
+        self._file = OutFile(self.partial, size or 0)
+        if size is None:
+            self.write(self.header)
+        else:
+            self.size = size
+
+    def write(self, text: bytes) -> None:
+        """Append; ``keep`` or ``drop`` decides about it."""
+        self._opened.write(text)
+
+    def drop(self) -> None:
+        """Cut off what was written since the last ``keep``."""
+        self._opened.cut(self.size)
+
+    def keep(self) -> int:
+        """Force what was written to the disk; how many bytes that are since the last time."""
+        self._opened.sync()
+        added, self.size = self._opened.size - self.size, self._opened.size
+        return added
+
+    def close(self) -> None:
+        """Close the file, and leave it there; a second call does nothing."""
+        if self._file is not None:
+            self._file.close()
+
+    @property
+    def _opened(self) -> OutFile:
+        assert self._file is not None  # noqa: S101 - for the type checker
+        return self._file
 
 
 class Tables:
@@ -216,3 +276,37 @@ def _remove_others(directory: Path, expected: set[str], endings: tuple[str, ...]
     for path in directory.iterdir():
         if path.name.endswith(endings) and path.name.removesuffix(PARTIAL) not in expected and not path.is_dir():
             path.unlink()
+
+
+def file_names(names: Sequence[str]) -> list[str]:
+    """A name of a file, without an ending, for every name: the same list, the same names.
+
+    Letters of all scripts, digits, blanks and ``.-_()`` stay, everything else becomes ``_``. No two are equal in
+    whatever case: a name that is taken gets ``-2``, ``-3`` …
+    """
+    wanted = [_safe(name) for name in names]
+    reserved = {name.casefold() for name in wanted}
+    given: set[str] = set()
+    result: list[str] = []
+    for name in wanted:
+        free, number = name, 1
+        while free.casefold() in given or (number > 1 and free.casefold() in reserved):
+            number += 1
+            free = f"{name}-{number}"
+        given.add(free.casefold())
+        result.append(free)
+    return result
+
+
+def _safe(name: str) -> str:
+    text = "".join(char if _stays(char) else "_" for char in unicodedata.normalize("NFC", name))
+    # A leading dot hides a file, and some file systems drop blanks and dots at the end.
+    text = text.lstrip(". ")
+    while len(text.encode()) > _LONGEST:
+        text = text[:-1]
+    return text.rstrip(". ") or UNNAMED
+
+
+def _stays(char: str) -> bool:
+    # Many scripts write vowels as marks that belong to the letter before them.
+    return char in _PUNCTUATION or unicodedata.category(char) in _KEPT

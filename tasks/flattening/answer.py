@@ -13,9 +13,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Self
+from typing import Any, Final, Self
 
+from tasks.flattening.rows import NoRowError, RowReader
+from tasks.flattening.tables import Table
 from tasks.flattening.views import View
+
+LONGEST_ROW: Final = 64 << 20
+"""Bytes. What has no line end up to there is no row."""
 
 
 class Promise(Enum):
@@ -91,3 +96,61 @@ class Agreement:
         counts = {"missing": missing, "of other resources": self._foreign, "too many": more}
         told = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
         raise RowsDifferError(f"the rows do not agree with the {sent:,} resources that were sent: {told}")
+
+
+class AnswerWriter:
+    """Writes the rows of one answer to ``table`` while they arrive, in pieces of any size.
+
+    By ``rule`` they must be those of the resources with these ``ids``. ``begin`` starts over, ``end`` takes the last
+    row; then ``with_rows`` says how many resources had one. ``last`` is what was read last, or where rows ceased to be
+    right, for private files. Raises
+    ``NoRowError``, ``RowsDifferError`` and ``StorageError``.
+    """
+
+    def __init__(self, table: Table, rule: Rule, ids: Collection[str]) -> None:
+        self._table = table
+        self._rule = rule
+        self._ids = ids
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget what was written of an earlier attempt."""
+        self.drop()
+        self.rows = RowReader(self._table.shape, self._rule.column)
+        self.with_rows = 0
+        self.last = b""
+        self._right = True
+        self._agreement = Agreement(self._rule, self._ids)
+        self._rest = bytearray()
+
+    def drop(self) -> None:
+        """Cut off what was written of this answer."""
+        self._table.drop()
+
+    def feed(self, piece: bytes) -> None:
+        """Take the next piece of the answer."""
+        end = piece.rfind(b"\n") + 1
+        if end:
+            block = bytes(self._rest) + piece[:end] if self._rest else piece[:end]
+            self._rest = bytearray(piece[end:])
+            self._read(block)
+        else:
+            self._rest += piece
+        if len(self._rest) > LONGEST_ROW:
+            raise NoRowError(self.rows.count + 1, bytes(self._rest[: 1 << 20]))
+
+    def end(self) -> None:
+        """The answer is complete: its last row may lack a line end."""
+        if self._rest:
+            block, self._rest = bytes(self._rest), bytearray()
+            self._read(block)
+        self.with_rows = self._agreement.end()
+
+    def _read(self, block: bytes) -> None:
+        text = self.rows.read(block)
+        if self._right:
+            self.last = block
+            self._right = self._agreement.take(self.rows.ids)
+            self._table.write(text)
+        else:
+            self._agreement.take(self.rows.ids)  # only counted: whether the answer ends well decides what it is

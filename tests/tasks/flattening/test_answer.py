@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.flattening.agreement import Agreement, Promise, RowsDifferError, Rule
+from tasks.flattening.answer import Agreement, Promise, RowsDifferError, Rule
 from tests.peers.flattening import CONDITIONS, OBSERVATIONS, view
 
 IDS = ("a", "b", "c")
