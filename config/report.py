@@ -39,7 +39,9 @@ class ReportConfig(Block):
     """``report``: what a person sees before data leave, and what is said of people."""
 
     enabled: Boolean = Field(
-        True, description="Make the release report: before each `wait`, before data leave without one, and at the end"
+        True,
+        description="Make the release report: before each `wait`, before data leave without one, and at the end of a "
+        "job with either",
     )
     k: Integer = Field(5, ge=3, description="Fewer patients than this are never said as a number, where others read it")
     language: Annotated[Language, Kind.CHOICE, BeforeValidator(one_of(Language))] = Field(

@@ -36,7 +36,7 @@ from flows.jobs_dir import load
 from flows.output import account, complain, say, say_json
 from flows.shell import about
 from tasks.shared.errors import DataError, InputError, TerminalError, shown
-from tasks.shared.report import Waiting
+from tasks.shared.report import ON_DEMAND, Waiting
 
 CHANGED = "files changed after the job began to wait"
 CORRECTED = "corrected files are there and will be read"
@@ -145,17 +145,19 @@ def release(
     return True
 
 
-def why_again(job: Path, record: JobRecord, config: PipelineConfig) -> str | None:
+def why_again(job: Path, record: JobRecord, config: PipelineConfig, *, on_demand: bool = False) -> str | None:
     """Why the flow has to look again at a job that waits for a decision or is complete, though nobody decides: its
     release report failed or does not cover what is there. ``None`` when it need not, and for any other job.
+
+    ``on_demand`` says that somebody asks for the report, also of a job that needs none.
 
     Raises ``StorageError``.
     """
     waiting = record.undecided
     if waiting is None:
         shown = record.shown_at_the_end if record.done and config.report.enabled else None
-        if shown is None:
-            return None
+        if shown is None or shown.on_demand:
+            return ON_DEMAND if shown is not None and on_demand else None
         return rules.NOT_MADE if shown.missing is not None else rules.gone(job, None, shown, config)
     position = waiting.position
     if position not in record.seen or waiting.refused:
@@ -195,7 +197,7 @@ def report_again(asked: Asked) -> None:
     """
     with adopted(asked) as (session, record, inputs):
         place = JobDirectory.of(session.jobs_dir, record.id).path
-        why = why_again(place, record, inputs.load().config)
+        why = why_again(place, record, inputs.load().config, on_demand=True)
         if why is None:
             return
         if record.has_deployment:

@@ -97,7 +97,7 @@ def _is_due(directory: JobDirectory, record: JobRecord) -> bool:
         config = JobInputs.of(record.parameters).load().config
     except (ValidationError, ConfigError):
         return False  # of another version, or the file is gone: the report that is there is shown
-    return why_again(directory.path, record, config) is not None
+    return why_again(directory.path, record, config, on_demand=True) is not None
 
 
 def _page_of(asked: Asked, directory: JobDirectory, found: ReleaseReport, path: Path) -> Path:
@@ -107,10 +107,11 @@ def _page_of(asked: Asked, directory: JobDirectory, found: ReleaseReport, path: 
 
 def _found(directory: JobDirectory, record: JobRecord, *, recipient: bool) -> ReleaseReport:
     step, shown = record.newest_report
-    if shown is None or shown.missing is not None:
+    if shown is None or shown.on_demand or shown.missing is not None:
+        missing = shown.missing if shown is not None else None
         raise InputError(
-            "no-report", "this job has no release report" if shown is None else "the release report is missing",
-            context=shown.missing if shown is not None else str(directory.path / files.DIRECTORY),
+            "no-report", "this job has no release report" if missing is None else "the release report is missing",
+            context=missing if missing is not None else str(directory.path / files.DIRECTORY),
             hint="it is made before a decision and at the end; the job's page says why not",
         )  # fmt: skip
     found = files.read(directory.path, step, recipient=recipient)

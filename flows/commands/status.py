@@ -16,7 +16,8 @@ from flows.job.session import has_any_job, opened
 from flows.job.sweep import notice
 from flows.jobs_dir import load
 from flows.output import one_line, say, say_json, write
-from flows.shell import command
+from flows.shell import about, command
+from tasks.shared.report import ON_DEMAND
 from tasks.shared.units import human_seconds
 
 
@@ -64,6 +65,8 @@ def text(record: JobRecord, config: str | None = None) -> str:
         lines.append(f"directory {record.directory}")
     if record.page is not None:
         lines.append(f"release report {record.page}")
+    elif record.shown_at_the_end is not None and record.shown_at_the_end.on_demand:
+        lines.append(f"release report: {ON_DEMAND}; to make one: {about('job report', record.id)}")
     if record.released_in_vain:
         lines.append("nobody goes on with it by itself: a command started it, and workers take up runs of deployments")
     if record.state in {JobState.WAITING, JobState.FAILED, JobState.STOPPED, JobState.INTERRUPTED}:

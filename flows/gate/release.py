@@ -134,10 +134,16 @@ def before_leaving(job: Job, position: int, sources: Sources) -> GateError | Non
 def at_the_end(job: Job, source: Source | None) -> None:
     """The report of a job that is complete, with all decisions, over what left, else what was made last.
 
+    A job that sends nothing and asks nobody gets one when it runs again because ``job report`` asked for it.
+
     Raises:
         Stopped: somebody asked.
     """
     if not job.config.report.enabled or source is None:
+        return
+    if job.at_the_end is None and not any(one.delivers or one.asks for one in map(declared, job.step_names)):
+        job.at_the_end = Shown(on_demand=True)
+        job.presenter.reported(job.at_the_end, job.directory.path)
         return
     try:
         what = _leaving(job, source)

@@ -27,7 +27,7 @@ from tasks.release_report.page.words import Words
 from tasks.shared.errors import SluiceError
 from tasks.shared.log import logger
 from tasks.shared.publication import details
-from tasks.shared.report import Corrections, StepReport, Waiting
+from tasks.shared.report import ON_DEMAND, Corrections, StepReport, Waiting
 from tasks.shared.units import human_bytes, human_duration
 
 DATA = ("#", "step", "state", "files", "resources in", "resources out", "in", "out")
@@ -158,12 +158,14 @@ def job_page(
     for position, approval in decisions:
         lines += [f"Step {position} (wait) was {approval.told(literal)}", ""]
     lines += ["## Files", "", f"- job {code(record.id)}"]
+    on_demand = record.shown_at_the_end is not None and record.shown_at_the_end.on_demand
     report = str(record.page) if record.page is not None else None
     files = (
         ("configuration", record.config), ("CRTDL", record.crtdl), ("directory", record.directory),
         ("release report", report),
     )  # fmt: skip
     lines += [f"- {what} {code(path)}" for what, path in files if path]
+    lines += [f"- {ON_DEMAND}"] if on_demand else []
     page.publish(title(state), "\n".join(lines) + "\n")
 
 

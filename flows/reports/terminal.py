@@ -15,7 +15,7 @@ from flows.output import account, draw, patience, say, say_in_passing, wipe
 from flows.reports.presenter import Presenter
 from tasks.shared.errors import SluiceError
 from tasks.shared.meter import Snapshot
-from tasks.shared.report import Shown, StepReport, Waiting
+from tasks.shared.report import ON_DEMAND, Shown, StepReport, Waiting
 
 LINE_EVERY = 60.0
 """Seconds between two plain lines of one step."""
@@ -92,6 +92,9 @@ class Terminal(Presenter):
 
     def reported(self, shown: Shown, job_dir: Path) -> None:
         """Print what the release report says, the stops once, and where it is."""
+        if shown.on_demand:
+            account(f"release report: {ON_DEMAND}", aside=self._to_stderr)
+            return
         if shown.missing is not None:
             say(f"release report: missing: {shown.missing}", err=True)
             return

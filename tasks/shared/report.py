@@ -25,6 +25,8 @@ IN_THE_UI = "Prefect UI or API"
 REPORT_MISSING = "report-missing"
 """The one open stop where there is no release report."""
 
+ON_DEMAND = "the job sends nothing and asks nobody, so no release report was made"
+
 FINDINGS_TABLE = "summary.csv"
 """The list of findings that a validation leaves in its directory, and that the release report counts."""
 
@@ -225,7 +227,7 @@ class Shown(Kept):
     ``files`` are the files that leave and ``types`` the types of resources, as the report prints them: those of few
     patients are not among them by name. ``stops`` are the keys of what should not leave. ``missing`` says why there is
     no report. ``inside`` says that a step of the hospital reads the data next, so a release here sends nothing
-    and needs no reason.
+    and needs no reason. ``on_demand`` says that no report was made, because the job sends nothing and asks nobody.
     """
 
     sha256: str = ""
@@ -240,6 +242,7 @@ class Shown(Kept):
     stops: tuple[str, ...] = ()
     missing: str | None = None
     inside: bool = False
+    on_demand: bool = False
 
     @property
     def open(self) -> tuple[str, ...]:

@@ -413,6 +413,23 @@ def test_the_report_of_the_end_that_failed_is_made_again(gate: Gate, how: str) -
     assert len(gate.maker.asked) == asked
 
 
+def test_a_job_that_sends_nothing_and_asks_nobody_gets_a_report_on_demand(gate: Gate) -> None:
+    config = gate.project / "config.yaml"
+    config.write_text(config.read_text().replace("local_import, wait, send", "local_import"))
+    why = "the job sends nothing and asks nobody, so no release report was made"
+    assert why in gate.start().out
+    assert gate.status()["report"] is None
+    assert f"{why}; to make one: " in gate.text()
+    assert why in "".join(gate.artifacts().values())
+    gate.go_on()
+    assert gate.maker.asked == []
+    assert gate.sluice("job", "report", "config.yaml", gate.job).code == 0
+    assert gate.status()["report"] == str(files.page(gate.directory, None))
+    assert gate.sluice("job", "report", "config.yaml", gate.job).code == 0
+    assert len(gate.maker.asked) == 1
+    assert why not in gate.text() + "".join(gate.artifacts().values())
+
+
 @pytest.mark.parametrize("enabled", [True, False])
 def test_without_an_answer_continue_says_that_corrected_files_will_be_read(gate: Gate, enabled: bool) -> None:
     gate.configure(enabled=enabled)
