@@ -1,32 +1,36 @@
-"""Applies a rule file to a resource (document 3 §4).
+"""Applies a rule file to a resource, rule by rule (document 3 §4).
 
 A Bundle's own elements are handled by the rules for Bundles, then each entry's resource by those for its type, and so
-on for contained resources. What a rule leaves empty is taken out; a resource stays. A criterion sees its element as
-the rules before have left it.
+on for contained resources. Of the rules that find an element, or one above it in the same resource, the first of the
+file handles it, and no later one touches it again. A criterion sees its element as the rules before have left it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from deployments.sandbox.common.fhirpath import EvaluationError
-from deployments.sandbox.common.json_text import JsonValue, copied, encode
+from deployments.sandbox.common.json_text import JsonValue, encode
 from deployments.sandbox.common.r4 import CONCRETE_TYPES
-from deployments.sandbox.pseudonymization.automaton import NO_RULE, Automaton, Edge, Place, Position, Test
+from deployments.sandbox.pseudonymization.fhirpath import Expression
 from deployments.sandbox.pseudonymization.methods import method_of
 from deployments.sandbox.pseudonymization.methods.dates import Calendar
 from deployments.sandbox.pseudonymization.methods.keys import keys_of
 from deployments.sandbox.pseudonymization.methods.method import Method, Reach
 from deployments.sandbox.pseudonymization.methods.substitute import Substitute
-from deployments.sandbox.pseudonymization.model import Kind
-from deployments.sandbox.pseudonymization.path import RulePath, read_path
+from deployments.sandbox.pseudonymization.model import Kind, applies_to, is_a
+from deployments.sandbox.pseudonymization.node import JsonObject, Node, ResourceNode, read_resource
+from deployments.sandbox.pseudonymization.path import ByName, ByType, Chain, Member, OfType, RulePath, Where, read_path
 from deployments.sandbox.pseudonymization.problem import (
     MalformedResourceError,
     ProcessingFailureError,
     RuleFileError,
 )
 from deployments.sandbox.pseudonymization.rulefile import RuleFile
-from deployments.sandbox.pseudonymization.security import Label, add_labels
+from deployments.sandbox.pseudonymization.security import Label
 
-JsonObject = dict[str, JsonValue]
+Rules = tuple[tuple[tuple[Chain, ...], Method], ...]
+"""Where each rule applies, and what it does."""
 
 
 class Engine:
@@ -37,243 +41,139 @@ class Engine:
         keys = keys_of(rules)
         self.is_lasting = keys.is_lasting
         """Whether the same rules would have the same keys next time."""
-        self.methods: list[Method] = []
-        paths: list[RulePath] = []
+        rows: list[tuple[RulePath, Method]] = []
         for number, rule in enumerate(rules.fhir_path_rules):
             try:
-                paths.append(read_path(rule.path))
-                self.methods.append(method_of(rule, rules.parameters, keys, calendar or Calendar()))
+                method = method_of(rule, rules.parameters, keys, calendar or Calendar())
+                rows.append((read_path(rule.path), method))
             except RuleFileError as error:
                 raise RuleFileError(f"fhirPathRules.{number}: {error}") from None
-        self.automaton = Automaton(paths)
+        self._rules = {
+            kind: tuple((path.chains, method) for path, method in rows if applies_to(path.resource_type, kind))
+            for kind in CONCRETE_TYPES
+        }
 
     def process(self, resource: JsonObject) -> JsonObject:
-        """Apply the rules to a resource, in place, and give it back.
+        """The resource after the rules.
 
         Raises ``MalformedResourceError`` for what is no R4 resource, ``ProcessingFailureError`` for a value that a
         method cannot handle.
         """
         try:
-            return _Walk(self, resource).root()
+            root = read_resource(resource)
+            _Run(self._rules, root).apply_to(root)
+            return root.json() or {}
         except RecursionError:
             raise MalformedResourceError("The resource is nested too deeply.") from None
 
 
-class _Walk:
-    """The way through one resource that was sent."""
+class _Run:
+    """The rules on their way through one resource that was sent."""
 
-    def __init__(self, engine: Engine, resource: JsonObject) -> None:
-        self._automaton = engine.automaton
-        self._methods = engine.methods
-        self._root = resource
-        self._first_id = _id(resource)
-        self._id_rank = NO_RULE
-        self._depth = 0
-        self._labels: set[Label] = set()
-        self._is_view = False
-        self._dropped = NO_RULE
-        """The ``substitute`` whose element is being emptied of everything that no rule before it handled."""
-        self._outcomes: dict[tuple[Test, str, bytes], bool] = {}
+    def __init__(self, rules: Mapping[str, Rules], root: ResourceNode) -> None:
+        self._rules = rules
+        self._root = root
+        self._current = root
+        self._outcomes: dict[tuple[Expression, str, bytes], bool] = {}
 
     def note(self, label: Label) -> None:
-        """Remember what was done."""
-        self._labels.add(label)
+        """Remember what was done to the element that a method has just changed."""
+        self._current.labels.add(label)
 
-    def seed(self, rank: int) -> str:
-        """The id of the root resource, before or after the rule that changes it."""
-        return self._first_id if self._depth == 1 and rank <= self._id_rank else _id(self._root)
+    def seed(self) -> str:
+        """The id of the resource that was sent, as it is now."""
+        found = next((node.value for node in self._root.children("id")), None)
+        return found if isinstance(found, str) else ""
 
-    def root(self) -> JsonObject:
-        """The whole resource. A ``remove`` on it empties it: it has nothing that it could be taken out of."""
-        place = self._place(self._root, frozenset())
-        self._id_rank = min(place.rank, place.edge("id").to().rank)
-        self._resource(self._root, place, is_contained=False)
-        return self._root
+    def apply_to(self, resource: ResourceNode) -> None:
+        """Apply all rules to a resource, then to the resources in it, and note its labels."""
+        for chains, method in self._rules[resource.element.type]:
+            for node in [node for chain in chains for node in self._matches(chain, resource)]:
+                self._handle(node, method)
+        for nested in resource.nested:
+            if not nested.gone:
+                self.apply_to(nested)
+                resource.labels |= nested.labels
+        if resource.labels and resource.name != "contained":
+            resource.is_labelled = True
+            resource.change()
 
-    def _place(self, element: JsonValue, outer: frozenset[Position]) -> Place:
-        kind = element.get("resourceType") if isinstance(element, dict) else None
-        if not isinstance(kind, str) or kind not in CONCRETE_TYPES:
-            raise MalformedResourceError("There is a resource without a resourceType of FHIR R4.")
-        return self._automaton.resource(kind, outer)
-
-    def _resource(self, element: JsonObject, place: Place, *, is_contained: bool) -> None:
-        before, self._labels = self._labels, set()
-        place, rank = self._settled(element, place, NO_RULE)
-        if rank != NO_RULE and self._method(rank).reach is Reach.SUBSTITUTE:
-            raise ProcessingFailureError("substitute", place.element.location, "a whole resource")
-        self._depth += 1
-        self._elements(element, place, rank)
-        self._depth -= 1
-        if not is_contained:
-            add_labels(element, self._labels)
-        self._labels |= before
-
-    def _object(self, element: JsonValue, place: Place, rank: int) -> JsonObject | None:
-        """An object that is no resource: what becomes of it, None for nothing."""
-        if type(element) is not dict:
-            raise MalformedResourceError(f"{place.element.location} is not an object.")
-        if place.tests:
-            place, rank = self._settled(element, place, rank)
-        rank = min(rank, place.rank)
-        if rank != NO_RULE:
-            method = self._method(rank)
-            if method.reach is Reach.ELEMENT:
-                self._labels.add("REDACTED")
-                return None
-            if isinstance(method, Substitute) and rank != self._dropped:
-                return method.content(self._earlier(element, place, rank), place.element, self)
-            if method.reach is Reach.NOTHING and place.lowest > rank and not place.holds_resources:
-                return element
-        self._elements(element, place, rank)
-        return element or None
-
-    def _elements(self, element: JsonObject, place: Place, rank: int) -> None:
-        keys = tuple(element)
-        for edge in place.plan(keys) if rank == NO_RULE else place.every(keys):
-            if edge.kind is Kind.PRIMITIVE:
-                self._primitive(element, edge, rank)
-                continue
-            old = element.get(edge.key)
-            new: JsonValue
-            if type(old) is list:
-                new = [kept for item in old if (kept := self._item(item, edge, rank)) is not None] or None
-            else:
-                new = self._item(old, edge, rank)
-            if new is None:
-                element.pop(edge.key, None)
-            elif new is not old:
-                element[edge.key] = new
-
-    def _item(self, item: JsonValue, edge: Edge, rank: int) -> JsonObject | None:
-        if edge.kind is Kind.COMPLEX:
-            return self._object(item, edge.to(), rank)
-        if self._is_view:
-            return item  # type: ignore[no-any-return]
-        if self._dropped != NO_RULE:
-            return None
-        place = self._place(item, edge.outer)
-        place, first = self._settled(item, place, NO_RULE)
-        if first != NO_RULE and self._method(first).reach is Reach.ELEMENT:
-            self._labels.add("REDACTED")
-            return None
-        self._resource(item, place, is_contained=edge.key == "contained")
-        return item  # type: ignore[no-any-return]
-
-    def _primitive(self, element: JsonObject, edge: Edge, rank: int) -> None:
-        old, extra = element.get(edge.key), element.get(edge.extra)
-        place = edge.to()
-        if type(old) is not list and type(extra) is not list:
-            new, new_extra = self._value(old, extra, place, rank)
-            if new is not old:
-                _put(element, edge.key, new)
-            if extra is not None:
-                _put(element, edge.extra, new_extra)
-            return
-        values, extras = _paired(old, extra, place)
-        pairs = [self._value(value, beside, place, rank) for value, beside in zip(values, extras, strict=True)]
-        pairs = [pair for pair in pairs if pair != (None, None)]
-        _put(element, edge.key, [value for value, _ in pairs] if any(v is not None for v, _ in pairs) else None)
-        _put(element, edge.extra, [e for _, e in pairs] if any(e is not None for _, e in pairs) else None)
-
-    def _value(
-        self, value: JsonValue, extra: JsonValue, place: Place, rank: int
-    ) -> tuple[JsonValue, JsonObject | None]:
-        """A primitive value and what stands beside it (id, extensions)."""
-        if type(value) is dict or type(value) is list:
-            raise MalformedResourceError(f"{place.element.location} is not a value.")
-        if place.tests:
-            place, rank = self._settled(value, place, rank)
-        rank = min(rank, place.rank)
-        if rank != NO_RULE:
-            method = self._method(rank)
-            if method.reach is Reach.ELEMENT:
-                self._labels.add("REDACTED")
-                return None, None
-            if rank == self._dropped:
-                value = None
-            elif value is not None:
-                value = method.value(value, place.element, rank, self)
-            if method.reach is Reach.SUBSTITUTE and extra is not None:
-                # A given value has no id and no extensions; what earlier rules handled there stays.
-                return value, self._earlier(extra, place, rank)
-        return value, None if extra is None else self._beside(extra, place, rank)
-
-    def _beside(self, extra: JsonValue, place: Place, rank: int) -> JsonObject | None:
-        if type(extra) is not dict:
-            raise MalformedResourceError(f"{place.element.location} is not an object.")
-        self._elements(extra, place, rank)
-        return extra or None
-
-    def _settled(self, value: JsonValue, place: Place, rank: int) -> tuple[Place, int]:
-        """The place when its criteria are decided, and the rank of the rule that handles the element."""
-        while place.tests:
-            test = place.tests[0]
-            # A rule that comes too late anyway need not be asked, unless it may go on into a resource.
-            if test.rank >= min(rank, place.rank) and not place.holds_resources:
-                place = place.after(test, holds=False)
-            else:
-                place = place.after(test, holds=value is not None and self._holds(test, value, place, rank))
-        return place, min(rank, place.rank)
-
-    def _holds(self, test: Test, value: JsonValue, place: Place, rank: int) -> bool:
-        view = self._as_left_by_rules_before(test.rank, value, place, rank)
-        if view is None:
-            return False
-        key = (test, place.element.type, encode(view))
-        found = self._outcomes.get(key)
-        if found is None:
-            element = place.element
-            try:
-                found = test.criterion.holds(view, element.path if isinstance(view, dict) else element.type)
-            except EvaluationError as error:
-                raise ProcessingFailureError("where", element.location, str(error)) from None
-            self._outcomes[key] = found
+    def _matches(self, chain: Chain, resource: ResourceNode) -> list[Node]:
+        """What a path leads to."""
+        found: list[Node] = [resource]
+        for step in chain:
+            match step:
+                case Member(name):
+                    found = [below for node in found for below in node.children(name)]
+                case ByType(name):
+                    found = [below for node in found for below in node.of_type(name)]
+                case ByName(name):
+                    found = [below for node in found for below in node.of_name(name)]
+                case OfType(name):
+                    found = [node for node in found if is_a(node.element.type, name)]
+                case Where(criterion):
+                    found = [node for node in found if self._holds(criterion, node)]
         return found
 
-    def _as_left_by_rules_before(self, limit: int, value: JsonValue, place: Place, rank: int) -> JsonValue:
-        before = place.limited(limit)
-        inherited = rank if rank < limit else NO_RULE
-        if inherited == NO_RULE and before.is_idle:
-            return value
-        saved = set(self._labels), self._is_view
-        self._is_view = True
-        if not isinstance(value, dict):
-            seen: JsonValue = self._value(value, None, before, inherited)[0]
-        elif before.element.kind is Kind.RESOURCE:
-            seen = copied(value)
-            self._elements(seen, before, min(inherited, before.rank))
+    def _holds(self, criterion: Expression, node: Node) -> bool:
+        is_value = node.element.kind is Kind.PRIMITIVE
+        view: JsonValue = node.value if is_value else node.json()
+        # Of what is handled already only a way on into another resource counts.
+        if view is None or (node.handled and not node.resource.nested):
+            return False
+        key = (criterion, node.element.type, encode(view))
+        if key not in self._outcomes:
+            try:
+                self._outcomes[key] = criterion.holds(view, node.element.type if is_value else node.element.path)
+            except EvaluationError as error:
+                raise ProcessingFailureError("where", node.element.location, str(error)) from None
+        return self._outcomes[key]
+
+    def _handle(self, node: Node, method: Method) -> None:
+        if node.handled:
+            return
+        self._current = node.resource
+        if isinstance(node, ResourceNode):
+            self._handle_resource(node, method)
+        elif method.reach is Reach.ELEMENT:
+            node.remove()
+            self.note("REDACTED")
+        elif isinstance(method, Substitute):
+            self._substitute(node, method)
         else:
-            seen = self._object(copied(value), before, inherited)
-        self._labels, self._is_view = saved
-        return seen
+            self._handle_values(node, method)
 
-    def _earlier(self, element: JsonValue, place: Place, rank: int) -> JsonObject | None:
-        """What of an element is handled by rules before that rank, as they leave it."""
-        before, self._dropped = self._dropped, rank
-        kept = self._beside(element, place, rank)
-        self._dropped = before
-        return kept
+    def _handle_resource(self, node: ResourceNode, method: Method) -> None:
+        """Handle all elements of a resource; the one that was sent cannot be taken out of anything."""
+        if method.reach is Reach.SUBSTITUTE:
+            raise ProcessingFailureError("substitute", node.element.location, "a whole resource")
+        if method.reach is Reach.ELEMENT and node.parent is not None:
+            node.remove()
+            self._current = node.parent.resource
+            self.note("REDACTED")
+            return
+        node.handled = True
+        for below in [below for nodes in node.fields.values() for below in nodes]:
+            if not isinstance(below, ResourceNode):
+                self._handle(below, method)
 
-    def _method(self, rank: int) -> Method:
-        return self._methods[rank % self._automaton.count]
+    def _substitute(self, node: Node, method: Substitute) -> None:
+        """Give an element new content, around what earlier rules have handled in it."""
+        kept = node.json(handled_only=True)
+        if node.element.kind is Kind.COMPLEX:
+            node.replace(method.content(kept, node.element, self))
+        else:
+            node.replace(kept, None if node.value is None else method.value(node.value, node.element, self))
 
-
-def _id(resource: JsonObject) -> str:
-    found = resource.get("id")
-    return found if isinstance(found, str) else ""
-
-
-def _put(element: JsonObject, key: str, value: JsonValue) -> None:
-    if value is None:
-        element.pop(key, None)
-    else:
-        element[key] = value
-
-
-def _paired(values: JsonValue, extras: JsonValue, place: Place) -> tuple[list[JsonValue], list[JsonValue]]:
-    """A list of primitive values and the list beside it, both of the same length."""
-    one, other = values or [], extras or []
-    if type(one) is not list or type(other) is not list:
-        raise MalformedResourceError(f"{place.element.location} is a list in one place and none in another.")
-    length = max(len(one), len(other))
-    return one + [None] * (length - len(one)), other + [None] * (length - len(other))
+    def _handle_values(self, node: Node, method: Method) -> None:
+        """Handle every value at and below an element that no earlier rule handled."""
+        for each in node.within():
+            if each.handled:
+                continue
+            each.handled = True
+            if each.value is None:
+                continue
+            new = method.value(each.value, each.element, self)
+            if new is not each.value:
+                each.value = new
+                each.change()

@@ -1,6 +1,6 @@
 """FHIRPath of a rule: the library's grammar for paths, its evaluation for criteria and values.
 
-Where a rule applies is found by ``automaton``, which has to know places, not only values; whatever decides or computes
+Where a rule applies is found by ``path`` and ``node``, which know places, not only values; whatever decides or computes
 (the argument of ``where``, the cases of ``generalize``) is the library's work. An expression that it does not fully
 know is refused here, before any resource is touched.
 """

@@ -21,9 +21,8 @@ class CryptoHash(Method):
         self._key = key.encode()
         self._length = _length(rule)
 
-    def value(self, value: JsonValue, element: Element, rank: int, work: Work) -> JsonValue | None:
+    def value(self, value: JsonValue, element: Element, work: Work) -> JsonValue | None:
         """The hash. Raises ``ProcessingFailureError`` for numbers and booleans, which cannot hold one."""
-        del rank
         if not isinstance(value, str):
             raise ProcessingFailureError("cryptoHash", element.location, spelled(value))
         if not value:

@@ -36,7 +36,7 @@ class DateShift(Method):
         self._redact = Redact(parameters, calendar)
         self._latest = ("", self._computed(""))
 
-    def value(self, value: JsonValue, element: Element, rank: int, work: Work) -> JsonValue | None:
+    def value(self, value: JsonValue, element: Element, work: Work) -> JsonValue | None:
         """The date, moved. Other values stay. Raises ``ProcessingFailureError`` for what is no date."""
         if element.type not in _SHIFTED:
             return value
@@ -45,9 +45,9 @@ class DateShift(Method):
         if read is None:
             raise ProcessingFailureError("dateShift", element.location, text)
         if read.month is None or read.day is None or self._calendar.age(read) > _OLDEST:
-            return self._redact.value(value, element, rank, work)
+            return self._redact.value(value, element, work)
         try:
-            moved = date(read.year, read.month, read.day) + timedelta(days=self.offset(work.seed(rank)))
+            moved = date(read.year, read.month, read.day) + timedelta(days=self.offset(work.seed()))
         except (ValueError, OverflowError):
             raise ProcessingFailureError("dateShift", element.location, text) from None
         work.note("PERTURBED")

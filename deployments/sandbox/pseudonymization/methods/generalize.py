@@ -28,9 +28,8 @@ class Generalize(Method):
             raise RuleFileError(f"otherValues is {' or '.join(_OTHERS)}")
         self._keeps_others = others == "keep"
 
-    def value(self, value: JsonValue, element: Element, rank: int, work: Work) -> JsonValue | None:
+    def value(self, value: JsonValue, element: Element, work: Work) -> JsonValue | None:
         """The value of the first case. Raises ``ProcessingFailureError`` when a case cannot be computed."""
-        del rank
         work.note("GENERALIZED")
         try:
             for case, result in self._cases:

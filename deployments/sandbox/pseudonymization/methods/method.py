@@ -1,4 +1,4 @@
-"""What a method is to the walk over a resource."""
+"""What a method is to the run of the rules over a resource."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Work(Protocol):
     def note(self, label: Label) -> None:
         """Remember for ``meta.security`` what was done."""
 
-    def seed(self, rank: int) -> str:
-        """The id of the resource that was sent, as it is when the rule of that rank runs."""
+    def seed(self) -> str:
+        """The id of the resource that was sent, as it is now."""
 
 
 class Method:
@@ -38,12 +38,12 @@ class Method:
 
     reach: ClassVar[Reach] = Reach.VALUES
 
-    def value(self, value: JsonValue, element: Element, rank: int, work: Work) -> JsonValue | None:
+    def value(self, value: JsonValue, element: Element, work: Work) -> JsonValue | None:
         """The value in the place of a primitive one, None to take it away.
 
         Raises ``ProcessingFailureError`` for a value that cannot be handled.
         """
-        del element, rank, work
+        del element, work
         return value
 
 

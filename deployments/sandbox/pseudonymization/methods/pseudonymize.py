@@ -36,12 +36,11 @@ class Pseudonymize(Method):
         self._domain = str(domain) if domain else None
         self._prefix = str(prefix or "")
 
-    def value(self, value: JsonValue, element: Element, rank: int, work: Work) -> JsonValue | None:
+    def value(self, value: JsonValue, element: Element, work: Work) -> JsonValue | None:
         """The pseudonym. Without a domain it is that of the resource type, for ids and references.
 
         Raises ``ProcessingFailureError`` for another value without a domain, and for numbers and booleans.
         """
-        del rank
         if not isinstance(value, str):
             raise ProcessingFailureError("pseudonymize", element.location, spelled(value))
         if not value:

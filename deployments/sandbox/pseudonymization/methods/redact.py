@@ -28,9 +28,8 @@ class Redact(Method):
         self._restricted = parameters.restricted_zip_code_tabulation_areas
         self._calendar = calendar
 
-    def value(self, value: JsonValue, element: Element, rank: int, work: Work) -> JsonValue | None:
+    def value(self, value: JsonValue, element: Element, work: Work) -> JsonValue | None:
         """Nothing; with the switches the year of a date, an age up to 89, the area of a postal code."""
-        del rank
         if self._zip_codes and element.name == "postalCode":
             work.note("ABSTRED")
             return self._area(spelled(value))

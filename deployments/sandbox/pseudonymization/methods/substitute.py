@@ -33,9 +33,9 @@ class Substitute(Method):
             raise RuleFileError("substitute needs replaceWith")
         self._given = rule.setting("replaceWith")
 
-    def value(self, value: JsonValue, element: Element, rank: int, work: Work) -> JsonValue | None:
+    def value(self, value: JsonValue, element: Element, work: Work) -> JsonValue | None:
         """The new value. Raises ``ProcessingFailureError`` when it is not of the element's type."""
-        del value, rank
+        del value
         work.note("SUBSTITUTED")
         if not isinstance(self._given, str):
             raise ProcessingFailureError("substitute", element.location, "an object")

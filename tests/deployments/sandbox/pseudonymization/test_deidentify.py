@@ -350,7 +350,7 @@ def test_nesting_without_end_is_refused() -> None:
         raw(rules(rule("nodesByType('Address')", "redact")), deep)
 
 
-# The walk against the rule-by-rule reading of the same rules
+# The rules against a plain reading of the same rules
 
 SAMPLE = {
     "resourceType": "Patient",
@@ -435,7 +435,7 @@ PATHS = st.one_of(
 @pytest.mark.slow
 @settings(max_examples=examples(120), deadline=None)
 @given(paths=st.lists(PATHS, min_size=1, max_size=6))
-def test_one_walk_comes_to_what_rule_after_rule_comes_to(paths: list[str]) -> None:
+def test_the_first_rule_that_finds_a_node_or_one_above_it_handles_it(paths: list[str]) -> None:
     file = rules(*(rule(path, "pseudonymize", domain=f"r{number}") for number, path in enumerate(paths)))
     done = apply(file, json.loads(json.dumps(SAMPLE).replace('"s14"', '"Patient/s14"')))
     expected = rule_by_rule(paths)

@@ -1,0 +1,229 @@
+"""A resource as a tree of nodes, one for each element, that rules find and change.
+
+A node is changed by changing its value or its object. What is left is written from the tree (``Node.json``): an element
+that nothing changed is written as it came, and an object that a change leaves empty is left out.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+
+from deployments.sandbox.common.json_text import JsonValue
+from deployments.sandbox.common.r4 import CONCRETE_TYPES
+from deployments.sandbox.pseudonymization.model import Element, Kind, child, resource_element
+from deployments.sandbox.pseudonymization.problem import MalformedResourceError
+from deployments.sandbox.pseudonymization.security import Label, add_labels
+
+JsonObject = dict[str, JsonValue]
+
+
+class Node:
+    """An element of a resource: a value, an object, or a resource by itself."""
+
+    __slots__ = ("changed", "element", "fields", "gone", "handled", "name", "parent", "resource", "source", "value")
+
+    def __init__(
+        self, element: Element, parent: Node | None, source: JsonObject | None, value: JsonValue = None
+    ) -> None:
+        self.element = element
+        self.name = element.name
+        """Its name in the element above."""
+        self.parent = parent
+        self.source = source
+        """The object in JSON; of a primitive value id and extensions (``_birthDate``), None without them."""
+        self.value = value
+        """The value of a primitive."""
+        self.fields: dict[str, list[Node]] = {}
+        """The elements in it by JSON key, each of a list by itself."""
+        self.handled = False
+        """Whether a rule has handled it, and with it everything in it."""
+        self.changed = False
+        """Whether it, or anything in it, is no longer as it came."""
+        self.gone = False
+        if parent is not None:
+            self.resource: ResourceNode = parent.resource
+            self.resource.note_node(self)
+
+    def children(self, name: str) -> Iterator[Node]:
+        """The elements in it with that name."""
+        for nodes in self.fields.values():
+            if nodes[0].name == name:
+                yield from nodes
+
+    def within(self) -> Iterator[Node]:
+        """The node and all below it in the same resource, from the top down."""
+        yield self
+        for nodes in self.fields.values():
+            for node in nodes:
+                if not isinstance(node, ResourceNode):
+                    yield from node.within()
+
+    def of_type(self, wanted: str) -> Iterable[Node]:
+        """The nodes of that type in ``within``."""
+        return (node for node in self.within() if node.element.type == wanted)
+
+    def of_name(self, wanted: str) -> Iterable[Node]:
+        """The nodes of that name in ``within``."""
+        return (node for node in self.within() if node.element.name == wanted)
+
+    def change(self) -> None:
+        """Note that it is no longer as it came."""
+        node: Node | None = self
+        while node is not None and not node.changed:
+            node.changed = True
+            node = node.parent
+
+    def remove(self) -> None:
+        """Take it away with everything in it, resources too."""
+        self.change()
+        waiting: list[Node] = [self]
+        while waiting:
+            node = waiting.pop()
+            node.gone = node.handled = True
+            node.value = None
+            waiting += (below for nodes in node.fields.values() for below in nodes)
+
+    def replace(self, source: JsonObject | None, value: JsonValue = None) -> None:
+        """Put another object, or value, in the place of its own; what was in it is gone."""
+        self.remove()
+        self.gone = source is None and value is None
+        self.source, self.value, self.fields = source, value, {}
+
+    def json(self, *, handled_only: bool = False) -> JsonObject | None:
+        """The object as it is now, of a primitive that beside its value; None for nothing.
+
+        With ``handled_only`` it is what rules have handled so far.
+        """
+        whole = self.handled or not handled_only
+        if self.gone or self.source is None:
+            return None
+        if whole and not self.changed:
+            return self.source
+        made: JsonObject = {}
+        for key, old in self.source.items():
+            nodes = self.fields.get(key.removeprefix("_"))
+            new = old if nodes is None else _written(nodes, key, handled_only=not whole, is_list=type(old) is list)
+            if new is not None and new != []:
+                made[key] = new
+        return made or None
+
+
+class ResourceNode(Node):
+    """A resource: rules are applied to each by itself."""
+
+    __slots__ = ("_by_name", "_by_type", "is_labelled", "labels", "nested")
+
+    def __init__(self, element: Element, parent: Node | None, source: JsonObject, name: str) -> None:
+        self._by_type: defaultdict[str, list[Node]] = defaultdict(list)
+        self._by_name: defaultdict[str, list[Node]] = defaultdict(list)
+        super().__init__(element, None, source)
+        self.name, self.parent, self.resource = name, parent, self
+        self.note_node(self)
+        self.nested: list[ResourceNode] = []
+        """The resources in it: contained ones, those of entries."""
+        self.labels: set[Label] = set()
+        """What was done in it."""
+        self.is_labelled = False
+        """Whether its labels are to be written."""
+
+    def note_node(self, node: Node) -> None:
+        """Put a node of this resource where rules that ask for its type or name find it."""
+        self._by_type[node.element.type].append(node)
+        self._by_name[node.element.name].append(node)
+
+    def of_type(self, wanted: str) -> Iterable[Node]:
+        """The nodes of that type in the resource."""
+        return self._by_type.get(wanted, ())
+
+    def of_name(self, wanted: str) -> Iterable[Node]:
+        """The nodes of that name in the resource."""
+        return self._by_name.get(wanted, ())
+
+    def json(self, *, handled_only: bool = False) -> JsonObject | None:
+        """The resource as it is now; nothing is left of it where only what was handled is asked for."""
+        if self.gone or handled_only:
+            return None
+        made = super().json() or {}
+        if self.is_labelled:
+            add_labels(made, self.labels)
+        return made
+
+
+def read_resource(source: JsonValue, parent: Node | None = None, name: str = "") -> ResourceNode:
+    """The tree of a resource. Raises ``MalformedResourceError`` for what is no resource of FHIR R4."""
+    kind = source.get("resourceType") if isinstance(source, dict) else None
+    if not isinstance(kind, str) or kind not in CONCRETE_TYPES:
+        raise MalformedResourceError("There is a resource without a resourceType of FHIR R4.")
+    node = ResourceNode(resource_element(kind), parent, source, name)
+    if parent is not None:
+        parent.resource.nested.append(node)
+    _fill(node, source)
+    return node
+
+
+def _fill(node: Node, source: JsonObject) -> None:
+    """Make the nodes of the elements in an object."""
+    for key in source:
+        name = key.removeprefix("_")
+        if key == "resourceType" or name in node.fields:
+            continue
+        element = child(node.element.path, name)
+        if element is None:
+            raise MalformedResourceError(f"{node.element.path} has an element that FHIR R4 does not know.")
+        value = source.get(name)
+        if element.kind is not Kind.PRIMITIVE:
+            found = list(_objects(value, element, node))
+        elif f"_{name}" in source or isinstance(value, list | dict):
+            found = list(_values(value, source.get(f"_{name}"), element, node))
+        else:
+            found = [Node(element, node, None, value)]
+        if found:
+            node.fields[name] = found
+
+
+def _objects(given: JsonValue, element: Element, parent: Node) -> Iterator[Node]:
+    for item in given if isinstance(given, list) else [given]:
+        if element.kind is Kind.RESOURCE:
+            yield read_resource(item, parent, element.name)
+        else:
+            yield _node(element, parent, item)
+
+
+def _values(values: JsonValue, extras: JsonValue, element: Element, parent: Node) -> Iterator[Node]:
+    """The values of a primitive element, each with what is beside it (``_given``)."""
+    if not isinstance(values, list) and not isinstance(extras, list):
+        values, extras = [values], [extras]
+    values, extras = values or [], extras or []
+    if not isinstance(values, list) or not isinstance(extras, list):
+        raise MalformedResourceError(f"{element.location} is a list in one place and none in another.")
+    length = max(len(values), len(extras))
+    for value, extra in zip(_padded(values, length), _padded(extras, length), strict=True):
+        if isinstance(value, dict | list):
+            raise MalformedResourceError(f"{element.location} is not a value.")
+        yield Node(element, parent, None, value) if extra is None else _node(element, parent, extra, value)
+
+
+def _node(element: Element, parent: Node, source: JsonValue, value: JsonValue = None) -> Node:
+    if not isinstance(source, dict):
+        raise MalformedResourceError(f"{element.location} is not an object.")
+    node = Node(element, parent, source, value)
+    _fill(node, source)
+    return node
+
+
+def _padded(values: list[JsonValue], length: int) -> list[JsonValue]:
+    return values + [None] * (length - len(values))
+
+
+def _written(nodes: list[Node], key: str, *, handled_only: bool, is_list: bool) -> JsonValue:
+    """What stands at a JSON key for these nodes; None for nothing."""
+    pairs = [
+        (node.value if node.handled or not handled_only else None, node.json(handled_only=handled_only))
+        for node in nodes
+    ]
+    is_value = nodes[0].element.kind is Kind.PRIMITIVE and not key.startswith("_")
+    left = [value if is_value else item for value, item in pairs if (value, item) != (None, None)]
+    if all(each is None for each in left):
+        return None
+    return left if is_list else left[0]
