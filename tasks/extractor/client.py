@@ -98,7 +98,7 @@ class ExtractionClient:
         url = service_url(self.base_url, "$extract-data")
         body = msgspec.json.encode({"resourceType": "Parameters", "parameter": parameters})
         kind = JSON if isinstance(crtdl, bytes) else FHIR_JSON
-        answer = self._send("POST", url, "submit", content=body, headers={"Content-Type": kind}, retry=False)
+        answer = self._send("POST", url, operation="submit", content=body, headers={"Content-Type": kind}, retry=False)
         locations = {text for value in answer.headers.get_list("content-location") if (text := value.strip())}
         asked = Where(SERVICE, "submit", "POST", url)
         if not locations:
@@ -141,7 +141,7 @@ class ExtractionClient:
         answer = self._send(
             "POST",
             url,
-            "preview",
+            operation="preview",
             content=query,
             headers={"Content-Type": JSON},
             timeout=self._preview_timeout,
@@ -190,14 +190,14 @@ class ExtractionClient:
 
     def _read(self, url: str, *, brief: bool, headers: Mapping[str, str] | None = None) -> Answer:
         timeout = min(self._timeout, _BRIEF) if brief else self._timeout
-        return self._send("GET", url, "task", headers=headers, retry=not brief, timeout=timeout)
+        return self._send("GET", url, operation="task", headers=headers, retry=not brief, timeout=timeout)
 
     def _send(
         self,
         method: str,
         url: str,
-        operation: str,
         *,
+        operation: str,
         headers: Mapping[str, str] | None = None,
         timeout: float | None = None,
         **more: Any,
@@ -223,7 +223,7 @@ class ExtractionClient:
         """
         url = self._task_url(job_id, f"${operation}")
         answer = self._until_fresh(
-            lambda: self._send("POST", url, operation, content=b"", retry=TURNED_AWAY),
+            lambda: self._send("POST", url, operation=operation, content=b"", retry=TURNED_AWAY),
             pause,
             lambda: self._is_in(job_id, _ALLOWED[operation]),
         )
@@ -233,7 +233,7 @@ class ExtractionClient:
         """Remove a job and its result files; repeated as ``change`` is."""
         url = self._task_url(job_id)
         self._until_fresh(
-            lambda: self._send("DELETE", url, "delete", retry=TURNED_AWAY),
+            lambda: self._send("DELETE", url, operation="delete", retry=TURNED_AWAY),
             pause,
             lambda: self._is_in(job_id, frozenset(JobStatus)),
         )
@@ -282,7 +282,8 @@ class ExtractionClient:
             "priority": priority.code,
         }
         headers = {"Content-Type": FHIR_JSON, "If-Match": f'W/"{task.version}"'}
-        answer = self._send("PUT", where.url, "prioritize", content=msgspec.json.encode(body), headers=headers)
+        content = msgspec.json.encode(body)
+        answer = self._send("PUT", where.url, operation="prioritize", content=content, headers=headers)
         # The body of a successful PUT is not specified: read the Task when it is none, or the one before.
         written = parse_task(parse_answer(answer)) and self._task_in(answer, task.id, "prioritize", "PUT")
         if written is None or written.priority is not priority:

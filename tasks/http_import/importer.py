@@ -1,17 +1,23 @@
-"""Import from HTTP URLs (document 1, http_import; document 3 §8)."""
+"""Import from HTTP URLs (document 1, http_import; document 3 §8).
+
+Before there is a job each URL is asked once, without downloading it: one ``HEAD``, and where that is refused, one
+``GET`` of the first byte, which is closed after its head. A URL may be good for one use, and many a signed link is good
+for GET alone. No byte of a body is read.
+"""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Final
 from urllib.parse import urlsplit
 
 from config import PipelineConfig
-from tasks.http_import.offers import ask
 from tasks.shared.errors import InputError, SluiceError
 from tasks.shared.files.names import CORE, existing_file, is_consent_name
-from tasks.shared.http.answer import place
+from tasks.shared.http.answer import Answer, place
 from tasks.shared.http.client import ServiceClient
 from tasks.shared.http.download import Downloader
 from tasks.shared.http.url_names import NamedUrl, base_of, named_urls
@@ -30,6 +36,12 @@ _THREADS = 4
 
 _REFUSED = frozenset({401, 403, 404, 410})
 """Answers that no later GET without credentials makes better."""
+
+_HEAD_REFUSED: Final = frozenset({400, 403, 404, 405, 406, 501})
+"""Answers to HEAD that say nothing about GET. A 401 or 410 is one to both, and what is busy is not asked twice."""
+
+_WHOLE: Final = re.compile(r"bytes (?:\d{1,18}-\d{1,18}|\*)/(\d{1,19})\Z")
+_LENGTH: Final = re.compile(r"\d{1,19}\Z", re.ASCII)
 
 ClientFactory = Callable[[PipelineConfig, StepContext | None], ServiceClient]
 
@@ -62,15 +74,15 @@ def findings(
             if host in silent or (job_dir is not None and existing_file(job_dir / IMPORT, named.base) is not None):
                 continue
             try:
-                offer = ask(probing, named.url)
+                answer = _ask(probing, named.url)
             except SluiceError as error:
                 silent.add(host)
                 problems.append(error)
                 continue
-            if offer.status in _REFUSED:
-                problems.append(_refused(named.url, offer.status))
-            elif sizes is not None and offer.size is not None:
-                sizes[named.url] = offer.size
+            if answer.status in _REFUSED:
+                problems.append(_refused(named.url, answer.status))
+            elif sizes is not None and (size := _size(answer)) is not None:
+                sizes[named.url] = size
     return problems
 
 
@@ -129,6 +141,20 @@ def run(context: StepContext, *, client: ClientFactory | None = None) -> StepRep
 
 def _client(config: PipelineConfig, context: StepContext | None) -> ServiceClient:
     return context.client(SERVICE) if context else SERVICE.client(config)
+
+
+def _ask(client: ServiceClient, url: str) -> Answer:
+    answer = client.peek("HEAD", url)
+    return client.peek("GET", url, headers={"Range": "bytes=0-0"}) if answer.status in _HEAD_REFUSED else answer
+
+
+def _size(answer: Answer) -> int | None:
+    """The size of the file in bytes, if the server gives one."""
+    if answer.status in (206, 416):
+        whole = _WHOLE.match(answer.headers.get("content-range", ""))
+        return int(whole[1]) if whole else None
+    length = answer.headers.get("content-length", "")
+    return int(length) if answer.status == 200 and _LENGTH.match(length) else None
 
 
 def _refused(url: str, status: int) -> InputError:

@@ -10,7 +10,7 @@ import msgspec
 
 from config import PipelineConfig
 from tasks.local_import.scan import EMPTY, Scan, SourceFile, listed, open_source, scan
-from tasks.shared.errors import DataError, InputError, SluiceError, StorageError, storage_error
+from tasks.shared.errors import DataError, InputError, StorageError, storage_error
 from tasks.shared.files.facts import FileFacts
 from tasks.shared.files.intake import Intake
 from tasks.shared.import_directory import ImportDirectory
@@ -20,25 +20,28 @@ from tasks.shared.step import StepContext
 from tasks.shared.stop import Stop
 from tasks.shared.work import for_each
 
-__all__ = ["Scan", "SourceFile", "findings", "run", "scan"]
-
 # Compression has its own thread per file, and the disk is waited for at the end of each one: a second file fills
 # those gaps. More only costs memory.
 _THREADS = 2
 
 
-def findings(config: PipelineConfig, directory: Path) -> list[SluiceError]:
-    """Everything that would stop an import of ``directory``, found without reading the files.
+def scan_source(config: PipelineConfig, given: str | None) -> Scan:
+    """What the directory of the command line holds, else that of the configuration, without reading the files.
 
-    References: ``input-not-found``, ``input-not-directory``, ``input-no-ndjson``, ``input-unreadable``, ``file-name``,
-    ``empty-file``, ``name-clash``; each lists all the files it is about.
+    Its problems have the references ``input-missing`` (there is no directory), ``input-not-found``,
+    ``input-not-directory``, ``input-no-ndjson``, ``input-unreadable``, ``file-name``, ``empty-file``, ``name-clash``.
     """
-    return list(look(config, directory).problems)
-
-
-def warnings(config: PipelineConfig, directory: Path) -> tuple[str, ...]:
-    """What an import of ``directory`` leaves out, one sentence each."""
-    return look(config, directory).warnings
+    local = config.services.local_import
+    named = given or local.dir
+    if not named:
+        problem = InputError(
+            "input-missing",
+            "local_import has no directory",
+            context="services.local_import.dir",
+            hint="set it, or give --dir DIR",
+        )
+        return Scan(Path(), problems=(problem,))
+    return scan(Path(named).absolute(), recursive=local.recursive, exclude=config.jobs_dir.absolute())
 
 
 def run(context: StepContext) -> StepReport:
@@ -51,15 +54,7 @@ def run(context: StepContext) -> StepReport:
     ``resource-too-large``, ``source-error``, ``source-incomplete``, ``zst-truncated``, ``zst-corrupt``,
     ``empty-file``); ``StorageError`` (``source-changed``, ``source-unreadable``, ``disk-full`` …); ``Stopped``.
     """
-    named = context.given.input or context.config.services.local_import.dir
-    if named is None:
-        raise InputError(
-            "input-missing",
-            "local_import has no directory",
-            context="services.local_import.dir",
-            hint="set it, or give --dir DIR",
-        )
-    found = look(context.config, Path(named).absolute())
+    found = scan_source(context.config, context.given.input)
     for problem in found.problems:
         raise problem
     target = ImportDirectory(context)
@@ -102,12 +97,6 @@ def run(context: StepContext) -> StepReport:
             + listed(sorted(changed), shown=5, separator=", ")
         )
     return target.result(warnings)
-
-
-def look(config: PipelineConfig, directory: Path) -> Scan:
-    """What ``directory`` holds for an import."""
-    jobs_dir = config.jobs_dir.absolute()
-    return scan(directory, recursive=config.services.local_import.recursive, exclude=jobs_dir)
 
 
 def _state(found: os.stat_result) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import stat
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tasks.shared.errors import InputError, SluiceError
@@ -16,6 +16,35 @@ _SHOWN = 20
 """Names listed in one error; the rest is counted."""
 
 EMPTY = "empty, nothing to import (an export that broke off looks like this)"
+
+CONSENT = "consent audit files are never imported"
+LINKS = "symbolic links not followed"
+OTHER = "not regular files"
+
+_HINTS = {
+    CONSENT: CONSENT,
+    LINKS: "symbolic links that leave the directory are not followed",
+    OTHER: "only regular files are read",
+}
+"""Why a directory may hold nothing to import, by what was left out."""
+
+_UNREADABLE = "unreadable"
+_UNNAMEABLE = "unnameable"
+
+_NO_DIRECTORY = {
+    "input-not-directory": (
+        "the import directory is not a directory",
+        "name the directory that holds the file; every NDJSON file in it is imported",
+    ),
+    "input-unreadable": (
+        "the import directory cannot be reached",
+        "give the user who runs the pipeline permission to enter the directories above it",
+    ),
+    "input-not-found": (
+        "the import directory does not exist",
+        "check services.local_import.dir or --dir; a relative path starts at the working directory",
+    ),
+}
 
 _OPEN = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
@@ -32,7 +61,7 @@ class SourceFile:
 
 @dataclass(frozen=True)
 class Scan:
-    """What a directory holds. ``problems`` stop an import; what was ``skipped`` is said and left out.
+    """What a directory holds. ``problems`` stop an import; what was ``skipped``, by why, is said and left out.
 
     ``empty`` files are left out too: nothing of them can be counted. One may have had content in an earlier run.
     """
@@ -40,9 +69,7 @@ class Scan:
     directory: Path
     files: tuple[SourceFile, ...] = ()
     empty: tuple[SourceFile, ...] = ()
-    skipped_consent: tuple[str, ...] = ()
-    skipped_links: tuple[str, ...] = ()
-    skipped_other: tuple[str, ...] = ()
+    skipped: Mapping[str, Sequence[str]] = field(default_factory=dict)
     problems: tuple[SluiceError, ...] = ()
 
     @property
@@ -53,16 +80,8 @@ class Scan:
     @property
     def warnings(self) -> tuple[str, ...]:
         """One sentence per kind of file that was left out."""
-        return tuple(
-            f"{what}: {listed(names, shown=5, separator=', ')}"
-            for what, names in (
-                (EMPTY, [file.name for file in self.empty]),
-                ("consent audit files are never imported", self.skipped_consent),
-                ("symbolic links not followed", self.skipped_links),
-                ("not regular files", self.skipped_other),
-            )
-            if names
-        )
+        left_out = {EMPTY: [file.name for file in self.empty], **self.skipped}
+        return tuple(f"{what}: {listed(names, shown=5, separator=', ')}" for what, names in left_out.items() if names)
 
 
 def open_source(path: Path) -> int:
@@ -90,58 +109,45 @@ def scan(directory: Path, *, recursive: bool = False, exclude: Path | None = Non
     would get the same name in the job are a problem, with or without ``.zst``, in whatever case: the job's file
     system may not tell ``A`` from ``a``.
     """
-    try:
-        real = directory.resolve(strict=True)
-        if not real.is_dir():
-            problem = InputError(
-                "input-not-directory",
-                "the import directory is not a directory",
-                context=str(directory),
-                hint="name the directory that holds the file; every NDJSON file in it is imported",
-            )
-            return Scan(directory, problems=(problem,))
-    except PermissionError:
-        problem = InputError(
-            "input-unreadable",
-            "the import directory cannot be reached",
-            context=str(directory),
-            hint="give the user who runs the pipeline permission to enter the directories above it",
-        )
-        return Scan(directory, problems=(problem,))
-    except (OSError, RuntimeError):
-        problem = InputError(
-            "input-not-found",
-            "the import directory does not exist",
-            context=str(directory),
-            hint="check services.local_import.dir or --dir; a relative path starts at the working directory",
-        )
-        return Scan(directory, problems=(problem,))
+    real = _resolved(directory)
+    if isinstance(real, InputError):
+        return Scan(directory, problems=(real,))
     walk = _Walk(real, recursive, exclude.resolve() if exclude is not None else None)
     walk.look()
+    files = sorted(walk.files, key=lambda file: file.name)
     return Scan(
         directory,
-        files=tuple(sorted((file for file in walk.files if file.size), key=lambda file: file.name)),
-        empty=tuple(sorted((file for file in walk.files if not file.size), key=lambda file: file.name)),
-        skipped_consent=tuple(sorted(walk.consent)),
-        skipped_links=tuple(sorted(walk.links)),
-        skipped_other=tuple(sorted(walk.other)),
-        problems=tuple(_problems(directory, recursive, walk)),
+        files=tuple(file for file in files if file.size),
+        empty=tuple(file for file in files if not file.size),
+        skipped={why: tuple(sorted(walk.names[why])) for why in _HINTS},
+        problems=tuple(_problems(str(directory), recursive, files, walk.names)),
     )
 
 
+def _resolved(directory: Path) -> Path | InputError:
+    """Where a directory really is, or why it cannot be imported."""
+    try:
+        real = directory.resolve(strict=True)
+        if real.is_dir():
+            return real
+        reference = "input-not-directory"
+    except PermissionError:
+        reference = "input-unreadable"
+    except (OSError, RuntimeError):
+        reference = "input-not-found"
+    message, hint = _NO_DIRECTORY[reference]
+    return InputError(reference, message, context=str(directory), hint=hint)
+
+
 class _Walk:
-    """The state of one walk through a directory tree."""
+    """One walk through a directory tree: the files to import, and the ``names`` of all others by what they are."""
 
     def __init__(self, root: Path, recursive: bool, exclude: Path | None) -> None:
         self.root = root
         self.recursive = recursive
         self.exclude = exclude
         self.files: list[SourceFile] = []
-        self.consent: list[str] = []
-        self.links: list[str] = []
-        self.other: list[str] = []
-        self.unreadable: list[str] = []
-        self.unnameable = 0
+        self.names: defaultdict[str, list[str]] = defaultdict(list)
         self._followed: list[SourceFile] = []
 
     def look(self) -> None:
@@ -152,7 +158,7 @@ class _Walk:
         imported = {file.path for file in self.files}
         for file in sorted(self._followed, key=lambda file: file.name):
             if file.path in imported or is_consent_name(file.path.name):
-                self.links.append(file.name)
+                self.names[LINKS].append(file.name)
             else:
                 imported.add(file.path)
                 self.files.append(file)
@@ -171,7 +177,7 @@ class _Walk:
                     else:
                         self._entry(entry)
         except OSError:
-            self.unreadable.append(self._name(directory))
+            self.names[_UNREADABLE].append(self._name(directory))
         return below
 
     def _entry(self, entry: os.DirEntry[str]) -> None:
@@ -180,16 +186,16 @@ class _Walk:
         if not is_ndjson_name(entry.name):
             # Worth a word only where somebody may expect that it was looked into.
             if self.recursive and entry.is_symlink() and path.is_dir() and _printable(name):
-                self.links.append(name)
+                self.names[LINKS].append(name)
             return
         if not _printable(name):
-            self.unnameable += 1
+            self.names[_UNNAMEABLE].append(name)
         elif is_consent_name(entry.name):
-            self.consent.append(name)
+            self.names[CONSENT].append(name)
         elif entry.is_symlink():
             self._link(path, name)
         elif not entry.is_file(follow_symlinks=False):
-            self.other.append(name)
+            self.names[OTHER].append(name)
         else:
             self._file(path, name, self.files)
 
@@ -197,13 +203,13 @@ class _Walk:
         try:
             target = path.resolve(strict=True)
         except (OSError, RuntimeError):
-            self.links.append(name)
+            self.names[LINKS].append(name)
             return
         inside = target.is_relative_to(self.root) and not (self.exclude and target.is_relative_to(self.exclude))
         if inside and target.is_file():
             self._file(target, name, self._followed)
         else:
-            self.links.append(name)
+            self.names[LINKS].append(name)
 
     def _file(self, path: Path, name: str, files: list[SourceFile]) -> None:
         try:
@@ -213,12 +219,12 @@ class _Walk:
             finally:
                 os.close(handle)
         except OSError:
-            self.unreadable.append(name)
+            self.names[_UNREADABLE].append(name)
             return
         if stat.S_ISREG(found.st_mode):
             files.append(SourceFile(name, base_name(Path(name).name), path, found.st_size))
         else:
-            self.other.append(name)
+            self.names[OTHER].append(name)
 
     def _name(self, path: Path) -> str:
         return "." if path == self.root else str(path.relative_to(self.root))
@@ -233,34 +239,35 @@ def _printable(name: str) -> bool:
     return name.isprintable()
 
 
-def _problems(directory: Path, recursive: bool, walk: _Walk) -> Iterator[SluiceError]:
-    where = str(directory)
-    if walk.unreadable:
+def _problems(
+    where: str, recursive: bool, files: Sequence[SourceFile], names: Mapping[str, Sequence[str]]
+) -> Iterator[SluiceError]:
+    unreadable, unnameable = names[_UNREADABLE], names[_UNNAMEABLE]
+    if unreadable:
         yield InputError(
             "input-unreadable",
-            f"{len(walk.unreadable)} files or directories cannot be read",
-            context=f"{where}\n  {listed(sorted(walk.unreadable))}",
+            f"{len(unreadable)} files or directories cannot be read",
+            context=f"{where}\n  {listed(sorted(unreadable))}",
             hint="give the user who runs the pipeline permission to read them, or move them away",
         )
-    if walk.unnameable:
+    if unnameable:
         yield InputError(
             "file-name",
-            f"{walk.unnameable} NDJSON files have names with control characters, or that are not UTF-8",
+            f"{len(unnameable)} NDJSON files have names with control characters, or that are not UTF-8",
             context=where,
             hint="rename them",
         )
-    empty = sorted(file.name for file in walk.files if file.size == 0)
-    if empty and len(empty) == len(walk.files):
+    if files and not any(file.size for file in files):
         yield InputError(
             "empty-file",
-            f"all {len(empty)} files are empty" if len(empty) > 1 else "the only file is empty",
-            context=f"{where}\n  {listed(empty)}",
+            f"all {len(files)} files are empty" if len(files) > 1 else "the only file is empty",
+            context=f"{where}\n  {listed(file.name for file in files)}",
             hint="an export that broke off looks like this; a single empty file among others would be left out",
         )
     by_base: defaultdict[str, list[str]] = defaultdict(list)
-    for file in walk.files:
+    for file in files:
         by_base[file.base.casefold()].append(file.name)
-    clashes = sorted(", ".join(sorted(names)) for names in by_base.values() if len(names) > 1)
+    clashes = sorted(", ".join(same) for same in by_base.values() if len(same) > 1)
     if clashes:
         yield InputError(
             "name-clash",
@@ -268,25 +275,13 @@ def _problems(directory: Path, recursive: bool, walk: _Walk) -> Iterator[SluiceE
             context=f"{where}\n  {listed(clashes)}",
             hint="a job keeps its files in one directory: rename them, or import the directories in separate jobs",
         )
-    if not walk.files and not walk.unreadable and not walk.unnameable:
-        yield _nothing(where, recursive, walk)
-
-
-def _nothing(where: str, recursive: bool, walk: _Walk) -> SluiceError:
-    reasons = [
-        text
-        for count, text in (
-            (len(walk.consent), "consent audit files are never imported"),
-            (len(walk.links), "symbolic links that leave the directory are not followed"),
-            (len(walk.other), "only regular files are read"),
+    if not files and not unreadable and not unnameable:
+        reasons = [hint for why, hint in _HINTS.items() if names[why]]
+        if not recursive:
+            reasons.append("subdirectories are looked at only with services.local_import.recursive")
+        yield InputError(
+            "input-no-ndjson",
+            "the import directory holds no file named *.ndjson or *.ndjson.zst to import",
+            context=where,
+            hint="; ".join(reasons) or None,
         )
-        if count
-    ]
-    if not recursive:
-        reasons.append("subdirectories are looked at only with services.local_import.recursive")
-    return InputError(
-        "input-no-ndjson",
-        "the import directory holds no file named *.ndjson or *.ndjson.zst to import",
-        context=where,
-        hint="; ".join(reasons) or None,
-    )

@@ -48,7 +48,7 @@ def _calls() -> Iterator[tuple[str, str, str]]:
     for path in [*CLIENT, *(ROOT / "flows").rglob("*.py")]:
         known = constants(path)
         for node in ast.walk(tree(path)):
-            if not isinstance(node, ast.Call) or getattr(node.func, "attr", "") not in ("send", "stream"):
+            if not isinstance(node, ast.Call) or getattr(node.func, "attr", "") not in ("send", "_send", "stream"):
                 continue
             operation = next((word.value for word in node.keywords if word.arg == "operation"), None)
             if operation is None or not node.args:
@@ -155,7 +155,7 @@ STATUSES = (
     "tasks/shared/http/answer.py",
     "tasks/shared/http/client.py",
     "tasks/shared/http/download.py",
-    "tasks/extractor/availability.py",
+    "tasks/extractor/results.py",
     "tasks/extractor/client.py",
     "tasks/extractor/polling.py",
     "tasks/extractor/submission.py",

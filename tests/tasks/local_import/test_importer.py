@@ -12,7 +12,7 @@ import pytest
 import zstandard
 
 from config import PipelineConfig
-from tasks.local_import.importer import findings, run
+from tasks.local_import.importer import run, scan_source
 from tasks.shared.errors import DataError, InputError, SluiceError, Stopped, StorageError
 from tasks.shared.files.lines import read_lines
 from tasks.shared.files.names import data_files
@@ -133,9 +133,12 @@ def test_skipped_consent_files_are_said_in_a_warning(tmp_path: Path) -> None:
 def test_findings_are_the_problems_of_the_directory(tmp_path: Path) -> None:
     put(tmp_path, x=PATIENT, y=b"")
     (tmp_path / "data" / "x.ndjson.zst").write_bytes(b"")
-    found = findings(config(tmp_path), tmp_path / "data")
-    assert sorted(finding.reference for finding in found) == ["name-clash"]
-    assert findings(config(tmp_path), tmp_path / "none")[0].reference == "input-not-found"
+
+    def references(directory: str) -> list[str]:
+        return [problem.reference for problem in scan_source(config(tmp_path), str(tmp_path / directory)).problems]
+
+    assert references("data") == ["name-clash"]
+    assert references("none") == ["input-not-found"]
     assert not (tmp_path / "jobs").exists()
 
 
@@ -166,7 +169,7 @@ def test_bad_data_is_an_error_with_file_and_line(
 
 def test_files_without_a_resource_are_left_out_with_one_warning_for_each_kind(tmp_path: Path) -> None:
     put(tmp_path, blank=b"\n\n", zst=zstandard.compress(b""), none=b"", good=PATIENT)
-    assert findings(config(tmp_path), tmp_path / "data") == []
+    assert scan_source(config(tmp_path), str(tmp_path / "data")).problems == ()
     result = run(context(tmp_path))
     assert set(imported(tmp_path)) == {"good.ndjson.zst"}
     assert (result.files, result.lines_out, result.resources_out) == (1, 1, 1)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.local_import.scan import Scan, scan
+from tasks.local_import.scan import CONSENT, LINKS, OTHER, Scan, scan
 from tasks.shared.errors import InputError
 
 
@@ -53,7 +53,7 @@ def test_consent_audit_files_in_any_case_are_never_imported(tmp_path: Path) -> N
     put(tmp_path, "a.ndjson", "a_consent.ndjson", "B_CONSENT.NDJSON.zst", "Consent.ndjson")
     found = scan(tmp_path)
     assert names(found) == ["Consent.ndjson", "a.ndjson"]
-    assert found.skipped_consent == ("B_CONSENT.NDJSON.zst", "a_consent.ndjson")
+    assert found.skipped[CONSENT] == ("B_CONSENT.NDJSON.zst", "a_consent.ndjson")
     assert "a_consent.ndjson" in found.warnings[0]
 
 
@@ -146,7 +146,7 @@ def test_links_out_of_the_directory_are_not_followed(tmp_path: Path) -> None:
     (inside / "nowhere.ndjson").symlink_to("none.ndjson")
     found = scan(inside, recursive=True)
     assert names(found) == ["a.ndjson"]
-    assert found.skipped_links == ("dir", "link.ndjson", "nowhere.ndjson", "relative.ndjson")
+    assert found.skipped[LINKS] == ("dir", "link.ndjson", "nowhere.ndjson", "relative.ndjson")
     assert "link.ndjson" in found.warnings[0]
 
 
@@ -157,7 +157,7 @@ def test_links_that_stay_inside_are_imported_once(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to(".")
     found = scan(tmp_path)
     assert names(found) == ["a.ndjson", "b.ndjson"]
-    assert found.skipped_links == ("again.ndjson",)
+    assert found.skipped[LINKS] == ("again.ndjson",)
     assert names(scan(tmp_path, recursive=True)) == ["b.ndjson", "data/a.bin.ndjson"]
 
 
@@ -178,7 +178,7 @@ def test_a_fifo_is_skipped_and_not_opened(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.ndjson")
     found = scan(tmp_path)  # opening it would wait for a writer for ever
     assert names(found) == ["a.ndjson"]
-    assert found.skipped_other == ("pipe.ndjson",)
+    assert found.skipped[OTHER] == ("pipe.ndjson",)
 
 
 def test_a_directory_named_like_a_file_is_no_file(tmp_path: Path) -> None:
