@@ -5,96 +5,109 @@ One pass over the stored bytes. What is read afterwards must be what was compare
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from tasks.shared.errors import DataError, storage_error
 from tasks.shared.files.data_directory import finished_files, stored_bytes
 from tasks.shared.files.inventory import Entry, Inventory, differences, state_of, take
+from tasks.shared.files.names import CORE, base_name
 from tasks.shared.step import StepContext
 
-WITHOUT_RECORD = (
+WITHOUT_RECORD: Final = (
     "the step before left no hashes of its files (it ran under an earlier version), so only their number was compared"
 )
 
 
 @dataclass(frozen=True)
 class Compared:
-    """The input as it was when it was compared. ``base`` is the job's directory."""
+    """The input in ``directory`` as it was when it was compared.
+
+    ``base`` is the job's directory. ``recorded`` is False when the step before left no hashes to compare with.
+    """
 
     base: Path
+    directory: Path
     inventory: Inventory
+    recorded: bool = True
 
-    @property
-    def paths(self) -> list[Path]:
-        """The files that were compared."""
-        return [self.base / entry.name for entry in self.inventory.entries]
+    def files(self) -> list[Path]:
+        """Return the files that were compared, ``core`` first, then by their paths. Every mode sends from this list.
 
-    def sha256(self, path: Path) -> str:
-        """The SHA-256 (hex) of a file's stored bytes. Raises as ``verify`` does."""
-        self.verify(path)
-        return self._entry(path).sha256
+        Raises ``DataError`` ``send-no-input`` when there is none, and as ``verify`` does.
+        """
+        paths = sorted((self.base / entry.name for entry in self.inventory.entries), key=self._place)
+        for path in paths:
+            self.verify(path)
+        return required(paths, self.directory)
 
-    def verify(self, path: Path) -> None:
-        """Nobody has written to this file since, or put another in its place.
+    def _place(self, path: Path) -> tuple[bool, str]:
+        name = self.name(path)
+        return base_name(name).lower() != CORE, name
+
+    def name(self, path: Path) -> str:
+        """Return the path of a file below the input directory, with ``/``."""
+        return path.relative_to(self.directory).as_posix()
+
+    def entry(self, path: Path) -> Entry:
+        """Return size and SHA-256 of a file's stored bytes. Raises ``DataError`` (``send-input-changed``)."""
+        entry = self.inventory.by_name.get(path.relative_to(self.base).as_posix())
+        if entry is None:
+            raise self.changed(path)
+        return entry
+
+    def verify(self, path: Path, handle: int | None = None) -> None:
+        """Raise if somebody wrote to this file since, or put another in its place; ``handle`` is the opened file.
 
         Raises ``DataError`` (``send-input-changed``) and ``StorageError``.
         """
-        known = self._entry(path)
+        known = self.entry(path).state
         try:
-            state = state_of(path.stat())
+            found = [path.stat()] if handle is None else [path.stat(), os.fstat(handle)]
         except FileNotFoundError:
-            raise _changed(path) from None
+            raise self.changed(path) from None
         except OSError as error:
             raise storage_error(error, path) from None
         # Not the time of the inode: a backup that makes a hard link changes nothing.
-        if known.state is None or state[:4] != known.state[:4]:
-            raise _changed(path)
+        if known is None or any(state_of(one)[:4] != known[:4] for one in found):
+            raise self.changed(path)
 
-    def verify_all(self, paths: Iterable[Path]) -> None:
-        """These are the files that were compared, all of them, as they were. Raises as ``verify`` does."""
-        seen = 0
-        for path in paths:
-            self.verify(path)
-            seen += 1
-        if seen != len(self.inventory.entries):
-            raise _changed(self.base)
-
-    def _entry(self, path: Path) -> Entry:
-        entry = self.inventory.by_name.get(path.relative_to(self.base).as_posix())
-        if entry is None:
-            raise _changed(path)
-        return entry
+    def changed(self, path: Path) -> DataError:
+        """Return the error that says that somebody writes to a file."""
+        return DataError(
+            "send-input-changed",
+            "send: a file changed while it was sent",
+            context=str(path),
+            hint="find out who writes there; then continue the job: what is to be sent is compared again",
+        )
 
 
-def _changed(path: Path) -> DataError:
-    return DataError(
-        "send-input-changed",
-        "send: a file changed while it was sent",
-        context=str(path),
-        hint="find out who writes there; then continue the job: what is to be sent is compared again",
-    )
+def required(paths: list[Path], directory: Path) -> list[Path]:
+    """Return these files. Raises ``DataError`` (``send-no-input``) when there is none."""
+    if not paths:
+        raise DataError("send-no-input", "send: there is nothing to send", context=str(directory))
+    return paths
 
 
-def compare(context: StepContext) -> Compared | None:
-    """Compare the input with what its step left; ``None`` when that step left no hashes.
+def compare(context: StepContext) -> Compared:
+    """Compare the input with what its step left.
 
     Raises:
         DataError: ``send-input-differs``, with the files that are not as the step left them. Nothing was requested.
     """
     directory, recorded, files = context.input_dir, context.input.recorded, context.input.files
-    if recorded is None:
-        count = sum(1 for _ in finished_files(directory))
-        if files is not None and count != files:
-            what = f"it holds {count:,} files, the step before wrote {files:,}"
-            raise _differs(f"send: {directory.name}/ is not as it was left: {what}", [str(directory)])
-        return None
     progress = context.meter
     progress.begin("checking what is to be sent")
     progress.expect(bytes=stored_bytes(finished_files(directory)))
     now = take(context.job_dir, [directory], stop=context.stop, read=lambda size: progress.add(bytes=size))
-    if now.digest != recorded.digest:
+    count = len(now.entries)
+    if recorded is None and files is not None and count != files:
+        what = f"it holds {count:,} files, the step before wrote {files:,}"
+        raise _differs(f"send: {directory.name}/ is not as it was left: {what}", [str(directory)])
+    if recorded is not None and now.digest != recorded.digest:
         step = f"step {recorded.position}, {recorded.step}"
         before = recorded.load()
         listed = differences(before, now) if before is not None else ["the list of its files is gone or was changed"]
@@ -102,7 +115,7 @@ def compare(context: StepContext) -> Compared | None:
         again = f": {context.again(recorded.position)}{removes}"
         raise _differs(f"send: {directory.name}/ is not as {step}, left it", listed, again)
     progress.begin("sending")
-    return Compared(context.job_dir, now)
+    return Compared(context.job_dir, directory, now, recorded=recorded is not None)
 
 
 def _differs(message: str, listed: Iterable[str], again: str = "") -> DataError:

@@ -19,7 +19,7 @@ from typing import Final
 from tasks.send import STATE
 from tasks.send.batches import Batch, Part, Resolve, Unit, pack, pack_groups
 from tasks.send.checks import service
-from tasks.send.comparison import Compared
+from tasks.send.comparison import Compared, required
 from tasks.send.deferred import DeferredResources
 from tasks.send.failures import Failures
 from tasks.send.load_account import LoadAccount, Source
@@ -28,13 +28,13 @@ from tasks.send.patient import patient_of
 from tasks.send.reference_order import dependency_order
 from tasks.send.transaction import MAX_BODY, Limits, Transactions
 from tasks.send.transaction_sender import TransactionSender, poster
-from tasks.shared.errors import DataError, InputError, storage_errors
+from tasks.shared.errors import InputError, storage_errors
 from tasks.shared.fhir.bundle import Cut, Resource, cut
 from tasks.shared.fhir.long_line import LongLine, lines_with_long
 from tasks.shared.files.data_directory import stored_bytes
 from tasks.shared.files.kept_answers import FAILED, FailedAnswers
 from tasks.shared.files.ledger import Ledger
-from tasks.shared.files.names import data_files
+from tasks.shared.files.names import is_ndjson_name
 from tasks.shared.http.client import ServiceClient
 from tasks.shared.publication import people
 from tasks.shared.report import StepReport
@@ -73,8 +73,8 @@ class _GivenUpError(Exception):
 
 def run(
     context: StepContext,
+    compared: Compared,
     *,
-    compared: Compared | None = None,
     bounds: Bounds | None = None,
     sleep: Callable[[float], None] | None = None,
 ) -> StepReport:
@@ -87,11 +87,9 @@ def run(
     url = context.config.services.send.url
     if url is None:
         raise InputError("send-url", "send: there is no FHIR server to send to", context="services.send.url")
-    files = data_files(context.input_dir)
-    if not files:
-        raise DataError("send-no-input", "send: there is nothing to send", context=str(context.input_dir))
-    if compared:
-        compared.verify_all(compared.paths)  # one that vanished since is in no list
+    directory = context.input_dir
+    files = [path for path in compared.files() if path.parent == directory and is_ndjson_name(path.name)]
+    required(files, directory)
     config = context.config
     most, together = config.services.send.max_concurrent_requests, SharedStop(context.stop)
     with context.client(service(config), stop=together, max_connections=most, sleep=sleep) as client:
@@ -106,7 +104,7 @@ class _Load:
         client: ServiceClient,
         together: SharedStop,
         files: list[Path],
-        compared: Compared | None,
+        compared: Compared,
         bounds: Bounds,
         sleep: Callable[[float], None] | None,
     ) -> None:
@@ -168,11 +166,11 @@ class _Load:
 
     def _units(self, files: Iterable[Path]) -> Iterator[Unit]:
         for path in files:
-            source = self._account.open(path, self._compared.sha256(path) if self._compared else None)
+            self._compared.verify(path)
+            source = self._account.open(path, self._compared.entry(path).sha256)
             if not source.read_to_end:
                 yield from self._lines(source)
-                if self._compared:
-                    self._compared.verify(path)
+                self._compared.verify(path)
                 self._account.end_of(source)
             else:
                 self._context.meter.add(files=1)

@@ -6,7 +6,6 @@ the same ``Type/id`` stands for it; it is then never sent again, also not with a
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections import Counter
 from collections.abc import Sequence
@@ -18,10 +17,9 @@ import msgspec
 from tasks.send.deferred import DeferredResources
 from tasks.send.failures import Failures
 from tasks.send.transaction_sender import Collapsed, Deferred, Failed, Outcome, Sent
-from tasks.shared.errors import ReconciliationError, storage_errors
+from tasks.shared.errors import ReconciliationError
 from tasks.shared.fhir.bundle import Cut, Resource
 from tasks.shared.files.ledger import Account, Ledger, Ranges
-from tasks.shared.files.private_file import open_private
 from tasks.shared.meter import Meter
 
 _LOGGED: Final = 20
@@ -74,11 +72,6 @@ class Source:
         return self.read_to_end and self.account.complete is None and self.account.done.covers(0, self.facts.resources)
 
 
-def _sha256(path: Path) -> str:
-    with storage_errors(path), open_private(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 class LoadAccount:
     """Takes in what is read and what becomes of it."""
 
@@ -96,13 +89,12 @@ class LoadAccount:
         self.put_off_in_a_row = 0
         """Resources that were put off since the last one that got in."""
 
-    def open(self, path: Path, sha256: str | None = None) -> Source:
-        """The source for a file. What the ledger knows counts only for the same bytes and the same server.
+    def open(self, path: Path, sha256: str) -> Source:
+        """The source for a file; ``sha256`` (hex) is that of its stored bytes.
 
-        ``sha256`` (hex) of its stored bytes, where that is known.
+        What the ledger knows counts only for the same bytes and the same server.
         """
-        digest = sha256 or _sha256(path)
-        account = self._ledger.account(path.name, f"sha256:{digest} {self._target}")
+        account = self._ledger.account(path.name, f"sha256:{sha256} {self._target}")
         source = self.sources[path.name] = Source(path, account)
         done = account.counts["sent"]
         if done:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from config import SendMode
 from tasks.send import direct
 from tasks.send.comparison import WITHOUT_RECORD, Compared, compare
@@ -23,9 +25,19 @@ def run(context: StepContext) -> StepReport:
     if mode is None:
         raise InputError("send-mode", "send: no mode is configured", context="services.send.send_as")
     compared = compare(context)
-    result = _send(context, mode, compared)
-    notes = _left_alone(context) if compared else (*_left_alone(context), WITHOUT_RECORD)
+    result = _mode(mode)(context, compared)
+    notes = (*_left_alone(context), *(() if compared.recorded else (WITHOUT_RECORD,)))
     return result.model_copy(update={"warnings": (*notes, *result.warnings)})
+
+
+def _mode(mode: SendMode) -> Callable[[StepContext, Compared], StepReport]:
+    if mode is SendMode.DIRECT_RESOURCE_LOAD:
+        return direct.run
+    if mode is SendMode.TRANSFER_LOAD:
+        return transfer.run
+    from tasks.send.s3 import upload  # boto3 takes its time to import; the other modes need not wait for it
+
+    return upload.run
 
 
 def _left_alone(context: StepContext) -> tuple[str, ...]:
@@ -34,13 +46,3 @@ def _left_alone(context: StepContext) -> tuple[str, ...]:
     if recorded is not None and recorded.step == "wait":
         return ()
     return left_alone_warning(context.input_dir, left_alone(context.input_dir))
-
-
-def _send(context: StepContext, mode: SendMode, compared: Compared | None) -> StepReport:
-    if mode is SendMode.DIRECT_RESOURCE_LOAD:
-        return direct.run(context, compared=compared)
-    if mode is SendMode.TRANSFER_LOAD:
-        return transfer.run(context, compared=compared)
-    from tasks.send.s3 import upload  # boto3 takes its time to import; the other modes need not wait for it
-
-    return upload.run(context, compared=compared)

@@ -32,7 +32,9 @@ from pathlib import Path
 import trustme
 
 from config import PipelineConfig
+from tasks.send.comparison import compare
 from tasks.send.s3.upload import findings, run
+from tests.bench.data import as_input
 from tests.bench.echo import MB, listen, receive_head, serving
 from tests.bench.memory import peak as peak_bytes
 from tests.peers.job import context
@@ -140,11 +142,11 @@ def upload(directory: Path, job: Path, url: str, bundle: Path) -> float:
     }  # fmt: skip
     send = {"send_as": "s3_upload", "s3": store}
     config = PipelineConfig.model_validate({"services": {"send": send}, "tls": {"ca_cert_path": str(bundle)}})
-    given = context(job, "send", config, source=directory)
+    given = context(job, "send", config, source=as_input(directory, job))
     if found := list(findings(config)):
         raise SystemExit(f"the sink does not answer: {found[0].reference}")
     started = time.perf_counter()
-    run(given)
+    run(given, compare(given))
     return time.perf_counter() - started
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from config import PipelineConfig
+from tasks.send.comparison import compare
 from tasks.send.direct import run
 from tasks.send.transaction import Transactions
 from tasks.send.transaction_sender import poster
@@ -27,7 +28,7 @@ from tasks.shared.fhir.bundle import cut
 from tasks.shared.files.lines import numbered_lines
 from tasks.shared.files.names import data_files
 from tasks.shared.http.client import ServiceClient
-from tests.bench.data import compress, write_files
+from tests.bench.data import as_input, compress, write_files
 from tests.bench.echo import MB, in_threads, in_turn, limit, load_line, options, ratio, serving
 from tests.bench.memory import MIB
 from tests.bench.memory import peak as peak_bytes
@@ -84,9 +85,9 @@ def load(port: int, directory: Path, job: Path, requests: int = 2) -> Figures:
     """One load of ``directory``."""
     settings = {"url": f"http://127.0.0.1:{port}", "max_concurrent_requests": requests}
     config = PipelineConfig.model_validate({"services": {"send": {"send_as": "direct_resource_load"} | settings}})
-    given = context(job, "send", config, source=directory)
+    given = context(job, "send", config, source=as_input(directory, job))
     started, cpu = time.perf_counter(), time.process_time()
-    result = run(given)
+    result = run(given, compare(given))
     seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
     return Figures(seconds, cpu, result.bytes_out or 0, given.meter.requests)
 

@@ -50,6 +50,13 @@ def write_files(directory: Path, megabytes: float, files: int, lines: Sequence[b
     return total
 
 
+def as_input(data: Path, job: Path) -> Path:
+    """The data as what a job's import left: linked, not copied."""
+    job.mkdir(parents=True, exist_ok=True)
+    (job / "import").symlink_to(data)
+    return job / "import"
+
+
 def one_line(directory: Path, megabytes: float) -> int:
     """One Bundle of that size on one line, of which never more than a hundredth is held. Returns the bytes."""
     directory.mkdir(parents=True, exist_ok=True)

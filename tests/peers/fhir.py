@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from tasks.send.comparison import compare
 from tasks.send.direct import Bounds, run
 from tasks.shared.report import StepReport
 from tests.peers import job, server
@@ -119,7 +120,7 @@ class Job(job.Job):
     ) -> StepReport:
         services = {"send": {"send_as": "direct_resource_load", "url": url, **send}}
         context = self.prepare(job.configuration(services, attempts=attempts), doubts=tuple(doubts))
-        return run(context, bounds=bounds, sleep=self.slept.append)
+        return run(context, compare(context), bounds=bounds, sleep=self.slept.append)
 
     def failed(self) -> list[dict[str, Any]]:
         """What lies in ``send/failed``, in order."""

@@ -14,8 +14,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import httpx
 
 from config import PipelineConfig
-from tasks.send.s3.objects import MIB, Sizes
-from tasks.send.s3.upload import run
+from tasks.send.comparison import compare
+from tasks.send.s3.upload import MIB, Sizes, run
 from tasks.shared.report import StepReport
 from tasks.shared.step import StepContext
 from tests.peers import job
@@ -68,7 +68,8 @@ class S3Job(job.Job):
         **more: Any,
     ) -> StepReport:
         context = self.prepare(configuration(config) if isinstance(config, str) else config, **more)
-        return run(context, sizes=sizes, transport=transport, environ=environ or {}, sleep=self.slept.append)
+        seams: dict[str, Any] = {"transport": transport, "environ": environ or {}, "sleep": self.slept.append}
+        return run(context, compare(context), sizes=sizes, **seams)
 
     @property
     def manifest(self) -> Path:

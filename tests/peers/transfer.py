@@ -19,6 +19,7 @@ import zstandard
 from deployments.sandbox.common.gate import Gate
 from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.fhir.app import FhirOptions, fhir_service
+from tasks.send.comparison import compare
 from tasks.send.transfer.store import Bounds
 from tasks.send.transfer.transfer import run
 from tasks.shared.report import StepReport
@@ -192,7 +193,8 @@ class TransferJob(job.Job):
         return self.prepare(job.configuration({"send": send}, attempts=attempts))
 
     def send(self, url: str, *, bounds: Bounds | None = None, now: datetime = NOON, **options: Any) -> StepReport:
-        return run(self.make_context(url, **options), bounds=bounds, sleep=self.slept.append, now=lambda: now)
+        context = self.make_context(url, **options)
+        return run(context, compare(context), bounds=bounds, sleep=self.slept.append, now=lambda: now)
 
     @property
     def left(self) -> set[str]:

@@ -17,7 +17,7 @@ import pytest
 
 from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.pseudonymization.app import PseudonymizationOptions, pseudonymization_service
-from tasks.send import direct
+from tasks.send.send import run as send_data
 from tests.peers import flattening, pseudonymization, validation
 from tests.peers.job import Job
 from tests.real.conftest import Measure
@@ -122,6 +122,6 @@ def test_what_hapi_can_take_gets_in_whole(hapi: Hapi, tmp_path: Path, figure: Me
         }
     write(tmp_path, "examples.ndjson", *(line for line, _ in lines.values()))
     service = {"send": {"send_as": "direct_resource_load", "url": hapi.url}}
-    result = figure("hapi", "HL7's examples of R4 that it can take", lambda: direct.run(job(tmp_path, service)))
+    result = figure("hapi", "HL7's examples of R4 that it can take", lambda: send_data(job(tmp_path, service)))
     assert result.resources_out == len(lines) > 200
     assert len(hapi.versions(lines)) == len(lines)

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from deployments.sandbox import data as demo
-from tasks.send import direct
+from tasks.send.send import run as send_data
 from tasks.shared.errors import TerminalError
 from tasks.shared.report import StepReport
 from tests.real.conftest import Measure
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 
 
 def send(hapi: Hapi, directory: Path, **more: Any) -> StepReport:
-    return direct.run(job(directory, {"send": {"send_as": "direct_resource_load", "url": hapi.url, **more}}))
+    return send_data(job(directory, {"send": {"send_as": "direct_resource_load", "url": hapi.url, **more}}))
 
 
 def bundle(*resources: dict[str, Any]) -> dict[str, Any]:
@@ -141,7 +141,7 @@ def test_two_loads_that_write_the_same_resources_at_once_both_succeed(hapi: Hapi
         write(directory, "a.ndjson", *(patient(f"shared-{index}", active=bool(number)) for index in range(60)))
         retry = {"max_attempts": 10, "initial_backoff_ms": 20, "max_backoff_ms": 500}
         services = {"send": {"send_as": "direct_resource_load", "url": hapi.url, "batch_size": 20}}
-        return direct.run(job(directory, services, retry=retry)).resources_out
+        return send_data(job(directory, services, retry=retry)).resources_out
 
     with ThreadPoolExecutor(3) as pool:
         assert list(pool.map(one, range(3))) == [60, 60, 60]

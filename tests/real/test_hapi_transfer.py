@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tasks.send.comparison import compare
 from tasks.send.transfer import transfer
 from tasks.send.transfer.store import Bounds
 from tasks.shared.report import StepReport
@@ -29,7 +30,8 @@ ORGANIZATION = "http://dsf.dev/sid/organization-identifier"
 def send(hapi: Hapi, directory: Path, project: str, **options: Any) -> StepReport:
     identifiers = {"project_identifier": project, "organization_identifier": "hospital.test"}
     services = {"send": {"send_as": "transfer_load", "url": hapi.url, "transfer": identifiers}}
-    return transfer.run(job(directory, services), **options)
+    context = job(directory, services)
+    return transfer.run(context, compare(context), **options)
 
 
 def found(hapi: Hapi, project: str) -> list[dict[str, Any]]:

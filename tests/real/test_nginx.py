@@ -16,7 +16,7 @@ from config import TlsConfig
 from deployments.sandbox.common.serve import Served, serve_in_thread
 from deployments.sandbox.fhir.app import fhir_service
 from tasks.http_import import importer
-from tasks.send import direct
+from tasks.send.send import run as send_data
 from tasks.shared.errors import ServiceBusyError, ServiceError, SluiceError, TerminalError
 from tasks.shared.files.lines import read_lines
 from tasks.shared.files.names import data_files
@@ -54,7 +54,7 @@ def test_413_of_a_body_limit_halves_transactions_until_everything_is_in(
     with nginx(f"client_max_body_size 64k; location / {{ proxy_pass {fhir.url}; }}") as front:
         send = {"send_as": "direct_resource_load", "url": front.url, "batch_size": 400}
         context = job(tmp_path, {"send": send})
-        result = figure("nginx", "a load behind a body limit of 64 kB", lambda: direct.run(context))
+        result = figure("nginx", "a load behind a body limit of 64 kB", lambda: send_data(context))
         assert result.resources_out == 400
         wait_until(lambda: 413 in front.statuses())
         # A limit that is known is kept to: three halvings, and the transactions that were under way meanwhile.
@@ -77,7 +77,7 @@ def test_413_on_a_single_resource_is_terminal_and_names_file_line_and_type(fhir:
     with nginx(f"client_max_body_size 64k; location / {{ proxy_pass {fhir.url}; }}") as front:
         send = {"send_as": "direct_resource_load", "url": front.url}
         with pytest.raises(TerminalError) as caught:
-            direct.run(job(tmp_path, {"send": send}))
+            send_data(job(tmp_path, {"send": send}))
     assert caught.value.reference == "send-refused"
     assert "a.ndjson:2 Observation" in caught.value.render()
     assert "canary" not in caught.value.render()
@@ -92,7 +92,7 @@ def test_a_rate_limit_is_waited_for(fhir: Served, tmp_path: Path, status: int) -
         # Two requests at once, one in half a second: one of them is refused, and has that time many times over.
         send = {"send_as": "direct_resource_load", "url": front.url, "batch_size": 10, "max_concurrent_requests": 2}
         retry = {"max_attempts": 10, "initial_backoff_ms": 100, "max_backoff_ms": 500}
-        assert direct.run(job(tmp_path, {"send": send}, retry=retry)).resources_out == 20
+        assert send_data(job(tmp_path, {"send": send}, retry=retry)).resources_out == 20
         wait_until(lambda: status in front.statuses())
     assert count(fhir, "Observation") == 20
 

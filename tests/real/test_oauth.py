@@ -15,7 +15,7 @@ import pytest
 from config import AuthConfig
 from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.fhir.app import fhir_service
-from tasks.send import direct
+from tasks.send.send import run as send_data
 from tasks.shared.errors import NetworkError, ServiceError
 from tasks.shared.http.client import ServiceClient
 from tests.conftest import free_ports
@@ -176,6 +176,6 @@ def test_the_send_step_works_through_a_server_that_wants_tokens(tmp_path: Path) 
         write(tmp_path, "a.ndjson", *(observation(f"o{number}") for number in range(250)))
         credentials = {"oauth_issuer_uri": issuer.url, "oauth_client_id": BY_POST, "oauth_client_secret": SECRET}
         send = {"send_as": "direct_resource_load", "url": issuer.url, "auth": credentials}
-        assert direct.run(job(tmp_path, {"send": send})).resources_out == 250
+        assert send_data(job(tmp_path, {"send": send})).resources_out == 250
     assert issuer.refused == 0
     assert set(issuer.asked) == {"post 200"}

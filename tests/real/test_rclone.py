@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tasks.send.s3.objects import MIB
+from tasks.send.s3.upload import MIB
 from tasks.shared.errors import TerminalError
 from tests.conftest import free_ports
 from tests.peers.s3 import KEY_ID, SECRET, SMALL, S3Job, configuration

@@ -18,8 +18,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tasks.send.s3.objects import MIB
-from tasks.send.s3.upload import findings
+from tasks.send.s3.upload import MIB, findings
 from tasks.shared.errors import ServiceError, TerminalError
 from tasks.shared.service import Doubt
 from tests.conftest import ROOT, wait_until

@@ -15,7 +15,7 @@ import trustme
 from config import TlsConfig
 from deployments.sandbox.common.serve import Certificate, Served, serve_in_thread
 from deployments.sandbox.fhir.app import fhir_service
-from tasks.send import direct
+from tasks.send.send import run as send_data
 from tasks.shared.errors import NetworkError, ServiceError, TransientError
 from tests.conftest import free_ports, wait_until
 from tests.peers.client import Sleeps, client
@@ -130,7 +130,7 @@ def test_the_send_step_loads_a_server_behind_the_proxy(
     with serve_in_thread(fhir_service(), certificate=certificate) as fhir:
         send = {"send_as": "direct_resource_load", "url": f"{scheme}://{NAME}:{fhir.port}"}
         context = job(tmp_path, {"send": send}, tls={"ca_cert_path": str(authority.bundle)})
-        result = figure("squid", f"a load through the proxy, {scheme}", lambda: direct.run(context))
+        result = figure("squid", f"a load through the proxy, {scheme}", lambda: send_data(context))
         assert result.resources_out == 500
     how = ("TCP_TUNNEL/200", "CONNECT") if scheme == "https" else ("TCP_MISS/200", "POST")
     wait_until(lambda: (*how, NAME) in squid.served())

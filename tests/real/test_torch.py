@@ -21,7 +21,7 @@ from deployments.sandbox.data import DATA, DEMO_CRTDL
 from deployments.sandbox.extraction.app import ExtractionOptions, extraction_service
 from tasks.extractor.connection import extraction_client, service_client
 from tasks.extractor.extraction import run
-from tasks.send import direct
+from tasks.send.send import run as send_data
 from tasks.shared.files.lines import read_lines
 from tasks.shared.files.names import data_files
 from tasks.shared.report import StepReport
@@ -54,7 +54,7 @@ def torch(tmp_path_factory: pytest.TempPathFactory) -> str:
     (directory / "import").mkdir()
     for path in data_files(DATA):
         shutil.copy(path, directory / "import")
-    direct.run(sent.job(directory, {"send": {"send_as": "direct_resource_load", "url": urls[1]}}))
+    send_data(sent.job(directory, {"send": {"send_as": "direct_resource_load", "url": urls[1]}}))
     return urls[0]
 
 

@@ -9,7 +9,7 @@ import pytest
 import zstandard
 
 from config.model import LimitsConfig
-from tasks.send.transfer.contents import survey
+from tasks.send.transfer.archive import survey
 from tasks.shared.errors import DataError
 from tests.peers.scenes import KINDS, playing
 

@@ -1,48 +1,46 @@
-"""One HTTP exchange with the store: botocore makes and signs the request, our own connections carry it.
+"""One HTTP exchange with the store: botocore makes and signs the request, ``ServiceClient`` carries it.
 
 botocore offers every signed request to the handlers of its event ``before-send`` and takes an answer from them instead
-of its own session. So S3 has the trust (``tls.py``), the proxies (``proxies.py``), the timeouts and the stop
-(``wire.py``) of every other call of the pipeline. On ``response-received`` a refusal becomes an error of ours, before
-botocore's own retries and region redirects see it.
+of its own session. So S3 has the trust, the proxies, the time limits and the stop of every other call of the pipeline.
+On ``response-received`` a refusal becomes an error of ours, before botocore's own retries and region redirects see it.
 """
 
 from __future__ import annotations
 
 import io
 import math
+import os
 import time
 from base64 import b64encode
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from threading import Lock, local
+from threading import local
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import quote
 
 import httpx
 from botocore.awsrequest import AWSPreparedRequest, AWSResponse
 
-from config import AuthConfig, TlsConfig
+from config import AuthConfig, PipelineConfig
 from tasks.send.s3.refusal import Refusal, proxy_authentication
 from tasks.shared.blanked import SECRETS
-from tasks.shared.errors import ServiceError, SluiceError, Stopped
-from tasks.shared.http import wire_log
+from tasks.shared.errors import SluiceError
 from tasks.shared.http.answer import Answer, BusyError, RefusedError, Where
-from tasks.shared.http.failures import error_without_answer
-from tasks.shared.http.packed import ENCODINGS, unpacked
-from tasks.shared.http.proxies import Proxies, Proxy
-from tasks.shared.http.sockets import Patience
-from tasks.shared.http.tls import ssl_context
-from tasks.shared.http.wire import PoolTransport
+from tasks.shared.http.body import Body
+from tasks.shared.http.client import ServiceClient
+from tasks.shared.http.proxies import parse_proxy
+from tasks.shared.meter import Meter
 from tasks.shared.stop import Stop
 
-_CONNECT_SECONDS: Final = 30.0
+CONNECTIONS: Final = 4
+"""Requests at once (document 3 §7: 4 files at once)."""
+
 _SLICE: Final = 256 * 1024  # bytes of a body between two looks at the stop
 _MOST: Final = 16 * 1024 * 1024  # bytes of an answer: a page of a list has less than one MiB
-_GRACE: Final = 2.0
-"""Seconds that an answer may still take after a stop; with what follows it must stay below ten."""
-_LEAST: Final = 0.01
-_LAST_WORDS: Final = 3.0
-"""Seconds for tidying up after a stop."""
+_TIDYING: Final = 3.0
+"""Seconds for tidying up, also after a stop."""
+_ANY: Final = range(100, 1000)
+_NOT_COPIED: Final = frozenset({"content-length", "expect", "host", "proxy-authorization"})
+"""Headers of a signed request that the client makes itself. Nothing waits for a 100, and some proxies refuse it."""
 
 _ABORT: Final = "AbortMultipartUpload"
 _OPERATIONS: Final = {
@@ -62,38 +60,49 @@ _WHERE: Final = "sluice.where"
 class Exchange:
     """The connections to one store; thread-safe. ``timeout`` in seconds, for one whole exchange, ``within`` for all.
 
-    ``auth`` holds Basic credentials of an upstream proxy (document 1, "Authentication" rule 7): they go to the proxy
-    that the environment names, and with every request, for a reverse proxy in front of the store. ``transport`` and
-    ``environ`` are seams for tests.
+    The Basic credentials of ``services.send.auth`` are those of an upstream proxy (document 1, "Authentication" rule
+    7): they go to the proxy that the environment names, and with every request, for a reverse proxy in front of the
+    store. ``transport`` and ``environ`` are seams for tests.
 
     Raises ``InputError`` for a certificate bundle or a proxy variable that cannot be used.
     """
 
     def __init__(
         self,
+        config: PipelineConfig,
         *,
-        tls: TlsConfig,
-        auth: AuthConfig,
         timeout: float,
         within: float = math.inf,
         stop: Stop,
-        max_connections: int,
+        meter: Meter,
         transport: httpx.BaseTransport | None = None,
         environ: Mapping[str, str] | None = None,
     ) -> None:
-        self._timeout = timeout
-        self._ends = time.monotonic() + within
-        self._stop = stop
-        self._most = max_connections
-        self._given = transport
-        self._ssl_context = ssl_context(tls)
-        self._proxies = Proxies(environ)
-        self._credentials = _basic(auth)
+        auth = config.services.send.auth
         SECRETS.auth(auth)
-        self._patience = Patience(stop, grace=_GRACE)
-        self._lock = Lock()
-        self._transports: dict[tuple[Proxy | None, bool], httpx.BaseTransport] = {}
+        user = None if auth.username is None else (auth.username, _password(auth))
+        # After signing: a reverse proxy takes it away again.
+        self._more = {} if user is None else {"Proxy-Authorization": f"Basic {_base64(':'.join(user))}"}
+        self._ends = time.monotonic() + within
         self._thread = local()
+
+        def client(stop: Stop | None, timeout: float, within: float = math.inf) -> ServiceClient:
+            return ServiceClient(
+                "send",
+                tls=config.tls,
+                retry=config.retry,
+                timeout=timeout,
+                within=within,
+                stop=stop,
+                meter=meter,
+                max_connections=CONNECTIONS,
+                transport=transport,
+                environ=_with_user(os.environ if environ is None else environ, user),
+            )
+
+        self._client = client(stop, timeout, within)
+        # A stop must not keep an unfinished upload from being removed: nobody else would do that in this run.
+        self._tidying = client(None, min(timeout, _TIDYING))
 
     @property
     def last(self) -> Answer:
@@ -107,7 +116,7 @@ class Exchange:
         return answer
 
     def seconds_left(self) -> float:
-        """Seconds until no further request is made."""
+        """Return the seconds until no further request is made."""
         return self._ends - time.monotonic()
 
     def send(self, request: AWSPreparedRequest, event_name: str, **_: Any) -> AWSResponse:
@@ -118,20 +127,25 @@ class Exchange:
         name = event_name.rpartition(".")[2]
         where = Where("send", _OPERATIONS.get(name, name), request.method, request.url)
         request.context[_WHERE] = where
-        parts = urlsplit(request.url)
-        port = parts.port or (443 if parts.scheme == "https" else 80)
-        proxy = self._proxy(parts.scheme, parts.hostname or "", port)
-        # A stop must not keep an unfinished upload from being removed: nobody else would do that in this run.
-        tidying = name == _ABORT
-        seconds = min(self._timeout, _LAST_WORDS if tidying else max(self.seconds_left(), _LEAST))
+        signed = {name: _text(value) for name, value in request.headers.items()}
+        headers = {name: value for name, value in signed.items() if name.lower() not in _NOT_COPIED}
         try:
-            if not tidying:
-                self._stop.before_request()
-            return self._exchange(request, self._transport(proxy, tidying=tidying), parts.netloc, seconds)
-        except (SluiceError, Stopped):
+            answer = (self._tidying if name == _ABORT else self._client).send(
+                request.method,
+                request.url,
+                operation=where.operation,
+                content=_content(request),
+                headers=headers | self._more,
+                retry=False,
+                accept=_ANY,
+                max_answer_bytes=_MOST,
+            )
+        except SluiceError as error:
+            if error.reference == "proxy-authentication":
+                raise proxy_authentication(where) from None
             raise
-        except Exception as error:  # noqa: BLE001 - the seam where foreign errors become ours
-            raise self._translated(error, where, proxy) from None
+        self._thread.answer, self._thread.authorization = answer, headers.get("Authorization", "")
+        return AWSResponse(request.url, answer.status, dict(answer.headers), _Answer(answer.body))
 
     def judge(
         self,
@@ -166,102 +180,53 @@ class Exchange:
 
     def close(self) -> None:
         """Close every connection."""
-        with self._lock:
-            transports = [*self._transports.values()]
-            self._transports.clear()
-        for transport in transports:
-            transport.close()
-
-    def _exchange(
-        self, signed: AWSPreparedRequest, transport: httpx.BaseTransport, host: str, seconds: float
-    ) -> AWSResponse:
-        timeouts = {"connect": min(seconds, _CONNECT_SECONDS), "read": seconds, "write": seconds, "pool": None}
-        request = httpx.Request(
-            signed.method,
-            signed.url,
-            headers=[(b"Host", host.encode("ascii")), *self._headers(signed)],
-            stream=_Body(signed.body),
-            extensions={"timeout": timeouts, "whole": True},
-        )
-        told = wire_log.begins(signed.method, signed.url, int(signed.headers.get("Content-Length", 0)))
-        try:
-            response = transport.handle_request(request)
-        except Exception:
-            if told is not None:
-                told.failed("no answer")
-            raise
-        response = response if told is None else told.watched(response)
-        try:
-            content = b"".join(_limited(response))
-        finally:
-            response.close()
-        self._thread.answer = Answer(response.status_code, response.headers, content)
-        given = signed.headers.get("Authorization", "")
-        self._thread.authorization = given.decode("latin-1") if isinstance(given, bytes) else str(given)
-        return AWSResponse(signed.url, response.status_code, dict(response.headers), _Answer(content))
-
-    def _headers(self, signed: AWSPreparedRequest) -> Iterator[tuple[bytes, bytes]]:
-        for name, value in signed.headers.items():
-            # Nothing waits for a 100 here, and some proxies refuse the header.
-            if name.lower() not in ("expect", "host", "proxy-authorization"):
-                yield name.encode("ascii"), value if isinstance(value, bytes) else str(value).encode()
-        if self._credentials is not None:
-            user, password = self._credentials
-            # After signing: a reverse proxy takes it away again.
-            yield b"Proxy-Authorization", b"Basic " + b64encode(f"{user}:{password}".encode())
-
-    def _proxy(self, scheme: str, host: str, port: int) -> Proxy | None:
-        proxy = self._proxies.select(scheme, host, port)
-        return replace(proxy, credentials=self._credentials) if proxy and self._credentials else proxy
-
-    def _transport(self, proxy: Proxy | None, *, tidying: bool) -> httpx.BaseTransport:
-        if self._given is not None:
-            return self._given
-        with self._lock:
-            transport = self._transports.get((proxy, tidying))
-            if transport is None:
-                patience = Patience(None) if tidying else self._patience
-                transport = self._transports[proxy, tidying] = PoolTransport(
-                    self._ssl_context, patience, max_connections=self._most, proxy=proxy
-                )
-        return transport
-
-    def _translated(self, error: Exception, where: Where, proxy: Proxy | None) -> SluiceError | Stopped:
-        ours = error_without_answer(error, where, proxy=proxy)
-        if isinstance(ours, SluiceError) and ours.reference == "proxy-authentication":
-            return proxy_authentication(where)
-        return ours
+        self._client.close()
+        self._tidying.close()
 
 
-def _basic(auth: AuthConfig) -> tuple[str, str] | None:
-    if auth.username is None:
-        return None
-    return auth.username, auth.password.get_secret_value() if auth.password else ""
+def _password(auth: AuthConfig) -> str:
+    return auth.password.get_secret_value() if auth.password else ""
 
 
-def _limited(response: httpx.Response) -> Iterator[bytes]:
-    size = 0
-    # Decoded: a proxy may compress an error document.
-    encoding = response.headers.get("content-encoding", "").strip().lower()
-    for part in unpacked(response.iter_raw(), encoding) if encoding in ENCODINGS else response.iter_bytes():
-        size += len(part)
-        if size > _MOST:
-            raise ServiceError("answer-too-large", f"send: the store answered with more than {_MOST} bytes")
-        yield part
+def _base64(text: str) -> str:
+    return b64encode(text.encode()).decode("ascii")
 
 
-class _Body(httpx.SyncByteStream):
-    """A request's body in slices: nothing, bytes, or a file object."""
+def _with_user(environ: Mapping[str, str], user: tuple[str, str] | None) -> Mapping[str, str]:
+    """Return the environment with these credentials for its proxies instead of their own."""
+    if user is None:
+        return environ
+    userinfo = ":".join(quote(one, safe="") for one in user)
+    changed = dict(environ)
+    for name in ("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY"):
+        if text := environ.get(name, "").strip():
+            changed[name] = parse_proxy(text, name).url.replace("://", f"://{userinfo}@", 1)
+    return changed
 
-    def __init__(self, body: Any) -> None:
-        self._body = body
 
-    def __iter__(self) -> Iterator[bytes]:
-        body = self._body
-        if body is None:
-            return
-        file = io.BytesIO(body.encode() if isinstance(body, str) else body) if not hasattr(body, "read") else body
-        while data := file.read(_SLICE):
+def _text(value: Any) -> str:
+    return value.decode("latin-1") if isinstance(value, bytes) else str(value)
+
+
+def _content(request: AWSPreparedRequest) -> bytes | Body | None:
+    body = request.body
+    if body is None or isinstance(body, bytes):
+        return body
+    if hasattr(body, "read"):
+        return _Content(body, int(request.headers["Content-Length"]))
+    return body.encode() if isinstance(body, str) else bytes(body)
+
+
+class _Content:
+    """The body of a signed request, a file object, for the one attempt that it was signed for."""
+
+    def __init__(self, file: Any, length: int) -> None:
+        self._file = file
+        self.length = length
+
+    def pieces(self) -> Iterator[bytes]:
+        """All of it, in slices."""
+        while data := self._file.read(_SLICE):
             yield data
 
 

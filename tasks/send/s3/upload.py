@@ -1,24 +1,39 @@
-"""``s3_upload`` from beginning to end (document 3 §7): tidy up, upload, write the manifest."""
+"""``s3_upload`` (document 3 §7): tidy up, make one object of each file, write the manifest.
+
+A file goes in one request up to 64 MiB, in parts above, and not at all when the object is there: HEAD names the same
+size and the same ``sha256`` in the metadata. After an upload HEAD is asked too, and its ETag must be the one that the
+upload was answered with. An upload in parts that fails or is stopped is aborted; what a killed process left is aborted
+by the next run, and the file is begun anew. Parts are small, so that a repeat loses little and one large file uses all
+connections.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from typing import Final
+import re
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
 
 import httpx
+import msgspec
 
 from config import PipelineConfig
 from tasks.send import STATE
 from tasks.send.comparison import Compared
-from tasks.send.s3.keys import job_prefix, object_key
-from tasks.send.s3.manifest import MANIFEST, Uploaded, begun_in_parts, write_in_parts, write_manifest
-from tasks.send.s3.objects import Sizes, Uploader, abort
+from tasks.send.s3.bucket import Bucket, Stored
+from tasks.send.s3.exchange import CONNECTIONS
+from tasks.send.s3.files import OpenFile, Section, content_type, job_prefix, object_key
 from tasks.send.s3.refusal import UploadGoneError
-from tasks.send.s3.source import Source, sources
-from tasks.send.s3.store import CONNECTIONS, Bucket
-from tasks.shared.errors import DataError, ServiceError, SluiceError
+from tasks.shared.blanked import blanked
+from tasks.shared.errors import ServiceBusyError, ServiceError, SluiceError, storage_error, storage_errors
 from tasks.shared.files.kept_answers import FailedAnswers
+from tasks.shared.files.out_file import write_file
+from tasks.shared.files.private_file import read_file
 from tasks.shared.http.answer import RefusedError
 from tasks.shared.meter import Meter
 from tasks.shared.report import StepReport
@@ -29,8 +44,42 @@ from tasks.shared.work import for_each
 
 log = logging.getLogger("sluice.send")
 
+MIB: Final = 1024 * 1024
+MANIFEST: Final = "upload_manifest.json"
+"""What is in the bucket after the upload: a JSON list of ``{"key", "size", "sha256", "etag", "time"}`` in the order of
+the keys. It stays on this machine: its times would change the bucket with every repeated send."""
+IN_PARTS: Final = "in_parts.json"
+"""Keys of the files that a run sends in parts, written before it begins with the first: a killed one leaves it."""
+
+_MOST_PARTS: Final = 10_000  # S3
+_WAIT: Final = 0.25  # seconds between two looks at the stop
+_MD5: Final = re.compile("[0-9A-Fa-f]{32}")
 _NO_STORE: Final = frozenset({"s3-answer", "s3-not-supported", "s3-refused"})
 _MAY_BE_FORBIDDEN: Final = frozenset({"s3-access-denied", "s3-not-supported", "s3-refused"})
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Bytes. Files above ``threshold`` go in parts of ``part`` or, when there would be too many, larger ones."""
+
+    threshold: int = 64 * MIB
+    part: int = 32 * MIB
+
+    def part_size(self, size: int) -> int:
+        """The size of the parts of a file of ``size`` bytes."""
+        least = -(-size // _MOST_PARTS)
+        return max(self.part, -(-least // MIB) * MIB)
+
+
+class Uploaded(msgspec.Struct, frozen=True, order=True):
+    """One object that is in the bucket: ``size`` in bytes, ``etag`` without quotes, ``time`` in UTC: when the object
+    was uploaded, as far as the store or this program knows."""
+
+    key: str
+    size: int
+    sha256: str
+    etag: str
+    time: str
 
 
 def findings(
@@ -71,8 +120,8 @@ def _no_store(error: RefusedError) -> WrongServiceError:
 
 def run(
     context: StepContext,
+    compared: Compared,
     *,
-    compared: Compared | None = None,
     sizes: Sizes | None = None,
     transport: httpx.BaseTransport | None = None,
     environ: Mapping[str, str] | None = None,
@@ -88,60 +137,163 @@ def run(
     Raises ``DataError`` (``send-no-input``, ``send-input-changed``), ``InputError``, ``StorageError``,
     ``TransientError`` and ``ServiceError`` as ``Bucket`` does, and ``Stopped``. Unfinished uploads are aborted then.
     """
-    found = sources(context.input_dir)
-    if not found:
-        raise DataError("send-no-input", "send: there is nothing to send", context=str(context.input_dir))
-    if compared:
-        compared.verify_all(source.path for source in found)  # from here on ``OpenSource`` looks after each of them
+    sizes = sizes or Sizes()
+    files = compared.files()
     prefix = job_prefix(context.config.services.send.s3.prefix, context.job_id)
-    keys = {source.name: object_key(prefix, source.name) for source in found}
-    total = sum(source.size for source in found)
-    context.meter.expect(files=len(found), bytes=total)
-    done: list[Uploaded] = []
-    sent: list[str] = []
-    failed = FailedAnswers(context.state(STATE)).begin()
-    with (
-        failed.telling(),
-        Bucket(
-            context.config,
-            stop=context.stop,
-            meter=context.meter,
-            transport=transport,
-            environ=environ,
-            sleep=sleep,
-        ) as bucket,
-    ):
-        sizes = sizes or Sizes()
-        state = context.state(STATE)
-        divided = {keys[source.name] for source in found if sizes.divides(source.size)}.union(begun_in_parts(state))
-        write_in_parts(state, divided)
+    keys = {path: object_key(prefix, compared.name(path)) for path in files}
+    total = sum(compared.entry(path).size for path in files)
+    context.meter.expect(files=len(files), bytes=total)
+    state = context.state(STATE)
+    bucket = Bucket(
+        context.config, stop=context.stop, meter=context.meter, transport=transport, environ=environ, sleep=sleep
+    )
+    with FailedAnswers(state).begin().telling(), bucket:
+        divided = {keys[path] for path in files if compared.entry(path).size > sizes.threshold}
+        divided.update(_begun_in_parts(state))
+        _write_in_parts(state, divided)
         _tidy(bucket, [prefix, *sorted(divided)], context.stop)
         uploader = Uploader(bucket, context.meter, sizes)
 
-        def one(source: Source, stop: Stop) -> None:
-            uploaded, new = uploader.upload(source, keys[source.name], stop)
-            done.append(uploaded)
-            if new:
-                sent.append(source.name)
+        def one(path: Path, stop: Stop) -> None:
+            with OpenFile(compared, path) as file:
+                uploader.upload(file, keys[path], stop)
 
-        for_each(found, one, threads=CONNECTIONS, stop=context.stop)
-    for remark in bucket.remarks:
-        context.meter.warn(f"send: {remark}")
-    write_manifest(context.state(STATE), done)
-    write_in_parts(context.state(STATE), ())
+        for_each(files, one, threads=CONNECTIONS, stop=context.stop)
+    warnings = tuple(f"send: {text}" for text in bucket.warnings)
+    for text in warnings:
+        context.meter.warn(text)
+    write_manifest(state, uploader.done)
+    _write_in_parts(state, ())
     return StepReport(
-        files=len(found),
+        files=len(files),
         bytes_in=total,
-        bytes_out=sum(uploaded.size for uploaded in done),
-        warnings=tuple(f"send: {remark}" for remark in bucket.remarks),
+        bytes_out=sum(uploaded.size for uploaded in uploader.done),
+        warnings=warnings,
         details={
             "bucket": bucket.name,
             "prefix": prefix,
-            "uploaded": len(sent),
-            "already_there": len(found) - len(sent),
+            "uploaded": len(files) - uploader.already_there,
+            "already_there": uploader.already_there,
             "manifest": f"send/{MANIFEST}",
         },
     )
+
+
+class Uploader:
+    """Uploads files into one bucket; thread-safe. At most ``CONNECTIONS`` files or parts are under way at once."""
+
+    def __init__(self, bucket: Bucket, progress: Meter, sizes: Sizes) -> None:
+        self.done: list[Uploaded] = []
+        self._there: list[str] = []
+        self._bucket = bucket
+        self._progress = progress
+        self._sizes = sizes
+        self._slots = threading.Semaphore(CONNECTIONS)
+
+    @property
+    def already_there(self) -> int:
+        """How many files did not have to be sent."""
+        return len(self._there)
+
+    def upload(self, file: OpenFile, key: str, stop: Stop) -> None:
+        """Bring a file into the bucket as ``key``, unless it is there.
+
+        Raises what ``Bucket`` raises, ``StorageError``, and ``DataError`` when the file changes meanwhile.
+        """
+        large = file.size > self._sizes.threshold
+        try:
+            with self._slot(stop):
+                stored = self._find(file, key, stop)
+            if stored is not None:
+                self._there.append(key)
+                etag, moment = stored.etag, stored.modified
+            else:
+                etag, moment = (self._in_parts if large else self._whole)(file, key, stop), datetime.now(UTC)
+        except ServiceBusyError:
+            file.verify()  # a digest that does not agree, because somebody writes to the file
+            raise
+        file.verify()
+        self.done.append(Uploaded(key, file.size, file.sha256, etag, timestamp(moment)))
+        # Parts were counted one by one.
+        self._progress.add(files=1, bytes=0 if large and stored is None else file.size)
+
+    def _find(self, file: OpenFile, key: str, stop: Stop) -> Stored | None:
+        """The object, if it is the one that an upload would make."""
+        stored = self._bucket.head(key, stop)
+        return stored if stored is not None and stored.etag and _difference(stored, file) is None else None
+
+    def _whole(self, file: OpenFile, key: str, stop: Stop) -> str:
+        with self._slot(stop):
+            body = Section(file, 0, file.size, stop.check)
+            kind = content_type(file.name)
+            etag = self._bucket.put(key, body, content_type=kind, sha256=file.sha256, stop=stop)
+            self._compare(file, key, etag, stop, body)
+        return etag
+
+    def _in_parts(self, file: OpenFile, key: str, stop: Stop) -> str:
+        kind = content_type(file.name)
+        upload_id = self._bucket.begin(key, content_type=kind, sha256=file.sha256, stop=stop)
+        try:
+            parts = self._parts(file, key, upload_id, stop)
+            file.verify()  # before the object appears
+            try:
+                etag = self._bucket.complete(key, upload_id, parts, stop)
+            except UploadGoneError:
+                # A repeated request whose first answer was lost: then the object is there.
+                stored = self._find(file, key, stop)
+                if stored is None:
+                    raise
+                etag = stored.etag
+        except BaseException:
+            _abort(self._bucket, key, upload_id)
+            raise
+        with self._slot(stop):
+            self._compare(file, key, etag, stop)
+        return etag
+
+    def _parts(self, file: OpenFile, key: str, upload_id: str, stop: Stop) -> list[dict[str, Any]]:
+        size = self._sizes.part_size(file.size)
+        done: list[dict[str, Any]] = []
+
+        def one(start: int, stop: Stop) -> None:
+            length = min(size, file.size - start)
+            with self._slot(stop):
+                body = Section(file, start, length, stop.check)
+                done.append(self._bucket.put_part(key, upload_id, start // size + 1, body, stop))
+            self._progress.add(bytes=length)
+
+        for_each(range(0, file.size, size), one, threads=CONNECTIONS, stop=stop)
+        return done
+
+    def _compare(self, file: OpenFile, key: str, etag: str, stop: Stop, body: Section | None = None) -> None:
+        """Look whether the object is what was uploaded, ``body`` in one request. Keys that may not look pass."""
+        stored = self._bucket.head(key, stop, uploaded=True)
+        if stored is not None and (how := _difference(stored, file, etag, body)) is not None:
+            raise self._bucket.differs(key, how)
+
+    @contextmanager
+    def _slot(self, stop: Stop) -> Iterator[None]:
+        while not self._slots.acquire(timeout=_WAIT):
+            stop.check()
+        try:
+            yield
+        finally:
+            self._slots.release()
+
+
+def _difference(stored: Stored, file: OpenFile, etag: str | None = None, body: Section | None = None) -> str | None:
+    """What of an object is not as it was uploaded, or would be: size, ``sha256`` in its metadata, and where they are
+    known the ``etag`` of the upload's answer and the MD5 of the ``body``, which an ETag in the form of an MD5 must be.
+    """
+    if stored.size != file.size:
+        return "it has another size"
+    if stored.sha256 != file.sha256:
+        return "its metadata names another SHA-256, or none"
+    if etag is not None and stored.etag != etag:
+        return "it has another ETag than the upload was answered with"
+    if body is not None and stored.plain and _MD5.fullmatch(stored.etag) and body.md5.hex() != stored.etag.lower():
+        return "its ETag is the MD5 of something else"
+    return None
 
 
 def _tidy(bucket: Bucket, prefixes: Iterable[str], stop: Stop) -> None:
@@ -152,10 +304,10 @@ def _tidy(bucket: Bucket, prefixes: Iterable[str], stop: Stop) -> None:
     """
     for prefix in prefixes:
         try:
-            for upload in list(bucket.unfinished(prefix, stop)):
+            for key, upload_id in list(bucket.unfinished(prefix, stop)):
                 stop.check()
-                log.info("send: removing an unfinished upload of an earlier run: %s", upload.key)
-                abort(bucket, upload)
+                log.info("send: removing an unfinished upload of an earlier run: %s", key)
+                _abort(bucket, key, upload_id)
         except ServiceError as error:
             if error.reference not in _MAY_BE_FORBIDDEN:
                 raise
@@ -163,3 +315,43 @@ def _tidy(bucket: Bucket, prefixes: Iterable[str], stop: Stop) -> None:
             return
         except UploadGoneError:
             log.info("send: the store says that there are no unfinished uploads")  # as rclone's answers an empty list
+
+
+def _abort(bucket: Bucket, key: str, upload_id: str) -> None:
+    """Remove an unfinished upload, best effort: the next run of the job tries again."""
+    try:
+        bucket.abort(key, upload_id)
+    except UploadGoneError:
+        pass
+    except SluiceError as error:
+        log.warning("send: the unfinished upload of %s was not removed (%s)", key, error.reference)
+
+
+def timestamp(moment: datetime) -> str:
+    """A moment as the manifest spells it: UTC, whole seconds."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def write_manifest(directory: Path, objects: Iterable[Uploaded]) -> Path:
+    """Write the manifest into ``directory`` (the job's ``send/``); it appears whole. Raises ``StorageError``."""
+    text = msgspec.json.format(msgspec.json.encode(sorted(objects)), indent=2)
+    return write_file(directory / MANIFEST, blanked(text) + b"\n")
+
+
+def _begun_in_parts(directory: Path) -> tuple[str, ...]:
+    """The keys that a run which did not end sent in parts; none after one that did. Raises ``StorageError``."""
+    try:
+        return msgspec.json.decode(read_file(directory / IN_PARTS), type=tuple[str, ...])
+    except (FileNotFoundError, msgspec.DecodeError):
+        return ()
+    except OSError as error:
+        raise storage_error(error, directory / IN_PARTS) from None
+
+
+def _write_in_parts(directory: Path, keys: Collection[str]) -> None:
+    """Note the keys that are about to be sent in parts; without any, forget the note. Raises ``StorageError``."""
+    if keys:
+        write_file(directory / IN_PARTS, msgspec.json.encode(sorted(keys)) + b"\n")
+    else:
+        with storage_errors(directory / IN_PARTS):
+            (directory / IN_PARTS).unlink(missing_ok=True)

@@ -21,26 +21,72 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from msgspec.structs import replace
+import msgspec
 
 from tasks.send import STATE
 from tasks.send.checks import service
 from tasks.send.comparison import Compared
-from tasks.send.transfer.archive import Archive, write_archive
-from tasks.send.transfer.contents import Contents, survey
+from tasks.send.transfer.archive import Archive, Contents, survey, write_archive
 from tasks.send.transfer.documents import MAX_SIZE, Hit, Transfer
-from tasks.send.transfer.journal import Journal, load_journal, save_journal
 from tasks.send.transfer.store import Bounds, FhirStore
-from tasks.shared.errors import InputError, SluiceError, storage_errors
+from tasks.shared.errors import InputError, SluiceError, storage_error, storage_errors
 from tasks.shared.files.data_directory import stored_bytes
 from tasks.shared.files.kept_answers import FailedAnswers
-from tasks.shared.files.out_file import size_of
+from tasks.shared.files.out_file import size_of, write_file
+from tasks.shared.files.private_file import read_file
 from tasks.shared.report import StepReport
 from tasks.shared.step import StepContext
 
 ARCHIVE: Final = "transfer.zip"
+JOURNAL: Final = "transfer.json"
 
 log = logging.getLogger("sluice.send")
+
+
+class Journal(msgspec.Struct, frozen=True):
+    """What a transfer to ``target``, the base URL of the FHIR store, remembers over a crash: small JSON.
+
+    It is written before the thing it guards: the id of a Binary before its upload begins, the ids of old Binaries
+    before the DocumentReference that names them is replaced. So nothing is left on the server that a later run of this
+    job does not know of.
+
+    ``archive`` is the zip of the contents with this identity, ``uploaded`` whether the server confirmed its Binary,
+    ``date`` that of the DocumentReference, ``leftovers`` the Binary ids that are to go once another one stands.
+    """
+
+    target: str
+    contents: str
+    date: str
+    archive: Archive | None = None
+    uploaded: bool = False
+    leftovers: tuple[str, ...] = ()
+
+
+def load_journal(directory: Path, *, target: str, contents: str, date: str) -> Journal:
+    """The journal for these contents and this target; a fresh one, dated ``date``, when there is none.
+
+    What an earlier run of this job left at the same target is remembered even if the contents are others now.
+    """
+    path = directory / JOURNAL
+    fresh = Journal(target, contents, date)
+    try:
+        known = msgspec.json.decode(read_file(path), type=Journal)
+    except FileNotFoundError:
+        return fresh
+    except msgspec.DecodeError:
+        return fresh  # written by another version: at worst an upload is repeated, which changes nothing
+    except OSError as error:
+        raise storage_error(error, path) from None
+    if known.target != target:
+        return fresh
+    if known.contents != contents:
+        return msgspec.structs.replace(fresh, leftovers=known.leftovers)
+    return known
+
+
+def save_journal(directory: Path, journal: Journal) -> None:
+    """Replace the journal; durable when this returns."""
+    write_file(directory / JOURNAL, msgspec.json.format(msgspec.json.encode(journal), indent=2) + b"\n")
 
 
 @dataclass(frozen=True)
@@ -54,8 +100,8 @@ class Outcome:
 
 def run(
     context: StepContext,
+    compared: Compared,
     *,
-    compared: Compared | None = None,
     bounds: Bounds | None = None,
     sleep: Callable[[float], None] | None = None,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
@@ -95,7 +141,7 @@ class _Sending:
     """One run of the step."""
 
     def __init__(
-        self, context: StepContext, compared: Compared | None, transfer: Transfer, store: FhirStore, directory: Path
+        self, context: StepContext, compared: Compared, transfer: Transfer, store: FhirStore, directory: Path
     ) -> None:
         self._context = context
         self._compared = compared
@@ -126,8 +172,9 @@ class _Sending:
             progress.add(bytes=size)
 
         contents = survey(self._context.input_dir, read=read, largest=self._context.config.limits.largest_resource)
-        if self._compared:
-            self._compared.verify_all(contents.paths)  # the zip is compared with what the survey read
+        # The zip is compared with what the survey read.
+        if sorted(contents.paths) != sorted(self._compared.files()):
+            raise self._compared.changed(self._context.input_dir)
         return contents
 
     def _archive(self, contents: Contents) -> Archive:
@@ -242,7 +289,7 @@ class _Sending:
     # Reporting
 
     def _note(self, **changes: Any) -> None:
-        self._journal = replace(self._journal, **changes)
+        self._journal = msgspec.structs.replace(self._journal, **changes)
         save_journal(self._directory, self._journal)
 
     def _result(self, contents: Contents, archive: Archive, outcome: Outcome, *, uploaded: bool) -> StepReport:

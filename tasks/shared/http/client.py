@@ -382,7 +382,8 @@ class ServiceClient:
             return Answer(response.status_code, response.headers, b"")
         parts: list[bytes] = []
         size = 0
-        encoding = response.headers.get("content-encoding", "").strip().lower()
+        # An answer to HEAD has no body: its encoding is that of the body that GET would get.
+        encoding = "" if call.method == "HEAD" else response.headers.get("content-encoding", "").strip().lower()
         if encoding not in _PLAIN | ENCODINGS:
             response.close()
             raise self._broken(httpx.DecodingError(""), call, target)

@@ -17,8 +17,10 @@ import pytest
 
 from deployments.sandbox.common.proxy import ForwardProxy
 from tasks.send.checks import service
-from tasks.send.s3.objects import MIB
-from tasks.send.s3.upload import findings, run
+from tasks.send.comparison import compare
+from tasks.send.s3 import upload
+from tasks.send.s3.upload import MIB, findings
+from tasks.send.send import run
 from tasks.shared.blanked import SECRETS
 from tasks.shared.errors import DataError, NetworkError, ServiceBusyError, ServiceError, SluiceError, Stopped
 from tasks.shared.prefect_task import proved
@@ -366,7 +368,7 @@ def stopping(job: S3Job, url: str, when: Callable[[], bool]) -> float:
     thread.start()
     try:
         with pytest.raises(Stopped):
-            run(context, sizes=SMALL, environ={})
+            upload.run(context, compare(context), sizes=SMALL, environ={})
     finally:
         done.set()
         thread.join()

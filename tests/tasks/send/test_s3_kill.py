@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from deployments.sandbox.objectstore import start_object_store
-from tasks.send.s3.objects import MIB
+from tasks.send.s3.upload import MIB
 from tests.conftest import kill, wait_until
 from tests.peers.s3 import SMALL, Asked, S3Job, configuration, scripted, sha256, victim
 from tests.peers.server import Raw

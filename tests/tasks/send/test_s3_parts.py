@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import io
 import json
 import os
+import zlib
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,13 +14,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.send.s3.keys import content_type, job_prefix, object_key
-from tasks.send.s3.manifest import Uploaded, timestamp, write_manifest
-from tasks.send.s3.objects import MIB, Sizes
+from tasks.send.comparison import Compared
+from tasks.send.s3.files import OpenFile, Section, content_type, job_prefix, object_key
 from tasks.send.s3.refusal import BUSY_CODES, DAMAGED_CODES, FULL_CODES, REGION_CODES, Refusal
-from tasks.send.s3.source import Digests, OpenSource, sources
+from tasks.send.s3.upload import MIB, Sizes, Uploaded, timestamp, write_manifest
 from tasks.shared.errors import DataError, InputError, Stopped
+from tasks.shared.files.inventory import take
 from tasks.shared.http.answer import Where
+from tasks.shared.stop import Stop
 from tests.conftest import examples
 
 WHERE = Where("send", "upload", "PUT", "https://store.example/bucket/key?partNumber=1&uploadId=canary")
@@ -28,6 +29,17 @@ WHERE = Where("send", "upload", "PUT", "https://store.example/bucket/key?partNum
 
 def nothing() -> None:
     """A check that never stops."""
+
+
+def compared(directory: Path) -> Compared:
+    return Compared(directory, directory, take(directory, [directory], stop=Stop()))
+
+
+def opened(directory: Path) -> OpenFile:
+    """The only file of a directory."""
+    found = compared(directory)
+    (path,) = found.files()
+    return OpenFile(found, path)
 
 
 # Keys
@@ -72,26 +84,15 @@ def test_core_comes_first_then_names_in_order_then_subdirectories_by_path(tmp_pa
     for name in ("b.ndjson", "a.ndjson", "core.ndjson.zst", "sub/a.csv", "Z.csv"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"x")
-    assert [source.name for source in sources(tmp_path)] == [
-        "core.ndjson.zst",
-        "Z.csv",
-        "a.ndjson",
-        "b.ndjson",
-        "sub/a.csv",
-    ]
-
-
-def test_links_to_directories_and_special_files_are_left_out(tmp_path: Path) -> None:
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "a.csv").write_bytes(b"x")
-    (tmp_path / "data" / "loop").symlink_to(tmp_path)
-    os.mkfifo(tmp_path / "data" / "pipe.csv")
-    (tmp_path / "data" / "link.csv").symlink_to(tmp_path / "data" / "a.csv")
-    assert [source.name for source in sources(tmp_path / "data")] == ["a.csv", "link.csv"]
+    found = compared(tmp_path)
+    names = [found.name(path) for path in found.files()]
+    assert names == ["core.ndjson.zst", "Z.csv", "a.ndjson", "b.ndjson", "sub/a.csv"]
 
 
 def test_a_directory_that_is_not_there_has_nothing_to_send_as_in_the_other_modes(tmp_path: Path) -> None:
-    assert sources(tmp_path / "nowhere") == []
+    with pytest.raises(DataError) as caught:
+        compared(tmp_path / "nowhere").files()
+    assert caught.value.reference == "send-no-input"
 
 
 @pytest.fixture(scope="module")
@@ -103,14 +104,11 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_digests_are_those_of_the_bytes(large: Path) -> None:
     content = (large / "a.ndjson").read_bytes()
-    (source,) = sources(large)
-    with OpenSource(source) as file:
-        both = file.digests(nothing, md5=True)
-        assert both.sha256 == hashlib.sha256(content).hexdigest()
-        assert base64.b64decode(both.md5 or "") == hashlib.md5(content).digest()
-        assert file.digests(nothing, md5=False) == Digests(both.sha256, None)
-        part = base64.b64decode(file.md5(600_000, 100_001, nothing))
-        assert part == hashlib.md5(content[600_000:]).digest()
+    with opened(large) as file:
+        assert (file.size, file.sha256) == (len(content), hashlib.sha256(content).hexdigest())
+        part = Section(file, 600_000, 100_001, nothing)
+        assert part.md5 == hashlib.md5(content[600_000:]).digest()
+        assert int.from_bytes(part.crc32, "big") == zlib.crc32(content[600_000:])
 
 
 @settings(max_examples=examples(60))
@@ -133,10 +131,8 @@ def test_a_section_reads_seeks_and_measures_like_a_file_of_its_bytes(
     content = (large / "a.ndjson").read_bytes()
     length = min(length, len(content) - start)
     model = io.BytesIO(content[start : start + length])
-    (source,) = sources(large)
-    with OpenSource(source) as file:
-        section = file.section(start, length, nothing)
-        assert len(section) == length
+    with opened(large) as file:
+        section = Section(file, start, length, nothing)
         for move, number in moves:
             if move == "read":
                 assert section.read(number) == model.read(number)
@@ -152,18 +148,17 @@ def test_a_section_stops_when_it_is_asked_to(large: Path) -> None:
     def stop() -> None:
         raise Stopped("SIGTERM")
 
-    (source,) = sources(large)
-    with OpenSource(source) as file, pytest.raises(Stopped):
-        file.section(0, 10, stop).read(1)
-    with OpenSource(source) as file, pytest.raises(Stopped):
-        file.digests(stop, md5=True)
+    with opened(large) as file:
+        section = Section(file, 0, 10, stop)
+        for reading in (lambda: section.read(1), lambda: section.md5, lambda: section.crc32):
+            with pytest.raises(Stopped):
+                reading()
 
 
 def test_a_file_that_was_replaced_is_not_the_one_that_was_found(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_bytes(b"one")
-    (source,) = sources(tmp_path)
-    with OpenSource(source) as file:
+    with opened(tmp_path) as file:
         file.verify()
         (tmp_path / "b").write_bytes(b"two")
         (tmp_path / "b").replace(path)

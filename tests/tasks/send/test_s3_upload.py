@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from deployments.sandbox.objectstore import BUCKET, ObjectStoreChild, start_object_store
-from tasks.send.s3.objects import MIB
-from tasks.send.s3.upload import findings
+from tasks.send.s3.upload import MIB, findings
 from tasks.send.send import run
 from tasks.shared.errors import DataError, InputError, SluiceError
 from tests.peers.s3 import SMALL, S3Job, configuration, sha256

@@ -16,8 +16,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.send.transfer.archive import Archive, write_archive
-from tasks.send.transfer.contents import Contents, survey
+from tasks.send.transfer.archive import Archive, Contents, survey, write_archive
 from tasks.shared.errors import DataError, Stopped, StorageError
 from tests.conftest import examples
 

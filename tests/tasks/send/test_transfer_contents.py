@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from tasks.send.transfer.contents import survey
+from tasks.send.transfer.archive import survey
 from tasks.shared.errors import DataError, SluiceError, Stopped
 
 LINE = b'{"resourceType":"Patient","id":"p"}\n'

@@ -15,6 +15,7 @@ import zstandard
 from deployments.sandbox.common.gate import Gate
 from deployments.sandbox.common.oauth import IssuerSettings, OAuthIssuer
 from deployments.sandbox.common.serve import serve_in_thread
+from tasks.send.comparison import compare
 from tasks.send.transfer.store import Bounds
 from tasks.send.transfer.transfer import run
 from tasks.shared.errors import NetworkError, ServiceBusyError, ServiceError, SluiceError, Stopped
@@ -284,7 +285,7 @@ def test_a_stop_during_the_upload_ends_the_step_within_seconds_and_a_later_run_g
         timer.start()
         started = time.monotonic()
         with pytest.raises(Stopped):
-            run(context)
+            run(context, compare(context))
         timer.join()
         assert time.monotonic() - started < 10 + 0.3  # what 4-product.md §4 allows, from the moment it is asked to
         store.faults()

@@ -4,7 +4,7 @@
   directory, no metadata service of a cloud machine is asked (document 3 §7).
 * Every call is repeated by our retry block; botocore's own retries are off.
 * With a custom endpoint no checksum of the newer kind is sent, which older stores refuse, but ``Content-MD5``. The
-  public service gets boto3's own checksums.
+  public service gets CRC32.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import math
 import os
 import re
 import threading
-import time
-from base64 import b64decode
+from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from typing import Any, Final, Self
 
 import boto3.session
@@ -33,60 +33,40 @@ from botocore.parsers import ResponseParserError
 
 from config import PipelineConfig
 from tasks.send.s3.exchange import Exchange
+from tasks.send.s3.files import Section
 from tasks.send.s3.refusal import UploadGoneError
-from tasks.send.s3.remarks import remarks_on
-from tasks.send.s3.source import Digests, OpenSource
 from tasks.shared.errors import InputError, ServiceBusyError, ServiceError, TransientError
 from tasks.shared.http.answer import RefusedError, place
 from tasks.shared.http.retry import announce, retrying
 from tasks.shared.meter import Meter
 from tasks.shared.stop import Stop
 
-log = logging.getLogger("sluice.send")
 # These log headers with signatures; that must not depend on the root logger's level.
 for _name in ("boto3", "botocore"):
     logging.getLogger(_name).setLevel(logging.WARNING)
 
-CONNECTIONS: Final = 4
-"""Requests at once (document 3 §7: 4 files at once)."""
-
 _NOT_FOUND: Final = 404
-_MD5: Final = re.compile("[0-9A-Fa-f]{32}")
 _UNKNOWN_TO_HEAD: Final = frozenset({400, 403, 404, 405, 501})
 """Answers to HEAD that do not say that the object is there. HEAD has no error document, and keys that may only write
 get 403 for everything: the upload that follows gets the whole answer."""
 
+_ARCHIVES: Final = frozenset({"GLACIER", "DEEP_ARCHIVE"})
+_SOON: Final = timedelta(days=30)
+_EXPIRY: Final = re.compile('expiry-date="([^"]{1,64})"')
+
 
 @dataclass(frozen=True)
 class Stored:
-    """An object that is in the bucket. ``size`` in bytes, ``etag`` without quotes; ``sha256`` from its metadata."""
+    """An object that is in the bucket. ``size`` in bytes, ``etag`` without quotes; ``sha256`` from its metadata.
+
+    ``plain`` is False when a key of a customer or of KMS encrypts it: then the ETag is not the MD5 of its content.
+    """
 
     size: int
     sha256: str | None
     etag: str
     modified: datetime
-
-
-@dataclass(frozen=True)
-class Unfinished:
-    """A multipart upload that was begun and neither completed nor aborted."""
-
-    key: str
-    upload_id: str
-
-
-@dataclass(frozen=True)
-class Part:
-    """A part that is uploaded: what ``complete`` says about it to the store."""
-
-    number: int
-    etag: str
-    crc32: str | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        """As boto3 wants it."""
-        crc32 = {} if self.crc32 is None else {"ChecksumCRC32": self.crc32}
-        return {"PartNumber": self.number, "ETag": self.etag} | crc32
+    plain: bool
 
 
 class Bucket:
@@ -112,19 +92,18 @@ class Bucket:
     ) -> None:
         s3 = config.services.send.s3
         self.name = s3.bucket or ""
-        self.wants_md5 = s3.endpoint is not None
+        self._newer_checksums = s3.endpoint is None
         self._meter = meter or Meter()
         self._retry = config.retry
         self._sleep = sleep
-        self.remarks: dict[str, None] = {}
+        self.warnings: dict[str, None] = {}
         """What is doubtful about objects that are there, a sentence each."""
         self._exchange = Exchange(
-            tls=config.tls,
-            auth=config.services.send.auth,
+            config,
             timeout=s3.timeout.total_seconds() if timeout is None else timeout,
             within=within,
             stop=stop,
-            max_connections=CONNECTIONS,
+            meter=self._meter,
             transport=transport,
             environ=environ,
         )
@@ -149,8 +128,8 @@ class Bucket:
         # The answer to HEAD has no document: it names no reason, and any web server gives it.
         try:
             self._call("list_objects_v2", stop, MaxKeys=1)
-        except ServiceError as told:
-            if told.reference != "s3-access-denied":
+        except ServiceError as error:
+            if error.reference != "s3-access-denied":
                 raise
             return looked
         except ServiceBusyError:
@@ -160,121 +139,81 @@ class Bucket:
             raise self._not_s3("")
         return True
 
-    def head(self, key: str, stop: Stop) -> Stored | None:
-        """The object ``key``; ``None`` when it is not there, or the store does not tell."""
-        try:
-            answer = self._call("head_object", stop, Key=key)
-        except ServiceError as error:
-            if error.status in _UNKNOWN_TO_HEAD and error.reference != "s3-region":
-                return None
-            raise
-        self.remarks |= dict.fromkeys(remarks_on(answer))
-        sha256 = answer.get("Metadata", {}).get("sha256")
-        modified = answer.get("LastModified") or datetime.now(UTC)
-        return Stored(int(answer.get("ContentLength", -1)), sha256, _bare(answer.get("ETag")), modified)
+    def head(self, key: str, stop: Stop, *, uploaded: bool = False) -> Stored | None:
+        """Return the object ``key``; ``None`` when it is not there, or the store does not tell.
 
-    def compare(self, key: str, size: int, sha256: str, etag: str, stop: Stop, *, md5: str | None = None) -> None:
-        """Look whether the object is what was uploaded: ``size``, ``sha256`` in its metadata, and the ``etag`` of the
-        upload's answer. An ETag in the form of an MD5 must be ``md5`` (Base64) where that is known and no key of a
-        customer or of KMS encrypts the object. Keys that may not look pass.
-
-        Raises ``ServiceError`` ``s3-differs``.
+        Raises ``ServiceError`` ``s3-differs`` when it was ``uploaded`` and the store says that it is not there.
         """
         try:
             answer = self._call("head_object", stop, Key=key)
         except ServiceError as error:
-            if error.status == _NOT_FOUND:
-                raise self._differs(key, "it is not there") from None
+            if uploaded and error.status == _NOT_FOUND:
+                raise self.differs(key, "it is not there") from None
             if error.status in _UNKNOWN_TO_HEAD and error.reference != "s3-region":
-                return
+                return None
             raise
-        found = _bare(answer.get("ETag"))
+        self.warnings |= dict.fromkeys(warnings_about(answer))
         kms = str(answer.get("ServerSideEncryption", "")).startswith("aws:kms")
-        plain = not kms and "SSECustomerAlgorithm" not in answer
-        if answer.get("ContentLength") != size:
-            raise self._differs(key, "it has another size")
-        if answer.get("Metadata", {}).get("sha256") != sha256:
-            raise self._differs(key, "its metadata names another SHA-256, or none")
-        if found != etag:
-            raise self._differs(key, "it has another ETag than the upload was answered with")
-        if md5 is not None and plain and _MD5.fullmatch(found) and b64decode(md5).hex() != found.lower():
-            raise self._differs(key, "its ETag is the MD5 of something else")
-        self.remarks |= dict.fromkeys(remarks_on(answer))
+        return Stored(
+            size=int(answer.get("ContentLength", -1)),
+            sha256=answer.get("Metadata", {}).get("sha256"),
+            etag=_bare(answer.get("ETag")),
+            modified=answer.get("LastModified") or datetime.now(UTC),
+            plain=not kms and "SSECustomerAlgorithm" not in answer,
+        )
 
-    def _differs(self, key: str, how: str) -> ServiceError:
+    def differs(self, key: str, how: str) -> ServiceError:
+        """Return the error for an object that is not the one that was uploaded."""
         return ServiceError(
             "s3-differs",
             f"send: the store took an object, but asked for it, {how}",
-            context=f"{place(self._client.meta.endpoint_url)} {self.name}/{key}",
+            context=self._place(key),
             hint="does something else write to this key, or change what passes? continuing the job uploads it again",
         )
 
-    def put(self, key: str, file: OpenSource, *, content_type: str, digests: Digests, stop: Stop) -> str:
-        """Upload a whole file in one request; the ETag. With ``wants_md5`` the digests have to hold it."""
+    def put(self, key: str, body: Section, *, content_type: str, sha256: str, stop: Stop) -> str:
+        """Upload a whole file in one request; the ETag."""
+        metadata = {"sha256": sha256}
         answer = self._call(
-            "put_object",
-            stop,
-            Key=key,
-            ContentType=content_type,
-            Metadata={"sha256": digests.sha256},
-            body=lambda: file.section(0, file.source.size, self._on_its_way(stop)),
-            **_content_md5(digests.md5),
+            "put_object", stop, body, Key=key, ContentType=content_type, Metadata=metadata, **self._checksum(body)
         )
-        return self._etag(answer, key)
+        return self._required(answer, "ETag", key)
 
     def begin(self, key: str, *, content_type: str, sha256: str, stop: Stop) -> str:
         """Begin an upload in parts; its id."""
-        checksum: dict[str, Any] = {} if self.wants_md5 else {"ChecksumAlgorithm": "CRC32"}
+        checksum: dict[str, Any] = {"ChecksumAlgorithm": "CRC32"} if self._newer_checksums else {}
+        metadata = {"sha256": sha256}
         answer = self._call(
-            "create_multipart_upload",
-            stop,
-            Key=key,
-            ContentType=content_type,
-            Metadata={"sha256": sha256},
-            **checksum,
+            "create_multipart_upload", stop, Key=key, ContentType=content_type, Metadata=metadata, **checksum
         )
-        upload_id = answer.get("UploadId")
-        if not upload_id:
-            raise self._not_s3(key)
-        return str(upload_id)
+        return self._required(answer, "UploadId", key)
 
-    def put_part(
-        self, key: str, upload_id: str, number: int, file: OpenSource, start: int, size: int, stop: Stop
-    ) -> Part:
-        """Upload ``size`` bytes from ``start`` as part ``number`` (from 1)."""
-        md5 = file.md5(start, size, stop.check) if self.wants_md5 else None
-        answer = self._call(
-            "upload_part",
-            stop,
-            Key=key,
-            UploadId=upload_id,
-            PartNumber=number,
-            body=lambda: file.section(start, size, self._on_its_way(stop)),
-            **_content_md5(md5),
-        )
-        return Part(number, self._etag(answer, key), answer.get("ChecksumCRC32"))
+    def put_part(self, key: str, upload_id: str, number: int, body: Section, stop: Stop) -> dict[str, Any]:
+        """Upload part ``number`` (from 1); what ``complete`` says about it to the store."""
+        checksum = self._checksum(body)
+        answer = self._call("upload_part", stop, body, Key=key, UploadId=upload_id, PartNumber=number, **checksum)
+        checksum.pop("ContentMD5", None)
+        return {"PartNumber": number, "ETag": self._required(answer, "ETag", key)} | checksum
 
-    def complete(self, key: str, upload_id: str, parts: list[Part], stop: Stop) -> str:
+    def complete(self, key: str, upload_id: str, parts: list[dict[str, Any]], stop: Stop) -> str:
         """Make the object out of its parts; the ETag. Raises ``UploadGoneError`` when the upload is not known."""
-        numbered = [part.as_dict() for part in sorted(parts, key=lambda part: part.number)]
-        answer = self._call(
-            "complete_multipart_upload", stop, Key=key, UploadId=upload_id, MultipartUpload={"Parts": numbered}
-        )
-        return self._etag(answer, key)
+        whole = {"Parts": sorted(parts, key=lambda part: part["PartNumber"])}
+        answer = self._call("complete_multipart_upload", stop, Key=key, UploadId=upload_id, MultipartUpload=whole)
+        return self._required(answer, "ETag", key)
 
-    def abort(self, upload: Unfinished) -> None:
+    def abort(self, key: str, upload_id: str) -> None:
         """Remove an upload that is not finished, also after a stop: one attempt of a few seconds."""
-        self._once("abort_multipart_upload", {"Key": upload.key, "UploadId": upload.upload_id}, retry=False)
+        self._once("abort_multipart_upload", {"Key": key, "UploadId": upload_id})
 
-    def unfinished(self, prefix: str, stop: Stop) -> Iterator[Unfinished]:
-        """The multipart uploads under ``prefix`` that are neither completed nor aborted."""
+    def unfinished(self, prefix: str, stop: Stop) -> Iterator[tuple[str, str]]:
+        """Yield key and id of the uploads in parts under ``prefix`` that are neither completed nor aborted."""
         marker: dict[str, Any] = {}
         while True:
             page = self._call("list_multipart_uploads", stop, Prefix=prefix, **marker)
             for upload in page.get("Uploads", ()):
                 # Some stores take the prefix as a hint.
                 if str(upload["Key"]).startswith(prefix):
-                    yield Unfinished(upload["Key"], upload["UploadId"])
+                    yield upload["Key"], upload["UploadId"]
             following = {
                 name: page[f"Next{name}"] for name in ("KeyMarker", "UploadIdMarker") if page.get(f"Next{name}")
             }
@@ -282,53 +221,40 @@ class Bucket:
                 return
             marker = following
 
-    def close(self) -> None:
-        """Close every connection."""
-        self._client.close()
-        self._exchange.close()
-
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self._client.close()
+        self._exchange.close()
 
     def __repr__(self) -> str:
         return f"Bucket({self.name!r})"
 
-    def _on_its_way(self, stop: Stop) -> Callable[[], None]:
-        """What happens at each piece of a body that is sent."""
+    def _checksum(self, body: Section) -> dict[str, Any]:
+        name, digest = ("ChecksumCRC32", body.crc32) if self._newer_checksums else ("ContentMD5", body.md5)
+        return {name: b64encode(digest).decode("ascii")}
 
-        def check() -> None:
-            stop.check()
-            self._meter.moves()
-
-        return check
-
-    def _call(
-        self, name: str, stop: Stop, *, body: Callable[[], Any] | None = None, **arguments: Any
-    ) -> dict[str, Any]:
-        """One call, repeated while that can help; ``body`` gives the same bytes for every attempt."""
+    def _call(self, name: str, stop: Stop, body: Section | None = None, **arguments: Any) -> dict[str, Any]:
+        """One call, repeated while that can help, with the same bytes for every attempt."""
         attempt = 0
 
         def once() -> dict[str, Any]:
             nonlocal attempt
             attempt += 1
             stop.check()
-            given = arguments if body is None else arguments | {"Body": body()}
-            return self._once(name, given, retry=attempt > 1)
+            if attempt > 1:
+                self._meter.retried()
+            if body is None:
+                return self._once(name, arguments)
+            body.seek(0)
+            return self._once(name, arguments | {"Body": body})
 
         def tell(state: tenacity.RetryCallState, seconds: float) -> None:
             error = state.outcome.exception() if state.outcome else None
-            announce(
-                self._meter,
-                "send",
-                getattr(error, "operation", None) or name.replace("_", " "),
-                error,
-                attempt=attempt,
-                attempts=self._retry.max_attempts,
-                seconds=seconds,
-            )
+            operation = getattr(error, "operation", None) or name.replace("_", " ")
+            attempts = self._retry.max_attempts
+            announce(self._meter, "send", operation, error, attempt=attempt, attempts=attempts, seconds=seconds)
 
         def helps(error: TransientError) -> bool:
             return not isinstance(error, UploadGoneError)  # it stays gone; the file has to be begun anew
@@ -342,32 +268,57 @@ class Bucket:
         )
         return again(once)
 
-    def _once(self, name: str, arguments: Mapping[str, Any], *, retry: bool) -> dict[str, Any]:
-        started = time.monotonic()
+    def _once(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         try:
             answer: dict[str, Any] = getattr(self._client, name)(Bucket=self.name, **arguments)
         except ResponseParserError:
             raise self._not_s3(str(arguments.get("Key", ""))) from None
         except (BotoCoreError, ValueError) as error:
             raise _unusable(error) from None
-        finally:
-            self._meter.request(time.monotonic() - started, repeated=retry)
         return answer
 
-    def _etag(self, answer: Mapping[str, Any], key: str) -> str:
-        etag = _bare(answer.get("ETag"))
-        if not etag:
+    def _required(self, answer: Mapping[str, Any], name: str, key: str) -> str:
+        value = _bare(answer.get(name))
+        if not value:
             # Something else says 200 here, the log-in page of a network for example.
             raise self._not_s3(key)
-        return etag
+        return value
 
     def _not_s3(self, key: str) -> ServiceError:
         return RefusedError(
             "s3-answer",
             "send: the answer is not that of an S3 store",
-            context=f"{place(self._client.meta.endpoint_url)} {self.name}/{key}",
+            context=self._place(key),
             hint="check services.send.s3.endpoint, and whether a proxy answers in place of the store",
         ).made_from(self._exchange.last)
+
+    def _place(self, key: str) -> str:
+        return f"{place(self._client.meta.endpoint_url)} {self.name}/{key}"
+
+
+def warnings_about(head: Mapping[str, Any], now: datetime | None = None) -> Iterator[str]:
+    """Yield a warning for each problem of an object; ``head`` is the answer to HEAD as boto3 reads it.
+
+    No warning contains a value of the object, so the same problem of many objects gives one warning.
+    """
+    if head.get("DeleteMarker"):
+        yield "the store reports uploaded objects as deleted: does another program delete them?"
+    if head.get("ContentEncoding"):
+        yield "the store reports a Content-Encoding that was not sent: readers may try to decompress the objects"
+    if head.get("StorageClass") in _ARCHIVES:
+        yield "the store puts objects into an archive storage class: they must be restored before they can be read"
+    if _expires(str(head.get("Expiration") or ""), (now or datetime.now(UTC)) + _SOON):
+        yield "the store deletes objects within 30 days: see the lifecycle rules of the bucket"
+
+
+def _expires(expiration: str, before: datetime) -> bool:
+    """Whether an ``x-amz-expiration`` names a moment that is not after ``before``."""
+    found = _EXPIRY.search(expiration)
+    try:
+        moment = parsedate_to_datetime(found[1]) if found else None
+    except ValueError:
+        return False
+    return moment is not None and (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) <= before
 
 
 _loading = threading.Lock()
@@ -393,8 +344,9 @@ def _client(config: PipelineConfig) -> Any:
         "s3": {"addressing_style": "path" if s3.use_path_style else "virtual"},
         "retries": {"mode": "standard", "total_max_attempts": 1},
         "ignore_configured_endpoint_urls": True,
-        "request_checksum_calculation": "when_required" if s3.endpoint else "when_supported",
-        "response_checksum_validation": "when_required" if s3.endpoint else "when_supported",
+        # Bodies bring a checksum of ours along; older stores refuse those that botocore would add.
+        "request_checksum_calculation": "when_required",
+        "response_checksum_validation": "when_required",
     }
     try:
         with _loading:  # boto3: making sessions and clients is not thread-safe
@@ -413,12 +365,8 @@ def _client(config: PipelineConfig) -> Any:
         raise _unusable(error) from None
 
 
-def _content_md5(md5: str | None) -> dict[str, Any]:
-    return {} if md5 is None else {"ContentMD5": md5}
-
-
-def _bare(etag: Any) -> str:
-    return str(etag or "").removeprefix("W/").strip('"')
+def _bare(text: Any) -> str:
+    return str(text or "").removeprefix("W/").strip('"')
 
 
 def _unusable(error: Exception) -> InputError:
