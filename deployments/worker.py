@@ -29,7 +29,7 @@ from types import FrameType
 
 from flows.commands.status import hint_anywhere
 from flows.engine.api import PrefectApi
-from flows.engine.api_address import ApiAddress, configured_api, not_proxied
+from flows.engine.api_address import QUIET, ApiAddress, configured_api, not_proxied
 from flows.engine.reached import own_server
 from flows.engine.server import is_alive
 from flows.job.sweep import EVERY, Sweep, Unfinished
@@ -67,6 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SluiceError as error:
         sys.stderr.write(error.render() + "\n")
         return error.exit_code
+    os.environ.update(QUIET)  # Prefect's spans in a run would carry the job record
     not_proxied(address, os.environ)
     home = own_server(Path(os.environ.get("APP_JOBS_DIR") or "./jobs"), address.url)
     command = [sys.executable, "-m", "flows.engine.outlast", *limited(options)]

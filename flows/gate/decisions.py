@@ -335,12 +335,11 @@ def _told_as_cancelled(directory: Path, record: JobRecord, run: Run, rejection: 
     from flows.reports.event_file import EventLog
     from flows.reports.events import Wait
     from flows.reports.journal import Journal
-    from flows.reports.trace import Trace
 
     at = record.waiting.position if record.waiting else 0
     step = (record.step_names[at - 1], at) if 0 < at <= len(record.step_names) else None
     with EventLog(directory) as log:
-        journal = Journal(record.id, log, Trace(), run, step=step)
+        journal = Journal(record.id, log, run, step=step)
         if rejection is None:
             return journal.ends("cancelled", reason="cancel")
         journal.tell(Wait(state="decided", approved=False))

@@ -1,1 +1,1 @@
-"""What is told of a job: pages, the event file, traces, the terminal. Never read back."""
+"""What is told of a job: pages, the event file, the terminal. Never read back."""

@@ -1,4 +1,4 @@
-"""The journal of one run of a job: what its flow and its steps tell goes into ``events.ndjson`` and the trace.
+"""The journal of one run of a job: the events of its flow and its steps go into ``events.ndjson``.
 
 Steps tell through their ``Meter``, and so do the clients of services.
 """
@@ -15,7 +15,6 @@ from config import ConfigError
 from flows.job.record import Run, timestamp
 from flows.reports.event_file import EventLog
 from flows.reports.events import Entry, Export, Head, Job, JobEnd, KickOff, Step
-from flows.reports.trace import Trace
 from tasks.shared.errors import SluiceError
 from tasks.shared.events import Event, Status
 from tasks.shared.report import StepReport
@@ -37,7 +36,6 @@ class Journal:
         self,
         job: str,
         log: EventLog,
-        trace: Trace,
         run: Run,
         *,
         step: tuple[str, int] | None = None,
@@ -46,7 +44,6 @@ class Journal:
         self.run = run
         self._job = job
         self._log = log
-        self._trace = trace
         self._clock = clock
         self._lock = threading.Lock()
         self._step: tuple[str, int] | tuple[None, None] = step or (None, None)
@@ -62,7 +59,7 @@ class Journal:
             StorageError: the log cannot be opened.
         """
         with EventLog(directory) as log:
-            journal = cls(job, log, Trace(), run)
+            journal = cls(job, log, run)
             journal.begins(steps, first=log.empty)
             try:
                 yield journal
@@ -84,9 +81,7 @@ class Journal:
         with self._lock:  # the order of the lines is that of their times
             name, position = self._step
             head = Head(time=time or self.now(), job=self._job, run=self.run.number, step=name, position=position)
-            entry = Entry(head, event)
-            self._log.append(entry)
-            self._trace.tell(entry)
+            self._log.append(Entry(head, event))
             return head.time
 
     def now(self) -> str:

@@ -13,7 +13,7 @@ import pytest
 
 from deployments.worker import children, limited, main, sweep
 from flows.engine.api import PrefectApi
-from flows.engine.api_address import ApiAddress
+from flows.engine.api_address import QUIET, ApiAddress
 from flows.job.sweep import Noticed, Sweep
 from tests.conftest import ROOT, Commands, address_of, own_name, wait_until
 from tests.e2e.machines import deployment
@@ -134,6 +134,17 @@ def test_without_an_api_there_is_no_worker_with_a_server_of_its_own(
     monkeypatch.setattr("deployments.worker.supervise", pytest.fail)
     assert main(["--pool", "sluice"]) == 2
     assert capsys.readouterr().err.startswith("error[no-prefect-api]: ")
+
+
+def test_the_runs_of_a_worker_send_no_telemetry_whatever_its_environment_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where an OpenTelemetry SDK is configured, Prefect's own spans would carry who approved, and the comment."""
+    environment = {"PREFECT_CLOUD_ENABLE_ORCHESTRATION_TELEMETRY": "true"}
+    monkeypatch.setattr("deployments.worker.os.environ", environment)
+    monkeypatch.setattr("deployments.worker.configured_api", lambda: ApiAddress("http://127.0.0.1:1/api"))
+    monkeypatch.setattr("deployments.worker.sweep", lambda *_: None)
+    monkeypatch.setattr("deployments.worker.supervise", lambda *_, **__: 0)
+    assert main(["--pool", "sluice"]) == 0
+    assert environment.items() >= QUIET.items()
 
 
 @pytest.fixture

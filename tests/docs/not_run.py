@@ -13,9 +13,6 @@ NOT_RUN = {
         "downloads from package registries; a test of the page compares what the last line writes"
     ),
     ("docs/development.md", "debootstrap"): "downloads a Debian; the second line runs the tests that need it",
-    ("docs/observability.md", ".venv/bin/pip install -c constraints.txt opentelemetry-distro"): (
-        "installs from a package registry"
-    ),
 }
 
 ELSEWHERE = {

@@ -14,7 +14,6 @@ from flows.job.record import JobRecord, JobState, Run, next_run, timestamp
 from flows.reports.event_file import EventLog
 from flows.reports.events import Export, Job, KickOff, Step
 from flows.reports.journal import AnnouncedHandle, Journal
-from flows.reports.trace import Trace
 from tasks.shared.errors import InputError, NetworkError, ServiceBusyError
 from tasks.shared.events import Event, RequestRetry, Status
 from tasks.shared.http.client import ServiceClient
@@ -59,7 +58,7 @@ def test_times_of_a_run_never_go_back_when_the_clock_of_the_machine_does(tmp_pat
     began = datetime(2026, 3, 2, 9, 15, tzinfo=UTC)
     clock = iter([began + timedelta(seconds=2), began - timedelta(hours=1), began + timedelta(seconds=3)])
     with EventLog(tmp_path) as log:
-        journal = Journal(JOB, log, Trace(), RUN, clock=lambda: next(clock))
+        journal = Journal(JOB, log, RUN, clock=lambda: next(clock))
         for _ in range(3):
             journal.tell(Status(message="x"))
     assert [entry.head.time[14:19] for entry in read_events(tmp_path)] == ["15:02", "15:02", "15:03"]
@@ -200,7 +199,7 @@ def test_times_are_utc_with_milliseconds(tmp_path: Path) -> None:
     moment = datetime(2026, 3, 2, 10, 15, 19, 102999, tzinfo=timezone(timedelta(hours=1)))
     assert timestamp(moment) == "2026-03-02T09:15:19.102Z"
     with EventLog(tmp_path) as log:
-        Journal(JOB, log, Trace(), RUN, clock=lambda: datetime(2026, 1, 1, tzinfo=UTC)).ends("completed")
+        Journal(JOB, log, RUN, clock=lambda: datetime(2026, 1, 1, tzinfo=UTC)).ends("completed")
     assert [entry.head.time for entry in read_events(tmp_path)] == ["2026-01-01T00:00:00.000Z"]
 
 
@@ -241,16 +240,16 @@ def test_a_run_that_was_killed_before_it_told_anything_leaves_the_beginning_to_t
 
 def test_the_summary_of_a_job_and_its_log_name_the_same_moments(tmp_path: Path) -> None:
     with EventLog(tmp_path) as log:
-        Journal(JOB, log, Trace(), RUN).begins(STEPS, first=log.empty)
+        Journal(JOB, log, RUN).begins(STEPS, first=log.empty)
     second = Run(number=2, created=RUN.created, began="2026-01-02T00:00:00.000Z")
     with EventLog(tmp_path) as log:
-        Journal(JOB, log, Trace(), second).begins(STEPS, first=log.empty)
+        Journal(JOB, log, second).begins(STEPS, first=log.empty)
     assert [entry.head.time for entry in read_events(tmp_path)] == [RUN.created, RUN.began, second.began]
 
 
 def test_what_is_told_of_a_parked_job_belongs_to_the_run_and_step_that_parked_it(tmp_path: Path) -> None:
     with EventLog(tmp_path) as log:
-        Journal(JOB, log, Trace(), RUN, step=("wait", 2)).ends("cancelled", reason="cancel")
+        Journal(JOB, log, RUN, step=("wait", 2)).ends("cancelled", reason="cancel")
     assert heads(tmp_path) == [(1, "wait", 2)]
 
 
