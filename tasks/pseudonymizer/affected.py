@@ -1,14 +1,18 @@
-"""How many different patients something was found of, as far as it may be said (document 5, rules 1 and 3)."""
+"""What was found is counted by path under the names that begin here, and put into words: of how many different
+patients, as far as that may be published (document 5, rules 1 and 3)."""
 
 from __future__ import annotations
 
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from tasks.shared.publication import people
 
+FOUND: Final = "residual "
+KEPT: Final = "kept "
+_SHOWN: Final = 20
 _MOST: Final = 1000
 """Patients of a path that are told apart: what must be known is whether there are few."""
 
@@ -36,3 +40,17 @@ class Affected:
         if seen < min(k, _MOST):
             return people(min(count, k - 1), k) if count < k or self._counted[path] == count else "an unknown number of"
         return people(seen if seen < _MOST and self._counted[path] == count else count, k)
+
+
+def paths_of(counts: Mapping[str, int], *, kept: bool = False) -> dict[str, int]:
+    """Of counts among others: how many patients have something at a path, in the order of the paths."""
+    head = KEPT if kept else FOUND
+    return {key.removeprefix(head): counts[key] for key in sorted(counts) if key.startswith(head) and counts[key]}
+
+
+def worded(counts: Mapping[str, int], say: Callable[[str, int], str], *, kept: bool = False) -> dict[str, str]:
+    """The first paths, and of how many patients in words; ``say`` words how many are counted under a key."""
+    paths, head = paths_of(counts, kept=kept), KEPT if kept else FOUND
+    said = {path: f"{say(head + path, count)} patients" for path, count in [*paths.items()][:_SHOWN]}
+    more = len(paths) - len(said)
+    return said | ({f"and {more} more paths": ""} if more > 0 else {})

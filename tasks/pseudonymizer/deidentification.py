@@ -15,9 +15,9 @@ from tasks.pseudonymizer.agreement import Agreement, WrongAnswerError
 from tasks.pseudonymizer.answer_check import OutlineError, ResourceSummary, outline_of
 from tasks.pseudonymizer.client import OPERATION
 from tasks.pseudonymizer.identity import IdentityMap
+from tasks.pseudonymizer.pairing import survivors
 from tasks.pseudonymizer.residual_identifiers import Numbers, Residuals, holders, numbers_in
-from tasks.pseudonymizer.splitting import Chunk, halves
-from tasks.pseudonymizer.surviving_ids import survivors
+from tasks.pseudonymizer.splitting import Chunk, Piece, halves
 from tasks.shared.errors import DataError, ServiceError, SluiceError
 from tasks.shared.fhir.envelope import open_bundle
 from tasks.shared.files.kept_answers import FailedAnswers
@@ -30,19 +30,6 @@ _ENTRY: Final = b'"entry'
 
 Counts = Counter[str]
 """What is counted of a file; the names are those of the ledger and of the step's details."""
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A part of a Bundle as it came back: its envelope's text and id, and its entries as one text."""
-
-    before: bytes = field(repr=False)
-    inside: memoryview = field(repr=False)
-    after: bytes = field(repr=False)
-    id: str | None = field(repr=False)
-    type: str | None
-    has_total: bool
-    entries: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ and a reference to a resource becomes a reference to its new id. What contradict
 service, or by something between it and us.
 
 Allowed is what rules do: an id, or a reference to another type than Patient, may stay as it is (that is counted and
-warned of, ``surviving_ids.py``), and references to resources that are not in the data may become one (a substitute).
+warned of, ``pairing.py``), and references to resources that are not in the data may become one (a substitute).
 Numbers may change places: a service that counts its pseudonyms gives 1 for 2 and 2 for 1.
 
 All ids are 64-bit hashes with a key of the job. They are in memory, up to some 50 MB, and in a file of this step, from

@@ -2,15 +2,24 @@
 
 Resources are paired by where they stand. References are paired by their order in the text, which costs nothing; where
 that leaves a doubt (a rule took one away, or the service writes elements in another order) by their paths.
+
+Original ids that are still there are counted (``survivors``), never named. Rules may keep ids on purpose (of an
+Organization, of a Medication), so what is found is a warning and not an error. It catches rules that treat ids and
+references differently, and a service that runs without the rules it was meant to have. An id is original when a
+resource of the request has it or a reference of the request ends in it. ``fullUrl``, ``request.url`` and references of
+the answer are compared by their last segment, whatever stands before it. Within one request that is exact and takes no
+memory for the job.
 """
 
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import repeat
+from operator import itemgetter
 from typing import Any, Final
 
 import msgspec
@@ -18,8 +27,13 @@ import msgspec
 from tasks.pseudonymizer.answer_check import Members, OutlineError, ResourceSummary, outline_of, resources_in
 from tasks.pseudonymizer.identity import Loose, Pair
 from tasks.shared.fhir.reading import RESOURCE_TYPE
-from tasks.shared.fhir.references import Target, spelled_references, target_of
+from tasks.shared.fhir.references import Target, id_named_by, spelled_references, target_of
 from tasks.shared.fhir.sources import names_foreign_patient
+
+PLACES: Final = ("id", "fullUrl", "request.url", "reference")
+"""Where ids can survive, as in the counts."""
+
+_URN: Final = "urn:uuid:"
 
 _ESCAPED_KEY: Final = re.compile(rb'"[A-Za-z]*\\u00[4-7][0-9A-Fa-f][^"]*"\s*:')
 _STRING: Final = re.compile(rb'"%b"\s*:\s*"' % b"".join(rb"(?:%c|\\u00(?i:%02x))" % (one, one) for one in b"reference"))
@@ -106,6 +120,33 @@ def has_foreign_patient(text: bytes, outline: ResourceSummary) -> bool:
     resources = [b'{"resource":{"resourceType":"Patient","id":%b}}' % patient]
     resources += [b'{"resource":{"subject":%b}}' % one for one in named]
     return names_foreign_patient(b'{"entry":[%b]}' % b",".join(resources))
+
+
+def survivors(
+    sent: Iterable[bytes], given: ResourceSummary, received: Iterable[bytes], answer: ResourceSummary
+) -> Counter[str]:
+    """Count the original ids of a request that are in its answer, by place. ``sent`` and ``received`` are the
+    references in both."""
+    # This runs for every request: comprehensions and sets, nothing per entry that could be done once.
+    originals = {given.id, *given.ids, *map(id_named_by, set(sent))}
+    originals -= {None, ""}
+    places = answer.full_urls, answer.request_urls, [answer.id, *answer.ids]
+    if any(_URN in "\n".join(filter(None, texts)) for texts in places):
+        originals |= {f"{_URN}{one}" for one in originals}
+    is_original = originals.__contains__
+    references = Counter(received)
+    return Counter(
+        {
+            "id": sum(map(is_original, answer.ids)) + is_original(answer.id),
+            "fullUrl": sum(map(is_original, _last_segments(answer.full_urls))),
+            "request.url": sum(map(is_original, _last_segments(answer.request_urls))),
+            "reference": sum(n for one, n in references.items() if is_original(id_named_by(one))),
+        }
+    )
+
+
+def _last_segments(urls: Iterable[str]) -> Iterator[str]:
+    return map(itemgetter(2), map(str.rpartition, urls, repeat("/")))
 
 
 def by_text(

@@ -15,18 +15,16 @@ from pathlib import Path
 from typing import Final
 
 from config import ResidualIdentifiers
-from tasks.pseudonymizer.affected import Affected
+from tasks.pseudonymizer.affected import Affected, paths_of, worded
 from tasks.pseudonymizer.agreement import MixedUpError
 from tasks.pseudonymizer.checks import service
 from tasks.pseudonymizer.client import Deidentify
 from tasks.pseudonymizer.deidentification import Counts, Deidentification, Deidentified
 from tasks.pseudonymizer.identity import IdentityMap
 from tasks.pseudonymizer.outputs import OUTPUT, Outputs, Source
-from tasks.pseudonymizer.reassembly import Reassembly
-from tasks.pseudonymizer.residual_identifiers import paths_of, worded
+from tasks.pseudonymizer.pairing import PLACES
 from tasks.pseudonymizer.rules import AnonymizationRules, read_rules
-from tasks.pseudonymizer.splitting import Chunk, chunks
-from tasks.pseudonymizer.surviving_ids import PLACES
+from tasks.pseudonymizer.splitting import Chunk, Reassembly, chunks
 from tasks.shared.errors import DataError, InputError
 from tasks.shared.files.data_directory import stored_bytes
 from tasks.shared.files.kept_answers import FailedAnswers

@@ -16,17 +16,18 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
 
+from tasks.pseudonymizer.affected import FOUND, KEPT
 from tasks.pseudonymizer.answer_check import Members, ResourceSummary
-from tasks.pseudonymizer.surviving_ids import target_of
 from tasks.shared.fhir.entries import RawEntry, read_bundle
 from tasks.shared.fhir.persons import NO_PERSONS, PERSONS
 from tasks.shared.fhir.reading import UNREADABLE
+from tasks.shared.fhir.references import id_named_by
 
 _ENVELOPES: Final = frozenset({"Bundle", "Parameters"})
 _HOLDERS: Final = PERSONS | _ENVELOPES
@@ -69,16 +70,12 @@ _OVERHEAD: Final = 700
 """Of a number that is held: bytes beside its characters, measured."""
 _FEW: Final = 8
 _DEEP: Final = 8
-_SAID: Final = 20
 _NAME: Final = re.compile(r"[A-Za-z]{1,64}")
 _VALUE: Final = re.compile(rb'"value"\s*:\s*("(?:[^"\\]|\\.)+")')
 _ESCAPED: Final = re.compile(rb'"value"\s*:\s*"[^"\\]*\\u00[2-7]|"[A-Za-z]*\\u00[4-7][0-9A-Fa-f][^"]*"\s*:')
 """A value, or a key, spelled in another way than it must be: then each identifier is read to be compared."""
 
 _NOBODY: Final[Mapping[int, set[str]]] = {}
-
-_FOUND: Final = "residual "
-_KEPT: Final = "kept "
 
 
 _NOTHING: Final = (msgspec.Raw(), msgspec.Raw(b"null"))
@@ -149,27 +146,13 @@ class Residuals:
 
     def _named(self, path: str, systems: Collection[str]) -> str:
         keeps = any(path == kept or path.startswith(f"{kept}.") for kept in self.kept)
-        return (_KEPT if keeps or (systems and self.kept.issuperset(systems)) else _FOUND) + path
+        return (KEPT if keeps or (systems and self.kept.issuperset(systems)) else FOUND) + path
 
 
 def holders(types: Sequence[str | None], resources: Sequence[Members]) -> dict[int, Members]:
     """Those of some resources that are a person or may have one inside, by index."""
     both = enumerate(zip(types, resources, strict=True))
     return {index: members for index, (kind, members) in both if kind in _HOLDERS or "contained" in members}
-
-
-def paths_of(counts: Mapping[str, int], *, kept: bool = False) -> dict[str, int]:
-    """Of counts among others: how many patients have something at a path, in the order of the paths."""
-    head = _KEPT if kept else _FOUND
-    return {key.removeprefix(head): counts[key] for key in sorted(counts) if key.startswith(head) and counts[key]}
-
-
-def worded(counts: Mapping[str, int], say: Callable[[str, int], str], *, kept: bool = False) -> dict[str, str]:
-    """The first paths, and of how many patients in words; ``say`` words how many are counted under a key."""
-    paths, head = paths_of(counts, kept=kept), _KEPT if kept else _FOUND
-    said = {path: f"{say(head + path, count)} patients" for path, count in [*paths.items()][:_SAID]}
-    more = len(paths) - len(said)
-    return said | ({f"and {more} more paths": ""} if more > 0 else {})
 
 
 class Numbers:
@@ -298,7 +281,7 @@ def _owner(path: str, person: Mapping[str, Any]) -> tuple[int, bool]:
     kind, own = person["resourceType"], person.get("id")
     if kind == "RelatedPerson" and isinstance(patient := person.get("patient"), dict):
         reference = patient.get("reference")
-        target = target_of(reference.encode()) if isinstance(reference, str) else None
+        target = id_named_by(reference.encode()) if isinstance(reference, str) else None
         if target:
             return hash(("Patient", target)), False
     if isinstance(own, str) and ".contained." not in path:

@@ -56,6 +56,18 @@ def target_of(reference: str) -> Target | None:
     return None
 
 
+def id_named_by(reference: bytes) -> str | None:
+    """The id in a reference: relative, absolute, with a version, or a ``urn:``.
+
+    ``None`` when there is none: a contained resource, a search.
+    """
+    text = reference.decode()
+    if text[:1] == "#" or "?" in text:
+        return None
+    place = text.partition("/_history/")[0].rpartition("/")[2]
+    return place.rpartition(":")[2] or None
+
+
 class Reference(msgspec.Struct, gc=False):
     """A Reference: the text that says what it refers to."""
 

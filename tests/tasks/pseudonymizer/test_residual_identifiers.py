@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from tasks.pseudonymizer import residual_identifiers
+from tasks.pseudonymizer.affected import paths_of
 from tasks.pseudonymizer.answer_check import outline_of, resources_in
-from tasks.pseudonymizer.residual_identifiers import Residuals, paths_of
+from tasks.pseudonymizer.residual_identifiers import Residuals
 from tasks.shared.errors import DataError
 from tasks.shared.publication import people
 from tests.peers.pseudonymization import FakeService, Job, Request, bundle, observation, patient, pseudonyms

@@ -15,8 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tasks.pseudonymizer.deidentification import Deidentification
-from tasks.pseudonymizer.reassembly import Reassembly
-from tasks.pseudonymizer.splitting import Chunk, chunks
+from tasks.pseudonymizer.splitting import Chunk, Reassembly, chunks
 from tasks.shared.errors import DataError, ServiceError
 from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.http.answer import Answer, BusyError, RefusedError

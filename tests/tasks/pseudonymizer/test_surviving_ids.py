@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tasks.pseudonymizer.answer_check import OutlineError, outline_of
-from tasks.pseudonymizer.surviving_ids import survivors, target_of
-from tasks.shared.fhir.references import spelled_references
+from tasks.pseudonymizer.pairing import survivors
+from tasks.shared.fhir.references import id_named_by, spelled_references
 from tests.peers.pseudonymization import bundle, observation, patient
 
 
@@ -73,7 +73,7 @@ def test_emptied_urls_and_entries_without_resource_are_no_survivors() -> None:
     ],
 )
 def test_the_target_of_a_reference(reference: str, target: str | None) -> None:
-    assert target_of(reference.encode()) == target
+    assert id_named_by(reference.encode()) == target
 
 
 @pytest.mark.parametrize(
