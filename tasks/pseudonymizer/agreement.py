@@ -145,7 +145,7 @@ class Agreement:
     ) -> None:
         """Raise when ids and references are not what the service made of them before, or name a foreign patient."""
         # A Bundle of mother and child may become one of the child alone: by a rule, or in parts.
-        foreign = given.types.count("Patient") == 1 and has_foreign_patient(body, received)
+        foreign = given.types.count("Patient") == 1 and has_foreign_patient(body, received, references[1])
         if foreign and is_part and names_foreign_patient(text):
             foreign = False
         resources, urls = paired_resources(given, received), {*paired_urls(given, received)}

@@ -270,7 +270,7 @@ class IdentityMap:
         keyed = self._keyed.copy
         for name in names:
             digest = keyed()
-            digest.update(name.encode(errors="surrogatepass"))
+            digest.update(name.encode("utf-8", "surrogatepass"))
             found.append(digest.digest())
         return array("Q", b"".join(found)).tolist()
 

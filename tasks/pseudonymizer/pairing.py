@@ -39,7 +39,6 @@ _ESCAPED_KEY: Final = re.compile(rb'"[A-Za-z]*\\u00[4-7][0-9A-Fa-f][^"]*"\s*:')
 _STRING: Final = re.compile(rb'"%b"\s*:\s*"' % b"".join(rb"(?:%c|\\u00(?i:%02x))" % (one, one) for one in b"reference"))
 """A reference, also one whose key or value has an escape."""
 _MAYBE: Final = b'"reference"'
-_OWNERS: Final = ("subject", "patient", "beneficiary")
 _any: Final = msgspec.json.Decoder(float_hook=str)
 
 
@@ -107,19 +106,16 @@ def paired_urls(given: ResourceSummary, received: ResourceSummary) -> Iterator[t
             yield old, new
 
 
-def has_foreign_patient(text: bytes, outline: ResourceSummary) -> bool:
-    """Return whether a Bundle holds one Patient and a resource in it names another one, as its outline was read."""
+def has_foreign_patient(text: bytes, outline: ResourceSummary, references: Sequence[bytes]) -> bool:
+    """Return whether a Bundle holds one Patient and a resource in it names another one; ``references`` are those that
+    ``spelled_references`` finds in it."""
     if outline.types.count("Patient") != 1:
         return False
-    members = outline.members
-    if members is None or len(members) != len(outline.types) or any("contained" in one for one in members.values()):
-        return names_foreign_patient(text)
-    # Each different one once, in a Bundle of its own.
-    named = {bytes(raw) for one in members.values() for name in _OWNERS if (raw := one.get(name)) is not None}
-    patient = bytes(members[outline.types.index("Patient")].get("id", b"null"))
-    resources = [b'{"resource":{"resourceType":"Patient","id":%b}}' % patient]
-    resources += [b'{"resource":{"subject":%b}}' % one for one in named]
-    return names_foreign_patient(b'{"entry":[%b]}' % b",".join(resources))
+    own = f"Patient/{outline.ids[outline.types.index('Patient')]}"
+    targets = map(target_of, map(bytes.decode, {*references}))
+    # Nearly always no reference at all is to another Patient; else it matters which element has it.
+    others = any(target is not None and target.kind == "Patient" and target.key != own for target in targets)
+    return (others or _has_escapes(text, references)) and names_foreign_patient(text)
 
 
 def survivors(

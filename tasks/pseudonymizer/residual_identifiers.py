@@ -14,6 +14,7 @@ Never counted: Provenance, because the routing of the flattening needs what is i
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -108,15 +109,17 @@ class Residuals:
         Raises what msgspec raises for a value that cannot be read.
         """
         originals = _Originals(sent, given, elsewhere)
-        anybody, everywhere = bool(originals), originals.may_be_in(received)
+        anybody, left = bool(originals), originals.count_in(received)
         found: defaultdict[str, set[int]] = defaultdict(set)
         # A Bundle's own elements come first.
         for index, (kind, resource) in enumerate(resources, -1 if given.is_bundle else 0):
             if not anybody:
                 continue
-            here = everywhere and originals.may_be_in(_encode(resource))
+            here = originals.count_in(_encode(resource)) if left else 0
+            if left != math.inf:
+                left -= here
             if here or kind in _HOLDERS or "contained" in resource:
-                for path, owner in self._of(kind, resource, originals, index, everywhere=here):
+                for path, owner in self._of(kind, resource, originals, index, everywhere=bool(here)):
                     found[path].add(owner)
         return dict(found)
 
@@ -190,18 +193,21 @@ class Numbers:
         """The systems with which a value was sent, by whose it is; nothing when it was none of these persons."""
         return self._systems.get(value, _NOBODY)
 
-    def may_be_in(self, text: bytes) -> bool:
-        """Whether a number may be in a text: cheap, and never no when one is."""
+    def count_in(self, text: bytes) -> float:
+        """How often the numbers may be in a text: never 0 when one is; infinity where escapes leave it open."""
         if not self._systems:
-            return False
+            return 0
         # One byte is found ten times as fast as several, and most texts have none.
-        if b"\\" in text and b"\\u00" in text and _ESCAPED.search(text):
-            return True
+        escapes = b"\\" in text
+        if escapes and b"\\u00" in text and _ESCAPED.search(text):
+            return math.inf
         if len(self._systems) > _FEW:
-            return not self._systems.keys().isdisjoint(map(_unquoted, _VALUE.findall(text)))
-        if self._spelled is None:
-            self._spelled = [spelling for value in self._systems for spelling in _spellings(value)]
-        return any(one in text for one in self._spelled)
+            count = sum(map(self._systems.__contains__, map(_unquoted, _VALUE.findall(text))))
+        else:
+            if self._spelled is None:
+                self._spelled = [spelling for value in self._systems for spelling in _spellings(value)]
+            count = sum(map(text.count, self._spelled))
+        return math.inf if count and escapes else count
 
     def _has_room(self, value: str) -> bool:
         if self._room is None:
@@ -246,9 +252,9 @@ class _Originals:
     def __bool__(self) -> bool:
         return bool(self.values) or any(self._numbers)
 
-    def may_be_in(self, text: bytes) -> bool:
-        """Whether a number of theirs may be in a text."""
-        return any(numbers.may_be_in(text) for numbers in self._numbers)
+    def count_in(self, text: bytes) -> float:
+        """How often numbers of theirs may be in a text."""
+        return sum(numbers.count_in(text) for numbers in self._numbers)
 
     def of(self, identifier: Mapping[str, Any]) -> Mapping[int, set[str]]:
         """The systems with which the value of an identifier was sent, by whose it is."""
