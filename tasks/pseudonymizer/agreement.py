@@ -32,6 +32,10 @@ _FEWER: Final = (
     "only a remove rule of services.pseudonymizer.anonymization_config may make them fewer, and only those of the "
     "types that it names."
 )
+_EMPTIED: Final = (
+    "A rule may remove an entry, but not the resource of an entry alone: check the remove rules of "
+    "services.pseudonymizer.anonymization_config, or those that the service itself has."
+)
 _CORRECT: Final = "correct the data where it comes from, and import it again"
 _DIFFERS: Final = (
     "An id must become the same new id in all answers, and references must follow it: do the rules treat ids and "
@@ -123,7 +127,7 @@ class Agreement:
             what = f"{after:,} entries for the {before:,} that were sent"
             raise WrongAnswerError(what, ReconciliationError, "pseudonymizer-entries", _FEWER)
         if received.entries - received.resources > given.entries - given.resources:
-            raise WrongAnswerError("an entry without the resource that was sent in it")
+            raise WrongAnswerError("an entry without the resource that was sent in it", hint=_EMPTIED)
         same = received.types == given.types
         if not same and (after == before or Counter(received.types) - Counter(given.types)):
             raise WrongAnswerError("resources of other types, or in another order")

@@ -405,3 +405,12 @@ def test_a_busy_service_is_not_a_reason_to_halve(tmp_path: Path) -> None:
     assert "a.ndjson:1 Bundle" in (caught.value.context or "")
     assert "pseudonymizer" not in (caught.value.context or "")
     assert "failed/0001.txt" in (caught.value.hint or "")
+
+
+def test_an_emptied_entry_is_blamed_on_the_rules_and_not_on_the_address(tmp_path: Path) -> None:
+    path = make(tmp_path, bundle(entry("Patient", "p"), entry("Observation", "o")))
+    emptied = bundle(entry("Patient", "p"), "{}")
+    with pytest.raises(ServiceError, match="an entry without the resource") as caught:
+        written(path, tmp_path, 1 << 20, lambda _: answered(emptied))
+    assert "services.pseudonymizer.anonymization_config" in (caught.value.hint or "")
+    assert "services.pseudonymizer.url" not in (caught.value.hint or "")
