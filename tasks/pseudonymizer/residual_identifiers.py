@@ -26,7 +26,7 @@ import msgspec
 from tasks.pseudonymizer.affected import FOUND, KEPT
 from tasks.pseudonymizer.answer_check import Members, ResourceSummary
 from tasks.shared.fhir.entries import RawEntry, read_bundle
-from tasks.shared.fhir.persons import NO_PERSONS, PERSONS
+from tasks.shared.fhir.persons import ELEMENTS, IDENTIFYING, NO_PERSONS, PERSONS
 from tasks.shared.fhir.reading import UNREADABLE
 from tasks.shared.fhir.references import id_named_by
 
@@ -34,20 +34,19 @@ _ENVELOPES: Final = frozenset({"Bundle", "Parameters"})
 _HOLDERS: Final = PERSONS | _ENVELOPES
 
 
-def _with_extensions(*names: str) -> tuple[str, ...]:
-    """Elements, and what a profile says of their parts (ISO 21090) in extensions beside them."""
-    return (*names, *(f"_{name}.extension.valueString" for name in names))
+def _places(*elements: str) -> Iterator[str]:
+    """Return what identifies in elements of a person, and what a profile says of parts of a name or an address
+    (ISO 21090) in extensions beside them."""
+    for element in elements:
+        parts = IDENTIFYING[ELEMENTS[element]]
+        yield from (f"{element}.{part}" for part in parts)
+        if element in ("name", "address"):
+            yield from (f"{element}._{part}.extension.valueString" for part in parts)
 
 
-_OF_PERSONS: Final = (
-    *(f"name.{place}" for place in _with_extensions("family", "given", "text", "prefix", "suffix")),
-    "telecom.value",
-    *(f"address.{place}" for place in _with_extensions("line", "text")),
-)
 PLACES: Final = (
-    *_OF_PERSONS,
-    *(f"photo.{place}" for place in ("data", "url", "title", "hash")),
-    *(f"contact.{place}" for place in _OF_PERSONS),
+    *_places("name", "telecom", "address", "photo"),
+    *(f"contact.{place}" for place in _places("name", "telecom", "address")),
 )
 """Elements of a person whose values identify."""
 
@@ -64,7 +63,7 @@ _INSIDE: Final = {
     for element in sorted({place.partition(".")[0] for place in PLACES})
 }
 """Of each element of a person the places in it, and the keys that lead there from it."""
-_ELEMENTS: Final = frozenset(_INSIDE) | {"identifier"}
+_READ: Final = frozenset(_INSIDE) | {"identifier"}
 _PERSON: Final = re.compile(rb'"resourceType"\s*:\s*"(?:%b)"' % "|".join(sorted(PERSONS)).encode())
 _HELD: Final = 16 << 20
 _OVERHEAD: Final = 700
@@ -363,7 +362,7 @@ def _identifies(kind: str, name: str) -> bool:
     """Whether an element must be read also where no number of a person stands anywhere."""
     if name in ("resourceType", "contained") or kind in _ENVELOPES:
         return True
-    return kind in PERSONS and name in _ELEMENTS
+    return kind in PERSONS and name in _READ
 
 
 def _objects(value: Any) -> list[dict[str, Any]]:

@@ -71,8 +71,7 @@ _NAMES: Final = re.compile(r"maiden|surname|family-?name|given-?name|own-(name|p
 _STREET: Final = re.compile(r"street|house-?number|ADXP|geolocation|address", re.IGNORECASE)
 
 _BY_NAME: Final = {
-    "name": "HumanName", "telecom": "ContactPoint", "address": "Address", "identifier": "Identifier",
-    "photo": "Attachment", "note": "Annotation", "coding": "Coding", "meta": "Meta", "contained": "ResourceList",
+    **persons.ELEMENTS, "note": "Annotation", "coding": "Coding", "meta": "Meta", "contained": "ResourceList",
     "resource": "ResourceList", "subject": "Reference", "patient": "Reference",
 }  # fmt: skip
 _EVERYWHERE: Final = frozenset({"id", "extension", "modifierExtension"})
@@ -188,16 +187,20 @@ def kind_of(name: str, own: str, above: Sequence[str], url: str = "") -> str:
         return "address" if said or not own or own == "decimal" else ""
     if "Attachment" in above:
         kind = "photo" if "photo" in above else "attachment"
-        return kind if name in ("data", "url", "title", "hash") or said else ""
+        return kind if _identifies("Attachment", name) or said else ""
     if "ContactPoint" in above:
-        return "telecom" if (name == "value" or (said and url)) and not impersonal else ""
+        return "telecom" if (_identifies("ContactPoint", name) or (said and url)) and not impersonal else ""
     if around == "Identifier" or ("Identifier" in above and around == "Extension"):
-        return "identifier" if (name == "value" or (said and url)) and not impersonal else ""
+        return "identifier" if (_identifies("Identifier", name) or (said and url)) and not impersonal else ""
     if around == "Reference":
         return "display" if name == "display" else ""
     if around == "Narrative":
         return "narrative" if name == "div" else ""
     return _others(name, own, above, url, impersonal=impersonal)
+
+
+def _identifies(kind: str, name: str) -> bool:
+    return name in persons.IDENTIFYING[kind]
 
 
 def _others(  # noqa: C901 - a list of cases

@@ -1,7 +1,11 @@
-"""Which resources are about a person, and which never are: what identifies is looked for in the former."""
+"""What identifies a person: the types of resources that are about one, their elements, and what is in these.
+
+The pseudonymizer looks for it in what comes back, the release report in all that is sent.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 PERSONS: Final = frozenset({"Patient", "RelatedPerson", "Person", "Practitioner"})
@@ -12,3 +16,20 @@ NO_PERSONS: Final = frozenset({"Provenance", "Organization", "Location", "Medica
 """Types that identify no person. The routing of the flattening needs what is in a Provenance."""
 NAMED: Final = PERSONS | PRACTITIONERS | {"Organization", "CareTeam"}
 """Types whose name beside a reference says who somebody is, or where somebody was treated."""
+
+ELEMENTS: Final[Mapping[str, str]] = {
+    "name": "HumanName",
+    "telecom": "ContactPoint",
+    "address": "Address",
+    "photo": "Attachment",
+    "identifier": "Identifier",
+}
+"""Elements of a person that identify, each with its type."""
+IDENTIFYING: Final[Mapping[str, tuple[str, ...]]] = {
+    "HumanName": ("family", "given", "text", "prefix", "suffix"),
+    "ContactPoint": ("value",),
+    "Address": ("line", "text"),
+    "Attachment": ("data", "url", "title", "hash"),
+    "Identifier": ("value",),
+}
+"""Of these types the elements whose values identify. The parts of a name or an address can stand in extensions, too."""
