@@ -18,11 +18,11 @@ from tasks.extractor.client import TRANSIENT
 from tasks.extractor.manifest import ExtractionResult
 from tasks.extractor.submission import DIRECTORY
 from tasks.extractor.urls import same_host
-from tasks.shared.errors import ServiceBusyError, TransientError, storage_error, storage_errors
+from tasks.shared.errors import ServiceBusyError, TransientError, storage_errors
 from tasks.shared.files.facts import FileFacts
 from tasks.shared.files.names import CORE, base_name, data_files, is_consent_name
 from tasks.shared.files.out_file import write_file
-from tasks.shared.files.private_file import read_file
+from tasks.shared.files.private_file import read_state
 from tasks.shared.http.answer import place
 from tasks.shared.http.client import ServiceClient
 from tasks.shared.http.download import Downloader
@@ -232,12 +232,7 @@ def claim(job_dir: Path, position: int, status_url: str, bases: set[str]) -> Non
     earlier one left is removed, together with its reports. Raises ``StorageError``.
     """
     note = job_dir / DIRECTORY / SOURCE
-    try:
-        same = msgspec.json.decode(read_file(note), type=_Source).status_url == status_url
-    except (FileNotFoundError, msgspec.DecodeError):
-        same = False
-    except OSError as error:
-        raise storage_error(error, note) from None
+    same = read_state(note, _Source) == _Source(status_url)
     with storage_errors(job_dir / IMPORT):
         for path in data_files(job_dir / IMPORT):
             if not same or base_name(path.name) not in bases:

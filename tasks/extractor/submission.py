@@ -36,12 +36,11 @@ from tasks.shared.errors import (
     ServiceBusyError,
     ServiceError,
     SluiceError,
-    storage_error,
     storage_errors,
 )
 from tasks.shared.fhir.crtdl import read_content
 from tasks.shared.files.out_file import write_file
-from tasks.shared.files.private_file import read_file
+from tasks.shared.files.private_file import read_state
 from tasks.shared.http.answer import TOKEN_OPERATION, Answer, answer_of
 from tasks.shared.log import logger
 from tasks.shared.step import Handle, HandleStore
@@ -152,12 +151,9 @@ class Submission:
         return self._keep(status_url, msgspec.structs.replace(note, settled=True))
 
     def _compare(self, asked: _Asked) -> None:
-        try:
-            before = msgspec.json.decode(read_file(self._directory / ASKED), type=_Asked)
-        except (FileNotFoundError, msgspec.DecodeError):
+        before = read_state(self._directory / ASKED, _Asked)
+        if before is None:
             return
-        except OSError as error:
-            raise storage_error(error, self._directory / ASKED) from None
         # The job's own copies, and what they were made of: a person who edits one of these expects it to count.
         what = {
             "the CRTDL, or what enrichment makes of it,": {before.crtdl} != {asked.crtdl, self._given_crtdl(asked)},
@@ -318,14 +314,8 @@ class Submission:
         return same_query(job, read_content(self._query.crtdl), self._patients()) is False
 
     def _read(self) -> _Note | None:
-        try:
-            return msgspec.json.decode(read_file(self._directory / NOTE), type=_Note)
-        except FileNotFoundError:
-            return None
-        except msgspec.DecodeError:
-            return _Note()
-        except OSError as error:
-            raise storage_error(error, self._directory / NOTE) from None
+        note = read_state(self._directory / NOTE, _Note)
+        return _Note() if note is None and begun(self._directory.parent) else note
 
     def _write(self, note: _Note) -> None:
         write_file(self._directory / NOTE, msgspec.json.encode(note))

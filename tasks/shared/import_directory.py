@@ -43,6 +43,7 @@ class ImportDirectory:
         self.path = context.job_dir / IMPORT
         self._lock = threading.Lock()
         self._k = context.config.report.k
+        self._stop = context.stop
         self._largest = context.config.limits.largest_resource
         self._files: dict[str, FileFacts] = {}
         with storage_errors(self.path):
@@ -61,7 +62,7 @@ class ImportDirectory:
             return None
         facts = self._ledger.get(path)
         if facts is None:
-            facts = facts_of(path, largest=self._largest)
+            facts = facts_of(path, self._stop, largest=self._largest)
             facts = facts if bytes_in is None else msgspec.structs.replace(facts, bytes_in=bytes_in)
             self._ledger.add(facts)
         self.add(facts)

@@ -11,15 +11,12 @@ from pathlib import Path
 
 from tasks.shared.corrections import corrected_files, listed, make_directory, wait_directory
 from tasks.shared.errors import DataError
-from tasks.shared.files.check import LineCheck
+from tasks.shared.files.check import check_file
 from tasks.shared.files.data_directory import left_alone_warning, stored_bytes
 from tasks.shared.files.inventory import Inventory, still_approved
-from tasks.shared.files.lines import open_content
 from tasks.shared.report import Corrections, StepReport
 from tasks.shared.step import Parked, StepContext
 from tasks.shared.stop import Stop
-
-_PIECE = 1 << 18
 
 
 def run(context: StepContext) -> StepReport:
@@ -81,14 +78,8 @@ def run(context: StepContext) -> StepReport:
 def _checked(file: Path, stop: Stop, largest: int) -> tuple[int, int]:
     """How many lines the file has, every one a JSON object, and how many resources they are, each of at most
     ``largest`` bytes."""
-    check = LineCheck(file.name, largest=largest)
-    buffer = bytearray(_PIECE)
     try:
-        with open_content(file) as content:
-            while count := content.readinto(buffer):
-                stop.check()
-                check.feed(bytes(memoryview(buffer)[:count]))
-        check.finish()
+        check = check_file(file, stop, largest=largest)
     except DataError as error:
         hint = f"mend it in {file.parent}, then continue the job"
         raise DataError(

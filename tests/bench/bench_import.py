@@ -37,6 +37,7 @@ from tasks.shared.files.facts import facts_of
 from tasks.shared.files.lines import read_lines
 from tasks.shared.files.names import data_files
 from tasks.shared.step import StepContext
+from tasks.shared.stop import Stop
 from tests.bench.data import bundles, write_files
 from tests.bench.echo import serving
 from tests.bench.memory import MIB
@@ -191,7 +192,7 @@ def local(work: Path, megabytes: float, rounds: int) -> None:
         lambda: sum(len(line) for path in stored for line in read_lines(path)),
         lambda: _shell(f"zstd -q -d -c {' '.join(map(str, stored))} > /dev/null"), 0.8, rounds,
     )  # fmt: skip
-    seconds = min(_clock(lambda: [facts_of(path) for path in paths]) for _ in range(rounds))
+    seconds = min(_clock(lambda: [facts_of(path, Stop()) for path in paths]) for _ in range(rounds))
     print(f"{'check and hash alone':44} {size / MB / seconds:6.0f} MB/s", flush=True)
 
 

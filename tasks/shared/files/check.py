@@ -10,6 +10,7 @@ whether they are in a local directory is for the steps that read them.
 from __future__ import annotations
 
 import codecs
+from pathlib import Path
 
 import msgspec
 
@@ -18,10 +19,10 @@ from tasks.shared.fhir.cutter import Cutter
 from tasks.shared.fhir.reading import LARGEST_RESOURCE, REASONS, TYPE, too_large
 from tasks.shared.fhir.references import FOREIGN
 from tasks.shared.fhir.sources import ERRORS, Entries, SourceNotes, parse_line, parse_usual_line
+from tasks.shared.files.lines import pieces_of
+from tasks.shared.stop import Stop
 
 _ARCHIVES = (b"\x1f\x8b", b"PK\x03\x04", b"\xfd7zXZ", b"BZh")  # gzip, zip, xz, bzip2
-
-
 _BUNDLE = "Bundle"
 _LONG = 8 << 20
 """Bytes of a line that are kept as a whole; a longer one is read in parts."""
@@ -31,6 +32,19 @@ _BLANK = b" \t\r\n"
 _SOMETHING_ELSE = "an error that a server wrote in place of the data looks like this; see its log"
 _VALUE_STARTS = b'{"-0123456789tfn'
 """First bytes with which the parser gets a chance; a top-level array is always a JSON file, never NDJSON."""
+
+
+def check_file(path: Path, stop: Stop, *, source: bool = False, largest: int = LARGEST_RESOURCE) -> LineCheck:
+    """Check a data file that is there, and count what is in it; ``source`` and ``largest`` are those of ``LineCheck``.
+
+    Raises what ``LineCheck`` raises, ``DataError`` (``zst-truncated``, ``zst-corrupt``), ``StorageError``, ``Stopped``.
+    """
+    check = LineCheck(path.name, source=source, largest=largest)
+    for piece in pieces_of(path):
+        stop.check()
+        check.feed(bytes(piece))
+    check.finish()
+    return check
 
 
 class LineCheck:

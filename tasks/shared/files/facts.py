@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import threading
 from pathlib import Path
@@ -12,12 +13,11 @@ import msgspec
 from tasks.shared.errors import storage_error, storage_errors
 from tasks.shared.fhir.reading import LARGEST_RESOURCE
 from tasks.shared.fhir.sources import SourceNotes
-from tasks.shared.files.check import LineCheck
+from tasks.shared.files.check import check_file
 from tasks.shared.files.out_file import AppendFile
 from tasks.shared.files.private_file import NotPrivateError, open_private, read_private
 from tasks.shared.log import logger
-
-_READ = 1 << 18
+from tasks.shared.stop import Stop
 
 
 class FileFacts(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -47,19 +47,9 @@ class FileFacts(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.lines if self.resources is None else self.resources
 
 
-def facts_of(path: Path, *, largest: int = LARGEST_RESOURCE) -> FileFacts:
-    """The facts of a data file that is already there, by reading (and checking) it once; ``largest`` is that of
-    ``LineCheck``."""
-    import hashlib
-
-    from tasks.shared.files.lines import open_content
-
-    check = LineCheck(path.name, source=True, largest=largest)
-    with open_content(path) as content:
-        buffer = bytearray(_READ)
-        while count := content.readinto(buffer):
-            check.feed(bytes(memoryview(buffer)[:count]))
-    check.finish()
+def facts_of(path: Path, stop: Stop, *, largest: int = LARGEST_RESOURCE) -> FileFacts:
+    """The facts of a data file that is already there, by reading (and checking) it once; see ``check_file``."""
+    check = check_file(path, stop, source=True, largest=largest)
     with storage_errors(path), open_private(path) as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         size = os.fstat(file.fileno()).st_size

@@ -16,11 +16,13 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
+
+import msgspec
 
 from tasks.shared.errors import DataError, storage_errors
 from tasks.shared.files.data_directory import as_shown, finished_files
@@ -152,28 +154,12 @@ def _entry(path: Path, name: str, known: Known | None, stop: Stop, read: Callabl
 def load(path: Path, digest: str) -> Inventory | None:
     """A kept inventory; ``None`` when it is not the one with this digest any more."""
     try:
-        content = read_private(path)
-        if content is None:
-            return None
-        found = Inventory(tuple(_parsed(content.splitlines())))
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        lines = (read_private(path) or b"").splitlines()
+        # json reads the names that are no UTF-8, which msgspec refuses.
+        found = Inventory(tuple(msgspec.convert(json.loads(line), Entry) for line in lines))
+    except (OSError, ValueError, RecursionError):
         return None
     return found if found.digest == digest else None
-
-
-def _parsed(lines: Iterable[bytes]) -> Iterator[Entry]:
-    for line in lines:
-        read = json.loads(line)
-        if not isinstance(read, dict):
-            raise ValueError  # noqa: TRY004 - as what json says of other damage
-        yield Entry(str(read["name"]), int(read["size"]), str(read["sha256"]), _state(read.get("state")))
-
-
-def _state(read: Any) -> State | None:
-    if not (isinstance(read, list) and len(read) == 5):
-        return None
-    device, inode, size, content, changed = map(int, read)
-    return (device, inode, size, content, changed)
 
 
 @dataclass(frozen=True)

@@ -70,13 +70,23 @@ def open_content(path: Path, *, stored: Tee | None = None, content: Tee | None =
             stream.close()
 
 
+def pieces_of(path: Path) -> Iterator[memoryview]:
+    """The content of a data file in pieces, each valid until the next. Raises what ``open_content`` raises."""
+    buffer = bytearray(_PIECE)
+    view = memoryview(buffer)
+    with open_content(path) as content:
+        while count := content.readinto(buffer):
+            yield view[:count]
+
+
 def head_of(path: Path, size: int) -> bytes:
     """The first bytes of the content of a data file, at most ``size``. Raises what ``open_content`` raises."""
-    head, buffer = bytearray(), bytearray(min(size, _PIECE))
-    with open_content(path) as content:
-        while len(head) < size and (count := content.readinto(buffer)):
-            head += memoryview(buffer)[:count]
-    return bytes(head[:size])
+    head = bytearray()
+    for piece in pieces_of(path):
+        head += piece[: size - len(head)]
+        if len(head) == size:
+            break
+    return bytes(head)
 
 
 def read_lines(path: Path) -> Iterator[bytes]:

@@ -110,6 +110,15 @@ class OutFile:
         self.size += len(data)
         return len(data)
 
+    def read(self, start: int, end: int) -> bytes:
+        """The bytes from ``start`` to before ``end``, or to the end of the file."""
+        pieces: list[bytes] = []
+        with storage_errors(self._named):
+            while start < end and (data := os.pread(self._handle, end - start, start)):
+                pieces.append(data)
+                start += len(data)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
     def cut(self, size: int) -> None:
         """Cut off what stands behind the first ``size`` bytes, and go on there."""
         with storage_errors(self._named):
@@ -225,11 +234,6 @@ class AppendFile(OutFile):
             file.seek(0)
             yield from file
 
-    def read(self, start: int, size: int) -> bytes:
-        """Up to ``size`` bytes from ``start``."""
-        with storage_errors(self.path):
-            return os.pread(self._handle, size, start)
-
     def append(self, line: bytes, *, sync: bool = False) -> None:
         """Append a whole line, or nothing; with ``sync`` it is on the disk then."""
         try:
@@ -261,7 +265,7 @@ class AppendFile(OutFile):
             end = os.fstat(self._handle).st_size
         while end > 0:
             start = max(0, end - _BLOCK)
-            feed = self.read(start, end - start).rfind(b"\n")
+            feed = self.read(start, end).rfind(b"\n")
             if feed >= 0:
                 return start + feed + 1
             end = start

@@ -12,9 +12,13 @@ import os
 import stat
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, TypeVar
+
+import msgspec
 
 from tasks.shared.errors import storage_error, storage_errors
+
+T = TypeVar("T")
 
 _FLAGS: Final = {"rb": os.O_RDONLY, "r+b": os.O_RDWR | os.O_CREAT, "ab": os.O_WRONLY | os.O_CREAT | os.O_APPEND}
 _EDITING: Final = ".#"
@@ -34,6 +38,18 @@ def read_file(path: Path) -> bytes:
     """Return the whole content of a small file below ``jobs_dir``. Raises as ``open_private``."""
     with open_private(path) as file:
         return file.readall()
+
+
+def read_state(path: Path, kind: type[T]) -> T | None:
+    """Return what a small JSON file of ours holds; ``None`` when it is not there or cannot be understood.
+
+    Raises ``StorageError``.
+    """
+    with storage_errors(path):
+        try:
+            return msgspec.json.decode(read_file(path), type=kind)
+        except (FileNotFoundError, msgspec.DecodeError):
+            return None
 
 
 def refuse_link(path: Path) -> None:

@@ -50,6 +50,6 @@ def test_references_to_other_waiting_resources_are_found_in_all_their_spellings(
 def test_the_file_is_private_and_has_no_name(tmp_path: Path) -> None:
     with DeferredResources(tmp_path / "send") as deferred:
         deferred.put(made("a"))
-        assert stat.S_IMODE(os.fstat(deferred._spool._file.fileno()).st_mode) == 0o600
+        assert stat.S_IMODE(os.fstat(deferred._spool._handle).st_mode) == 0o600
         assert list((tmp_path / "send").iterdir()) == []
     assert list((tmp_path / "send").iterdir()) == []

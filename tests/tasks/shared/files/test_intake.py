@@ -22,6 +22,7 @@ from tasks.shared.files.check import LineCheck
 from tasks.shared.files.facts import FileFacts, FileLedger, facts_of
 from tasks.shared.files.intake import Intake
 from tasks.shared.files.lines import read_lines
+from tasks.shared.stop import Stop
 
 PLAIN = CompressionConfig(enabled=False)
 ZST = CompressionConfig(enabled=True)
@@ -307,7 +308,7 @@ def test_a_long_line_is_held_once(tmp_path: Path) -> None:
     path.write_bytes(b'{"a":"' + b"q" * size + b'"}\n')
     tracemalloc.start()
     try:
-        facts_of(path)
+        facts_of(path, Stop())
         checked = tracemalloc.get_traced_memory()[1]
         tracemalloc.reset_peak()
         assert sum(len(line) for line in read_lines(path)) == size + 8

@@ -19,6 +19,7 @@ from tasks.shared.files.compression import is_compressed
 from tasks.shared.files.facts import facts_of
 from tasks.shared.files.lines import numbered_lines, read_lines
 from tasks.shared.files.names import base_name, data_files, is_consent_name, is_ndjson_name
+from tasks.shared.stop import Stop
 from tests.peers.ndjson import NdjsonWriter
 
 PLAIN = CompressionConfig(enabled=False)
@@ -47,7 +48,7 @@ def test_lines_written_are_the_lines_read_in_both_forms(lines: list[bytes], enab
     with tempfile.TemporaryDirectory() as name:
         path = write(Path(name), lines, CompressionConfig(enabled=enabled))
         assert list(read_lines(path)) == lines
-        assert facts_of(path).content_bytes == sum(len(line) + 1 for line in lines)
+        assert facts_of(path, Stop()).content_bytes == sum(len(line) + 1 for line in lines)
 
 
 @given(pieces=st.lists(st.sampled_from([b"{}", b'{"a":1}', b"\n", b"\r\n", b" ", b"\n\n", b"x" * 70]), max_size=40))
@@ -105,7 +106,7 @@ def test_a_last_line_without_line_feed_counts(tmp_path: Path) -> None:
     path = tmp_path / "x.ndjson"
     path.write_bytes(b'{"a":1}\n{"b":2}')
     assert list(read_lines(path)) == [b'{"a":1}', b'{"b":2}']
-    assert facts_of(path).lines == 2
+    assert facts_of(path, Stop()).lines == 2
 
 
 def test_a_byte_order_mark_at_the_start_is_dropped(tmp_path: Path) -> None:
