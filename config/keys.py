@@ -13,7 +13,6 @@ from enum import StrEnum
 from functools import cache
 from itertools import takewhile
 from pathlib import Path
-from types import NoneType
 from typing import Annotated, Any, get_args, get_origin
 
 import annotated_types
@@ -93,9 +92,14 @@ def show(value: Any) -> str:
 
 
 @cache
+def _described() -> tuple[KeyInfo | tuple[str, type[Block]], ...]:
+    return tuple(_walk(PipelineConfig, ""))
+
+
+@cache
 def describe_keys() -> tuple[KeyInfo, ...]:
     """Every key, in the order of the documentation."""
-    return tuple(_walk(PipelineConfig, ""))
+    return tuple(entry for entry in _described() if isinstance(entry, KeyInfo))
 
 
 @cache
@@ -107,16 +111,7 @@ def keys_by_name() -> dict[str, KeyInfo]:
 @cache
 def blocks() -> dict[str, type[Block]]:
     """Every block by its dotted path; the root is the empty path."""
-    found: dict[str, type[Block]] = {"": PipelineConfig}
-
-    def visit(model: type[Block], prefix: str) -> None:
-        for name, field in model.model_fields.items():
-            if (nested := _block_of(field.annotation)) is not None:
-                found[prefix + name] = nested
-                visit(nested, f"{prefix}{name}.")
-
-    visit(PipelineConfig, "")
-    return found
+    return dict(entry for entry in _described() if not isinstance(entry, KeyInfo))
 
 
 def suggest(key: str) -> str:
@@ -161,11 +156,13 @@ def _owners(paths: list[str]) -> str:
     return ", ".join(path.rpartition(".")[0] or "the top level" for path in paths)
 
 
-def _walk(model: type[Block], prefix: str) -> Iterator[KeyInfo]:
+def _walk(model: type[Block], path: str) -> Iterator[KeyInfo | tuple[str, type[Block]]]:
+    """Yield a block, its keys and the blocks below it: the one walk over the models."""
+    yield path, model
     for name, field in model.model_fields.items():
-        key = prefix + name
-        if (nested := _block_of(field.annotation)) is not None:
-            yield from _walk(nested, f"{key}.")
+        key = f"{path}.{name}".lstrip(".")
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Block):
+            yield from _walk(field.annotation, key)
         else:
             yield _describe(key, field)
 
@@ -205,12 +202,6 @@ def _choices(annotation: Any) -> tuple[str, ...]:
     if isinstance(annotation, Choices):
         return annotation.names
     return next((found for argument in get_args(annotation) if (found := _choices(argument))), ())
-
-
-def _block_of(annotation: Any) -> type[Block] | None:
-    candidates = [annotation, *(a for a in get_args(annotation) if a is not NoneType)]
-    nested = [c for c in candidates if isinstance(c, type) and issubclass(c, Block)]
-    return nested[0] if nested and get_origin(annotation) is None else None
 
 
 def _steps(key: str) -> frozenset[str]:

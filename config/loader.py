@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import ValidationError
 from pydantic_core import PydanticCustomError
@@ -54,7 +54,7 @@ class _Loading:
         self.environ = environ
         self.path = path
         self.findings = [finding for layer in reversed(layers) for finding in layer.findings]
-        self.lines = layers[-1].lines
+        self.blocks = layers[-1].blocks
         self.replaced = [pair for layer in layers for pair in layer.replaced]
         # Where a source was too broken to say anything, nothing can be said about its keys either.
         self.given, self.unknown = _merge(layers)
@@ -117,7 +117,7 @@ class _Loading:
             hint = f"use {old.replacement}, a duration like {'PT30M' if old.unit.seconds == 60 else 'PT5S'}"
         else:
             hint = f"use {old.replacement}; a later major version removes the old key"
-        self._add("deprecated-key", old.key, about(old.key, "is deprecated"), hint, given, warning=True)
+        self._add("deprecated-key", old.key, about(old.key, "is deprecated"), hint, given, "warning")
 
     def _read_number(self, old: DeprecatedKey, given: Given) -> None:
         reading = read_value(old.key, given, self.environ)
@@ -197,11 +197,8 @@ class _Loading:
                     key = _leaf(problem.key)
                     values.pop(key, None)
                     self.unknown.add(key)
-                    message = problem.message
-                    if problem.bound and problem.key == key:
-                        message = keys_by_name()[key].range_text or message
                     shown = problem.key.replace(key, self.old.get(key, key), 1)
-                    message = about(shown, message)
+                    message = about(shown, problem.message or keys_by_name()[key].range_text)
                     self._add(problem.reference, shown, message, problem.hint, self.given.get(key))
 
     # --- findings and sources ---
@@ -213,29 +210,15 @@ class _Loading:
         message: str,
         hint: str | None,
         given: Given | None,
-        *,
-        warning: bool = False,
+        level: Literal["error", "warning"] = "error",
     ) -> None:
-        finding = Finding(
-            reference,
-            key,
-            message,
-            hint,
-            level="warning" if warning else "error",
-            line=given.line if given else None,
-            where=given.label.removeprefix("file ") if given else None,
-        )
-        self.findings.append(finding)
+        finding = Finding(reference, key, message, hint, level)
+        self.findings.append(finding if given is None else given.finding(reference, key, message, hint, level))
 
     def _located(self, finding: Finding) -> Finding:
         """The finding with the place of the value that it is about, where one source gives it."""
-        given = self.given.get(_leaf(finding.key))
-        if finding.where or (given is None and finding.key not in self.lines):
-            return finding
-        if given is None:
-            line = self.lines[finding.key]
-            return replace(finding, line=line, where=f"{self.path}:{line}")
-        return replace(finding, line=given.line, where=given.label.removeprefix("file "))
+        given = self.given.get(_leaf(finding.key)) or self.blocks.get(finding.key)
+        return finding if finding.where or given is None else replace(finding, line=given.line, where=given.where)
 
     def _sources(self) -> dict[str, str]:
         sources = {}

@@ -7,7 +7,7 @@ is validated here beyond "is this a key at all".
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from collections.abc import Mapping as AbstractMapping
 from collections.abc import Sequence as AbstractSequence
 from dataclasses import dataclass, field
@@ -28,31 +28,46 @@ _TEXT_KINDS = frozenset({Kind.TEXT, Kind.URL, Kind.SECRET, Kind.PATH, Kind.CHOIC
 
 @dataclass(frozen=True)
 class Given:
-    """A value that a source gives to a key, and ``label``: where a person finds it."""
+    """What a source gives to a key or a block, and ``where`` a person finds it (``4-product.md`` §2)."""
 
     node: Node
     source: Literal["flag", "environment", "file"]
-    label: str
-    line: int | None = None
+    where: str
+
+    @property
+    def label(self) -> str:
+        """Return where it comes from, for the list of all values."""
+        return f"file {self.where}" if self.source == "file" else self.where
+
+    @property
+    def line(self) -> int | None:
+        """Return its line of the configuration file."""
+        return self.node.line if self.source == "file" else None
 
     @property
     def unset(self) -> bool:
         """Whether it says "nothing": an explicit null, so that the built-in default holds."""
         return isinstance(self.node, Scalar) and self.node.value is None
 
+    def finding(
+        self, reference: str, key: str, message: str, hint: str | None, level: Literal["error", "warning"] = "error"
+    ) -> Finding:
+        """Return what is wrong with it, with its place."""
+        return Finding(reference, key, message, hint, level, self.line, self.where)
+
 
 @dataclass
 class Layer:
     """What one source gives, and what is wrong with it.
 
-    ``broken`` are the keys it was meant to give, had it been readable; ``lines`` are those of the file's blocks.
+    ``broken`` are the keys it was meant to give, had it been readable; ``blocks`` are those of the file.
     ``replaced`` is what a later flag took the place of: not in force, but on the command line and in the record.
     """
 
     values: dict[str, Given] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
     broken: set[str] = field(default_factory=set)
-    lines: dict[str, int] = field(default_factory=dict)
+    blocks: dict[str, Given] = field(default_factory=dict)
     replaced: list[tuple[str, Given]] = field(default_factory=list)
 
 
@@ -86,19 +101,15 @@ def read_file(path: Path) -> Layer:
     if not isinstance(root, Mapping):
         hint = "the top-level keys are services, pipeline, retry, tls, compression, report, jobs_dir"
         raise _rejected("config-not-a-mapping", path, "the file holds no mapping of keys", hint, root.line)
+
+    def given(node: Node) -> Given:
+        return Given(node, "file", f"{path}:{node.line}")
+
     for twice in duplicates:
-        layer.findings.append(
-            Finding(
-                "duplicate-key",
-                twice.path,
-                about(twice.path, f"is given twice, in lines {twice.first_line} and {twice.line}"),
-                "keep one of them",
-                line=twice.line,
-                where=f"{path}:{twice.line}",
-            )
-        )
-    for key, node in _leaves(root, "", layer, "file", str(path)):
-        layer.values[key] = Given(node, "file", f"file {path}:{node.line}", node.line)
+        message = about(twice.path, f"is given twice, in lines {twice.first_line} and {twice.line}")
+        second = given(Scalar(twice.line, "", None))
+        layer.findings.append(second.finding("duplicate-key", twice.path, message, "keep one of them"))
+    layer.values = dict(_leaves(root, "", layer, given))
     return layer
 
 
@@ -121,14 +132,12 @@ def read_environment(environ: AbstractMapping[str, str]) -> Layer:
                 )
             )
             continue
-        label = f"environment {variable}"
+        where = f"environment {variable}"
         try:
-            node = _environment_node(key, text)
+            layer.values[key] = Given(_environment_node(key, text), "environment", where)
         except DocumentError:
-            layer.findings.append(_broken_value(key, label))
+            layer.findings.append(_broken_value(key, where))
             layer.broken.add(key)
-            continue
-        layer.values[key] = Given(node, "environment", label)
     return layer
 
 
@@ -149,7 +158,7 @@ def read_overrides(overrides: AbstractSequence[str]) -> Layer:
             )
             continue
         if not is_key(key) and key not in blocks():
-            layer.findings.append(_unknown(key, "flag"))
+            layer.findings.append(_unknown(key, _flag(Scalar(1, text, text))))
             continue
         try:
             node = _override_node(key, text)
@@ -157,12 +166,16 @@ def read_overrides(overrides: AbstractSequence[str]) -> Layer:
             layer.findings.append(_broken_value(key, "flag"))
             layer.broken |= _below(key)
             continue
-        found = [(key, node)] if is_key(key) else list(_block(node, key, layer, "flag", "flag"))
-        for name, value in found:
+        found = [(key, _flag(node))] if is_key(key) else _block(_flag(node), key, layer, _flag)
+        for name, given in found:
             if name in layer.values:
                 layer.replaced.append((name, layer.values[name]))
-            layer.values[name] = Given(value, "flag", "flag")
+            layer.values[name] = given
     return layer
+
+
+def _flag(node: Node) -> Given:
+    return Given(node, "flag", "flag")
 
 
 def split_list(text: str) -> list[str]:
@@ -192,40 +205,27 @@ def _override_node(key: str, text: str) -> Node:
     return node if node is not None else Scalar(1, "", None)
 
 
-def _leaves(
-    root: Mapping, prefix: str, layer: Layer, source: Literal["file", "flag"], name: str
-) -> Iterator[tuple[str, Node]]:
+def _leaves(root: Mapping, prefix: str, layer: Layer, give: Callable[[Node], Given]) -> Iterator[tuple[str, Given]]:
     """Every known key below ``root``; unknown ones become findings."""
     for entry, node in root.entries.items():
-        path = f"{prefix}.{entry}".lstrip(".")
+        path, given = f"{prefix}.{entry}".lstrip("."), give(node)
         if is_key(path):
-            yield path, node
+            yield path, given
         elif path in blocks():
-            layer.lines[path] = node.line
-            yield from _block(node, path, layer, source, name)
+            layer.blocks[path] = given
+            yield from _block(given, path, layer, give)
         else:
-            label = f"{name}:{node.line}" if source == "file" else name
-            layer.findings.append(_unknown(path, label, node.line if source == "file" else None))
+            layer.findings.append(_unknown(path, given))
 
 
-def _block(
-    node: Node, path: str, layer: Layer, source: Literal["file", "flag"], name: str
-) -> Iterator[tuple[str, Node]]:
-    if isinstance(node, Mapping):
-        yield from _leaves(node, path, layer, source, name)
-    elif not (isinstance(node, Scalar) and node.value is None):
+def _block(given: Given, path: str, layer: Layer, give: Callable[[Node], Given]) -> Iterator[tuple[str, Given]]:
+    if isinstance(given.node, Mapping):
+        yield from _leaves(given.node, path, layer, give)
+    elif not given.unset:
         layer.broken |= _below(path)
         direct = sorted({key.removeprefix(f"{path}.").partition(".")[0] for key in _below(path)})
-        layer.findings.append(
-            Finding(
-                "wrong-type",
-                path,
-                about(path, "must be a block of keys"),
-                f"its keys are {', '.join(direct)}",
-                line=node.line if source == "file" else None,
-                where=f"{name}:{node.line}" if source == "file" else name,
-            )
-        )
+        message, hint = about(path, "must be a block of keys"), f"its keys are {', '.join(direct)}"
+        layer.findings.append(given.finding("wrong-type", path, message, hint))
 
 
 def _below(path: str) -> set[str]:
@@ -233,11 +233,9 @@ def _below(path: str) -> set[str]:
     return {key for key in keys_by_name() if key == path or key.startswith(f"{path}.")}
 
 
-def _unknown(path: str, where: str, line: int | None = None) -> Finding:
+def _unknown(path: str, given: Given) -> Finding:
     shown = path if path.isprintable() and len(path) <= 120 else f"{path[:60]!a}…"
-    return Finding(
-        "unknown-key", shown, about(shown, "is not a configuration key"), suggest(path), line=line, where=where
-    )
+    return given.finding("unknown-key", shown, about(shown, "is not a configuration key"), suggest(path))
 
 
 def _broken_value(key: str, where: str) -> Finding:

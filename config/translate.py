@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 
 from pydantic import ValidationError
 
-from config.duration import format_duration
 from config.fields import nearest
 
 
@@ -17,14 +15,13 @@ from config.fields import nearest
 class Problem:
     """One error of a model: the path below it (``a.b[0].c``), and what a finding needs.
 
-    ``bound`` says that a value is outside the range of its key.
+    ``message`` is empty for a value outside the range of its key, which says what it must be.
     """
 
     key: str
     reference: str
     message: str
     hint: str | None
-    bound: bool = False
 
 
 _MESSAGES = {
@@ -34,8 +31,9 @@ _MESSAGES = {
     "model_type": ("wrong-type", "must be a block of keys"),
     "model_attributes_type": ("wrong-type", "must be a block of keys"),
     "too_short": ("out-of-range", "must not be empty"),
+    "greater_than_equal": ("out-of-range", ""),
+    "less_than_equal": ("out-of-range", ""),
 }
-_BOUNDS = {"greater_than_equal": ("ge", "at least"), "less_than_equal": ("le", "at most")}
 
 
 def translate(error: ValidationError, names: Sequence[str] = ()) -> Iterator[Problem]:
@@ -46,11 +44,6 @@ def translate(error: ValidationError, names: Sequence[str] = ()) -> Iterator[Pro
         kind = detail["type"]
         if "message" in context:  # one of our readers
             yield Problem(key, kind, context["message"], context.get("hint") or None)
-        elif kind in _BOUNDS:
-            name, words = _BOUNDS[kind]
-            bound = context[name]
-            text = format_duration(bound) if isinstance(bound, timedelta) else str(bound)
-            yield Problem(key, "out-of-range", f"must be {words} {text}", None, bound=True)
         else:
             reference, message = _MESSAGES.get(kind, ("wrong-type", "has a value of the wrong kind"))
             hint = _known_names(key, names) if kind == "extra_forbidden" and names else None

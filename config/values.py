@@ -58,10 +58,7 @@ class _Reader:
         self.variables = 0
 
     def problem(self, reference: str, message: str, hint: str | None) -> None:
-        label = self.given.label.removeprefix("file ")
-        self.reading.findings.append(
-            Finding(reference, self.key, about(self.key, message), hint, line=self.given.line, where=label)
-        )
+        self.reading.findings.append(self.given.finding(reference, self.key, about(self.key, message), hint))
 
     def read(self, kind: Kind, node: Node) -> Any:
         if kind is Kind.LIST:
