@@ -7,8 +7,7 @@ from config.auth import AuthConfig
 from config.enrichments import enrichment_rules
 from config.findings import ConfigError, Finding
 from config.keys import KeyInfo, describe_keys
-from config.loaded import LoadedConfig
-from config.loader import load_config
+from config.loader import LoadedConfig, load_config
 from config.model import (
     CompressionConfig,
     PipelineConfig,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,8 +17,7 @@ from pydantic_core import PydanticCustomError
 from config.deprecated import DEPRECATED, EXTRACTOR, DeprecatedKey
 from config.fields import read_integer
 from config.findings import ConfigError, Finding, about
-from config.keys import blocks, keys_by_name
-from config.loaded import LoadedConfig
+from config.keys import blocks, describe_keys, keys_by_name, show
 from config.model import PipelineConfig, read_step
 from config.rules import Facts, check
 from config.services import AttributeToAdd, CreateGroup, EnrichmentRule
@@ -26,8 +25,40 @@ from config.sources import Given, Layer, read_environment, read_file, read_overr
 from config.translate import translate
 from config.values import Reading, read_value
 
+MASK = "********"
+
 _STEPS = "pipeline.enabled_steps"
 _RULE_NAMES = tuple(name for model in (EnrichmentRule, CreateGroup, AttributeToAdd) for name in model.model_fields)
+
+
+@dataclass(frozen=True)
+class Effective:
+    """One key as it is in force: its value as text (secrets masked, empty when not set) and where it came from."""
+
+    key: str
+    value: str
+    source: str
+
+
+@dataclass(frozen=True)
+class LoadedConfig:
+    """A valid configuration, the file it was read from, and what is worth a warning."""
+
+    config: PipelineConfig
+    path: Path
+    warnings: tuple[Finding, ...]
+    sources: Mapping[str, str] = field(repr=False)
+
+    def effective(self) -> list[Effective]:
+        """Every key, in the order of the documentation."""
+        return [
+            Effective(
+                info.key,
+                _shown(self.config, info.key, secret=info.secret),
+                self.sources.get(info.key, "default"),
+            )
+            for info in describe_keys()
+        ]
 
 
 def load_config(
@@ -273,3 +304,10 @@ def _step_or_none(name: Any) -> str | None:
         return read_step(name)
     except PydanticCustomError:
         return None
+
+
+def _shown(config: PipelineConfig, key: str, *, secret: bool) -> str:
+    value: Any = config
+    for name in key.split("."):
+        value = getattr(value, name)
+    return MASK if secret and value is not None else show(value)

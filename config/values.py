@@ -1,11 +1,13 @@
 """From what a source gives to what a model reads: ``${VAR}`` replaced, text kept as written, lists split.
 
+``${VAR}`` is replaced in the strings of the file and of ``--set``: braced form only, ``$${`` writes a literal ``${``.
 A value that a higher source overrides is not expanded: its variable may not be set on this machine. Null is the default
 and empty text is not set: a template that leaves a value out must not turn into an empty password.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping as AbstractMapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +18,44 @@ from config.findings import Finding, about
 from config.keys import env_name
 from config.sources import Given, kind_of, split_list
 from config.url_secrets import secret_parameters
-from config.variables import expand
+
+_REFERENCE = re.compile(r"\$\$\{|\$\{([A-Za-z_][A-Za-z0-9_]*)\}|(\$\{)")
+
+
+@dataclass(frozen=True)
+class Expanded:
+    """A text after substitution: which variables it named, which of them are not set, whether one is malformed.
+
+    Where ``unset`` is not empty or ``malformed`` is true, ``text`` is of no use.
+    """
+
+    text: str = field(repr=False)
+    variables: tuple[str, ...] = ()
+    unset: tuple[str, ...] = ()
+    malformed: bool = False
+
+
+def expand(text: str, environ: AbstractMapping[str, str]) -> Expanded:
+    """``text`` with every ``${VAR}`` replaced, in one pass: what a variable holds is not expanded again.
+
+    A variable that is set to nothing is set. ``$VAR`` and a lone ``$`` stay as they are.
+    """
+    variables: list[str] = []
+    malformed = False
+
+    def replace(match: re.Match[str]) -> str:
+        nonlocal malformed
+        if match[0] == "$${":
+            return "${"
+        if match[2]:
+            malformed = True
+            return match[0]
+        variables.append(match[1])
+        return environ.get(match[1], "")
+
+    result = _REFERENCE.sub(replace, text)
+    unset = tuple(dict.fromkeys(name for name in variables if name not in environ))
+    return Expanded(result, tuple(variables), unset, malformed)
 
 
 @dataclass

@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from config import ConfigError, PipelineConfig, describe_keys, load_config
-from config.loaded import MASK
+from config.loader import MASK
 from tests.config.conftest import MINIMAL, Errors, Load, Loader
 
 
