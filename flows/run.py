@@ -28,7 +28,7 @@ COMMANDS = {
     "server": "flows.commands.server:group",
     "demo": "flows.commands.demo:command",
     "sandbox": "flows.commands.sandbox:command",
-    "completion": "flows.commands.completion:command",
+    "completion": "flows.commands.complete:command",
     "version": "flows.commands.version:command",
 }
 

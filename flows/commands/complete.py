@@ -1,8 +1,7 @@
-"""What a shell offers for the word at the cursor: ids, steps, keys, files (``4-product.md`` §2, ``completion``).
+"""What a shell offers for the word at the cursor (``4-product.md`` §2), and the command ``completion``.
 
-It has to be there before a person lifts her finger: no Prefect, no server, no configuration read in full. So ids come
-from the names in the jobs directory, keys from the JSON Schema, and of the configuration the lines are looked at that
-say where the jobs are and which steps they have. What cannot be found out is not offered; nothing here is an error.
+It has to be there at once: no Prefect, no server, no configuration read in full. So ids come from the names in the jobs
+directory, and keys and steps from the JSON Schema. What cannot be found out is not offered; nothing here is an error.
 """
 
 from __future__ import annotations
@@ -16,24 +15,48 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
-from click.shell_completion import CompletionItem, split_arg_string
+from click.shell_completion import CompletionItem, get_completion_class
 
 from flows.job.which import LATEST, directories
 
 Items = list[CompletionItem[str]]
 
+VARIABLE: Final = "_SLUICE_COMPLETE"
 SCHEMA: Final = Path(__file__).parents[2] / "config" / "pipeline.schema.json"
-
 MOST: Final = 200
-"""Ids that are offered, newest first: more is nothing to choose from."""
-
+"""Ids that are offered: more is nothing to choose from."""
 LARGEST: Final = 256 * 1024
 """Bytes of a configuration that are looked at."""
 
-SEEN: Final = ".extractions"
-"""In the jobs directory: the ids that ``extraction list`` has shown last, a line each; to ask the server takes long."""
 
-_STEPS: Final = re.compile(r"\benabled_steps:\s*(\[[^\]]*\]|(?:\s*-\s*[\w\"']+[^\n]*)+)")
+@click.command("completion")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def command(shell: str) -> int:
+    """Print the completion script for a shell. Commands, options, job ids, steps, keys behind --set, files.
+
+    For example: eval "$(sluice completion bash)"
+    """
+    from flows.output import write
+
+    write(script(shell))
+    return 0
+
+
+def script(shell: str) -> str:
+    """Return click's script for ``bash``, ``zsh`` or ``fish``; it calls this program, also outside of the PATH."""
+    from flows.run import cli
+    from flows.shell import SCRIPT
+    from flows.shell import command as called
+
+    found = get_completion_class(shell)
+    if found is None:
+        raise click.UsageError(f"no completion for {shell}")
+    text = found(cli, {}, SCRIPT, VARIABLE).source()
+    if shell == "bash":  # it calls $1, the program as it was typed; behind a key comes its value, no blank
+        no_blank = "[[ $value == *= ]] && compopt -o nospace"
+        return text.replace("COMPREPLY+=($value)", f"COMPREPLY+=($value)\n            {no_blank}")
+    text = text.replace(f"    (( ! $+commands[{SCRIPT}] )) && return 1\n", "")
+    return re.sub(rf"(zsh_complete|\(commandline -t\)) {SCRIPT}(?=[);])", rf"\1 {called(anywhere=True)}", text)
 
 
 def files(_: click.Context, __: click.Parameter, incomplete: str) -> Items:
@@ -47,31 +70,19 @@ def folders(_: click.Context, __: click.Parameter, incomplete: str) -> Items:
 
 
 def jobs(context: click.Context, _: click.Parameter, incomplete: str) -> Items:
-    """The ids of jobs that have a directory, newest first, and ``latest``."""
-    return _beginning([LATEST, *_ids(jobs_dir(context))], incomplete)
-
-
-def extractions(context: click.Context, _: click.Parameter, incomplete: str) -> Items:
-    """The ids that ``extraction list`` has shown last."""
-    from tasks.shared.files.private_file import read_file
-
+    """``latest``, and the ids of jobs that have a directory, those that were worked on last first."""
     try:
-        known = read_file(jobs_dir(context) / SEEN).decode("ascii").split()
-    except (OSError, ValueError):
-        known = []
-    return _beginning(known[:MOST], incomplete)
+        found = sorted(((path.stat().st_mtime, path.name) for path in directories(jobs_dir(context))), reverse=True)
+    except OSError:
+        found = []
+    return _beginning([LATEST, *(name for _, name in found[:MOST])], incomplete)
 
 
-def steps_of_job(context: click.Context, _: click.Parameter, incomplete: str) -> Items:
-    """The steps of the configuration, and their positions."""
-    names = _steps_of(context)
-    return _beginning(dict.fromkeys([*names, *map(str, range(1, len(names) + 1))]), incomplete)
-
-
-def step_list(_: click.Context, __: click.Parameter, incomplete: str) -> Items:
-    """Names of steps between commas."""
+def steps(_: click.Context, __: click.Parameter, incomplete: str) -> Items:
+    """Names of steps, of several between commas the last one."""
     before, comma, last = incomplete.rpartition(",")
-    return _beginning((f"{before}{comma}{name}" for name in step_names()), f"{before}{comma}{last}")
+    names = _choices(keys()["pipeline.enabled_steps"])
+    return _beginning((f"{before}{comma}{name}" for name in names), f"{before}{comma}{last}")
 
 
 def overrides(_: click.Context, __: click.Parameter, incomplete: str) -> Items:
@@ -82,35 +93,29 @@ def overrides(_: click.Context, __: click.Parameter, incomplete: str) -> Items:
     return _beginning((f"{name}=" for name in keys()), incomplete)
 
 
-def remember_extractions(place: Path, ids: Iterable[str]) -> None:
-    """Keep what ``extraction list`` shows, where there is a jobs directory. What cannot be kept is not offered."""
-    from tasks.shared.errors import StorageError
-    from tasks.shared.files.out_file import write_file
-
-    if place.is_dir():
-        try:
-            write_file(place / SEEN, "".join(f"{one}\n" for one in list(ids)[:MOST]).encode())
-        except StorageError:
-            return
+def jobs_dir(context: click.Context) -> Path:
+    """Where the jobs of the configuration are, as far as a look tells: ``--set``, environment, file, default."""
+    given = [str(one).partition("=") for one in context.params.get("overrides") or ()]
+    name = next((value for key, _, value in reversed(given) if key == "jobs_dir"), "") or os.environ.get("APP_JOBS_DIR")
+    if not name:
+        text = _text_of(str(context.params.get("config")))
+        found = re.search(r"(?m)^jobs_dir:[ \t]*(\"[^\"\n]*\"|'[^'\n]*'|[^\s#][^\n]*?)[ \t]*(?:[ \t]#[^\n]*)?$", text)
+        name = found[1].strip("\"'") if found else "jobs"
+    return Path(re.sub(r"\$\{(\w+)\}", lambda variable: os.environ.get(variable[1], ""), name))
 
 
 @cache
 def keys() -> dict[str, Any]:
     """Every key by its dotted path, with its schema; deprecated ones are not offered."""
-    return dict(_walk(json.loads(SCHEMA.read_text(encoding="utf-8")), ""))
 
+    def walk(schema: dict[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+        for name, below in schema["properties"].items():
+            if "properties" in below:
+                yield from walk(below, f"{prefix}{name}.")
+            elif not below.get("deprecated"):
+                yield f"{prefix}{name}", below
 
-def step_names() -> list[str]:
-    """Every step."""
-    return _choices(keys()["pipeline.enabled_steps"])
-
-
-def _walk(schema: dict[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    for name, below in schema["properties"].items():
-        if "properties" in below:
-            yield from _walk(below, f"{prefix}{name}.")
-        elif not below.get("deprecated"):
-            yield f"{prefix}{name}", below
+    return dict(walk(json.loads(SCHEMA.read_text(encoding="utf-8")), ""))
 
 
 def _choices(schema: dict[str, Any]) -> list[str]:
@@ -127,55 +132,9 @@ def _beginning(values: Iterable[str], incomplete: str) -> Items:
     return [CompletionItem(value) for value in values if value.startswith(incomplete)]
 
 
-def _ids(place: Path) -> list[str]:
-    """Newest first by the time somebody last worked on them."""
+def _text_of(file: str) -> str:
     try:
-        found = [(path.stat().st_mtime, path.name) for path in directories(place)]
-    except OSError:
-        return []
-    return [name for _, name in sorted(found, reverse=True)[:MOST]]
-
-
-def jobs_dir(context: click.Context) -> Path:
-    """Where the jobs of the configuration are, as far as a look tells: flags, environment, file, default."""
-    name = _given(context, "jobs_dir") or os.environ.get("APP_JOBS_DIR") or _value_of("jobs_dir", _text_of(context))
-    return Path(re.sub(r"\$\{(\w+)\}", lambda found: os.environ.get(found[1], ""), name or "jobs"))
-
-
-def _steps_of(context: click.Context) -> list[str]:
-    """The enabled steps in their order; all that there are, where the file does not say it in a way that is seen."""
-    text = _given(context, "pipeline.enabled_steps")
-    if text is None:
-        written = _STEPS.search(_text_of(context))
-        text = re.sub(r"#[^\n]*", "", written[1]) if written else ""
-    known = step_names()
-    return [name for name in re.findall(r"\w+", text) if name in known] or known
-
-
-def _given(context: click.Context, key: str) -> str | None:
-    """What ``--set`` says of a key before the cursor."""
-    pairs = [str(one).partition("=") for one in context.params.get("overrides") or ()]
-    return next((value for name, _, value in reversed(pairs) if name == key), None)
-
-
-def _text_of(context: click.Context) -> str:
-    """What the configuration says. Behind an option that still lacks its value click knows no arguments: then it is the
-    first word of the line that is a file.
-    """
-    config = context.params.get("config")
-    words = [str(config)] if config else split_arg_string(os.environ.get("COMP_WORDS", ""))[1:]
-    for word in words:
-        try:
-            with open(word, encoding="utf-8", errors="replace") as file:  # noqa: PTH123 - a word of the command line
-                return file.read(LARGEST)
-        except (OSError, ValueError):
-            continue
-    return ""
-
-
-def _value_of(key: str, text: str) -> str | None:
-    """The value of a key at the top level that is written on its line."""
-    found = re.search(
-        rf"^{key}:[ \t]*(\"[^\"\n]*\"|'[^'\n]*'|[^\s#][^\n]*?)[ \t]*(?:[ \t]#[^\n]*)?$", text, re.MULTILINE
-    )
-    return found[1].strip("\"'") if found else None
+        with open(file, encoding="utf-8", errors="replace") as opened:  # noqa: PTH123 - a word of the command line
+            return opened.read(LARGEST)
+    except (OSError, ValueError):
+        return ""

@@ -54,7 +54,7 @@ def show(config: str, overrides: tuple[str, ...], as_json: bool) -> int:
 @click.option(
     "--steps",
     metavar="LIST",
-    shell_complete=complete.step_list,
+    shell_complete=complete.steps,
     help="The steps, in order, between commas: extractor,pseudonymizer,send.",
 )
 @click.option("--force", is_flag=True, help="Write over a file that is there.")

@@ -53,7 +53,7 @@ def _on_jobs(one: Callable[..., ExtractionTask | None], *, in_full: bool = False
         each = functools.partial(one, **options)
         return _each(config, ids, each, overrides=overrides, as_json=as_json, told=_in_full if in_full else _line)
 
-    several = click.argument("ids", nargs=-1, required=True, metavar="ID…", shell_complete=complete.extractions)
+    several = click.argument("ids", nargs=-1, required=True, metavar="ID…")
     for decorate in (_json_option, set_option, several, config_argument):
         command = decorate(command)
     return command
@@ -100,7 +100,7 @@ def preview(config: str, crtdl: str, target: str | None, overrides: tuple[str, .
 
 @group.command("list")
 @config_argument
-@click.argument("ids", nargs=-1, metavar="[ID…]", shell_complete=complete.extractions)
+@click.argument("ids", nargs=-1, metavar="[ID…]")
 @click.option(
     "--status",
     "statuses",
@@ -134,7 +134,6 @@ def list_(
                 hint="it may not know a state; --lenient lets it ignore what it does not know",
                 operation="task", status=400,
             ) from None  # fmt: skip
-    complete.remember_extractions(complete.jobs_dir(click.get_current_context()), [task.id for task in tasks])
     if as_json:
         say_json([task.as_dict() for task in tasks])
         return 0

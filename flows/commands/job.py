@@ -80,7 +80,7 @@ def list_(
     "--step",
     required=True,
     metavar="STEP",
-    shell_complete=complete.steps_of_job,
+    shell_complete=complete.steps,
     help="Name of the step, or its position when the name occurs twice.",
 )
 @click.option(

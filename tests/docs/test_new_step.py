@@ -107,5 +107,5 @@ def test_the_tests_of_catalogue_configuration_and_pages_hold_with_it(tree: Path)
     run(
         tree, "-m", "pytest", "-n", "0", "-q", "-p", "no:cacheprovider", "tests/config", "tests/docs/test_pages.py",
         "tests/docs/test_docstrings.py", "tests/tasks/test_catalogue.py",
-        "tests/deployments/test_sizes.py", "tests/test_layers.py", "tests/flows/test_no_step_names.py",
+        "tests/test_layers.py", "tests/flows/test_no_step_names.py",
     )  # fmt: skip

@@ -9,17 +9,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 from click.shell_completion import BashComplete
 
 from config import STEPS, describe_keys
 from flows.commands import complete
-from flows.commands.completion import VARIABLE, script
-from flows.run import cli, run
+from flows.commands.complete import VARIABLE, script
+from flows.run import cli
 from tests.conftest import ROOT
-from tests.peers.extraction import ExtractionServer, extraction_server, project
 
 OLD, NEW = "0b2c4a5e-1111-4222-8333-444455556666", "77aa0000-1111-4222-8333-444455556666"
+CONTEXT, OPTION = click.Context(cli), click.Option(["--steps"])
 CONFIG = 'jobs_dir: "my jobs"  # here\npipeline:\n  enabled_steps:\n    - local_import  # not wait\n    - send\n'
 
 
@@ -34,9 +35,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def offered(monkeypatch: pytest.MonkeyPatch, line: str) -> list[str]:
+def offered(line: str) -> list[str]:
     """What is offered for the last word of a line; files and directories by their kind."""
-    monkeypatch.setenv("COMP_WORDS", line)
     words = shlex.split(line)
     words, last = (words, "") if line.endswith(" ") else (words[:-1], words[-1])
     found = BashComplete(cli, {}, "sluice", VARIABLE).get_completions(words[1:], last)
@@ -54,53 +54,39 @@ def offered(monkeypatch: pytest.MonkeyPatch, line: str) -> list[str]:
         ("sluice pipeline status c.yaml ", ["latest", NEW, OLD]),
         ("sluice pipeline continue c.yaml 0b", [OLD]),
         ("sluice job delete c.yaml --set jobs_dir=none ", ["latest"]),
-        ("sluice job run c.yaml latest --step ", ["local_import", "send", "1", "2"]),
-        ("sluice job run nothing.yaml latest --step pse", ["pseudonymizer"]),
+        ("sluice job run c.yaml latest --step pse", ["pseudonymizer"]),
         ("sluice job list c.yaml --state c", ["completed", "cancelled"]),
         ("sluice config init --steps extractor,se", ["extractor,send"]),
         ("sluice config check c.yaml --set retry.max_a", ["retry.max_attempts="]),
         ("sluice config check c.yaml --set compression.enabled=t", ["compression.enabled=true"]),
-        ("sluice extraction show c.yaml ", []),
     ],
 )
-def test_the_word_at_the_cursor(monkeypatch: pytest.MonkeyPatch, line: str, values: list[str]) -> None:
-    assert offered(monkeypatch, line) == values
+def test_the_word_at_the_cursor(line: str, values: list[str]) -> None:
+    assert offered(line) == values
 
 
 def test_every_key_and_step_is_offered() -> None:
     assert sorted(complete.keys()) == sorted(key.key for key in describe_keys())
-    assert complete.step_names() == list(STEPS)
+    assert [item.value for item in complete.steps(CONTEXT, OPTION, "")] == list(STEPS)
 
 
 def test_where_the_jobs_are_is_looked_for_as_the_program_does(monkeypatch: pytest.MonkeyPatch, here: Path) -> None:
     line = "sluice pipeline status c.yaml 77"
     monkeypatch.setenv("APP_JOBS_DIR", "elsewhere")
-    assert offered(monkeypatch, line) == []
-    assert offered(monkeypatch, line.replace("c.yaml", "c.yaml --set 'jobs_dir=my jobs'")) == [NEW]
+    assert offered(line) == []
+    assert offered(line.replace("c.yaml", "c.yaml --set 'jobs_dir=my jobs'")) == [NEW]
     monkeypatch.delenv("APP_JOBS_DIR")
     monkeypatch.setenv("PLACE", "my")
     for text in ("jobs_dir: ${PLACE} jobs\n", "pipeline: {}\njobs_dir: 'my jobs'"):
         (here / "c.yaml").write_text(text)
-        assert offered(monkeypatch, line) == [NEW]
-
-
-def test_ids_of_extraction_jobs_are_those_that_were_listed_last(monkeypatch: pytest.MonkeyPatch, here: Path) -> None:
-    with extraction_server(ExtractionServer()) as server:
-        project(here, server.url)
-        server._submit()
-        (job,) = server.tasks
-        assert run(["extraction", "list", "config.yaml"]) == 0  # without a jobs directory nothing is kept
-        assert not (here / "jobs").exists()
-        (here / "jobs").mkdir()
-        assert run(["extraction", "list", "config.yaml"]) == 0
-        assert offered(monkeypatch, f"sluice extraction pause config.yaml {job[:2]}") == [job]
+        assert offered(line) == [NEW]
 
 
 @pytest.mark.e2e
 def test_a_look_loads_nothing_that_is_slow() -> None:
     code = (
         "import sys; from click.shell_completion import BashComplete; from flows.run import cli\n"
-        "lines = ['pipeline', 'status', 'c.yaml'], ['extraction', 'show', 'c.yaml'], ['config', 'init', '--steps']\n"
+        "lines = ['pipeline', 'status', 'c.yaml'], ['config', 'init', '--steps']\n"
         "for words in lines:\n"
         "    BashComplete(cli, {}, 'sluice', '_X').get_completions(words, '')\n"
         "print(sorted({'prefect', 'pydantic', 'httpx', 'yaml', 'asyncio', 'sqlite3'} & sys.modules.keys()))"
