@@ -31,7 +31,9 @@ from tasks.shared.log import logger
 from tasks.shared.report import Approval, Problem, Shown, Waiting
 
 
-def answered(api: PrefectApi, job_id: str, form: str | None, files: str, shown: Shown | None = None) -> Approval | None:
+def form_decision(
+    api: PrefectApi, job_id: str, form: str | None, files: str, shown: Shown | None = None
+) -> Approval | None:
     """The decision that somebody sent with the form whose answers are kept under ``form``.
 
     ``files`` is the digest of what the form was about, ``shown`` the release report that it was about.
@@ -47,7 +49,7 @@ def answered(api: PrefectApi, job_id: str, form: str | None, files: str, shown: 
 def answered_at(session: Session, record: JobRecord, position: int) -> tuple[Approval | None, str | None]:
     """The answer in the form of the wait at ``position``, if it is one that is taken; else why it is not."""
     seen, shown = record.seen.get(position, ""), record.shown.get(position)
-    answer = answered(session.api, record.id, record.forms.get(position), seen, shown)
+    answer = form_decision(session.api, record.id, record.forms.get(position), seen, shown)
     if answer is None:
         return None, None
     why = rules.objection(answer, record.reviews.get(position), session.loaded.config)
@@ -297,17 +299,15 @@ def end_parked(session: Session, job_id: str, rejection: Problem | None = None) 
 
     with pages.best_effort(f"the end of job {job_id}"):
         record, directory = session.job(job_id), JobDirectory.of(session.jobs_dir, job_id)
-        steps = tuple(directory.whole(step) for step in record.steps)
+        record = record.model_copy(update={"steps": tuple(directory.whole(step) for step in record.steps)})
         run = last_run(record)
         try:
             if run is not None:
                 ended = _told_as_cancelled(directory.path, record, run, rejection)
                 inputs = JobInputs.of(record.parameters)
                 document = summary.summary_of(
-                    job_id, run, "cancelled", steps, inputs, ended=ended, error=rejection,
-                    decisions=record.decisions, report=record.page, k=session.loaded.config.report.k,
-                    types=record.types,
-                )  # fmt: skip
+                    record, run, "cancelled", inputs, ended=ended, error=rejection, k=session.loaded.config.report.k
+                )
                 summary.write(directory.path, document)
                 with job_log(directory.log):
                     logger.warning("%s", cancelled(rejection))
@@ -327,8 +327,7 @@ def end_parked(session: Session, job_id: str, rejection: Problem | None = None) 
                     language = session.loaded.config.report.language
                     short_form.publish(short, directory.path, record.waiting.report, position, language)
         with pages.best_effort("the page of the job"):
-            shown = record.model_copy(update={"steps": steps})
-            pages.job_page(Page(session.api, job_id), shown, state="cancelled", k=session.loaded.config.report.k)
+            pages.job_page(Page(session.api, job_id), record, state="cancelled", k=session.loaded.config.report.k)
 
 
 def _told_as_cancelled(directory: Path, record: JobRecord, run: Run, rejection: Problem | None) -> str:

@@ -9,11 +9,15 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from flows.gate import rules
 from flows.gate.release_facts import asked, changed_since, copies_in, released
 from flows.gate.release_settings import documented, settings_digest
+from flows.job.end import problem_of
 from flows.job.job import Job
+from flows.job.outcome import Ended, ends_at, held_back
+from flows.job.record import AT_THE_END
 from flows.job.sources import Sources
 from flows.job.watch import Watcher
 from flows.reports import short_form
@@ -30,6 +34,9 @@ from tasks.shared.meter import Meter
 from tasks.shared.prefect_task import as_task
 from tasks.shared.report import Problem, Shown
 from tasks.shared.step import Source
+
+if TYPE_CHECKING:
+    from flows.gate.wait import CurrentWait
 
 NAME = "release report"
 """Of the task in the Prefect UI."""
@@ -57,27 +64,35 @@ class Leaving:
         return sum(entry.size for entry in self.found.entries)
 
 
-def before_waiting(job: Job, position: int, sources: Sources) -> None:
-    """Make the report that a person at the wait at ``position`` decides on, unless one covers what is there.
+def before_waiting(wait: CurrentWait) -> None:
+    """Make the report that a person at a wait decides on, unless one covers what is there.
 
     Raises:
         Stopped: somebody asked.
     """
-    if not job.config.report.enabled or job.sight is None or sources.newest is None:
-        job.shown.pop(position, None)
+    job, position, sight = wait.job, wait.position, wait.sight
+    shown, newest = job.record().shown.get(position), wait.sources.newest
+    if not job.config.report.enabled or sight is None or newest is None:
+        if shown is not None:
+            job.writer.set(**{f"shown__{position}": None})
         return
-    leaving = sources.leaving(position)
-    place = job.sight.read(job.there)
-    tables = sources.newest.tables if leaving is None or place == job.sight.directory else leaving.tables
-    what = Leaving(place, job.there.below(place.name), job.there.digest, tables, inside=leaving is None)
-    if (shown := job.shown.get(position)) is not None:
-        corrected = place == job.sight.directory
+    leaving = wait.sources.leaving(position)
+    place = sight.read(wait.there)
+    tables = newest.tables if leaving is None or place == sight.directory else leaving.tables
+    what = Leaving(place, wait.there.below(place.name), wait.there.digest, tables, inside=leaving is None)
+    if shown is not None:
+        corrected = place == sight.directory
         why = rules.to_be_made(job.directory.path, position, shown, what.seen, job.config, corrected=corrected)
         if why is None:
             return
-        job.again = job.again or (why,)
-    job.shown[position] = _shown(job, position, what)
-    short_form.publish(job.short, job.directory.path, job.shown[position], position, job.config.report.language)
+        wait.again = wait.again or (why,)
+    publish(job, position, _shown(job, position, what))
+
+
+def publish(job: Job, position: int, shown: Shown) -> None:
+    """Record the report that was made for the step at ``position``, and publish its short form."""
+    job.writer.set(**{f"shown__{position}": shown, "progress": None})
+    short_form.publish(job.short, job.directory.path, shown, position, job.config.report.language)
 
 
 def covers(shown: Shown | None, seen: str, job: Job) -> bool:
@@ -85,6 +100,18 @@ def covers(shown: Shown | None, seen: str, job: Job) -> bool:
     if shown is None or shown.missing is not None or not seen or shown.seen != seen:
         return False
     return shown.settings == settings_digest(job.config, inside=shown.inside)
+
+
+def check_before_sending(job: Job, position: int, sources: Sources) -> None:
+    """Make the release report where the step at ``position`` sends data and no person released them.
+
+    Raises:
+        Ended: the report says stop, and the configuration lets that end the job.
+    """
+    with ends_at(job, position):
+        held = before_leaving(job, position, sources)
+    if held is not None:
+        raise Ended(held_back(job, position, held))
 
 
 def before_leaving(job: Job, position: int, sources: Sources) -> GateError | None:
@@ -101,15 +128,14 @@ def before_leaving(job: Job, position: int, sources: Sources) -> GateError | Non
     if any(declared(name).asks and sources.delivery(at) is not None for at, name in enumerate(names, start=1)):
         return None
     what = _leaving(job, source)
-    shown = job.shown.get(position)
+    shown = job.record().shown.get(position)
     if (
         shown is None
         or not covers(shown, what.seen, job)
         or rules.gone(job.directory.path, position, shown, job.config) is not None
     ):
-        shown = job.shown[position] = _shown(job, position, what)
-        job.writer.set(**{f"shown__{position}": shown, "progress": None})
-        short_form.publish(job.short, job.directory.path, shown, position, job.config.report.language)
+        shown = _shown(job, position, what)
+        publish(job, position, shown)
     if not shown.open:
         return None
     for line in shown.lines:
@@ -132,7 +158,8 @@ def before_leaving(job: Job, position: int, sources: Sources) -> GateError | Non
 
 
 def at_the_end(job: Job, source: Source | None) -> None:
-    """The report of a job that is complete, with all decisions, over what left, else what was made last.
+    """Make and record the report of a job that is complete, with all decisions, over what left, else what was made
+    last.
 
     A job that sends nothing and asks nobody gets one when it runs again because ``job report`` asked for it.
 
@@ -141,17 +168,20 @@ def at_the_end(job: Job, source: Source | None) -> None:
     """
     if not job.config.report.enabled or source is None:
         return
-    if job.at_the_end is None and not any(one.delivers or one.asks for one in map(declared, job.step_names)):
-        job.at_the_end = Shown(on_demand=True)
-        job.presenter.reported(job.at_the_end, job.directory.path)
+    before = job.record().shown_at_the_end
+    if before is None and not any(one.delivers or one.asks for one in map(declared, job.step_names)):
+        none_made = Shown(on_demand=True)
+        job.writer.set(**{f"shown__{AT_THE_END}": none_made})
+        job.presenter.reported(none_made, job.directory.path)
         return
     try:
         what = _leaving(job, source)
     except SluiceError as error:
-        job.at_the_end = Shown(missing=_said(job.problem(error)))
+        job.writer.set(**{f"shown__{AT_THE_END}": Shown(missing=_said(problem_of(job, error)))})
         return
-    job.at_the_end = _shown(job, None, what)
-    short_form.publish(job.short, job.directory.path, job.at_the_end, None, job.config.report.language)
+    shown = _shown(job, None, what)
+    job.writer.set(**{f"shown__{AT_THE_END}": shown, "progress": None})
+    short_form.publish(job.short, job.directory.path, shown, None, job.config.report.language)
     if any(declared(name).delivers for name in job.step_names):
         with best_effort("that this job released data"):
             released(job)
@@ -159,11 +189,12 @@ def at_the_end(job: Job, source: Source | None) -> None:
 
 def keep_decisions(job: Job, position: int) -> None:
     """Put the decisions at a wait into its report, and into the short form. What cannot be written stops nobody."""
-    shown = job.shown.get(position)
+    record = job.record()
+    shown = record.shown.get(position)
     if shown is None or shown.page is None:
         return
     with best_effort("the decision in the release report"):
-        at_this = [one for one in job.decisions if one[0] == position]
+        at_this = [one for one in record.decisions if one[0] == position]
         files.decided(job.directory.path, position, documented(at_this), copy_to=job.config.report.copy_to)
         short_form.publish(job.short, job.directory.path, shown, position, job.config.report.language)
 
@@ -199,7 +230,7 @@ def _shown(job: Job, step: int | None, what: Leaving) -> Shown:
         why = outcome if isinstance(outcome, SluiceError) else internal_error(outcome)
         logger.error("the release report is missing: %s", why.render())
         outcome = Shown(
-            missing=_said(job.problem(why)),
+            missing=_said(problem_of(job, why)),
             inside=what.inside,
             seen=what.seen,
             settings=settings_digest(job.config, inside=what.inside),

@@ -80,7 +80,7 @@ def asked(
         corrected=tuple(_corrected(job)),
         changed=changed,
         copies=copies,
-        decisions=documented(job.decisions),
+        decisions=documented(job.record().decisions),
         last=last_released(job),
         last_copy=last_released(job, recipient=True),
         asked_patients=_asked_patients(job.inputs),

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
@@ -227,7 +227,8 @@ class JobRecord(Kept):
     @property
     def decisions(self) -> list[tuple[int, Approval]]:
         """Every decision with its position; of two reviewers the first one before the second."""
-        return decisions_of(self.reviews, self.approvals)
+        both = [(at, (self.reviews.get(at), self.approvals.get(at))) for at in sorted({*self.reviews, *self.approvals})]
+        return [(at, one) for at, pair in both for one in pair if one is not None]
 
     @property
     def newest_report(self) -> tuple[int | None, Shown | None]:
@@ -238,15 +239,22 @@ class JobRecord(Kept):
         return step, None if step is None else self.shown[step]
 
     @property
+    def _newest_page(self) -> Shown | None:
+        known = [one for _, one in sorted(self.shown.items())]
+        known += [self.shown_at_the_end] if self.shown_at_the_end else []
+        return next((one for one in reversed(known) if one.page), None)
+
+    @property
     def page(self) -> Path | None:
         """The page of the newest release report."""
-        newest = newest_page(self.shown, self.shown_at_the_end)
-        return Path(self.directory) / newest if newest and self.directory else None
+        newest = self._newest_page
+        return Path(self.directory) / newest.page if newest and newest.page and self.directory else None
 
     @property
     def types(self) -> tuple[str, ...]:
         """The types of resources that the newest release report prints by name."""
-        return newest_types(self.shown, self.shown_at_the_end)
+        newest = self._newest_page
+        return newest.types if newest is not None else ()
 
     @property
     def files(self) -> int | None:
@@ -328,29 +336,6 @@ class JobRecord(Kept):
             "error": self.error.reference if self.error and failed else None,
             "waiting": self.waiting.step if self.waiting and self.state is JobState.WAITING else None,
         }
-
-
-def decisions_of(reviews: Mapping[int, Approval], approvals: Mapping[int, Approval]) -> list[tuple[int, Approval]]:
-    """Every decision with its position; of two reviewers the first one before the second."""
-    both = [(at, (reviews.get(at), approvals.get(at))) for at in sorted({*reviews, *approvals})]
-    return [(at, one) for at, pair in both for one in pair if one is not None]
-
-
-def newest_page(shown: Mapping[int, Shown], at_the_end: Shown | None) -> str | None:
-    """The page of the newest release report, below the directory of the job."""
-    newest = _newest(shown, at_the_end)
-    return newest.page if newest is not None else None
-
-
-def newest_types(shown: Mapping[int, Shown], at_the_end: Shown | None) -> tuple[str, ...]:
-    """The types of resources that it prints by name; none without a report."""
-    newest = _newest(shown, at_the_end)
-    return newest.types if newest is not None else ()
-
-
-def _newest(shown: Mapping[int, Shown], at_the_end: Shown | None) -> Shown | None:
-    known = [one for _, one in sorted(shown.items())] + ([at_the_end] if at_the_end else [])
-    return next((one for one in reversed(known) if one.page), None)
 
 
 def without_names_of(job_dir: Path, step_names: Iterable[str], error: Problem) -> Problem:

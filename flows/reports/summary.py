@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import functools
 import platform
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from flows.job.inputs import JobInputs
-from flows.job.record import Run
+from flows.job.record import JobRecord, Run
 from flows.reports.events import JobEnd
 from tasks.shared.errors import StorageError
 from tasks.shared.files.out_file import write_file
 from tasks.shared.http.answer import place
 from tasks.shared.log import logger
 from tasks.shared.publication import details
-from tasks.shared.report import Approval, Kept, Problem, StepReport, Waiting
+from tasks.shared.report import Kept, Problem, StepReport, Waiting
 
 NAME: Final = "summary.json"
 
@@ -90,39 +90,38 @@ class Summary(Kept):
 
 
 def summary_of(
-    job: str,
+    record: JobRecord,
     run: Run,
     state: JobEnd,
-    steps: Sequence[StepReport],
     inputs: JobInputs,
     *,
     ended: str,
     waiting: Waiting | None = None,
     error: Problem | None = None,
-    decisions: Iterable[tuple[int, Approval]] = (),
-    report: Path | None = None,
     k: int,
-    types: Collection[str] = (),
 ) -> Summary:
-    """The summary of a job whose ``run`` has just ended. Without the context of the error, which may be a person's
-    comment. What steps counted of fewer than ``k`` patients is not said, and of ``types`` only
-    those by name that the release report prints.
+    """Return the summary of a job whose ``run`` has just ended in ``state``.
+
+    Without the context of the error, which may be a person's comment, and without the counts of a step that concern
+    fewer than ``k`` patients. Of the types of resources only those are named that the release report prints.
     """
     return Summary(
-        id=job,
+        id=record.id,
         state=state,
         run=run.number,
         created=run.created,
         started=run.began,
         ended=ended,
-        steps=tuple(step.model_copy(update={"details": details(step.details, k, types)}) for step in steps),
-        reconciliation=tuple(reconciliation(steps)),
+        steps=tuple(
+            step.model_copy(update={"details": details(step.details, k, record.types)}) for step in record.steps
+        ),
+        reconciliation=tuple(reconciliation(record.steps)),
         waiting=waiting,
         decisions=tuple(
             Decision(position=at, **one.model_dump(include=set(Decision.model_fields) - {"position"}))
-            for at, one in decisions
+            for at, one in record.decisions
         ),
-        report=str(report) if report is not None else None,
+        report=str(record.page) if record.page is not None else None,
         error=error.model_copy(update={"context": None}) if error else None,
         inputs=inputs_of(inputs),
         versions=versions(),

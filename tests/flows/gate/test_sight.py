@@ -6,15 +6,16 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from flows.gate.sight import OF_AN_EARLIER_VERSION, at_decision, told, without_file_names
+from flows.gate.wait import CurrentWait
 from flows.job.job import Job
+from flows.job.outcome import Ended
 from flows.job.record import JobRecord, JobState, now
 from flows.job.sources import Sources
-from flows.pipeline import decide, decided
 from flows.reports.pages import wait_description
 from tasks import declared
 from tasks.shared.errors import DataError
@@ -23,7 +24,7 @@ from tasks.shared.report import Approval, StepReport, Waiting
 from tasks.shared.step import Source
 from tasks.shared.stop import Stop
 from tests.conftest import ask_prefect, wait_until
-from tests.flows.job.test_job_events import STEPS, job  # noqa: F401 - a fixture
+from tests.flows.job.test_job_events import STEPS, Labels, job  # noqa: F401 - a fixture
 
 LINE = b'{"resourceType":"Patient","id":"only-this"}\n'
 
@@ -33,38 +34,48 @@ class Waits:
 
     def __init__(self, job: Job) -> None:  # noqa: F811
         self.job = job
-        self.labels: dict[str, Any] = {}
+        self.labels = cast("Labels", job.writer).written
         self.input = job.directory.path / "import"
         self.input.mkdir()
         (self.input / "a.ndjson").write_bytes(LINE)
         self.corrections = job.directory.path / "import_wait"
         self.corrections.mkdir()
-        job.writer.set = lambda **labels: self.labels.update(labels)  # type: ignore[method-assign]
         self.sources = Sources(STEPS, job.config)
         self.sources.wrote(Source(self.input, 1))
         self.look()
         self.park()
 
     def look(self) -> None:
-        self.job.look(3, Source(self.input, 1), self.sources)
+        self.wait = CurrentWait(self.job, 3, self.sources)
+        self.wait.look()
 
     def park(self) -> Waiting:
-        waiting = self.job.as_seen(
-            Waiting(position=3, step="wait", directory=str(self.corrections), looked_at=str(self.input), since=now())
-        )
-        self.job.waits(waiting, "form")
-        self.job.seen[3] = self.labels["seen__3"]
+        waiting = self.wait.waiting(self.corrections, self.input)
+        self.wait.record(waiting, "form")
         return waiting
+
+    @property
+    def seen(self) -> str:
+        return self.job.record().seen[3]
 
     def approve(self) -> None:
         self.look()
-        assert self.job.sight is not None
-        self.job.approvals[3] = Approval(approved=True, files=self.job.sight.keep(self.job.there))
+        assert self.wait.sight is not None
+        self.job.writer.approve(3, Approval(approved=True, files=self.wait.sight.keep(self.wait.there)))
+
+    def ended(self) -> Ended | None:
+        """How the run ends here that goes on, if it does."""
+        self.wait = CurrentWait(self.job, 3, self.sources)
+        try:
+            self.wait.check()
+        except Ended as end:
+            return end
+        return None
 
     def again(self) -> bool:
         """Whether the approval still counts when the run goes on."""
-        assert decided(self.job, 3, self.sources) is None
-        return 3 in self.job.approvals
+        assert self.ended() is None
+        return 3 in self.job.record().approvals
 
 
 @pytest.fixture
@@ -81,7 +92,8 @@ def test_corrections_that_were_there_at_the_decision_are_covered(waits: Waits) -
     (waits.corrections / "a.ndjson").write_bytes(LINE * 2)
     waits.approve()
     assert waits.again()
-    assert waits.job.context(3, _step(), Source(waits.input, 1)).approved == waits.job.there
+    context = waits.job.context(3, declared("wait"), Source(waits.input, 1))
+    assert waits.wait.approved(context).approved == waits.wait.there
 
 
 MEDDLING: dict[str, Callable[[Waits], object]] = {
@@ -121,7 +133,7 @@ def test_what_is_no_data_may_come_and_go(waits: Waits) -> None:
 
 
 def test_an_approval_of_a_version_without_hashes_covers_nothing(waits: Waits) -> None:
-    waits.job.approvals[3] = Approval(approved=True)
+    waits.job.writer.approve(3, Approval(approved=True))
     assert not waits.again()
     assert waits.park().again == (OF_AN_EARLIER_VERSION,)
 
@@ -135,15 +147,17 @@ def test_of_several_files_of_few_patients_their_number_is_said_and_our_own_names
 def test_a_list_of_files_that_was_changed_too_hides_nothing(waits: Waits) -> None:
     waits.approve()
     (waits.input / "a.ndjson").write_bytes(LINE * 2)
-    assert waits.job.sight is not None
     waits.look()
-    waits.job.sight.keep(waits.job.there)
+    assert waits.wait.sight is not None
+    waits.wait.sight.keep(waits.wait.there)
     assert not waits.again()
 
 
 def test_a_rejection_needs_no_files(waits: Waits) -> None:
-    waits.job.approvals[3] = Approval(approved=False)
-    assert decide(waits.job, 3) is not None
+    waits.job.writer.approve(3, Approval(approved=False))
+    ended = waits.ended()
+    assert ended is not None
+    assert ended.state.is_cancelled()
 
 
 def test_what_was_seen_at_one_wait_says_nothing_about_a_later_one_that_is_complete(waits: Waits) -> None:
@@ -153,7 +167,7 @@ def test_what_was_seen_at_one_wait_says_nothing_about_a_later_one_that_is_comple
     for position in (3, 4):
         waits.job.steps[position] = waits.job.steps[position].model_copy(update={"state": "completed"})
     assert waits.again()
-    assert waits.job.sight is None
+    assert waits.wait.sight is None
 
 
 IN_PLACE = [what for what in MEDDLING if "import/" in what]
@@ -167,18 +181,18 @@ def test_what_was_edited_where_its_step_left_it_cannot_be_approved(waits: Waits,
     waits.job.steps[1] = done
     waiting = waits.park()
     record = JobRecord(
-        id="j", name="", state=JobState.WAITING, steps=tuple(waits.job.steps.values()), seen=waits.job.seen
+        id="j", name="", state=JobState.WAITING, steps=tuple(waits.job.steps.values()), seen={3: waits.seen}
     )  # fmt: skip
-    assert at_decision(waits.job.directory.path, record, waiting) == waits.job.seen[3]
+    assert at_decision(waits.job.directory.path, record, waiting) == waits.seen
     MEDDLING[what](waits)
     with pytest.raises(DataError) as caught:
         at_decision(waits.job.directory.path, record, waiting)
     assert (caught.value.reference, caught.value.context) == ("edited-in-place", what)
 
     waits.approve()  # in the form, which showed it
-    ended = decided(waits.job, 3, waits.sources)
+    ended = waits.ended()
     assert ended is not None
-    assert ended.is_failed()
+    assert ended.state.is_failed()
     assert waits.labels["error"].reference == "edited-in-place"
 
     (waits.corrections / "all.ndjson").write_bytes(LINE)  # nobody reads the other then
@@ -229,14 +243,14 @@ def test_what_changes_behind_a_complete_wait_is_an_error_when_a_step_has_begun_t
     aside = released.job.directory.path / "aside"
     shutil.copytree(released.job.directory.path, aside)
     MEDDLING[what](released)
-    ended = decided(released.job, 3, released.sources)
+    ended = released.ended()
     assert ended is not None
-    assert ended.is_failed()
+    assert ended.state.is_failed()
     error = released.labels["error"]
     assert (error.reference, error.step, error.context) == ("approved-files-changed", "send", withheld(what))
     assert "--step 3 --force" in error.hint
     assert "removes import_wait/" in error.hint
-    assert 3 in released.job.approvals
+    assert 3 in released.job.record().approvals
     assert released.job.steps[3].state == "completed"
     assert released.result.exists()
     for folder in ("import", "import_wait"):  # put back
@@ -262,14 +276,12 @@ def test_killed_while_a_wait_is_opened_again_it_asks_when_the_job_goes_on(releas
 @pytest.mark.parametrize("answer", ["reject", "release", None])
 def test_a_no_in_the_form_counts_where_a_command_said_yes_at_the_same_moment(waits: Waits, answer: str | None) -> None:
     waits.approve()
-    waits.job.forms[3] = "form"
     given = {"decision": answer, "by": "Bo"} if answer else None
     waits.job.api.run_input = lambda _job, _form: given  # type: ignore[method-assign]
-    ended = decided(waits.job, 3, waits.sources)
+    ended = waits.ended()
     assert (ended is not None) == (answer == "reject")
-    kept = waits.labels.get("approval__3")
-    assert (kept and (kept.approved, kept.by)) == ((False, "Bo") if answer == "reject" else None)
-    assert waits.job.approvals[3].where == ("ui" if answer == "reject" else "cli")
+    kept = waits.job.record().approvals[3]
+    assert (kept.approved, kept.by, kept.where) == ((False, "Bo", "ui") if answer == "reject" else (True, "", "cli"))
 
 
 def test_corrections_that_are_there_when_it_is_parked_are_listed(waits: Waits) -> None:
@@ -280,10 +292,6 @@ def test_corrections_that_are_there_when_it_is_parked_are_listed(waits: Waits) -
     assert f"  send will read the corrected files in {waits.corrections}" in told(waiting)
     assert f"- `{waiting.files[0]}`" in wait_description(waiting, waits.job.step_names)
     assert f"    {waiting.files[0]}" in told(waiting)
-
-
-def _step() -> Any:
-    return declared("wait")
 
 
 @pytest.mark.slow

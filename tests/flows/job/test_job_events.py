@@ -14,20 +14,26 @@ import pytest
 from pydantic import BaseModel
 
 from flows.engine.api import Label, PrefectApi
+from flows.gate.wait import CurrentWait
 from flows.job.directory import JobDirectory
+from flows.job.end import end_without_waiting
 from flows.job.inputs import JobInputs
 from flows.job.job import Job as RunningJob
 from flows.job.job import follow
 from flows.job.lock import LOCK, JobBusyError, JobLock
-from flows.job.record import JobRecord, RecordWriter, Run
-from flows.pipeline import decide, show, stopped
+from flows.job.outcome import Ended, show, stopped
+from flows.job.record import RecordWriter, Run
+from flows.job.sources import Sources
+from flows.job.steps import finish_step, pass_gate, record_failure
 from flows.reports import summary
 from flows.reports.events import Export, Gate, Job, Step, Wait
 from flows.reports.journal import Journal
 from flows.reports.presenter import Presenter
+from tasks import declared
 from tasks.shared.errors import GateError, NetworkError, ReconciliationError, Stopped, StorageError
 from tasks.shared.events import Event
 from tasks.shared.report import Approval, StepReport, Waiting
+from tasks.shared.step import StepContext
 from tests.peers.events import read_events
 from tests.peers.prefect import prefect_in_memory
 
@@ -49,6 +55,12 @@ class Api:
     def create_artifact(self, _job_id: str, **_: str) -> str:
         return str(uuid4())
 
+    def run_input(self, _job_id: str, _key: str) -> None:
+        return None
+
+    def set_labels(self, _job_id: str, _labels: dict[str, Any]) -> bool:
+        return True
+
     def update_artifact(self, _artifact_id: str, **_: str) -> bool:
         return True
 
@@ -59,13 +71,14 @@ class Labels(RecordWriter):
     def __init__(self) -> None:
         super().__init__(cast("PrefectApi", Api()), JOB)
         self.away = False
+        self.written: dict[str, Any] = {}
+        self._run = {"id": JOB, "state_type": "RUNNING", "labels": {"job.steps": ",".join(STEPS)}}
 
-    def set(self, **labels: Label | BaseModel | None) -> None:
+    def set(self, **labels: Label | BaseModel | None) -> bool:
         if self.away:
             raise NetworkError("prefect-unreachable", "the Prefect API does not answer")
-
-    def read(self) -> JobRecord:
-        raise NetworkError("prefect-unreachable", "there is no page of the job here")
+        self.written |= labels
+        return super().set(**labels)
 
 
 @pytest.fixture
@@ -86,6 +99,14 @@ def job(tmp_path: Path) -> Iterator[RunningJob]:
         )  # fmt: skip
 
 
+def current_wait(job: RunningJob) -> CurrentWait:
+    return CurrentWait(job, 3, Sources(STEPS, job.config))
+
+
+def context(job: RunningJob, position: int) -> StepContext:
+    return job.context(position, declared(job.step_names[position - 1]), None)
+
+
 def told(job: RunningJob) -> list[Event]:
     """The events of the job, without those of its beginning."""
     return [entry.event for entry in read_events(job.directory.path)][2:]
@@ -99,7 +120,7 @@ def document(job: RunningJob) -> summary.Summary:
 def test_the_gate_tells_what_it_did_and_closed_it_ends_the_job(job: RunningJob, findings: int) -> None:
     counted = {"findings": findings, "resources_with_findings": 1 if findings else 0}
     job.steps[2] = job.steps[2].model_copy(update={"details": counted})
-    job.passed_gate(2, GateError("validation-findings", "x") if findings else None)
+    pass_gate(job, 2, GateError("validation-findings", "x") if findings else None)
     if findings:
         end = Job(state="failed", error="validation-findings")
         assert told(job) == [Gate(state="closed", findings=5, resources=5), end]
@@ -109,9 +130,10 @@ def test_the_gate_tells_what_it_did_and_closed_it_ends_the_job(job: RunningJob, 
 
 
 def test_a_no_at_the_wait_cancels_the_job_and_the_comment_stays_in_the_record(job: RunningJob) -> None:
-    job.approvals[3] = Approval(approved=False, comment=COMMENT, by="anna", when="now")
-    state = decide(job, 3)
-    assert state is not None
+    job.writer.approve(3, Approval(approved=False, comment=COMMENT, by="anna", when="now"))
+    with pytest.raises(Ended) as end:
+        current_wait(job).decide()
+    assert end.value.state.is_cancelled()
     assert told(job) == [
         Wait(state="decided", approved=False),
         Step(state="stopped", error="rejected"),
@@ -133,10 +155,10 @@ def test_the_wait_directory_appears_when_the_record_says_that_the_job_waits(job:
     waiting, labels = a_wait(job), cast("Labels", job.writer)
     labels.away = True
     with pytest.raises(NetworkError):
-        job.waits(waiting, "form-key")
+        current_wait(job).record(waiting, "form-key")
     assert not Path(waiting.directory).exists()
     labels.away = False
-    job.waits(waiting, "form-key")
+    current_wait(job).record(waiting, "form-key")
     assert Path(waiting.directory).stat().st_mode & 0o777 == 0o700
     assert told(job)[-2:] == [Wait(state="asked"), Job(state="waiting")]
 
@@ -145,16 +167,16 @@ def test_a_wait_directory_that_cannot_be_made_is_the_steps_error(job: RunningJob
     waiting = a_wait(job)
     Path(waiting.directory).write_bytes(b"")
     with pytest.raises(StorageError) as caught:
-        job.waits(waiting, "form-key")
+        current_wait(job).record(waiting, "form-key")
     assert caught.value.context is not None
     assert "import_wait" in caught.value.context
     assert Wait(state="asked") not in told(job)
 
 
 def test_a_decision_is_not_told_again_by_a_wait_that_is_complete(job: RunningJob) -> None:
-    job.approvals[3] = Approval(approved=True)
+    job.writer.approve(3, Approval(approved=True))
     job.steps[3] = StepReport(position=3, name="wait", state="completed")
-    assert decide(job, 3) is None
+    current_wait(job).decide()
     assert told(job) == []
 
 
@@ -168,7 +190,7 @@ def test_a_stop_says_why(job: RunningJob, reason: str, state: Any) -> None:
 
 @pytest.mark.parametrize(("reason", "state"), [("cancel", "cancelled"), ("SIGINT", "stopped")])
 def test_a_process_that_does_not_wait_for_its_threads_tells_its_end(job: RunningJob, reason: str, state: Any) -> None:
-    job.leave(reason)
+    end_without_waiting(job, reason)
     assert told(job) == [Job(state=state, reason=reason)]
     assert document(job).state == state
 
@@ -176,7 +198,7 @@ def test_a_process_that_does_not_wait_for_its_threads_tells_its_end(job: Running
 def test_a_failure_is_told_also_when_the_record_cannot_be_written(job: RunningJob) -> None:
     cast("Labels", job.writer).away = True
     with pytest.raises(NetworkError):
-        job.failed(4, ReconciliationError("lines-differ", "send read 6 lines, the step before wrote 7"))
+        record_failure(job, 4, ReconciliationError("lines-differ", "send read 6 lines, the step before wrote 7"))
     assert told(job) == [Step(state="failed", error="lines-differ"), Job(state="failed", error="lines-differ")]
     error = document(job).error
     assert error is not None
@@ -185,7 +207,7 @@ def test_a_failure_is_told_also_when_the_record_cannot_be_written(job: RunningJo
 
 
 def test_a_failure_before_the_first_step_belongs_to_none(job: RunningJob) -> None:
-    job.failed(None, NetworkError("connect-failed", "x"))
+    record_failure(job, None, NetworkError("connect-failed", "x"))
     assert told(job) == [Job(state="failed", error="connect-failed")]
     error = document(job).error
     assert error is not None
@@ -196,7 +218,7 @@ def test_a_failure_before_the_first_step_belongs_to_none(job: RunningJob) -> Non
 def test_a_step_is_told_complete_before_the_record_says_so_because_no_later_run_tells_it(job: RunningJob) -> None:
     cast("Labels", job.writer).away = True
     with pytest.raises(NetworkError):
-        job.finished(4, StepReport(files=2, resources_out=7), expected=7)
+        finish_step(job, context(job, 4), StepReport(files=2, resources_out=7), expected=7)
     assert [type(event) for event in told(job)] == [Step, Export]
 
 
@@ -212,7 +234,12 @@ def test_a_finished_step_costs_three_requests_to_prefect(tmp_path: Path) -> None
             show(running, "running")
             prefect.asked.clear()
             details = {"groups": [{"group": "Labor", "rows": 3}], "unrouted": {"Observation": 2}}
-            running.finished(1, StepReport(files=2, lines_out=7, output="import", details=details), expected=None)
+            finish_step(
+                running,
+                context(running, 1),
+                StepReport(files=2, lines_out=7, output="import", details=details),
+                expected=None,
+            )
             show(running, "running")
     assert prefect.asked == [
         ("PATCH", f"/flow_runs/{JOB}/labels"), ("PATCH", f"/artifacts/{prefect.page['id']}"),

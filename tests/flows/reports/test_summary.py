@@ -9,7 +9,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from flows.job.inputs import JobInputs
-from flows.job.record import Run
+from flows.job.record import JobRecord, JobState, Run
 from flows.reports import summary
 from flows.reports.summary import Compared, Summary
 from tasks.shared.report import Problem, StepReport, Waiting
@@ -33,9 +33,11 @@ INPUTS = JobInputs(
 
 def document(*, waiting: Waiting | None = None, error: Problem | None = None) -> Summary:
     return summary.summary_of(
-        "368f91e2-dd1f-4d71-8c99-58332d55a824",
+        JobRecord(
+            id="368f91e2-dd1f-4d71-8c99-58332d55a824", name="", state=JobState.RUNNING, steps=tuple(STEPS)
+        ),
         Run(number=2, created="2026-03-02T09:15:19.102Z", began="2026-03-02T09:16:19.102Z"),
-        "failed" if error else "waiting" if waiting else "completed", STEPS, INPUTS,
+        "failed" if error else "waiting" if waiting else "completed", INPUTS,
         ended="2026-03-02T09:17:19.102Z", waiting=waiting, error=error, k=5,
     )  # fmt: skip
 

@@ -1,0 +1,314 @@
+"""The wait that a running job has reached: ask for a decision, and hold it to the files that it was made on.
+
+``4-product.md`` §2: "An approval is for what was seen. If files changed since … the job waits once more and says so."
+That holds until the last step that reads the released data is complete.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+from flows.engine import runs
+from flows.gate import release, rules
+from flows.gate.decisions import form_decision, rejected
+from flows.gate.sight import NEXT, Sight, no_longer, without_file_names
+from flows.job.end import announce_end
+from flows.job.job import Job
+from flows.job.outcome import cancelled, ends_at, show
+from flows.job.record import now
+from flows.job.sources import Sources
+from flows.job.steps import leave_step
+from flows.reports import pages
+from flows.reports.events import Wait
+from tasks.release_report.page.words import Words
+from tasks.shared.corrections import make_directory, wait_directory
+from tasks.shared.errors import DataError
+from tasks.shared.files.inventory import Inventory
+from tasks.shared.log import logger
+from tasks.shared.report import Approval, Corrections, StepReport, Waiting
+from tasks.shared.step import Parked, StepContext
+
+
+class CurrentWait:
+    """The wait at ``position`` of a job that this process runs.
+
+    ``sight`` says where the reviewer looks and ``there`` what is there now; ``again`` and ``refused`` say why the job
+    waits once more.
+    """
+
+    def __init__(self, job: Job, position: int, sources: Sources) -> None:
+        self.job = job
+        self.position = position
+        self.sources = sources
+        self.sight: Sight | None = None
+        self.there = Inventory(())
+        self.again: tuple[str, ...] = ()
+        self.refused: tuple[str, ...] = ()
+
+    @property
+    def approval(self) -> Approval | None:
+        """The decision in the record."""
+        return self.job.record().approvals.get(self.position)
+
+    def check(self) -> None:
+        """Look at the files, then for a decision; without one, make the release report that the reviewer decides on.
+
+        Raises:
+            Ended: somebody rejected the release, or an error or a stop ends the run here.
+        """
+        complete = self.job.steps[self.position].state == "completed"
+        at = self.position
+        if complete:
+            to_read = [at for at in self.sources.readers(at) if self.job.steps[at].state != "completed"]
+            if not to_read:
+                return
+            at = to_read[0]  # an error keeps this step from its data; the wait stays complete
+        with ends_at(self.job, at):
+            if complete and not self._asks_again():
+                return
+            if not complete:
+                self.look()
+            self.decide()
+            if self.approval is None:
+                release.before_waiting(self)
+
+    def look(self) -> None:
+        """Read which files the reviewer can see now.
+
+        Raises:
+            StorageError: something cannot be read.
+            Stopped: somebody asked.
+        """
+        source = self.sources.newest
+        if source is None:
+            return
+        position, record = self.position, self.job.record()
+        leaving, delivery = self.sources.leaving(position), self.sources.delivery(position)
+        self.sight = Sight(
+            self.job.directory.path, position, source.path, wait_directory(source.path),
+            leaving.path if leaving is not None else None, self.sources.corrections(position),
+            delivery.name if delivery is not None else NEXT,
+        )  # fmt: skip
+        approval = record.approvals.get(position)
+        before = self.sight.kept(approval.files if approval and approval.files else record.seen.get(position, ""))
+        if before is None and source.recorded is not None:
+            before = source.recorded.load()
+        self.there = self.sight.take(before.hash_of if before is not None else None, self.job.stop)
+
+    def decide(self) -> None:
+        """Look for a person's decision.
+
+        An answer in the form of the UI becomes the record's approval here, once and for all. Where somebody approved
+        with a command while another person rejected in the form, the rejection counts: labels have no compare-and-set.
+
+        Raises:
+            Ended: it is a rejection.
+            DataError: corrected files could not be used, by their names alone, or files that the approval covers were
+                edited in place.
+        """
+        self._void_first_decision()
+        known = self.approval
+        if known is None or (known.approved and known.where == "cli"):
+            self._read_form(known)
+        decision = self.approval
+        if decision is not None and decision.approved and self._void_decision():
+            return  # the step parks the job
+        job = self.job
+        if decision is not None and job.steps[self.position].state != "completed":
+            job.journal.at(job.step_names[self.position - 1], self.position)
+            job.journal.tell(Wait(state="decided", approved=decision.approved))
+        if decision is not None or self.position in job.record().reviews:
+            release.keep_decisions(job, self.position)
+        if decision is None or decision.approved:
+            return
+        error = rejected(decision, job.step_names[self.position - 1])
+        leave_step(job, self.position, "stopped", error=error)
+        raise cancelled(job, error)
+
+    def _read_form(self, known: Approval | None) -> None:
+        """Take over the answer in the form of this wait, beside the decision that is ``known``."""
+        position, record, config = self.position, self.job.record(), self.job.config
+        first, form = record.reviews.get(position), record.forms.get(position)
+        answer = form_decision(
+            self.job.api, self.job.id, form, record.seen.get(position, ""), record.shown.get(position)
+        )
+        if answer is None:
+            if known is None and position in record.forms and position in record.seen:
+                logger.warning("step %d wait: resumed without a decision and a name, so the job waits again", position)
+            return
+        if known is not None and answer.approved:
+            return
+        if (why := rules.objection(answer, first, config)) is not None:
+            self.refused = (f"not released: {why}",)
+            logger.warning("step %d wait: the answer was not taken, and the job waits again, which says why", position)
+        elif rules.is_first(answer, first, config):
+            self.job.writer.review(position, answer)
+            logger.info("step %d wait was released by the first of two people", position)
+        else:
+            self.job.writer.approve(position, answer)
+            logger.info("step %d wait was decided in the Prefect UI or through its API", position)
+
+    def _void_decision(self) -> bool:
+        """Void an approval that does not cover the files that are there now, and return whether it did not.
+
+        Raises:
+            DataError: corrected files are there that could not be used, by their names alone; files that the approval
+                covers were edited in place.
+        """
+        job, record, approval = self.job, self.job.record(), self.approval
+        if self.sight is None or approval is None:
+            return False
+        self.sight.check()
+        shown, first = record.shown.get(self.position), record.reviews.get(self.position)
+        why = no_longer(approval, self.sight, self.there) or rules.other_report(approval, first, shown, job.config)
+        if not why and (gone := rules.gone(job.directory.path, self.position, shown, job.config)) is not None:
+            why = (gone,)
+        if not why:
+            self.sight.as_left(self.there, job.steps.values())
+            return False
+        self._void(why)
+        return True
+
+    def _void_first_decision(self) -> None:
+        """Void the first of two decisions where it does not cover the files; both are asked for again."""
+        job, record = self.job, self.job.record()
+        first = record.reviews.get(self.position)
+        if self.sight is None or first is None or self.position in record.approvals:
+            return
+        why = no_longer(first, self.sight, self.there)
+        if job.config.report.enabled and not why:
+            shown = record.shown.get(self.position)
+            outdated = rules.outdated(shown, self.there.digest, job.config)
+            other = rules.ANOTHER_REPORT if shown is None or shown.sha256 != first.report else None
+            gone = rules.gone(job.directory.path, self.position, shown, job.config)
+            why = tuple(filter(None, (outdated or other or gone,)))
+        if why:
+            self._void(why)
+
+    def _asks_again(self) -> bool:
+        """Return whether a wait that is complete has to ask again; its approval is void then.
+
+        Costs a look at each file, not its content, where nobody touched it.
+
+        Raises:
+            DataError: ``approved-files-changed``: files are not as they were approved, and a step has begun to read
+                them.
+            StorageError: something cannot be read.
+            Stopped: somebody asked.
+        """
+        job, position, approval = self.job, self.position, self.approval
+        if self.sources.newest is None or approval is None or not approval.files:
+            return False  # decided under a version that kept no hashes
+        self.look()
+        if self.sight is None:
+            return False
+        if not (why := no_longer(approval, self.sight, self.there)):
+            # Also when a send has begun: the approval is for the destination that the report names, and for no other.
+            shown = job.record().shown.get(position)
+            why = rules.other_settings(shown, job.config) if self.sources.delivery(position) else ()
+            if why:
+                self._reopen(why)
+            return bool(why)
+        begun = [job.steps[at] for at in self.sources.readers(position) if job.steps[at].started is not None]
+        if begun:
+            place = self.sight.directory.name
+            raise DataError(
+                "approved-files-changed",
+                f"files changed after they were approved at step {position}, and step {begun[0].position}, "
+                f"{begun[0].name}, has begun with what was approved",
+                context="\n  ".join(why),
+                hint=f"put them back as they were, take what was added out of {place}/, and continue the job; or "
+                f"decide anew: copy corrected files out of the job's directory, {job.run_again(position)} "
+                f"(it removes {place}/ and what later steps wrote), and put them into {place}/ when the job waits",
+            )
+        self._reopen(why)
+        return True
+
+    def _reopen(self, why: tuple[str, ...]) -> None:
+        """Void the approval of a wait that is complete, and let it ask again. Corrected files stay where they are."""
+        job, step = self.job, self.job.steps[self.position]
+        # The result first: with it the wait would let pass whoever comes, and without it, it is not complete.
+        (job.directory.path.parent / job.directory.result_key(self.position, step.name)).unlink(missing_ok=True)
+        job.steps[self.position] = StepReport(position=self.position, name=step.name, directory=step.directory)
+        self._void(why, **{f"step__{self.position}": job.steps[self.position]})
+
+    def _void(self, why: tuple[str, ...], **labels: StepReport) -> None:
+        position = self.position
+        logger.warning("step %d wait: the approval counts no more, the job waits again: %s", position, "; ".join(why))
+        # The answer of the form with it: it was for what that form was about.
+        self.job.writer.set(**dict.fromkeys(f"{kind}__{position}" for kind in ("approval", "review", "form")), **labels)
+        self.again = without_file_names(why)
+
+    def approved(self, context: StepContext) -> StepContext:
+        """Return what the step gets with the files that somebody approved, and the corrections that it can take."""
+        return replace(
+            context,
+            approved=self.there if self.approval is not None else None,
+            corrections=self.sight.corrections if self.sight is not None else Corrections.NDJSON,
+        )
+
+    def park(self, parked: Parked, looked_at: Path) -> NoReturn:
+        """Save the form, record where the job waits, park the run and leave the flow.
+
+        In this order: a process that dies before the record leaves a job that is interrupted and comes back here; from
+        the record on the job waits and can be decided with ``pipeline continue``, parked in Prefect or not.
+
+        Raises:
+            StorageError: the directory for corrected files cannot be made.
+            prefect.exceptions.Pause: on success.
+        """
+        job, position = self.job, self.position
+        waiting = self.waiting(parked.directory, looked_at)
+        record = job.record()
+        again = "resumed without a decision; " if position in record.forms and position in record.seen else ""
+        if self.refused:
+            again = "resumed with an answer that was not taken; "
+        language, by_hand = job.config.report.language, None if job.deployed else job.continued_with
+        description = pages.wait_description(waiting, job.step_names, by_hand, language=language)
+        fields = pages.field_words(language)
+        form, state = runs.saved_form(job.id, position, description, fields, deployed=job.deployed)
+        state.message = f"{again}step {position} waits for a decision: Resume asks for it"
+        self.record(waiting, form)
+        show(job, "waiting")
+        job.presenter.waits(waiting)
+        runs.park(job.id, state)
+
+    def waiting(self, directory: Path, looked_at: Path) -> Waiting:
+        """Return the wait as the form, the page and the record show it."""
+        position, record = self.position, self.job.record()
+        shown = record.shown.get(position)
+        found = Waiting(
+            position=position,
+            step=self.job.step_names[position - 1],
+            directory=str(directory),
+            looked_at=str(looked_at),
+            since=now(),
+            again=self.again,
+            refused=self.refused,
+            first=record.reviews.get(position),
+            report=shown,
+        )
+        if self.sight is None:
+            return found
+        words = Words(self.job.config.report.language, k=0)
+        return self.sight.shown(found, self.there, shown.files if shown is not None else (), words)
+
+    def record(self, waiting: Waiting, form: str) -> None:
+        """Record where the job waits, before it is parked: from here on it can be decided.
+
+        The directory for corrected files appears after that, so that whoever sees it finds a job that waits.
+
+        Raises:
+            StorageError: the directory cannot be made.
+        """
+        job, position, directory = self.job, self.position, Path(waiting.directory)
+        job.steps[position] = job.steps[position].model_copy(update={"directory": directory.name})
+        # The key of the form is kept for each position: the answer is looked for there when the run goes on.
+        labels: dict[str, Any] = {f"form__{position}": form}
+        labels[f"seen__{position}"] = self.sight.keep(self.there) if self.sight else None
+        leave_step(job, position, "waiting", waiting=waiting, **labels)
+        make_directory(directory)
+        job.journal.tell(Wait(state="asked"))
+        announce_end(job, "waiting", waiting=waiting)

@@ -1,0 +1,165 @@
+"""End a run: record why, publish the job's page, and give the Prefect state that the run ends in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Literal
+
+from prefect.client.schemas.objects import State
+from prefect.exceptions import Pause
+from prefect.states import Cancelled, Crashed, Failed
+
+from flows.engine import runs
+from flows.engine.outage import BRIDGE
+from flows.job.end import announce_end, problem_of
+from flows.job.job import Job
+from flows.job.steps import hold_back, leave_step, record_failure
+from flows.job.watch import AWAY, CANCEL, SUSPEND, cancel_asked
+from flows.reports import pages
+from tasks.shared.errors import GateError, NetworkError, SluiceError, Stopped, internal_error
+from tasks.shared.log import logger
+from tasks.shared.report import Problem
+from tasks.shared.units import human_seconds
+
+Outcome = State[Any]
+
+
+class Ended(Exception):  # noqa: N818 - an end, not an error
+    """The run of the job ends in ``state``. All that there is to record is recorded."""
+
+    def __init__(self, state: Outcome) -> None:
+        super().__init__(state.name)
+        self.state = state
+
+
+@contextmanager
+def ends_at(job: Job, position: int) -> Iterator[None]:
+    """Let an error or a stop end the run at the step at ``position``.
+
+    Raises:
+        Ended: in place of ``SluiceError`` and ``Stopped``.
+    """
+    try:
+        yield
+    except Stopped as reason:
+        raise Ended(stopped(job, position, reason)) from None
+    except SluiceError as error:
+        raise Ended(failed(job, position, error)) from None
+
+
+def guarded(job: Job, run: Callable[[], Outcome]) -> Outcome:
+    """Run the job and record what goes wrong outside of its steps. An exception that left the flow would be pickled."""
+    try:
+        ended = run()
+    except Ended as end:
+        ended = end.state
+    except Pause:
+        if job.journal.over:
+            raise  # the job parked itself, or was suspended while a step ran
+        # Prefect's engine noticed first, between two steps, that somebody suspended the run.
+        at = next((n for n, step in sorted(job.steps.items()) if step.state != "completed"), len(job.steps))
+        return stopped(job, at, Stopped(SUSPEND))
+    except SluiceError as error:
+        return _failed_beside_steps(job, error)
+    except Exception as defect:  # noqa: BLE001 - the seam where defects become reports
+        return _failed_beside_steps(job, internal_error(defect))
+    complete_task_runs(job)
+    return ended
+
+
+def _failed_beside_steps(job: Job, error: SluiceError) -> Outcome:
+    record_if_possible(lambda: record_failure(job, None, error))
+    show(job, "failed")
+    return Failed(message=problem_of(job, error).render())
+
+
+def record_if_possible(write: Callable[[], object]) -> None:
+    """Write how the job ends. The Prefect API may be what has failed; the exit code tells in that case."""
+    try:
+        write()
+    except SluiceError as unwritten:
+        logger.error("the end of the job is not recorded: %s", unwritten.message)
+
+
+def complete_task_runs(job: Job) -> None:
+    """After an outage, set the task runs of completed steps to Completed."""
+    if job.api.outage is None or not job.api.outage.happened:
+        return
+    open_names = {step.name for step in job.steps.values() if step.state != "completed"}
+    with pages.best_effort("the state of the task runs"):
+        job.api.settle_task_runs(job.id, {step.name for step in job.steps.values()} - open_names)
+
+
+def show(job: Job, state: pages.PageState, counted: Mapping[str, Any] | None = None) -> None:
+    """Publish the job's page with the ``state`` it is about to have, and the counts of a failed step's error."""
+    report = job.config.report
+    with pages.best_effort("the page of the job"):
+        pages.job_page(
+            job.page, job.record(), state=state, continued_with=job.continued_with, counted=counted or {},
+            k=report.k, language=report.language,
+        )  # fmt: skip
+
+
+def failed(job: Job, position: int, error: SluiceError) -> Outcome:
+    """Record that a step failed."""
+    name = job.step_names[position - 1]
+    record = record_failure(job, position, error)
+    show(job, "failed", error.details)
+    return Failed(message=f"{name}: {record.render()}")
+
+
+def held_back(job: Job, position: int, error: GateError) -> Outcome:
+    """Record that the release report says stop where no person decides."""
+    hold_back(job, position, error)
+    show(job, "failed")
+    return Failed(message=error.render())
+
+
+def stopped_alone(job: Job, name: str) -> Outcome:
+    """Record that the one step which ``job run`` asked for is complete."""
+    job.writer.set(until=None, stopped_by=None)
+    announce_end(job, "stopped", reason="alone")
+    show(job, "stopped")
+    return Crashed(name="Stopped", message=f"{name} was run alone; continue goes on after it")
+
+
+def cancelled(job: Job, error: Problem) -> Ended:
+    """Announce that a person's decision ends the job."""
+    announce_end(job, "cancelled", error=error)
+    show(job, "cancelled")
+    return Ended(Cancelled(message=error.message))
+
+
+def stopped(job: Job, position: int, reason: Stopped) -> Outcome:
+    """Record the stop. A cancel in the UI ends the job; a signal or a suspend leaves it to be continued.
+
+    A worker passes a cancel on as a signal.
+
+    Raises:
+        prefect.exceptions.TerminationSignal: a runner asked this process to end.
+        prefect.exceptions.Pause: somebody suspended the run, which stays so.
+    """
+    if str(reason) == AWAY:
+        return failed(job, position, away())
+    was_cancelled = str(reason) == CANCEL or cancel_asked(job.api, job.id)
+    leave_step(job, position, "stopped", stopped_by=None if was_cancelled else str(reason))
+    end: Literal["cancelled", "stopped"] = "cancelled" if was_cancelled else "stopped"
+    announce_end(job, end, reason=CANCEL if was_cancelled else str(reason))
+    show(job, end)
+    # The state of the step's task run is sent before Prefect ends this process, when its runner asked.
+    runs.drain()
+    if str(reason) == SUSPEND and not was_cancelled:
+        runs.stay_suspended(job.id, deployed=job.deployed)
+    runs.raise_termination_if_asked()
+    if was_cancelled:
+        return Cancelled(message="cancelled in the Prefect UI")
+    return Crashed(name="Stopped", message=f"stopped by {reason}")
+
+
+def away() -> NetworkError:
+    """Return the error of a job whose record could not be written for longer than it waits."""
+    return NetworkError(
+        "prefect-away", f"the Prefect API was away for more than {human_seconds(BRIDGE)}",
+        hint="check the Prefect server, then continue the job: what was done counts",
+    )  # fmt: skip

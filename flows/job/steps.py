@@ -1,0 +1,130 @@
+"""Record and announce each turn of a step of the running job: it begins, is complete, or ends unfinished."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from flows.engine.api import Label
+from flows.job.end import announce_end, problem_of
+from flows.job.job import Job
+from flows.job.record import now
+from flows.job.watch import Watcher
+from flows.reports.events import Gate, StepEnd
+from flows.reports.events import Step as StepEvent
+from tasks import declared
+from tasks.shared.errors import GateError, SluiceError
+from tasks.shared.log import logger
+from tasks.shared.publication import technical
+from tasks.shared.report import Problem, StepReport, Waiting
+from tasks.shared.step import StepContext
+
+
+@contextmanager
+def recorded_as_running(job: Job, context: StepContext) -> Iterator[None]:
+    """Record that a step runs, and watch it."""
+    position = context.position
+    before = job.steps[position]
+    job.journal.at(context.name, position)
+    if before.state != "completed":
+        job.steps[position] = StepReport(
+            position=position,
+            name=context.name,
+            state="running",
+            started=before.started or now(),
+            directory=before.directory,
+        )
+        job.writer.step(job.steps[position])
+        logger.info("step %d %s begins", position, context.name)
+        job.journal.tell(StepEvent(state="running"))
+    job.presenter.step_started(position, context.name)
+    watcher = Watcher(job.writer, job.page, job.stop, job.presenter.progress)
+    with watcher.watching(context.name, position, context.meter):
+        yield
+
+
+def finish_step(job: Job, context: StepContext, report: StepReport, *, expected: int | None) -> None:
+    """Record a step's report and announce it once, also when the step answered from its stored result.
+
+    Args:
+        expected: How many lines the step before reported.
+    """
+    position, name = context.position, context.name
+    known = job.steps[position]
+    before = known.state == "completed"
+    of_this_instance = {
+        "position": position,
+        "name": name,
+        "state": "completed",
+        "started": known.started,
+        "directory": known.directory,
+        "lines_expected": expected,
+    }
+    if before and known.inventory:
+        of_this_instance["inventory"] = known.inventory  # that of the record, not of a file
+    step = job.steps[position] = report.model_copy(update=of_this_instance)
+    if not before:
+        # Before the record: once that says complete, no later run announces it.
+        mode = str(job.config.services.send.send_as) if declared(name).delivers else None
+        job.journal.completed(step, mode=mode)
+        job.writer.step(step, progress=None)
+        logger.info("step %d %s is complete: %s", position, name, step.summary())
+        already_logged = context.meter.snapshot().warnings
+        for warning in step.warnings:
+            if warning not in already_logged:
+                logger.warning("step %d %s: %s", position, name, warning)
+    job.presenter.step_finished(step, again=before)
+
+
+def leave_step(
+    job: Job, position: int, state: StepEnd, *, error: Problem | None = None, **labels: Label | Waiting | None
+) -> None:
+    """Record that a step did not finish, together with other labels."""
+    _announce_unfinished(job, position, state, error)
+    also: dict[str, Any] = labels | ({"error": error} if error else {})
+    job.writer.step(job.steps[position], progress=None, **also)
+
+
+def _announce_unfinished(job: Job, position: int, state: StepEnd, error: Problem | None) -> None:
+    if state == "stopped" and job.steps[position].state == "completed":
+        return  # the stop met it while it answered from its stored result
+    step = job.steps[position] = job.steps[position].model_copy(update={"state": state})
+    job.journal.at(step.name, position)
+    job.journal.tell(StepEvent(state=state, error=error.reference if error else None))
+    logger.info("step %d %s: %s", position, step.name, state)
+
+
+def record_failure(job: Job, position: int | None, error: SluiceError) -> Problem:
+    """Record the error that ends this run of the job, at a step or beside all of them, and return its record."""
+    name = job.step_names[position - 1] if position else None
+    logger.error("%s", error.render())
+    job.presenter.failed(error)
+    record = problem_of(job, error, name)
+    if position:
+        _announce_unfinished(job, position, "failed", record)
+    # Announced first: it may be the Prefect API that has failed. Once: it may have failed at this, too.
+    if not job.journal.over:
+        announce_end(job, "failed", error=record)
+    if position:
+        job.writer.step(job.steps[position], progress=None, error=record)
+    else:
+        job.writer.set(error=record, progress=None)
+    return record
+
+
+def pass_gate(job: Job, position: int, error: GateError | None) -> None:
+    """Announce the result of the gate behind a validation step. Closed, it ends a job whose step is complete."""
+    details = job.steps[position].details
+    findings, resources = technical(int(details["findings"])), technical(int(details["resources_with_findings"]))
+    job.journal.tell(Gate(state="closed" if error else "open", findings=findings, resources=resources))
+    if error is not None:
+        hold_back(job, position, error)
+
+
+def hold_back(job: Job, position: int, error: GateError) -> None:
+    """Record that a gate ends the job, at a step that is complete or has not begun."""
+    logger.error("%s", error.render())
+    record = problem_of(job, error, job.step_names[position - 1])
+    announce_end(job, "failed", error=record)
+    job.writer.set(error=record, progress=None, until=None)
