@@ -1,15 +1,28 @@
-"""Where data leave to, whether somebody answers there, and what it takes on this side (document 1, services.send)."""
+"""Where data leave to, whether the right server answers there, and what it takes on this side (document 1,
+services.send).
+
+A FHIR server is asked what it is before the first data go there (document 3 §7): one of R4, that takes what
+``services.send.send_as`` will send, and none of the other services of the pipeline.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
+
+import msgspec
 
 from config import PipelineConfig, SendMode
-from tasks.send.probe import PROBE
-from tasks.shared.http.answer import place
-from tasks.shared.service import Found, Service
+from tasks.shared.fhir.reading import UNREADABLE
+from tasks.shared.http.answer import Answer, place
+from tasks.shared.service import Doubt, Exchange, Found, MadeUp, Service
 from tasks.shared.step import CheckContext
+
+HEADERS: Final = {"Accept": "application/fhir+json"}
+_HIDDEN: Final = frozenset({401, 403, 404})
+_R4: Final = "4.0."
+_OTHERS: Final = frozenset({"de-identify", "extract-data", "viewdefinition-run"})
+"""Operations by which the other services are known."""
 
 
 class StoreProbe:
@@ -37,3 +50,71 @@ def service(config: PipelineConfig) -> Service:
 def space(context: CheckContext, read: int) -> int:
     """A transfer makes a zip, which goes when it has arrived."""
     return read if context.config.services.send.send_as is SendMode.TRANSFER_LOAD else 0
+
+
+def _exchanges(service: Service, config: PipelineConfig) -> Iterator[Exchange]:
+    loads = config.services.send.send_as is SendMode.DIRECT_RESOURCE_LOAD
+
+    def wrong(answer: Answer) -> Doubt | str | None:
+        return _wrong(answer, transactions=loads)
+
+    url = f"{(service.url or '').rstrip('/')}/fhir/metadata"
+    yield Exchange("GET", url, wrong, headers=HEADERS, accept=_HIDDEN)
+
+
+PROBE: Final = MadeUp("a FHIR R4 server that takes data", _exchanges)
+
+
+def _wrong(answer: Answer, *, transactions: bool) -> Doubt | str | None:
+    if answer.status in _HIDDEN:
+        return Doubt(f"send: the server does not show its metadata ({answer.status}); nobody knows yet what it takes")
+    if not answer.says_json:
+        return "answered with a Content-Type that is not JSON"
+    try:
+        statement = msgspec.json.decode(answer.body, type=dict[str, Any])
+    except UNREADABLE:
+        return "answered something that is no CapabilityStatement"
+    if statement.get("resourceType") != "CapabilityStatement":
+        return "answered something that is no CapabilityStatement"
+    if not str(statement.get("fhirVersion", "")).startswith(_R4):
+        return "answered a CapabilityStatement that is not of FHIR 4.0"
+    rests = _objects(statement.get("rest"))
+    software = statement.get("software")
+    name = str(software.get("name", "")).lower() if isinstance(software, dict) else ""
+    if "pseudonym" in name or "deidentif" in name or "de-identif" in name:
+        return "called itself a pseudonymization service"
+    for operation in (one for rest in rests for one in _operations(rest)):
+        if operation in _OTHERS:
+            return "offered an operation of another service of the pipeline"
+    if not any(_objects(rest.get("resource")) for rest in rests):
+        return "said that it holds no resources"
+    offered = {str(one.get("code")) for rest in rests for one in _objects(rest.get("interaction"))}
+    if not transactions:
+        return None
+    if offered and "transaction" not in offered:
+        return "said that it takes no transactions"
+    return None if offered else Doubt("send: the server does not say whether it takes transactions")
+
+
+def _operations(rest: dict[str, Any]) -> Iterator[str]:
+    """The operations of a server and of its resource types, in one spelling."""
+    for one in _objects(rest.get("operation")):
+        yield _named(one)
+    for resource in _objects(rest.get("resource")):
+        for one in _objects(resource.get("operation")):
+            name = _named(one)
+            yield f"{str(resource.get('type', '')).lower()}-run" if name == "run" else name
+
+
+def _named(operation: dict[str, Any]) -> str:
+    name = str(operation.get("name", "")).lstrip("$").lower()
+    definition = str(operation.get("definition", ""))
+    of_views = name in {"run", "viewdefinition-run"} and (
+        "viewdefinition" in definition.lower() or "sql-on-fhir" in definition
+    )
+    return "viewdefinition-run" if of_views else name
+
+
+def _objects(value: Any) -> list[dict[str, Any]]:
+    """The objects in a list that somebody else wrote."""
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []

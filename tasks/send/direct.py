@@ -17,17 +17,14 @@ from pathlib import Path
 from typing import Final
 
 from tasks.send import STATE
-from tasks.send.batches import Batch, Part, Resolve, Unit, pack, pack_groups
+from tasks.send.batches import MAX_BODY, Batch, Limits, Part, Resolve, Transactions, Unit, pack, pack_groups
 from tasks.send.checks import service
 from tasks.send.comparison import Compared, required
 from tasks.send.deferred import DeferredResources
 from tasks.send.failures import Failures
 from tasks.send.load_account import LoadAccount, Source
-from tasks.send.load_order import stages
-from tasks.send.patient import patient_of
-from tasks.send.reference_order import dependency_order
-from tasks.send.transaction import MAX_BODY, Limits, Transactions
-from tasks.send.transaction_sender import TransactionSender, poster
+from tasks.send.order import dependency_order, patient_of, stages
+from tasks.send.transaction_sender import TransactionSender
 from tasks.shared.errors import InputError, storage_errors
 from tasks.shared.fhir.bundle import Cut, Resource, cut
 from tasks.shared.fhir.long_line import LongLine, lines_with_long
@@ -121,9 +118,10 @@ class _Load:
         self._threads = send.max_concurrent_requests
         self._together = together
         self._sender = TransactionSender(
-            poster(client, self._transactions, timeout=send.timeout.total_seconds()),
+            client,
             self._transactions,
             self._limits,
+            timeout=send.timeout.total_seconds(),
             retry=context.config.retry,
             check=together.check,
             sleep=sleep or together.sleep,
@@ -191,7 +189,7 @@ class _Load:
                     # concern, so those of a file stay in sequence.
                     lanes = part.patients or (_concerned(left, alone) if part.unwrapped else _lanes(left[0])) or alone
                     yield Unit(left, lanes, size + 50 * part.derived_ids + 100 * part.resolved_references)
-                if len(self._account.failures) >= self._bounds.max_failures:
+                if self._account.failures.count >= self._bounds.max_failures:
                     raise _GivenUpError
             if not number % 64:
                 self._context.meter.within(path, source.facts.bytes)
@@ -232,7 +230,7 @@ class _Load:
             self._workers.submit(batch, keys=batch.lanes)
             if self._tries:
                 self._try()
-            if len(self._account.failures) >= self._bounds.max_failures:
+            if self._account.failures.count >= self._bounds.max_failures:
                 raise _GivenUpError
         self._workers.drain()
 
@@ -241,7 +239,7 @@ class _Load:
         self._workers.drain()
         if self._account.count("sent"):
             self._tries, self._limits.batch_size = False, self._batch_size
-        elif len(self._account.failures):
+        elif self._account.failures.count:
             raise _GivenUpError
 
     def _send_waiting(self) -> None:
@@ -302,7 +300,7 @@ class _Load:
         facts, k = account.facts(), self._context.config.report.k
         if complete:
             account.reconcile()
-        if len(account.failures):
+        if account.failures.count:
             raise account.failures.error(facts.resources, complete=complete, k=k)
         collapsed = account.count("collapsed")
         warnings = [

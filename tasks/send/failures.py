@@ -39,17 +39,6 @@ class RefusedResourcesError(TerminalError):
     details: dict[str, dict[str, int]]
 
 
-class _Record(msgspec.Struct):
-    file: str
-    line: int
-    entry: int | None
-    resource: str | None
-    status: int | None
-    reason: str
-    request: msgspec.Raw | str
-    answer: msgspec.Raw | str | None
-
-
 class Failures:
     """The failures of one run. What an earlier run left is removed: those resources are sent again now.
 
@@ -59,45 +48,25 @@ class Failures:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._places: list[str] = []
-        self.by_reason: Counter[str] = Counter()
+        self.count = 0
+        """How many there are."""
+        self._by_reason: Counter[str] = Counter()
         with storage_errors(directory):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             for old in [*directory.glob("[0-9]*.json"), directory / SUMMARY]:
                 old.unlink(missing_ok=True)
 
-    def __len__(self) -> int:
-        return self.by_reason.total()
-
     def refused(self, resource: Resource, verdict: Verdict) -> str:
         """Keep a resource that the server refused; the reason as logs may show it: status and issue codes."""
         codes = ", ".join(verdict.codes)
         reason = f"{verdict.status} ({codes})" if codes else str(verdict.status)
-        record = _Record(
-            resource.file,
-            resource.line,
-            resource.entry,
-            resource.key,
-            verdict.status,
-            reason,
-            _json(bytes(resource.raw)),
-            _json(blanked(verdict.body)[:MAX_ANSWER]),
-        )
-        self._keep(record, f"{resource.file}:{resource.line} {resource.type}")
+        answer = _json(blanked(verdict.body)[:MAX_ANSWER])
+        self._keep(resource, resource.type, reason, resource.key, verdict.status, answer)
         return reason
 
     def rejected(self, rejected: Rejected) -> None:
         """Keep a resource, or a line, that could not even be sent."""
-        record = _Record(
-            rejected.file,
-            rejected.line,
-            rejected.entry,
-            rejected.type,
-            None,
-            rejected.reference,
-            _json(bytes(rejected.raw)),
-            None,
-        )
-        self._keep(record, f"{rejected.file}:{rejected.line} {rejected.type or ''}".rstrip())
+        self._keep(rejected, rejected.type or "", rejected.reference, rejected.type)
 
     def error(self, read: int, *, complete: bool, k: int) -> RefusedResourcesError:
         """All failures as one error: how many of the ``read`` resources, why, where the first ones stand. Each may be
@@ -105,35 +74,44 @@ class Failures:
 
         ``complete`` is False when the step gave up before it had tried everything.
         """
-        reasons = "; ".join(f"{people(count, k)} × {reason}" for reason, count in self.by_reason.most_common(_SHOWN))
-        if len(self.by_reason) > _SHOWN:
+        reasons = "; ".join(f"{people(count, k)} × {reason}" for reason, count in self._by_reason.most_common(_SHOWN))
+        if len(self._by_reason) > _SHOWN:
             reasons += "; …"
-        more = ", …" if len(self) > _SHOWN else ""
+        more = ", …" if self.count > _SHOWN else ""
         gave_up = "" if complete else "; the step gave up, not everything was tried"
         error = RefusedResourcesError(
             "send-refused",
-            f"send: {people(len(self), k)} of {read:,} resources did not get in: {reasons}{gave_up}",
+            f"send: {people(self.count, k)} of {read:,} resources did not get in: {reasons}{gave_up}",
             context=", ".join(self._places) + more,
             hint=f"send/{self._directory.name}/{SUMMARY} in the job directory lists them, with the server's answers "
             "beside it; after a correction, continue the job: what is on the server already is not sent again",
             operation="send transaction",
         )
-        error.details = {"failed": dict(self.by_reason.most_common())}
+        error.details = {"failed": dict(self._by_reason.most_common())}
         return error
 
-    def _keep(self, record: _Record, place: str) -> None:
-        self.by_reason[record.reason] += 1
+    def _keep(
+        self,
+        what: Resource | Rejected,
+        kind: str,
+        reason: str,
+        resource: str | None,
+        status: int | None = None,
+        answer: msgspec.Raw | str | None = None,
+    ) -> None:
+        self.count += 1
+        self._by_reason[reason] += 1
         if len(self._places) < _SHOWN:
-            self._places.append(place)
-        number = len(self)
+            self._places.append(f"{what.file}:{what.line} {kind}".rstrip())
         row = io.StringIO()
         writer = csv.writer(row, lineterminator="\n")
-        if number == 1:
+        if self.count == 1:
             writer.writerow(_COLUMNS)
-        where = (number, record.file, record.line, record.entry)
-        cells = (*where, record.resource, record.status, record.reason)
+        cells = (self.count, what.file, what.line, what.entry, resource, status, reason)
         writer.writerow(as_text(cell) if isinstance(cell, str) else cell for cell in cells)
-        with OutFile(self._directory / f"{number:04}.json") as file:
+        request = _json(bytes(what.raw))
+        record = dict(zip(_COLUMNS[1:], cells[1:], strict=True)) | {"request": request, "answer": answer}
+        with OutFile(self._directory / f"{self.count:04}.json") as file:
             file.write(msgspec.json.encode(record) + b"\n")
         with AppendFile(self._directory / SUMMARY) as summary:
             summary.append(row.getvalue().encode())

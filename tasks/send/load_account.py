@@ -162,7 +162,7 @@ class LoadAccount:
     def reconcile(self) -> None:
         """Raise ``ReconciliationError`` ``send-counts`` when a resource is neither sent nor accounted for."""
         read = self.facts().resources
-        sent, collapsed, failed = self.count("sent"), self.count("collapsed"), len(self.failures)
+        sent, collapsed, failed = self.count("sent"), self.count("collapsed"), self.failures.count
         if read != sent + collapsed + failed:
             raise ReconciliationError(
                 "send-counts",
@@ -175,7 +175,7 @@ class LoadAccount:
         if not resources:
             return
         self.put_off_in_a_row = 0
-        if len(self._waiting):
+        if self.deferred and len(self._waiting):
             for resource in resources:
                 if self._waiting.holds(resource):
                     self._waiting.take_out(resource.key)
@@ -205,7 +205,7 @@ class LoadAccount:
             self._progress.add(files=1)
 
     def _log(self, file: str, line: int, kind: str, reason: str) -> None:
-        if len(self.failures) <= _LOGGED:
+        if self.failures.count <= _LOGGED:
             log.warning("send: %s:%d %s did not get in: %s", file, line, kind, reason)
-        elif len(self.failures) == _LOGGED + 1:
+        elif self.failures.count == _LOGGED + 1:
             log.warning("send: more resources did not get in; send/failed lists them all")

@@ -10,11 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from config import RetryConfig
-from tasks.send.batches import Batch, Part, Resolve
-from tasks.send.transaction import HEADERS, Limits, Transactions
+from tasks.send.batches import HEADERS, Batch, Limits, Part, Resolve, Transactions
 from tasks.send.verdict import REFUSALS, Fate, Verdict, judge, judge_entries
 from tasks.shared.errors import ServiceError, SluiceError
 from tasks.shared.fhir.bundle import Resource
@@ -64,46 +62,24 @@ class ConflictError(BusyError):
     """Another writer was faster, or holds a lock. Repeated here: ``ServiceClient`` sees only a 409 or 412."""
 
 
-class Post(Protocol):
-    """Sends a transaction's body; the answer is 2xx or one of ``REFUSALS``."""
-
-    def __call__(self, body: bytes, /) -> Answer:
-        """Raises what ``ServiceClient.send`` raises."""
-
-
-def poster(client: ServiceClient, transactions: Transactions, *, timeout: float) -> Post:
-    """Posts through ``client``; ``timeout`` in seconds for one transaction."""
-
-    def post(body: bytes, /) -> Answer:
-        return client.send(
-            "POST",
-            transactions.url,
-            operation=OPERATION,
-            content=body,
-            headers=HEADERS,
-            timeout=timeout,
-            accept=REFUSALS,
-        )
-
-    return post
-
-
 class TransactionSender:
     """Delivers batches; thread-safe. ``check`` raises when the work is to stop; ``sleep`` takes seconds; ``meter``
     counts repetitions."""
 
     def __init__(
         self,
-        post: Post,
+        client: ServiceClient,
         transactions: Transactions,
         limits: Limits,
         *,
+        timeout: float,
         retry: RetryConfig,
         check: Callable[[], None],
         sleep: Callable[[float], None],
         meter: Meter | None = None,
     ) -> None:
-        self._post = post
+        self._client = client
+        self._timeout = timeout
         self._transactions = transactions
         self._limits = limits
         self._check = check
@@ -168,7 +144,15 @@ class TransactionSender:
         self._check()
         body = self._transactions.body(pending)
         try:
-            answer = self._post(body)
+            answer = self._client.send(
+                "POST",
+                self._transactions.url,
+                operation=OPERATION,
+                content=body,
+                headers=HEADERS,
+                timeout=self._timeout,
+                accept=REFUSALS,
+            )
         except SluiceError as error:
             place = _span(pending[0], pending[-1])
             error.context = f"{place}, {error.context}" if error.context else place

@@ -17,6 +17,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 import msgspec
+from msgspec import Raw
 
 from tasks.shared.errors import ServiceError
 from tasks.shared.fhir.reading import UNREADABLE, RepeatedKeyError, check_utf8, unique_members
@@ -45,7 +46,7 @@ _STATUS: Final = re.compile("([1-5][0-9][0-9])(?: .*)?", re.DOTALL)
 
 _SERIOUS: Final = ("error", "fatal")
 _ELSEWHERE: Final = "a location on another host"
-_NULL: Final = msgspec.Raw(b"null")
+_NULL: Final = Raw(b"null")
 
 
 class Fate(Enum):
@@ -81,22 +82,41 @@ class _Outcome(msgspec.Struct):
     issue: list[_Issue] = []
 
 
-class _Severity(msgspec.Struct, gc=False):
-    severity: Any = None
+class _Written(msgspec.Struct, rename="camel", omit_defaults=True, gc=False):
+    """A part of an answer, every element that FHIR knows in it: written again it is as long as the text without white
+    space, unless a key stands twice or is unknown."""
+
+    id: Raw = Raw()
+    extension: Raw = Raw()
 
 
-class _Remarks(msgspec.Struct, gc=False):
-    issue: list[_Severity] | None = None
+class _Remark(_Written, gc=False):
+    severity: str | None = None
+    code: Raw = Raw()
+    details: Raw = Raw()
+    diagnostics: Raw = Raw()
+    location: Raw = Raw()
+    expression: Raw = Raw()
 
 
-class _Response(msgspec.Struct, gc=False):
+class _Remarks(_Written, gc=False):
+    resource_type: Raw = Raw()
+    meta: Raw = Raw()
+    text: Raw = Raw()
+    issue: list[_Remark] | None = None
+
+
+class _Response(_Written, gc=False):
     status: str = ""
     location: str | None = None
+    etag: Raw = Raw()
+    last_modified: Raw = Raw()
     outcome: _Remarks | None = None
 
     @property
-    def issues(self) -> list[_Severity]:
-        return (self.outcome and self.outcome.issue) or []
+    def is_serious(self) -> bool:
+        """Whether the outcome has an issue of an error."""
+        return any(issue.severity in _SERIOUS for issue in (self.outcome and self.outcome.issue) or ())
 
 
 class _Stored(msgspec.Struct, rename="camel", gc=False):
@@ -104,19 +124,26 @@ class _Stored(msgspec.Struct, rename="camel", gc=False):
     id: Any = None
 
 
-class _Entry(msgspec.Struct, gc=False):
+class _Entry(_Written, kw_only=True, gc=False):
+    full_url: Raw = Raw()
+    link: Raw = Raw()
     response: _Response
     resource: _Stored | None = None
 
 
-class _Transaction(msgspec.Struct, rename="camel"):
+class _Transaction(_Written, gc=False):
     resource_type: str = ""
     type: str = ""
+    meta: Raw = Raw()
+    identifier: Raw = Raw()
+    timestamp: Raw = Raw()
+    total: Raw = Raw()
+    link: Raw = Raw()
     entry: list[_Entry] = []
 
 
 class _Explained(msgspec.Struct):
-    outcome: msgspec.Raw = msgspec.Raw()
+    outcome: Raw = Raw()
 
 
 class _ExplainedEntry(msgspec.Struct):
@@ -128,10 +155,11 @@ class _ExplainedTransaction(msgspec.Struct):
 
 
 _transaction = msgspec.json.Decoder(_Transaction)
+_encode = msgspec.json.Encoder().encode
 _explained = msgspec.json.Decoder(_ExplainedTransaction)
 _outcome = msgspec.json.Decoder(_Outcome)
-_entries = msgspec.json.Decoder(list[msgspec.Raw] | None)
-_NO_ENTRIES: Final = msgspec.Raw(b"[]")
+_entries = msgspec.json.Decoder(list[Raw] | None)
+_NO_ENTRIES: Final = Raw(b"[]")
 
 
 def judge(status: int, body: bytes, *, refused: bool = False) -> Verdict:
@@ -169,15 +197,14 @@ def judge_entries(answer: Answer, keys: Sequence[str], url: str) -> list[Verdict
     try:
         check_utf8(answer.body)
         response = _transaction.decode(answer.body)
-        results = [entry.response for entry in response.entry]
-        issues = [issue for result in results for issue in result.issues]
-        repeated = _repeated(answer.body, response.entry)
+        repeated = _repeats(answer.body, response)
     except UNREADABLE:
         raise _unexpected(answer, "something that is no Bundle of results") from None
     if repeated:
         raise _unexpected(answer, "a key that stands twice")
     if response.resource_type != "Bundle" or response.type != "transaction-response":
         raise _unexpected(answer, "something that is no transaction-response")
+    results = [entry.response for entry in response.entry]
     if len(results) != len(keys):
         raise _unexpected(answer, f"{len(results):,} results for {len(keys):,} resources")
     texts = {result.status for result in results}
@@ -187,46 +214,38 @@ def judge_entries(answer: Answer, keys: Sequence[str], url: str) -> list[Verdict
     for entry, key in zip(response.entry, keys, strict=True):
         if what := _of_another(entry, key, url):
             raise _unexpected(answer, what)
-    if all(status[0] == "2" for status in known.values()) and not any(one.severity in _SERIOUS for one in issues):
+    if all(status[0] == "2" for status in known.values()) and not any(
+        one.outcome and one.is_serious for one in results
+    ):
         return None
     # Rare, and the only case in which the outcomes are looked at.
     outcomes = [entry.response.outcome if entry.response else b"" for entry in _explained.decode(answer.body).entry]
     return [
-        judge(int(known[result.status]), bytes(why), refused=any(one.severity in _SERIOUS for one in result.issues))
+        judge(int(known[result.status]), bytes(why), refused=result.is_serious)
         for result, why in zip(results, outcomes, strict=True)
     ]
 
 
-def _repeated(body: bytes, entries: Sequence[_Entry]) -> bool:
-    """Whether a key stands twice in the Bundle, or one that counts in an entry.
-
-    As long as there are no more of these keys than what was read has, and none is spelled with escapes, the entries
-    need not be taken apart.
-    """
-    results = [entry.response for entry in entries]
-    read = {
-        b'"response"': len(results),
-        b'"status"': len(results),
-        b'"location"': sum(result.location is not None for result in results),
-        b'"outcome"': sum(result.outcome is not None for result in results),
-        b'"severity"': sum(len(result.issues) for result in results),
-        b'"resource"': sum(entry.resource is not None for entry in entries),
-    }
+def _repeats(body: bytes, read: _Transaction) -> bool:
+    """Whether a key stands twice in the Bundle, or one that counts in an entry. ``read`` is what was read of it."""
+    size = len(_encode(read))
+    if size == len(body) or size == len(msgspec.json.format(body, indent=-1)):
+        return False
+    # Keys that FHIR does not know, or strings with escapes that need not be: the entries have to be taken apart.
     try:
         members = unique_members(body)
-        if any(body.count(key) > count for key, count in read.items()) or b"\\u" in body:
-            for raw in _entries.decode(members.get("entry", _NO_ENTRIES)) or ():
-                entry = unique_members(raw)
-                _members(entry, "resource")
-                outcome = _members(_members(entry, "response"), "outcome")
-                for issue in _entries.decode(outcome.get("issue", _NO_ENTRIES)) or ():
-                    unique_members(issue)
+        for raw in _entries.decode(members.get("entry", _NO_ENTRIES)) or ():
+            entry = unique_members(raw)
+            _members(entry, "resource")
+            outcome = _members(_members(entry, "response"), "outcome")
+            for issue in _entries.decode(outcome.get("issue", _NO_ENTRIES)) or ():
+                unique_members(issue)
     except RepeatedKeyError:
         return True
     return False
 
 
-def _members(parent: Mapping[str, msgspec.Raw], key: str) -> Mapping[str, msgspec.Raw]:
+def _members(parent: Mapping[str, Raw], key: str) -> Mapping[str, Raw]:
     raw = parent.get(key, _NULL)
     return {} if raw == _NULL else unique_members(raw)
 
@@ -234,7 +253,7 @@ def _members(parent: Mapping[str, msgspec.Raw], key: str) -> Mapping[str, msgspe
 def _of_another(entry: _Entry, key: str, url: str) -> str | None:
     """What in an entry is not of the resource that was put as ``key`` on the server at ``url``."""
     location, stored = entry.response.location, entry.resource
-    if location is not None:
+    if location is not None and location.partition("/_history/")[0] != key:  # as a rule it is relative
         if not _names(location, key):
             return "the location of another resource than the one that was sent"
         if not _is_at(location, url):

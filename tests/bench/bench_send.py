@@ -20,10 +20,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from config import PipelineConfig
+from tasks.send.batches import HEADERS, Transactions
 from tasks.send.comparison import compare
 from tasks.send.direct import run
-from tasks.send.transaction import Transactions
-from tasks.send.transaction_sender import poster
 from tasks.shared.fhir.bundle import cut
 from tasks.shared.files.lines import numbered_lines
 from tasks.shared.files.names import data_files
@@ -97,11 +96,11 @@ def client(port: int, body: bytes, size: int, threads: int = 2) -> float:
     config = PipelineConfig.model_validate({})
     each = max(1, size // threads // len(body))
     with ServiceClient("send", tls=config.tls, retry=config.retry) as service:
-        post = poster(service, Transactions(f"http://127.0.0.1:{port}"), timeout=60)
+        url = Transactions(f"http://127.0.0.1:{port}").url
 
         def work() -> None:
             for _ in range(each):
-                post(body)
+                service.send("POST", url, operation="send", content=body, headers=HEADERS)
 
         return each * threads * len(body) / in_threads(threads, work) / MB
 

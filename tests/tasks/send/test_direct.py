@@ -16,7 +16,7 @@ import zstandard
 
 from tasks.send.direct import Bounds
 from tasks.send.failures import RefusedResourcesError
-from tasks.send.patient import patient_of
+from tasks.send.order import patient_of
 from tasks.shared.errors import DataError, TerminalError
 from tasks.shared.fhir.bundle import cut
 from tests.peers.fhir import (

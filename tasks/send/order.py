@@ -1,0 +1,159 @@
+"""In which order files and resources are loaded, and which resources must go in one sequence.
+
+``core.ndjson`` first and alone (document 3 §2, §7). A bulk export has one type per file, and its references run across
+the files; in this order most targets are there before they are needed. It is a matter of speed only: a resource whose
+target is missing waits (document 3 §7). Resources that waited go in the order of their references.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from tasks.shared.fhir.bundle import Resource, type_of
+from tasks.shared.fhir.reading import UNREADABLE
+from tasks.shared.files.lines import head_of
+from tasks.shared.files.names import CORE, base_name
+
+_EARLY: Final = (
+    "Organization Location Practitioner HealthcareService PractitionerRole Endpoint Substance Medication "
+    "ValueSet CodeSystem Questionnaire PlanDefinition ActivityDefinition ResearchStudy Patient RelatedPerson "
+    "Person Group Device ResearchSubject Consent Account Coverage EpisodeOfCare Appointment Encounter "
+    "CareTeam Goal BodyStructure Condition AllergyIntolerance Specimen ServiceRequest CarePlan "
+    "MedicationRequest Procedure Observation"
+)
+_LATE: Final = (
+    "ImagingStudy Media DiagnosticReport DocumentReference Claim ClaimResponse ExplanationOfBenefit "
+    "Composition List Bundle Provenance AuditEvent"
+)
+
+EARLY: Final = tuple(_EARLY.split())
+"""Types whose targets are mostly before them in this list."""
+
+LATE: Final = tuple(_LATE.split())
+"""Types that are mostly referred to by nothing but each other. All other types stand between the two lists."""
+
+_RANK: Final = {name: rank for rank, name in enumerate(EARLY)} | {
+    name: len(EARLY) + 1 + rank for rank, name in enumerate(LATE)
+}
+
+
+_HEAD: Final = 1 << 20
+_TYPE: Final = re.compile(rb'"resourceType"\s*:\s*"([A-Za-z]+)"')
+_PATIENT: Final = re.compile(r"(?:.*/)?Patient/([A-Za-z0-9\-.]{1,64})(?:/_history/.*)?")
+
+
+def stages(files: Iterable[Path]) -> Iterator[list[Path]]:
+    """The files in groups: every group is on the server before the next one begins.
+
+    A file whose first line is a plain resource is a group of its own, in the order of types; the files whose first line
+    is a Bundle are the last group. Raises what reading raises.
+    """
+    rest: list[Path] = []
+    for path in files:
+        if base_name(path.name) == CORE:
+            yield [path]
+        else:
+            rest.append(path)
+    plain: list[tuple[int, str, Path]] = []
+    bundles: list[Path] = []
+    for path in rest:
+        kind = _first_type(path)
+        if kind in {None, "Bundle"}:
+            bundles.append(path)
+        else:
+            plain.append((_RANK.get(kind or "", len(EARLY)), path.name, path))
+    for _, _, path in sorted(plain):
+        yield [path]
+    if bundles:
+        yield bundles
+
+
+def _first_type(path: Path) -> str | None:
+    head = head_of(path, _HEAD).removeprefix(codecs.BOM_UTF8).lstrip()
+    line, whole, _ = head.partition(b"\n")
+    if whole or len(head) < _HEAD:
+        return type_of(line)
+    found = _TYPE.search(head)  # a line too long to be read for this alone
+    return found[1].decode() if found else None
+
+
+class _Concerns(msgspec.Struct, gc=False):
+    """The elements of R4 that name the patient of a resource."""
+
+    subject: Any = None
+    patient: Any = None
+    beneficiary: Any = None
+
+
+_concerns = msgspec.json.Decoder(_Concerns)
+
+
+def patient_of(resource: Resource) -> str | None:
+    """The id of the Patient that it is, or refers to as its own; ``None`` when nobody knows.
+
+    What is sent of one patient goes in one sequence (document 3 §7).
+    """
+    if resource.type == "Patient":
+        return resource.id
+    try:
+        found = _concerns.decode(resource.raw)
+    except UNREADABLE:
+        return None
+    for value in (found.subject, found.patient, found.beneficiary):
+        reference = value.get("reference") if isinstance(value, dict) else None
+        match = _PATIENT.fullmatch(reference) if isinstance(reference, str) else None
+        if match:
+            return match[1]
+    return None
+
+
+def dependency_order(keys: Iterable[str], targets: Callable[[str], Iterable[str]]) -> Iterator[list[str]]:
+    """Groups of ``keys``, each after the groups it refers to. ``targets`` is asked once for every key.
+
+    Resources that refer to each other in a circle (an encounter names its diagnosis, the diagnosis its encounter) can
+    only get in together, so they form one group, in the order in which its members were met. Targets that are not in
+    ``keys`` are ignored. Groups and order are the strongly connected components of the graph of references, by Tarjan's
+    algorithm, without recursion.
+    """
+    known = dict.fromkeys(keys)
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    position: dict[str, int] = {}  # in the stack
+    waiting: set[str] = set()
+    for root in known:
+        if root in index:
+            continue
+        path: list[tuple[str, Iterator[str]]] = []
+
+        def enter(key: str, path: list[tuple[str, Iterator[str]]] = path) -> None:
+            index[key] = low[key] = len(index)
+            position[key] = len(stack)
+            stack.append(key)
+            waiting.add(key)
+            path.append((key, iter([target for target in targets(key) if target in known])))
+
+        enter(root)
+        while path:
+            key, left = path[-1]
+            target = next(left, None)
+            if target is None:
+                path.pop()
+                if path:
+                    low[path[-1][0]] = min(low[path[-1][0]], low[key])
+                if low[key] == index[key]:
+                    at = position[key]
+                    group = stack[at:]
+                    del stack[at:]
+                    waiting.difference_update(group)
+                    yield group
+            elif target not in index:
+                enter(target)
+            elif target in waiting:
+                low[key] = min(low[key], index[target])
