@@ -24,7 +24,7 @@ ELSEWHERE = {
     "tasks/flattening/r4_paths.py": "a table of ours",
     "tasks/pseudonymizer/rules.py": "the anonymization file that is given",
     "tasks/release_report/measure/kinds.py": "a table of ours",
-    "tasks/release_report/report/make.py": "the anonymization file that is given",
+    "tasks/release_report/report/step_files.py": "the anonymization file that is given",
     "tasks/release_report/report/teller.py": "a table of ours",
     "tasks/release_report/page/words.py": "a table of ours",
     "tasks/shared/fhir/r4_search.py": "a table of ours",

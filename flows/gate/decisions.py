@@ -292,7 +292,6 @@ def end_parked(session: Session, job_id: str, rejection: Problem | None = None) 
     In its logs, summary and pages like every other end, as a part of the run that parked it. The caller holds the job's
     lock. What cannot be written changes nothing: the record is what counts.
     """
-    from flows.gate.release_settings import documented
     from flows.reports import pages, short_form, summary
     from flows.reports.job_log import job_log
     from tasks.release_report.page import files
@@ -319,9 +318,9 @@ def end_parked(session: Session, job_id: str, rejection: Problem | None = None) 
         if record.waiting is not None:
             with pages.best_effort("the decision in the release report"):
                 position = record.waiting.position
-                at_this = [one for one in record.decisions if one[0] == position]
+                at_this = [one for at, one in record.decisions if at == position]
                 copy_to = session.loaded.config.report.copy_to
-                files.decided(directory.path, position, documented(at_this), copy_to=copy_to)
+                files.decided(directory.path, position, at_this, copy_to=copy_to)
                 if record.waiting.report is not None:
                     short = Page(session.api, job_id, REPORT)
                     language = session.loaded.config.report.language

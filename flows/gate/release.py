@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flows.gate import rules
-from flows.gate.release_facts import asked, changed_since, copies_in, released
-from flows.gate.release_settings import documented, settings_digest
+from flows.gate.release_facts import delivery_of, facts_of, released
+from flows.gate.release_settings import settings_digest
 from flows.job.end import problem_of
 from flows.job.job import Job
 from flows.job.outcome import Ended, ends_at, held_back
@@ -23,10 +23,11 @@ from flows.job.watch import Watcher
 from flows.reports import short_form
 from flows.reports.pages import best_effort
 from tasks import declared
+from tasks.release_report.measure.delivery import SPOOL, measure_delivery
 from tasks.release_report.page import files
+from tasks.release_report.report.build import make
 from tasks.release_report.report.digest import sha256
 from tasks.release_report.report.document import ReleaseReport
-from tasks.release_report.report.make import SPOOL, make
 from tasks.shared.errors import DataError, GateError, SluiceError, Stopped, internal_error
 from tasks.shared.files.inventory import Inventory, take
 from tasks.shared.log import logger
@@ -194,8 +195,8 @@ def keep_decisions(job: Job, position: int) -> None:
     if shown is None or shown.page is None:
         return
     with best_effort("the decision in the release report"):
-        at_this = [one for one in record.decisions if one[0] == position]
-        files.decided(job.directory.path, position, documented(at_this), copy_to=job.config.report.copy_to)
+        at_this = [one for at, one in record.decisions if at == position]
+        files.decided(job.directory.path, position, at_this, copy_to=job.config.report.copy_to)
         short_form.publish(job.short, job.directory.path, shown, position, job.config.report.language)
 
 
@@ -242,43 +243,40 @@ def _shown(job: Job, step: int | None, what: Leaving) -> Shown:
 
 def _made(job: Job, step: int | None, what: Leaving, meter: Meter) -> Shown:
     meter.say("reads what leaves, and what came in")
-    paths = [job.directory.path / entry.name for entry in what.found.entries]
-    changed = changed_since(job, what.place, what.found)
-    copies = copies_in(job, what.place, what.found)
-    request = asked(
-        job, step, paths, tables=what.tables, changed=changed, copies=copies, read=lambda count: meter.add(bytes=count)
-    )
+    facts = facts_of(job, step, what.place, what.found)
     if what.inside:
-        request = replace(request, destination=None)
+        facts = replace(facts, destination=None)
     kind = f"{what.place.name} {what.found.digest} {settings_digest(job.config, inside=what.inside)}"
-    before = job.measured[1] if job.measured is not None and job.measured[0] == kind else None
-    try:
-        made = make(replace(request, measured=before))
-    finally:
-        with suppress(OSError):
-            (job.directory.path / SPOOL).rmdir()  # what was put aside has no names
-    job.measured = (kind, made.measured) if made.measured is not None else None
-    if made.house.files != what.found.digest:
+    if job.measured is None or job.measured[0] != kind:
+        delivery = delivery_of(job, what.place, what.found, read=lambda count: meter.add(bytes=count))
+        try:
+            job.measured = (kind, measure_delivery(delivery))
+        finally:
+            with suppress(OSError):
+                (job.directory.path / SPOOL).rmdir()  # what was put aside has no names
+    measures = job.measured[1]
+    made = make(facts, measures, job.directory.path, job.stop)
+    if made.in_house.files != what.found.digest:
         raise DataError(
             "report-files-changed", "files changed while the release report was made",
             context=f"{what.place.name}/", hint="continue the job: the report is made again",
         )  # fmt: skip
-    page = files.write(job.directory.path, made.house, made.recipient, made.files)
-    copied = _copied(job, made.house)
+    page = files.write(job.directory.path, made.in_house, made.recipient, measures[1].files)
+    copied = _copied(job, made.in_house)
     prefix = job.config.report.link
     logger.info("release report: %s", page)
     return Shown(
-        sha256=sha256(made.house),
+        sha256=sha256(made.in_house),
         seen=what.seen,
         settings=settings_digest(job.config, inside=what.inside),
         page=page.relative_to(job.directory.path).as_posix(),
         copied=str(copied) if copied is not None else None,
-        link=files.link(made.house, prefix) if prefix is not None and copied is not None else None,
-        lines=tuple(short_form.lines(made.house)),
-        files=tuple(short_form.file_lines(made.house)),
-        types=tuple(short_form.types(made.house)),
+        link=files.link(made.in_house, prefix) if prefix is not None and copied is not None else None,
+        lines=tuple(short_form.lines(made.in_house)),
+        files=tuple(short_form.file_lines(made.in_house)),
+        types=tuple(short_form.types(made.in_house)),
         inside=what.inside,
-        stops=tuple(one.key for one in made.house.findings if one.level == "stop")[:MOST],
+        stops=tuple(one.key for one in made.in_house.findings if one.level == "stop")[:MOST],
     )
 
 

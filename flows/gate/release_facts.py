@@ -1,4 +1,4 @@
-"""What a release report is made of, as a job knows it: the request to ``tasks/release_report/report/make.py``.
+"""What a release report is made of, as a job knows it: its facts, and which files are measured.
 
 Also what is remembered of releases beside the jobs, in ``jobs_dir/.released/``: which job released a query's data to a
 destination last, and to which hosts this installation has sent before. Small files with the id of a job; one that is
@@ -9,24 +9,26 @@ from __future__ import annotations
 
 import hashlib
 import pwd
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from flows.gate.release_settings import destination, documented, rules_of, settings
+from flows.gate.release_settings import destination, rules_of
 from flows.job.inputs import JobInputs
 from flows.job.job import Job
 from flows.job.record import now
 from flows.job.sources import Sources
 from flows.reports.summary import versions
 from tasks import declared
+from tasks.release_report.measure.delivery import Delivery
 from tasks.release_report.measure.tables import PARQUET
 from tasks.release_report.page import files
-from tasks.release_report.report.document import ReleaseReport
-from tasks.release_report.report.facts import Corrected, Destination
-from tasks.release_report.report.make import Asked
+from tasks.release_report.report.document import Decided, ReleaseReport
+from tasks.release_report.report.facts import Corrected, Destination, Facts
+from tasks.release_report.report.query import read_query
+from tasks.release_report.report.step_files import read_rules
 from tasks.shared.errors import SluiceError
 from tasks.shared.files.data_directory import finished_files
 from tasks.shared.files.inventory import Inventory, kept_at, load
@@ -40,63 +42,62 @@ _AHEAD: Final = timedelta(hours=14)
 """How far the most eastern clock is ahead: what it calls today is not in the future."""
 
 
-def asked(
-    job: Job,
-    step: int | None,
-    leaving: Sequence[Path],
-    *,
-    tables: bool,
-    changed: tuple[str, ...] = (),
-    copies: Set[Path] = frozenset(),
-    read: Callable[[int], None] = lambda _: None,
-) -> Asked:
-    """The request for the report at ``step``, or at the end of the job, over the files that leave.
+def facts_of(job: Job, step: int | None, place: Path, there: Inventory) -> Facts:
+    """Return what the report at ``step``, or at the end of the job, is made of beside the data: the files ``there``
+    below ``place`` leave.
 
     Raises:
         StorageError: something cannot be read.
     """
     rules, kept = rules_of(job.config)
     steps = [job.steps[position] for position in sorted(job.steps)]
-    first = steps[0].output if steps else None
     given = Path(job.inputs.crtdl) if job.inputs.crtdl else None
     where = destination(job.config)
     if where is not None:
         where = replace(where, first_time=not _known(job, _host(where)))
-    return Asked(
+    return Facts(
         job=job.id,
         project=job.config.services.send.transfer.project_identifier or job.loaded.path.stem,
-        base=job.directory.path,
+        made=now(),
         step=step,
-        leaving=leaving,
-        imported=list(finished_files(job.directory.path / first)) if first else [],
-        tables=tables,
-        crtdl=job.crtdl,
-        given_crtdl=given if given is not None and given.is_file() else None,
-        settings=settings(job.config),
+        settings=job.config.report,
         destination=where,
-        steps=steps,
-        rules=rules,
+        query=read_query(job.crtdl, given if given is not None and given.is_file() else None) if job.crtdl else None,
+        rules=read_rules(rules) if rules is not None else None,
         kept=kept,
+        steps=steps,
         corrected=tuple(_corrected(job)),
-        changed=changed,
-        copies=copies,
-        decisions=documented(job.record().decisions),
+        changed=_changed_since(job, place, there),
+        decisions=tuple(Decided.of(one) for _, one in job.record().decisions),
         last=last_released(job),
         last_copy=last_released(job, recipient=True),
         asked_patients=_asked_patients(job.inputs),
-        largest=job.config.limits.largest_resource,
         decides=Sources(job.step_names, job.config).asks_before_delivery(),
         sent=step is None and any(one.state == "completed" and declared(one.name).delivers for one in steps),
         versions=versions().model_dump(),
-        stop=job.stop,
+    )
+
+
+def delivery_of(job: Job, place: Path, there: Inventory, *, read: Callable[[int], None]) -> Delivery:
+    """Return what is measured for a report: the files ``there`` below ``place``, and those of the import."""
+    first = min(job.steps.values(), key=lambda step: step.position, default=None)
+    folder = first.output if first is not None else None
+    return Delivery(
+        base=job.directory.path,
+        leaving=[job.directory.path / entry.name for entry in there.entries],
+        imported=list(finished_files(job.directory.path / folder)) if folder else [],
+        copies=_copies_in(job, place, there),
+        k=job.config.report.k,
+        region_prefix=job.config.report.region_prefix,
+        largest=job.config.limits.largest_resource,
         today=(datetime.now(UTC) + _AHEAD).date(),
-        made=now(),
+        stop=job.stop,
         read=read,
     )
 
 
-def changed_since(job: Job, place: Path, there: Inventory) -> tuple[str, ...]:
-    """Names of files that are not as the step that wrote them left them, or gone; nothing of corrected ones."""
+def _changed_since(job: Job, place: Path, there: Inventory) -> tuple[str, ...]:
+    """Return the names of files that are gone, or not as their step left them; nothing of corrected ones."""
     wrote = [step for step in job.steps.values() if step.output == place.name and step.inventory]
     digest = wrote[-1].inventory if wrote else None
     found = there.below(place.name)
@@ -109,8 +110,8 @@ def changed_since(job: Job, place: Path, there: Inventory) -> tuple[str, ...]:
     return tuple(name for name in sorted(names) if before.by_name.get(name) != found.by_name.get(name))
 
 
-def copies_in(job: Job, place: Path, there: Inventory) -> frozenset[Path]:
-    """Tables as Parquet that the step which wrote them made of the CSV beside them, where both are as it left them."""
+def _copies_in(job: Job, place: Path, there: Inventory) -> frozenset[Path]:
+    """Return the tables as Parquet that a step made of the CSV beside them, where both are as it left them."""
     steps = [step for step in job.steps.values() if step.output == place.name and declared(step.name).tables]
     before = load(kept_at(job.directory.path, steps[-1].position), steps[-1].inventory or "") if steps else None
     if before is None:

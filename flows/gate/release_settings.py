@@ -4,43 +4,27 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
+from typing import Final
 
 from config import PipelineConfig
-from config.report import Language, OnStop
 from tasks import declared
-from tasks.release_report.report.document import Decided
-from tasks.release_report.report.facts import Destination, Settings, destination_of
-from tasks.shared.report import Approval
+from tasks.release_report.report.facts import Destination, destination_of
 
-
-def settings(config: PipelineConfig) -> Settings:
-    """What the configuration says of the report."""
-    report = config.report
-    return Settings(
-        k=report.k,
-        language="de" if report.language is Language.DE else "en",
-        quasi_identifiers=tuple(one.value for one in report.quasi_identifiers),
-        region_prefix=report.region_prefix,
-        purpose=report.purpose or "",
-        legal_basis=report.legal_basis or "",
-        retention=report.retention or "",
-        contact=report.contact or "",
-        recipient=report.recipient or "",
-        reviewers=report.reviewers,
-        on_stop="fail" if report.on_stop is OnStop.FAIL else "tell",
-    )
+_NOT_SHOWN: Final = {"enabled", "copy_to", "link"}
+"""Settings of ``report`` that change nothing in a report."""
 
 
 def settings_digest(config: PipelineConfig, *, inside: bool = False) -> str:
-    """SHA-256 over what a report rests on beside the files: its settings, where the data go, unless they stay inside,
-    the rules.
+    """Return the SHA-256 over what a report rests on beside the files: its settings, where the data go, unless they
+    stay inside, the rules.
     """
     rules, kept = rules_of(config)
     where = None if inside else destination(config)
-    known = [asdict(settings(config)), asdict(where) if where else None, str(rules), sorted(kept)]
+    settings = config.report.model_dump(mode="json", exclude=_NOT_SHOWN)
+    given = {name: "" if value is None else value for name, value in settings.items()}
+    known = [given, asdict(where) if where else None, str(rules), sorted(kept)]
     return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
 
 
@@ -55,9 +39,3 @@ def destination(config: PipelineConfig) -> Destination | None:
     """Where data leave for, if a step lets them."""
     leaves = any(declared(name).delivers for name in config.pipeline.enabled_steps)
     return destination_of(config) if leaves else None
-
-
-def documented(decisions: Iterable[tuple[int, Approval]]) -> tuple[Decided, ...]:
-    """The decisions of the record as the report has them."""
-    shared = ("approved", "by", "login", "where", "when", "comment", "despite", "files", "report")
-    return tuple(Decided(**{name: getattr(one, name) for name in shared}) for _, one in decisions)

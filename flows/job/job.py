@@ -33,7 +33,7 @@ from tasks.shared.stop import Stop
 from tasks.shared.units import human_seconds
 
 if TYPE_CHECKING:
-    from tasks.release_report.report.make import Measures
+    from tasks.release_report.measure.delivery import Measures
 
 ENDS_WITHIN = 20.0
 """Seconds after which a process that was asked in the UI to stop has given its job back."""

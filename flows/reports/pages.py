@@ -16,7 +16,6 @@ from typing import Any, Literal
 
 from flows.engine.answer import Answer
 from flows.engine.artifacts import JOB, Page
-from flows.gate.release_settings import documented
 from flows.gate.sight import NEXT
 from flows.job.record import JobRecord
 from flows.output import one_line
@@ -246,8 +245,8 @@ def _release(waiting: Waiting, words: Words) -> list[str]:
         lines += [words("form_inside"), ""]
     if shown is not None and shown.open:
         lines += [words("form_reason"), ""]
-    for one in documented([(waiting.position, waiting.first)] if waiting.first is not None else []):
-        decision = words.decision(one, lambda text: literal(one_line(text)))
+    if waiting.first is not None:
+        decision = words.decision(waiting.first, lambda text: literal(one_line(text)))
         lines += [words("form_first", decision=decision), ""]
     return lines
 

@@ -1,1 +1,1 @@
-"""The release report: what a person sees before data leave the house (document 5)."""
+"""The release report: what a person sees before data leave (document 5)."""

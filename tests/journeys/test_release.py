@@ -116,7 +116,7 @@ def test_the_report_is_there_before_somebody_decides_and_the_decision_is_whereve
     wait_until(
         lambda: release.NAME in {run["name"] for run in ask_prefect("POST", f"{gate.api}/task_runs/filter", body)}, 60
     )
-    assert (gate.maker.asked[0].step, len(gate.maker.asked)) == (2, 1)
+    assert (gate.maker.given[0].step, len(gate.maker.given)) == (2, 1)
 
     gate.go_on("--approve", "--by", "Anna", "--comment", "looked at it")
     assert gate.fhir.total() == 19
@@ -219,7 +219,7 @@ def test_the_form_without_a_reason_lets_the_job_wait_again_and_says_why(gate: Ga
     assert gate.fhir.total() == 19
     (approval,) = gate.status()["approvals"]
     assert (approval["where"], approval["despite"]) == ("ui", WHY)
-    assert len(gate.maker.asked) == 2  # at the wait, and at the end
+    assert len(gate.maker.given) == 2  # at the wait, and at the end
 
 
 def test_two_reviewers_are_two_people_and_the_second_sees_the_first(gate: Gate) -> None:
@@ -243,7 +243,7 @@ def test_two_reviewers_are_two_people_and_the_second_sees_the_first(gate: Gate) 
         report = files.read(gate.directory, step)
         assert report is not None
         assert [one.by for one in report.decisions] == ["Anna Data", "Bo"]
-    assert len(gate.maker.asked) == 2
+    assert len(gate.maker.given) == 2
 
 
 def test_the_second_of_two_reviewers_may_reject_and_a_change_between_them_voids_the_first(gate: Gate) -> None:
@@ -288,7 +288,7 @@ def test_a_report_that_fails_neither_loses_nor_releases_the_job(gate: Gate, fail
         again = gate.go_on(*words)
         assert "nothing is decided: the release report could not be made" in again.out
         gate.waits()
-    assert len(gate.maker.asked) == 3
+    assert len(gate.maker.given) == 3
     gate.go_on("--approve", "--despite", "known, and looked at by hand")
     assert gate.fhir.total() == 19
     assert gate.status()["approvals"][0]["overridden"] == ["report-missing"]
@@ -408,9 +408,9 @@ def test_the_report_of_the_end_that_failed_is_made_again(gate: Gate, how: str) -
     assert gate.status()["state"] == "completed"
     assert gate.status()["report"] == str(files.page(gate.directory, None))
     assert len(gate.fhir.posts()) == posts
-    asked = len(gate.maker.asked)
+    asked = len(gate.maker.given)
     gate.go_on()
-    assert len(gate.maker.asked) == asked
+    assert len(gate.maker.given) == asked
 
 
 def test_a_job_that_sends_nothing_and_asks_nobody_gets_a_report_on_demand(gate: Gate) -> None:
@@ -439,13 +439,13 @@ def test_without_an_answer_continue_says_that_corrected_files_will_be_read(gate:
     older = ", and the release report is older than they are; the report is made now" if enabled else ""
     assert f"nothing is decided: corrected files are there and will be read{older}" in again.out
     assert f"send will read the corrected files in {gate.directory}/import_wait" in gate.text()
-    assert len(gate.maker.asked) == (2 if enabled else 0)
+    assert len(gate.maker.given) == (2 if enabled else 0)
     if enabled:
         assert "it waits again" in gate.text()
-        assert [path.name for path in gate.maker.asked[-1].leaving] == ["fixed.ndjson"]
+        assert [file.name for file in gate.maker.given[-1].leaving.files] == ["import_wait/fixed.ndjson"]
     gate.waits()
     assert "nothing is decided: job" in gate.go_on().out  # the same once more costs nothing
-    assert len(gate.maker.asked) == (2 if enabled else 0)
+    assert len(gate.maker.given) == (2 if enabled else 0)
     (gate.directory / "import_wait/notes.json").write_text("{}")
     assert "error[wait-foreign-files]" in gate.go_on().err
     (gate.directory / "import_wait/notes.json").unlink()
@@ -470,9 +470,9 @@ def test_job_report_check_is_not_0_after_an_edit_in_place(gate: Gate, what: str,
         assert gate.sluice(*check).code == (5 if state == "waiting" else 1)
         return
     page.write_text(page.read_text().replace("</h1>", " edited</h1>", 1))
-    asked = len(gate.maker.asked)
+    asked = len(gate.maker.given)
     assert gate.sluice(*check).code == 0  # made again first
-    assert len(gate.maker.asked) == asked + 1
+    assert len(gate.maker.given) == asked + 1
     assert "edited</h1>" not in page.read_text()
 
 
@@ -483,9 +483,9 @@ def test_corrections_that_no_report_covers_are_reported_and_the_job_waits_once_m
     assert "nothing is decided" in again.out
     assert "without a decision" not in (gate.directory / "job.log").read_text()
     gate.waits()
-    asked = gate.maker.asked[-1]
-    assert [path.name for path in asked.leaving] == ["fixed.ndjson"]
-    assert [one.name for one in asked.corrected] == ["import_wait/fixed.ndjson"]
+    given = gate.maker.given[-1]
+    assert [file.name for file in given.leaving.files] == ["import_wait/fixed.ndjson"]
+    assert [one.name for one in given.corrected] == ["import_wait/fixed.ndjson"]
     gate.go_on("--approve")
     assert gate.fhir.total() == 1
     covers_what_is_sent(gate, 2)
@@ -521,7 +521,7 @@ def test_a_byte_changed_after_the_approval_stops_before_the_first_request(gate: 
     changed.write_bytes(content)
     again = gate.go_on()
     assert f"changed: import/{changed.name}" in again.out  # a name of the extraction server's own
-    assert gate.maker.asked[-1].changed == (f"import/{changed.name}",)
+    assert gate.maker.given[-1].changed == (f"import/{changed.name}",)
     assert gate.fhir.posts() == []
     refused = gate.go_on("--approve", code=1)
     assert "error[edited-in-place]" in refused.err
@@ -594,7 +594,7 @@ def test_where_the_data_go_on_inside_the_house_a_release_needs_no_reason(gate: G
     gate.start("--set", "pipeline.enabled_steps=[local_import, wait]")
     assert "do not leave with this decision" in gate.form()
     assert "do not leave with this decision" in gate.text()
-    assert gate.maker.asked[0].destination is None
+    assert gate.maker.given[0].destination is None
     gate.go_on("--approve")
     assert gate.status()["approvals"][0]["overridden"] == []
 
@@ -613,7 +613,7 @@ def test_without_a_wait_a_stop_is_told_and_kept(gate: Gate) -> None:
     assert "mothersMaidenName" in (gate.directory / "job.log").read_text()
     assert gate.record().shown[2].stops == (STOP.key,)
     covers_what_is_sent(gate, 2)
-    assert [asked.step for asked in gate.maker.asked] == [2, None]
+    assert [given.step for given in gate.maker.given] == [2, None]
 
 
 @pytest.mark.parametrize("missing", [False, True])
@@ -630,7 +630,7 @@ def test_without_a_wait_on_stop_fail_ends_the_job_before_the_first_request(gate:
     )  # fmt: skip
     gate.go_on(code=5)
     assert gate.fhir.posts() == []
-    assert len(gate.maker.asked) == (2 if missing else 1)  # one that is there is not made again
+    assert len(gate.maker.given) == (2 if missing else 1)  # one that is there is not made again
     gate.maker.findings, gate.maker.fails = [], None
     (gate.directory / ".results/1-local_import.json").unlink()
     gate.go_on("--set", "report.k=6")
@@ -641,13 +641,13 @@ def test_a_second_release_of_a_query_is_compared_with_the_first_and_the_host_is_
     first = gate.start(str(DEMO_CRTDL)).job
     gate.go_on("--approve")
     gate.start(str(DEMO_CRTDL))
-    at_first, at_last = gate.maker.asked[0], gate.maker.asked[-1]
+    at_first, at_last = gate.maker.given[0], gate.maker.given[-1]
     assert (at_first.last, at_first.last_copy) == (None, None)
     assert [one is not None and one.first_time for one in (at_first.destination, at_last.destination)] == [True, False]
     compared = [(one.job, one.step, one.recipient) for one in (at_last.last, at_last.last_copy) if one is not None]
     assert compared == [(first, None, False), (first, None, True)]
     gate.start()
-    assert gate.maker.asked[-1].last is None  # without a query
+    assert gate.maker.given[-1].last is None  # without a query
 
 
 def test_a_report_that_fails_at_the_end_fails_no_job(gate: Gate) -> None:
@@ -665,7 +665,7 @@ def test_without_reports_the_gate_asks_as_before(gate: Gate) -> None:
     gate.start()
     gate.go_on("--approve")
     assert gate.fhir.total() == 19
-    assert gate.maker.asked == []
+    assert gate.maker.given == []
     assert not (gate.directory / "report").exists()
 
 

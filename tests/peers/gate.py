@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tasks.release_report.measure.measured import MeasuredFile
+from tasks.release_report.measure.delivery import Measures
+from tasks.release_report.report.build import Copies, digest_of
 from tasks.release_report.report.document import Finding, ReleaseReport, Section, Tiles
-from tasks.release_report.report.make import Asked, Made
-from tasks.shared.files.inventory import Entry, Inventory
+from tasks.release_report.report.facts import Facts
+from tasks.shared.stop import Stop
 from tests.peers.release_report import MAIDEN, SECTIONS, about
 
 STOP = Finding(level="stop", code="original", about=MAIDEN, section=7, patients=about(67))
@@ -19,50 +19,42 @@ STOP = Finding(level="stop", code="original", about=MAIDEN, section=7, patients=
 
 @dataclass
 class Maker:
-    """Makes reports with these findings, or fails; keeps what it was asked."""
+    """Makes reports of what was measured with these findings, or fails; keeps what it was given."""
 
     findings: Sequence[Finding] = ()
     fails: Exception | None = None
-    asked: list[Asked] = field(default_factory=list)
+    given: list[Facts] = field(default_factory=list)
 
-    def __call__(self, asked: Asked) -> Made:
-        self.asked.append(asked)
+    def __call__(self, facts: Facts, measures: Measures, job: Path, stop: Stop) -> Copies:
+        imported, leaving = measures
+        self.given.append(replace(facts, imported=imported, leaving=leaving, files=digest_of(leaving.files)))
         if self.fails is not None:
             raise self.fails
-        return made(asked, self.findings)
+        return made(self.given[-1], self.findings)
 
 
-def made(asked: Asked, findings: Sequence[Finding] = ()) -> Made:
-    measured = tuple(_measured(asked.base, path) for path in asked.leaving)
+def made(facts: Facts, findings: Sequence[Finding] = ()) -> Copies:
+    files = facts.leaving.files
     stops = sum(one.level == "stop" for one in findings)
-    where = asked.destination.shown if asked.destination else ""
+    where = facts.destination.shown if facts.destination else ""
     tiles: dict[str, Any] = {"patients": 6, "resources": 19, "encrypted": False, "looks": 0, "notes": 0}
-    house = ReleaseReport(
-        job=asked.job, project=asked.project, step=asked.step, made=asked.made, language=asked.settings.language,
-        sent=None if not asked.sent else "decided" if asked.decides else "undecided",
-        k=asked.settings.k, findings=tuple(findings), decisions=tuple(asked.decisions),
+    report = ReleaseReport(
+        job=facts.job, project=facts.project, step=facts.step, made=facts.made,
+        language="de" if facts.settings.language == "de" else "en",
+        sent=None if not facts.sent else "decided" if facts.decides else "undecided",
+        k=facts.settings.k, findings=tuple(findings), decisions=tuple(facts.decisions),
         sections=tuple(Section(number=number, name=name) for number, name in enumerate(SECTIONS, start=2)),
-        tiles=Tiles(
-            files=len(measured), bytes=sum(one.bytes for one in measured), destination=where, stops=stops, **tiles
-        ),
-        files=Inventory(
-            tuple(Entry(one.name, one.bytes, one.sha256) for one in sorted(measured, key=lambda one: one.name))
-        ).digest,
+        tiles=Tiles(files=len(files), bytes=sum(one.bytes for one in files), destination=where, stops=stops, **tiles),
+        files=facts.files,
     )  # fmt: skip
-    return Made(house, house.model_copy(update={"recipient": True, "k": 11}), measured)
-
-
-def _measured(base: Path, path: Path) -> MeasuredFile:
-    content = path.read_bytes()
-    name, size = path.relative_to(base).as_posix(), len(content)
-    return MeasuredFile(name, size, size, 0, 0, 0, hashlib.sha256(content).hexdigest())
+    return Copies(report, report.model_copy(update={"recipient": True, "k": 11}))
 
 
 HANGING = """
 import sys, time
 from pathlib import Path
-import tasks.release_report.report.make as maker
-def hang(asked):
+import tasks.release_report.report.build as maker
+def hang(*_):
     Path(sys.argv[1]).touch()
     time.sleep(600)
 maker.make = hang

@@ -1,8 +1,8 @@
 """The files of release reports in a job's directory: written whole, private, read with a look at what they are.
 
 ``report/step-<position>/`` has the report for the decision at that step, ``report/`` the one of the job's end. Each
-place has ``release-report.html`` and ``.json`` for the house, ``release-report.recipient.html`` and ``.json`` for the
-recipient, and ``files.csv``, every file that leaves. All are 0600 (document 5, section 3).
+place has ``release-report.html`` and ``.json``, the in-house copy, ``release-report.recipient.html`` and ``.json``, the
+recipient's, and ``files.csv``, every file that leaves. All are 0600 (document 5, section 3).
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from tasks.shared.errors import DataError, SluiceError, StorageError, storage_er
 from tasks.shared.files.out_file import PartFile, publish, size_of
 from tasks.shared.files.private_file import NotPrivateError, read_private
 from tasks.shared.files.spreadsheet import as_text
+from tasks.shared.report import Approval
 
 DIRECTORY: Final = "report"
 FILES: Final = "files.csv"
@@ -54,9 +55,9 @@ def document(job: Path, step: int | None, *, recipient: bool = False) -> Path:
 
 
 def write(job: Path, report: ReleaseReport, recipient: ReleaseReport | None, files: Sequence[MeasuredFile]) -> Path:
-    """Write a report, the recipient's copy and the list of files; the page of the house.
+    """Write a report, the recipient's copy and the list of files; return the in-house page.
 
-    The files get their names when all are complete, the house's JSON last: who finds it finds the others.
+    The files get their names when all are complete, the in-house JSON last: who finds it finds the others.
 
     Raises:
         StorageError: one of them cannot be written; those of before are still there.
@@ -107,7 +108,7 @@ def _page_shows(path: Path, report: ReleaseReport) -> bool:
         return False
 
 
-def decided(job: Path, step: int | None, decisions: Sequence[Decided], *, copy_to: Path | None = None) -> None:
+def decided(job: Path, step: int | None, decisions: Sequence[Approval], *, copy_to: Path | None = None) -> None:
     """Put the decisions into a report and its page, and into the copy in ``copy_to``, where it is. The recipient reads
     who decided and when, not the words beside it.
 
@@ -117,7 +118,8 @@ def decided(job: Path, step: int | None, decisions: Sequence[Decided], *, copy_t
     for recipient in (True, False):
         report = read(job, step, recipient=recipient)
         if report is not None:
-            report = report.model_copy(update={"decisions": told(decisions, recipient=recipient)})
+            of_record = map(Decided.of, decisions)
+            report = report.model_copy(update={"decisions": told(of_record, recipient=recipient)})
             texts |= _texts(job, report)
     _write(texts)
     if report is not None and copy_to is not None and size_of(copy_to / name_of_copy(report)) > 0:

@@ -19,6 +19,7 @@ import msgspec
 from tasks.release_report.report.document import Decided, Finding, ReleaseReport, Value
 from tasks.release_report.report.risk import most_of_some
 from tasks.shared.publication import Count
+from tasks.shared.report import Approval
 from tasks.shared.units import human_bytes
 
 Group = Literal["page", "sections", "tables", "columns", "facts", "said", "words"]
@@ -176,8 +177,8 @@ class Words:
         words = self._all.findings.get(finding.code)
         return self._pieces(words.do, finding) if words and words.do else []
 
-    def decision(self, one: Decided, shown: Callable[[str], str]) -> str:
-        """What somebody decided, who, when and why, in a line; what a person wrote is put through ``shown``."""
+    def decision(self, one: Decided | Approval, shown: Callable[[str], str]) -> str:
+        """Return what somebody decided, who, when and why, in a line; what a person wrote is put through ``shown``."""
         by = self("decided_by", by=shown(one.by), when=shown(self.moment(one.when)), where=self(f"where_{one.where}"))
         text = f"{self('released' if one.approved else 'rejected')} {by}"
         text += f". {self('despite')}: {shown(one.despite)}" if one.approved and one.despite else ""

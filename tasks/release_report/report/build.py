@@ -3,19 +3,62 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 
+from config.report import Language
+from tasks.release_report.measure.delivery import Measures
+from tasks.release_report.measure.measured import MeasuredFile
 from tasks.release_report.report.document import Level, ReleaseReport, Section, Tiles, told
 from tasks.release_report.report.facts import Facts
 from tasks.release_report.report.findings import findings
 from tasks.release_report.report.kept import kept_from
 from tasks.release_report.report.sections import apart, asked, content, flow, identifying, leaving
 from tasks.release_report.report.sections import told as last
+from tasks.release_report.report.step_files import patients_outside, read_validated
 from tasks.release_report.report.teller import Teller
+from tasks.shared.files.inventory import Entry, Inventory
 from tasks.shared.publication import Count, recipients_k
+from tasks.shared.stop import Stop
+
+
+@dataclass(frozen=True)
+class Copies:
+    """The two copies of a report."""
+
+    in_house: ReleaseReport
+    recipient: ReleaseReport
+
+
+def make(facts: Facts, measures: Measures, job: Path, stop: Stop) -> Copies:
+    """Return both copies of the report on what was measured, with what the steps left in the directory of the ``job``.
+
+    Raises:
+        Stopped: somebody asked.
+    """
+    imported, leaving = measures
+    facts = replace(
+        facts,
+        leaving=leaving,
+        imported=imported,
+        validated=tuple(read_validated(job, facts.steps, leaving, imported)),
+        outside_patients=patients_outside(job, facts.steps, stop),
+        files=digest_of(leaving.files),
+    )
+    k = facts.settings.k
+    like = replace(facts, last=facts.last_copy)
+    return Copies(build(facts, k=k), build(like, k=k, recipient=True))
+
+
+def digest_of(files: Sequence[MeasuredFile]) -> str:
+    """Return the digest over the sorted list of files, as ``Inventory.digest`` makes it."""
+    entries = sorted((Entry(file.name, file.bytes, file.sha256) for file in files), key=lambda entry: entry.name)
+    return Inventory(tuple(entries)).digest
 
 
 def build(facts: Facts, *, k: int, recipient: bool = False) -> ReleaseReport:
-    """The report: the house's copy, or with ``recipient`` the one that may go with the data (R2: k of 11 at least).
+    """Return the in-house copy, or with ``recipient`` the one that may go with the data (R2: k of 11 at least).
 
     With fewer than ``k`` patients it says only what leaves, where to, the query and the alarms (R6). The same facts
     give the same report.
@@ -62,7 +105,7 @@ def build(facts: Facts, *, k: int, recipient: bool = False) -> ReleaseReport:
         project=facts.project,
         step=facts.step,
         made=facts.made,
-        language=facts.settings.language,
+        language="de" if facts.settings.language is Language.DE else "en",
         recipient=recipient,
         sent=None if not facts.sent else "decided" if facts.decides else "undecided",
         k=k,
@@ -89,7 +132,7 @@ def _tiles(facts: Facts, tell: Teller, patients: Count | int, section: Section, 
         bytes=tell.bytes(sum(file.bytes for file in files)),
         resources=resources if isinstance(resources, int) else 0,
         destination=to.shown if to is not None else "@no-destination",
-        recipient=facts.settings.recipient,
+        recipient=facts.settings.recipient or "",
         encrypted=to.encrypted if to is not None else None,
         stops=levels["stop"],
         looks=levels["look"],

@@ -14,6 +14,7 @@ from typing import Final, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from tasks.shared.publication import Count
+from tasks.shared.report import Approval
 
 VERSION = 1
 
@@ -113,13 +114,18 @@ class Decided(Part):
     files: str = ""
     report: str = ""
 
+    @classmethod
+    def of(cls, approval: Approval) -> Decided:
+        """Return a decision of the record."""
+        return cls(**{name: getattr(approval, name) for name in cls.model_fields})
+
     def brief(self) -> Decided:
-        """Who and when, for the recipient: neither the login nor the words beside it."""
+        """Return who and when, for the recipient: neither the login nor the words beside it."""
         return self.model_copy(update={"login": "", "comment": "", "despite": ""})
 
 
 def told(decisions: Iterable[Decided], *, recipient: bool) -> tuple[Decided, ...]:
-    """The decisions as a copy of the report says them: the house's all of it, the recipient's who and when."""
+    """Return the decisions for a copy of the report: all of each in-house, who and when for the recipient."""
     return tuple(one.brief() if recipient else one for one in decisions)
 
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from config import PipelineConfig, Role, SendMode, has_role
+from config.report import ReportConfig
 from tasks.release_report.measure.cells import Cell
 from tasks.release_report.measure.measured import Measured
 from tasks.release_report.report.document import Decided, ReleaseReport
@@ -20,26 +21,6 @@ from tasks.shared.report import StepReport
 
 if TYPE_CHECKING:
     from config.auth import AuthConfig
-
-
-@dataclass(frozen=True)
-class Settings:
-    """``report`` of the configuration, as far as the document needs it; texts are empty where they are not given.
-
-    ``quasi_identifiers`` are the elements of section 8 that count, ``region_prefix`` the digits of a postal code.
-    """
-
-    k: int = 5
-    language: Literal["en", "de"] = "en"
-    quasi_identifiers: tuple[str, ...] = ("Patient.birthDate", "Patient.gender", "Patient.address.postalCode")
-    region_prefix: int = 2
-    purpose: str = ""
-    legal_basis: str = ""
-    retention: str = ""
-    contact: str = ""
-    recipient: str = ""
-    reviewers: int = 1
-    on_stop: Literal["tell", "fail"] = "tell"
 
 
 @dataclass(frozen=True)
@@ -111,41 +92,44 @@ UNRECORDED: Final = " "
 """In place of profiles that were not recorded."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What ``build`` makes the document of. ``imported`` is ``None`` where ``import/`` could not be compared.
+    """What ``build`` makes the document of. What is measured and read from the job directory is there from ``make`` on.
 
     ``step`` is the position of the wait, ``None`` at the end. ``steps`` are whole, with details and warnings; those of
-    names only are not done yet. ``changed`` are files that are not as they were when they were checked. ``kept`` are
-    the systems and paths of ``services.pseudonymizer.kept_identifiers``. ``last`` is the report with which data of this
-    query left for this destination before: the house's, or the recipient's copy where that is made.
+    names only are not done yet. ``imported`` is ``None`` where ``import/`` could not be compared. ``query`` is the
+    effective one. ``changed`` are files that are not as they were when they were checked. ``kept`` are the systems and
+    paths of ``services.pseudonymizer.kept_identifiers``. ``last`` is the report with which data of this query left for
+    this destination before, ``last_copy`` the recipient's copy of it.
     ``asked_patients`` is the length of the list of patients given, ``outside_patients`` are those of whom the
     extraction server left out resources for want of consent.
     ``decides`` says that a person is asked before the data leave, ``sent`` that they have left.
+    ``files`` is the digest over what leaves.
     """
 
     job: str
     project: str
     made: str
-    leaving: Measured
     step: int | None = None
-    imported: Measured | None = None
-    query: Query | None = None
-    settings: Settings = Settings()
+    settings: ReportConfig = field(default_factory=ReportConfig)
     destination: Destination | None = None
-    steps: Sequence[StepReport] = ()
+    query: Query | None = None
     rules: Rules | None = None
     kept: tuple[str, ...] = ()
+    steps: Sequence[StepReport] = ()
     corrected: Sequence[Corrected] = ()
     changed: Sequence[str] = ()
-    validated: Sequence[Validated] = ()
     decisions: Sequence[Decided] = ()
     last: ReleaseReport | None = None
+    last_copy: ReleaseReport | None = None
     asked_patients: int | None = None
-    outside_patients: int | None = None
     decides: bool = False
     sent: bool = False
     versions: Mapping[str, str] = field(default_factory=dict)
+    leaving: Measured = field(default_factory=Measured)
+    imported: Measured | None = None
+    validated: Sequence[Validated] = ()
+    outside_patients: int | None = None
     files: str = ""
 
     @property

@@ -122,7 +122,7 @@ def warnings(facts: Facts, tell: Teller) -> Section:
     done = [step for step in facts.steps if step.state == "completed"]
     rows = [(step.position, step.name, step.retries or 0, len(step.warnings)) for step in done]
     texts = [(step.position, step.name, _safe(text, facts, tell)) for step in done for text in step.warnings]
-    # Who works in the house is not the recipient's to know.
+    # Who works in the hospital is not the recipient's to know.
     corrected = [(tell.file(one.name), one.when, None if tell.recipient else one.user) for one in facts.corrected]
     tables = [table("steps", ("position", "step", "retries", "warnings"), rows)]
     if texts:

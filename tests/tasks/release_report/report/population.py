@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from config.report import ReportConfig
 from tasks.release_report.measure.cells import Bounds, Cell
 from tasks.release_report.measure.measured import (
     Codes,
@@ -20,7 +21,7 @@ from tasks.release_report.measure.measured import (
     References,
     TypeCount,
 )
-from tasks.release_report.report.facts import Destination, Facts, Rules, Settings, Validated
+from tasks.release_report.report.facts import Destination, Facts, Rules, Validated
 from tasks.release_report.report.query import AskedAttribute, Criterion, Group, Query
 from tasks.shared.report import StepReport
 
@@ -220,7 +221,7 @@ def facts(people: Population, **more: Any) -> Facts:
         "leaving": measured(people.after),
         "imported": measured(people.before, "import", original=True),
         "query": QUERY,
-        "settings": Settings(),
+        "settings": ReportConfig(),
         "destination": Destination("direct_resource_load", "fhir.example", "/fhir", encrypted=True),
         "steps": (
             StepReport(position=1, name="extractor", state="completed", output="import", details=details),

@@ -21,10 +21,10 @@ from deployments.sandbox.pseudonymization.deidentify import Engine
 from deployments.sandbox.pseudonymization.rulefile import read_rule_file
 from tasks.release_report.page.page import html
 from tasks.release_report.report.document import ReleaseReport
-from tasks.release_report.report.facts import Corrected, Destination, Settings
-from tasks.release_report.report.make import Asked, Made, make
+from tasks.release_report.report.facts import Corrected
+from tasks.release_report.report.step_files import read_rules
 from tasks.shared.report import StepReport
-from tasks.shared.stop import Stop
+from tests.tasks.release_report.report.reporting import Reported, report_of
 
 Json = dict[str, Any]
 People = list[list[Json]]
@@ -145,17 +145,14 @@ def written(folder: Path, given: People, form: str) -> list[Path]:
     return sorted(folder.iterdir())
 
 
-def made(place: Path, imported: People, leaving: People, form: str = "bundles", **more: Any) -> Made:
+def made(place: Path, imported: People, leaving: People, form: str = "bundles", **more: Any) -> Reported:
     rules = [{"path": path, "method": method} for path, method in more.pop("rules", RULES) or ()]
     (place / "rules.yaml").write_text(yaml.safe_dump({"fhirPathRules": rules}))
     step = StepReport(position=2, name="pseudonymizer", state="completed", output="out")
-    known: dict[str, Any] = {
-        "job": "j", "project": "p", "base": place, "imported": written(place / "import", imported, form),
-        "leaving": written(place / "out", leaving, form), "steps": (step,), "settings": Settings(), "stop": Stop(),
-        "destination": Destination("s3_upload", "store.example", bucket="b", encrypted=True),
-        "today": date(2026, 11, 23), "made": "2026-11-23T00:00:00Z", "rules": place / "rules.yaml" if rules else None,
-    }  # fmt: skip
-    return make(Asked(**(known | more)))
+    path = place / "rules.yaml"
+    known: dict[str, Any] = {"steps": (step,), "rules": read_rules(path) if rules else None}
+    files = [written(place / name, people, form) for name, people in (("out", leaving), ("import", imported))]
+    return report_of(place, *files, **(known | more))
 
 
 def found(report: ReleaseReport, level: str = "stop") -> list[tuple[str, str]]:
@@ -180,13 +177,12 @@ def test_an_honest_service_changes_no_dates_and_contents_that_are_stops(
     result = made(tmp_path, imported, honest(imported, shift), form)
     still = shift(0, 0) == 0
     left = [("original-left", "Patient.deceasedDateTime")] if still else []  # a date of a person (7b)
-    assert found(result.house) == found(result.recipient) == left
-    names = {one.code for one in result.house.findings}
+    assert found(result.in_house) == found(result.recipient) == left
+    names = {one.code for one in result.in_house.findings}
     assert not names & {"content-differs", "birthday-event", "shift-told"}
-    states = said(result.house, "date_moves")
+    states = said(result.in_house, "date_moves")
     word = "@days-same" if still else "@days-moved"
     assert {states[path][-1] for path in DATED} == {word}
-    assert result.measured is not None
     assert sum(result.measured[1].date_shifts.values()) == SIZE
 
 
@@ -203,7 +199,7 @@ def test_one_path_as_in_the_hospital_among_shifted_ones_is_a_stop(
             for (there, at), (here, key) in zip(leaves(before).get(path, []), leaves(after).get(path, []), strict=True):
                 here[key] = there[at]
     result = made(tmp_path, imported, leaving, form)
-    for report in (result.house, result.recipient):
+    for report in (result.in_house, result.recipient):
         original = [("original-left", path)] if path.startswith("Patient.") else []
         assert found(report) == [("dates-raw", path), *original]
         assert said(report, "date_moves")[path][-1] == "@days-raw"
@@ -230,7 +226,7 @@ def test_what_is_kept_on_purpose_is_looked_at(tmp_path: Path) -> None:
     leaving = honest(imported, own)
     for before, after in zip(imported, leaving, strict=True):
         put(after, "Encounter.period.start", before[1]["period"]["start"])
-    kept = made(tmp_path, imported, leaving, kept=("Encounter.period",)).house
+    kept = made(tmp_path, imported, leaving, kept=("Encounter.period",)).in_house
     assert found(kept) == []
     assert ("kept-on-purpose", "Encounter.period.start") in found(kept, "look")
 
@@ -256,7 +252,7 @@ def test_a_birthday_in_any_date_of_the_patient_is_a_stop(
     day = imported[3][0]["birthDate"]
     year, month, at = day.split("-")
     assert put(leaving[3], path, spelled.format(day, month, at, year))
-    report = made(tmp_path, imported, leaving, form).house
+    report = made(tmp_path, imported, leaving, form).in_house
     stops = found(report)
     codes = {code for code, about in stops if about == path}
     # A rare one in a text is an original value; what no rule touches is changed content, too.
@@ -278,14 +274,14 @@ def test_a_birthday_that_a_shift_makes_by_chance_or_that_somebody_else_has_is_no
             "Procedure.performedPeriod.start",
             moved(imported[(number + 1) % SIZE][0]["birthDate"], -own(number)),
         )
-    report = made(tmp_path, imported, honest(imported, own)).house
+    report = made(tmp_path, imported, honest(imported, own)).in_house
     assert found(report) == []
 
 
 def test_a_birth_during_a_stay_is_looked_at_where_dates_are_not_shifted(tmp_path: Path) -> None:
     imported = people()
     imported[3][1]["period"]["start"] = imported[3][0]["birthDate"]
-    report = made(tmp_path, imported, honest(imported, lambda *_: 0)).house
+    report = made(tmp_path, imported, honest(imported, lambda *_: 0)).in_house
     assert ("birthday-event", "Encounter.period.start") in found(report, "look")
     assert {code for code, _ in found(report)} == {"original-left"}
 
@@ -300,7 +296,7 @@ def test_dates_of_which_a_rule_leaves_the_year_or_the_month_are_not_compared(tmp
     for before, after in zip(imported, leaving, strict=True):
         for at in (1, 2):
             after[at]["period"]["start"] = before[at]["period"]["start"][:size] + end
-    report = made(tmp_path, imported, leaving).house
+    report = made(tmp_path, imported, leaving).in_house
     assert found(report) == []
     assert said(report, "date_moves")["Encounter.period.start"][-1] == "@days-uncompared"
 
@@ -317,7 +313,7 @@ def test_the_moment_of_the_extraction_tells_no_shift_where_it_stays(tmp_path: Pa
         for then, now in zip(before, after, strict=True):
             if "issued" in then:
                 now["issued"] = then["issued"]
-    assert found(made(tmp_path, imported, leaving).house) == []
+    assert found(made(tmp_path, imported, leaving).in_house) == []
 
 
 @pytest.mark.parametrize("raw", [False, True])
@@ -329,13 +325,13 @@ def test_where_each_resource_has_a_shift_a_path_is_told_by_its_share(tmp_path: P
     if raw:
         for before, after in zip(imported, leaving, strict=True):
             put(after, "Procedure.performedPeriod.start", before[7]["performedPeriod"]["start"])
-    report = made(tmp_path, imported, leaving, "lines").house
+    report = made(tmp_path, imported, leaving, "lines").in_house
     assert found(report) == ([("dates-raw", "Procedure.performedPeriod.start")] if raw else [])
 
 
 def test_patients_without_a_shift_are_too_many_to_have_drawn_none(tmp_path: Path) -> None:
     imported = people()
-    report = made(tmp_path, imported, honest(imported, lambda number, _: own(number) if number % 2 else 0)).house
+    report = made(tmp_path, imported, honest(imported, lambda number, _: own(number) if number % 2 else 0)).in_house
     assert {("dates-raw", path) for path in DATED} <= set(found(report))
 
 
@@ -356,7 +352,7 @@ def test_dates_of_resources_that_a_rule_removed_are_compared_as_a_set(tmp_path: 
                 now["occurrenceDateTime"] = moved(then["occurrenceDateTime"], 0 if raw else own(number))
         some = dice.sample(range(40, 70), 9)
         after[:] = [one for one in after if "occurrenceDateTime" not in one or int(one["id"].partition("-")[2]) in some]
-    report = made(tmp_path, imported, leaving, rules=[*RULES, ("Immunization", "remove")]).house
+    report = made(tmp_path, imported, leaving, rules=[*RULES, ("Immunization", "remove")]).in_house
     assert found(report) == ([("dates-raw", "Immunization.occurrenceDateTime")] if raw else [])
     assert "content-uncompared" in next(one for one in report.sections if one.number == 14).said
 
@@ -383,7 +379,7 @@ def test_content_that_changes_although_no_rule_touches_it_is_a_stop(
     for rules, level, code in ((RULES, "stop", "content-changed"), (None, "look", "content-differs")):
         place = tmp_path / level
         place.mkdir()
-        report = made(place, imported, leaving, form, rules=rules).house
+        report = made(place, imported, leaving, form, rules=rules).in_house
         assert [one for one in found(report, level) if one[0].startswith("content")] == [(code, path)]
         assert {about for _, about in found(report)} <= {path}
         if len(whom) == 1:  # R7: what all patients have may be said
@@ -401,7 +397,7 @@ def test_content_that_comes_or_goes_is_changed(tmp_path: Path, change: str) -> N
     else:
         del leaving[3][4]["status"]
     path = "MedicationRequest.status" if change == "came" else "Observation.status"
-    assert found(made(tmp_path, imported, leaving).house) == [("content-changed", path)]
+    assert found(made(tmp_path, imported, leaving).in_house) == [("content-changed", path)]
 
 
 @pytest.mark.parametrize("rule", [
@@ -413,7 +409,7 @@ def test_content_that_a_rule_may_change_is_no_stop(tmp_path: Path, rule: tuple[s
     imported = people()
     leaving = honest(imported, own)
     put(leaving[3], "Observation.status", "amended")
-    assert found(made(tmp_path, imported, leaving, rules=[*RULES, rule]).house) == []
+    assert found(made(tmp_path, imported, leaving, rules=[*RULES, rule]).in_house) == []
 
 
 def test_a_change_is_looked_at_where_a_person_corrected_files_or_a_rule_cannot_be_read(tmp_path: Path) -> None:
@@ -426,7 +422,7 @@ def test_a_change_is_looked_at_where_a_person_corrected_files_or_a_rule_cannot_b
     }
     for name, more in given.items():
         (tmp_path / name).mkdir()
-        report = made(tmp_path / name, imported, leaving, **more).house
+        report = made(tmp_path / name, imported, leaving, **more).in_house
         assert (found(report), [one for one in found(report, "look") if "content" in one[0]]) == (
             [], [("content-differs", "Observation.status")],
         )  # fmt: skip
@@ -438,7 +434,7 @@ def test_values_that_pseudonymization_changes_without_a_rule_are_none_of_the_con
     for resources in leaving:
         resources[0]["meta"] = {"security": [{"system": "http://x.example", "code": "PSEUDED"}]}
     rules = [one for one in RULES if not one[0].startswith(("Resource.id", "nodesByType('Reference')"))]
-    assert found(made(tmp_path, imported, leaving, rules=rules).house) == []
+    assert found(made(tmp_path, imported, leaving, rules=rules).in_house) == []
 
 
 @pytest.mark.parametrize("most", [2, 20])
@@ -448,7 +444,7 @@ def test_spellings_that_are_forgotten_and_met_again_count_as_often_as_they_are(
     """The sums do not depend on what the pass remembers, nor on the order of patients' data."""
     monkeypatch.setattr("tasks.release_report.measure.spelled._EFFECTS", most)
     imported = people()
-    report = made(tmp_path, imported, honest(imported, own), "lines").house
+    report = made(tmp_path, imported, honest(imported, own), "lines").in_house
     assert found(report) == []
 
 
@@ -469,7 +465,6 @@ def test_what_is_walked_again_at_each_place_counts_once_in_the_contents(
     leaving = honest(imported, own)
     (tmp_path / "same").mkdir()
     result = made(tmp_path / "same", imported, leaving, form)
-    assert result.measured is not None
     assert result.measured[1].changed.keys() - DATED == NOT_KEPT
     for one in leaving[5][3:6]:
         component = one["component"][-1]
@@ -524,7 +519,6 @@ def test_the_sandboxs_service_with_the_demos_rules_and_with_more_is_honest(
         leaving.append([entry["resource"] for entry in answer["entry"]])
     rules = [(rule["path"], rule["method"]) for rule in document["fhirPathRules"]]
     result = made(tmp_path, imported, leaving, rules=rules)
-    assert result.measured is not None
     assert result.measured[1].date_shifts.get(0)
     ours = {"dates-raw", "birthday-left", "birthday-event", "content-changed", "content-differs"}
-    assert not ours & {one.code for one in result.house.findings}
+    assert not ours & {one.code for one in result.in_house.findings}

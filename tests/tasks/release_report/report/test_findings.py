@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import pytest
 
+from config.report import ReportConfig
 from tasks.release_report.measure.cells import Bounds, Cell
 from tasks.release_report.measure.measured import (
     Codes,
@@ -25,7 +26,7 @@ from tasks.release_report.page.page import html
 from tasks.release_report.page.words import Words
 from tasks.release_report.report.build import build
 from tasks.release_report.report.document import Finding, ReleaseReport
-from tasks.release_report.report.facts import Corrected, Destination, Facts, Rules, Settings, Validated, is_private
+from tasks.release_report.report.facts import Corrected, Destination, Facts, Rules, Validated, is_private
 from tasks.release_report.report.query import CONSENT, AskedAttribute, Criterion, Group, Query
 from tasks.shared.publication import ALL, SOME, Count
 from tasks.shared.report import StepReport
@@ -149,7 +150,7 @@ def test_what_a_stop_does_is_said_where_nobody_is_asked_and_only_there(language:
     assert last(decides=True) == ((), {"reviewers": "1"})
     assert last(destination=None) == ((), {"reviewers": "1"})
     for on_stop in ("tell", "fail"):
-        said, shown = last(settings=Settings(on_stop=on_stop))
+        said, shown = last(settings=ReportConfig(on_stop=on_stop))
         assert said == ("nobody-asked",)
         assert list(shown) == ["on_stop"]
         holds = "not hold the data back" if language == "en" else "hält die Daten nicht zurück"
@@ -187,13 +188,13 @@ def test_a_future_date_is_said_in_the_section_that_the_finding_leads_to() -> Non
     assert page.count("<code>Condition.recordedDate</code> has dates in the future.") == 2
 
 
-@pytest.mark.parametrize("counted", [("Patient.birthDate", "Patient.gender"), Settings().quasi_identifiers])
+@pytest.mark.parametrize("counted", [("Patient.birthDate", "Patient.gender"), ReportConfig().quasi_identifiers])
 @pytest.mark.parametrize("region", ["", "04"])
 def test_rows_about_the_region_stand_where_there_is_one(region: str, counted: tuple[str, ...]) -> None:
     given = leaving(clean(), classes={("1950", "female", region): 20, ("1960", "male", ""): 20})
     (section,) = [
         one
-        for one in build(replace(given, settings=Settings(quasi_identifiers=counted)), k=5).sections
+        for one in build(replace(given, settings=ReportConfig(quasi_identifiers=counted)), k=5).sections
         if one.name == "apart"
     ]
     rows = {row[0] for row in section.tables[0].rows}
@@ -204,7 +205,7 @@ def test_rows_about_the_region_stand_where_there_is_one(region: str, counted: tu
 
 
 def test_who_receives_the_data_stands_in_the_tile_of_the_destination() -> None:
-    given = replace(clean(), settings=Settings(recipient="Institut für <Herz>"))
+    given = replace(clean(), settings=ReportConfig(recipient="Institut für <Herz>"))
     page = html(build(given, k=5))
     tiles = page.partition('<ul class="tiles"')[2].partition("</ul>")[0]
     assert "for Institut für &lt;Herz&gt;" in tiles
@@ -213,7 +214,7 @@ def test_who_receives_the_data_stands_in_the_tile_of_the_destination() -> None:
 
 @pytest.mark.parametrize(("language", "some"), [*zip(LANGUAGES, ("“some” means", "„einige“ heißt"), strict=True)])
 def test_what_some_and_a_dash_mean_is_said_in_section_18(language: Literal["en", "de"], some: str) -> None:
-    page = html(build(replace(clean(), settings=Settings(language=language)), k=5))
+    page = html(build(replace(clean(), settings=ReportConfig(language=language)), k=5))
     last = page.partition('id="s18"')[2]
     assert some in last
     assert "“–”" in last or "„–“" in last
@@ -285,7 +286,7 @@ def test_each_is_looked_at(change: Mapping[str, Any], code: str) -> None:
 ])  # fmt: skip
 def test_who_can_be_told_apart_is_said_with_what_is_compared(compared: tuple[str, ...], said: str) -> None:
     given = leaving(clean(), classes={("1950", "female", "04"): 1, ("1960", "male", "05"): SIZE - 1})
-    given = replace(given, settings=replace(given.settings, quasi_identifiers=compared))
+    given = replace(given, settings=ReportConfig(quasi_identifiers=compared))
     (one,) = (one for one in found(given) if one.code == "told-apart")
     sentence = "".join(piece.text for piece in Words("en", 5).finding(one))
     assert f"share {said} in groups" in sentence

@@ -1,26 +1,26 @@
-"""A report of files: measured, and said to the house and to the recipient (document 5, sections 2 to 4)."""
+"""A report of files: measured, and made for the hospital and for the recipient (document 5, sections 2 to 4)."""
 
 from __future__ import annotations
 
 import json
 import re
-from datetime import date
 from html import unescape
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from config.report import ReportConfig
 from flows.reports.short_form import short
 from tasks.release_report.page.page import html
 from tasks.release_report.report.document import ReleaseReport
-from tasks.release_report.report.facts import Corrected, Destination, Settings
-from tasks.release_report.report.make import Asked, Made, make, read_rules
+from tasks.release_report.report.facts import Corrected
 from tasks.release_report.report.query import element_of, read_query
+from tasks.release_report.report.step_files import read_rules
 from tasks.shared.publication import HIDDEN, Count
 from tasks.shared.report import StepReport
-from tasks.shared.stop import Stop
 from tests.peers import release_report as reports
+from tests.tasks.release_report.report.reporting import Reported, report_of
 
 MAIDEN = "http://hl7.org/fhir/StructureDefinition/patient-mothersMaidenName"
 SIZE = 22
@@ -48,14 +48,9 @@ def write(folder: Path, *more: dict[str, Any]) -> list[Path]:
     return [path]
 
 
-def made(tmp_path: Path, leaving: list[Path], imported: list[Path], **more: Any) -> Made:
+def made(tmp_path: Path, leaving: list[Path], imported: list[Path], **more: Any) -> Reported:
     step = StepReport(position=2, name="pseudonymizer", state="completed", output="out", lines_out=SIZE)
-    known: dict[str, Any] = {
-        "job": "j", "project": "p", "base": tmp_path, "leaving": leaving, "imported": imported, "steps": (step,),
-        "destination": Destination("s3_upload", "store.example", bucket="b", encrypted=True),
-        "settings": Settings(), "stop": Stop(), "today": date(2026, 1, 1), "made": "2026-01-01T00:00:00Z",
-    }  # fmt: skip
-    return make(Asked(**(known | more)))
+    return report_of(tmp_path, leaving, imported, **({"steps": (step,)} | more))
 
 
 @pytest.mark.parametrize(("patients", "said"), [
@@ -64,33 +59,32 @@ def made(tmp_path: Path, leaving: list[Path], imported: list[Path], **more: Any)
 def test_a_maiden_name_that_is_left_is_the_first_line_with_its_path(tmp_path: Path, patients: int, said: Count) -> None:
     imported = write(tmp_path / "import", *map(maiden, range(SIZE)))
     found = made(tmp_path, write(tmp_path / "out", *map(maiden, range(patients))), imported)
-    first = found.house.findings[0]
+    first = found.in_house.findings[0]
     about = f"Patient.extension({MAIDEN}).valueString"  # k patients share the URL, in import/ at least
     assert (first.level, first.code, first.about, first.patients) == ("stop", "original-left", about, said)
-    assert "Kanarienvogel" not in found.house.model_dump_json() + found.recipient.model_dump_json()
+    assert "Kanarienvogel" not in found.in_house.model_dump_json() + found.recipient.model_dump_json()
 
 
 def test_a_clean_delivery_has_no_stop_and_the_recipient_learns_no_exact_number(tmp_path: Path) -> None:
     found = made(tmp_path, write(tmp_path / "out"), write(tmp_path / "import", *map(maiden, range(SIZE))))
-    assert [one for one in found.house.findings if one.level == "stop"] == []
-    assert found.house.tiles.patients == SIZE
+    assert [one for one in found.in_house.findings if one.level == "stop"] == []
+    assert found.in_house.tiles.patients == SIZE
     assert (found.recipient.k, found.recipient.tiles.patients) == (11, Count(word="about", number=20))
-    assert [file.name for file in found.files] == ["out/batch.ndjson"]
     again = made(tmp_path, [tmp_path / "out" / "batch.ndjson"], [tmp_path / "import" / "batch.ndjson"])
-    assert again.house.model_copy(update={"seconds": 0}) == found.house.model_copy(update={"seconds": 0})
+    assert again.in_house.model_copy(update={"seconds": 0}) == found.in_house.model_copy(update={"seconds": 0})
 
 
 def test_of_a_decision_the_recipient_learns_who_and_when(tmp_path: Path) -> None:
     """Also in the copy made at the end, which is the one that goes with the data."""
     decision = reports.decided().decisions[0]
     found = made(tmp_path, write(tmp_path / "out"), [], decisions=(decision,))
-    assert found.house.decisions == (decision,)
+    assert found.in_house.decisions == (decision,)
     (told,) = found.recipient.decisions
     assert (told.by, told.when, told.approved) == (decision.by, decision.when, True)
     words = [word for word in (decision.login, decision.comment, decision.despite) if word]
     assert len(words) == 3
     for word in words:
-        assert word in unescape(html(found.house))
+        assert word in unescape(html(found.in_house))
         assert word not in unescape(html(found.recipient)) + found.recipient.model_dump_json()
 
 
@@ -102,12 +96,12 @@ def changes_of(report: ReleaseReport) -> tuple[dict[str, Any], list[Any]]:
 
 
 def test_the_last_release_is_compared_with_in_the_house_only(tmp_path: Path) -> None:
-    """R7 and R10: what 7 patients had last time, the house was told, and the recipient was not."""
+    """R7 and R10: what 7 patients had last time, is in the report of then in-house, and not in the recipient's."""
     imported = write(tmp_path / "import", *map(maiden, range(SIZE)))
     last = made(tmp_path, write(tmp_path / "out", *map(maiden, range(7))), imported, versions={"sluice": "1"})
-    known = {"last": last.house, "last_copy": last.recipient}
+    known = {"last": last.in_house, "last_copy": last.recipient}
     found = made(tmp_path, write(tmp_path / "out"), imported, versions={"sluice": "2"}, **known)
-    facts, rows = changes_of(found.house)
+    facts, rows = changes_of(found.in_house)
     about = f"Patient.extension({MAIDEN}).valueString"
     assert rows == [("@gone", "@stop", "@original-left", about)]
     rounded = Count(word="about", number=20)
@@ -117,8 +111,8 @@ def test_the_last_release_is_compared_with_in_the_house_only(tmp_path: Path) -> 
     # The import tells the URL of all patients here; of a few it is told nowhere.
     few = write(tmp_path / "import", *map(maiden, range(7)))
     last = made(tmp_path, write(tmp_path / "out", *map(maiden, range(7))), few)
-    found = made(tmp_path, write(tmp_path / "out"), few, last=last.house, last_copy=last.recipient)
-    assert MAIDEN in found.house.model_dump_json()
+    found = made(tmp_path, write(tmp_path / "out"), few, last=last.in_house, last_copy=last.recipient)
+    assert MAIDEN in found.in_house.model_dump_json()
     assert MAIDEN not in found.recipient.model_dump_json()
 
 
@@ -178,7 +172,7 @@ def test_promise_3_of_strings_that_k_patients_share_only_names_of_kinds_of_thing
         lines = [json.dumps(one(folder, number)) for number in range(SIZE)]
         (tmp_path / folder / "a.ndjson").write_text("\n".join(lines) + "\n")
     found = made(tmp_path, [tmp_path / "out/a.ndjson"], [tmp_path / "import/a.ndjson"])
-    for copy in (found.house, found.recipient):
+    for copy in (found.in_house, found.recipient):
         heard = set(re.findall(r"Kanarienvogel-(\w*)-", copy.model_dump_json() + html(copy) + short(copy, where="/")))
         assert heard <= (said if patients >= copy.k else set())
         assert ("code" in heard) == (patients >= copy.k)
@@ -194,34 +188,33 @@ def test_names_of_tables_that_a_person_corrected_are_texts_from_the_data(tmp_pat
         rows = [f"{n},Patient/{n},{'Kanarienvogel1' if n == 1 else '-'}" for n in of]
         (out / f"{name}.csv").write_text("\n".join(["id,patient,of Kanarienvogel", *rows]) + "\n")
     leaving = [out / f"{name}.csv" for name in names]
-    asked: dict[str, Any] = {"tables": True, "steps": ()}
-    found = made(tmp_path, leaving, imported, **asked, corrected=(Corrected("csv_wait/Kanarienvogel corrected.csv"),))
-    stops = [one.about for one in found.house.findings if one.code == "original-left"]
+    found = made(tmp_path, leaving, imported, steps=(), corrected=(Corrected("csv_wait/Kanarienvogel corrected.csv"),))
+    stops = [one.about for one in found.in_house.findings if one.code == "original-left"]
     assert stops == ["Patients.of Kanarienvogel", "….…"]  # all patients share the name of the column
-    for copy in (found.house, found.recipient):
+    for copy in (found.in_house, found.recipient):
         assert "Kanarienvogel corrected" not in copy.model_dump_json()
         # What leaves are tables and what came in were resources: nothing is compared by path or by type.
         for name, column in (("left", "patients_before"), ("types", "patients_before"), ("types", "resources_before")):
             (table,) = (one for section in copy.sections for one in section.tables if one.name == name)
             assert {row[table.columns.index(column)] for row in table.rows} == {None}
-    assert "#1" in found.house.model_dump_json()
-    by_query = made(tmp_path, leaving, imported, **asked, changed=("csv_wait/Kanarienvogel corrected.csv",)).house
+    assert "#1" in found.in_house.model_dump_json()
+    by_query = made(tmp_path, leaving, imported, steps=(), changed=("csv_wait/Kanarienvogel corrected.csv",)).in_house
     abouts = {one.about for one in by_query.findings}
     assert {"Kanarienvogel corrected.of Kanarienvogel", "csv_wait/Kanarienvogel corrected.csv"} <= abouts
 
 
 def test_what_was_told_of_fewer_patients_then_is_not_told_again_under_a_larger_k(tmp_path: Path) -> None:
     few = write(tmp_path / "import", *map(maiden, range(4)))
-    last = made(tmp_path, write(tmp_path / "out", *map(maiden, range(4))), few, settings=Settings(k=3)).house
+    last = made(tmp_path, write(tmp_path / "out", *map(maiden, range(4))), few, settings=ReportConfig(k=3)).in_house
     assert MAIDEN in last.model_dump_json()
-    found = made(tmp_path, write(tmp_path / "out"), few, last=last).house
+    found = made(tmp_path, write(tmp_path / "out"), few, last=last).in_house
     assert changes_of(found)[1] == [("@gone", "@stop", "@original-left", HIDDEN)]
     assert MAIDEN not in found.model_dump_json()
 
 
 def test_without_import_the_report_says_that_originals_were_not_looked_for(tmp_path: Path) -> None:
     found = made(tmp_path, write(tmp_path / "out"), [])
-    assert "originals-unchecked" in found.house.sections[0].said
+    assert "originals-unchecked" in found.in_house.sections[0].said
 
 
 def test_the_query_is_told_with_what_enrichment_added(tmp_path: Path) -> None:
@@ -273,7 +266,9 @@ def test_of_the_rules_no_key_is_kept(tmp_path: Path) -> None:
 HEAD = "file,line,entry,resource,severity,code,message_id,location,message,profile"
 
 
-def validated(tmp_path: Path, *rows: tuple[str, str, str | None], lines: int = 1, query: Path | None = None) -> Made:
+def validated(
+    tmp_path: Path, *rows: tuple[str, str, str | None], lines: int = 1, query: Path | None = None
+) -> Reported:
     """A report of a job of which a validation found this: line, resource, profile (``None``: an earlier version's)."""
     (tmp_path / "validation").mkdir(exist_ok=True)
     ends = ["" if profile is None else f",{profile}" for _, _, profile in rows]
@@ -287,7 +282,7 @@ def validated(tmp_path: Path, *rows: tuple[str, str, str | None], lines: int = 1
     if lines > 1:
         again = leaving[0].read_text()
         leaving[0].write_text(again * lines)
-    return made(tmp_path, leaving, write(tmp_path / "import"), steps=(step,), crtdl=query)
+    return made(tmp_path, leaving, write(tmp_path / "import"), steps=(step,), query=query and read_query(query))
 
 
 def rows_of(report: Any) -> list[Any]:
@@ -309,7 +304,7 @@ def test_findings_of_the_validation_are_told_by_profile(tmp_path: Path) -> None:
         *((str(n), f"Condition/{n}", THREE) for n in range(20, 23)),
         *((str(n), f"Patient/{n}", "") for n in range(1, 23)),
     )
-    assert rows_of(found.house) == [
+    assert rows_of(found.in_house) == [
         ("Condition", ONE, "Odd_Code", "about", 10),
         ("Condition", "@other-profiles", "Odd_Code", "about", 10),
         ("Patient", "@no-profile", "Odd_Code", "all", None),
@@ -317,14 +312,14 @@ def test_findings_of_the_validation_are_told_by_profile(tmp_path: Path) -> None:
     ]
     assert rows_of(found.recipient)[:1] == [("Condition", "@other-profiles", "Odd_Code", "all", None)]
     assert ONE not in found.recipient.model_dump_json()
-    assert THREE not in found.house.model_dump_json()
-    assert "canary" not in found.house.model_dump_json()
+    assert THREE not in found.in_house.model_dump_json()
+    assert "canary" not in found.in_house.model_dump_json()
 
 
 def test_findings_of_few_patients_are_withheld_with_their_profile(tmp_path: Path) -> None:
     found = validated(tmp_path, *((str(n), f"Condition/{n}", THREE) for n in range(1, 5)))
-    assert rows_of(found.house) == [True]
-    assert THREE not in found.house.model_dump_json()
+    assert rows_of(found.in_house) == [True]
+    assert THREE not in found.in_house.model_dump_json()
 
 
 def test_a_profile_that_the_query_names_is_shown_however_long_it_is(tmp_path: Path) -> None:
@@ -334,36 +329,36 @@ def test_a_profile_that_the_query_names_is_shown_however_long_it_is(tmp_path: Pa
     query = {"version": "1", "cohortDefinition": {}, "dataExtraction": {"attributeGroups": [group]}}
     (tmp_path / "query.json").write_text(json.dumps(query))
     rows = [(str(n), f"Condition/{n}", long) for n in range(1, 11)]
-    assert [row[1] for row in rows_of(validated(tmp_path, *rows).house)[:-1]] == ["@other-profiles"]
+    assert [row[1] for row in rows_of(validated(tmp_path, *rows).in_house)[:-1]] == ["@other-profiles"]
     found = validated(tmp_path, *rows, query=tmp_path / "query.json")
-    assert [row[1] for row in rows_of(found.house)[:-1]] == [long]
+    assert [row[1] for row in rows_of(found.in_house)[:-1]] == [long]
 
 
 def test_a_validation_of_an_earlier_version_recorded_no_profile(tmp_path: Path) -> None:
     found = validated(tmp_path, *((str(n), f"Condition/{n}", None) for n in range(1, 11)))
-    assert rows_of(found.house) == [("Condition", "@not-recorded", "Odd_Code", "about", 10), False]
+    assert rows_of(found.in_house) == [("Condition", "@not-recorded", "Odd_Code", "about", 10), False]
     both = [(str(n), f"Condition/{n}", None if n < 8 else ONE) for n in range(1, 22)]
-    assert [row[1] for row in rows_of(validated(tmp_path, *both).house)[:-1]] == [ONE, "@not-recorded"]
+    assert [row[1] for row in rows_of(validated(tmp_path, *both).in_house)[:-1]] == [ONE, "@not-recorded"]
 
 
 def test_findings_whose_line_is_no_patients_own_are_withheld(tmp_path: Path) -> None:
     rows = [(str(n), f"Condition/{n}", ONE) for n in range(1, 21)]
     for odd in ("1-9", "0", "23", "9" * 30, ""):
-        assert rows_of(validated(tmp_path, *rows, (odd, "Condition/9", ONE)).house) == [True]
-    assert rows_of(validated(tmp_path, *rows, lines=2).house) == [True]
+        assert rows_of(validated(tmp_path, *rows, (odd, "Condition/9", ONE)).in_house) == [True]
+    assert rows_of(validated(tmp_path, *rows, lines=2).in_house) == [True]
 
 
 @pytest.mark.parametrize("profile", ["@other-types", "…", "http://a.example/\u202e"])
 def test_a_profile_is_never_taken_for_a_word_of_the_page(tmp_path: Path, profile: str) -> None:
     found = validated(tmp_path, *((str(n), f"Condition/{n}", profile) for n in range(1, 11)))
-    assert [row[1] for row in rows_of(found.house)[:-1]] == ["@other-profiles"]
+    assert [row[1] for row in rows_of(found.in_house)[:-1]] == ["@other-profiles"]
 
 
 def test_of_many_profiles_the_last_ones_are_told_together(tmp_path: Path) -> None:
     found = validated(
         tmp_path, *((str(n), f"Condition/{n}", f"{ONE}{each}") for n in range(1, 11) for each in range(30))
     )
-    names = [row[1] for row in rows_of(found.house)[:-1]]
+    names = [row[1] for row in rows_of(found.in_house)[:-1]]
     assert len(names) == 21
     assert names[-1] == "@other-profiles"
 
@@ -375,7 +370,7 @@ def test_where_there_is_no_room_for_more_cells_profiles_are_told_together(
     rows = [(str(n), f"Condition/{n}", ONE) for n in range(1, 23)]
     rows += [(str(n), f"Condition/{n}", profile) for n in range(1, 11) for profile in (TWO, THREE)]
     found = validated(tmp_path, *rows)
-    assert [(row[1], *row[3:]) for row in rows_of(found.house)[:-1]] == [
+    assert [(row[1], *row[3:]) for row in rows_of(found.in_house)[:-1]] == [
         (ONE, "all", None), ("@other-profiles", "about", 10),
     ]  # fmt: skip
 
@@ -399,7 +394,9 @@ def outside(tmp_path: Path, text: str, *, counted: int, asked: bool = True) -> A
     details = {"reports": ["resource-exclusions.csv"], "resource_exclusions": {"g": {"Consent": counted}}}
     step = StepReport(position=1, name="extractor", state="completed", output="import", details=details)
     query = asking_for_consent(tmp_path / "query.json") if asked else None
-    found = made(tmp_path, write(tmp_path / "out"), write(tmp_path / "import"), steps=(step,), crtdl=query).house
+    found = made(
+        tmp_path, write(tmp_path / "out"), write(tmp_path / "import"), steps=(step,), query=query and read_query(query)
+    ).in_house
     assert "canary" not in found.model_dump_json()
     [section] = [one for one in found.sections if one.number == 5]
     return next((one.value for one in section.facts if one.name == "patients_outside_permit"), None)
@@ -424,5 +421,5 @@ def test_of_how_many_patients_resources_were_left_out_for_want_of_consent(tmp_pa
 
 def test_that_dates_of_what_was_left_out_are_not_known_is_said(tmp_path: Path) -> None:
     query = asking_for_consent(tmp_path / "query.json")
-    found = made(tmp_path, write(tmp_path / "out"), write(tmp_path / "import"), crtdl=query).house
+    found = made(tmp_path, write(tmp_path / "out"), write(tmp_path / "import"), query=read_query(query)).in_house
     assert "consent-dates" in next(one for one in found.sections if one.number == 14).said
