@@ -19,7 +19,7 @@ from config import OutputFormat
 from tasks.flattening.answer import AnswerWriter, Rule
 from tasks.flattening.batches import MIB, Batch, Packer, share
 from tasks.flattening.client import Flattener
-from tasks.flattening.lookup import read_lookup
+from tasks.flattening.lookup import load_lookup
 from tasks.flattening.parquet import format_findings
 from tasks.flattening.report import result
 from tasks.flattening.routing import Facts, Groups, Router
@@ -74,12 +74,7 @@ def run(
             "flattening-lookup", "flattening: there is no lookup file", context="services.flattening.lookup_path"
         )
     crtdl = load_crtdl(context.given.crtdl)
-    path = Path(settings.lookup_path)
-    lookup, findings, warnings = read_lookup(path)
-    for finding in findings:
-        raise finding
-    if lookup is None:
-        raise InputError("flattening-lookup", "flattening: the lookup file is of no use", context=str(path))
+    lookup, warnings = load_lookup(settings.lookup_path)
     made, more = views(crtdl, lookup)
     return flatten(context, crtdl, made, (*warnings, *more), bounds=bounds, sleep=sleep)
 
@@ -111,7 +106,7 @@ def flatten(
         raise finding
     for warning in warnings:
         context.meter.warn(warning)
-    return _Run(context, crtdl, made, warnings, str(url), files, bounds or Bounds(), sleep).run()
+    return _Run(context, crtdl, made, warnings, url, files, bounds or Bounds(), sleep).run()
 
 
 def _refuse_names(made: Sequence[View]) -> None:
@@ -127,43 +122,34 @@ def _refuse_names(made: Sequence[View]) -> None:
             )
 
 
+@dataclass
 class _Run:
-    def __init__(
-        self,
-        context: StepContext,
-        crtdl: Crtdl,
-        made: Sequence[View],
-        warnings: Sequence[str],
-        url: str,
-        files: list[Path],
-        bounds: Bounds,
-        sleep: Callable[[float], None] | None,
-    ) -> None:
-        self._context = context
-        self._views = made
-        self._warned = warnings
-        self._url = url
-        self._files = files
-        self._bounds = bounds
-        self._sleep = sleep
-        self._state = context.state(STATE)
-        self._groups = Groups(crtdl.groups, made)
-        size = context.config.services.flattening.batch_size_mb
-        self._budget = size * bounds.mebibyte
-        self._share = share(self._budget, len(made))
-        self._rules = [Rule.of(view) for view in made]
+    context: StepContext
+    crtdl: Crtdl
+    views: Sequence[View]
+    warned: Sequence[str]
+    url: str
+    files: list[Path]
+    bounds: Bounds
+    sleep: Callable[[float], None] | None
+
+    def __post_init__(self) -> None:
+        self.state = self.context.state(STATE)
+        self.budget = self.context.config.services.flattening.batch_size_mb * self.bounds.mebibyte
+        self.share = share(self.budget, len(self.views))
+        self.rules = [Rule.of(view) for view in self.views]
 
     def run(self) -> StepReport:
-        self._context.meter.work_on(self._files)
-        with Ledger(self._state / "ledger.ndjson") as ledger:
-            agreed = terms(self._views, self._files, self._url, self._share)
+        self.context.meter.work_on(self.files)
+        with Ledger(self.state / "ledger.ndjson") as ledger:
+            agreed = terms(self.views, self.files, self.url, self.share)
             self._tables = Tables(
-                self._context.job_dir,
-                self._views,
+                self.context.job_dir,
+                self.views,
                 ledger,
                 agreed,
-                parquet=OutputFormat.PARQUET in self._context.config.services.flattening.formats,
-                check=self._context.stop.check,
+                parquet=OutputFormat.PARQUET in self.context.config.services.flattening.formats,
+                check=self.context.stop.check,
             )
             try:
                 if self._tables.finished is None:
@@ -171,44 +157,44 @@ class _Run:
                     self._tables.finish(msgspec.to_builtins(facts))
                 else:
                     facts = msgspec.convert(self._tables.finished, Facts)
-                    self._context.meter.add(resources=facts.resources)
-                    for path in self._files:
+                    self.context.meter.add(resources=facts.resources)
+                    for path in self.files:
                         self._say(path, 0, whole=True)
             finally:
                 self._tables.close()
-            requests = self._context.meter.requests
+            requests = self.context.meter.requests
             return result(
-                self._files, self._views, self._tables, facts, self._warned, requests, k=self._context.config.report.k
+                self.files, self.views, self._tables, facts, self.warned, requests, k=self.context.config.report.k
             )
 
     def _all(self) -> Facts:
-        together = SharedStop(self._context.stop)
+        together = SharedStop(self.context.stop)
         packers = [
-            Packer(place, view.definition, self._share, skip=self._tables.done(place))
-            for place, view in enumerate(self._views)
+            Packer(place, view.definition, self.share, skip=self._tables.done(place))
+            for place, view in enumerate(self.views)
         ]
         with (
-            Index(self._state) as index,
+            Index(self.state) as index,
             Flattener(
-                self._context,
-                self._url,
-                FailedAnswers(self._state).begin(),
+                self.context,
+                self.url,
+                FailedAnswers(self.state).begin(),
                 together,
-                interval=self._bounds.interval,
-                sleep=self._sleep,
+                interval=self.bounds.interval,
+                sleep=self.sleep,
             ) as self._flattener,
             Workers[Batch, None](
-                lambda batch, _: self._one(batch), threads=self._bounds.groups, budget=self._budget, stop=together
+                lambda batch, _: self._one(batch), threads=self.bounds.groups, budget=self.budget, stop=together
             ) as workers,
         ):
             router = Router(
-                self._files,
-                self._groups,
+                self.files,
+                Groups(self.crtdl.groups, self.views),
                 index,
-                self._state,
-                limit=self._bounds.line,
-                largest=self._context.config.limits.largest_resource,
-                stop=self._context.stop,
+                self.state,
+                limit=self.bounds.line,
+                largest=self.context.config.limits.largest_resource,
+                stop=self.context.stop,
                 after=self._say,
             )
             self._pack(router, packers, workers)
@@ -226,19 +212,19 @@ class _Run:
                 held -= packer.size
                 _submit(workers, packer.add(identifier, raw))
                 held += packer.size
-            self._context.meter.add(resources=len(deliveries))
+            self.context.meter.add(resources=len(deliveries))
 
     def _one(self, batch: Batch) -> None:
         """A batch to the service, and its rows into the table. In one of the threads."""
-        writer = AnswerWriter(self._tables[batch.place], self._rules[batch.place], batch.ids)
-        name = self._views[batch.place].group_name
+        writer = AnswerWriter(self._tables[batch.place], self.rules[batch.place], batch.ids)
+        name = self.views[batch.place].group_name
         self._flattener.flatten(batch, writer, where=f"group {name}, batch {batch.ordinal + 1:,}")
         self._tables.keep(batch, writer.rows, writer.with_rows)
 
     def _say(self, path: Path, content: int, *, whole: bool) -> None:
-        self._context.meter.within(path, content, whole=whole)
+        self.context.meter.within(path, content, whole=whole)
         if whole:
-            self._context.meter.add(files=1)
+            self.context.meter.add(files=1)
 
     def _checked(self, facts: Facts) -> Facts:
         """Everything was read: did anything reach a group?"""
@@ -247,7 +233,7 @@ class _Run:
             raise DataError(
                 "flattening-unrouted",
                 f"flattening: none of {unrouted:,} resources belongs to a group ({', '.join(sorted(facts.unrouted))})",
-                context=str(self._context.input_dir),
+                context=str(self.context.input_dir),
                 hint="the Provenances of the data name other resources or other groups: does the CRTDL belong to this "
                 "data? did the pseudonymization treat the ids of resources and the targets of Provenances differently?",
             )

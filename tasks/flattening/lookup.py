@@ -102,6 +102,15 @@ def read_lookup(path: Path) -> tuple[Lookup | None, list[SluiceError], list[str]
     return Lookup({table.url: table for reader in readers if (table := reader.settled()) is not None}), [], warnings
 
 
+def load_lookup(path: Path) -> tuple[Lookup, list[str]]:
+    """The lookup file, and what is odd about it. Raises ``InputError``: its first finding."""
+    lookup, findings, warnings = read_lookup(path)
+    for finding in findings:
+        raise finding
+    assert lookup is not None  # noqa: S101 - for the type checker
+    return lookup, warnings
+
+
 def lookup_findings(path: Path) -> list[SluiceError]:
     """Everything that is wrong with the file, for the checks before a job exists."""
     return read_lookup(path)[1]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
 from pathlib import Path
 from typing import Final, Self
@@ -40,24 +40,23 @@ class Index:
         self._path = directory / "index.tmp"
         self._calls = 0
         OutFile(self._path).close()
-        try:
+        with self._translating():
             self._database = sqlite3.connect(self._path, isolation_level=None)
-        except sqlite3.Error as error:
-            raise self._translated(error) from None
         try:
-            for statement in (
-                "PRAGMA journal_mode = OFF",
-                "PRAGMA synchronous = OFF",
-                "PRAGMA locking_mode = EXCLUSIVE",
-                f"PRAGMA cache_size = -{_CACHE_KIB}",
-                "CREATE TABLE met (key BLOB PRIMARY KEY, call INT) WITHOUT ROWID",
-                "CREATE TABLE target (scope INT, key BLOB, place INT, PRIMARY KEY (scope, key, place)) WITHOUT ROWID",
-                "BEGIN",
-            ):
-                self._database.execute(statement)
-        except sqlite3.Error as error:
+            with self._translating():
+                for statement in (
+                    "PRAGMA journal_mode = OFF",
+                    "PRAGMA synchronous = OFF",
+                    "PRAGMA locking_mode = EXCLUSIVE",
+                    f"PRAGMA cache_size = -{_CACHE_KIB}",
+                    "CREATE TABLE met (key BLOB PRIMARY KEY, call INT) WITHOUT ROWID",
+                    "CREATE TABLE target (scope INT, key BLOB, place INT, PRIMARY KEY (scope, key, place))",
+                    "BEGIN",
+                ):
+                    self._database.execute(statement)
+        except StorageError:
             self.close()
-            raise self._translated(error) from None
+            raise
 
     def new(self, resources: Sequence[tuple[str, int]]) -> list[bool]:
         """Whether each of these resources (``Type/id``, place of a group) is met for the first time in that group.
@@ -76,7 +75,7 @@ class Index:
         marks = [f"?{number}" for number in range(1, count + 1)]
         call = f"?{count + 1}"
         given = (*digests, self._calls)
-        try:
+        with self._translating():
             inserted = self._database.execute(
                 f"INSERT OR IGNORE INTO met VALUES {','.join(f'({mark},{call})' for mark in marks)}",  # noqa: S608
                 given,
@@ -88,8 +87,6 @@ class Index:
                 given,
             )
             left = {digest for (digest,) in rows}
-        except sqlite3.Error as error:
-            raise self._translated(error) from None
         result = []
         for digest in digests:  # of two in one call, the first is new
             result.append(digest in left)
@@ -99,10 +96,8 @@ class Index:
     def add(self, scope: Scope, targets: Iterable[str], places: Iterable[int]) -> None:
         """Enter that these resources belong to the groups at ``places``."""
         rows = [(int(scope), digest, place) for digest in map(_digest, targets) for place in places]
-        try:
+        with self._translating():
             self._database.executemany("INSERT OR IGNORE INTO target VALUES (?, ?, ?)", rows)
-        except sqlite3.Error as error:
-            raise self._translated(error) from None
 
     def places(self, scope: Scope, keys: Sequence[str]) -> list[list[int]]:
         """The groups of each of these resources, in their order."""
@@ -111,23 +106,19 @@ class Index:
             digests = [_digest(key) for key in keys[first : first + _TOGETHER]]
             marks = ",".join("?" * len(digests))
             found: dict[bytes, list[int]] = {}
-            try:
+            with self._translating():
                 for digest, place in self._database.execute(
                     f"SELECT key, place FROM target WHERE scope = ? AND key IN ({marks}) ORDER BY place",  # noqa: S608
                     (int(scope), *digests),
                 ):
                     found.setdefault(digest, []).append(place)
-            except sqlite3.Error as error:
-                raise self._translated(error) from None
             result += [found.get(digest, []) for digest in digests]
         return result
 
     def forget(self, scope: Scope) -> None:
         """Remove what was entered there."""
-        try:
+        with self._translating():
             self._database.execute("DELETE FROM target WHERE scope = ?", (int(scope),))
-        except sqlite3.Error as error:
-            raise self._translated(error) from None
 
     def close(self) -> None:
         """Remove the file; a second call does nothing."""
@@ -142,14 +133,18 @@ class Index:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def _translated(self, error: sqlite3.Error) -> StorageError:
-        full = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
-        return StorageError(
-            "disk-full" if full else "storage-failed",
-            "no space is left on the device" if full else "the index of the flattening step cannot be written",
-            context=str(self._path),
-            hint="free some space, or put jobs_dir on a larger volume, then continue the job",
-        )
+    @contextlib.contextmanager
+    def _translating(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            full = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+            raise StorageError(
+                "disk-full" if full else "storage-failed",
+                "no space is left on the device" if full else "the index of the flattening step cannot be written",
+                context=str(self._path),
+                hint="free some space, or put jobs_dir on a larger volume, then continue the job",
+            ) from None
 
 
 def _digest(key: str) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 
 from tasks.flattening.flattening import STATE, run
-from tasks.flattening.lookup import lookup_findings, lookup_warnings, read_lookup
+from tasks.flattening.lookup import load_lookup, lookup_findings, lookup_warnings
 from tasks.flattening.parquet import format_findings
 from tasks.flattening.probe import service
 from tasks.flattening.tables import DEFINITIONS, OUTPUT
@@ -50,8 +50,7 @@ def _made(context: CheckContext) -> tuple[Sequence[View], Sequence[str]] | None:
     if path is None or query is None:
         return None
     try:
-        lookup, _, _ = read_lookup(path)
-        return views(load_crtdl(query), lookup) if lookup is not None else None
+        return views(load_crtdl(query), load_lookup(path)[0])
     except SluiceError:
         return None
 
