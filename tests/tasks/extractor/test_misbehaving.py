@@ -14,7 +14,7 @@ import pytest
 from config import PipelineConfig
 from tasks.extractor.connection import service_client
 from tasks.extractor.extraction import run
-from tasks.shared.errors import NetworkError, SluiceError, StalledError
+from tasks.shared.errors import StalledError
 from tasks.shared.report import StepReport
 from tasks.shared.step import StepContext
 from tests.peers import job
@@ -92,46 +92,6 @@ def test_a_stall_at_any_byte_of_a_file_ends_it_and_is_not_retried(tmp_path: Path
     assert caught.value.operation == "download"
     assert len(script.gets) == 1
     assert list((tmp_path / "import").iterdir()) == []
-
-
-@pytest.mark.parametrize("length", [len(FILE), None], ids=["right", "wrong"])
-def test_a_cut_body_is_fetched_again(tmp_path: Path, length: int | None) -> None:
-    cut = whole(FILE[:5000], length=length)
-    # With a Content-Length that says less, what arrived looks whole: its last line is no JSON.
-    script = Scripted(file=[Raw(cut), Reply(200, FILE)])
-    with loopback(script) as server:
-        if length is None:
-            with pytest.raises(SluiceError):
-                extract(tmp_path, server.url)
-            assert list((tmp_path / "import").iterdir()) == []
-        else:
-            assert extract(tmp_path, server.url)[1] == FILE
-
-
-def test_a_broken_transfer_goes_on_where_it_broke_when_there_is_a_validator(tmp_path: Path) -> None:
-    tag = 'ETag: "v1"\r\n'
-    first = Raw(whole(FILE, more=tag)[:9000], "reset")
-
-    def script(seen: Seen) -> Reply | Raw:
-        if seen.method == "GET" and "range" in seen.headers:
-            start = int(seen.headers["range"].removeprefix("bytes=").rstrip("-"))
-            headers = {"Content-Range": f"bytes {start}-{len(FILE) - 1}/{len(FILE)}", "ETag": '"v1"'}
-            assert seen.headers["if-range"] == '"v1"'
-            assert start > 0
-            return Reply(206, FILE[start:], headers)
-        return plain(seen)
-
-    plain = Scripted(file=[first])
-    with loopback(script) as server:
-        assert extract(tmp_path, server.url)[1] == FILE
-
-
-def test_a_server_that_breaks_every_transfer_is_given_up(tmp_path: Path) -> None:
-    script = Scripted(file=[Raw(whole(FILE)[:300], "reset")])
-    with loopback(script) as server, pytest.raises(NetworkError) as caught:
-        extract(tmp_path, server.url)
-    assert caught.value.transient
-    assert len(script.gets) == 3
 
 
 @pytest.mark.campaign

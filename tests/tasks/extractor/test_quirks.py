@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,15 +10,11 @@ import pytest
 import zstandard
 
 from tasks.extractor.client import ExtractionClient
-from tasks.extractor.connection import service_client
-from tasks.extractor.extraction import run
-from tasks.extractor.task import Priority
-from tasks.shared.errors import ServiceError
 from tests.peers.client import client
-from tests.peers.extraction import JSON, OTHER_JOB, Clock, bundles, extraction_server
+from tests.peers.extraction import OTHER_JOB, extraction_server
 from tests.peers.lies import Lie
-from tests.peers.server import Raw, Reply, Seen
-from tests.tasks.extractor.test_liar import BROKEN, FILE, Liar, Told, about, context, extract, first, of_b1, with_
+from tests.peers.server import Raw, Reply
+from tests.tasks.extractor.test_liar import BROKEN, FILE, Liar, Told, about, extract, first, of_b1, with_
 
 
 def said(path: str, tell: Callable[[Told], Any], **reply: Any) -> Liar:
@@ -136,41 +131,6 @@ def test_a_rest_that_comes_in_two_parts_is_taken(tmp_path: Path) -> None:
 
     extract(tmp_path, file(rest))
     assert (tmp_path / "import" / "b1.ndjson").read_bytes() == FILE
-
-
-def test_outputs_that_change_places_between_two_runs_keep_their_files(tmp_path: Path) -> None:
-    """Two have one last segment, so their names follow their places."""
-    liar = Liar(Lie(lambda told: told.honest, None), lambda _: False)
-    contents = {"/a/x.ndjson": bundles("a", 3), "/b/x.ndjson": bundles("b", 3)}
-    order = ["/a/x.ndjson", "/b/x.ndjson"]
-    refused = ["/b/x.ndjson"]
-
-    def override(seen: Seen) -> Reply | None:
-        if "/__status/" in seen.target:
-            return Reply(200, json.dumps({"output": [{"url": path} for path in order]}).encode(), JSON)
-        if seen.target in refused and seen.method == "GET":
-            return Reply(400)
-        return Reply(200, contents[seen.target]) if seen.target in contents else None
-
-    liar.server.override = override
-    with extraction_server(liar.server):
-        asking, clock = context(tmp_path, liar.server.url), Clock()
-        with pytest.raises(ServiceError):
-            run(asking, client=service_client, clock=clock, sleep=clock.sleep)
-        order.reverse()
-        refused.clear()
-        run(asking, client=service_client, clock=clock, sleep=clock.sleep)
-    found = {path.name: path.read_bytes() for path in (tmp_path / "import").iterdir()}
-    assert found == {"x.ndjson": contents["/b/x.ndjson"], "x-2.ndjson": contents["/a/x.ndjson"]}
-
-
-def test_a_stale_version_is_read_again_though_it_is_said_with_412() -> None:
-    liar = Liar(Lie(lambda told: told.honest, None), lambda _: False)
-    stale = [Reply(412)]
-    liar.server.override = lambda seen: stale.pop() if seen.method == "PUT" and stale else None
-    with extraction_server(liar.server), client("extractor", attempts=1) as http:
-        assert ExtractionClient(http, liar.server.url).prioritize(OTHER_JOB, Priority.HIGH).priority is Priority.HIGH
-    assert liar.server.count("PUT", OTHER_JOB) == 2
 
 
 def test_a_pause_of_a_paused_job_is_no_alarm() -> None:
