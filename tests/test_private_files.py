@@ -20,7 +20,7 @@ ELSEWHERE = {
     "flows/gate/release_facts.py": "the list of patients that is given",
     "flows/output.py": "/dev/null",
     "flows/reports/schemas.py": "the docs' schemas",
-    "tasks/extractor/patients.py": "the list of patients that is given",
+    "tasks/extractor/query.py": "the list of patients that is given",
     "tasks/flattening/r4_paths.py": "a table of ours",
     "tasks/pseudonymizer/rules.py": "the anonymization file that is given",
     "tasks/release_report/measure/kinds.py": "a table of ours",

@@ -213,7 +213,7 @@ def prioritize(client: ExtractionClient, job_id: str, priority: str) -> Extracti
 def _opened(config: str, overrides: Sequence[str] = ()) -> Iterator[tuple[ExtractionClient, int]]:
     """The client of the configured server, and ``report.k``, below which no number of patients is said."""
     from flows.jobs_dir import load
-    from tasks.extractor.connection import extraction_client, service_client
+    from tasks.extractor.client import extraction_client, service_client
 
     loaded = load(config, overrides)
     complain(loaded.warnings)

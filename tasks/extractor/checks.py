@@ -4,24 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from config import ConfigError, PipelineConfig
+from config import ConfigError
 from config.enrichments import enrichment_rules
-from tasks.extractor.client import SERVICE
-from tasks.extractor.patients import read_patients
+from tasks.extractor.query import read_patients
 from tasks.extractor.submission import patients_file
 from tasks.extractor.urls import is_result_url, result_url_unknown
 from tasks.shared.errors import InputError, SluiceError
 from tasks.shared.fhir.crtdl_preprocessing import doubtful, effective_file
 from tasks.shared.files.named_file import is_special, not_a_file
 from tasks.shared.http.url_names import is_url
-from tasks.shared.service import METADATA, Service
 from tasks.shared.step import CheckContext, Given
-
-
-def service(config: PipelineConfig) -> Service:
-    """``services.extractor``."""
-    extractor = config.services.extractor
-    return Service(SERVICE, extractor.base_url, extractor.auth, METADATA)
 
 
 def needs(given: Given) -> Collection[str]:

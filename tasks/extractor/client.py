@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from config import PipelineConfig
 from tasks.extractor.json_values import parse_answer, parse_json
 from tasks.extractor.task import ExtractionTask, JobStatus, Priority, parse_task, parse_tasks
 from tasks.extractor.urls import is_job_id, job_id_of, resolve, service_url
@@ -24,6 +25,8 @@ from tasks.shared.fhir.crtdl import read_content
 from tasks.shared.fhir.reading import ID, UNREADABLE, RepeatedKeyError, unique_members
 from tasks.shared.http.answer import Answer, RefusedError, Where, wrong_answer
 from tasks.shared.http.client import ServiceClient
+from tasks.shared.service import METADATA, Service
+from tasks.shared.step import StepContext
 
 SERVICE = "extractor"
 
@@ -61,6 +64,46 @@ _BRIEF = 10.0
 """Seconds that a call may take which only adds to what a person sees."""
 
 _LARGEST_ANSWER = 512 * 1024 * 1024
+
+
+def service(config: PipelineConfig) -> Service:
+    """``services.extractor``."""
+    extractor = config.services.extractor
+    return Service(SERVICE, extractor.base_url, extractor.auth, METADATA)
+
+
+def service_client(config: PipelineConfig, context: StepContext | None = None) -> ServiceClient:
+    """The HTTP client for ``services.extractor``, which must have a ``base_url``."""
+    base_url_of(config)
+    extractor = config.services.extractor
+    timeout, connections = extractor.request_timeout.total_seconds(), extractor.max_concurrent_downloads + 2
+    if context is None:
+        return service(config).client(config, timeout=timeout, max_connections=connections)
+    return context.client(service(config), timeout=timeout, max_connections=connections)
+
+
+def extraction_client(config: PipelineConfig, http: ServiceClient) -> ExtractionClient:
+    """The client of the configured server."""
+    extractor = config.services.extractor
+    return ExtractionClient(
+        http,
+        base_url_of(config),
+        timeout=extractor.request_timeout.total_seconds(),
+        preview_timeout=max(extractor.request_timeout, extractor.extraction_timeout).total_seconds(),
+    )
+
+
+def base_url_of(config: PipelineConfig) -> str:
+    """The configured ``base_url``. Raises ``InputError`` (``extractor-url``) when there is none."""
+    base_url = config.services.extractor.base_url
+    if base_url is None:
+        raise InputError(
+            "extractor-url",
+            "no extraction server is configured",
+            context="services.extractor.base_url",
+            hint="set it to the server's URL, without /fhir",
+        )
+    return base_url
 
 
 class ExtractionClient:

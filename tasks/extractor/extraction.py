@@ -13,8 +13,7 @@ import msgspec
 from config import ConfigError, EnrichmentRule, PipelineConfig
 from config.enrichments import enrichment_rules
 from tasks.extractor import failures
-from tasks.extractor.client import ExtractionClient
-from tasks.extractor.connection import base_url_of, extraction_client, service_client
+from tasks.extractor.client import ExtractionClient, base_url_of, extraction_client, service_client
 from tasks.extractor.json_values import list_of, object_of, parse_json
 from tasks.extractor.manifest import ExtractionResult, details, errors_among, left_out, parse_result
 from tasks.extractor.polling import Gone, Poller

@@ -19,7 +19,7 @@ from tasks.extractor.manifest import ExtractionResult
 from tasks.extractor.submission import DIRECTORY
 from tasks.extractor.urls import same_host
 from tasks.shared.errors import ServiceBusyError, TransientError, storage_errors
-from tasks.shared.files.facts import FileFacts
+from tasks.shared.files.intake import FileFacts
 from tasks.shared.files.names import CORE, base_name, data_files, is_consent_name
 from tasks.shared.files.out_file import write_file
 from tasks.shared.files.private_file import read_state

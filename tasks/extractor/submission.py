@@ -25,8 +25,7 @@ from tasks.extractor import failures
 from tasks.extractor.client import TURNED_AWAY, ExtractionClient
 from tasks.extractor.json_values import parse_json
 from tasks.extractor.manifest import parse_result
-from tasks.extractor.patients import read_patients
-from tasks.extractor.query_match import same_query
+from tasks.extractor.query import read_patients, same_query
 from tasks.extractor.task import DELETED, ExtractionTask
 from tasks.extractor.urls import job_id_of, service_url
 from tasks.shared.blanked import blanked

@@ -11,8 +11,7 @@ import msgspec
 from config import PipelineConfig
 from tasks.local_import.scan import EMPTY, Scan, SourceFile, listed, open_source, scan
 from tasks.shared.errors import DataError, InputError, StorageError, storage_error
-from tasks.shared.files.facts import FileFacts
-from tasks.shared.files.intake import Intake
+from tasks.shared.files.intake import FileFacts, Intake
 from tasks.shared.import_directory import ImportDirectory
 from tasks.shared.meter import Meter
 from tasks.shared.report import StepReport

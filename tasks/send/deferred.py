@@ -13,7 +13,7 @@ from typing import Self
 import msgspec
 
 from tasks.shared.fhir.bundle import REFERENCE, Resource
-from tasks.shared.files.spool import Spool
+from tasks.shared.files.out_file import Spool
 
 
 class _Slot(msgspec.Struct, frozen=True, gc=False):

@@ -10,7 +10,7 @@ import msgspec
 from config import CompressionConfig
 from tasks.shared.errors import StorageError, storage_errors
 from tasks.shared.fhir.sources import SourceNotes, missing_pages
-from tasks.shared.files.facts import FileFacts, FileLedger, facts_of
+from tasks.shared.files.intake import FileFacts, FileLedger, facts_of
 from tasks.shared.files.names import existing_file
 from tasks.shared.files.out_file import PART
 from tasks.shared.report import StepReport

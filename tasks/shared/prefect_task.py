@@ -24,7 +24,7 @@ from tasks.shared.blanked import SECRETS
 from tasks.shared.corrections import wait_directory
 from tasks.shared.errors import InternalError, SluiceError, Stopped, internal_error
 from tasks.shared.files.data_directory import file_names
-from tasks.shared.files.facts import FileLedger
+from tasks.shared.files.intake import FileLedger
 from tasks.shared.files.inventory import kept_at, still_approved, take
 from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.meter import Meter

@@ -33,7 +33,7 @@ from config import PipelineConfig
 from tasks.extractor import extraction
 from tasks.http_import import importer as http_import
 from tasks.local_import import importer as local_import
-from tasks.shared.files.facts import facts_of
+from tasks.shared.files.intake import facts_of
 from tasks.shared.files.lines import read_lines
 from tasks.shared.files.names import data_files
 from tasks.shared.step import StepContext

@@ -7,7 +7,7 @@ from typing import Self
 
 from config import CompressionConfig
 from tasks.shared.files.compression import CompressedSink
-from tasks.shared.files.facts import FileFacts
+from tasks.shared.files.intake import FileFacts
 from tasks.shared.files.names import data_file_name
 from tasks.shared.files.out_file import PartFile
 

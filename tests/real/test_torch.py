@@ -19,7 +19,7 @@ import pytest
 from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.data import DATA, DEMO_CRTDL
 from deployments.sandbox.extraction.app import ExtractionOptions, extraction_service
-from tasks.extractor.connection import extraction_client, service_client
+from tasks.extractor.client import extraction_client, service_client
 from tasks.extractor.extraction import run
 from tasks.send.send import run as send_data
 from tasks.shared.files.lines import read_lines

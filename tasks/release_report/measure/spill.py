@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from tasks.shared.files.spool import Spool
+from tasks.shared.files.out_file import Spool
 
 HELD: Final = 1 << 15
 """Rows in memory at once."""

@@ -22,7 +22,7 @@ from tasks.shared.fhir.cutter import Cutter
 from tasks.shared.fhir.envelope import Envelope, check_entries, envelope_around, open_bundle, pieces_of
 from tasks.shared.fhir.reading import LARGEST_RESOURCE, TYPE, UNREADABLE, UnusableError, kind_of, too_large, why
 from tasks.shared.files.lines import Tee, open_content, texts
-from tasks.shared.files.spool import Spool, spooled
+from tasks.shared.files.out_file import Spool, spooled
 
 _PIECE: Final = 1 << 18
 """Bytes per piece of a line on disk."""

@@ -12,8 +12,8 @@ from typing import Protocol, Self, cast
 
 from tasks.shared.errors import storage_errors
 from tasks.shared.files.compression import DecompressedStream, is_compressed
+from tasks.shared.files.out_file import Spool
 from tasks.shared.files.private_file import open_private
-from tasks.shared.files.spool import Spool
 
 _PIECE = 1 << 18
 """Bytes per piece. One buffer is filled again and again: fresh memory for each piece halves the speed."""

@@ -2,7 +2,8 @@
 
 An ``OutFile`` is written in one run, or goes on behind its first bytes in another. A ``PartFile`` is called
 ``<name>.part`` until it is complete and on the disk (``architecture.md`` rule 6, ``4-product.md`` §4: "an existing
-final file is complete"). An ``AppendFile`` grows by whole lines, over all runs.
+final file is complete"). An ``AppendFile`` grows by whole lines, over all runs. A ``Spool`` has no name and holds bytes
+that are too many for memory.
 
 All are 0600. What is foreign is replaced, never written into: a link, what is no regular file, what has another owner;
 for a file that is to be cut also one with a second name. Errors of the file system come out as ``StorageError``
@@ -16,6 +17,7 @@ import errno
 import hashlib
 import os
 import stat
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Final, Self
@@ -270,6 +272,32 @@ class AppendFile(OutFile):
                 return start + feed + 1
             end = start
         return 0
+
+
+class Spool(OutFile):
+    """Bytes in a nameless temporary file in ``directory``: written in order, read anywhere, gone when closed."""
+
+    def __init__(self, directory: Path) -> None:
+        with storage_errors(directory):
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        super().__init__(directory)
+
+    def _open(self, keep: int) -> int:
+        with tempfile.TemporaryFile(dir=self.path, buffering=0) as file:
+            return os.dup(file.fileno())
+
+
+def spooled(text: bytes | Spool, directory: Path) -> Spool:
+    """The text in a spool, if it is not in one yet."""
+    if isinstance(text, Spool):
+        return text
+    spool = Spool(directory)
+    try:
+        spool.write(text)
+    except BaseException:
+        spool.close()
+        raise
+    return spool
 
 
 def _anew(path: Path, flags: int = 0) -> int:

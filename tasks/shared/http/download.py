@@ -29,8 +29,7 @@ from config import CompressionConfig, RetryConfig
 from tasks.shared.errors import NetworkError, ServiceBusyError, ServiceError, TransientError
 from tasks.shared.events import Download
 from tasks.shared.fhir.reading import LARGEST_RESOURCE
-from tasks.shared.files.facts import FileFacts
-from tasks.shared.files.intake import Intake
+from tasks.shared.files.intake import FileFacts, Intake
 from tasks.shared.http.answer import place
 from tasks.shared.http.client import ServiceClient
 from tasks.shared.http.retry import wait_seconds

@@ -19,8 +19,7 @@ from typing import Any
 import pytest
 import zstandard
 
-from tasks.extractor.client import ExtractionClient
-from tasks.extractor.connection import service_client
+from tasks.extractor.client import ExtractionClient, service_client
 from tasks.extractor.extraction import run
 from tasks.extractor.task import Priority
 from tasks.shared.errors import SluiceError

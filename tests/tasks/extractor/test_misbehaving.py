@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from config import PipelineConfig
-from tasks.extractor.connection import service_client
+from tasks.extractor.client import service_client
 from tasks.extractor.extraction import run
 from tasks.shared.errors import StalledError
 from tasks.shared.report import StepReport

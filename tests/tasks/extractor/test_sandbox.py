@@ -14,8 +14,7 @@ import pytest
 from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.extraction.app import ExtractionOptions, extraction_service
 from deployments.sandbox.extraction.files import UrlStyle
-from tasks.extractor.client import ExtractionClient
-from tasks.extractor.connection import extraction_client, service_client
+from tasks.extractor.client import ExtractionClient, extraction_client, service_client
 from tasks.extractor.extraction import run
 from tasks.extractor.task import Priority
 from tasks.shared.errors import ServiceError, SluiceError, TerminalError

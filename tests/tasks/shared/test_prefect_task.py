@@ -12,7 +12,7 @@ import pytest
 
 from config import PipelineConfig
 from tasks.shared.errors import DataError
-from tasks.shared.files.facts import FileFacts, FileLedger
+from tasks.shared.files.intake import FileFacts, FileLedger
 from tasks.shared.files.inventory import kept_at, load, take
 from tasks.shared.prefect_task import leave_inventory, proved
 from tasks.shared.report import StepReport

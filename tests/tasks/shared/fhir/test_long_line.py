@@ -20,7 +20,7 @@ from tasks.shared.errors import DataError, StorageError
 from tasks.shared.fhir.envelope import Envelope, open_bundle
 from tasks.shared.fhir.long_line import LongLine, lines_with_long
 from tasks.shared.files.lines import numbered_lines
-from tasks.shared.files.spool import Spool
+from tasks.shared.files.out_file import Spool
 from tests.tasks.shared.fhir.json_text import BundleText, bundles, damaged
 
 CANARY = "canary-4711"

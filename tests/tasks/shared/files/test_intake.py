@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 from config import CompressionConfig
 from tasks.shared.errors import DataError
 from tasks.shared.files.check import LineCheck
-from tasks.shared.files.facts import FileFacts, FileLedger, facts_of
-from tasks.shared.files.intake import Intake
+from tasks.shared.files.intake import FileFacts, FileLedger, Intake, facts_of
 from tasks.shared.files.lines import read_lines
 from tasks.shared.stop import Stop
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from config import CompressionConfig
 from tasks.shared.errors import DataError, StorageError, storage_error
 from tasks.shared.files.compression import is_compressed
-from tasks.shared.files.facts import facts_of
+from tasks.shared.files.intake import facts_of
 from tasks.shared.files.lines import numbered_lines, read_lines
 from tasks.shared.files.names import base_name, data_files, is_consent_name, is_ndjson_name
 from tasks.shared.stop import Stop

@@ -24,7 +24,7 @@ from tasks.shared.errors import (
     StorageError,
 )
 from tasks.shared.events import Download, Event, RequestRetry
-from tasks.shared.files.facts import FileFacts
+from tasks.shared.files.intake import FileFacts
 from tasks.shared.http.download import Downloader
 from tasks.shared.meter import Meter
 from tasks.shared.stop import Stop

@@ -1,4 +1,6 @@
-"""Whether a job on the server was asked what this one asks.
+"""What an extraction asks for: the patients of ``--patients``, and whether another job was asked the same.
+
+``--patients FILE`` gives the patients instead of the CRTDL's cohort (document 2, ``$extract-data``).
 
 The manifest's job extension holds the whole state of the job (document 2), and servers write into its ``parameters``
 what they were asked: the patients, and the CRTDL, as it came or with paths and a few attributes of the server's own
@@ -7,12 +9,15 @@ what they were asked: the patients, and the CRTDL, as it came or with paths and 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from tasks.extractor.json_values import object_of, parse_json
+from tasks.shared.errors import InputError
 from tasks.shared.fhir.crtdl_model import Attribute, AttributeGroup, type_of
 
 _PATIENTS = ("patient", "paramBatch")
@@ -24,7 +29,50 @@ _ADDED = frozenset({"id", "meta.profile", "patient", "subject"})
 _PATH = "fhirPath"
 """What a server that adds attributes writes into each of them."""
 
+_PATIENT_ID = re.compile(r"[A-Za-z0-9.-]{1,64}\Z", re.ASCII)
+_PREFIX = "Patient/"
+
 _groups = TypeAdapter(tuple[AttributeGroup, ...], config=ConfigDict(defer_build=True))
+
+
+def read_patients(path: Path) -> tuple[str, ...]:
+    """The ids in a file with one a line, each once, in order. ``Patient/`` in front and blank lines do not matter.
+
+    Raises ``InputError``: ``patients-unreadable``, ``patients-invalid`` (names the lines, never an id),
+    ``patients-empty``.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise InputError(
+            "patients-unreadable",
+            f"the file of patient ids cannot be read: {error.strerror or type(error).__name__}",
+            context=str(path),
+        ) from None
+    except UnicodeDecodeError:
+        message = "the file of patient ids is not UTF-8"
+        raise InputError("patients-unreadable", message, context=str(path), hint="save it as UTF-8") from None
+    ids: dict[str, None] = {}
+    wrong: list[int] = []
+    for number, line in enumerate(text.split("\n"), start=1):
+        entry = line.strip().removeprefix(_PREFIX)
+        if not entry:
+            continue
+        if _PATIENT_ID.match(entry):
+            ids[entry] = None
+        else:
+            wrong.append(number)
+    if wrong:
+        shown = ", ".join(map(str, wrong[:10])) + (", …" if len(wrong) > 10 else "")
+        raise InputError(
+            "patients-invalid",
+            f"{len(wrong)} lines are no FHIR ids: {shown}",
+            context=f"{path}:{wrong[0]}",
+            hint="one id a line: letters, digits, - and ., at most 64; ids of resources, not medical record numbers",
+        )
+    if not ids:
+        raise InputError("patients-empty", "the file of patient ids holds none", context=str(path))
+    return tuple(ids)
 
 
 def same_query(job: Any, crtdl: bytes, patients: Sequence[str]) -> bool | None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.extractor.query_match import same_query
+from tasks.extractor.query import read_patients, same_query
+from tasks.shared.errors import InputError
 
 QUERY: dict[str, Any] = {
     "version": "1",
@@ -168,3 +170,37 @@ def test_whatever_the_server_writes_it_is_no_exception_and_never_the_same(value:
         return
     assert not compared(QUERY | {key: value})
     assert not same_query({"parameters": {"crtdl": value, "patient": other}}, json.dumps(QUERY).encode(), ())
+
+
+# --patients FILE: one id a line
+
+
+def patients_in(tmp_path: Path, content: bytes) -> Path:
+    path = tmp_path / "patients.txt"
+    path.write_bytes(content)
+    return path
+
+
+def test_one_id_a_line_each_once_in_order(tmp_path: Path) -> None:
+    content = b"\xef\xbb\xbfp2\r\n\r\n Patient/p1 \np2\np-3.x"
+    assert read_patients(patients_in(tmp_path, content)) == ("p2", "p1", "p-3.x")
+
+
+def test_lines_that_are_no_ids_are_named_by_number_and_never_quoted(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        read_patients(patients_in(tmp_path, "p1\nErika Mustermann\nü\n".encode()))
+    assert caught.value.reference == "patients-invalid"
+    assert "2, 3" in caught.value.message
+    assert "Erika" not in caught.value.render()
+
+
+@pytest.mark.parametrize(("content", "reference"), [(b"\n \n", "patients-empty"), (b"\xff\xfe", "patients-unreadable")])
+def test_a_file_without_ids_or_not_utf8_is_an_error(tmp_path: Path, content: bytes, reference: str) -> None:
+    with pytest.raises(InputError) as caught:
+        read_patients(patients_in(tmp_path, content))
+    assert caught.value.reference == reference
+
+
+def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(InputError):
+        read_patients(tmp_path / "nowhere")
