@@ -9,23 +9,19 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from config import PipelineConfig
 from config.fields import nearest
-from flows.commands.start import doubt, execute, opened_with_prefect, report, run_here, warn
-from flows.gate import rules
-from flows.gate.decisions import (
+from flows.commands.decide import (
     Said,
-    ask,
+    complain_of_corrections,
     decision_of,
-    keep,
+    make_again,
     on_terminal,
-    reject,
-    settle,
-    show_report,
+    release,
     still_waiting,
-    to_be_parked,
+    why_again,
 )
-from flows.gate.sight import Sight, at_decision, found_now
+from flows.commands.start import doubt, execute, opened_with_prefect, report, run_here, warn
+from flows.gate.decisions import reject, settle, to_be_parked
 from flows.job.directory import JobDirectory
 from flows.job.inputs import JobInputs
 from flows.job.lock import JobLock, is_held
@@ -33,14 +29,9 @@ from flows.job.record import AT_THE_END, JobRecord, JobState, RecordWriter, refu
 from flows.job.session import Session, meant
 from flows.job.which import exact
 from flows.jobs_dir import load
-from flows.output import account, complain, say, say_json
+from flows.output import account, complain, say_json
 from flows.shell import about
-from tasks.shared.errors import DataError, InputError, TerminalError, shown
-from tasks.shared.report import ON_DEMAND, Waiting
-
-CHANGED = "files changed after the job began to wait"
-CORRECTED = "corrected files are there and will be read"
-"""Why a job without release reports waits once more."""
+from tasks.shared.errors import InputError, TerminalError, shown
 
 
 @dataclass(frozen=True)
@@ -110,83 +101,6 @@ def go_on(
         if record.has_deployment:
             return leave_to_worker(session, record, as_json=asked.as_json)
         return run_here(session, record.id, progress=asked.progress, as_json=asked.as_json)
-
-
-def release(
-    session: Session, record: JobRecord, inputs: JobInputs, waiting: Waiting, said: Said, *, ask_first: bool, err: bool
-) -> bool:
-    """Keep a release of what waits, with the release report shown before; whether the job goes on: to wait once more,
-    where there is nothing that a decision could be about.
-    """
-    if waiting.position not in record.seen:
-        say(
-            f"nothing is decided: step {waiting.position} began to wait under an earlier version, which did not "
-            "keep what there was to see; it waits again, and shows it", err=err,
-        )  # fmt: skip
-        return True
-    place = JobDirectory.of(session.jobs_dir, record.id).path
-    files = at_decision(place, record, waiting)
-    config = inputs.load().config
-    why = rules.to_be_made(place, waiting.position, waiting.report, files, config)
-    if why is not None and not (why == rules.NOT_MADE and said.despite.strip()):
-        make_again(session, record, place, why, err=err)
-        return True
-    if not ask_first:
-        show_report(waiting, said.despite, err=err)
-    elif (answer := ask(waiting, config, said, err=err)) is not None:
-        said = answer
-    else:
-        still_waiting(record.id, waiting, err=err)
-        return False
-    decision = decision_of(
-        True, by=said.by, comment=said.comment, despite=said.despite, files=files, shown=waiting.report
-    )  # fmt: skip
-    keep(session, record, decision)
-    return True
-
-
-def why_again(job: Path, record: JobRecord, config: PipelineConfig, *, on_demand: bool = False) -> str | None:
-    """Why the flow has to look again at a job that waits for a decision or is complete, though nobody decides: its
-    release report failed or does not cover what is there. ``None`` when it need not, and for any other job.
-
-    ``on_demand`` says that somebody asks for the report, also of a job that needs none.
-
-    Raises ``StorageError``.
-    """
-    waiting = record.undecided
-    if waiting is None:
-        shown = record.shown_at_the_end if record.done and config.report.enabled else None
-        if shown is None or shown.on_demand:
-            return ON_DEMAND if shown is not None and on_demand else None
-        return rules.NOT_MADE if shown.missing is not None else rules.gone(job, None, shown, config)
-    position = waiting.position
-    if position not in record.seen or waiting.refused:
-        return None  # of an earlier version, or the run says why the answer in the form is not taken
-    files, corrected = found_now(job, record, waiting)
-    why = rules.to_be_made(job, position, waiting.report, files, config, corrected=corrected)
-    if why is not None or files == record.seen[position]:
-        return why
-    return CORRECTED if corrected else CHANGED
-
-
-def make_again(session: Session, record: JobRecord, job: Path, why: str, *, err: bool) -> None:
-    """Print that nothing is decided, and prepare the run that makes the report and lets the job wait again."""
-    if record.undecided is None:
-        say(f"{why}; it is made now", err=err)
-        return
-    now = "" if why in (CHANGED, CORRECTED) else "the report is made now, and "
-    say(f"nothing is decided: {why}; {now}the job waits again", err=err)
-    complain_of_corrections(job, record.undecided)
-    # Nobody has answered the form.
-    RecordWriter(session.api, record.id).set(**{f"form__{record.undecided.position}": None})
-
-
-def complain_of_corrections(job: Path, waiting: Waiting) -> None:
-    """Print on stderr why the corrected files could not be used as they are."""
-    try:
-        Sight.of(job, waiting).check()
-    except DataError as error:
-        say(error.render(), err=True)
 
 
 def report_again(asked: Asked) -> None:

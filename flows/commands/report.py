@@ -91,7 +91,7 @@ def report(asked: Asked) -> int:
 
 def _is_due(directory: JobDirectory, record: JobRecord) -> bool:
     """Whether the report of a job that waits, or is complete, failed or does not cover what is there."""
-    from flows.commands.continue_job import why_again
+    from flows.commands.decide import why_again
 
     try:
         config = JobInputs.of(record.parameters).load().config

@@ -1,16 +1,11 @@
-"""A person's decision at a ``wait``: shown, asked, taken from the form of the Prefect UI, kept in the record."""
+"""A person's decision at a ``wait``: read from the form of the Prefect UI, kept in the record, acted on."""
 
 from __future__ import annotations
 
-import getpass
 import logging
-import os
-import sys
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
-import click
 from pydantic import ValidationError
 
 from config import PipelineConfig
@@ -18,14 +13,12 @@ from flows.engine.answer import form_answer
 from flows.engine.api import PrefectApi
 from flows.engine.artifacts import REPORT, Page
 from flows.gate import rules
-from flows.gate.sight import report_lines, to_be_read, where_to_look
 from flows.job.directory import JobDirectory
 from flows.job.inputs import JobInputs
 from flows.job.lock import JobBusyError, JobLock
 from flows.job.record import JobRecord, JobState, RecordWriter, Run, cancelled, last_run, now
 from flows.job.session import Session
-from flows.job.sources import destinations
-from flows.output import one_line, say
+from flows.output import one_line
 from tasks.shared.errors import InputError, SluiceError, StorageError, TerminalError
 from tasks.shared.log import logger
 from tasks.shared.report import Approval, Problem, Shown, Waiting
@@ -118,91 +111,6 @@ def as_decided(session: Session, record: JobRecord) -> JobRecord:
         return settle(session, record.id)
     error = rejected(decision, waiting.step)
     return record.model_copy(update={"state": JobState.CANCELLED, "error": error})
-
-
-def on_terminal() -> bool:
-    """Whether somebody can be asked."""
-    return sys.stdin.isatty() and sys.stdout.isatty()
-
-
-@dataclass(frozen=True)
-class Said:
-    """What a person says with her decision on the command line; ``None`` where she has not said it yet."""
-
-    by: str | None = None
-    comment: str = ""
-    despite: str = ""
-
-
-def ask(waiting: Waiting, config: PipelineConfig, said: Said, *, err: bool) -> Said | None:
-    """Show the release report in short, what the next step will read and where it goes from there, and ask whether it
-    may, who says so, and why where the report says stop. ``None``: nothing is decided.
-
-    In English, as all of the terminal is, which is the engineer's; the lines of the report are in its own language.
-    """
-    source, files = to_be_read(waiting)
-    say(f"step {waiting.position} waits since {waiting.since}; {waiting.reader} will read {source}:", err=err)
-    for file in files:
-        say(f"  {file}", err=err)
-    for step, where in destinations(config, waiting.position):
-        say(f"then {step}: to {where}", err=err)
-    show_report(waiting, said.despite, err=err)
-    if not click.confirm("Release it?", default=False, err=err):
-        return None
-    by, comment, despite = said.by, said.comment, said.despite
-    if by is None:
-        by = str(click.prompt("Your name", default=login(), err=err))
-    if not comment:
-        comment = str(click.prompt("Comment, kept with the decision", default="", show_default=False, err=err))
-    if not despite and waiting.report is not None and waiting.report.open:
-        despite = str(click.prompt("Why despite the stops", default="", show_default=False, err=err)).strip()
-    return Said(by, comment, despite)
-
-
-def show_report(waiting: Waiting, despite: str, *, err: bool) -> None:
-    """Say the release report in short before somebody decides, and who has decided already."""
-    for line in report_lines(waiting, despite=despite):
-        say(line, err=err)
-
-
-def still_waiting(job_id: str, waiting: Waiting, *, err: bool) -> None:
-    """Say that nothing is decided, and for what the job waits; ``report`` says which command decides."""
-    say(f"nothing is decided: job {job_id} waits at step {waiting.position} for a person's decision", err=err)
-    say("\n".join(where_to_look(waiting)), err=err)
-
-
-def decision_of(
-    answer: bool, *, by: str | None, comment: str, despite: str = "", files: str = "", shown: Shown | None = None
-) -> Approval:
-    """A decision made with this command now, by the person that is named, else by the one who is logged in.
-
-    ``files`` is the digest of what it is made on, ``shown`` the release report.
-    """
-    user = login()
-    given = Approval(
-        approved=answer,
-        by=_text(user if by is None else by),
-        login=_text(user),
-        comment=_text(comment),
-        despite=_text(despite.strip()),
-        when=now(),
-        where="cli",
-        files=files,
-    )
-    return rules.stamped(given, shown)
-
-
-def login() -> str:
-    """The login name of whoever runs this process."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return str(os.getuid())
-
-
-def _text(words: str) -> str:
-    """Words of a command line, without what is no text in its encoding and could not be kept as JSON."""
-    return words.encode(errors="replace").decode()
 
 
 def keep(session: Session, record: JobRecord, decision: Approval) -> None:

@@ -16,8 +16,9 @@ import pytest
 
 from config import PipelineConfig
 from flows import run
+from flows.commands.decide import decision_of
 from flows.engine.answer import form_answer
-from flows.gate.decisions import decided_meanwhile, decision_of, rejected
+from flows.gate.decisions import decided_meanwhile, rejected
 from flows.job.record import JobRecord, JobState
 from flows.job.sources import destinations
 from tasks.shared.report import Approval

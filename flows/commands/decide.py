@@ -1,0 +1,190 @@
+"""Ask a person on the terminal to decide a wait, or take the decision from the command's options."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from config import PipelineConfig
+from flows.gate import rules
+from flows.gate.decisions import keep
+from flows.gate.sight import Sight, at_decision, found_now, report_lines, to_be_read, where_to_look
+from flows.job.directory import JobDirectory
+from flows.job.inputs import JobInputs
+from flows.job.record import JobRecord, RecordWriter, now
+from flows.job.session import Session
+from flows.job.sources import destinations
+from flows.output import say
+from tasks.shared.errors import DataError
+from tasks.shared.report import ON_DEMAND, Approval, Shown, Waiting
+
+CHANGED = "files changed after the job began to wait"
+CORRECTED = "corrected files are there and will be read"
+"""Why a job without release reports waits once more."""
+
+
+def on_terminal() -> bool:
+    """Whether somebody can be asked."""
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a person says with her decision on the command line; ``None`` where she has not said it yet."""
+
+    by: str | None = None
+    comment: str = ""
+    despite: str = ""
+
+
+def ask(waiting: Waiting, config: PipelineConfig, said: Said, *, err: bool) -> Said | None:
+    """Show the release report in short, what the next step will read and where it goes from there, and ask whether it
+    may, who says so, and why where the report says stop. ``None``: nothing is decided.
+
+    In English, as all of the terminal is, which is the engineer's; the lines of the report are in its own language.
+    """
+    source, files = to_be_read(waiting)
+    say(f"step {waiting.position} waits since {waiting.since}; {waiting.reader} will read {source}:", err=err)
+    for file in files:
+        say(f"  {file}", err=err)
+    for step, where in destinations(config, waiting.position):
+        say(f"then {step}: to {where}", err=err)
+    show_report(waiting, said.despite, err=err)
+    if not click.confirm("Release it?", default=False, err=err):
+        return None
+    by, comment, despite = said.by, said.comment, said.despite
+    if by is None:
+        by = str(click.prompt("Your name", default=login(), err=err))
+    if not comment:
+        comment = str(click.prompt("Comment, kept with the decision", default="", show_default=False, err=err))
+    if not despite and waiting.report is not None and waiting.report.open:
+        despite = str(click.prompt("Why despite the stops", default="", show_default=False, err=err)).strip()
+    return Said(by, comment, despite)
+
+
+def show_report(waiting: Waiting, despite: str, *, err: bool) -> None:
+    """Say the release report in short before somebody decides, and who has decided already."""
+    for line in report_lines(waiting, despite=despite):
+        say(line, err=err)
+
+
+def still_waiting(job_id: str, waiting: Waiting, *, err: bool) -> None:
+    """Say that nothing is decided, and for what the job waits; ``report`` says which command decides."""
+    say(f"nothing is decided: job {job_id} waits at step {waiting.position} for a person's decision", err=err)
+    say("\n".join(where_to_look(waiting)), err=err)
+
+
+def decision_of(
+    answer: bool, *, by: str | None, comment: str, despite: str = "", files: str = "", shown: Shown | None = None
+) -> Approval:
+    """A decision made with this command now, by the person that is named, else by the one who is logged in.
+
+    ``files`` is the digest of what it is made on, ``shown`` the release report.
+    """
+    user = login()
+    given = Approval(
+        approved=answer,
+        by=_text(user if by is None else by),
+        login=_text(user),
+        comment=_text(comment),
+        despite=_text(despite.strip()),
+        when=now(),
+        where="cli",
+        files=files,
+    )
+    return rules.stamped(given, shown)
+
+
+def login() -> str:
+    """The login name of whoever runs this process."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
+
+
+def _text(words: str) -> str:
+    """Words of a command line, without what is no text in its encoding and could not be kept as JSON."""
+    return words.encode(errors="replace").decode()
+
+
+def release(
+    session: Session, record: JobRecord, inputs: JobInputs, waiting: Waiting, said: Said, *, ask_first: bool, err: bool
+) -> bool:
+    """Keep a release of what waits, with the release report shown before; whether the job goes on: to wait once more,
+    where there is nothing that a decision could be about.
+    """
+    if waiting.position not in record.seen:
+        say(
+            f"nothing is decided: step {waiting.position} began to wait under an earlier version, which did not "
+            "keep what there was to see; it waits again, and shows it", err=err,
+        )  # fmt: skip
+        return True
+    place = JobDirectory.of(session.jobs_dir, record.id).path
+    files = at_decision(place, record, waiting)
+    config = inputs.load().config
+    why = rules.to_be_made(place, waiting.position, waiting.report, files, config)
+    if why is not None and not (why == rules.NOT_MADE and said.despite.strip()):
+        make_again(session, record, place, why, err=err)
+        return True
+    if not ask_first:
+        show_report(waiting, said.despite, err=err)
+    elif (answer := ask(waiting, config, said, err=err)) is not None:
+        said = answer
+    else:
+        still_waiting(record.id, waiting, err=err)
+        return False
+    decision = decision_of(
+        True, by=said.by, comment=said.comment, despite=said.despite, files=files, shown=waiting.report
+    )  # fmt: skip
+    keep(session, record, decision)
+    return True
+
+
+def why_again(job: Path, record: JobRecord, config: PipelineConfig, *, on_demand: bool = False) -> str | None:
+    """Why the flow has to look again at a job that waits for a decision or is complete, though nobody decides: its
+    release report failed or does not cover what is there. ``None`` when it need not, and for any other job.
+
+    ``on_demand`` says that somebody asks for the report, also of a job that needs none.
+
+    Raises ``StorageError``.
+    """
+    waiting = record.undecided
+    if waiting is None:
+        shown = record.shown_at_the_end if record.done and config.report.enabled else None
+        if shown is None or shown.on_demand:
+            return ON_DEMAND if shown is not None and on_demand else None
+        return rules.NOT_MADE if shown.missing is not None else rules.gone(job, None, shown, config)
+    position = waiting.position
+    if position not in record.seen or waiting.refused:
+        return None  # of an earlier version, or the run says why the answer in the form is not taken
+    files, corrected = found_now(job, record, waiting)
+    why = rules.to_be_made(job, position, waiting.report, files, config, corrected=corrected)
+    if why is not None or files == record.seen[position]:
+        return why
+    return CORRECTED if corrected else CHANGED
+
+
+def make_again(session: Session, record: JobRecord, job: Path, why: str, *, err: bool) -> None:
+    """Print that nothing is decided, and prepare the run that makes the report and lets the job wait again."""
+    if record.undecided is None:
+        say(f"{why}; it is made now", err=err)
+        return
+    now = "" if why in (CHANGED, CORRECTED) else "the report is made now, and "
+    say(f"nothing is decided: {why}; {now}the job waits again", err=err)
+    complain_of_corrections(job, record.undecided)
+    # Nobody has answered the form.
+    RecordWriter(session.api, record.id).set(**{f"form__{record.undecided.position}": None})
+
+
+def complain_of_corrections(job: Path, waiting: Waiting) -> None:
+    """Print on stderr why the corrected files could not be used as they are."""
+    try:
+        Sight.of(job, waiting).check()
+    except DataError as error:
+        say(error.render(), err=True)
