@@ -19,7 +19,8 @@ from tasks.pseudonymizer.pairing import survivors
 from tasks.pseudonymizer.residual_identifiers import Numbers, Residuals, holders, numbers_in
 from tasks.pseudonymizer.splitting import Chunk, Piece, halves
 from tasks.shared.errors import DataError, ServiceError, SluiceError
-from tasks.shared.fhir.envelope import open_bundle
+from tasks.shared.fhir.envelope import check_entries, open_bundle, open_envelope
+from tasks.shared.fhir.reading import UNREADABLE, UnusableError
 from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.http.answer import Answer
 
@@ -147,14 +148,13 @@ class Deidentification:
 
     def _piece(self, text: bytes, chunk: Chunk) -> Piece:
         try:
-            envelope, pieces = open_bundle(text)
-        except DataError as problem:
-            wrong = WrongAnswerError(f"a Bundle that cannot be taken apart ({problem.reference})")
+            envelope, entries = open_envelope(text)
+            count = check_entries(entries) if entries else 0
+        except (UnusableError, *UNREADABLE):
+            wrong = WrongAnswerError("a Bundle that cannot be taken apart")
             raise self._unusable(text, _OK, (chunk.place, chunk.text), wrong) from None
         inside = memoryview(text)[len(envelope.before) : len(text) - len(envelope.after)]
-        return Piece(
-            envelope.before, inside, envelope.after, envelope.id, envelope.type, envelope.has_total, len(pieces)
-        )
+        return Piece(envelope.before, inside, envelope.after, envelope.id, envelope.type, envelope.has_total, count)
 
     def _unusable(self, body: bytes, status: int, request: tuple[str, bytes], wrong: WrongAnswerError) -> SluiceError:
         return wrong.kind(

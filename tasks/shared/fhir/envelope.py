@@ -4,10 +4,8 @@ The text around the entries is the envelope. Nothing is parsed and dumped: ``bef
 line (document 3 §1, "Numbers keep their spelling"). Whoever splits a large Bundle gives every part the same envelope,
 and with it the same ``id``, ``type`` and ``timestamp`` (document 3 §4, "Split").
 
-How it is cut: msgspec reads the line once and hands over the text of each entry; their lengths lead from comma to
-comma.
-What is left, the Bundle without its entries, is short, and its keys are looked at one by one. That is the proof of the
-cut, too: accepted is only an envelope which alone is a JSON object whose ``entry`` stands where the entries were taken.
+How it is cut: msgspec hands over the text of each of the Bundle's own members, and then of each entry; their lengths
+lead from key to key, and from comma to comma.
 """
 
 from __future__ import annotations
@@ -27,8 +25,6 @@ T = TypeVar("T")
 _KEY: Final = re.compile(rb'[ \t\r\n]*+("[^"\\]*+(?:\\.[^"\\]*+)*+")[ \t\r\n]*+:[ \t\r\n]*+', re.DOTALL)
 _MEMBER_END: Final = re.compile(rb"[ \t\r\n]*+[,}]")
 _ENTRY_END: Final = re.compile(rb"[ \t\r\n]*+[,\]]")
-_ARRAY_END: Final = re.compile(rb"[ \t\r\n]*+\]")
-_ENTRY: Final = re.compile(rb'"entry"[ \t\r\n]*+:[ \t\r\n]*+\[')
 _BLANK: Final = b" \t\r\n"
 
 
@@ -87,40 +83,50 @@ def open_bundle(line: bytes, *, where: str | None = None) -> tuple[Envelope, lis
 
 def cut_bundle(line: bytes) -> tuple[Envelope, list[bytes]]:
     """Cut a Bundle as ``open_bundle`` does. Raises ``UnusableError`` instead, for other readers."""
-    _check_utf8(line)
-    raws = _decode(_bundle, line).entry
-    if raws is None:
-        return _without_entries(line), []
-    match = _ENTRY.search(line)
-    opened = None if match is None else _open_at(line, match.end(), raws)
-    if opened is None:
-        # One deeper inside stands before the Bundle's own, or the key is written with escapes: the long way.
-        opened = _open_at(line, _members(line)["entry"].start + 1, raws)
-    assert opened is not None  # noqa: S101 - the second way finds what msgspec read, or has raised
-    return opened
+    envelope, entries = open_envelope(line)
+    return envelope, pieces_of(entries) if entries else []
 
 
-def envelope_around(before: bytes, after: bytes, *, where: str | None = None) -> Envelope:
-    """The envelope of a Bundle whose entries were cut out elsewhere; ``before`` ends with the ``[`` of ``entry``.
+def open_envelope(line: bytes) -> tuple[Envelope, bytes]:
+    """Return the envelope of a Bundle, and its entries as a JSON list that is not looked into; blank without one.
 
-    Raises the errors of ``open_bundle``.
+    Raises ``UnusableError``.
     """
-    try:
-        _check_utf8(before)
-        _check_utf8(after)
-        envelope = _fitting(before, after)
-    except UnusableError as refused:
-        raise refused.error(where) from None
-    if envelope is None:
-        raise UnusableError("not-a-bundle", "the entries were not cut out of the Bundle's own entry").error(where)
-    return envelope
+    _check_utf8(line)
+    members = _members(line)
+    kind, identifier, type_ = (
+        _decode(_text, members[name].text) if name in members else None for name in ("resourceType", "id", "type")
+    )
+    if kind != "Bundle":
+        raise UnusableError("not-a-bundle", "this is no Bundle")
+    if "entry" not in members:
+        start = end = len(line.rstrip(_BLANK)[:-1].rstrip(_BLANK))  # before the closing brace
+        form, entries = EntryForm.MISSING, b""
+    elif members["entry"].text == b"null":
+        start = end = members["entry"].start + len(b"null")
+        form, entries = EntryForm.NULL, b""
+    else:
+        start, entries = members["entry"]
+        start, end, form = start + 1, start + len(entries) - 1, EntryForm.ARRAY
+        if past(BLANK, entries, 1) == len(entries) - 1:
+            end = start  # white space where entries would stand is no entry
+    return Envelope(line[:start], line[end:], kind, identifier, type_, "total" in members, form), entries
 
 
 def pieces_of(entries: bytes) -> list[bytes]:
     """Cut a JSON list of objects at its commas. Raises ``UnusableError``."""
-    found = _pieces(entries, 1, _decode(_raws, entries))
-    assert found is not None  # noqa: S101 - msgspec has read the list
-    return found[0]
+    pieces: list[bytes] = []
+    at = 1
+    for raw in _decode(_raws, entries):
+        text = bytes(raw)
+        value = at if entries.startswith(b"{", at) else past(BLANK, entries, at)
+        if not text.startswith(b"{"):
+            raise UnusableError("not-a-bundle", "an entry of the Bundle is no JSON object")
+        end = value + len(text)
+        stop = past(_ENTRY_END, entries, end) - 1
+        pieces.append(text if value == at and stop == end else entries[at:stop])
+        at = stop + 1
+    return pieces
 
 
 def check_entries(entries: bytes | memoryview) -> int:
@@ -131,15 +137,10 @@ def check_entries(entries: bytes | memoryview) -> int:
 _REPEATED = "the Bundle has a key twice, so what it holds is ambiguous"
 
 
-class _Bundle(msgspec.Struct):
-    entry: list[msgspec.Raw] | None = None
-
-
 class _Object(msgspec.Struct):
     """Any JSON object."""
 
 
-_bundle = msgspec.json.Decoder(_Bundle)
 _objects = msgspec.json.Decoder(list[_Object])
 _raws = msgspec.json.Decoder(list[msgspec.Raw])
 _values = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -170,60 +171,6 @@ def _check_utf8(text: bytes) -> None:
         check_utf8(text)
     except UnicodeDecodeError:
         raise UnusableError("not-utf8") from None
-
-
-def _open_at(line: bytes, start: int, raws: list[msgspec.Raw]) -> tuple[Envelope, list[bytes]] | None:
-    """Cut the line where its entries are these and begin at ``start``; ``None`` when they do not."""
-    found = _pieces(line, start, raws)
-    if found is None:
-        return None
-    pieces, end = found
-    envelope = _fitting(line[:start], line[end:])
-    return None if envelope is None else (envelope, pieces)
-
-
-def _pieces(line: bytes, start: int, raws: list[msgspec.Raw]) -> tuple[list[bytes], int] | None:
-    """Return what is between the commas of a list with these values that begins at ``start``, and where it ends."""
-    pieces: list[bytes] = []
-    at = end = start
-    for raw in raws:
-        text = bytes(raw)
-        value = at if line.startswith(b"{", at) else past(BLANK, line, at)
-        end = value + len(text)
-        if not line.startswith(text, value):
-            return None
-        if not text.startswith(b"{"):
-            raise UnusableError("not-a-bundle", "an entry of the Bundle is no JSON object")
-        stop = past(_ENTRY_END, line, end) - 1
-        pieces.append(text if value == at and stop == end else line[at:stop])
-        at, end = stop + 1, stop
-    return None if _ARRAY_END.match(line, end) is None else (pieces, end)
-
-
-def _fitting(before: bytes, after: bytes) -> Envelope | None:
-    """The envelope, if ``before`` ends where the array of the Bundle's own ``entry`` begins."""
-    members = _members(before + after)
-    if "entry" not in members or members["entry"].start != len(before) - 1:
-        return None
-    return _envelope(before, after, members, EntryForm.ARRAY)
-
-
-def _without_entries(line: bytes) -> Envelope:
-    members = _members(line)
-    if "entry" in members:
-        cut = members["entry"].start + len(members["entry"].text)
-        return _envelope(line[:cut], line[cut:], members, EntryForm.NULL)
-    cut = len(line.rstrip(_BLANK)[:-1].rstrip(_BLANK))  # before the closing brace
-    return _envelope(line[:cut], line[cut:], members, EntryForm.MISSING)
-
-
-def _envelope(before: bytes, after: bytes, members: dict[str, _Member], form: EntryForm) -> Envelope:
-    kind, identifier, type_ = (
-        _decode(_text, members[name].text) if name in members else None for name in ("resourceType", "id", "type")
-    )
-    if kind != "Bundle":
-        raise UnusableError("not-a-bundle", "this is no Bundle")
-    return Envelope(before, after, kind, identifier, type_, "total" in members, form)
 
 
 def _members(text: bytes) -> dict[str, _Member]:

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple, Self
 from tasks.shared.errors import DataError
 from tasks.shared.fhir.bundle import UNWRAPPED
 from tasks.shared.fhir.cutter import Cutter
-from tasks.shared.fhir.envelope import Envelope, check_entries, envelope_around, open_bundle, pieces_of
+from tasks.shared.fhir.envelope import Envelope, check_entries, open_bundle, pieces_of
 from tasks.shared.fhir.reading import LARGEST_RESOURCE, TYPE, UNREADABLE, UnusableError, kind_of, too_large, why
 from tasks.shared.files.lines import Tee, open_content, texts
 from tasks.shared.files.out_file import Spool, spooled
@@ -72,13 +72,12 @@ def lines_with_long(
 
 
 class _Cut(NamedTuple):
-    """What one pass over a line found: its type, the text around the entries, and where the parts of the entries begin
-    and end, one after the other. There are no parts without an ``entry`` that is a list."""
+    """What one pass over a line found: its type, the Bundle without its entries, and where the parts of the entries
+    begin and end, one after the other. Without an ``entry`` that is a list, there is neither a Bundle nor a part."""
 
     type: str | None
-    before: bytes
-    after: bytes
-    parts: array[int] | None
+    bundle: bytes | None
+    parts: array[int]
 
 
 class LongLine:
@@ -123,18 +122,12 @@ class LongLine:
         The whole line is looked at: afterwards ``entries`` finds nothing wrong. Raises the errors of ``open_bundle``,
         with ``file:line``.
         """
-        cut = self._cut
-        if cut.parts is None:
-            return self._opened()[0]
-        return envelope_around(cut.before, cut.after, where=self._where)
+        return self._opened()[0]
 
     def entries(self) -> Iterator[bytes]:
         """The Bundle's entries, one at a time, cut as ``open_bundle`` cuts them. Raises its errors, at the start."""
-        self.envelope()
+        yield from self._opened()[1]
         parts = self._cut.parts
-        if parts is None:
-            yield from self._opened()[1]
-            return
         for start, end in zip(parts[::2], parts[1::2], strict=True):
             yield from pieces_of(b"[%b]" % self._spool.read(start, end))
 
@@ -174,8 +167,8 @@ class LongLine:
         self._spool.close()
 
     def _opened(self) -> tuple[Envelope, list[bytes]]:
-        """A rare thing: long, and not for entries that could be found."""
-        return open_bundle(self.whole(), where=self._where)
+        bundle = self._cut.bundle  # a rare thing: long, and not for entries that were found
+        return open_bundle(self.whole() if bundle is None else bundle, where=self._where)
 
     def _pieces(self, start: int) -> Iterator[bytes]:
         for at in range(start, self._end, self._piece):
@@ -212,9 +205,7 @@ class LongLine:
             kind = kind_of(text)
         except UnusableError:
             kind = ""
-        head = cutter.head
-        around = (bytes(text[:head]), bytes(text[head:])) if head else (b"", b"")
-        return _Cut(kind if TYPE.fullmatch(kind) else None, *around, parts if head else None)
+        return _Cut(kind if TYPE.fullmatch(kind) else None, bytes(text) if cutter.head else None, parts)
 
     def _place(self, start: int, number: int) -> str:
         """Return where an error is: in which entry, if it is in one. At ``start`` the entry with this number begins."""

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from tasks.pseudonymizer.deidentification import Deidentification
 from tasks.pseudonymizer.splitting import Chunk, Reassembly, chunks
 from tasks.shared.errors import DataError, ServiceError
+from tasks.shared.fhir.reading import UnusableError
 from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.http.answer import Answer, BusyError, RefusedError
 from tests.conftest import examples
@@ -385,9 +386,9 @@ def test_beside_an_answer_that_cannot_be_taken_apart_stands_the_hash_of_what_was
         return answered(resource)
 
     def refuse(_: bytes) -> None:
-        raise DataError("repeated-key", "no")
+        raise UnusableError("repeated-key")
 
-    monkeypatch.setattr("tasks.pseudonymizer.deidentification.open_bundle", refuse)
+    monkeypatch.setattr("tasks.pseudonymizer.deidentification.open_envelope", refuse)
     with pytest.raises(ServiceError, match="taken apart"):
         written(path, tmp_path, 150, call)
     about = json.loads((tmp_path / "failed" / "0001.request.json").read_bytes())
