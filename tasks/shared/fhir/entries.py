@@ -11,7 +11,7 @@ twice there either; it takes about twice the time, and as much memory again as t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, NamedTuple, TypeVar
 
@@ -38,6 +38,7 @@ _DEFINED: Final = frozenset(
 """Elements of ``Bundle.entry`` (R4)."""
 _AHEAD: Final = 4096
 """Bytes in which the entries of a Bundle begin."""
+_AT_ONCE: Final = 256
 _ENTRIES: Final = b'"entry":['
 _BUNDLE: Final = Raw(b'"Bundle"')
 _NULL: Final = Raw(b"null")
@@ -130,7 +131,7 @@ def _reader(kind: type[T]) -> Callable[[bytes], BundleText[T] | None]:
             if root.get("resourceType") != _BUNDLE or around.count(RESOURCE_TYPE) > 1:
                 return None
             entries: list[T] = decode(memoryview(text)[start:end])
-            if len(_encode(entries)) != end - start:
+            if _written(entries) != end - start:
                 return None
             kind, own_id = (_text.decode(root.get(name, _NULL)) for name in ("type", "id"))
             return BundleText(kind, own_id, root, entries)
@@ -138,6 +139,12 @@ def _reader(kind: type[T]) -> Callable[[bytes], BundleText[T] | None]:
             return None
 
     return read
+
+
+def _written(entries: Sequence[BundleEntry]) -> int:
+    """Return how many bytes a list of entries takes; a few at a time are written, as the list may be large."""
+    slices = (entries[at : at + _AT_ONCE] for at in range(0, len(entries) or 1, _AT_ONCE))
+    return 1 + sum(len(_encode(some)) - 1 for some in slices)
 
 
 raw_entries: Final = _reader(RawEntry)
