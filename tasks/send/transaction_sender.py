@@ -13,12 +13,13 @@ from dataclasses import dataclass, field
 
 from config import RetryConfig
 from tasks.send.batches import HEADERS, Batch, Limits, Part, Resolve, Transactions
+from tasks.send.repeat import repeated
 from tasks.send.verdict import REFUSALS, Fate, Verdict, judge, judge_entries
 from tasks.shared.errors import ServiceError, SluiceError
 from tasks.shared.fhir.bundle import Resource
 from tasks.shared.http.answer import Answer, BusyError
 from tasks.shared.http.client import ServiceClient
-from tasks.shared.http.retry import announce, parse_retry_after, wait_seconds
+from tasks.shared.http.retry import parse_retry_after
 from tasks.shared.meter import Meter
 
 OPERATION = "send transaction"
@@ -124,19 +125,13 @@ class TransactionSender:
 
     def _transact(self, pending: list[Resource], report: Report) -> Verdict | None:
         """One transaction, repeated while it meets a conflict; see ``_attempt``."""
-        attempt = 0
-        while True:
-            try:
-                return self._attempt(pending, report)
-            except ConflictError as error:
-                attempt += 1
-                if attempt == self._retry.max_attempts:
-                    raise
-                seconds = wait_seconds(self._retry, attempt - 1, error.retry_after)
-                attempts = self._retry.max_attempts
-                announce(self._meter, "send", OPERATION, error, attempt=attempt, attempts=attempts, seconds=seconds)
-                self._meter.retried()
-                self._sleep(seconds)
+        return repeated(
+            lambda: self._attempt(pending, report),
+            kinds=(ConflictError,),
+            rules=self._retry,
+            meter=self._meter,
+            sleep=self._sleep,
+        )
 
     def _attempt(self, pending: list[Resource], report: Report) -> Verdict | None:
         """One transaction. Entries whose fate is known leave ``pending``; the verdict when all were

@@ -142,21 +142,8 @@ class _Transaction(_Written, gc=False):
     entry: list[_Entry] = []
 
 
-class _Explained(msgspec.Struct):
-    outcome: Raw = Raw()
-
-
-class _ExplainedEntry(msgspec.Struct):
-    response: _Explained | None = None
-
-
-class _ExplainedTransaction(msgspec.Struct):
-    entry: list[_ExplainedEntry] = []
-
-
 _transaction = msgspec.json.Decoder(_Transaction)
 _encode = msgspec.json.Encoder().encode
-_explained = msgspec.json.Decoder(_ExplainedTransaction)
 _outcome = msgspec.json.Decoder(_Outcome)
 _entries = msgspec.json.Decoder(list[Raw] | None)
 _NO_ENTRIES: Final = Raw(b"[]")
@@ -219,7 +206,8 @@ def judge_entries(answer: Answer, keys: Sequence[str], url: str) -> list[Verdict
     ):
         return None
     # Rare, and the only case in which the outcomes are looked at.
-    outcomes = [entry.response.outcome if entry.response else b"" for entry in _explained.decode(answer.body).entry]
+    entries = _entries.decode(unique_members(answer.body)["entry"]) or ()
+    outcomes = [_members(unique_members(entry), "response").get("outcome", b"") for entry in entries]
     return [
         judge(int(known[result.status]), bytes(why), refused=result.is_serious)
         for result, why in zip(results, outcomes, strict=True)

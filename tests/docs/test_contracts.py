@@ -88,7 +88,7 @@ def test_no_request_on_the_page_is_left_over() -> None:
 
 def s3_operations() -> dict[str, str]:
     """The S3 operations that are called, and what errors call them."""
-    from tasks.send.s3.exchange import _OPERATIONS
+    from tasks.send.s3.client import _OPERATIONS
 
     return _OPERATIONS
 
@@ -99,7 +99,7 @@ def test_every_s3_operation_stands_on_the_page() -> None:
         node.args[0].value
         for node in store
         if isinstance(node, ast.Call)
-        and getattr(node.func, "attr", "") in ("_call", "_once")
+        and getattr(node.func, "attr", "") in ("call", "call_once")
         and isinstance(node.args[0], ast.Constant)
     }
     called = {str(name).title().replace("_", "").replace("V2", "V2") for name in names}

@@ -26,7 +26,7 @@ from config import PipelineConfig
 from tasks.send import STATE
 from tasks.send.comparison import Compared
 from tasks.send.s3.bucket import Bucket, Stored
-from tasks.send.s3.exchange import CONNECTIONS
+from tasks.send.s3.client import CONNECTIONS
 from tasks.send.s3.files import OpenFile, Section, content_type, job_prefix, object_key
 from tasks.send.s3.refusal import UploadGoneError
 from tasks.shared.blanked import blanked

@@ -1,4 +1,8 @@
-"""One HTTP exchange with the store: botocore makes and signs the request, ``ServiceClient`` carries it.
+"""The client of an S3-compatible store: boto3 makes and signs a request, ``ServiceClient`` carries it.
+
+* Credentials, region and endpoint come from the configuration and from nowhere else: no variable, no file in the home
+  directory, no metadata service of a cloud machine is asked (document 3 §7).
+* Every call is repeated by our retry block; botocore's own retries are off.
 
 botocore offers every signed request to the handlers of its event ``before-send`` and takes an answer from them instead
 of its own session. So S3 has the trust, the proxies, the time limits and the stop of every other call of the pipeline.
@@ -7,29 +11,43 @@ On ``response-received`` a refusal becomes an error of ours, before botocore's o
 
 from __future__ import annotations
 
+import functools
 import io
+import logging
 import math
 import os
 import time
 from base64 import b64encode
-from collections.abc import Iterator, Mapping
-from threading import local
+from collections.abc import Callable, Iterator, Mapping
+from threading import Lock, local
 from typing import Any, Final
 from urllib.parse import quote
 
+import boto3.session
+import botocore.session
 import httpx
 from botocore.awsrequest import AWSPreparedRequest, AWSResponse
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError
+from botocore.loaders import Loader
+from botocore.parsers import ResponseParserError
 
-from config import AuthConfig, PipelineConfig
+from config import PipelineConfig
+from tasks.send.repeat import repeated
+from tasks.send.s3.files import Section
 from tasks.send.s3.refusal import Refusal, proxy_authentication
 from tasks.shared.blanked import SECRETS
-from tasks.shared.errors import SluiceError
-from tasks.shared.http.answer import Answer, BusyError, RefusedError, Where
+from tasks.shared.errors import InputError, NetworkError, ServiceBusyError, ServiceError, SluiceError
+from tasks.shared.http.answer import Answer, BusyError, RefusedError, Where, place
 from tasks.shared.http.body import Body
 from tasks.shared.http.client import ServiceClient
 from tasks.shared.http.proxies import parse_proxy
 from tasks.shared.meter import Meter
 from tasks.shared.stop import Stop
+
+# These log headers with signatures; that must not depend on the root logger's level.
+for _name in ("boto3", "botocore"):
+    logging.getLogger(_name).setLevel(logging.WARNING)
 
 CONNECTIONS: Final = 4
 """Requests at once (document 3 §7: 4 files at once)."""
@@ -57,34 +75,42 @@ _OPERATIONS: Final = {
 _WHERE: Final = "sluice.where"
 
 
-class Exchange:
-    """The connections to one store; thread-safe. ``timeout`` in seconds, for one whole exchange, ``within`` for all.
+class StoreClient:
+    """The connections to the store that the configuration names; thread-safe.
 
-    The Basic credentials of ``services.send.auth`` are those of an upstream proxy (document 1, "Authentication" rule
-    7): they go to the proxy that the environment names, and with every request, for a reverse proxy in front of the
-    store. ``transport`` and ``environ`` are seams for tests.
+    ``timeout`` is in seconds for one request, by default ``services.send.s3.timeout``, ``within`` for all of them,
+    waits included. The Basic credentials of ``services.send.auth`` are those of an upstream proxy (document 1,
+    "Authentication" rule 7): they go to the proxy that the environment names, and with every request, for a reverse
+    proxy in front of the store. ``transport``, ``environ`` and ``sleep`` (seconds) are seams for tests.
 
-    Raises ``InputError`` for a certificate bundle or a proxy variable that cannot be used.
+    Raises ``InputError`` for a configuration, certificate bundle or proxy variable that cannot be used.
     """
 
     def __init__(
         self,
         config: PipelineConfig,
         *,
-        timeout: float,
-        within: float = math.inf,
         stop: Stop,
-        meter: Meter,
+        meter: Meter | None = None,
+        timeout: float | None = None,
+        within: float = math.inf,
         transport: httpx.BaseTransport | None = None,
         environ: Mapping[str, str] | None = None,
+        sleep: Callable[[float], None] | None = None,
     ) -> None:
-        auth = config.services.send.auth
+        auth, s3 = config.services.send.auth, config.services.send.s3
         SECRETS.auth(auth)
-        user = None if auth.username is None else (auth.username, _password(auth))
+        password = auth.password.get_secret_value() if auth.password else ""
+        user = None if auth.username is None else (auth.username, password)
         # After signing: a reverse proxy takes it away again.
         self._more = {} if user is None else {"Proxy-Authorization": f"Basic {_base64(':'.join(user))}"}
+        self._bucket = s3.bucket or ""
+        self._retry = config.retry
+        self._meter = meter or Meter()
+        self._sleep = sleep
         self._ends = time.monotonic() + within
         self._thread = local()
+        timeout = s3.timeout.total_seconds() if timeout is None else timeout
 
         def client(stop: Stop | None, timeout: float, within: float = math.inf) -> ServiceClient:
             return ServiceClient(
@@ -94,7 +120,7 @@ class Exchange:
                 timeout=timeout,
                 within=within,
                 stop=stop,
-                meter=meter,
+                meter=self._meter,
                 max_connections=CONNECTIONS,
                 transport=transport,
                 environ=_with_user(os.environ if environ is None else environ, user),
@@ -103,6 +129,56 @@ class Exchange:
         self._client = client(stop, timeout, within)
         # A stop must not keep an unfinished upload from being removed: nobody else would do that in this run.
         self._tidying = client(None, min(timeout, _TIDYING))
+        self._boto = _boto_client(config)
+        self._boto.meta.events.register("before-send.s3", self._carry)
+        self._boto.meta.events.register("response-received.s3", self._judge)
+
+    def call(self, name: str, stop: Stop, body: Section | None = None, **arguments: Any) -> dict[str, Any]:
+        """Make a call, repeated while that can help, with the same bytes for every attempt.
+
+        Raises ``NetworkError`` and ``ServiceBusyError`` after the last attempt, ``UploadGoneError`` at once,
+        ``ServiceError`` and ``Stopped``.
+        """
+
+        def attempt() -> dict[str, Any]:
+            stop.check()
+            if body is None:
+                return self.call_once(name, **arguments)
+            body.seek(0)
+            return self.call_once(name, Body=body, **arguments)
+
+        return repeated(
+            attempt,
+            kinds=(NetworkError, ServiceBusyError),
+            rules=self._retry,
+            meter=self._meter,
+            sleep=self._sleep or stop.sleep,
+            seconds_left=lambda: self._ends - time.monotonic(),
+        )
+
+    def call_once(self, name: str, **arguments: Any) -> dict[str, Any]:
+        """Make a call in one attempt. The removal of an unfinished upload takes a few seconds at most, and is made
+        after a stop, too."""
+        try:
+            answer: dict[str, Any] = getattr(self._boto, name)(Bucket=self._bucket, **arguments)
+        except ResponseParserError:
+            raise self.not_s3(str(arguments.get("Key", ""))) from None
+        except (BotoCoreError, ValueError) as error:
+            raise _unusable(error) from None
+        return answer
+
+    def not_s3(self, key: str) -> ServiceError:
+        """Return the error for an answer that another server gives, the log-in page of a network for example."""
+        return RefusedError(
+            "s3-answer",
+            "send: the answer is not that of an S3 store",
+            context=self.place(key),
+            hint="check services.send.s3.endpoint, and whether a proxy answers in place of the store",
+        ).made_from(self.last)
+
+    def place(self, key: str) -> str:
+        """Return where an object is, as errors show it."""
+        return f"{place(self._boto.meta.endpoint_url)} {self._bucket}/{key}"
 
     @property
     def last(self) -> Answer:
@@ -115,11 +191,7 @@ class Exchange:
             SECRETS.token(secret)
         return answer
 
-    def seconds_left(self) -> float:
-        """Return the seconds until no further request is made."""
-        return self._ends - time.monotonic()
-
-    def send(self, request: AWSPreparedRequest, event_name: str, **_: Any) -> AWSResponse:
+    def _carry(self, request: AWSPreparedRequest, event_name: str, **_: Any) -> AWSResponse:
         """Handler of ``before-send.s3``: the answer to a signed request, whatever its status.
 
         Raises ``NetworkError``, ``ServiceError`` and ``Stopped``.
@@ -147,7 +219,7 @@ class Exchange:
         self._thread.answer, self._thread.authorization = answer, headers.get("Authorization", "")
         return AWSResponse(request.url, answer.status, dict(answer.headers), _Answer(answer.body))
 
-    def judge(
+    def _judge(
         self,
         parsed_response: Mapping[str, Any] | None,
         response_dict: Mapping[str, Any] | None,
@@ -155,7 +227,7 @@ class Exchange:
         context: Mapping[str, Any],
         **_: Any,
     ) -> None:
-        """Handler of ``response-received.s3``: raises the error for a refusal, and what ``send`` raised."""
+        """Handler of ``response-received.s3``: raises the error for a refusal, and what ``_carry`` raised."""
         if exception is not None:
             raise exception
         if parsed_response is None:
@@ -180,12 +252,63 @@ class Exchange:
 
     def close(self) -> None:
         """Close every connection."""
+        self._boto.close()
         self._client.close()
         self._tidying.close()
 
 
-def _password(auth: AuthConfig) -> str:
-    return auth.password.get_secret_value() if auth.password else ""
+_loading = Lock()
+
+
+@functools.cache
+def _descriptions() -> Loader:
+    """botocore's own descriptions of services, none from a home directory. Reading them takes half a second, once."""
+    return Loader(extra_search_paths=[Loader.BUILTIN_DATA_PATH], include_default_search_paths=False)
+
+
+def _boto_client(config: PipelineConfig) -> Any:
+    """A boto3 client that knows the configuration and nothing else."""
+    s3 = config.services.send.s3
+    # Every setting that botocore would look for in variables or files, cut off from both.
+    alone = {
+        name: (in_file, None, default, convert)
+        for name, (in_file, _, default, convert) in botocore.session.Session.SESSION_VARIABLES.items()
+    }
+    nothing = dict.fromkeys(("config_file", "credentials_file"), (None, None, os.devnull, None))
+    settings: dict[str, Any] = {
+        "signature_version": "s3v4",
+        "s3": {"addressing_style": "path" if s3.use_path_style else "virtual"},
+        "retries": {"mode": "standard", "total_max_attempts": 1},
+        "ignore_configured_endpoint_urls": True,
+        # Bodies bring a checksum of ours along; older stores refuse those that botocore would add.
+        "request_checksum_calculation": "when_required",
+        "response_checksum_validation": "when_required",
+    }
+    try:
+        with _loading:  # boto3: making sessions and clients is not thread-safe
+            core = botocore.session.Session(session_vars=alone | nothing)
+            core.register_component("data_loader", _descriptions())
+            session = boto3.session.Session(
+                botocore_session=core,
+                aws_access_key_id=s3.access_key_id or "",
+                aws_secret_access_key=s3.secret_access_key.get_secret_value() if s3.secret_access_key else "",
+                region_name=s3.region,
+            )
+            return session.client(
+                "s3", endpoint_url=str(s3.endpoint) if s3.endpoint else None, config=Config(**settings)
+            )
+    except (BotoCoreError, ValueError) as error:
+        raise _unusable(error) from None
+
+
+def _unusable(error: Exception) -> InputError:
+    """botocore refuses a name before anything is sent. Its text is left out: it may quote what it was given."""
+    return InputError(
+        "s3-configuration",
+        f"send: the settings of the store cannot be used ({type(error).__name__})",
+        context="services.send.s3",
+        hint="check bucket, region and endpoint: a bucket name has 3 to 63 small letters, digits, dots and hyphens",
+    )
 
 
 def _base64(text: str) -> str:
