@@ -26,21 +26,9 @@ from tests.peers.flattening import (
     patient_line,
     provenance,
     resource,
-    serving,
     view,
 )
 from tests.peers.job import context
-
-
-@pytest.fixture
-def service() -> Any:
-    with serving() as service:
-        yield service
-
-
-@pytest.fixture
-def job(tmp_path: Path) -> Job:
-    return Job(tmp_path)
 
 
 def cells(table: bytes) -> list[dict[str, str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import subprocess
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 from tasks.flattening.flattening import Bounds
 from tasks.flattening.views import View
 from tasks.shared.errors import ServiceError
+from tasks.shared.report import StepReport
 from tests.peers.flattening import (
     OBSERVATIONS,
     VIEWS,
@@ -39,7 +41,7 @@ from tests.tasks.flattening.test_flattening_resume import SMALL
 from tests.peers.flattening import Job
 
 result = Job(Path(sys.argv[1])).run(sys.argv[2], **SMALL)
-print(result.result() | {"details": {**result.details, "requests": None}})
+print(result.result() | {"details": {**result.details, "requests": 0}})
 """
 SMALL: dict[str, Any] = {"bounds": Bounds(mebibyte=2000, line=20_000), "batch_size_mb": 3, "real_sleep": True}
 
@@ -61,7 +63,7 @@ def undisturbed(tmp_path: Path, service: FakeService, lines: int) -> tuple[dict[
     service.requests.clear()
     result = job.run(service.url, **SMALL)
     asked = len(service.requests)
-    return job.tables(), result.result() | {"details": {**result.details, "requests": None}}, asked
+    return job.tables(), _without(result), asked
 
 
 def start(job: Job, url: str) -> subprocess.Popen[str]:
@@ -82,106 +84,88 @@ def copied(source: Job, target: Path) -> Job:
 
 
 @pytest.mark.slow
-def test_after_three_kills_the_tables_are_byte_for_byte_those_of_an_undisturbed_run(tmp_path: Path) -> None:
-    with serving() as service:
-        expected, result, asked = undisturbed(tmp_path, service, 40)
-        assert asked > 20
-        job = Job(tmp_path / "job")
-        fill(job, 40)
-        moments = (2, 5, 6)
-        for moment in moments:
-            service.requests.clear()
-            service.kill_at(moment, lambda: start(job, service.url))
+def test_after_three_kills_the_tables_are_byte_for_byte_those_of_an_undisturbed_run(
+    tmp_path: Path, service: FakeService
+) -> None:
+    expected, result, asked = undisturbed(tmp_path, service, 40)
+    assert asked > 20
+    job = Job(tmp_path / "job")
+    fill(job, 40)
+    moments = (2, 5, 6)
+    for moment in moments:
         service.requests.clear()
-        assert finish(job, service.url) == f"{result}\n"
-        # Of what was answered, at most the batches under way at each kill are asked for again.
-        assert len(service.requests) <= asked - sum(moments) + 3 * 2
+        service.kill_at(moment, lambda: start(job, service.url))
+    service.requests.clear()
+    assert finish(job, service.url) == f"{result}\n"
+    # Of what was answered, at most the batches under way at each kill are asked for again.
+    assert len(service.requests) <= asked - sum(moments) + 3 * 2
     assert job.tables() == expected
 
 
 @pytest.mark.campaign
 @pytest.mark.timeout(1200)
-def test_after_a_kill_at_20_random_moments_the_tables_are_those_of_an_undisturbed_run(tmp_path: Path) -> None:
+def test_after_a_kill_at_20_random_moments_the_tables_are_those_of_an_undisturbed_run(
+    tmp_path: Path, service: FakeService
+) -> None:
     draw = random.Random(20)
-    with serving() as service:
-        expected, result, _ = undisturbed(tmp_path, service, 600)
-        job = Job(tmp_path / "job")
-        fill(job, 600)
-        kills = ends = 0
-        while kills < 20:
-            service.requests.clear()
-            child = start(job, service.url)
-            while not service.requests and child.poll() is None:
-                time.sleep(0.005)
-            time.sleep(draw.uniform(0, 0.1))
-            child.kill()
-            child.communicate(timeout=60)
-            if child.returncode == 0:
-                assert job.tables() == expected  # faster than the kill: begin again
-                ends += 1
-                (job.directory / "flattening" / "ledger.ndjson").unlink()
-                continue
-            kills += 1
-        assert finish(job, service.url) == f"{result}\n"
-        print(f"{kills} kills, {ends} ends before")
+    expected, result, _ = undisturbed(tmp_path, service, 600)
+    job = Job(tmp_path / "job")
+    fill(job, 600)
+    kills = ends = 0
+    while kills < 20:
+        service.requests.clear()
+        child = start(job, service.url)
+        while not service.requests and child.poll() is None:
+            time.sleep(0.005)
+        time.sleep(draw.uniform(0, 0.1))
+        child.kill()
+        child.communicate(timeout=60)
+        if child.returncode == 0:
+            assert job.tables() == expected  # faster than the kill: begin again
+            ends += 1
+            (job.directory / "flattening" / "ledger.ndjson").unlink()
+            continue
+        kills += 1
+    assert finish(job, service.url) == f"{result}\n"
+    print(f"{kills} kills, {ends} ends before")
     assert job.tables() == expected
 
 
-def test_a_second_run_over_a_finished_step_asks_nothing_and_reports_the_same(tmp_path: Path) -> None:
-    job = Job(tmp_path)
+def _without(result: StepReport) -> dict[str, Any]:
+    """The report without the number of requests."""
+    return result.result() | {"details": {**result.details, "requests": 0}}
+
+
+def _killed_before_the_renames(job: Job) -> None:
+    for name in ("Labor.csv", "Patient.csv"):
+        (job.output / name).rename(job.output / f"{name}.partial")
+
+
+@pytest.mark.parametrize(
+    ("happens", "asked"),
+    [
+        (lambda _: None, set()),
+        (_killed_before_the_renames, set()),
+        (lambda job: (job.output / "Labor.csv").unlink(), {"Observation"}),
+    ],
+    ids=["nothing", "a kill between the ledger and the renames", "a table is missing"],
+)
+@pytest.mark.parametrize("more", [False, True], ids=["", "columns that the view does not have"])
+def test_a_second_run_asks_only_for_the_table_that_is_missing_and_reports_the_same(
+    job: Job, service: FakeService, happens: Callable[[Job], None], asked: set[str], more: bool
+) -> None:
     fill(job, 10)
-    with serving() as service:
-        first = job.run(service.url, **SMALL)
-        before = job.tables()
-        service.requests.clear()
-        second = job.run(service.url, **SMALL)
-        assert service.requests == []
+    plain = service.rows
+    service.rows = lambda view, resource: [row[:-1] + b',"more":1}' if more else row for row in plain(view, resource)]
+    first = job.run(service.url, **SMALL)
+    assert sum("columns that the view does not have" in warning for warning in first.warnings) == 3 * more
+    before = job.tables()
+    happens(job)
+    service.requests.clear()
+    second = job.run(service.url, **SMALL)
+    assert {request.type for request in service.requests} == asked
     assert job.tables() == before
-    assert second.result() | {"details": {**second.details, "requests": 0}} == first.result() | {
-        "details": {**first.details, "requests": 0}
-    }
-
-
-def test_columns_that_the_view_does_not_have_do_not_spoil_the_ledger(tmp_path: Path) -> None:
-    job = Job(tmp_path)
-    fill(job, 10)
-    with serving() as service:
-        plain = service.rows
-        service.rows = lambda view, resource: [row[:-1] + b',"more":1}' for row in plain(view, resource)]
-        first = job.run(service.url, **SMALL)
-        service.requests.clear()
-        second = job.run(service.url, **SMALL)
-        assert service.requests == []
-    assert second.warnings == first.warnings
-    assert sum("columns that the view does not have" in warning for warning in second.warnings) == 3
-
-
-def test_a_kill_between_the_ledger_and_the_renames_costs_nothing(tmp_path: Path) -> None:
-    job = Job(tmp_path)
-    fill(job, 10)
-    with serving() as service:
-        job.run(service.url, **SMALL)
-        before = job.tables()
-        for name in ("Labor.csv", "Patient.csv"):
-            (job.output / name).rename(job.output / f"{name}.partial")
-        service.requests.clear()
-        job.run(service.url, **SMALL)
-        assert service.requests == []
-    assert job.tables() == before
-
-
-@pytest.mark.slow
-def test_only_the_table_that_is_missing_is_made_again(tmp_path: Path) -> None:
-    job = Job(tmp_path)
-    fill(job, 10)
-    with serving() as service:
-        job.run(service.url, **SMALL)
-        before = job.tables()
-        (job.output / "Labor.csv").unlink()
-        service.requests.clear()
-        job.run(service.url, **SMALL)
-        assert {request.type for request in service.requests} == {"Observation"}
-    assert job.tables() == before
+    assert _without(second) == _without(first)
 
 
 @pytest.mark.parametrize("change", ["view", "input", "batch size", "service", "ledger"])
@@ -225,40 +209,40 @@ def test_under_other_terms_everything_is_begun_anew(tmp_path: Path, change: str,
     assert any(warning.startswith("3 tables were made again") for warning in result.warnings) == finished
 
 
-def test_tables_and_definitions_of_groups_that_are_gone_are_removed(tmp_path: Path) -> None:
+def test_tables_and_definitions_of_groups_that_are_gone_are_removed(tmp_path: Path, service: FakeService) -> None:
     job = Job(tmp_path)
     job.write("a.ndjson", *[patient_line(n) for n in range(3)])
-    with serving() as service:
-        job.run(service.url)
-        (job.output / "stranger.csv.partial").write_bytes(b"x")
-        job.views = VIEWS[:2]
-        job.run(service.url)
+    job.run(service.url)
+    (job.output / "stranger.csv.partial").write_bytes(b"x")
+    job.views = VIEWS[:2]
+    job.run(service.url)
     assert sorted(job.tables()) == ["Diagnosen.csv", "Patient.csv"]
     names = sorted(path.name for path in (job.directory / "viewdefinitions").iterdir())
     assert names == ["Diagnosen.json", "Patient.json"]
 
 
 @pytest.mark.slow
-def test_after_a_loss_of_any_end_of_the_ledger_or_the_tables_the_result_is_the_same(tmp_path: Path) -> None:
+def test_after_a_loss_of_any_end_of_the_ledger_or_the_tables_the_result_is_the_same(
+    tmp_path: Path, service: FakeService
+) -> None:
     views: list[View] = [OBSERVATIONS]
     job = Job(tmp_path, views)
     job.write("a.ndjson", *[patient_line(n, 4) for n in range(10)])
     options: dict[str, Any] = {"bounds": Bounds(mebibyte=1500), "batch_size_mb": 1}
-    with serving() as service:
+    job.run(service.url, **options)
+    expected = job.tables()
+    assert len(service.requests) >= 6
+    ledger = (job.directory / "flattening" / "ledger.ndjson").read_bytes()
+    content = expected["Labor.csv"]
+    draw = random.Random(1)
+    for turn in range(14):
+        with suppress(FileNotFoundError):
+            (job.output / "Labor.csv").unlink()
+        part = content[: draw.randrange(len(content))] if turn % 2 else content + b"written,after,the,last,entry"
+        (job.output / "Labor.csv.partial").write_bytes(part)
+        (job.directory / "flattening" / "ledger.ndjson").write_bytes(ledger[: draw.randrange(len(ledger))])
         job.run(service.url, **options)
-        expected = job.tables()
-        assert len(service.requests) >= 6
-        ledger = (job.directory / "flattening" / "ledger.ndjson").read_bytes()
-        content = expected["Labor.csv"]
-        draw = random.Random(1)
-        for turn in range(14):
-            with suppress(FileNotFoundError):
-                (job.output / "Labor.csv").unlink()
-            part = content[: draw.randrange(len(content))] if turn % 2 else content + b"written,after,the,last,entry"
-            (job.output / "Labor.csv.partial").write_bytes(part)
-            (job.directory / "flattening" / "ledger.ndjson").write_bytes(ledger[: draw.randrange(len(ledger))])
-            job.run(service.url, **options)
-            assert job.tables() == expected
+        assert job.tables() == expected
 
 
 def test_an_unfinished_table_that_is_a_link_is_not_written_through(tmp_path: Path) -> None:

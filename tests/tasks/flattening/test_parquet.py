@@ -6,7 +6,6 @@ import csv
 import json
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +20,10 @@ from tasks.flattening.rows import RowReader, Shape, header
 from tasks.flattening.views import Column, View
 from tasks.shared.errors import InputError, InternalError, Stopped, StorageError
 from tasks.shared.files.data_directory import finished_files
-from tests.peers.flattening import OBSERVATIONS, FakeService, Job, Request, patient_line, serving
+from tests.peers.flattening import OBSERVATIONS, FakeService, Job, Request, patient_line
 from tests.peers.server import Reply
 
 BOTH = {"formats": ["csv", "parquet"]}
-
-
-@pytest.fixture
-def service() -> Iterator[FakeService]:
-    with serving() as fake:
-        yield fake
 
 
 def columns(**types: str | None) -> list[Column]:

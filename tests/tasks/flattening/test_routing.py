@@ -25,21 +25,9 @@ from tests.peers.flattening import (
     patient_line,
     provenance,
     resource,
-    serving,
     view,
 )
 from tests.peers.job import as_line
-
-
-@pytest.fixture
-def service() -> Any:
-    with serving() as service:
-        yield service
-
-
-@pytest.fixture
-def job(tmp_path: Path) -> Job:
-    return Job(tmp_path)
 
 
 def ids(job: Job, group: str) -> list[str]:
