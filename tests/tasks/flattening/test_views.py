@@ -136,60 +136,73 @@ def test_every_type_with_a_patient_column_is_in_the_patient_compartment_with_tha
     assert {kind for kind, path in one.items() if path in {"subject", "patient", "beneficiary"}} == set(named)
 
 
-def test_attributes_come_in_the_order_of_the_group(tmp_path: Path) -> None:
-    elements = {
-        "Condition.a": element(column("a")),
-        "Condition.b": element(CODING),
-        "Condition.c": element(column("c")),
-    }
-    assert select_of(tmp_path, elements, "Condition.c", "Condition.b", "Condition.a") == [
-        column("c"),
-        CODING,
-        column("a"),
-    ]
+NESTED: Json = {"forEach": "d"} | column("d")
+DEEP: Json = {"forEachOrNull": "b.c"} | column("c")
+UP, OWN = "Condition.code.coding", "Observation.value[x]:valueQuantity"
+SELECTS: dict[str, tuple[Json, tuple[str, ...], list[Json]]] = {
+    "attributes come in the order of the group": (
+        {"a": element(column("a")), "b": element(CODING), "c": element(column("c"))},
+        ("c", "b", "a"),
+        [column("c"), CODING, column("a")],
+    ),
+    "an attribute that is asked for twice is covered once": ({"a": element(column("a"))}, ("a", "a"), [column("a")]),
+    "an attribute is matched as it is written, slices included": (
+        {"Observation.value[x]": element(column("any")), OWN: element(column("value"))},
+        (OWN,),
+        [column("value")],
+    ),
+    "an element brings its children and theirs": (
+        {
+            "a": element(column("a"), "a.b", "a.d"),
+            "a.b": element(column("b"), "a.b.c"),
+            "a.b.c": element(column("c")),
+            "a.d": element(column("d")),
+        },
+        ("a",),
+        [column("a", "b", "c", "d")],
+    ),
+    "a child with its own forEach becomes a nested select, others are merged flat": (
+        {
+            "a": element(column("a") | {"select": [column("own")]}, "a.coding", "a.b", "a.d"),
+            "a.coding": element(CODING),
+            "a.b": element(column("b") | {"select": [column("deep")]}),
+            "a.d": element(NESTED),
+        },
+        ("a",),
+        [column("a", "b") | {"select": [column("own"), CODING, column("deep"), NESTED]}],
+    ),
+    "a child below one that iterates is part of its clause": (
+        {"a": element({"forEach": "a"}, "a.b"), "a.b": element({}, "a.b.c"), "a.b.c": element(DEEP)},
+        ("a",),
+        [{"forEach": "a", "select": [DEEP]}],
+    ),
+    "an id that only looks like an ancestor takes nothing away": (
+        {"a": element(column("a")), "a.b": element(column("b"))},
+        ("a", "a.b"),
+        [column("a"), column("b")],
+    ),
+    "a column without a path is what its clause iterates over": (
+        {"a": element({"forEach": "name.given", "column": [{"name": "given"}]})},
+        ("a",),
+        [{"forEach": "name.given", "column": [{"name": "given", "path": "$this"}]}],
+    ),
+    "attributes below one iterating ancestor share its context, so their rows do not multiply": (
+        {
+            UP: element(CODING, f"{UP}.code", f"{UP}.display", f"{UP}.extension"),
+            f"{UP}.code": element(column("one")),
+            f"{UP}.display": element(column("two")),
+            f"{UP}.extension": element(NESTED),
+            "Condition.date": element(column("date")),
+        },
+        (f"{UP}.code", "Condition.date", f"{UP}.extension", f"{UP}.display"),
+        [{"forEachOrNull": "code.coding"} | column("one", "two") | {"select": [NESTED]}, column("date")],
+    ),
+}
 
 
-def test_an_attribute_that_is_asked_for_twice_is_covered_once(tmp_path: Path) -> None:
-    elements = {"Condition.a": element(column("a"))}
-    assert select_of(tmp_path, elements, "Condition.a", "Condition.a") == [column("a")]
-
-
-def test_an_attribute_is_matched_as_it_is_written_slices_included(tmp_path: Path) -> None:
-    sliced = "Observation.value[x]:valueQuantity"
-    elements = {"Observation.value[x]": element(column("any")), sliced: element(column("value"))}
-    assert select_of(tmp_path, elements, sliced) == [column("value")]
-
-
-def test_an_element_brings_its_children_and_theirs(tmp_path: Path) -> None:
-    elements = {
-        "a": element(column("a"), "a.b", "a.d"),
-        "a.b": element(column("b"), "a.b.c"),
-        "a.b.c": element(column("c")),
-        "a.d": element(column("d")),
-    }
-    assert select_of(tmp_path, elements, "a") == [column("a", "b", "c", "d")]
-
-
-def test_a_child_with_its_own_for_each_becomes_a_nested_select_and_others_are_merged_flat(tmp_path: Path) -> None:
-    nested = {"forEach": "d"} | column("d")
-    elements = {
-        "a": element(column("a") | {"select": [column("own")]}, "a.coding", "a.b", "a.d"),
-        "a.coding": element(CODING),
-        "a.b": element(column("b") | {"select": [column("deep")]}),
-        "a.d": element(nested),
-    }
-    assert select_of(tmp_path, elements, "a") == [
-        column("a", "b") | {"select": [column("own"), CODING, column("deep"), nested]}
-    ]
-
-
-def test_a_child_below_one_that_iterates_is_part_of_its_clause(tmp_path: Path) -> None:
-    elements = {
-        "a": element({"forEach": "a"}, "a.b"),
-        "a.b": element({}, "a.b.c"),
-        "a.b.c": element({"forEachOrNull": "b.c"} | column("c")),
-    }
-    assert select_of(tmp_path, elements, "a") == [{"forEach": "a", "select": [{"forEachOrNull": "b.c"} | column("c")]}]
+@pytest.mark.parametrize(("elements", "asked", "expected"), SELECTS.values(), ids=SELECTS)
+def test_select_clauses(tmp_path: Path, elements: Json, asked: tuple[str, ...], expected: list[Json]) -> None:
+    assert select_of(tmp_path, elements, *asked) == expected
 
 
 @pytest.mark.parametrize("order", [("a", "a.b.c"), ("a.b.c", "a"), ("a.b", "a.b.c", "a")])
@@ -200,11 +213,6 @@ def test_an_attribute_whose_ancestor_is_asked_for_too_is_skipped(tmp_path: Path,
         "a.b.c": element(column("c")),
     }
     assert select_of(tmp_path, elements, *order) == [column("a") | {"select": [{"forEach": "b"} | column("b", "c")]}]
-
-
-def test_an_id_that_only_looks_like_an_ancestor_takes_nothing_away(tmp_path: Path) -> None:
-    elements = {"a": element(column("a")), "a.b": element(column("b"))}
-    assert select_of(tmp_path, elements, "a", "a.b") == [column("a"), column("b")]
 
 
 def test_an_element_below_iterating_ancestors_is_wrapped_in_their_contexts_without_their_columns(
@@ -228,26 +236,6 @@ def test_an_element_below_iterating_ancestors_is_wrapped_in_their_contexts_witho
             "column": column("b")["column"],
             "select": [{"forEachOrNull": "b.c"} | column("c", "d") | {"select": [{"forEach": "e"} | column("e")]}],
         }
-    ]
-
-
-def test_attributes_below_one_iterating_ancestor_share_its_context_so_their_rows_do_not_multiply(
-    tmp_path: Path,
-) -> None:
-    coding = "Condition.code.coding"
-    elements = {
-        coding: element(CODING, f"{coding}.code", f"{coding}.display", f"{coding}.extension"),
-        f"{coding}.code": element(column("one")),
-        f"{coding}.display": element(column("two")),
-        f"{coding}.extension": element({"forEach": "extension"} | column("url")),
-        "Condition.date": element(column("date")),
-    }
-    asked = (f"{coding}.code", "Condition.date", f"{coding}.extension", f"{coding}.display")
-    assert select_of(tmp_path, elements, *asked) == [
-        {"forEachOrNull": "code.coding"}
-        | column("one", "two")
-        | {"select": [{"forEach": "extension"} | column("url")]},
-        column("date"),
     ]
 
 
@@ -299,13 +287,6 @@ def test_columns_are_those_of_the_output_in_its_order_with_type_and_collection(t
     assert view.columns[2:] == (Column("a", "code", collection=True), Column("c", "decimal", collection=False))
     assert view.definition["select"][1] == clause
     assert list(view.definition["select"][1]) == ["column", "select"]
-
-
-def test_a_column_without_a_path_is_what_its_clause_iterates_over(tmp_path: Path) -> None:
-    given = {"a": element({"forEach": "name.given", "column": [{"name": "given"}]})}
-    assert select_of(tmp_path, given, "a") == [
-        {"forEach": "name.given", "column": [{"name": "given", "path": "$this"}]}
-    ]
 
 
 def test_two_groups_of_one_profile_get_a_view_each(tmp_path: Path) -> None:
