@@ -17,7 +17,7 @@ from typing import Any
 from flows.engine.api import FLOW_NAME, PrefectApi
 from flows.engine.api_address import use
 from flows.engine.reached import chosen_api
-from flows.job.sweep import STILL_BEHIND
+from flows.job.running.sweep import STILL_BEHIND
 from tasks.shared.errors import InputError, SluiceError, TerminalError
 
 AUTOMATION = "sluice-needs-a-person"
@@ -28,7 +28,7 @@ MAILBOX = "sluice-mail"
 
 STATES = ("Failed", "Crashed", "Stopped", "Interrupted", "Paused", "Suspended", "Late")
 """Names of states that are told. A closed gate is Failed; Late is a run that nobody took up an hour after its time, or
-that waits for another one of its deployment since then: a worker tells of those (``flows/job/sweep.py``).
+that waits for another one of its deployment since then: a worker tells of those (``flows/job/running/sweep.py``).
 """
 
 _WORDS = """\

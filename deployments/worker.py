@@ -6,7 +6,7 @@ nothing new, and its runs get the signal: each ends between two files and record
 (``4-product.md`` §4, "Stop": within 10 seconds). Then the worker goes. Whoever starts this must signal it alone, not
 its children: ``KillMode=mixed`` in systemd, and in a container it is so.
 
-Beside it a thread looks at its start and every minute for runs that nobody runs any more (``flows/job/sweep.py``), and
+Beside it a thread looks at its start and every minute for runs that nobody runs any more (``flows/job/running/sweep.py``), and
 goes on with the jobs of schedules that were cut off; with ``--unfinished tell`` it only tells of them.
 
 It takes two runs at once unless ``--limit`` says otherwise. A server that is away, however long, ends neither it nor
@@ -32,7 +32,7 @@ from flows.engine.api import PrefectApi
 from flows.engine.api_address import QUIET, ApiAddress, configured_api, not_proxied
 from flows.engine.reached import own_server
 from flows.engine.server import is_alive
-from flows.job.sweep import EVERY, Sweep, Unfinished
+from flows.job.running.sweep import EVERY, Sweep, Unfinished
 from tasks.shared.errors import InputError, SluiceError, StorageError
 
 PATIENCE = 15.0

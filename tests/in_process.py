@@ -22,7 +22,7 @@ from unittest import mock
 
 import flows.run
 from flows.engine import api_address
-from flows.job.lock import JobLock
+from flows.job.running.lock import JobLock
 from flows.signals import NUMBERS, Interrupted, exit_code_of, signals
 from tasks.shared import blanked
 from tasks.shared.http import tls

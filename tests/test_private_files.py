@@ -16,7 +16,7 @@ ELSEWHERE = {
     "flows/engine/run_names.py": "Prefect's own sources",
     "flows/engine/server_database.py": "Prefect's own sources",
     "flows/job/inputs.py": "the CRTDL that is given",
-    "flows/job/lock.py": "/proc",
+    "flows/job/running/lock.py": "/proc",
     "flows/gate/release_facts.py": "the list of patients that is given",
     "flows/output.py": "/dev/null",
     "flows/reports/schemas.py": "the docs' schemas",

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from flows.gate.sight import where_to_look
 from flows.job.directory import JobDirectory
-from flows.job.lock import last_sign
 from flows.job.record import JobRecord, JobState
+from flows.job.running.lock import last_sign
+from flows.job.running.sweep import notice
 from flows.job.session import has_any_job, opened
-from flows.job.sweep import notice
 from flows.jobs_dir import load
 from flows.output import one_line, say, say_json, write
 from flows.shell import about, command

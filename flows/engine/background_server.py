@@ -17,7 +17,7 @@ from flows.engine.api import PrefectApi
 from flows.engine.api_address import configured_api
 from flows.engine.reached import own_server, reach
 from flows.engine.server_file import announce, announced, withdraw
-from flows.job.lock import is_held
+from flows.job.running.lock import is_held
 from flows.jobs_dir import check_jobs_dir, load
 from flows.output import patience, say
 from flows.shell import command

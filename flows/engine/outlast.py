@@ -4,7 +4,7 @@ Run as ``python -m flows.engine.outlast …`` with the options of ``prefect work
 after twelve failed looks in a row, its runner (``serve``) after three, and whoever keeps them ends their runs with
 them; an answer that fails while a run is being taken up ends a worker at once. Here a look that fails is told and the
 next one follows at the usual time. What was being taken up stays Pending in Prefect, and the sweep
-(``flows/job/sweep.py``) puts it right.
+(``flows/job/running/sweep.py``) puts it right.
 """
 
 from __future__ import annotations

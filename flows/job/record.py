@@ -22,7 +22,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from flows.engine.api import Json, Label, PrefectApi
 from flows.job.directory import JobDirectory
-from flows.job.lock import is_held, last_taken
+from flows.job.running.lock import is_held, last_taken
 from tasks import declared
 from tasks.shared.corrections import wait_directory
 from tasks.shared.errors import InputError, TerminalError

@@ -14,7 +14,7 @@ import pytest
 from deployments.worker import children, limited, main, sweep
 from flows.engine.api import PrefectApi
 from flows.engine.api_address import QUIET, ApiAddress
-from flows.job.sweep import Noticed, Sweep
+from flows.job.running.sweep import Noticed, Sweep
 from tests.conftest import ROOT, Commands, address_of, own_name, wait_until
 from tests.e2e.machines import deployment
 from tests.peers.project import Fhir, many_transactions

@@ -16,19 +16,19 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from flows.engine.api import PrefectApi
-from flows.job.proof import LeaseTimes
+from flows.job.running.proof import LeaseTimes
 from tests.conftest import ROOT, Commands, address_of, own_name, wait_until
 from tests.e2e.test_prefect_yaml import Prefect
 
 _TIMES = """
-import flows.job.lease, flows.job.proof
-flows.job.lease.TIMES = flows.job.proof.LeaseTimes(**{times})
+import flows.job.running.lease, flows.job.running.proof
+flows.job.running.lease.TIMES = flows.job.running.proof.LeaseTimes(**{times})
 """
 _OTHER = """
 import fcntl
 import struct
-import flows.job.lock
-flows.job.lock.this_machine = lambda: "the other machine"
+import flows.job.running.lock
+flows.job.running.lock.this_machine = lambda: "the other machine"
 class LocksOfItsOwn:
     LOCK_EX, LOCK_NB, LOCK_SH = fcntl.LOCK_EX, fcntl.LOCK_NB, fcntl.LOCK_SH
 
@@ -38,7 +38,7 @@ class LocksOfItsOwn:
         kind = fcntl.F_WRLCK if operation & fcntl.LOCK_EX else fcntl.F_RDLCK
         fcntl.fcntl(handle, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", kind, 0, 0, 0, 0))
 
-flows.job.lock.fcntl = LocksOfItsOwn
+flows.job.running.lock.fcntl = LocksOfItsOwn
 """
 
 

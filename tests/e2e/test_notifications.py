@@ -20,7 +20,7 @@ import pytest
 
 from flows.engine.api import PrefectApi
 from flows.engine.server import EmbeddedServer
-from flows.job.sweep import Sweep
+from flows.job.running.sweep import Sweep
 from tests.conftest import ROOT, Commands, address_of, ask_prefect, kill, seed, wait_until
 from tests.peers.mail import Mailbox
 from tests.peers.project import Fhir
@@ -251,7 +251,7 @@ def test_a_run_of_a_deployment_calls_when_it_is_suspended_fails_dies_is_stopped_
         behind = start(api, project)
         waits = {"state": {"type": "SCHEDULED", "name": "AwaitingConcurrencySlot"}}
         ask_prefect("POST", f"{api}/flow_runs/{behind}/set_state", waits)
-        monkeypatch.setattr("flows.job.sweep.LATE", timedelta(0))
+        monkeypatch.setattr("flows.job.running.sweep.LATE", timedelta(0))
         for _ in range(2):  # two workers
             with PrefectApi(address_of(api)) as prefect:
                 told = [noticed.job for noticed in Sweep(prefect, hint=str).look("tell")]

@@ -18,7 +18,7 @@ import pytest
 
 from flows.engine.api import PATIENCE, PrefectApi
 from flows.engine.api_address import QUIET
-from flows.job.proof import LeaseTimes
+from flows.job.running.proof import LeaseTimes
 from tests.conftest import Commands, address_of, seed, wait_until
 from tests.e2e.machines import deployment, other_machine, this_machine
 from tests.e2e.test_nightly import working

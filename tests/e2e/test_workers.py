@@ -16,7 +16,7 @@ import pytest
 
 from flows.engine.api import PrefectApi
 from flows.engine.server import EmbeddedServer
-from flows.job.proof import LeaseTimes
+from flows.job.running.proof import LeaseTimes
 from tests.conftest import ROOT, Commands, address_of, wait_until
 from tests.e2e.machines import Worker, other_machine, two_workers
 from tests.peers.bridge import Bridge, bridge

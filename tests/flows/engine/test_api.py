@@ -9,7 +9,7 @@ import pytest
 
 from flows.engine.api import PrefectApi
 from flows.engine.api_address import ApiAddress
-from flows.job.lease import Limits
+from flows.job.running.lease import Limits
 from tasks.shared.errors import NetworkError, TerminalError
 
 

@@ -20,9 +20,9 @@ from flows.job.end import end_without_waiting
 from flows.job.inputs import JobInputs
 from flows.job.job import Job as RunningJob
 from flows.job.job import follow
-from flows.job.lock import LOCK, JobBusyError, JobLock
 from flows.job.outcome import Ended, show, stopped
 from flows.job.record import RecordWriter, Run
+from flows.job.running.lock import LOCK, JobBusyError, JobLock
 from flows.job.sources import Sources
 from flows.job.steps import finish_step, pass_gate, record_failure
 from flows.reports import summary
@@ -257,7 +257,7 @@ def test_a_stop_leaves_a_step_complete_that_was(job: RunningJob) -> None:
 def test_a_worker_s_run_waits_for_a_process_that_gives_the_job_back_and_goes_on_unless_that_was_an_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, meanwhile: str, goes_on: bool
 ) -> None:
-    monkeypatch.setattr("flows.job.lock.PATIENCE", 0.1)
+    monkeypatch.setattr("flows.job.running.lock.PATIENCE", 0.1)
     other = (tmp_path / LOCK).open("wb")
     fcntl.flock(other, fcntl.LOCK_EX)
     threading.Timer(0.3, other.close).start()
@@ -271,7 +271,7 @@ def test_a_worker_s_run_waits_for_a_process_that_gives_the_job_back_and_goes_on_
 
 
 def test_one_that_goes_on_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flows.job.lock.PATIENCE", 0.1)
+    monkeypatch.setattr("flows.job.running.lock.PATIENCE", 0.1)
     monkeypatch.setattr("flows.job.job.ENDS_WITHIN", 0.1)
     with (tmp_path / LOCK).open("wb") as other, prefect_in_memory() as prefect:
         fcntl.flock(other, fcntl.LOCK_EX)

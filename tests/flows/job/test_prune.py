@@ -28,11 +28,11 @@ from config import STEPS
 from flows.commands.status import list_jobs
 from flows.engine.api import PrefectApi
 from flows.job.directory import JobDirectory
-from flows.job.lease import Lease
-from flows.job.lock import Holder, JobBusyError, JobLock, this_machine
-from flows.job.proof import LeaseTimes
 from flows.job.prune import _remove_batch, delete, held, prune
 from flows.job.record import JobRecord, JobState
+from flows.job.running.lease import Lease
+from flows.job.running.lock import Holder, JobBusyError, JobLock, this_machine
+from flows.job.running.proof import LeaseTimes
 from tasks import declared
 from tasks.shared.errors import SluiceError
 from tasks.shared.report import Problem
@@ -181,7 +181,7 @@ def test_what_has_ended_goes_and_what_runs_waits_or_is_scheduled_stays(
 def test_a_job_that_another_machine_runs_stays_also_where_its_directory_is_not_seen(
     records: Records, prefect_api: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flows.job.lease.TIMES", LeaseTimes(lease=10.0, renew=0.2, retry=0.2, look=0.2))
+    monkeypatch.setattr("flows.job.running.lease.TIMES", LeaseTimes(lease=10.0, renew=0.2, retry=0.2, look=0.2))
     seen, unseen = records.make("RUNNING"), records.make("RUNNING")
     leases = [Lease(address_of(prefect_api), job).acquire() for job in (seen, unseen)]
     for lease in leases:

@@ -20,9 +20,9 @@ import pytest
 from flows.engine.api import Json
 from flows.engine.api_address import ApiAddress
 from flows.engine.server import spawn, wait_until_up
-from flows.job.lease import Lease, Limits, lease_api, limit_name
-from flows.job.lock import JobBusyError, JobLock, is_held
-from flows.job.proof import LeaseTakenError, LeaseTimes
+from flows.job.running.lease import Lease, Limits, lease_api, limit_name
+from flows.job.running.lock import JobBusyError, JobLock, is_held
+from flows.job.running.proof import LeaseTakenError, LeaseTimes
 from tasks.shared.errors import NetworkError, SluiceError
 from tests.conftest import ROOT, Commands, address_of, seed, wait_until
 from tests.e2e.machines import other_machine, this_machine
@@ -35,7 +35,7 @@ SHORT = LeaseTimes(lease=3.0, renew=0.5, retry=0.2, beat=0.3, give_up=2.0, sure=
 HOLDER = """
 import sys, time
 from pathlib import Path
-from flows.job.lock import JobLock
+from flows.job.running.lock import JobLock
 with JobLock(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.readline()
@@ -69,7 +69,7 @@ class Holder:
 def api(prefect_api: str, monkeypatch: pytest.MonkeyPatch) -> ApiAddress:
     """The shared Prefect API, configured as a user would."""
     monkeypatch.setenv("PREFECT_API_URL", prefect_api)
-    monkeypatch.setattr("flows.job.lease.TIMES", SHORT)
+    monkeypatch.setattr("flows.job.running.lease.TIMES", SHORT)
     return address_of(prefect_api)
 
 
@@ -404,7 +404,7 @@ class TestLease:
     ) -> None:
         """A worker would set the run to Crashed, which another machine has by now."""
         code = (
-            "import sys, time; from flows.job.lease import LeaseTimes, Lease; from pathlib import Path;"
+            "import sys, time; from flows.job.running.lease import LeaseTimes, Lease; from pathlib import Path;"
             "from flows.reports.job_log import job_log; log = job_log(Path(sys.argv[3])); log.__enter__();"
             "from flows.engine.api_address import configured_api;"
             "lease = Lease(configured_api(), sys.argv[2], times=LeaseTimes(renew=0.1)).acquire();"

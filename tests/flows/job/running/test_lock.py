@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.job.lease import LeaseLostError
-from flows.job.lock import JobBusyError, JobLock, is_held
+from flows.job.running.lease import LeaseLostError
+from flows.job.running.lock import JobBusyError, JobLock, is_held
 from tasks.shared.errors import StorageError
 from tasks.shared.stop import SharedStop, Stop
 from tests.conftest import ROOT
@@ -17,8 +17,8 @@ from tests.conftest import ROOT
 HOLDER = """
 import sys, time
 from pathlib import Path
-from flows.job.lease import LeaseLostError
-from flows.job.lock import JobLock
+from flows.job.running.lease import LeaseLostError
+from flows.job.running.lock import JobLock
 with JobLock(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)
@@ -76,7 +76,7 @@ def test_a_lock_that_cannot_be_written_is_not_held(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as on_a_full_disk:
-        on_a_full_disk.setattr("flows.job.lock._write", full)
+        on_a_full_disk.setattr("flows.job.running.lock._write", full)
         on_a_full_disk.setattr(JobLock, "_leased", lambda self, before: Leased())
         with pytest.raises(StorageError) as caught, JobLock(tmp_path):
             pass
@@ -92,7 +92,7 @@ def test_a_lock_that_cannot_be_given_back_in_writing_is_let_go_and_fails_no_job(
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
 
     with monkeypatch.context() as away, JobLock(tmp_path):
-        away.setattr("flows.job.lock._write", gone)
+        away.setattr("flows.job.running.lock._write", gone)
     assert not JobLock.held
     with JobLock(tmp_path):
         pass

@@ -18,9 +18,9 @@ import pytest
 
 from flows.engine.api import PrefectApi
 from flows.engine.api_address import ApiAddress
-from flows.job.lock import LOCK, Holder, last_sign, last_taken, this_machine
 from flows.job.record import TAKEN_UP, JobRecord
-from flows.job.sweep import AT_MOST, EVERY, FRESH, STILL_BEHIND, WATCHED, Sweep, late, notice
+from flows.job.running.lock import LOCK, Holder, last_sign, last_taken, this_machine
+from flows.job.running.sweep import AT_MOST, EVERY, FRESH, STILL_BEHIND, WATCHED, Sweep, late, notice
 from tasks.shared.errors import SluiceError
 from tests.conftest import own_name
 
@@ -225,7 +225,7 @@ def test_the_leases_of_a_dead_machine_are_watched_together(
         together.wait(10)
         yield
 
-    monkeypatch.setattr("flows.job.sweep._nobody_else", watches)
+    monkeypatch.setattr("flows.job.running.sweep._nobody_else", watches)
     for name in ("a", "b", "c"):
         runs.add(name, "RUNNING", holder=LEASED)
     assert len(look()) == 3

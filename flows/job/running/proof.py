@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from flows.engine.api import Json
-from flows.job.heartbeat import Heartbeat
+from flows.job.running.heartbeat import Heartbeat
 from tasks.shared.errors import NetworkError
 
 

@@ -1,15 +1,15 @@
 """The lock of a job across machines: a Prefect global concurrency limit ``job-<id>`` with a lease, and a heartbeat.
 
-``4-product.md`` §6. ``flock`` (``flows/job/lock.py``) holds between the processes of one machine; between machines only
+``4-product.md`` §6. ``flock`` (``lock.py``) holds between the processes of one machine; between machines only
 what all of them see holds, and that is the Prefect API and the job's directory. The limit has one slot, and it is taken
 as long as the limit exists: creating it takes the lock (names are unique), removing it by its own id gives it back. Its
 ``updated`` time is the lease, which the holder renews. All of it is in Prefect's database, so it survives a restart of
 the server.
 
 A server may be away for longer than any lease while its jobs go on, so the holder gives two signs of life: it renews
-the lease, and it writes the heartbeat file (``flows/job/heartbeat.py``). It goes on as long as one of both was written
+the lease, and it writes the heartbeat file (``heartbeat.py``). It goes on as long as one of both was written
 in the last ``LeaseTimes.give_up`` seconds, and before it ends it makes sure once more, because a machine that only
-slept is late with both. Who takes over has watched both for a whole lease (``flows/job/proof.py``), removes the limit
+slept is late with both. Who takes over has watched both for a whole lease (``proof.py``), removes the limit
 by id, makes its own and writes its name into ``.lock``. A holder that was away finds another's name there, before each
 request to a service and before each heartbeat, or its limit gone and another in its place, and ends at once.
 ``docs/decisions/0032-two-signs-of-life.md`` has the proof.
@@ -35,8 +35,8 @@ from flows.engine.api import Json, NotTakenError, PrefectApi
 from flows.engine.api_address import ApiAddress, configured_api
 from flows.engine.outage import BRIDGE
 from flows.engine.reached import own_server
-from flows.job.heartbeat import Heartbeat, beats
-from flows.job.proof import LeaseTakenError, LeaseTimes, Watch
+from flows.job.running.heartbeat import Heartbeat, beats
+from flows.job.running.proof import LeaseTakenError, LeaseTimes, Watch
 from flows.output import patience
 from tasks.shared.errors import NetworkError, SluiceError, TransientError
 from tasks.shared.log import logger

@@ -1,6 +1,6 @@
 """The heartbeat of a job: a file in its directory that the holder of its lease writes every few seconds.
 
-The second sign of life beside the lease (``flows/job/lease.py``), for the hours when Prefect's API is away. Whoever
+The second sign of life beside the lease (``lease.py``), for the hours when Prefect's API is away. Whoever
 looks compares two contents, never two clocks. Only where there is a lease.
 """
 

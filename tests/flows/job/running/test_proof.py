@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from flows.engine.api import Json
-from flows.job.heartbeat import HEARTBEAT, Heartbeat, beats
-from flows.job.proof import LeaseTakenError, LeaseTimes, Watch
+from flows.job.running.heartbeat import HEARTBEAT, Heartbeat, beats
+from flows.job.running.proof import LeaseTakenError, LeaseTimes, Watch
 from tasks.shared.errors import NetworkError
 
 TIMES = LeaseTimes()

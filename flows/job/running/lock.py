@@ -1,7 +1,7 @@
 """The lock of a job: held by the process that runs it, released however it ends.
 
 On one machine ``flock``, which the kernel releases (``4-product.md`` §4). Where the Prefect API is one that other
-machines may share, a lease beside it (``flows/job/lease.py``): ``flock`` does not reach across machines on every file
+machines may share, a lease beside it (``lease.py``): ``flock`` does not reach across machines on every file
 system. ``.lock`` says who has the lock: its machine need not wait for the lease of a process that was killed, and a
 holder that was taken for dead finds another's name there.
 """
@@ -20,10 +20,10 @@ from typing import IO, ClassVar
 
 import msgspec
 
-from flows.job import lease as leases
-from flows.job.heartbeat import Heartbeat, last_beat
-from flows.job.lease import Lease, is_leased, lease_api
-from flows.job.proof import LeaseTakenError
+from flows.job.running import lease as leases
+from flows.job.running.heartbeat import Heartbeat, last_beat
+from flows.job.running.lease import Lease, is_leased, lease_api
+from flows.job.running.proof import LeaseTakenError
 from tasks.shared.errors import TerminalError, storage_errors
 from tasks.shared.files.out_file import write_all
 from tasks.shared.files.private_file import open_private, read_file, refuse_link
