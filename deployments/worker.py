@@ -6,8 +6,9 @@ nothing new, and its runs get the signal: each ends between two files and record
 (``4-product.md`` §4, "Stop": within 10 seconds). Then the worker goes. Whoever starts this must signal it alone, not
 its children: ``KillMode=mixed`` in systemd, and in a container it is so.
 
-Beside it a thread looks at its start and every minute for runs that nobody runs any more (``flows/job/running/sweep.py``), and
-goes on with the jobs of schedules that were cut off; with ``--unfinished tell`` it only tells of them.
+Beside it a thread looks at its start and every minute for runs that nobody runs any more
+(``flows/job/running/sweep.py``), and goes on with the jobs of schedules that were cut
+off; with ``--unfinished tell`` it only tells of them.
 
 It takes two runs at once unless ``--limit`` says otherwise. A server that is away, however long, ends neither it nor
 its runs (``flows/engine/outlast.py``).

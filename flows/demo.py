@@ -23,7 +23,8 @@ from flows.demo_destinations import destination
 from flows.engine.api_address import use
 from flows.engine.server import EmbeddedServer
 from flows.job.inputs import gather
-from flows.job.record import JobRecord, JobState
+from flows.job.record import JobRecord
+from flows.job.running.state import JobState
 from flows.job.session import opened
 from flows.jobs_dir import load
 from flows.output import patience, say

@@ -33,7 +33,7 @@ from flows.job.end import announce_end, end_without_record, end_without_waiting
 from flows.job.inputs import JobInputs, config_error
 from flows.job.job import Job
 from flows.job.outcome import Ended, Outcome, ends_at, guarded, record_if_possible, show, stopped_alone
-from flows.job.record import RecordWriter
+from flows.job.record_writer import RecordWriter
 from flows.job.running.lock import JobBusyError
 from flows.job.sources import Sources
 from flows.job.steps import finish_step, pass_gate, recorded_as_running

@@ -24,8 +24,10 @@ from flows.commands.start import doubt, execute, opened_with_prefect, report, ru
 from flows.gate.decisions import reject, settle, to_be_parked
 from flows.job.directory import JobDirectory
 from flows.job.inputs import JobInputs
-from flows.job.record import AT_THE_END, JobRecord, JobState, RecordWriter, refuse_changed_steps
+from flows.job.record import AT_THE_END, JobRecord, refuse_changed_steps
+from flows.job.record_writer import RecordWriter
 from flows.job.running.lock import JobLock, is_held
+from flows.job.running.state import JobState
 from flows.job.session import Session, meant
 from flows.job.which import exact
 from flows.jobs_dir import load

@@ -15,8 +15,8 @@ from flows.engine.server_database import diagnosed
 from flows.engine.server_watch import watched
 from flows.job.directory import JobDirectory
 from flows.job.inputs import JobInputs, job_name
-from flows.job.record import JobState
 from flows.job.running.lock import JobLock
+from flows.job.running.state import JobState
 from flows.job.session import Session, opened
 from flows.job.watch import record_end
 from flows.output import account, complain, patience, say, say_json

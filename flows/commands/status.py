@@ -10,8 +10,9 @@ from pathlib import Path
 
 from flows.gate.sight import where_to_look
 from flows.job.directory import JobDirectory
-from flows.job.record import JobRecord, JobState
+from flows.job.record import JobRecord
 from flows.job.running.lock import last_sign
+from flows.job.running.state import JobState
 from flows.job.running.sweep import notice
 from flows.job.session import has_any_job, opened
 from flows.jobs_dir import load

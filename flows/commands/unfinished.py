@@ -10,8 +10,9 @@ from config import ConfigError
 from flows.commands.continue_job import Asked, go_on
 from flows.commands.status import hint_anywhere, how_to_go_on
 from flows.gate.decisions import as_decided
-from flows.job.record import JobRecord, JobState
+from flows.job.record import JobRecord
 from flows.job.running.lock import JobBusyError
+from flows.job.running.state import JobState
 from flows.job.running.sweep import BEHIND, late, notice, was_cut_off
 from flows.job.session import has_any_job, opened
 from flows.jobs_dir import load

@@ -19,7 +19,8 @@ from flows.engine.reached import own_server
 from flows.engine.reserve import keep_reserve
 from flows.job.directory import JobDirectory
 from flows.job.inputs import JobInputs, config_command, job_command
-from flows.job.record import JobRecord, RecordedHandle, RecordWriter, next_run, refuse_changed_steps
+from flows.job.record import JobRecord, next_run, refuse_changed_steps
+from flows.job.record_writer import RecordedHandle, RecordWriter
 from flows.job.running.lock import JobBusyError, JobLock
 from flows.reports.job_log import job_log
 from flows.reports.journal import AnnouncedHandle, Journal

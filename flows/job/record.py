@@ -3,54 +3,27 @@
 ``4-product.md`` §4: a flow run is a job; labels ``job.*`` are what the program reads back, artifacts are what a person
 reads. A label is durable when the call that sets it returns, and is set before the thing it guards. Structured values
 are JSON text in one label, so that they change together. Nothing here is a payload, a secret or a person's identifier.
-
-A job whose machine died between a decision and going on is ``interrupted``, not ``waiting``: nothing is left to decide,
-and scripts continue what is interrupted.
 """
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, datetime, timedelta
-from enum import StrEnum
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
-from flows.engine.api import Json, Label, PrefectApi
+from flows.engine.api import Json
 from flows.job.directory import JobDirectory
-from flows.job.running.lock import is_held, last_taken
+from flows.job.running.state import JobState, job_state
 from tasks import declared
 from tasks.shared.corrections import wait_directory
-from tasks.shared.errors import InputError, TerminalError
+from tasks.shared.errors import InputError
 from tasks.shared.files.data_directory import file_names
 from tasks.shared.publication import technical, without_names
 from tasks.shared.report import Approval, Kept, Problem, Shown, StepReport, Waiting
-from tasks.shared.step import Handle, HandleStore, about_the_configuration
-
-TAKEN_UP = timedelta(minutes=10)
-"""How long a run may be Pending in Prefect: a worker has taken it up and starts it. After that its machine is gone."""
-
-
-HANDOVER = timedelta(seconds=10)
-"""How long a worker's run may be Running without the lock: until it takes it, and from giving it back to its end."""
-
-
-class JobState(StrEnum):
-    """The states a job is shown in (``4-product.md`` §4)."""
-
-    PENDING = "pending"
-    RUNNING = "running"
-    WAITING = "waiting"
-    COMPLETED = "completed"
-    FAILED = "failed"
-    STOPPED = "stopped"
-    INTERRUPTED = "interrupted"
-    CANCELLED = "cancelled"
-
 
 APPROVAL_KEYS = ("approved", "by", "when", "comment", "where", "despite", "overridden", "report")
 """What ``pipeline status --json`` shows of a decision, with its position (``4-product.md`` §2)."""
@@ -374,62 +347,6 @@ def _never_began(run: Json) -> Problem | None:
     )
 
 
-def job_state(run: Json, directory: str | None) -> JobState:
-    """The state a job is shown in. A run recorded as running that nobody holds the lock of is ``interrupted``."""
-    kind, name = run.get("state_type"), run.get("state_name")
-    held = directory is not None and is_held(Path(directory))
-    match kind:
-        case "COMPLETED":
-            return JobState.COMPLETED
-        case "FAILED":
-            return JobState.FAILED
-        case "CANCELLED":
-            return JobState.CANCELLED
-        case "PAUSED":
-            labels: Json = run.get("labels") or {}
-            if labels.get("job.waiting") or not labels.get("job.run"):
-                return JobState.WAITING
-            return JobState.RUNNING if held else JobState.STOPPED  # it did not park itself: somebody suspended it
-        case "CRASHED" if name == "Stopped":
-            return JobState.STOPPED
-        case "CRASHED" | "RUNNING":  # a worker may report the end of a run that another machine goes on with
-            return JobState.RUNNING if held or _handing_over(run, directory) else JobState.INTERRUPTED
-        case "CANCELLING":
-            return JobState.RUNNING if held else JobState.CANCELLED
-    if held:
-        return JobState.RUNNING
-    # Only a deployment's worker would take a run up; a command that created one and is gone left it interrupted.
-    if not run.get("deployment_id") or (kind == "PENDING" and _since(run) > TAKEN_UP):
-        return JobState.INTERRUPTED
-    return JobState.PENDING
-
-
-def _handing_over(run: Json, directory: str | None) -> bool:
-    """Whether a worker's run is about to take its job's lock, or has just given it back; one that died had it."""
-    if run.get("state_type") != "RUNNING" or not run.get("deployment_id"):
-        return False  # a command takes the lock first, and gives it back last
-    for_so_long = _since(run)
-    when = last_taken(Path(directory))[1] if directory is not None else None
-    ago = for_so_long if when is None else datetime.now(UTC) - when
-    return not died_with_lock(run, directory) and min(ago, for_so_long) < HANDOVER
-
-
-def died_with_lock(run: Json, directory: str | None) -> bool:
-    """Of a run whose lock nobody holds: whether a process took it after the run got its state, and never gave it back.
-
-    One that begins has not taken it yet: what names a process then is left from the run before.
-    """
-    given_back, when = last_taken(Path(directory)) if directory is not None else (True, None)
-    return not given_back and when is not None and datetime.now(UTC) - when <= _since(run)
-
-
-def _since(run: Json) -> timedelta:
-    """For how long a run has been in its state; clocks may differ by seconds."""
-    state: Json = run.get("state") or {}
-    stamp = state.get("timestamp")
-    return datetime.now(UTC) - datetime.fromisoformat(str(stamp)) if stamp else timedelta(0)
-
-
 def timestamp(moment: datetime) -> str:
     """A moment in UTC as events and summaries write it: ISO 8601, milliseconds."""
     return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
@@ -477,89 +394,3 @@ def refuse_changed_steps(record: JobRecord, names: tuple[str, ...]) -> None:
 def now() -> str:
     """This moment in UTC, as the record writes times."""
     return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-class RecordWriter:
-    """Writes one job's labels. Every method is durable when it returns."""
-
-    def __init__(self, api: PrefectApi, job_id: str) -> None:
-        self.api = api
-        self.job_id = job_id
-        self._run: Json | None = None
-        self._lock = threading.Lock()
-
-    def read(self) -> JobRecord:
-        """The record as it is now.
-
-        Raises:
-            LookupError: the run is gone.
-        """
-        with self._lock:
-            run = self._run = self.api.read_run(self.job_id)
-        if run is None:
-            raise LookupError(self.job_id)
-        return JobRecord.of(run)
-
-    def known(self) -> JobRecord:
-        """The record as it was read last, with what was written since: by the one process that runs the job."""
-        return JobRecord.of(self._run) if self._run is not None else self.read()
-
-    def set(self, **labels: Label | BaseModel | None) -> bool:
-        """Set labels ``job.<name>``; ``__`` in a name stands for a dot; ``None`` clears. ``False``: the run is gone."""
-        written = {f"job.{name.replace('__', '.')}": _label(value) for name, value in labels.items()}
-        with self._lock:
-            there = self.api.set_labels(self.job_id, written)
-            if self._run is not None:
-                self._run = self._run | {"labels": (self._run.get("labels") or {}) | written}
-        return there
-
-    def step(self, step: StepReport, **also: Label | BaseModel | None) -> None:
-        """Record a step's state and counts, together with other labels."""
-        self.set(**{f"step__{step.position}": step}, **also)
-
-    def approve(self, position: int, approval: Approval) -> None:
-        """Keep a decision. It holds for this position for as long as the files are those that it was made on."""
-        self.set(**{f"approval__{position}": approval})
-
-    def review(self, position: int, first: Approval) -> None:
-        """Keep the first of two decisions. The form that it came with is used up: its answer is not the second one."""
-        self.set(**{f"review__{position}": first, f"form__{position}": None})
-
-
-class RecordedHandle(HandleStore):
-    """The extraction handle in the job record: read when it is asked for, durable when ``save`` returns."""
-
-    def __init__(self, writer: RecordWriter, command: Callable[..., str] = about_the_configuration) -> None:
-        """``command`` gives one about the job's configuration, as ``StepContext.command``."""
-        super().__init__()
-        self._writer = writer
-        self._command = command
-
-    def load(self) -> Handle | None:
-        """The handle in the record."""
-        known = self._writer.read().extraction
-        return Handle(known.status_url, known.job_id) if known.status_url and known.job_id else None
-
-    def save(self, handle: Handle | None) -> None:
-        """Write the handle into the labels ``job.extraction.*``, or clear them.
-
-        Raises ``TerminalError`` (``job-unknown``) when somebody has removed the run.
-        """
-        there = self._writer.set(
-            extraction__status_url=handle.status_url if handle else None,
-            extraction__job_id=handle.job_id if handle else None,
-        )
-        if handle and not there:
-            raise TerminalError(
-                "job-unknown", "the record of this job was removed while it ran", context=self._writer.job_id,
-                hint="this ends the extraction that was submitted for it: "
-                + self._command("extraction cancel", handle.job_id),
-            )  # fmt: skip
-
-
-def _label(value: Label | BaseModel | None) -> Label:
-    if value is None:
-        return ""
-    if isinstance(value, StepReport):
-        return value.label()
-    return value.model_dump_json() if isinstance(value, BaseModel) else value

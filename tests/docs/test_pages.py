@@ -23,7 +23,8 @@ from config import STEPS as STEP_NAMES
 from config import describe_keys, load_config
 from deployments.sandbox.options import API_KEY, API_KEY_HEADER, PASSWORD, SETTINGS, TOKEN, USERNAME
 from flows.commands import reference
-from flows.job.record import JobRecord, JobState
+from flows.job.record import JobRecord
+from flows.job.running.state import JobState
 from flows.run import cli
 from tasks.shared.report import Problem, StepReport, Waiting
 from tests.docs.pages import DOCS, PAGES, README, Block, blocks, command_lines, prose, read

@@ -22,9 +22,11 @@ from typing import Literal
 import msgspec
 
 from flows.engine.api import Json, PrefectApi
-from flows.job.record import TAKEN_UP, JobRecord, JobState, RecordWriter, died_with_lock
+from flows.job.record import JobRecord
+from flows.job.record_writer import RecordWriter
 from flows.job.running import lock
 from flows.job.running.lock import JobBusyError, JobLock
+from flows.job.running.state import TAKEN_UP, JobState, died_with_lock
 from tasks.shared.errors import SluiceError, StorageError
 from tasks.shared.files.private_file import read_file
 from tasks.shared.stop import Stop

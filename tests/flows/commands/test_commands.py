@@ -109,7 +109,7 @@ def test_a_mistyped_command_or_option_below_gets_the_nearest_one_and_a_hint_that
 
 def test_since_is_an_age_or_a_date(capsys):
     from flows.commands.job import STATES, Since
-    from flows.job.record import JobState
+    from flows.job.running.state import JobState
 
     assert tuple(JobState) == STATES
     moment = Since().convert("2026-03-01T12:00+02:00", None, None)

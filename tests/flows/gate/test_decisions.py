@@ -19,7 +19,8 @@ from flows import run
 from flows.commands.decide import decision_of
 from flows.engine.answer import form_answer
 from flows.gate.decisions import decided_meanwhile, rejected
-from flows.job.record import JobRecord, JobState
+from flows.job.record import JobRecord
+from flows.job.running.state import JobState
 from flows.job.sources import destinations
 from tasks.shared.report import Approval
 from tests.conftest import Commands, ask_prefect

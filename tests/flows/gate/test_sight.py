@@ -14,7 +14,8 @@ from flows.gate.sight import OF_AN_EARLIER_VERSION, at_decision, told, without_f
 from flows.gate.wait import CurrentWait
 from flows.job.job import Job
 from flows.job.outcome import Ended
-from flows.job.record import JobRecord, JobState, now
+from flows.job.record import JobRecord, now
+from flows.job.running.state import JobState
 from flows.job.sources import Sources
 from flows.reports.pages import wait_description
 from tasks import declared

@@ -29,10 +29,11 @@ from flows.commands.status import list_jobs
 from flows.engine.api import PrefectApi
 from flows.job.directory import JobDirectory
 from flows.job.prune import _remove_batch, delete, held, prune
-from flows.job.record import JobRecord, JobState
+from flows.job.record import JobRecord
 from flows.job.running.lease import Lease
 from flows.job.running.lock import Holder, JobBusyError, JobLock, this_machine
 from flows.job.running.proof import LeaseTimes
+from flows.job.running.state import JobState
 from tasks import declared
 from tasks.shared.errors import SluiceError
 from tasks.shared.report import Problem

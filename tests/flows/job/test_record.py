@@ -7,8 +7,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from flows.job.record import JobRecord, JobState, RecordedHandle, RecordWriter
+from flows.job.record import JobRecord
+from flows.job.record_writer import RecordedHandle, RecordWriter
 from flows.job.running.lock import JobLock
+from flows.job.running.state import JobState
 from tasks.shared.errors import NetworkError, TerminalError
 from tasks.shared.report import Approval, Problem, StepReport, Waiting
 from tasks.shared.step import Handle

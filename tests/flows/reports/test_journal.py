@@ -10,7 +10,8 @@ import httpx
 import pytest
 
 from config import RetryConfig, TlsConfig
-from flows.job.record import JobRecord, JobState, Run, next_run, timestamp
+from flows.job.record import JobRecord, Run, next_run, timestamp
+from flows.job.running.state import JobState
 from flows.reports.event_file import EventLog
 from flows.reports.events import Export, Job, KickOff, Step
 from flows.reports.journal import AnnouncedHandle, Journal

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from flows.engine.artifacts import Page
-from flows.job.record import JobRecord, JobState
+from flows.job.record import JobRecord
+from flows.job.running.state import JobState
 from flows.reports.pages import best_effort, job_page, wait_description
 from tasks.shared.errors import DataError
 from tasks.shared.report import Approval, Problem, StepReport, Waiting

@@ -9,7 +9,8 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from flows.job.inputs import JobInputs
-from flows.job.record import JobRecord, JobState, Run
+from flows.job.record import JobRecord, Run
+from flows.job.running.state import JobState
 from flows.reports import summary
 from flows.reports.summary import Compared, Summary
 from tasks.shared.report import Problem, StepReport, Waiting

@@ -18,8 +18,9 @@ import pytest
 
 from flows.engine.api import PrefectApi
 from flows.engine.api_address import ApiAddress
-from flows.job.record import TAKEN_UP, JobRecord
+from flows.job.record import JobRecord
 from flows.job.running.lock import LOCK, Holder, last_sign, last_taken, this_machine
+from flows.job.running.state import TAKEN_UP
 from flows.job.running.sweep import AT_MOST, EVERY, FRESH, STILL_BEHIND, WATCHED, Sweep, late, notice
 from tasks.shared.errors import SluiceError
 from tests.conftest import own_name

@@ -1,0 +1,100 @@
+"""Write a job's record: each method is durable when it returns."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from pydantic import BaseModel
+
+from flows.engine.api import Json, Label, PrefectApi
+from flows.job.record import JobRecord
+from tasks.shared.errors import TerminalError
+from tasks.shared.report import Approval, StepReport
+from tasks.shared.step import Handle, HandleStore, about_the_configuration
+
+
+class RecordWriter:
+    """Writes one job's labels. Every method is durable when it returns."""
+
+    def __init__(self, api: PrefectApi, job_id: str) -> None:
+        self.api = api
+        self.job_id = job_id
+        self._run: Json | None = None
+        self._lock = threading.Lock()
+
+    def read(self) -> JobRecord:
+        """The record as it is now.
+
+        Raises:
+            LookupError: the run is gone.
+        """
+        with self._lock:
+            run = self._run = self.api.read_run(self.job_id)
+        if run is None:
+            raise LookupError(self.job_id)
+        return JobRecord.of(run)
+
+    def known(self) -> JobRecord:
+        """The record as it was read last, with what was written since: by the one process that runs the job."""
+        return JobRecord.of(self._run) if self._run is not None else self.read()
+
+    def set(self, **labels: Label | BaseModel | None) -> bool:
+        """Set labels ``job.<name>``; ``__`` in a name stands for a dot; ``None`` clears. ``False``: the run is gone."""
+        written = {f"job.{name.replace('__', '.')}": _label(value) for name, value in labels.items()}
+        with self._lock:
+            there = self.api.set_labels(self.job_id, written)
+            if self._run is not None:
+                self._run = self._run | {"labels": (self._run.get("labels") or {}) | written}
+        return there
+
+    def step(self, step: StepReport, **also: Label | BaseModel | None) -> None:
+        """Record a step's state and counts, together with other labels."""
+        self.set(**{f"step__{step.position}": step}, **also)
+
+    def approve(self, position: int, approval: Approval) -> None:
+        """Keep a decision. It holds for this position for as long as the files are those that it was made on."""
+        self.set(**{f"approval__{position}": approval})
+
+    def review(self, position: int, first: Approval) -> None:
+        """Keep the first of two decisions. The form that it came with is used up: its answer is not the second one."""
+        self.set(**{f"review__{position}": first, f"form__{position}": None})
+
+
+class RecordedHandle(HandleStore):
+    """The extraction handle in the job record: read when it is asked for, durable when ``save`` returns."""
+
+    def __init__(self, writer: RecordWriter, command: Callable[..., str] = about_the_configuration) -> None:
+        """``command`` gives one about the job's configuration, as ``StepContext.command``."""
+        super().__init__()
+        self._writer = writer
+        self._command = command
+
+    def load(self) -> Handle | None:
+        """The handle in the record."""
+        known = self._writer.read().extraction
+        return Handle(known.status_url, known.job_id) if known.status_url and known.job_id else None
+
+    def save(self, handle: Handle | None) -> None:
+        """Write the handle into the labels ``job.extraction.*``, or clear them.
+
+        Raises ``TerminalError`` (``job-unknown``) when somebody has removed the run.
+        """
+        there = self._writer.set(
+            extraction__status_url=handle.status_url if handle else None,
+            extraction__job_id=handle.job_id if handle else None,
+        )
+        if handle and not there:
+            raise TerminalError(
+                "job-unknown", "the record of this job was removed while it ran", context=self._writer.job_id,
+                hint="this ends the extraction that was submitted for it: "
+                + self._command("extraction cancel", handle.job_id),
+            )  # fmt: skip
+
+
+def _label(value: Label | BaseModel | None) -> Label:
+    if value is None:
+        return ""
+    if isinstance(value, StepReport):
+        return value.label()
+    return value.model_dump_json() if isinstance(value, BaseModel) else value

@@ -1,0 +1,90 @@
+"""The state a job is shown in: Prefect's state of its run, and whether somebody holds the job's lock.
+
+A job whose machine died between a decision and going on is ``interrupted``, not ``waiting``: nothing is left to decide,
+and scripts continue what is interrupted.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from pathlib import Path
+
+from flows.engine.api import Json
+from flows.job.running.lock import is_held, last_taken
+
+TAKEN_UP = timedelta(minutes=10)
+"""How long a run may be Pending in Prefect: a worker has taken it up and starts it. After that its machine is gone."""
+
+
+HANDOVER = timedelta(seconds=10)
+"""How long a worker's run may be Running without the lock: until it takes it, and from giving it back to its end."""
+
+
+class JobState(StrEnum):
+    """The states a job is shown in (``4-product.md`` §4)."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    WAITING = "waiting"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    STOPPED = "stopped"
+    INTERRUPTED = "interrupted"
+    CANCELLED = "cancelled"
+
+
+def job_state(run: Json, directory: str | None) -> JobState:
+    """The state a job is shown in. A run recorded as running that nobody holds the lock of is ``interrupted``."""
+    kind, name = run.get("state_type"), run.get("state_name")
+    held = directory is not None and is_held(Path(directory))
+    match kind:
+        case "COMPLETED":
+            return JobState.COMPLETED
+        case "FAILED":
+            return JobState.FAILED
+        case "CANCELLED":
+            return JobState.CANCELLED
+        case "PAUSED":
+            labels: Json = run.get("labels") or {}
+            if labels.get("job.waiting") or not labels.get("job.run"):
+                return JobState.WAITING
+            return JobState.RUNNING if held else JobState.STOPPED  # it did not park itself: somebody suspended it
+        case "CRASHED" if name == "Stopped":
+            return JobState.STOPPED
+        case "CRASHED" | "RUNNING":  # a worker may report the end of a run that another machine goes on with
+            return JobState.RUNNING if held or _handing_over(run, directory) else JobState.INTERRUPTED
+        case "CANCELLING":
+            return JobState.RUNNING if held else JobState.CANCELLED
+    if held:
+        return JobState.RUNNING
+    # Only a deployment's worker would take a run up; a command that created one and is gone left it interrupted.
+    if not run.get("deployment_id") or (kind == "PENDING" and _since(run) > TAKEN_UP):
+        return JobState.INTERRUPTED
+    return JobState.PENDING
+
+
+def _handing_over(run: Json, directory: str | None) -> bool:
+    """Whether a worker's run is about to take its job's lock, or has just given it back; one that died had it."""
+    if run.get("state_type") != "RUNNING" or not run.get("deployment_id"):
+        return False  # a command takes the lock first, and gives it back last
+    for_so_long = _since(run)
+    when = last_taken(Path(directory))[1] if directory is not None else None
+    ago = for_so_long if when is None else datetime.now(UTC) - when
+    return not died_with_lock(run, directory) and min(ago, for_so_long) < HANDOVER
+
+
+def died_with_lock(run: Json, directory: str | None) -> bool:
+    """Of a run whose lock nobody holds: whether a process took it after the run got its state, and never gave it back.
+
+    One that begins has not taken it yet: what names a process then is left from the run before.
+    """
+    given_back, when = last_taken(Path(directory)) if directory is not None else (True, None)
+    return not given_back and when is not None and datetime.now(UTC) - when <= _since(run)
+
+
+def _since(run: Json) -> timedelta:
+    """For how long a run has been in its state; clocks may differ by seconds."""
+    state: Json = run.get("state") or {}
+    stamp = state.get("timestamp")
+    return datetime.now(UTC) - datetime.fromisoformat(str(stamp)) if stamp else timedelta(0)
