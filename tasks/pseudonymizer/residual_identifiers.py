@@ -160,14 +160,14 @@ def holders(types: Sequence[str | None], resources: Sequence[Members]) -> dict[i
 class Numbers:
     """The numbers of persons: of each whose it is, and with which systems it was sent (blank: with none).
 
-    Kept for all parts of a Bundle it is bounded by ``room`` bytes: ``full`` says that there were more.
+    Kept for all parts of a Bundle it is bounded by ``limit`` bytes: ``full`` says that there were more.
     """
 
-    def __init__(self, room: int | None = None) -> None:
+    def __init__(self, limit: int | None = None) -> None:
         self.patients: dict[int, None] = {}
         self.full = False
         self._systems: dict[str, dict[int, set[str]]] = {}
-        self._room = room
+        self._left = limit
         self._spelled: list[bytes] | None = None
 
     def __bool__(self) -> bool:
@@ -176,14 +176,14 @@ class Numbers:
     def add(self, path: str, person: Mapping[str, Any]) -> int:
         """Take in the numbers of a person; whose they are."""
         owner, is_patient = _owner(path, person)
-        if is_patient and (self._room is None or len(self.patients) < _HELD // _OVERHEAD):
+        if is_patient and (self._left is None or len(self.patients) < _HELD // _OVERHEAD):
             self.patients[owner] = None
         for keys in _NUMBERS:
             for identifier in _inner(person, keys) if keys[0] in person else ():
                 value, system = identifier.get("value"), identifier.get("system")
                 if not isinstance(value, str) or not value.strip():
                     continue
-                if owner in self._systems.get(value, _NOBODY) or self._has_room(value):
+                if owner in self._systems.get(value, _NOBODY) or self._fits(value):
                     system = system if isinstance(system, str) else ""
                     self._systems.setdefault(value, {}).setdefault(owner, set()).add(system)
         return owner
@@ -208,12 +208,12 @@ class Numbers:
             count = sum(map(text.count, self._spelled))
         return math.inf if count and escapes else count
 
-    def _has_room(self, value: str) -> bool:
-        if self._room is None:
+    def _fits(self, value: str) -> bool:
+        if self._left is None:
             return True
-        self._room -= len(value) + _OVERHEAD
-        self.full = self.full or self._room < 0
-        return self._room >= 0
+        self._left -= len(value) + _OVERHEAD
+        self.full = self.full or self._left < 0
+        return self._left >= 0
 
 
 def numbers_in(entries: Iterable[bytes]) -> Numbers:

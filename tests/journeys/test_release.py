@@ -589,7 +589,7 @@ def test_what_an_earlier_version_released_goes_on(gate: Gate) -> None:
     assert gate.fhir.total() == 19
 
 
-def test_where_the_data_go_on_inside_the_house_a_release_needs_no_reason(gate: Gate) -> None:
+def test_where_the_data_stay_inside_a_release_needs_no_reason(gate: Gate) -> None:
     gate.maker.findings = [STOP]
     gate.start("--set", "pipeline.enabled_steps=[local_import, wait]")
     assert "do not leave with this decision" in gate.form()

@@ -231,7 +231,7 @@ class _Page:
     def __init__(self, report: ReleaseReport, limits: Limits) -> None:
         self._report = report
         self._limits = limits
-        self._words = Words.of_report(report)
+        self._words = Words.of_report(report, space="\N{NO-BREAK SPACE}")
 
     def text(self) -> str:
         report, words = self._report, self._words

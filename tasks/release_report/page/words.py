@@ -30,7 +30,6 @@ _PLACE: Final = re.compile(r"\{(\w+)\}")
 _ESCAPED: Final = re.compile(r"\\\{(\w+)\\\}")
 _MOMENTS: Final = frozenset({"last_made", "changed"})
 """Facts and columns that are a moment."""
-_SPACED: Final = "\N{NO-BREAK SPACE}"
 
 
 class FindingWords(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -74,16 +73,17 @@ class Words:
     Once the data are ``sent`` what is called ``<name>_sent`` is said in the place of ``<name>``, where there is such.
     """
 
-    def __init__(self, language: str, k: int, *, sent: bool = False) -> None:
+    def __init__(self, language: str, k: int, *, sent: bool = False, space: str = " ") -> None:
         self.language = language
         self.k = k
         self._sent = sent
+        self._space = space
         self._all = vocabulary(language)
 
     @classmethod
-    def of_report(cls, report: ReleaseReport) -> Words:
-        """The words of a report."""
-        return cls(report.language, report.k, sent=report.sent is not None)
+    def of_report(cls, report: ReleaseReport, *, space: str = " ") -> Words:
+        """Return the words of a report; ``space`` stands between a number of bytes and its unit."""
+        return cls(report.language, report.k, sent=report.sent is not None, space=space)
 
     def __call__(self, name: str, **values: object) -> str:
         """A word of the page; "one|many" by ``n``, and ``values`` in the places that are called so."""
@@ -115,7 +115,7 @@ class Words:
 
     def size(self, size: float) -> str:
         """Bytes in the unit a person reads."""
-        text = human_bytes(size).replace(" ", _SPACED)
+        text = human_bytes(size).replace(" ", self._space)
         return text if self.language == "en" else text.replace(".", ",")
 
     def count(self, count: Count) -> str:

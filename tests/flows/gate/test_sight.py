@@ -289,7 +289,7 @@ def test_corrections_that_are_there_when_it_is_parked_are_listed(waits: Waits) -
     (waits.corrections / "fixed.ndjson").write_bytes(LINE)
     waits.look()
     waiting = waits.park()
-    assert waiting.files == ("1 file, 44\N{NO-BREAK SPACE}B",)
+    assert waiting.files == ("1 file, 44 B",)
     assert f"  send will read the corrected files in {waits.corrections}" in told(waiting)
     assert f"- `{waiting.files[0]}`" in wait_description(waiting, waits.job.step_names)
     assert f"    {waiting.files[0]}" in told(waiting)

@@ -100,9 +100,9 @@ def test_what_another_step_changes_before_it_is_sent_does_not_leave_as_it_is(job
 @pytest.mark.parametrize(
     ("send_as", "folder", "files"),
     [
-        (DIRECT, "pseudonymized", ("2 files, 6\N{NO-BREAK SPACE}B",)),
-        (TRANSFER, "csv", ("1 file, 3\N{NO-BREAK SPACE}B",)),
-        (S3, "csv", ("1 file, 3\N{NO-BREAK SPACE}B",)),
+        (DIRECT, "pseudonymized", ("2 files, 6 B",)),
+        (TRANSFER, "csv", ("1 file, 3 B",)),
+        (S3, "csv", ("1 file, 3 B",)),
     ],
 )
 def test_a_wait_behind_flattening_says_which_files_will_leave(
@@ -112,7 +112,7 @@ def test_a_wait_behind_flattening_says_which_files_will_leave(
     assert waiting.looked_at == str(job / "csv")
     assert (waiting.reads, waiting.files) == (str(job / folder), files)
     assert told(waiting) == [f"  send will read these files in {job / folder}", *(f"    {file}" for file in files)]
-    assert to_be_read(waiting) == (job / folder, (files[0].replace("\N{NO-BREAK SPACE}", " "),))
+    assert to_be_read(waiting) == (job / folder, (files[0],))
     page = wait_description(waiting, BEHIND)
     assert f"**What leaves**: `send` reads these files in `{job / folder}`" in page
     assert f"`{files[0]}`" in page
@@ -122,7 +122,7 @@ def test_a_wait_behind_flattening_says_which_files_will_leave(
 def test_corrected_tables_are_what_will_leave(job: Path) -> None:
     (job / "csv_wait" / "Patient.csv").write_bytes(b"id\n")
     waiting = wait(job, S3)
-    assert (waiting.reads, waiting.files) == (str(job / "csv_wait"), ("1 file, 3\N{NO-BREAK SPACE}B",))
+    assert (waiting.reads, waiting.files) == (str(job / "csv_wait"), ("1 file, 3 B",))
     assert to_be_read(waiting)[0] == job / "csv_wait"
     assert correction_words(waiting) == f"  corrected tables go into {job / 'csv_wait'}"
 

@@ -35,7 +35,7 @@ def test_what_left_without_a_decision_is_said_so_with_what_to_do_now() -> None:
 def test_a_terminal_gets_tiles_stops_and_looks_and_no_note() -> None:
     said = lines(reports.rich())
     assert said[1] == (
-        "67 patients; 3 files, 34.5\N{NO-BREAK SPACE}MB, 48,211 resources; Destination: "
+        "67 patients; 3 files, 34.5 MB, 48,211 resources; Destination: "
         "https://fhir.research.example/fhir (not encrypted on the way)"
     )
     assert said[2].startswith("  STOP: ")
@@ -94,4 +94,4 @@ def test_that_there_is_no_report_is_said_in_its_language(tmp_path: Path) -> None
 
 def test_no_sign_of_a_terminal_gets_through() -> None:
     for line in lines(reports.hostile(), most=1000):
-        assert line.replace("\N{NO-BREAK SPACE}", " ").isprintable()
+        assert line.isprintable()

@@ -157,7 +157,7 @@ def test_r6_a_figure_around_all_patients_differs_by_none_or_by_k() -> None:
             assert not list(told(worlds, k))
 
 
-def test_r6_all_patients_are_exact_for_the_house_only() -> None:
+def test_r6_all_patients_are_exact_in_house_only() -> None:
     assert everybody(43, 5, recipient=False) == 43
     assert everybody(43, 11, recipient=True) == about(45)
     assert everybody(7, 11, recipient=True) == fewer(11)

@@ -1,4 +1,4 @@
-"""Sections 4 and 6: the patients from the query to the door, and resources by type over the steps."""
+"""Sections 4 and 6: the patients from the query to the delivery, and resources by type over the steps."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ class TestDigest:
         assert sha256(files.read(tmp_path, 3) or reports.clean()) == sha256(report)
 
 
-def test_a_decision_gets_into_page_and_json_and_its_words_stay_in_the_house(tmp_path: Path) -> None:
+def test_a_decision_gets_into_page_and_json_and_its_words_stay_in_house(tmp_path: Path) -> None:
     written(tmp_path)
     decision = reports.decided().decisions[0]
     files.decided(tmp_path, 3, [decision])

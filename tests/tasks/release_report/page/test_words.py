@@ -79,7 +79,7 @@ def named() -> frozenset[tuple[Group, str]]:
 
 @cache
 def kebab() -> frozenset[str]:
-    """Names of sentences and findings: each is written with dashes, and nothing else in this room is."""
+    """Names of sentences and findings: each is written with dashes, and nothing else in this package is."""
     return frozenset(
         node.value.removeprefix("@")
         for tree in trees()

@@ -462,7 +462,7 @@ def test_a_file_that_was_changed_is_named_as_far_as_it_may_be_and_one_that_is_go
     assert found(clean(changed=("pseudonymized/",)), "stop")[0].about == "pseudonymized/"
 
 
-def test_who_corrected_a_file_is_told_in_the_house_only() -> None:
+def test_who_corrected_a_file_is_told_in_house_only() -> None:
     given = replace(clean(), corrected=(Corrected("import/a.ndjson", "2026-01-01", "somebody"),))
     assert "somebody" in build(given, k=5).model_dump_json()
     assert "somebody" not in build(given, k=5, recipient=True).model_dump_json()

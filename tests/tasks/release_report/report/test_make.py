@@ -95,7 +95,7 @@ def changes_of(report: ReleaseReport) -> tuple[dict[str, Any], list[Any]]:
     return facts, [row for one in section.tables for row in one.rows]
 
 
-def test_the_last_release_is_compared_with_in_the_house_only(tmp_path: Path) -> None:
+def test_the_last_release_is_compared_with_in_house_only(tmp_path: Path) -> None:
     """R7 and R10: what 7 patients had last time, is in the report of then in-house, and not in the recipient's."""
     imported = write(tmp_path / "import", *map(maiden, range(SIZE)))
     last = made(tmp_path, write(tmp_path / "out", *map(maiden, range(7))), imported, versions={"sluice": "1"})

@@ -45,7 +45,7 @@ def test_patients_are_told_by_quarter_where_each_has_2k() -> None:
     }
 
 
-def test_the_recipient_needs_more_for_a_quarter_than_the_house() -> None:
+def test_the_recipient_needs_more_for_a_quarter() -> None:
     assert list(tables({"Encounter.period.start": dates(WHOLE)}, recipient=True)) == ["year"]
 
 
