@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from tasks.shared.fhir.entries import BundleEntry, BundleText, MemberEntry, RawEntry, member_entries, read_bundle
+from tasks.shared.fhir.entries import BundleEntry, BundleText, MemberEntry, member_entries, read_bundle, resource_texts
 from tasks.shared.fhir.reading import (
     UNREADABLE,
     RepeatedKeyError,
@@ -122,12 +122,8 @@ def outline_of(text: bytes, *, urls: bool = True, needed: Needed | None = None) 
         if read is None:
             head = _head.decode(text)
             return ResourceSummary(head.resource_type, head.id)
-        entries: list[RawEntry] = []
-        for one in read.entries:
-            if isinstance(one, UnusableError):
-                raise one
-            entries.append(one)
-        inside = [_resource.decode(one.resource) for one in entries if one.resource and one.resource != _NOTHING]
+        entries = [*read.usable()]
+        inside = [_resource.decode(raw) for raw in resource_texts(entries)]
     except UnusableError as problem:
         raise OutlineError(_WHY.get(problem.reference, "is no FHIR resource")) from None
     except UNREADABLE:
@@ -176,14 +172,12 @@ def resources_in(text: bytes, summary: ResourceSummary) -> Iterator[tuple[str, M
             yield kind or "", members
         return
     try:
-        root = unique_members(text)
-        if not summary.is_bundle:
-            yield summary.type, root
+        bundle = read_bundle(text) if summary.is_bundle else None
+        if bundle is None:
+            yield summary.type, unique_members(text)
             return
-        entry = root.pop("entry", _NOTHING)
-        yield summary.type, root
-        entries = [] if entry == _NOTHING else unique_objects(entry)
-        raws = [raw for one in entries if (raw := one.get("resource", _NOTHING)) != _NOTHING]
+        yield summary.type, bundle.root
+        raws = resource_texts(bundle.usable())
         for start in range(0, len(raws), _AT_ONCE):
             some = slice(start, start + _AT_ONCE)
             resources = unique_objects(b"[%b]" % b",".join(raws[some]))

@@ -25,7 +25,7 @@ import msgspec
 
 from tasks.pseudonymizer.affected import FOUND, KEPT
 from tasks.pseudonymizer.answer_check import Members, ResourceSummary
-from tasks.shared.fhir.entries import RawEntry, read_bundle
+from tasks.shared.fhir.entries import read_bundle, resource_texts
 from tasks.shared.fhir.persons import ELEMENTS, IDENTIFYING, NO_PERSONS, PERSONS
 from tasks.shared.fhir.reading import UNREADABLE
 from tasks.shared.fhir.references import id_named_by
@@ -76,9 +76,6 @@ _ESCAPED: Final = re.compile(rb'"value"\s*:\s*"[^"\\]*\\u00[2-7]|"[A-Za-z]*\\u00
 """A value, or a key, spelled in another way than it must be: then each identifier is read to be compared."""
 
 _NOBODY: Final[Mapping[int, set[str]]] = {}
-
-
-_NOTHING: Final = (msgspec.Raw(), msgspec.Raw(b"null"))
 
 
 _any: Final = msgspec.json.Decoder(float_hook=str)
@@ -330,14 +327,13 @@ def _persons_in(text: bytes, given: ResourceSummary) -> Iterator[tuple[int, str,
             whole = {name: _any.decode(raw) for name, raw in members.items()}
             yield from ((index, path, person) for path, person in _persons(whole, ""))
         return
-    bundle = read_bundle(text)
+    bundle = read_bundle(text) if given.is_bundle else None
     if bundle is None:
         if given.type in _HOLDERS or b'"contained"' in text:
             yield from ((0, path, person) for path, person in _persons(_any.decode(text), ""))
         return
-    raws = [one.resource for one in bundle.entries if isinstance(one, RawEntry) and one.resource not in _NOTHING]
     contains = b'"contained"' in text
-    for index, (kind, raw) in enumerate(zip(given.types, raws, strict=True)):
+    for index, (kind, raw) in enumerate(zip(given.types, resource_texts(bundle.usable()), strict=True)):
         if kind in _HOLDERS or (contains and b'"contained"' in bytes(raw)):
             yield from ((index, path, person) for path, person in _persons(_any.decode(raw), ""))
 

@@ -11,7 +11,7 @@ twice there either; it takes about twice the time, and as much memory again as t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, NamedTuple, TypeVar
 
@@ -154,11 +154,25 @@ member_entries: Final = _reader(MemberEntry)
 
 
 class ReadBundle(NamedTuple):
-    """A Bundle's type, id and entries, in their order; an entry that cannot be used comes as the reason."""
+    """A Bundle's type and id, the members around its entries, and the entries in their order; one that cannot be used
+    comes as the reason."""
 
     type: str | None
     id: str | None
+    root: Members
     entries: Iterator[RawEntry | UnusableError]
+
+    def usable(self) -> Iterator[RawEntry]:
+        """Return the entries. Raises the ``UnusableError`` of one that cannot be used."""
+        for entry in self.entries:
+            if isinstance(entry, UnusableError):
+                raise entry
+            yield entry
+
+
+def resource_texts(entries: Iterable[RawEntry]) -> list[Raw]:
+    """Return the resources of entries, each as text."""
+    return [one.resource for one in entries if one.resource and one.resource != _NULL]
 
 
 def read_bundle(line: bytes) -> ReadBundle | None:
@@ -168,14 +182,17 @@ def read_bundle(line: bytes) -> ReadBundle | None:
     a Bundle that cannot be taken apart.
     """
     if (bundle := raw_entries(line)) is not None:
-        return ReadBundle(bundle.type, bundle.id, iter(bundle.entries))
+        return ReadBundle(bundle.type, bundle.id, bundle.root, iter(bundle.entries))
     usual = USUAL.match(line)
     if (usual[1].decode() if usual else kind_of(line)) != "Bundle":
         return None
     envelope, pieces = cut_bundle(line)
-    if (envelope.before + envelope.after).count(RESOURCE_TYPE) > 1:
+    around = envelope.close(())
+    if around.count(RESOURCE_TYPE) > 1:
         raise UnusableError("not-a-bundle", "the Bundle holds a resource outside its entries", "Bundle")
-    return ReadBundle(envelope.type, envelope.id, map(read_entry, pieces))
+    root = _root.decode(around)
+    root.pop("entry", None)
+    return ReadBundle(envelope.type, envelope.id, root, map(read_entry, pieces))
 
 
 def read_entry(text: bytes) -> RawEntry | UnusableError:
