@@ -11,17 +11,18 @@ many rows the JSON beside it has.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
 from pathlib import Path
 from typing import Final, Literal
 
 import jinja2
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
-from tasks.release_report.page.words import Piece, Words, visible
+from tasks.release_report.page.figures import Chart, bar_column, bar_lengths, chart_of
+from tasks.release_report.page.words import Words, visible
 from tasks.release_report.report.digest import sha256
 from tasks.release_report.report.document import LEVELS, Finding, Level, ReleaseReport, Section, Table, Value
 from tasks.shared.publication import HIDDEN, Count
@@ -32,31 +33,22 @@ LARGEST: Final = 150_000
 ITEMS: Final = 3
 """Of many findings of a kind so many are shown before the others are folded; as many as these are shown alone."""
 
-HIGH: Final = 40
-"""Of the frame of a graph."""
-
-_BARS: Final = {"flow": "patients", "types": "patients"}
-"""Columns that a graph shows where the document does not say."""
-
 _FIRST: Final = {"unspoken": 60}
 """Rows of long lists: what is first in them is what a person looks at."""
 
-_PERIODS: Final = (("year",), ("quarter",), ("month",))
-_PERIOD: Final = re.compile(r"(\d{4})(?:-(?:Q([1-4])|(\d\d)))?", re.ASCII)
-_PERCENT: Final = re.compile(r"(\d{1,3}) ?%", re.ASCII)
 _FIGURE: Final = re.compile(r"-?[\d.,]{1,20}( ?%)?", re.ASCII)
 _HASH: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _WORDS: Final = re.compile(r"[\s/.:@]+")
 _SIGNS: Final = re.compile(r"(?<=[/.:@])(?=[^\W\d])")
 """Where a path may be broken, and no number."""
+_ADDRESS_SIGNS: Final = re.compile(r"(?<=[/.:@])(?=[^/.:@])")
+"""Where an address in a narrow tile may be broken."""
 _WORD: Final = 28
 """Letters of the longest word that a cell is made wide enough for."""
 _MARKS: Final = frozenset(f"@{level}" for level in LEVELS)
-_LONGEST: Final = 400
-"""Periods on one axis."""
 
 _REPEATED: Final = frozenset({11})
-"""Sections whose tables do not have what their findings are about: they say it again."""
+"""Sections whose tables do not have what their findings are about: they repeat the findings."""
 _DECISION: Final = 17
 _RULES: Final = 18
 _UNCHECKED: Final = 14
@@ -89,118 +81,26 @@ _CELL: Final = 24
 """Bytes of the shortest cell: a page with more cells than fit by that is not tried."""
 
 
-@dataclass(frozen=True)
-class Line:
-    """A finding as the page shows it, or many of a kind: ``items`` are what each is about, and the rest of it."""
-
-    level: Level
-    sentence: Markup
-    patients: str
-    advice: Markup
-    section: int
-    items: tuple[tuple[str, str], ...] = ()
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A cell; ``bar`` is how long its bar is, of 100, where it has one.
-
-    ``styles`` are those of its kind: ``any`` breaks anywhere, ``one`` nowhere, ``none`` has nothing to show on a phone.
-    """
-
-    text: str
-    number: bool = False
-    small: bool = False
-    bar: int | None = None
-    styles: tuple[str, ...] = ()
-
-    @property
-    def shown(self) -> Markup:
-        """The text; a path may be broken behind its signs."""
-        return Markup("<wbr>").join(_SIGNS.split(self.text))
-
-    @property
-    def is_hash(self) -> bool:
-        """Whether it is a SHA-256."""
-        return _HASH.fullmatch(self.text) is not None
-
-    def css(self, *, number: bool) -> str:
-        """Its classes in a column of numbers, or in another one."""
-        return " ".join([*(["num"] if number else []), *(["few"] if self.small else []), *self.styles])
-
-
-@dataclass(frozen=True)
-class Grid:
-    """A table; ``more`` rows are not shown."""
-
-    caption: str
-    columns: tuple[str, ...]
-    numbers: tuple[bool, ...]
-    rows: tuple[tuple[Cell, ...], ...]
-    more: int
-    withheld: bool
-    rounded: bool
-    folded: bool
-    chart: Chart | None
-
-
-@dataclass(frozen=True)
-class Series:
-    """The bars of one column over time, as a path in a frame of ``width`` × ``HIGH``."""
-
-    name: str
-    most: str
-    path: str
-
-
-@dataclass(frozen=True)
-class Chart:
-    """Patients over time, a series below the other, all on one axis from ``first`` to ``last``."""
-
-    label: str
-    first: str
-    last: str
-    width: int
-    series: tuple[Series, ...]
-
-
-@dataclass(frozen=True)
-class Part:
-    """A section; ``marks`` are the findings that point at it, by level, ``more`` facts and tables are not shown.
-    ``lines`` are those findings, where the section has nothing else to say of them.
-    """
-
-    number: int
-    title: str
-    lead: str
-    said: tuple[str, ...]
-    facts: tuple[tuple[str, str], ...]
-    tables: tuple[Grid, ...]
-    marks: tuple[tuple[Level, int], ...]
-    lines: tuple[Line, ...]
-    more: int
-
-
 def html(report: ReleaseReport) -> str:
-    """The page of a report, at most ``LARGEST`` bytes of UTF-8."""
+    """Return the page of a report, at most ``LARGEST`` bytes of UTF-8."""
     text = ""
     for limits in _LIMITS:
         if limits is _LIMITS[-1] or _cells(report, limits) * _CELL <= LARGEST:
-            text = _Page(report, limits).text()
+            text = _render(report, limits)
             if len(text.encode()) <= LARGEST:
                 break
     return text
 
 
 def verdict(report: ReleaseReport) -> Level:
-    """What the findings come to; ``note`` when nothing speaks against it."""
+    """Return what the findings come to; ``note`` when nothing speaks against it."""
     if report.tiles.stops:
         return "stop"
     return "look" if report.tiles.looks else "note"
 
 
 def _cells(report: ReleaseReport, limits: Limits) -> int:
-    """How many cells the tables have within the limits."""
+    """Return how many cells the tables have within the limits."""
     return sum(
         min(len(table.rows), _rows(table, limits)) * min(len(table.columns), limits.columns)
         for section in report.sections for table in section.tables[: limits.parts]
@@ -208,13 +108,14 @@ def _cells(report: ReleaseReport, limits: Limits) -> int:
 
 
 def _rows(table: Table, limits: Limits) -> int:
-    """How many rows of a table are shown at most."""
+    """Return how many rows of a table are shown at most."""
     return min(limits.rows, _FIRST.get(table.name, limits.rows))
 
 
 def outcome(report: ReleaseReport) -> Literal["released", "despite", "rejected", "sent", "sent_despite"] | None:
-    """What was decided, or that the data left without; ``None`` while not all have who must (the fact ``reviewers`` of
-    section 17).
+    """Return what was decided, or that the data left without; ``None`` while not all have who must.
+
+    How many must is the fact ``reviewers`` of section 17.
     """
     if report.sent == "undecided":
         return "sent_despite" if report.tiles.stops else "sent"
@@ -227,225 +128,155 @@ def outcome(report: ReleaseReport) -> Literal["released", "despite", "rejected",
     return "despite" if report.tiles.stops else "released"
 
 
+def _render(report: ReleaseReport, limits: Limits) -> str:
+    words = Words.of_report(report, space="\N{NO-BREAK SPACE}")
+    return _template().render(
+        report=report, w=words, page=_Page(report, limits, words), limits=limits, levels=LEVELS, items=ITEMS,
+        verdict=verdict(report), answer=outcome(report) or verdict(report), digest=sha256(report),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
 class _Page:
-    def __init__(self, report: ReleaseReport, limits: Limits) -> None:
-        self._report = report
-        self._limits = limits
-        self._words = Words.of_report(report, space="\N{NO-BREAK SPACE}")
+    """What the template asks for: texts within the limits, and what belongs together."""
 
-    def text(self) -> str:
-        report, words = self._report, self._words
-        most = self._limits.findings
-        found = {level: [one for one in report.findings if one.level == level] for level in LEVELS}
-        return _template().render(
-            report=report,
-            w=words,
-            verdict=verdict(report),
-            answer=outcome(report) or verdict(report),
-            destination=_breakable(self._cut(words.value(report.tiles.destination))),
-            patients=self._patients(),
-            lines={level: self._lines(some[:most]) for level, some in found.items()},
-            left={level: len(some[most:]) for level, some in found.items()},
-            notes=len(found["note"]),
-            items=ITEMS,
-            unchecked=[self._cut(words.of("said", name)) for name in self._unchecked()[:most]],
-            sections=[self._part(part) for part in self._sections()],
-            digest=sha256(report),
-            decisions=report.decisions[:most],
-            cut=self._cut,
-        )
+    report: ReleaseReport
+    limits: Limits
+    words: Words
 
-    def _unchecked(self) -> list[str]:
-        """Names of what was not checked, as section 1 says it, else section 14."""
-        for number in (1, _UNCHECKED):
-            for section in self._report.sections:
-                if section.number == number and section.said:
-                    return [name for name in section.said if name != "nothing-found"]
-        return []
+    def cut(self, text: str) -> str:
+        """Return a text within the limit of its length."""
+        most = self.limits.letters
+        return visible(text) if len(text) <= most else f"{visible(text[:most])}…"
 
-    def _patients(self) -> str:
+    def text(self, value: Value, name: str = "") -> str:
+        """Return the words for a value of a column or fact."""
+        return self.cut(self.words.value(value, name))
+
+    def breakable(self, text: str, *, address: bool = False) -> Markup:
+        """Return a text that may be broken behind its signs."""
+        return Markup("<wbr>").join((_ADDRESS_SIGNS if address else _SIGNS).split(text))
+
+    def is_hash(self, text: str) -> bool:
+        """Return whether a text is a SHA-256."""
+        return _HASH.fullmatch(text) is not None
+
+    @property
+    def patients(self) -> str:
         """The number of the first tile."""
-        patients, words = self._report.tiles.patients, self._words
+        patients, words = self.report.tiles.patients, self.words
         if isinstance(patients, int):
             return words.number(patients)
         said = words.count(patients)
         return words("tile_about", number=said) if patients.word == "about" else said
 
-    def _sections(self) -> list[Section]:
+    @property
+    def unchecked(self) -> list[str]:
+        """Names of what was not checked, as section 1 has them, else section 14."""
+        for number in (1, _UNCHECKED):
+            for section in self.report.sections:
+                if section.number == number and section.said:
+                    return [name for name in section.said if name != "nothing-found"][: self.limits.findings]
+        return []
+
+    @property
+    def sections(self) -> list[Section]:
         """Sections 2 to 18: those of the decision and of the rules stand on each page."""
-        found = {section.number: section for section in self._report.sections if section.number > 1}
+        found = {section.number: section for section in self.report.sections if section.number > 1}
         found.setdefault(_DECISION, Section(number=_DECISION, name="decision"))
         found.setdefault(_RULES, Section(number=_RULES, name="rules"))
         return [found[number] for number in sorted(found)]
 
-    def _lines(self, findings: Sequence[Finding]) -> list[Line]:
-        """A line for each finding; those that follow each other and are many of a kind share one."""
-        lines: list[Line] = []
+    def findings(self, level: Level) -> list[Finding]:
+        """Return the findings of a level, also those that are not shown."""
+        return [one for one in self.report.findings if one.level == level]
+
+    def repeated(self, section: Section) -> list[Finding]:
+        """Return the findings that a section repeats."""
+        found = [one for one in self.report.findings if one.section == section.number]
+        return found[: self.limits.findings] if section.number in _REPEATED else []
+
+    def alike(self, findings: Sequence[Finding]) -> Iterator[list[Finding]]:
+        """Yield the findings of each line: those that follow each other and are many of a kind share one."""
         for code, group in groupby(findings, key=lambda one: one.code):
             alike = list(group)
-            sentence = self._words.many(code, len(alike))
-            if len(alike) <= ITEMS or not sentence:
-                lines += map(self._line, alike)
-                continue
-            items = tuple((self._cut(self._words.value(one.about)), self._beside(one)) for one in alike)
-            line = self._line(alike[0])
-            lines.append(replace(line, sentence=escape(sentence), patients="", items=items))
-        return lines
+            if len(alike) > ITEMS and self.words.many(code, len(alike)):
+                yield alike
+            else:
+                yield from ([one] for one in alike)
 
-    def _beside(self, finding: Finding) -> str:
-        """What is said of a finding beside what it is about."""
-        said = [self._cut(self._words.value(value, name)) for name, value in finding.values.items()]
-        patients = [self._words.patients(finding.patients)] if finding.patients is not None else []
+    def beside(self, finding: Finding) -> str:
+        """Return the figures of a finding beside what it is about."""
+        said = [self.text(value, name) for name, value in finding.values.items()]
+        patients = [self.words.patients(finding.patients)] if finding.patients is not None else []
         return ", ".join([*said, *patients])
 
-    def _line(self, finding: Finding) -> Line:
-        patients = self._words.patients(finding.patients) if finding.patients is not None else ""
-        return Line(
-            level=finding.level,
-            sentence=self._sentence(self._words.finding(finding)),
-            patients=patients,
-            advice=self._sentence(self._words.advice(finding)),
-            section=finding.section,
+    def marks(self, section: Section) -> list[tuple[Level, int]]:
+        """Return how many findings of each level point at a section."""
+        levels = [one.level for one in self.report.findings if one.section == section.number]
+        return [(level, levels.count(level)) for level in LEVELS if level in levels]
+
+    def more(self, section: Section) -> int:
+        """Return how many sentences, facts, tables and columns of a section are not shown."""
+        most = self.limits.parts
+        return sum(len(parts[most:]) for parts in (section.said, section.facts, section.tables)) + sum(
+            len(table.columns[self.limits.columns :]) for table in section.tables[:most]
         )
 
-    def _sentence(self, pieces: Sequence[Piece]) -> Markup:
-        """A sentence in which what is no word of ours stands out."""
-        shown = (
-            Markup("<code>{}</code>").format(self._cut(one.text)) if one.data else escape(one.text) for one in pieces
-        )
-        return Markup("").join(shown)
+    def rows(self, table: Table) -> tuple[tuple[Value, ...], ...]:
+        """Return the rows of a table that are shown."""
+        return table.rows[: _rows(table, self.limits)]
 
-    def _part(self, section: Section) -> Part:
-        words, most = self._words, self._limits.parts
-        found = [one for one in self._report.findings if one.section == section.number]
-        levels = [one.level for one in found]
-        marks = tuple((level, levels.count(level)) for level in LEVELS if level in levels)
-        repeated = found[: self._limits.findings] if section.number in _REPEATED else []
-        lead = f"lead_{section.number}"
-        return Part(
-            number=section.number,
-            title=self._cut(words.of("sections", section.name)),
-            lead=words(lead, k=self._report.k) if words.knows("page", lead) else "",
-            said=tuple(self._cut(words.of("said", name)) for name in section.said[:most]),
-            facts=tuple(
-                (self._cut(words.of("facts", one.name)), self._cut(words.value(one.value, one.name)))
-                for one in section.facts[:most]
-            ),
-            tables=tuple(self._grid(table) for table in section.tables[:most]),
-            marks=marks,
-            lines=tuple(replace(line, section=0) for line in self._lines(repeated)),
-            more=sum(len(parts[most:]) for parts in (section.said, section.facts, section.tables))
-            + sum(len(table.columns[self._limits.columns :]) for table in section.tables[:most]),
-        )
+    def columns(self, table: Table) -> list[tuple[str, str, bool]]:
+        """Return name and heading of each column that is shown, and whether it stands at the right: it has numbers, and
+        nothing else."""
+        bars = self.bar_column(table)
+        found = []
+        for at, name in enumerate(table.columns[: self.limits.columns]):
+            cells = [row[at] for row in self.rows(table) if at < len(row)]
+            numbers = [_is_number(value) and at != bars for value in cells]
+            right = any(numbers) and all(map(lambda value, number: number or _is_small(value), cells, numbers))
+            found.append((name, self.cut(self.words.of("columns", name)), right))
+        return found
 
-    def _grid(self, table: Table) -> Grid:
-        shown = table.rows[: _rows(table, self._limits)]
-        columns = table.columns[: self._limits.columns]
-        bars = table.bars or _BARS.get(table.name)
-        at = columns.index(bars) if bars in columns else -1
-        largest = self._largest([row[at] for row in table.rows]) if at >= 0 else 0
-        rows = []
-        for row in shown:
-            cells = [self._cell(value, name) for value, name in zip(row, columns, strict=False)]
-            if at >= 0:
-                length = largest if _is_all(row[at]) else _length(row[at], self._report.k)
-                bar = round(100 * length / largest) if largest else 0
-                cells[at] = replace(cells[at], number=False, bar=bar)
-            rows.append(tuple(cells))
-        return Grid(
-            caption=self._cut(self._words.of("tables", table.name)),
-            columns=tuple(self._cut(self._words.of("columns", name)) for name in columns),
-            numbers=tuple(_is_of_numbers([row[n] for row in rows if n < len(row)]) for n in range(len(columns))),
-            rows=tuple(rows),
-            more=len(table.rows) - len(shown),
-            withheld=table.withheld,
-            rounded=table.rounded,
-            folded=table.folded,
-            chart=self._chart(table) if table.columns[:1] in _PERIODS else None,
-        )
+    def styles(self, value: Value, text: str, *, number: bool = False, first: bool = False) -> str:
+        """Return the classes of a cell: ``any`` breaks anywhere, ``one`` nowhere, ``none`` is not shown on a phone."""
+        found = {
+            "num": number,
+            "few": _is_small(value) and not first,
+            "any": _is_unbroken(text),
+            "one": value in _MARKS,
+            "none": value in (None, ""),
+        }
+        return " ".join(name for name, there in found.items() if there)
 
-    def _largest(self, values: Sequence[Value]) -> float:
-        """How long the longest bar of a column is: that of all patients, where one is."""
-        everybody = self._report.tiles.patients
-        all_ = _length(everybody, self._report.k) if any(map(_is_all, values)) else 0
-        return max([all_, *(_length(value, self._report.k) for value in values)])
+    def bar_column(self, table: Table) -> int:
+        """Return the column with bars, -1 if there is none."""
+        return bar_column(table, table.columns[: self.limits.columns])
 
-    def _chart(self, table: Table) -> Chart | None:
-        """Each column behind the first one over the periods of the first; none where a period is none."""
-        places = [_place_in_time(row[0]) for row in table.rows]
-        known = [place for place in places if place is not None]
-        if len(known) < len(places) or len(known) < 2 or max(known) - min(known) > _LONGEST:
-            return None
-        k, first = self._report.k, min(known)
-        rows = list(zip(known, table.rows, strict=True))
-        largest = max((_length(value, k) for _, row in rows for value in row[1:]), default=0) or 1
-        series = []
-        for at, name in enumerate(table.columns[1 : self._limits.columns], start=1):
-            found = [(place - first, _length(row[at], k), row[at]) for place, row in rows if at < len(row)]
-            top = max(found, key=lambda one: one[1], default=(0, 0.0, None))[2]
-            bars = "".join(f"M{x} {HIGH}V{HIGH - round(HIGH * y / largest)}h.8V{HIGH}" for x, y, _ in found if y)
-            series.append(Series(self._cut(self._words.of("columns", name)), self._words.value(top), bars))
-        words = self._words
-        label = words("chart", table=words.of("tables", table.name), period=words.of("columns", table.columns[0]))
-        ends = (self._cut(words.value(rows[0][1][0])), self._cut(words.value(rows[-1][1][0])))
-        return Chart(label, *ends, max(known) - first + 1, tuple(series))
+    def bars(self, table: Table) -> list[int]:
+        """Return the length of each row's bar; none if the table has no bars."""
+        at = self.bar_column(table)
+        return bar_lengths(self.report, table, at, len(self.rows(table))) if at >= 0 else []
 
-    def _cell(self, value: Value, name: str) -> Cell:
-        number = isinstance(value, (Count, int, float)) and not isinstance(value, bool)
-        number = number or (isinstance(value, str) and _FIGURE.fullmatch(value) is not None)
-        small = value in (None, HIDDEN) or (
-            isinstance(value, Count) and value.word in {"none", "fewer", "all_but_fewer"}
-        )
-        text = self._cut(self._words.value(value, name))
-        styles = [
-            *(["any"] if _is_unbroken(text) else []),
-            *(["one"] if value in _MARKS else []),
-            *(["none"] if value in (None, "") else []),
-        ]
-        return Cell(text, number, small, styles=tuple(styles))
-
-    def _cut(self, text: str) -> str:
-        most = self._limits.letters
-        return visible(text) if len(text) <= most else f"{visible(text[:most])}…"
+    def chart(self, table: Table) -> Chart | None:
+        """Return the graph over time that a table has, if it has one."""
+        return chart_of(table, self.report.k, self.limits.columns)
 
 
-def _breakable(address: str) -> Markup:
-    """An address that a narrow tile breaks behind its signs."""
-    return Markup("<wbr>").join(re.split(r"(?<=[/.:@])(?=[^/.:@])", address))
+def _is_number(value: Value) -> bool:
+    if isinstance(value, str):
+        return _FIGURE.fullmatch(value) is not None
+    return isinstance(value, (Count, int, float)) and not isinstance(value, bool)
+
+
+def _is_small(value: Value) -> bool:
+    return value in (None, HIDDEN) or (isinstance(value, Count) and value.word in {"none", "fewer", "all_but_fewer"})
 
 
 def _is_unbroken(text: str) -> bool:
-    """Whether a text has a word that a cell must break wherever it is full: a URL, a hash, what is no word."""
+    """Return whether a text has a word that a cell must break wherever it is full: a URL, a hash, what is no word."""
     return "://" in text or any(len(word) > _WORD for word in _WORDS.split(text))
-
-
-def _is_of_numbers(cells: Sequence[Cell]) -> bool:
-    """Whether a column stands at the right: all that is in it are numbers, and no bars."""
-    return any(cell.number for cell in cells) and all(cell.number or cell.small for cell in cells)
-
-
-def _length(value: Value, k: int) -> float:
-    """How long the bar of a value is, beside those of others."""
-    if isinstance(value, Count):
-        return {"none": 0, "fewer": k / 2, "some": k}.get(value.word, value.number or 0)
-    if isinstance(value, str):
-        percent = _PERCENT.fullmatch(value)
-        return float(percent[1]) if percent else 0
-    return value if isinstance(value, (int, float)) else 0
-
-
-def _place_in_time(value: Value) -> int | None:
-    """A year, a quarter or a month as a number that counts on; ``None`` for anything else."""
-    found = _PERIOD.fullmatch(value) if isinstance(value, str) else None
-    if found is None:
-        return None
-    if found[2]:
-        return int(found[1]) * 4 + int(found[2]) - 1
-    return int(found[1]) * 12 + int(found[3]) - 1 if found[3] else int(found[1])
-
-
-def _is_all(value: Value) -> bool:
-    return isinstance(value, Count) and value.word in {"all", "all_but_fewer"}
 
 
 @cache
