@@ -39,11 +39,10 @@ _END: Final = b'"}}'
 
 
 class Transactions:
-    """Writes transactions for the FHIR server at ``url``, the root without ``/fhir`` (document 1,
-    services.send)."""
+    """Writes transactions for the FHIR server at the URL ``url``, which ends with ``/fhir``."""
 
     def __init__(self, url: str) -> None:
-        self.url = f"{url.rstrip('/')}/fhir"
+        self.url = url
         self._first = b'{"fullUrl":' + json.dumps(self.url).encode()[:-1] + b"/"
         self._next = b"," + self._first
         # Without "Type/id", which stands in an entry twice.

@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from config import PipelineConfig, SendMode
+from tasks.shared.errors import InputError
 from tasks.shared.fhir.reading import UNREADABLE
 from tasks.shared.http.answer import Answer, place
 from tasks.shared.service import Doubt, Exchange, Found, MadeUp, Service
@@ -45,6 +46,13 @@ def service(config: PipelineConfig) -> Service:
     store = place(send.s3.endpoint) if send.s3.endpoint else f"the public service in {send.s3.region}"
     words = f"bucket {send.s3.bucket} at {store} (s3_upload)"
     return Service("send", send.s3.endpoint, send.auth, StoreProbe(), words)
+
+
+def fhir_url(config: PipelineConfig) -> str:
+    """Return the base URL of the FHIR server that takes the data. Raises ``InputError`` (``send-url``) for none."""
+    if config.services.send.url is None:
+        raise InputError("send-url", "send: there is no FHIR server to send to", context="services.send.url")
+    return f"{str(config.services.send.url).rstrip('/')}/fhir"
 
 
 def space(context: CheckContext, read: int) -> int:

@@ -18,14 +18,14 @@ from typing import Final
 
 from tasks.send import STATE
 from tasks.send.batches import MAX_BODY, Batch, Limits, Part, Resolve, Transactions, Unit, pack, pack_groups
-from tasks.send.checks import service
+from tasks.send.checks import fhir_url, service
 from tasks.send.comparison import Compared, required
 from tasks.send.deferred import DeferredResources
 from tasks.send.failures import Failures
 from tasks.send.load_account import LoadAccount, Source
 from tasks.send.order import dependency_order, patient_of, stages
 from tasks.send.transaction_sender import TransactionSender
-from tasks.shared.errors import InputError, storage_errors
+from tasks.shared.errors import storage_errors
 from tasks.shared.fhir.bundle import Cut, Resource, cut
 from tasks.shared.fhir.long_line import LongLine, lines_with_long
 from tasks.shared.files.data_directory import stored_bytes
@@ -81,36 +81,29 @@ def run(
     the server stays away or busy, ``DataError`` ``send-input-changed``, and ``TerminalError`` ``send-refused`` when
     resources were refused: all of them are in ``send/failed/`` then.
     """
-    url = context.config.services.send.url
-    if url is None:
-        raise InputError("send-url", "send: there is no FHIR server to send to", context="services.send.url")
-    directory = context.input_dir
-    files = [path for path in compared.files() if path.parent == directory and is_ndjson_name(path.name)]
-    required(files, directory)
-    config = context.config
-    most, together = config.services.send.max_concurrent_requests, SharedStop(context.stop)
-    with context.client(service(config), stop=together, max_connections=most, sleep=sleep) as client:
-        return _Load(context, str(url), client, together, files, compared, bounds or Bounds(), sleep).run()
+    together = SharedStop(context.stop)
+    most = context.config.services.send.max_concurrent_requests
+    with context.client(service(context.config), stop=together, max_connections=most, sleep=sleep) as client:
+        return _Load(context, compared, client, together, bounds or Bounds(), sleep or together.sleep).run()
 
 
 class _Load:
     def __init__(
         self,
         context: StepContext,
-        url: str,
+        compared: Compared,
         client: ServiceClient,
         together: SharedStop,
-        files: list[Path],
-        compared: Compared,
         bounds: Bounds,
-        sleep: Callable[[float], None] | None,
+        sleep: Callable[[float], None],
     ) -> None:
-        send = context.config.services.send
+        send, directory = context.config.services.send, context.input_dir
+        files = [path for path in compared.files() if path.parent == directory and is_ndjson_name(path.name)]
+        self._files = required(files, directory)
         self._context = context
-        self._files = files
         self._compared = compared
         self._bounds = bounds
-        self._transactions = Transactions(url)
+        self._transactions = Transactions(fhir_url(context.config))
         # Nobody knows what the server takes: the first transaction, of one resource, shows it (document 3 §7).
         self._tries = bool(context.doubts)
         self._batch_size = send.batch_size
@@ -124,7 +117,7 @@ class _Load:
             timeout=send.timeout.total_seconds(),
             retry=context.config.retry,
             check=together.check,
-            sleep=sleep or together.sleep,
+            sleep=sleep,
             meter=context.meter,
         )
 
@@ -133,8 +126,8 @@ class _Load:
         with storage_errors(directory):
             (directory / _WAITING).unlink(missing_ok=True)
         self._context.meter.work_on(self._files)
-        failed = FailedAnswers(directory).begin()
-        with failed.telling(), Ledger(directory / LEDGER) as ledger, DeferredResources(directory) as self._waiting:
+        failed = FailedAnswers(directory).begin().telling()
+        with failed, Ledger(directory / LEDGER) as ledger, DeferredResources(directory) as self._waiting:
             self._account = LoadAccount(
                 ledger,
                 self._waiting,

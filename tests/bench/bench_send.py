@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from config import PipelineConfig
-from tasks.send.batches import HEADERS, Transactions
+from tasks.send.batches import HEADERS
 from tasks.send.comparison import compare
 from tasks.send.direct import run
 from tasks.shared.fhir.bundle import cut
@@ -96,7 +96,7 @@ def client(port: int, body: bytes, size: int, threads: int = 2) -> float:
     config = PipelineConfig.model_validate({})
     each = max(1, size // threads // len(body))
     with ServiceClient("send", tls=config.tls, retry=config.retry) as service:
-        url = Transactions(f"http://127.0.0.1:{port}").url
+        url = f"http://127.0.0.1:{port}/fhir"
 
         def work() -> None:
             for _ in range(each):

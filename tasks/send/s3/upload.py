@@ -30,10 +30,10 @@ from tasks.send.s3.client import CONNECTIONS
 from tasks.send.s3.files import OpenFile, Section, content_type, job_prefix, object_key
 from tasks.send.s3.refusal import UploadGoneError
 from tasks.shared.blanked import blanked
-from tasks.shared.errors import ServiceBusyError, ServiceError, SluiceError, storage_error, storage_errors
+from tasks.shared.errors import ServiceBusyError, ServiceError, SluiceError, storage_errors
 from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.files.out_file import write_file
-from tasks.shared.files.private_file import read_file
+from tasks.shared.files.private_file import read_state
 from tasks.shared.http.answer import RefusedError
 from tasks.shared.meter import Meter
 from tasks.shared.report import StepReport
@@ -149,7 +149,7 @@ def run(
     )
     with FailedAnswers(state).begin().telling(), bucket:
         divided = {keys[path] for path in files if compared.entry(path).size > sizes.threshold}
-        divided.update(_begun_in_parts(state))
+        divided.update(read_state(state / IN_PARTS, tuple[str, ...]) or ())  # left by a run that did not end
         _write_in_parts(state, divided)
         _tidy(bucket, [prefix, *sorted(divided)], context.stop)
         uploader = Uploader(bucket, context.meter, sizes)
@@ -336,16 +336,6 @@ def write_manifest(directory: Path, objects: Iterable[Uploaded]) -> Path:
     """Write the manifest into ``directory`` (the job's ``send/``); it appears whole. Raises ``StorageError``."""
     text = msgspec.json.format(msgspec.json.encode(sorted(objects)), indent=2)
     return write_file(directory / MANIFEST, blanked(text) + b"\n")
-
-
-def _begun_in_parts(directory: Path) -> tuple[str, ...]:
-    """The keys that a run which did not end sent in parts; none after one that did. Raises ``StorageError``."""
-    try:
-        return msgspec.json.decode(read_file(directory / IN_PARTS), type=tuple[str, ...])
-    except (FileNotFoundError, msgspec.DecodeError):
-        return ()
-    except OSError as error:
-        raise storage_error(error, directory / IN_PARTS) from None
 
 
 def _write_in_parts(directory: Path, keys: Collection[str]) -> None:

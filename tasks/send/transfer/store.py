@@ -42,10 +42,10 @@ _GONE: Final = frozenset({404, 410})
 
 
 class FhirStore:
-    """The store at ``url``, the root without ``/fhir`` (document 1, services.send.url). ``timeout`` in seconds."""
+    """The store at the URL ``base``, which ends with ``/fhir``. ``timeout`` in seconds."""
 
-    def __init__(self, client: ServiceClient, url: str, bounds: Bounds, *, timeout: float) -> None:
-        self.base = f"{url.rstrip('/')}/fhir"
+    def __init__(self, client: ServiceClient, base: str, bounds: Bounds, *, timeout: float) -> None:
+        self.base = base
         self._client = client
         self._bounds = bounds
         self._timeout = timeout

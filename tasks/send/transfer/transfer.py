@@ -24,16 +24,16 @@ from typing import Any, Final
 import msgspec
 
 from tasks.send import STATE
-from tasks.send.checks import service
+from tasks.send.checks import fhir_url, service
 from tasks.send.comparison import Compared
 from tasks.send.transfer.archive import Archive, Contents, survey, write_archive
 from tasks.send.transfer.documents import MAX_SIZE, Hit, Transfer
 from tasks.send.transfer.store import Bounds, FhirStore
-from tasks.shared.errors import InputError, SluiceError, storage_error, storage_errors
+from tasks.shared.errors import InputError, SluiceError, storage_errors
 from tasks.shared.files.data_directory import stored_bytes
 from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.files.out_file import size_of, write_file
-from tasks.shared.files.private_file import read_file
+from tasks.shared.files.private_file import read_state
 from tasks.shared.report import StepReport
 from tasks.shared.step import StepContext
 
@@ -67,17 +67,10 @@ def load_journal(directory: Path, *, target: str, contents: str, date: str) -> J
 
     What an earlier run of this job left at the same target is remembered even if the contents are others now.
     """
-    path = directory / JOURNAL
     fresh = Journal(target, contents, date)
-    try:
-        known = msgspec.json.decode(read_file(path), type=Journal)
-    except FileNotFoundError:
-        return fresh
-    except msgspec.DecodeError:
-        return fresh  # written by another version: at worst an upload is repeated, which changes nothing
-    except OSError as error:
-        raise storage_error(error, path) from None
-    if known.target != target:
+    # One that another version wrote counts as none: at worst an upload is repeated, which changes nothing.
+    known = read_state(directory / JOURNAL, Journal)
+    if known is None or known.target != target:
         return fresh
     if known.contents != contents:
         return msgspec.structs.replace(fresh, leftovers=known.leftovers)
@@ -115,17 +108,16 @@ def run(
     """
     bounds = bounds or Bounds()
     send = context.config.services.send
-    if send.url is None:
-        raise InputError("send-url", "send: there is no FHIR server to send to", context="services.send.url")
+    base = fhir_url(context.config)
     transfer = Transfer(
         _identifier(send.transfer.project_identifier, "project"),
         _identifier(send.transfer.organization_identifier, "organization"),
     )
     directory = context.state(STATE)
     where, timeout = service(context.config), send.timeout.total_seconds()
-    failed = FailedAnswers(directory).begin()
-    with failed.telling(), context.client(where, timeout=timeout, max_connections=1, sleep=sleep) as client:
-        store = FhirStore(client, str(send.url), bounds, timeout=timeout)
+    failed = FailedAnswers(directory).begin().telling()
+    with failed, context.client(where, timeout=timeout, max_connections=1, sleep=sleep) as client:
+        store = FhirStore(client, base, bounds, timeout=timeout)
         date = now().isoformat(timespec="seconds")
         return _Sending(context, compared, transfer, store, directory).run(date)
 

@@ -9,6 +9,7 @@ import pytest
 
 from deployments.sandbox.common.serve import serve_in_thread
 from deployments.sandbox.fhir.app import FhirOptions, fhir_service
+from tasks.send.checks import fhir_url
 from tasks.send.checks import service as declared_service
 from tasks.shared.service import Doubt
 from tests.peers import job
@@ -91,3 +92,9 @@ def test_metadata_that_are_not_shown_are_a_doubt(status: int) -> None:
 def test_a_server_that_does_not_say_what_it_takes_is_a_doubt() -> None:
     (found,) = asked(statement({"resource": [{"type": "Patient"}]}))
     assert isinstance(found, Doubt)
+
+
+@pytest.mark.parametrize("url", ["https://fhir.example/base", "https://fhir.example/base/"])
+def test_data_go_below_fhir_of_the_root_that_is_configured(url: str) -> None:
+    config = job.configuration({"send": {"send_as": "direct_resource_load", "url": url}})
+    assert fhir_url(config) == "https://fhir.example/base/fhir"
