@@ -20,6 +20,7 @@ from tasks.extractor.polling import Gone, Poller
 from tasks.extractor.reports import Companions
 from tasks.extractor.results import ResultFiles
 from tasks.extractor.submission import DIRECTORY, Query, Submission, vanished
+from tasks.extractor.task import ExtractionTask
 from tasks.extractor.urls import is_result_url, job_id_of, result_url_unknown
 from tasks.shared.blanked import blanked
 from tasks.shared.errors import InputError, ServiceError, SluiceError, StorageError, storage_errors
@@ -159,7 +160,9 @@ class _Run:
                     return handle, answer
                 handle = submission.handle()
                 continue
-            if self._was_cancelled(handle):
+            # Whether a person cancelled the job, is read once (document 3 §2).
+            task = self._task(handle.job_id)
+            if task is not None and task.cancelled:
                 raise failures.cancelled(handle.status_url, handle.job_id, answer.status)
             self._context.handle.save(None)
             if fresh:
@@ -181,11 +184,8 @@ class _Run:
         answer = answer_of(error)
         if error.reference != "extraction-failed" or answer is None:
             return error
-        try:
-            by_task = self._client.task(job_id_of(status_url), brief=True).issues
-        except SluiceError as problem:
-            logger.info("the Task of the failed job says nothing useful (%s)", problem.reference)
-            by_task = ()
+        task = self._task(job_id_of(status_url))
+        by_task = task.issues if task is not None else ()
         document = parse_json(answer.body)
         told = {
             "answer": document,
@@ -228,13 +228,13 @@ class _Run:
         rules = enrichment_rules(self._context.config.services.crtdl_preprocessing)
         return enrich(read_content(source), rules, source).content
 
-    def _was_cancelled(self, handle: Handle) -> bool:
-        """Whether a person cancelled the job, as its Task says; read once (document 3 §2)."""
+    def _task(self, job_id: str) -> ExtractionTask | None:
+        """The Task of a job that is gone or has failed, if it can be read."""
         try:
-            return self._client.task(handle.job_id, brief=True).cancelled
+            return self._client.task(job_id, brief=True)
         except SluiceError as error:
-            logger.info("the Task of a job that is gone says nothing useful (%s)", error.reference)
-            return False
+            logger.info("the Task of a job that failed or is gone says nothing useful (%s)", error.reference)
+            return None
 
     def _nothing(self, result: ExtractionResult, companions: Companions, status_url: str) -> SluiceError:
         """Why there is no file: what the server reports, if it reports an error, else nothing matches."""

@@ -20,14 +20,14 @@ from tasks.extractor.submission import DIRECTORY
 from tasks.extractor.urls import same_host
 from tasks.shared.errors import ServiceBusyError, TransientError, storage_errors
 from tasks.shared.files.intake import FileFacts
-from tasks.shared.files.names import CORE, base_name, data_files, is_consent_name
+from tasks.shared.files.names import CORE, base_name, data_files
 from tasks.shared.files.out_file import write_file
 from tasks.shared.files.private_file import read_state
 from tasks.shared.http.answer import place
 from tasks.shared.http.client import ServiceClient
 from tasks.shared.http.download import Downloader
 from tasks.shared.http.url_names import NamedUrl, named_urls
-from tasks.shared.import_directory import IMPORT, ImportDirectory
+from tasks.shared.import_directory import IMPORT, ImportDirectory, consent_names_warning
 from tasks.shared.meter import Meter
 from tasks.shared.report import StepReport
 from tasks.shared.step import StepContext
@@ -219,10 +219,7 @@ class ResultFiles:
             self.warnings.append(
                 "the result has more than one core file; only the first is processed before the others"
             )
-        consent = [base for base in bases if is_consent_name(f"{base}.ndjson")]
-        if consent:
-            shown = ", ".join(consent[:5])
-            self.warnings.append(f"imported as ordinary data, though named like consent audit files: {shown}")
+        self.warnings += consent_names_warning(bases)
 
 
 def claim(job_dir: Path, position: int, status_url: str, bases: set[str]) -> None:

@@ -16,12 +16,12 @@ from urllib.parse import urlsplit
 
 from config import PipelineConfig
 from tasks.shared.errors import InputError, SluiceError
-from tasks.shared.files.names import CORE, existing_file, is_consent_name
+from tasks.shared.files.names import CORE, existing_file
 from tasks.shared.http.answer import Answer, place
 from tasks.shared.http.client import ServiceClient
 from tasks.shared.http.download import Downloader
 from tasks.shared.http.url_names import NamedUrl, base_of, named_urls
-from tasks.shared.import_directory import IMPORT, ImportDirectory
+from tasks.shared.import_directory import IMPORT, ImportDirectory, consent_names_warning
 from tasks.shared.report import StepReport
 from tasks.shared.service import Service
 from tasks.shared.step import StepContext
@@ -134,9 +134,7 @@ def run(context: StepContext, *, client: ClientFactory | None = None) -> StepRep
             )
 
         for_each(wanted, one, threads=_THREADS, stop=context.stop)
-    consent = [download.base for download in wanted if is_consent_name(f"{download.base}.ndjson")]
-    warning = f"imported as ordinary data, though named like consent audit files: {', '.join(consent[:5])}"
-    return target.result([warning] if consent else [])
+    return target.result(consent_names_warning(download.base for download in wanted))
 
 
 def _client(config: PipelineConfig, context: StepContext | None) -> ServiceClient:

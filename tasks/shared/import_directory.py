@@ -11,7 +11,7 @@ from config import CompressionConfig
 from tasks.shared.errors import StorageError, storage_errors
 from tasks.shared.fhir.sources import SourceNotes, missing_pages
 from tasks.shared.files.intake import FileFacts, FileLedger, facts_of
-from tasks.shared.files.names import existing_file
+from tasks.shared.files.names import existing_file, is_consent_name
 from tasks.shared.files.out_file import PART
 from tasks.shared.report import StepReport
 from tasks.shared.step import StepContext
@@ -29,6 +29,13 @@ def stored_size(size: int, name: str, compression: CompressionConfig) -> int:
     if name.lower().endswith(".zst"):
         return size if compression.enabled else size * _GROWS
     return size // _SHRINKS if compression.enabled else size
+
+
+def consent_names_warning(bases: Iterable[str]) -> list[str]:
+    """The warning about downloads that are named like consent audit files, of which a name says nothing; or none."""
+    named = [base for base in bases if is_consent_name(f"{base}.ndjson")]
+    warning = f"imported as ordinary data, though named like consent audit files: {', '.join(named[:5])}"
+    return [warning] if named else []
 
 
 class ImportDirectory:

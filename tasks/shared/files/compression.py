@@ -150,12 +150,16 @@ class FrameWalker:
 class DecompressedStream:
     """The content of zstd data, in pieces of bounded size: several frames, skippable frames, any ratio.
 
-    ``tee`` sees the compressed bytes as they pass. ``name`` stands in the errors: ``DataError`` ``zst-truncated`` when
-    the data ends inside a frame, ``zst-corrupt`` when it is damaged or needs a window above 128 MiB.
+    ``head`` are the first bytes, if they are read already. ``tee`` sees the compressed bytes as they pass. ``name``
+    stands in the errors: ``DataError`` ``zst-truncated`` when the data ends inside a frame, ``zst-corrupt`` when it is
+    damaged or needs a window above 128 MiB.
     """
 
-    def __init__(self, source: Source, name: str, *, tee: Callable[[bytes], object] | None = None) -> None:
+    def __init__(
+        self, source: Source, name: str, *, head: bytes = b"", tee: Callable[[bytes], object] | None = None
+    ) -> None:
         self._name = name
+        self._head = head
         self._source = source
         self._tee = tee
         self._walker = FrameWalker()
@@ -169,7 +173,7 @@ class DecompressedStream:
 
     def read(self, size: int) -> bytes:
         """Compressed bytes for the decompressor; not for callers, who use ``readinto``."""
-        data = self._source.read(size)
+        data, self._head = self._head or self._source.read(size), b""
         if data:
             self._walker.feed(data)
             if self._tee is not None:

@@ -116,12 +116,11 @@ class Intake:
 
     def run(self, source: Source) -> None:
         """Take in everything the source gives."""
-        if self._part is None:
-            source = self._begin(source)
+        head = self._begin(source) if self._part is None else b""
         if self.plain:
             self._take_plain(source)
         else:
-            self._take_zst(source)
+            self._take_zst(source, head)
 
     def commit(self, *, allow_empty: bool = True, record: Callable[[FileFacts], None] | None = None) -> FileFacts:
         """Check the last line, finish the file, give it its final name.
@@ -162,17 +161,13 @@ class Intake:
         self._part.commit()
         return facts
 
-    @property
-    def lines(self) -> int:
-        """Lines counted so far."""
-        return self._check.lines
-
     def abort(self) -> None:
         """Remove what was written. Safe after ``commit``, which it does not undo."""
         if self._part is not None:
             self._part.abort()
 
-    def _begin(self, source: Source) -> Source:
+    def _begin(self, source: Source) -> bytes:
+        """See what the data is; return its first bytes."""
         head = b""
         while len(head) < 4 and (data := source.read(_READ)):
             head += data
@@ -186,18 +181,17 @@ class Intake:
             self._zst = CompressedSink(self._part, self._compression.level)
         if self.plain:
             self._store(head)
-            return source
-        return _Replay(head, source)
+        return head
 
     def _take_plain(self, source: Source) -> None:
         while data := source.read(_READ):
             self._check.feed(data)
             self._store(data)
 
-    def _take_zst(self, source: Source) -> None:
+    def _take_zst(self, source: Source, head: bytes) -> None:
         assert self._part is not None  # noqa: S101 - for the type checker
         keep = self._compression.enabled
-        stream = DecompressedStream(source, self._name, tee=self._part.write if keep else None)
+        stream = DecompressedStream(source, self._name, head=head, tee=self._part.write if keep else None)
         try:
             buffer = bytearray(_READ)
             while count := stream.readinto(buffer):
@@ -228,20 +222,6 @@ class Intake:
 
     def __exit__(self, *exc: object) -> None:
         self.abort()
-
-
-class _Replay:
-    """A source with its first bytes put back."""
-
-    def __init__(self, head: bytes, source: Source) -> None:
-        self._head = head
-        self._source = source
-
-    def read(self, size: int) -> bytes:
-        if self._head:
-            head, self._head = self._head[:size], self._head[size:]
-            return head
-        return self._source.read(size)
 
 
 class FileLedger:

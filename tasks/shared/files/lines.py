@@ -98,28 +98,16 @@ def read_lines(path: Path) -> Iterator[bytes]:
 
     Raises ``DataError`` ``zst-truncated`` or ``zst-corrupt``, and ``StorageError``.
     """
-    with open_content(path) as content:
-        yield from _split(content)
+    return (line for _, line in numbered_lines(path))
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Like ``read_lines``, with the number of each line in the file, from 1, blank lines counted too."""
     with open_content(path) as content:
-        for number, line in enumerate(_split(content, keep_blank=True), 1):
+        for number, line in enumerate(cast("Iterator[bytes]", texts(content)), 1):  # none is too long to hold
+            line = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
             if line and not line.isspace():
-                yield number, line
-
-
-def _split(content: Content, *, keep_blank: bool = False) -> Iterator[bytes]:
-    first = True
-    for line in cast("Iterator[bytes]", texts(content)):  # none is too long to hold
-        if first:
-            line = line.removeprefix(codecs.BOM_UTF8)
-            first = False
-        if line.endswith(b"\r"):
-            line = line[:-1]
-        if keep_blank or (line and not line.isspace()):
-            yield line
+                yield number, line.removesuffix(b"\r")
 
 
 def texts(content: Content, most: int = sys.maxsize, spool: Path = Path()) -> Iterator[bytes | Spool]:

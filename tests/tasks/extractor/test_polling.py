@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tasks.shared.errors import ServiceError, SluiceError, TerminalError, TransientError
+from tasks.shared.errors import ServiceError, SluiceError, TerminalError
 from tasks.shared.step import Handle, StepContext
 from tests.peers.extraction import BASE, BUNDLE, JOB, Answer, Job, Server, Store, configuration, manifest, running, task
 
@@ -454,18 +454,3 @@ def test_a_token_that_cannot_be_renewed_for_the_moment_does_not_end_the_wait(tmp
         run.new_context(), client=lambda config, _: http_client(issuer, config), clock=run.clock, sleep=run.clock.sleep
     )
     assert len(run.server.submissions) == 1
-
-
-def test_a_transient_class_is_what_makes_an_error_retryable() -> None:
-    from tasks.extractor import failures
-
-    gone = failures.dead_handle(BASE, 404, "x")
-    busy = failures.failed(BASE, httpx_answer(503))
-    assert not gone.transient
-    assert isinstance(busy, TransientError)
-
-
-def httpx_answer(status: int):  # type: ignore[no-untyped-def]
-    from tasks.shared.http.answer import Answer as Whole
-
-    return Whole(status, httpx.Headers(), b"")
