@@ -179,28 +179,21 @@ class Flattener:
         )
 
     def _no_row(self, problem: NoRowError, where: str) -> ServiceError:
-        first = problem.number == 1
-        return ServiceError(
-            "flattening-row",
-            f"{SERVICE}: row {problem.number:,} of an answer {problem.what}",
-            context=f"{where}, POST {place(self._url)}",
-            hint=("is services.flattening.service_url that of a flattening service? " if first else "")
-            + f"the row is in {self._failed.keep(problem.line)} in the job directory; it may quote data",
-            operation=OPERATION,
-            status=200,
-        )
+        hint = f"the row is in {self._failed.keep(problem.line)} in the job directory; it may quote data"
+        if problem.number == 1:
+            hint = f"is services.flattening.service_url that of a flattening service? {hint}"
+        return self._wrong_rows("flattening-row", f"row {problem.number:,} of an answer {problem.what}", where, hint)
 
     def _rows_differ(self, problem: RowsDifferError, last: bytes, where: str) -> ServiceError:
         hint = "the service lost rows or mixed up requests: see its log; continuing the job asks again"
         if last:
             hint += f"; the place in the answer is in {self._failed.keep(last)} in the job directory; it may quote data"
+        return self._wrong_rows("flattening-rows-differ", str(problem), where, hint)
+
+    def _wrong_rows(self, reference: str, message: str, where: str, hint: str) -> ServiceError:
+        context = f"{where}, POST {place(self._url)}"
         return ServiceError(
-            "flattening-rows-differ",
-            f"{SERVICE}: {problem}",
-            context=f"{where}, POST {place(self._url)}",
-            hint=hint,
-            operation=OPERATION,
-            status=200,
+            reference, f"{SERVICE}: {message}", context=context, hint=hint, operation=OPERATION, status=200
         )
 
     def _check(self, response: httpx.Response) -> None:

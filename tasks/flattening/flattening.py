@@ -157,9 +157,9 @@ class _Run:
                     self._tables.finish(msgspec.to_builtins(facts))
                 else:
                     facts = msgspec.convert(self._tables.finished, Facts)
-                    self.context.meter.add(resources=facts.resources)
+                    self.context.meter.add(resources=facts.resources, files=len(self.files))
                     for path in self.files:
-                        self._say(path, 0, whole=True)
+                        self.context.meter.within(path, 0, whole=True)
             finally:
                 self._tables.close()
             requests = self.context.meter.requests
@@ -195,7 +195,7 @@ class _Run:
                 limit=self.bounds.line,
                 largest=self.context.config.limits.largest_resource,
                 stop=self.context.stop,
-                after=self._say,
+                meter=self.context.meter,
             )
             self._pack(router, packers, workers)
             for packer in packers:
@@ -220,11 +220,6 @@ class _Run:
         name = self.views[batch.place].group_name
         self._flattener.flatten(batch, writer, where=f"group {name}, batch {batch.ordinal + 1:,}")
         self._tables.keep(batch, writer.rows, writer.with_rows)
-
-    def _say(self, path: Path, content: int, *, whole: bool) -> None:
-        self.context.meter.within(path, content, whole=whole)
-        if whole:
-            self.context.meter.add(files=1)
 
     def _checked(self, facts: Facts) -> Facts:
         """Everything was read: did anything reach a group?"""

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
@@ -28,6 +28,7 @@ from tasks.shared.fhir.crtdl_model import AttributeGroup
 from tasks.shared.fhir.long_line import LongLine, lines_with_long
 from tasks.shared.fhir.reading import LARGEST_RESOURCE
 from tasks.shared.files.names import CORE, base_name
+from tasks.shared.meter import Meter
 from tasks.shared.stop import Stop
 
 LEFT_OUT: Final = -1
@@ -56,7 +57,6 @@ class Facts(msgspec.Struct):
     resources: int = 0
     repeated: int = 0
     derived_ids: int = 0
-    skipped: int = 0
     fallback: bool = False
     unrouted: dict[str, int] = msgspec.field(default_factory=Counter)
     left_out: dict[str, int] = msgspec.field(default_factory=Counter)
@@ -98,25 +98,17 @@ _PART: Final = 1 << 18
 """Bytes of a long line that are looked at together."""
 
 
-class After(Protocol):
-    """Is told how far reading is: so many bytes of the file's content, or all of it."""
-
-    def __call__(self, path: Path, content: int, /, *, whole: bool) -> None:
-        """``content`` is the size of what was read of ``path``."""
-
-
 class Router:
     """Reads ``files`` in their order and routes their resources. For one thread.
 
     ``limit`` is how many bytes of a line are held; longer ones wait in ``directory``. ``largest`` is the limit of a
-    resource in bytes. ``after`` is told
-    how far it is, now and then. Raises ``DataError`` for what is no resource, with ``file:line``, and
-    ``StorageError``.
+    resource in bytes. ``meter`` is told how far it is. Raises ``DataError`` for what is no resource, with
+    ``file:line``, and ``StorageError``.
     """
 
     def __init__(
         self, files: Sequence[Path], groups: Groups, index: Index, directory: Path, *, limit: int, stop: Stop,
-        after: After, largest: int = LARGEST_RESOURCE,
+        meter: Meter, largest: int = LARGEST_RESOURCE,
     ) -> None:  # fmt: skip
         self.facts = Facts()
         self._files = files
@@ -126,7 +118,7 @@ class Router:
         self._limit = limit
         self._largest = largest
         self._stop = stop
-        self._after = after
+        self._meter = meter
         self._named_by_all: bool | None = None
 
     def deliveries(self) -> Iterator[list[Delivery]]:
@@ -148,8 +140,9 @@ class Router:
                     if resources:
                         yield self._deliver(resources, lookup or self._by_line(own))
                 if not number % _LINES_TOLD:
-                    self._after(path, self.facts.bytes - before, whole=False)
-            self._after(path, self.facts.bytes - before, whole=True)
+                    self._meter.within(path, self.facts.bytes - before)
+            self._meter.within(path, self.facts.bytes - before, whole=True)
+            self._meter.add(files=1)
 
     def _lines(self, path: Path) -> Iterator[tuple[int, bytes | LongLine]]:
         for numbered in lines_with_long(path, limit=self._limit, spool=self._directory, largest=self._largest):
@@ -163,7 +156,6 @@ class Router:
         part = cut(line, file=path.name, number=number, first=first)
         for rejected in part.rejected:
             raise rejected.error()
-        self.facts.skipped += part.skipped
         self.facts.derived_ids += part.derived_ids
         resources, own = _without_provenances(part.resources) if MARK in line else (part.resources, [])
         self.facts.resources += len(resources)
