@@ -154,7 +154,7 @@ class Deidentification:
             wrong = WrongAnswerError("a Bundle that cannot be taken apart")
             raise self._unusable(text, _OK, (chunk.place, chunk.text), wrong) from None
         inside = memoryview(text)[len(envelope.before) : len(text) - len(envelope.after)]
-        return Piece(envelope.before, inside, envelope.after, envelope.id, envelope.type, envelope.has_total, count)
+        return Piece(envelope, inside, count)
 
     def _unusable(self, body: bytes, status: int, request: tuple[str, bytes], wrong: WrongAnswerError) -> SluiceError:
         return wrong.kind(

@@ -12,13 +12,10 @@ allows it.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
-
-import msgspec
 
 from tasks.pseudonymizer.residual_identifiers import Numbers, numbers_in
 from tasks.shared.fhir.envelope import Envelope, open_bundle
@@ -26,8 +23,6 @@ from tasks.shared.fhir.long_line import LongLine, lines_with_long
 from tasks.shared.fhir.reading import LARGEST_RESOURCE
 
 _COUNTED: Final = frozenset({"searchset", "history"})
-_TOTAL: Final = re.compile(rb'(?P<comma>,\s*)?"total"\s*:\s*[^\s,\]}]+(?(comma)|\s*,\s*)')
-_members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,14 +119,10 @@ def halves(text: bytes) -> tuple[tuple[bytes, bytes], int]:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of a Bundle as it came back: its envelope's text and id, and its entries as one text."""
+    """A part of a Bundle as it came back: its envelope, and its entries as one text, with their number."""
 
-    before: bytes = field(repr=False)
+    envelope: Envelope
     inside: memoryview = field(repr=False)
-    after: bytes = field(repr=False)
-    id: str | None = field(repr=False)
-    type: str | None
-    has_total: bool
     entries: int
 
 
@@ -158,13 +149,13 @@ class Reassembly:
         """The next piece."""
         if not self._begun:
             self._begun = True
-            self._id = piece.id
-        self.ids_differ |= piece.id != self._id
+            self._id = piece.envelope.id
+        self.ids_differ |= piece.envelope.id != self._id
         if not piece.entries:
             self._empty = self._empty or piece
             return
         if self._after is None:
-            before, self._after = _envelope(piece)
+            before, self._after = _around(piece.envelope)
             self._output.write(before)
         else:
             self._output.write(b",")
@@ -175,35 +166,11 @@ class Reassembly:
         if self._after is not None:
             self._output.write(self._after)
         elif self._empty is not None:
-            before, after = _envelope(self._empty)
+            before, after = _around(self._empty.envelope)
             for part in (before, self._empty.inside, after):
                 self._output.write(part)
 
 
-def _envelope(piece: Piece) -> tuple[bytes, bytes]:
-    """The envelope, without a ``total`` that this type of Bundle must not have."""
-    if not piece.has_total or piece.type in _COUNTED:
-        return piece.before, piece.after
-    text = piece.before + piece.after
-    kept = {name: bytes(value) for name, value in _members.decode(text).items() if name != "total"}
-    for start, end in _candidates(text, len(piece.before)):
-        shorter = text[:start] + text[end:]
-        # A "total" deeper inside looks the same; only without the Bundle's own one are these the members.
-        if _read(shorter) == kept:
-            cut = len(piece.before) - (end - start if end <= len(piece.before) else 0)
-            return shorter[:cut], shorter[cut:]
-    return piece.before, piece.after
-
-
-def _candidates(text: bytes, middle: int) -> Iterator[tuple[int, int]]:
-    """Where a ``total`` with its comma may stand, on one side of the entries."""
-    for match in _TOTAL.finditer(text):
-        if match.end() <= middle or match.start() >= middle:
-            yield match.span()
-
-
-def _read(text: bytes) -> dict[str, bytes] | None:
-    try:
-        return {name: bytes(value) for name, value in _members.decode(text).items()}
-    except msgspec.DecodeError:
-        return None
+def _around(envelope: Envelope) -> tuple[bytes, bytes]:
+    """Return what is before and after the entries, without a ``total`` that this type of Bundle must not have."""
+    return (envelope.before, envelope.after) if envelope.type in _COUNTED else envelope.without("total")

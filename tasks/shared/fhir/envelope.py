@@ -49,7 +49,6 @@ class Envelope:
     resource_type: str | None
     id: str | None
     type: str | None
-    has_total: bool
     form: EntryForm = EntryForm.ARRAY
 
     def close(self, pieces: Iterable[bytes]) -> bytes:
@@ -60,6 +59,23 @@ class Envelope:
         if self.form is EntryForm.NULL:
             return b"".join((self.before.removesuffix(b"null"), b"[", inside, b"]", self.after))
         return b"".join((self.before, b',"entry":[', inside, b"]", self.after))
+
+    def without(self, name: str) -> tuple[bytes, bytes]:
+        """Return what is before and after the entries, without one of the Bundle's members and its comma."""
+        text, middle = self.before + self.after, len(self.before)
+        end = text.index(b"{") + 1
+        for number, (key, value) in enumerate(_members(text).items()):
+            begin, end = end, value.start + len(value.text)
+            if key != name:
+                continue
+            if number:
+                begin = text.index(b",", begin)
+            else:
+                begin, end = past(BLANK, text, begin), past(BLANK, text, text.index(b",", end) + 1)
+            if end <= middle:
+                return text[:begin] + text[end:middle], self.after
+            return self.before, text[middle:begin] + text[end:]
+        return self.before, self.after
 
     def __repr__(self) -> str:
         return f"Envelope(resource_type={self.resource_type!r}, type={self.type!r}, form={self.form.value!r})"
@@ -110,7 +126,7 @@ def open_envelope(line: bytes) -> tuple[Envelope, bytes]:
         start, end, form = start + 1, start + len(entries) - 1, EntryForm.ARRAY
         if past(BLANK, entries, 1) == len(entries) - 1:
             end = start  # white space where entries would stand is no entry
-    return Envelope(line[:start], line[end:], kind, identifier, type_, "total" in members, form), entries
+    return Envelope(line[:start], line[end:], kind, identifier, type_, form), entries
 
 
 def pieces_of(entries: bytes) -> list[bytes]:
