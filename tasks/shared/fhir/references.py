@@ -17,7 +17,8 @@ CONTAINED: Final = "#"
 URN: Final = "urn"
 SEARCH: Final = "?"
 
-_SPELLED: Final = re.compile(rb'"reference"\s*:\s*"([^"\\]+)"')
+_SPELLED: Final = re.compile(rb'reference"(?<="reference")\s*:\s*"([^"\\]+)"')
+"""Begins with the name: each byte that a match can begin with is looked at, and the quotes are many."""
 _LITERAL: Final = re.compile(r"(?:[^?#]*/)?([A-Z][A-Za-z]+)/([^/?#|\s]+)(?:/_history/[^/?#]*)?(?:#.*)?")
 _SEARCH: Final = re.compile(r"(?:[^?#]*/)?([A-Z][A-Za-z]+)\?(.*)", re.DOTALL)
 _BY_ID: Final = re.compile(r"_id=([^&|,\s]+)")
