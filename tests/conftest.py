@@ -57,6 +57,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 _SCRATCH = Path(tempfile.mkdtemp(prefix="sluice-tests-"))
 os.environ["PREFECT_HOME"] = str(_SCRATCH / "prefect")
+if "PYTEST_XDIST_WORKER" not in os.environ:  # the workers have it from here: one of them makes the database
+    os.environ["XDG_CACHE_HOME"] = str(_SCRATCH / "cache")
 os.environ["PREFECT_SERVER_EPHEMERAL_ENABLED"] = "false"
 os.environ["DO_NOT_TRACK"] = "1"
 # Prefect sets its log lines up when it is imported, and never takes back what it did: as commands ask for it.

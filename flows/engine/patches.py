@@ -134,7 +134,7 @@ ROWS: Final = (
         "server", "prefect.server.models.block_registration", "run_block_auto_registration", "fills the page Blocks",
         "session",
     ),
-    Row("server", "prefect.server.database", "provide_database_interface", "the same, and makes prefect.sql", ""),
+    Row("server", "prefect.server.database", "provide_database_interface", "the same, and migrates a new database", ""),
     Row(
         "server", "prefect", "server/database/_migrations/versions/sqlite/*.py",
         "says whether a database is of a newer version",

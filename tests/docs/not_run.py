@@ -28,7 +28,6 @@ ELSEWHERE = {
     ("docs/deployment.md", "sluice pipeline start /etc/sluice"): "tests/deployments/systemd/site.py",
     ("docs/deployment.md", "python -m deployments.notify"): "tests/e2e/test_notifications.py",
     ("docs/deployment.md", "sluice job unfinished"): "tests/flows/job/test_prune.py",
-    ("docs/development.md", ".venv/bin/python -m flows.engine"): "tests/flows/engine/test_ready_database.py",
 }
 
 GENERATED = {"docs/commands.md": "usage lines, generated from the commands; a test compares"}

@@ -1,67 +1,86 @@
-"""The ready-made database of a new jobs directory is what the pinned Prefect would make (issue 19, number 1)."""
+"""A new jobs directory begins with a copy of a database that Prefect has migrated (docs/decisions/0047)."""
 
 from __future__ import annotations
 
 import os
-import re
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from flows.engine import ready_database, server_database
-from flows.engine.ready_database import BESIDE, DUMP, ReadyDatabase, dump, provide, ready
+from flows.engine.ready_database import BESIDE, LARGEST, cached_at, provide, ready
 from flows.engine.server import EmbeddedServer
 from tasks.shared.errors import StorageError
 from tests.conftest import ROOT
-from tests.docs.pages import example
 
-AGAIN = "a new pin of Prefect? python -m flows.engine.ready_database > flows/engine/prefect.sql"
+Spoil = Callable[[Path], object]
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    return tmp_path / "prefect.db"
+    (tmp_path / "home").mkdir()
+    return tmp_path / "home/prefect.db"
 
 
 @pytest.fixture
-def another_prefect(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The installed Prefect is not the one of the dump."""
-    ready.cache_clear()
-    monkeypatch.setattr(ready_database, "version", lambda _: "3.8.9")
-    yield
-    ready.cache_clear()
+def kept(tmp_path: Path, migrated_database: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The database in a cache directory of its own, which nobody makes again."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(ready_database, "_made", lambda: None)
+    place = cached_at()
+    assert place is not None
+    place.parent.mkdir(mode=0o700, parents=True)
+    place.write_bytes(migrated_database.read_bytes())
+    place.chmod(0o600)
+    return place
 
 
-def test_it_is_that_of_the_pinned_and_installed_prefect() -> None:
-    pinned = re.search(r"^prefect==([^\s;]+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
-    found = ready()
-    assert found is not None, AGAIN
-    assert pinned is not None
-    assert found.prefect == pinned[1], AGAIN
+def tables(path: Path) -> set[str]:
+    with closing(sqlite3.connect(path)) as connection:
+        return {str(row[0]) for row in connection.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL")}
 
 
 @pytest.mark.slow
-def test_made_afresh_it_is_the_same() -> None:
-    text = example("docs/development.md", ".venv/bin/python -m flows.engine.ready_database").text
-    python, *words, arrow, target = text.split()
-    assert (python, arrow, ROOT / target) == (".venv/bin/python", ">", DUMP)
-    made = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert made.stdout == DUMP.read_text(), AGAIN
+def test_two_that_begin_at_once_make_it_once_and_later_ones_copy_it(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from flows.engine import ready_database as r;"
+        "print(r.provide(Path(sys.argv[1])), r.cached_at().stat().st_ino)"
+    )
+    environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+
+    def begin(name: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", code, str(tmp_path / name)]
+        return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
+
+    first, second = begin("a.db"), begin("b.db")
+    told = {child.communicate(timeout=120)[0] for child in (first, second)}
+    told.add(begin("c.db").communicate(timeout=60)[0])
+    (words,) = told
+    assert words.startswith("True ")
+    assert tables(tmp_path / "a.db") == tables(tmp_path / "b.db") == tables(tmp_path / "c.db")
+    place = tmp_path / "cache/sluice"
+    assert place.stat().st_mode & 0o777 == 0o700
+    assert {one.stat().st_mode & 0o777 for one in place.iterdir()} == {0o600}
 
 
 @pytest.mark.e2e
-def test_without_it_prefect_migrates_to_the_same(tmp_path: Path, another_prefect: None) -> None:
+def test_without_a_cache_directory_prefect_migrates_to_the_same(
+    tmp_path: Path, migrated_database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cache").write_text("this is no directory")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with EmbeddedServer(tmp_path / "jobs") as server:
         server.address()
-        assert dump(tmp_path / "jobs/.prefect/prefect.db", "3.8.8") == DUMP.read_text(), AGAIN
+        made = tables(tmp_path / "jobs/.prefect/prefect.db")
+    assert {len(one) for one in made} == {len(one) for one in tables(migrated_database)}
 
 
-def test_it_is_put_there_whole_and_private(path: Path) -> None:
+def test_it_is_put_there_whole_and_private(path: Path, kept: Path) -> None:
     umask = os.umask(0o022)
     try:
         assert provide(path)
@@ -69,30 +88,72 @@ def test_it_is_put_there_whole_and_private(path: Path) -> None:
         os.umask(umask)
     assert path.stat().st_mode & 0o777 == 0o600
     assert list(path.parent.iterdir()) == [path]
+    assert path.read_bytes() == kept.read_bytes()
     found = ready()
     assert found is not None
-    assert dump(path, found.prefect) == found.sql
     assert server_database.check_database(path.parent, thoroughly=True) == [found.revision]
 
 
-def test_it_knows_nothing_of_the_machine_that_made_it() -> None:
-    text = DUMP.read_text()
-    assert re.findall(r"^(?!CREATE TABLE|CREATE (?:UNIQUE )?INDEX)[A-Z]{5}.*", text, re.MULTILINE) == [
-        "BEGIN;", f"INSERT INTO alembic_version VALUES ('{re.findall('version ([0-9a-f]+)', text)[0]}');", "COMMIT;",
-    ]  # fmt: skip
-    assert not re.search(r"[0-9a-f]{8}-[0-9a-f]{4}-|[0-9]{4}-[0-9]{2}-[0-9]{2}|/(home|root|tmp|work)", text)
-
-
-def test_a_database_with_rows_is_not_dumped(path: Path) -> None:
-    provide(path)
-    with closing(sqlite3.connect(path)) as connection, connection:
+def with_row(kept: Path) -> None:
+    with closing(sqlite3.connect(kept)) as connection, connection:
         connection.execute("INSERT INTO configuration (key, value) VALUES ('k', '{}')")
-    with pytest.raises(ValueError, match="configuration"):
-        dump(path, "3.8.8")
+
+
+def two_revisions(kept: Path) -> None:
+    with closing(sqlite3.connect(kept)) as connection, connection:
+        connection.execute("INSERT INTO alembic_version VALUES ('other')")
+
+
+def linked(kept: Path) -> None:
+    kept.rename(kept.with_name("elsewhere"))
+    kept.symlink_to(kept.with_name("elsewhere"))
+
+
+NOT_BELIEVED: dict[str, Spoil] = {
+    "empty": lambda kept: kept.write_bytes(b""),
+    "no database": lambda kept: kept.write_bytes(b"x" * 5000),
+    "cut off": lambda kept: os.truncate(kept, 100_000),
+    "too large": lambda kept: os.truncate(kept, LARGEST + 1),
+    "rows of somebody": with_row,
+    "two revisions": two_revisions,
+    "a link": linked,
+    "others may write it": lambda kept: kept.chmod(0o666),
+    "others may write beside it": lambda kept: kept.parent.chmod(0o777),
+    "of another version of Prefect": lambda kept: kept.rename(kept.with_name("prefect-3.8.7.db")),
+}
+
+
+@pytest.mark.parametrize("spoil", NOT_BELIEVED.values(), ids=NOT_BELIEVED)
+def test_a_file_in_the_cache_directory_that_is_not_what_it_must_be_is_not_used(
+    path: Path, kept: Path, spoil: Spoil
+) -> None:
+    assert ready() is not None
+    spoil(kept)
+    assert ready() is None
+    assert not provide(path)
+    assert list(path.parent.iterdir()) == []
+    assert not server_database.prepare_database(path.parent)
+
+
+def test_a_cache_directory_of_another_user_is_not_used(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    user = os.getuid()
+    monkeypatch.setattr(os, "getuid", lambda: user + 1)
+    assert ready() is None
+
+
+@pytest.mark.slow
+def test_a_damaged_one_is_made_again(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    place = cached_at()
+    assert place is not None
+    place.parent.mkdir(mode=0o700, parents=True)
+    place.write_bytes(b"x")
+    assert provide(path)
+    assert ready() is not None
 
 
 @pytest.mark.parametrize("suffix", BESIDE)
-def test_where_a_database_is_or_was_nothing_is_done(path: Path, suffix: str) -> None:
+def test_where_a_database_is_or_was_nothing_is_done(path: Path, kept: Path, suffix: str) -> None:
     """SQLite takes a log that was left behind for that of the file beside it."""
     there = path.with_name(path.name + suffix)
     there.write_bytes(b"what was there")
@@ -101,20 +162,7 @@ def test_where_a_database_is_or_was_nothing_is_done(path: Path, suffix: str) -> 
     assert there.read_bytes() == b"what was there"
 
 
-def test_for_another_version_of_prefect_it_is_none(path: Path, another_prefect: None) -> None:
-    assert ready() is None
-    assert not provide(path)
-    assert list(path.parent.iterdir()) == []
-    assert not server_database.prepare_database(path.parent)
-
-
-def test_tables_that_this_sqlite_does_not_know_are_left_to_prefect(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ready_database, "ready", lambda: ReadyDatabase("3.8.8", "a", "CREATE NEW THING (a)"))
-    assert not provide(path)
-    assert list(path.parent.iterdir()) == []
-
-
-def test_what_cannot_be_written_leaves_nothing_half(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_written_leaves_nothing_half(path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(handle: int) -> None:
         raise OSError(28, "No space left on device")
 
@@ -124,11 +172,24 @@ def test_what_cannot_be_written_leaves_nothing_half(path: Path, monkeypatch: pyt
     assert list(path.parent.iterdir()) == []
 
 
+@pytest.mark.slow
+def test_a_full_cache_directory_leaves_the_migrations_to_prefect(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with a full disk: the file cannot be made, whoever makes it."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    place = cached_at()
+    assert place is not None
+    place.mkdir(mode=0o700, parents=True)
+    assert not provide(path)
+    assert [one.suffix for one in place.parent.iterdir()] in (["", ".lock"], [".db", ".lock"], [".lock", ".db"])
+
+
 @pytest.mark.parametrize(
     ("version", "migrated"), [(None, True), ("2095de406cbe", False)], ids=["ready-made", "of an older Prefect"]
 )
 def test_migrations_are_spared_where_the_database_is_as_prefect_wants_it(
-    path: Path, version: str | None, migrated: bool
+    path: Path, kept: Path, version: str | None, migrated: bool
 ) -> None:
     assert server_database.prepare_database(path.parent)
     if version is not None:
@@ -138,7 +199,9 @@ def test_migrations_are_spared_where_the_database_is_as_prefect_wants_it(
 
 
 @pytest.mark.parametrize("name", server_database.ELSEWHERE)
-def test_of_a_database_elsewhere_nothing_is_known(path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_of_a_database_elsewhere_nothing_is_known(
+    path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     monkeypatch.setenv(name, "postgresql+asyncpg")
     assert not server_database.prepare_database(path.parent)
     assert list(path.parent.iterdir()) == []
