@@ -469,7 +469,7 @@ class ServiceClient:
                 )
         return transport
 
-    def _fetch(self, method: str, url: str, *, headers: Mapping[str, str], content: bytes | None) -> Answer:
+    def _fetch(self, method: str, url: str, headers: Mapping[str, str], content: bytes | None) -> Answer:
         """A request to the OAuth issuer: ``oauth.Fetch``."""
         call = Call(
             method=method,

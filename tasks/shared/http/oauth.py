@@ -1,13 +1,12 @@
 """OAuth 2.0 client credentials: discovery, tokens, and how long a token is good (document 3 §1).
 
 Tokens are kept for the process, per issuer and client id, so that all clients of a run share one; they
-are refreshed 30 seconds before they expire. The OAuth protocol is authlib's; this module knows no HTTP
-library, it is handed a way to fetch.
+are refreshed 30 seconds before they expire. How a client identifies itself is authlib's; this module knows no
+HTTP library, it is handed a way to fetch.
 """
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import ipaddress
 import json
@@ -15,12 +14,12 @@ import socket
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
-from urllib.parse import quote_plus, urlencode, urlsplit
+from typing import Any, TypeVar
+from urllib.parse import quote_plus, urlsplit
 
 from tasks.shared.blanked import SECRETS
 from tasks.shared.errors import ServiceBusyError, ServiceError, SluiceError
-from tasks.shared.http.answer import TOKEN_OPERATION, place
+from tasks.shared.http.answer import TOKEN_OPERATION, Answer, place
 
 REFRESH_BEFORE_EXPIRY = 30.0
 """Seconds before its expiry from which a token is no longer used (document 3 §1)."""
@@ -32,28 +31,14 @@ _OAUTH_ERRORS = frozenset({  # RFC 6749 §5.2 and §4.1.2.1; any other code is t
     "invalid_scope", "server_error", "temporarily_unavailable",
 })
 # fmt: on
+_FORM = {"Accept": "application/json", "Content-Type": "application/x-www-form-urlencoded;charset=UTF-8"}
 
 
-class Reply(Protocol):
-    """What a fetch gives back."""
+Fetch = Callable[[str, str, Mapping[str, str], bytes | None], Answer]
+"""Makes one request, of method, URL, headers and body, without credentials, repeated by the retry rules while the
+failure is transient. Any status below 500 except 408 and 429 is handed back; other failures raise."""
 
-    @property
-    def status(self) -> int:
-        """HTTP status."""
-
-    @property
-    def body(self) -> bytes:
-        """Whole body."""
-
-
-class Fetch(Protocol):
-    """Makes one request without credentials, repeated by the retry rules while the failure is transient.
-
-    Any status below 500 except 408 and 429 is handed back; other failures raise.
-    """
-
-    def __call__(self, method: str, url: str, *, headers: Mapping[str, str], content: bytes | None) -> Reply:
-        """Make the request."""
+E = TypeVar("E", bound=SluiceError)
 
 
 @dataclass(frozen=True)
@@ -157,27 +142,27 @@ class ClientCredentials:
     def _obtain(self) -> tuple[str, float | None]:
         """A new token and its lifetime in seconds, if the issuer said one."""
         # Loaded here: most commands and many sites never need it.
-        from authlib.oauth2 import OAuth2Error
-        from authlib.oauth2.client import OAuth2Client
+        from authlib.oauth2 import ClientAuth
 
         if self._entry.endpoint is None:
             self._entry.endpoint = self._discover()
             self._name_endpoint()
         endpoint, method = self._entry.endpoint
-        session = _Session(self._fetch)
-        client = OAuth2Client(session, self._client_id, self._client_secret, token_endpoint_auth_method=method)
-        client.register_client_auth_method(("client_secret_basic", _rfc6749_basic))
-        try:
-            token = client.fetch_token(endpoint, grant_type="client_credentials")
-        except OAuth2Error as error:
-            if session.status == 404:  # Keycloak, about a realm that does not exist
-                raise self._unusable("has no token endpoint there", 404) from None
-            raise self._refused(str(error.error or ""), session.status) from None
-        except (ValueError, TypeError, OverflowError, RecursionError, _NoTokenError):
-            raise self._unusable("answered something that is no token", session.status) from None
-        return self._checked_value(dict(token), session.status), _seconds(session.lifetime)
+        # RFC 6749 §2.3.1 form-encodes both parts of Basic, which authlib leaves out.
+        spelled = quote_plus if method == "client_secret_basic" else str
+        client = ClientAuth(spelled(self._client_id), spelled(self._client_secret), method)
+        _, headers, form = client.prepare("POST", endpoint, dict(_FORM), "grant_type=client_credentials")
+        reply = self._fetch("POST", endpoint, headers, form.encode("ascii"))
+        token = _object(reply.body)
+        if reply.status == 404 and "error" in token:  # Keycloak, about a realm that does not exist
+            raise self._unusable("has no token endpoint there", 404)
+        if code := token.get("error"):
+            raise self._refused(str(code), reply.status)
+        if not token or not 200 <= reply.status < 300:
+            raise self._unusable("answered something that is no token", reply.status)
+        return self._checked_value(token, reply.status), _seconds(token.get("expires_in"))
 
-    def _checked_value(self, token: dict[str, Any], status: int | None) -> str:
+    def _checked_value(self, token: dict[str, Any], status: int) -> str:
         value = token.get("access_token")
         if not isinstance(value, str) or not value or not value.isascii() or not value.isprintable():
             raise self._unusable("answered without a usable access_token", status)
@@ -188,20 +173,13 @@ class ClientCredentials:
 
     def _discover(self) -> tuple[str, str]:
         """The token endpoint and how the client identifies itself there."""
-        reply = self._fetch(
-            "GET",
-            f"{self._issuer}/.well-known/openid-configuration",
-            headers={"Accept": "application/json"},
-            content=None,
-        )
+        url = f"{self._issuer}/.well-known/openid-configuration"
+        reply = self._fetch("GET", url, {"Accept": "application/json"}, None)
         if reply.status == 404:
             return self._trusted(self._issuer + _KEYCLOAK_PATH), "client_secret_post"
-        try:
-            metadata = json.loads(reply.body) if 200 <= reply.status < 300 else None
-        except (ValueError, RecursionError):
-            metadata = None
-        endpoint = metadata.get("token_endpoint") if isinstance(metadata, dict) else None
-        if not isinstance(metadata, dict) or not isinstance(endpoint, str) or not _is_http(endpoint):
+        metadata = _object(reply.body) if 200 <= reply.status < 300 else {}
+        endpoint = metadata.get("token_endpoint")
+        if not isinstance(endpoint, str) or not _is_http(endpoint):
             raise self._unusable("gave no usable OpenID configuration", reply.status)
         named = metadata.get("issuer")
         if not isinstance(named, str) or named.rstrip("/") != self._issuer:
@@ -241,94 +219,54 @@ class ClientCredentials:
     def _host(self) -> str:
         return urlsplit(self._issuer).hostname or "?"
 
-    def _refused(self, code: str, status: int | None) -> SluiceError:
+    def _refused(self, code: str, status: int) -> SluiceError:
         known = code if code in _OAUTH_ERRORS else "an unknown error"
         if code in ("temporarily_unavailable", "server_error"):
-            return ServiceBusyError(
-                "oauth-busy",
-                f"{self._block}: the issuer {self._host} cannot answer now ({known})",
-                context=f"{self._block}.oauth_issuer_uri",
-                operation=TOKEN_OPERATION,
-                status=status,
-            )
-        client = code in ("invalid_client", "unauthorized_client")
-        return ServiceError(
-            "oauth-client" if client else "oauth-refused",
-            f"{self._block}: the issuer {self._host} refused the client ({known})",
-            context=f"{self._block}.oauth_client_id",
+            return self._error(ServiceBusyError, "oauth-busy", f"cannot answer now ({known})", status=status)
+        return self._error(
+            ServiceError,
+            "oauth-client" if code in ("invalid_client", "unauthorized_client") else "oauth-refused",
+            f"refused the client ({known})",
+            key="oauth_client_id",
             hint=f"check oauth_client_id and oauth_client_secret in {self._block}; the client must be allowed the "
             "client credentials grant",
-            operation=TOKEN_OPERATION,
             status=status,
         )
 
     def _differs(self, what: str, hint: str) -> ServiceError:
-        return ServiceError(
-            "oidc-issuer-differs",
-            f"{self._block}: the issuer {self._host} {what}: the client secret was not sent",
-            context=f"{self._block}.oauth_issuer_uri",
-            hint=hint,
-            operation=TOKEN_OPERATION,
-        )
+        return self._error(ServiceError, "oidc-issuer-differs", f"{what}: the client secret was not sent", hint=hint)
 
-    def _unusable(self, what: str, status: int | None) -> ServiceError:
-        return ServiceError(
-            "oauth-issuer",
+    def _unusable(self, what: str, status: int) -> ServiceError:
+        hint = f"check {self._block}.oauth_issuer_uri; for Keycloak it ends in /realms/<realm>"
+        return self._error(ServiceError, "oauth-issuer", what, hint=hint, status=status)
+
+    def _error(
+        self,
+        kind: type[E],
+        reference: str,
+        what: str,
+        *,
+        key: str = "oauth_issuer_uri",
+        hint: str | None = None,
+        status: int | None = None,
+    ) -> E:
+        return kind(
+            reference,
             f"{self._block}: the issuer {self._host} {what}",
-            context=f"{self._block}.oauth_issuer_uri",
-            hint=f"check {self._block}.oauth_issuer_uri; for Keycloak it ends in /realms/<realm>",
+            context=f"{self._block}.{key}",
+            hint=hint,
             operation=TOKEN_OPERATION,
             status=status,
         )
 
 
-class _NoTokenError(Exception):
-    """The token endpoint's answer is an HTTP error without an OAuth error in it."""
-
-
-class _Session:
-    """What authlib's client core needs of an HTTP session, over our own client."""
-
-    def __init__(self, fetch: Fetch) -> None:
-        self._fetch = fetch
-        self.status: int | None = None
-        self.lifetime: Any = None  # expires_in, as the issuer spelled it
-
-    def post(self, url: str, *, data: Mapping[str, str], headers: Mapping[str, str], auth: Any) -> _SessionReply:
-        # authlib hands over its shared default headers: a copy, or the next client gets this one's secret.
-        _, sent, body = auth.prepare("POST", url, dict(headers), urlencode(data))
-        reply = self._fetch("POST", url, headers=sent, content=body.encode("ascii"))
-        self.status = reply.status
-        return _SessionReply(self, reply)
-
-
-class _SessionReply:
-    def __init__(self, session: _Session, reply: Reply) -> None:
-        self.status_code = reply.status
-        self._session = session
-        self._body = reply.body
-
-    def json(self) -> Any:
-        answer = json.loads(self._body)
-        if isinstance(answer, dict):
-            # authlib stops at a lifetime that is no whole number; we only do not keep such a token.
-            self._session.lifetime = answer.pop("expires_in", None)
-            answer.pop("expires_at", None)
-        return answer
-
-    def raise_for_status(self) -> None:
-        if self.status_code >= 400:
-            raise _NoTokenError
-
-
-def _rfc6749_basic(
-    client: Any, _method: str, uri: str, headers: dict[str, str], body: str
-) -> tuple[str, dict[str, str], str]:
-    """``client_secret_basic`` with both parts form-encoded, as RFC 6749 §2.3.1 asks and authlib leaves
-    out."""
-    pair = f"{quote_plus(client.client_id)}:{quote_plus(client.client_secret)}"
-    headers["Authorization"] = "Basic " + base64.b64encode(pair.encode("ascii")).decode("ascii")
-    return uri, headers, body
+def _object(body: bytes) -> dict[str, Any]:
+    """The JSON object in an answer; empty for anything else."""
+    try:
+        answer = json.loads(body)
+    except (ValueError, RecursionError):
+        return {}
+    return answer if isinstance(answer, dict) else {}
 
 
 def _seconds(lifetime: Any) -> float | None:
