@@ -1,16 +1,22 @@
-"""One outgoing call, before it is sent: its URL and origin, its headers, its body."""
+"""One outgoing call: its URL and origin, its headers, its body; and each request that is made for it."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from importlib import metadata
+from typing import NoReturn
+from urllib.parse import urljoin
 
 import httpx
 
-from tasks.shared.errors import InputError
-from tasks.shared.http.answer import DEFAULT_TRANSIENT, place
+from tasks.shared.errors import InputError, ServiceError, SluiceError, Stopped
+from tasks.shared.http.answer import DEFAULT_TRANSIENT, Answer, Where, error_for, place
 from tasks.shared.http.body import SILENCE, SLICE, Body, BodyStream, SlicedStream
+from tasks.shared.http.failures import error_without_answer
+from tasks.shared.http.packed import ENCODINGS, unpacked
+from tasks.shared.http.proxies import Proxy
 
 Pairs = list[tuple[bytes, bytes]]
 """Headers as they are sent."""
@@ -19,6 +25,9 @@ Pairs = list[tuple[bytes, bytes]]
 _SECRET_HEADERS = frozenset({b"authorization", b"cookie", b"proxy-authorization"})
 _MAX_CONNECT_SECONDS = 30.0
 _BODILESS = frozenset({"GET", "HEAD", "DELETE", "OPTIONS"})
+_PLAIN = frozenset({"", "identity"})
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_READING = frozenset({"GET", "HEAD"})
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -29,11 +38,18 @@ class Target:
     text: str
     origin: tuple[str, str, int]
 
+    @property
+    def name(self) -> str:
+        """The origin, for a message."""
+        scheme, host, port = self.origin
+        return f"{scheme}://{host}:{port}"
+
 
 @dataclass(slots=True, repr=False)
 class Call:
-    """What the attempts of one call have in common."""
+    """What the attempts of one call have in common. ``service`` is the key under ``services``."""
 
+    service: str
     method: str
     target: Target
     operation: str
@@ -62,11 +78,6 @@ class Call:
         return 200 <= status < 300 or status in self.accept
 
 
-def without_secrets(headers: Pairs) -> Pairs:
-    """The headers that may go to an origin the caller did not name."""
-    return [pair for pair in headers if pair[0].lower() not in _SECRET_HEADERS]
-
-
 @functools.lru_cache(maxsize=512)
 def parse_target(url: str) -> Target:
     """A URL, parsed. Raises ``InputError`` (``url-invalid``)."""
@@ -81,10 +92,13 @@ def parse_target(url: str) -> Target:
     raise InputError("url-invalid", "this is not an http or https URL", context=place(url)) from None
 
 
-def named(target: Target) -> str:
-    """Its origin, for a message."""
-    scheme, host, port = target.origin
-    return f"{scheme}://{host}:{port}"
+@functools.cache
+def user_agent() -> bytes:
+    """Our name in requests."""
+    try:
+        return f"sluice/{metadata.version('sluice')}".encode("ascii")
+    except metadata.PackageNotFoundError:
+        return b"sluice"
 
 
 def merged(base: Pairs, headers: Mapping[str, str] | None) -> Pairs:
@@ -99,57 +113,112 @@ def merged(base: Pairs, headers: Mapping[str, str] | None) -> Pairs:
     return [pair for pair in base if pair[0].lower() not in names] + own
 
 
-def request_for(call: Call, target: Target, headers: Pairs, check: Callable[[], None]) -> httpx.Request:
-    """One attempt at a call. ``check`` raises when a large body on its way out must end."""
-    seconds = call.timeout
-    content = call.content
-    silence = {"connect": min(seconds, _MAX_CONNECT_SECONDS), "read": seconds, "write": seconds, "pool": seconds}
-    stream: httpx.SyncByteStream
-    if content is None or isinstance(content, bytes):
-        content = content or b""
-        length = len(content)
-        stream = SlicedStream(content, check) if length > SLICE else httpx.ByteStream(content)
-    else:
-        length, stream = content.length, BodyStream(content, check)
-        silence["write"] = min(seconds, call.silence)
-    # Given a stream, httpx adds no headers of its own, and does not look for what it could add.
-    whole = [(b"Host", target.url.netloc), *headers]
-    if length or call.method not in _BODILESS:
-        whole.append((b"Content-Length", b"%d" % length))
-    extensions = {"timeout": silence, "whole": call.whole}
-    return httpx.Request(call.method, target.url, headers=whole, stream=stream, extensions=extensions)
+@dataclass(slots=True, repr=False)
+class Hop:
+    """One request of a call: to its target, or to where a redirect led. ``started`` is on the client's clock."""
+
+    call: Call
+    target: Target
+    proxy: Proxy | None
+    started: float
+    in_body: bool = False
+    """Whether the answer has begun, as a stream: then a silence is a ``StalledError``."""
+
+    @property
+    def where(self) -> Where:
+        """What its errors name."""
+        return Where(self.call.service, self.call.operation, self.call.method, self.target.text)
+
+    def broken(self, error: Exception) -> SluiceError | Stopped:
+        """Return our error for one that occurred before the answer was whole."""
+        return error_without_answer(error, self.where, proxy=self.proxy, in_body=self.in_body)
+
+    def unwelcome(self, answer: Answer) -> SluiceError:
+        """Return the error for an answer that the caller did not ask for."""
+        return error_for(answer, self.where, transient=self.call.transient)
+
+    def request(self, secrets: Pairs, check: Callable[[], None]) -> httpx.Request:
+        """Return the request. ``check`` raises when a large body on its way out must end."""
+        call, url = self.call, self.target.url
+        seconds = call.timeout
+        content = call.content
+        silence = {"connect": min(seconds, _MAX_CONNECT_SECONDS), "read": seconds, "write": seconds, "pool": seconds}
+        stream: httpx.SyncByteStream
+        if content is None or isinstance(content, bytes):
+            content = content or b""
+            stream = SlicedStream(content, check) if call.size > SLICE else httpx.ByteStream(content)
+        else:
+            stream = BodyStream(content, check)
+            silence["write"] = min(seconds, call.silence)
+        headers = call.headers
+        if self.target.origin != call.target.origin:
+            headers = [pair for pair in headers if pair[0].lower() not in _SECRET_HEADERS]
+        # Given a stream, httpx adds no headers of its own, and does not look for what it could add.
+        whole = [(b"Host", url.netloc), *headers, *secrets]
+        if call.size or call.method not in _BODILESS:
+            whole.append((b"Content-Length", b"%d" % call.size))
+        extensions = {"timeout": silence, "whole": call.whole}
+        return httpx.Request(call.method, url, headers=whole, stream=stream, extensions=extensions)
+
+    def redirected(self, response: httpx.Response) -> Target | None:
+        """Return where an answer sends us, if it does. Raises ``ServiceError`` where we may not go there."""
+        call, status, location = self.call, response.status_code, response.headers.get("location")
+        if status not in _REDIRECTS or status in call.accept or location is None:
+            return None
+
+        def refuse(reference: str, what: str, hint: str) -> NoReturn:
+            raise self.where.error(ServiceError, reference, what, hint=hint, status=status) from None
+
+        if call.method not in _READING:
+            refuse("redirect-refused", "was redirected, not accepted", "configure the URL that the service is at")
+        try:
+            following = parse_target(urljoin(self.target.text, location.strip()))
+        except (InputError, ValueError):
+            refuse("redirect-invalid", "was redirected to no HTTP URL", "see the log of the service")
+        what = f"was redirected from {self.target.name} to {following.name}"
+        if self.target.origin[0] == "https" and following.origin[0] != "https":
+            refuse("redirect-downgrade", f"{what}, out of TLS", "configure an https URL that does not redirect")
+        if following.origin != self.target.origin and not call.allow_cross_origin:
+            refuse("redirect-cross-origin", what, "configure that URL if it is the one that is meant")
+        return following
+
+    def content(self, response: httpx.Response, check: Callable[[], None]) -> Iterator[bytes]:
+        """Yield the body of an answer, unpacked. ``check`` raises when it must end; it sees every piece as it comes.
+
+        Of a packed body many pieces may come before there is anything to unpack.
+        """
+        encoding = response.headers.get("content-encoding", "").strip().lower()
+        if encoding not in _PLAIN | ENCODINGS:
+            raise httpx.DecodingError("")
+        body = _IncomingStream(response, self.broken, check)
+        size = 0
+        for part in body if encoding in _PLAIN else unpacked(body, encoding):
+            yield part
+            size += len(part)
+            if size > self.call.max_answer_bytes:
+                what = f"was answered with more than {self.call.max_answer_bytes} bytes"
+                raise self.where.error(ServiceError, "answer-too-large", what, status=response.status_code)
+
+    def streamed(self, response: httpx.Response, check: Callable[[], None]) -> httpx.Response:
+        """Return the response for a caller who reads its body, also when a test's transport gave one that is read."""
+        self.in_body = True
+        return httpx.Response(
+            response.status_code,
+            headers=response.headers,
+            stream=_IncomingStream(response, self.broken, check),
+            extensions=response.extensions,
+        )
 
 
-def plain_parts(response: httpx.Response) -> httpx.SyncByteStream:
-    """The body of a response as it comes, not decoded."""
-    if not isinstance(response.stream, httpx.SyncByteStream):
-        raise TypeError("a sync transport gives a sync stream")
-    return response.stream
-
-
-def renewed(
-    response: httpx.Response, broken: Callable[[Exception], Exception], check: Callable[[], None] = lambda: None
-) -> httpx.Response:
-    """A response whose body is not read yet, also when a test's transport gave one that is.
-
-    ``broken`` translates the errors that occur while the body is read. ``check`` raises when it must end; it sees every
-    piece as it comes: of a packed body many may come before there is anything to unpack.
-    """
-    return httpx.Response(
-        response.status_code,
-        headers=response.headers,
-        stream=_WatchedStream(plain_parts(response), broken, check),
-        extensions=response.extensions,
-    )
-
-
-class _WatchedStream(httpx.SyncByteStream):
-    """The body of an answer as it comes, whose errors are ours."""
+class _IncomingStream(httpx.SyncByteStream):
+    """The body of an answer as it comes, not decoded. ``broken`` makes our errors of foreign ones."""
 
     def __init__(
-        self, parts: httpx.SyncByteStream, broken: Callable[[Exception], Exception], check: Callable[[], None]
+        self, response: httpx.Response, broken: Callable[[Exception], Exception], check: Callable[[], None]
     ) -> None:
-        self._parts = parts
+        if not isinstance(response.stream, httpx.SyncByteStream):
+            raise TypeError("a sync transport gives a sync stream")
+        self._parts = response.stream
         self._broken = broken
         self._check = check
 

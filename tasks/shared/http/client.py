@@ -30,43 +30,26 @@ from __future__ import annotations
 import functools
 import logging
 import math
-import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from importlib import metadata
-from typing import NoReturn, Self
-from urllib.parse import urljoin
+from dataclasses import replace
+from typing import Any, Self
 
 import httpx
 import tenacity
 
 from config import AuthConfig, RetryConfig, TlsConfig
-from tasks.shared.errors import InputError, NetworkError, ServiceError, SluiceError, Stopped, TransientError
+from tasks.shared.errors import NetworkError, ServiceError, SluiceError, TransientError
 from tasks.shared.http import wire_log
-from tasks.shared.http.answer import DEFAULT_TRANSIENT, TOKEN_OPERATION, Answer, Where, answer_of, error_for
+from tasks.shared.http.answer import DEFAULT_TRANSIENT, TOKEN_OPERATION, Answer, answer_of
 from tasks.shared.http.body import SILENCE, Body
-from tasks.shared.http.call import (
-    Call,
-    Pairs,
-    Target,
-    merged,
-    named,
-    parse_target,
-    plain_parts,
-    renewed,
-    request_for,
-    without_secrets,
-)
+from tasks.shared.http.call import Call, Hop, Pairs, Target, merged, parse_target, user_agent
 from tasks.shared.http.credentials import Credentials
-from tasks.shared.http.failures import error_without_answer
 from tasks.shared.http.oauth import TOKENS, TokenCache
-from tasks.shared.http.packed import ENCODINGS, unpacked
-from tasks.shared.http.proxies import Proxies, Proxy
 from tasks.shared.http.retry import announce, retrying
 from tasks.shared.http.sockets import Patience
-from tasks.shared.http.tls import ssl_context
-from tasks.shared.http.wire import PoolTransport
+from tasks.shared.http.wire import Connections
 from tasks.shared.meter import Meter
 from tasks.shared.stop import Stop
 
@@ -77,11 +60,8 @@ for _name in ("httpx", "httpcore", "authlib"):
     logging.getLogger(_name).setLevel(logging.WARNING)
 
 MAX_REDIRECTS = 5
-_REDIRECTS = frozenset({301, 302, 303, 307, 308})
-_READING = frozenset({"GET", "HEAD"})
 _MIB = 1024 * 1024
 _LEAST = 0.01
-_PLAIN = frozenset({"", "identity"})
 
 
 class ServiceClient:
@@ -126,20 +106,14 @@ class ServiceClient:
         self._stop = stop
         self.meter = meter or Meter()
         self._clock = clock
-        self._max_connections = max_connections
-        self._proxies = Proxies(environ)
-        self._tls = tls
-        # The system's trust store takes 30 ms to read: not for plain HTTP, unless there is something to find wrong.
-        eager = tls.ca_cert_path is not None or tls.insecure_skip_verify
-        self._ssl_context = ssl_context(tls) if eager else None
         self._patience = Patience(stop)
-        self._given = transport
-        self._transports: dict[tuple[Proxy | None, bool], httpx.BaseTransport] = {}
-        self._lock = threading.Lock()
+        self._connections = Connections(
+            tls, self._patience, max_connections=max_connections, environ=environ, given=transport
+        )
         warn = warn or functools.partial(self.meter.warn, once=True)
         self._credentials = Credentials(auth, service=service, fetch=self._fetch, warn=warn, tokens=tokens, clock=clock)
         self._origin = parse_target(credentials_origin).origin if credentials_origin is not None else None
-        self._base: Pairs = [(b"User-Agent", _user_agent()), (b"Accept-Encoding", b"gzip, deflate")]
+        self._base: Pairs = [(b"User-Agent", user_agent()), (b"Accept-Encoding", b"gzip, deflate")]
         self._max_attempts = retry.max_attempts
         wait = sleep if sleep is not None else stop.sleep if stop is not None else time.sleep
         self._again = functools.partial(
@@ -177,19 +151,10 @@ class ServiceClient:
         came, both after the last attempt; ``ServiceError`` for any other answer; ``Stopped``.
         ``answer_of(error)`` is the answer behind an error.
         """
-        call = Call(
-            method=method.upper(),
-            target=parse_target(url),
-            operation=operation,
-            timeout=self._timeout if timeout is None else timeout,
-            headers=merged(self._base, headers),
-            content=content,
-            accept=accept,
-            transient=transient,
-            max_answer_bytes=max_answer_bytes,
-            wants_body=wants_body,
-            silence=silence,
-        )
+        call = self._call(
+            method, url, operation, timeout, headers, content=content, accept=accept, transient=transient,
+            max_answer_bytes=max_answer_bytes, wants_body=wants_body, silence=silence,
+        )  # fmt: skip
         if isinstance(retry, bool):
             return self._retrying(self._attempt, call) if retry else self._attempt(call)
         statuses = frozenset(retry)
@@ -226,35 +191,18 @@ class ServiceClient:
         Raises what ``send`` raises, while it opens and while the body is read, and ``StalledError`` when the
         body stops coming.
         """
-        call = Call(
-            method=method.upper(),
-            target=parse_target(url),
-            operation=operation,
-            timeout=self._timeout if timeout is None else timeout,
-            headers=merged([self._base[0], (b"Accept-Encoding", b"identity")], headers),
-            content=content,
-            accept=accept,
-            transient=transient,
-            credentials=credentials,
-            allow_cross_origin=allow_cross_origin,
-            whole=whole,
-            attempt=attempt,
-        )
-        target = call.target
-        for _ in range(MAX_REDIRECTS + 1):
-            response, started = self._open_authorized(call, target)
-            try:
-                following = self._redirect(call, target, response.status_code, response.headers)
-                if following is None:
-                    if not call.welcomes(response.status_code):
-                        raise self._unwelcome(call, target, self._read(call, target, response, started))
-                    broken = functools.partial(self._broken, call=call, target=target, in_body=True)
-                    yield renewed(response, broken, self.meter.moves)
-                    return
-            finally:
-                response.close()
-            target = following
-        raise self._too_many_redirects(call)
+        call = self._call(
+            method, url, operation, timeout, {"Accept-Encoding": "identity"} | dict(headers or {}), content=content,
+            accept=accept, transient=transient, credentials=credentials, allow_cross_origin=allow_cross_origin,
+            whole=whole, attempt=attempt,
+        )  # fmt: skip
+        hop, response = self._open_redirected(call)
+        try:
+            if not call.welcomes(response.status_code):
+                raise hop.unwelcome(self._read(hop, response))
+            yield hop.streamed(response, self.meter.moves)
+        finally:
+            response.close()
 
     def peek(
         self,
@@ -270,24 +218,17 @@ class ServiceClient:
         One attempt, no redirect is followed; ``timeout`` in seconds, at most 10 when not given. Raises
         ``NetworkError`` when nobody answers, ``ServiceError`` when a certificate or the proxy is in the way.
         """
-        call = Call(
-            method=method,
-            target=parse_target(url),
-            operation=operation,
-            timeout=min(self._timeout, 10.0) if timeout is None else timeout,
-            headers=merged(self._base, headers),
-        )
-        response, _ = self._open(call, call.target, [])
+        call = self._call(method, url, operation, min(self._timeout, 10.0) if timeout is None else timeout, headers)
+        hop, response = self._open(call, call.target, [])
         response.close()
         status = response.status_code
         head = Answer(status, response.headers, b"")
-        proxy = self._proxy(call.target)
-        if proxy is not None and status == 407:
-            raise self._unwelcome(call, call.target, head)
-        if proxy is not None and call.target.origin[0] == "http" and status in (502, 503, 504):
+        if hop.proxy is not None and status == 407:
+            raise hop.unwelcome(head)
+        if hop.proxy is not None and call.target.origin[0] == "http" and status in (502, 503, 504):
             # This is how a forwarding proxy says that it cannot reach the service.
-            what = f"failed: the proxy {proxy.host} does not reach {call.target.origin[1]}"
-            raise self._where(call, call.target).error(NetworkError, "proxy-unreachable", what, status=status)
+            what = f"failed: the proxy {hop.proxy.host} does not reach {call.target.origin[1]}"
+            raise hop.where.error(NetworkError, "proxy-unreachable", what, status=status)
         return head
 
     def authorize(self) -> None:
@@ -300,11 +241,7 @@ class ServiceClient:
 
     def close(self) -> None:
         """Close every connection."""
-        with self._lock:
-            transports = [*self._transports.values()]
-            self._transports.clear()
-        for transport in transports:
-            transport.close()
+        self._connections.close()
 
     def __enter__(self) -> Self:
         return self
@@ -315,35 +252,53 @@ class ServiceClient:
     def __repr__(self) -> str:
         return f"ServiceClient({self.service!r})"
 
+    def _call(
+        self, method: str, url: str, name: str, timeout: float | None, headers: Mapping[str, str] | None, **more: Any
+    ) -> Call:
+        seconds = self._timeout if timeout is None else timeout
+        whole = merged(self._base, headers)
+        return Call(self.service, method.upper(), parse_target(url), name, seconds, whole, **more)
+
     def _attempt(self, call: Call) -> Answer:
         call.attempt += 1
         call.timeout = min(call.timeout, max(self._seconds_left(), _LEAST))
-        target = call.target
-        for _ in range(MAX_REDIRECTS + 1):
-            response, started = self._open_authorized(call, target)
-            answer = self._read(call, target, response, started)
-            following = self._redirect(call, target, answer.status, answer.headers)
-            if following is None:
-                if call.welcomes(answer.status):
-                    return answer
-                raise self._unwelcome(call, target, answer)
-            target = following
-        raise self._too_many_redirects(call)
+        hop, response = self._open_redirected(call)
+        answer = self._read(hop, response)
+        if call.welcomes(answer.status):
+            return answer
+        raise hop.unwelcome(answer)
 
     def _seconds_left(self) -> float:
         return self._ends - self._clock()
 
-    def _open_authorized(self, call: Call, target: Target) -> tuple[httpx.Response, float]:
+    def _open_redirected(self, call: Call) -> tuple[Hop, httpx.Response]:
+        """The response to a call, its body not read yet, from where the redirects lead to."""
+        target = call.target
+        for _ in range(MAX_REDIRECTS + 1):
+            hop, response = self._open_authorized(call, target)
+            try:
+                following = hop.redirected(response)
+            except SluiceError:
+                response.close()
+                raise
+            if following is None:
+                return hop, response
+            response.close()
+            target = following
+        what = f"was redirected more than {MAX_REDIRECTS} times"
+        raise replace(hop, target=call.target).where.error(ServiceError, "redirect-loop", what)
+
+    def _open_authorized(self, call: Call, target: Target) -> tuple[Hop, httpx.Response]:
         """The response to one request; repeated once with a fresh token after a 401 (document 3 §1)."""
         if not self._trusts(call, target):
             return self._open(call, target, [])
         secrets = self._credentials.headers()
-        response, started = self._open(call, target, secrets)
+        hop, response = self._open(call, target, secrets)
         if response.status_code == 401 and self._credentials.renewable:
             response.close()
             self._credentials.drop(secrets)
-            response, started = self._open(call, target, self._credentials.headers())
-        return response, started
+            return self._open(call, target, self._credentials.headers())
+        return hop, response
 
     def _trusts(self, call: Call, target: Target) -> bool:
         """Whether the credentials go to ``target``."""
@@ -352,135 +307,50 @@ class ServiceClient:
         leaves_tls = self._origin[0] == "https" and target.origin[0] != "https"
         return target.origin in (self._origin, call.target.origin) and not leaves_tls
 
-    def _open(self, call: Call, target: Target, secrets: Pairs) -> tuple[httpx.Response, float]:
-        """The response to one request, its body not read yet, and when the request began."""
+    def _open(self, call: Call, target: Target, secrets: Pairs) -> tuple[Hop, httpx.Response]:
+        """The response to one request, its body not read yet."""
         if self._stop is not None:
             self._stop.before_request()
-        headers = call.headers
-        if target.origin != call.target.origin:
-            headers = without_secrets(headers)
-        started = self._clock()
+        hop = Hop(call, target, self._connections.proxy(*target.origin), self._clock())
         # What goes out again, or is an error, is nothing done (``Snapshot.still``).
-        check = functools.partial(self._check, call, target, started, call.attempt <= 1)
-        request = request_for(call, target, headers + secrets, check)
+        request = hop.request(secrets, functools.partial(self._check, hop, call.attempt <= 1))
         told = wire_log.begins(call.method, target.text, call.size)
         try:
-            response = self._transport(target).handle_request(request)
-            return response if told is None else told.watched(response), started
+            response = self._connections.transport(target.origin[0], hop.proxy).handle_request(request)
+            return hop, response if told is None else told.watched(response)
         except Exception as error:  # noqa: BLE001 - the seam where foreign errors become ours
-            wrong = self._broken(error, call, target)
+            wrong = hop.broken(error)
             if told is not None:
                 told.failed(wrong.reference if isinstance(wrong, SluiceError) else "stopped")
             raise wrong from None
         finally:
-            self.meter.request(self._clock() - started, repeated=call.attempt > 1)
+            self.meter.request(self._clock() - hop.started, repeated=call.attempt > 1)
 
-    def _read(self, call: Call, target: Target, response: httpx.Response, started: float) -> Answer:
-        """The whole answer to a request that began at ``started``."""
-        if not call.wants_body and response.is_success:
-            response.close()
-            return Answer(response.status_code, response.headers, b"")
-        parts: list[bytes] = []
-        size = 0
-        # An answer to HEAD has no body: its encoding is that of the body that GET would get.
-        encoding = "" if call.method == "HEAD" else response.headers.get("content-encoding", "").strip().lower()
-        if encoding not in _PLAIN | ENCODINGS:
-            response.close()
-            raise self._broken(httpx.DecodingError(""), call, target)
-        broken = functools.partial(self._broken, call=call, target=target)
-        moving = call.welcomes(response.status_code)
-        coming = renewed(response, broken, functools.partial(self._check, call, target, started, moving))
+    def _read(self, hop: Hop, response: httpx.Response) -> Answer:
+        """The whole answer."""
         try:
-            body = plain_parts(coming)
-            for part in body if encoding in _PLAIN else unpacked(body, encoding):
-                parts.append(part)
-                size += len(part)
-                if size > call.max_answer_bytes:
-                    self._too_large(call, target, response.status_code)
+            unread = not hop.call.wants_body and response.is_success
+            check = functools.partial(self._check, hop, hop.call.welcomes(response.status_code))
+            body = b"" if unread else b"".join(hop.content(response, check))
         except Exception as error:  # noqa: BLE001 - the seam where foreign errors become ours
-            raise self._broken(error, call, target) from None
+            raise hop.broken(error) from None
         finally:
             response.close()
-        return Answer(response.status_code, response.headers, b"".join(parts))
+        return Answer(response.status_code, response.headers, body)
 
-    def _too_large(self, call: Call, target: Target, status: int) -> NoReturn:
-        what = f"was answered with more than {call.max_answer_bytes} bytes"
-        raise self._where(call, target).error(ServiceError, "answer-too-large", what, status=status)
-
-    def _check(self, call: Call, target: Target, started: float, moving: bool) -> None:
+    def _check(self, hop: Hop, moving: bool) -> None:
         # While bytes flow no socket waits, so nobody else looks at the stop.
         self._patience.check()
         if moving:
             self.meter.moves()
-        if self._clock() - started > call.timeout:
-            raise self._broken(httpx.ReadTimeout(""), call, target)
-
-    def _redirect(self, call: Call, target: Target, status: int, headers: httpx.Headers) -> Target | None:
-        """Where an answer sends us, if it does and we may go there."""
-        if status not in _REDIRECTS or status in call.accept or (location := headers.get("location")) is None:
-            return None
-
-        def refuse(reference: str, what: str, hint: str) -> NoReturn:
-            where = self._where(call, target)
-            raise where.error(ServiceError, reference, what, hint=hint, status=status) from None
-
-        if call.method not in _READING:
-            refuse("redirect-refused", "was redirected, not accepted", "configure the URL that the service is at")
-        try:
-            following = parse_target(urljoin(target.text, location.strip()))
-        except (InputError, ValueError):
-            refuse("redirect-invalid", "was redirected to no HTTP URL", "see the log of the service")
-        what = f"was redirected from {named(target)} to {named(following)}"
-        if target.origin[0] == "https" and following.origin[0] != "https":
-            refuse("redirect-downgrade", f"{what}, out of TLS", "configure an https URL that does not redirect")
-        if following.origin != target.origin and not call.allow_cross_origin:
-            refuse("redirect-cross-origin", what, "configure that URL if it is the one that is meant")
-        return following
-
-    def _too_many_redirects(self, call: Call) -> ServiceError:
-        what = f"was redirected more than {MAX_REDIRECTS} times"
-        return self._where(call, call.target).error(ServiceError, "redirect-loop", what)
-
-    def _where(self, call: Call, target: Target) -> Where:
-        return Where(self.service, call.operation, call.method, target.text)
-
-    def _unwelcome(self, call: Call, target: Target, answer: Answer) -> SluiceError:
-        return error_for(answer, self._where(call, target), transient=call.transient)
-
-    def _broken(self, error: Exception, call: Call, target: Target, *, in_body: bool = False) -> SluiceError | Stopped:
-        proxy = self._proxy(target)
-        return error_without_answer(error, self._where(call, target), proxy=proxy, in_body=in_body)
-
-    def _proxy(self, target: Target) -> Proxy | None:
-        return None if self._given is not None else self._proxies.select(*target.origin)
-
-    def _transport(self, target: Target) -> httpx.BaseTransport:
-        if self._given is not None:
-            return self._given
-        proxy = self._proxies.select(*target.origin)
-        secure = target.origin[0] == "https" or (proxy is not None and proxy.scheme == "https")
-        with self._lock:
-            transport = self._transports.get((proxy, secure))
-            if transport is None:
-                if secure and self._ssl_context is None:
-                    self._ssl_context = ssl_context(self._tls)
-                transport = self._transports[proxy, secure] = PoolTransport(
-                    self._ssl_context, self._patience, max_connections=self._max_connections, proxy=proxy
-                )
-        return transport
+        if self._clock() - hop.started > hop.call.timeout:
+            raise hop.broken(httpx.ReadTimeout(""))
 
     def _fetch(self, method: str, url: str, headers: Mapping[str, str], content: bytes | None) -> Answer:
         """A request to the OAuth issuer: ``oauth.Fetch``."""
-        call = Call(
-            method=method,
-            target=parse_target(url),
-            operation=TOKEN_OPERATION,
-            timeout=min(self._timeout, 60.0),
-            headers=merged(self._base, headers),
-            content=content,
-            accept=_ISSUER_ANSWERS,
-            credentials=False,
-        )
+        timeout = min(self._timeout, 60.0)
+        more = {"content": content, "accept": _ISSUER_ANSWERS, "credentials": False}
+        call = self._call(method, url, TOKEN_OPERATION, timeout, headers, **more)
         return self._token_retrying(self._attempt, call)
 
     def _log_retry(self, state: tenacity.RetryCallState, seconds: float) -> None:
@@ -496,11 +366,3 @@ _ISSUER_ANSWERS = frozenset(range(400, 500)) - DEFAULT_TRANSIENT - {407}
 
 def _not_a_token(error: TransientError) -> bool:
     return error.operation != TOKEN_OPERATION
-
-
-@functools.cache
-def _user_agent() -> bytes:
-    try:
-        return f"sluice/{metadata.version('sluice')}".encode("ascii")
-    except metadata.PackageNotFoundError:
-        return b"sluice"

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import ssl
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from queue import Empty, LifoQueue
 from typing import Any
 
 import httpcore
 import httpx
 
-from tasks.shared.http.proxies import Proxy
+from config import TlsConfig
+from tasks.shared.http.proxies import Proxies, Proxy
 from tasks.shared.http.sockets import SLICE, Errors, Patience, SocketBackend
+from tasks.shared.http.tls import ssl_context
 
 # Seconds an idle connection is used again. Many servers close theirs after 5, and a request that meets the
 # closing half-way is lost, which hurts when it must not be repeated.
@@ -187,3 +190,58 @@ class PoolTransport(httpx.BaseTransport):
             keepalive_expiry=_KEEP_ALIVE,
             network_backend=backend,
         )
+
+
+class Connections:
+    """The transports of one client, direct ones and those through the proxies of the environment. Thread-safe.
+
+    ``given`` is a test's transport in place of all of them. Raises ``InputError`` for a certificate bundle or a proxy
+    variable that cannot be used.
+    """
+
+    def __init__(
+        self,
+        tls: TlsConfig,
+        patience: Patience,
+        *,
+        max_connections: int,
+        environ: Mapping[str, str] | None = None,
+        given: httpx.BaseTransport | None = None,
+    ) -> None:
+        self._tls = tls
+        self._patience = patience
+        self._max_connections = max_connections
+        self._given = given
+        self._proxies = Proxies(environ)
+        # The system's trust store takes 30 ms to read: not for plain HTTP, unless there is something to find wrong.
+        eager = tls.ca_cert_path is not None or tls.insecure_skip_verify
+        self._ssl_context = ssl_context(tls) if eager else None
+        self._transports: dict[tuple[Proxy | None, bool], httpx.BaseTransport] = {}
+        self._lock = threading.Lock()
+
+    def proxy(self, scheme: str, host: str, port: int) -> Proxy | None:
+        """Return the proxy for an origin."""
+        return None if self._given is not None else self._proxies.select(scheme, host, port)
+
+    def transport(self, scheme: str, proxy: Proxy | None) -> httpx.BaseTransport:
+        """Return the transport for URLs of this scheme."""
+        if self._given is not None:
+            return self._given
+        secure = scheme == "https" or (proxy is not None and proxy.scheme == "https")
+        with self._lock:
+            transport = self._transports.get((proxy, secure))
+            if transport is None:
+                if secure and self._ssl_context is None:
+                    self._ssl_context = ssl_context(self._tls)
+                transport = self._transports[proxy, secure] = PoolTransport(
+                    self._ssl_context, self._patience, max_connections=self._max_connections, proxy=proxy
+                )
+        return transport
+
+    def close(self) -> None:
+        """Close every connection."""
+        with self._lock:
+            transports = [*self._transports.values()]
+            self._transports.clear()
+        for transport in transports:
+            transport.close()

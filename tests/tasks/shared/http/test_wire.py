@@ -82,7 +82,7 @@ def test_a_stop_ends_a_connection_attempt_that_nobody_answers() -> None:
             sock.connect_ex(("127.0.0.1", port))
         stop.request("signal")
         with client(stop=None, timeout=1800) as http:
-            http._patience = Patience(stop, grace=0.0)
+            http._patience._stop, http._patience._grace = stop, 0.0
             with pytest.raises(Stopped):
                 http.send("GET", f"http://127.0.0.1:{port}/", operation="read")
         for sock in fill:
@@ -92,7 +92,7 @@ def test_a_stop_ends_a_connection_attempt_that_nobody_answers() -> None:
 def test_a_stop_ends_a_tls_handshake_that_nobody_answers() -> None:
     stop = Stop()
     with socket.create_server(("127.0.0.1", 0)) as listener, client(stop=None, timeout=1800) as http:
-        http._patience = Patience(stop, grace=0.0)
+        http._patience._stop, http._patience._grace = stop, 0.0
         stop.request("signal")
         with pytest.raises(Stopped):
             http.send("GET", f"https://127.0.0.1:{listener.getsockname()[1]}/", operation="read")
