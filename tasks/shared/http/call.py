@@ -12,11 +12,13 @@ from urllib.parse import urljoin
 import httpx
 
 from tasks.shared.errors import InputError, ServiceError, SluiceError, Stopped
+from tasks.shared.http import wire_log
 from tasks.shared.http.answer import DEFAULT_TRANSIENT, Answer, Where, error_for, place
 from tasks.shared.http.body import SILENCE, SLICE, Body, BodyStream, SlicedStream
 from tasks.shared.http.failures import error_without_answer
 from tasks.shared.http.packed import ENCODINGS, unpacked
 from tasks.shared.http.proxies import Proxy
+from tasks.shared.http.wire_log import LoggedRequest
 
 Pairs = list[tuple[bytes, bytes]]
 """Headers as they are sent."""
@@ -121,8 +123,12 @@ class Hop:
     target: Target
     proxy: Proxy | None
     started: float
+    check: Callable[[], None] = lambda: None
+    """Raises when a body on its way must end; sees every piece as it comes: of a packed body many may come before there
+    is anything to unpack."""
     in_body: bool = False
     """Whether the answer has begun, as a stream: then a silence is a ``StalledError``."""
+    logged: LoggedRequest | None = None
 
     @property
     def where(self) -> Where:
@@ -137,8 +143,25 @@ class Hop:
         """Return the error for an answer that the caller did not ask for."""
         return error_for(answer, self.where, transient=self.call.transient)
 
-    def request(self, secrets: Pairs, check: Callable[[], None]) -> httpx.Request:
-        """Return the request. ``check`` raises when a large body on its way out must end."""
+    def send(self, transport: httpx.BaseTransport, secrets: Pairs) -> httpx.Response:
+        """Make the request and return the response, its body not read yet. Raises our errors."""
+        self.logged = wire_log.begins(self.call.method, self.target.text, self.call.size)
+        try:
+            response = transport.handle_request(self._request(secrets))
+            # A new one: a test's transport may give one whose body is read.
+            return httpx.Response(
+                response.status_code,
+                headers=response.headers,
+                stream=_IncomingStream(self, response),
+                extensions=response.extensions,
+            )
+        except Exception as error:  # noqa: BLE001 - the seam where foreign errors become ours
+            wrong = self.broken(error)
+            if self.logged is not None:
+                self.logged.failed(wrong.reference if isinstance(wrong, SluiceError) else "stopped")
+            raise wrong from None
+
+    def _request(self, secrets: Pairs) -> httpx.Request:
         call, url = self.call, self.target.url
         seconds = call.timeout
         content = call.content
@@ -146,9 +169,9 @@ class Hop:
         stream: httpx.SyncByteStream
         if content is None or isinstance(content, bytes):
             content = content or b""
-            stream = SlicedStream(content, check) if call.size > SLICE else httpx.ByteStream(content)
+            stream = SlicedStream(content, self.check) if call.size > SLICE else httpx.ByteStream(content)
         else:
-            stream = BodyStream(content, check)
+            stream = BodyStream(content, self.check)
             silence["write"] = min(seconds, call.silence)
         headers = call.headers
         if self.target.origin != call.target.origin:
@@ -182,15 +205,12 @@ class Hop:
             refuse("redirect-cross-origin", what, "configure that URL if it is the one that is meant")
         return following
 
-    def content(self, response: httpx.Response, check: Callable[[], None]) -> Iterator[bytes]:
-        """Yield the body of an answer, unpacked. ``check`` raises when it must end; it sees every piece as it comes.
-
-        Of a packed body many pieces may come before there is anything to unpack.
-        """
+    def content(self, response: httpx.Response) -> Iterator[bytes]:
+        """Yield the body of an answer, unpacked."""
         encoding = response.headers.get("content-encoding", "").strip().lower()
         if encoding not in _PLAIN | ENCODINGS:
             raise httpx.DecodingError("")
-        body = _IncomingStream(response, self.broken, check)
+        body = response.iter_raw()
         size = 0
         for part in body if encoding in _PLAIN else unpacked(body, encoding):
             yield part
@@ -199,37 +219,32 @@ class Hop:
                 what = f"was answered with more than {self.call.max_answer_bytes} bytes"
                 raise self.where.error(ServiceError, "answer-too-large", what, status=response.status_code)
 
-    def streamed(self, response: httpx.Response, check: Callable[[], None]) -> httpx.Response:
-        """Return the response for a caller who reads its body, also when a test's transport gave one that is read."""
-        self.in_body = True
-        return httpx.Response(
-            response.status_code,
-            headers=response.headers,
-            stream=_IncomingStream(response, self.broken, check),
-            extensions=response.extensions,
-        )
-
 
 class _IncomingStream(httpx.SyncByteStream):
-    """The body of an answer as it comes, not decoded. ``broken`` makes our errors of foreign ones."""
+    """The body of an answer as it comes, not decoded. Its errors are ours; it is logged when it is closed."""
 
-    def __init__(
-        self, response: httpx.Response, broken: Callable[[Exception], Exception], check: Callable[[], None]
-    ) -> None:
+    def __init__(self, hop: Hop, response: httpx.Response) -> None:
         if not isinstance(response.stream, httpx.SyncByteStream):
             raise TypeError("a sync transport gives a sync stream")
+        self._hop = hop
+        self._status = response.status_code
         self._parts = response.stream
-        self._broken = broken
-        self._check = check
+        self._received = 0
 
     def __iter__(self) -> Iterator[bytes]:
         try:
             for part in self._parts:
+                self._received += len(part)
                 yield part
-                self._check()
+                self._hop.check()
         except Exception as error:  # noqa: BLE001 - the seam where foreign errors become ours
-            raise self._broken(error) from None
+            raise self._hop.broken(error) from None
 
     def close(self) -> None:
         """Close the connection, or give it back."""
-        self._parts.close()
+        logged, self._hop.logged = self._hop.logged, None
+        try:
+            self._parts.close()
+        finally:
+            if logged is not None:
+                logged.answered(self._status, self._received)

@@ -41,7 +41,6 @@ import tenacity
 
 from config import AuthConfig, RetryConfig, TlsConfig
 from tasks.shared.errors import NetworkError, ServiceError, SluiceError, TransientError
-from tasks.shared.http import wire_log
 from tasks.shared.http.answer import DEFAULT_TRANSIENT, TOKEN_OPERATION, Answer, answer_of
 from tasks.shared.http.body import SILENCE, Body
 from tasks.shared.http.call import Call, Hop, Pairs, Target, merged, parse_target, user_agent
@@ -200,7 +199,8 @@ class ServiceClient:
         try:
             if not call.welcomes(response.status_code):
                 raise hop.unwelcome(self._read(hop, response))
-            yield hop.streamed(response, self.meter.moves)
+            hop.in_body, hop.check = True, self.meter.moves
+            yield response
         finally:
             response.close()
 
@@ -313,16 +313,9 @@ class ServiceClient:
             self._stop.before_request()
         hop = Hop(call, target, self._connections.proxy(*target.origin), self._clock())
         # What goes out again, or is an error, is nothing done (``Snapshot.still``).
-        request = hop.request(secrets, functools.partial(self._check, hop, call.attempt <= 1))
-        told = wire_log.begins(call.method, target.text, call.size)
+        hop.check = functools.partial(self._check, hop, call.attempt <= 1)
         try:
-            response = self._connections.transport(target.origin[0], hop.proxy).handle_request(request)
-            return hop, response if told is None else told.watched(response)
-        except Exception as error:  # noqa: BLE001 - the seam where foreign errors become ours
-            wrong = hop.broken(error)
-            if told is not None:
-                told.failed(wrong.reference if isinstance(wrong, SluiceError) else "stopped")
-            raise wrong from None
+            return hop, hop.send(self._connections.transport(target.origin[0], hop.proxy), secrets)
         finally:
             self.meter.request(self._clock() - hop.started, repeated=call.attempt > 1)
 
@@ -330,8 +323,8 @@ class ServiceClient:
         """The whole answer."""
         try:
             unread = not hop.call.wants_body and response.is_success
-            check = functools.partial(self._check, hop, hop.call.welcomes(response.status_code))
-            body = b"" if unread else b"".join(hop.content(response, check))
+            hop.check = functools.partial(self._check, hop, hop.call.welcomes(response.status_code))
+            body = b"" if unread else b"".join(hop.content(response))
         except Exception as error:  # noqa: BLE001 - the seam where foreign errors become ours
             raise hop.broken(error) from None
         finally:

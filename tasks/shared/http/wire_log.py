@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-
-import httpx
 
 from tasks.shared.units import human_bytes, human_duration
 
@@ -50,7 +48,7 @@ def _parameter(pair: str) -> str:
 
 
 @dataclass(frozen=True)
-class Exchange:
+class LoggedRequest:
     """A request that begins: ``sent`` is the size of its body in bytes."""
 
     method: str
@@ -67,44 +65,12 @@ class Exchange:
         sizes = f"{human_bytes(received)} back" if self.sent else human_bytes(received)
         self._tell(f"{status}, {f'{human_bytes(self.sent)} sent, ' if self.sent else ''}{sizes}")
 
-    def watched(self, response: httpx.Response) -> httpx.Response:
-        """The same response, told when it is closed."""
-        if not isinstance(response.stream, httpx.SyncByteStream):
-            raise TypeError("a sync transport gives a sync stream")
-        stream = _Counted(response.stream, lambda received: self.answered(response.status_code, received))
-        return httpx.Response(
-            response.status_code, headers=response.headers, stream=stream, extensions=response.extensions
-        )
-
     def _tell(self, what: str) -> None:
         if _listener is not None:
             seconds = time.monotonic() - self.begun
             _listener(f"{self.method} {shown(self.url)}: {what}, {human_duration(seconds)}")
 
 
-def begins(method: str, url: str, sent: int = 0) -> Exchange | None:
+def begins(method: str, url: str, sent: int = 0) -> LoggedRequest | None:
     """A request that begins, where somebody listens."""
-    return None if _listener is None else Exchange(method, url, sent)
-
-
-class _Counted(httpx.SyncByteStream):
-    """The body of an answer, whose bytes are counted until it is closed."""
-
-    def __init__(self, parts: httpx.SyncByteStream, done: Callable[[int], None]) -> None:
-        self._parts = parts
-        self._done: Callable[[int], None] | None = done
-        self._received = 0
-
-    def __iter__(self) -> Iterator[bytes]:
-        for part in self._parts:
-            self._received += len(part)
-            yield part
-
-    def close(self) -> None:
-        """Close the connection, or give it back."""
-        done, self._done = self._done, None
-        try:
-            self._parts.close()
-        finally:
-            if done is not None:
-                done(self._received)
+    return None if _listener is None else LoggedRequest(method, url, sent)
