@@ -25,7 +25,7 @@ from tests.peers.server import Reply, closed_port, loopback
 CONFIG = PipelineConfig.model_validate({"retry": {"max_attempts": 1}})
 
 
-def test_a_client_is_made_in_one_place() -> None:
+def test_a_client_is_made_for_services_and_for_the_object_store() -> None:
     made = {
         str(path.relative_to(ROOT))
         for package in ("tasks", "flows")
@@ -33,7 +33,7 @@ def test_a_client_is_made_in_one_place() -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "ServiceClient"
     }
-    assert made == {"tasks/shared/service.py", "tasks/send/s3/exchange.py"}
+    assert made == {"tasks/shared/service.py", "tasks/send/s3/client.py"}
 
 
 def test_a_probe_asks_below_the_address_once_and_without_credentials() -> None:
