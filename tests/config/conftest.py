@@ -10,6 +10,9 @@ import pytest
 
 from config import ConfigError, Finding, LoadedConfig, load_config
 
+SECRETS = ("hunter2", "CANARY")
+"""Values that no finding may quote, wherever they stand."""
+
 MINIMAL = "pipeline: {enabled_steps: [local_import]}\n"
 
 
@@ -25,9 +28,10 @@ class Loader:
     def errors(
         self, text: str, *, env: Mapping[str, str] | None = None, overrides: Sequence[str] = ()
     ) -> dict[tuple[str, str], Finding]:
-        """The errors by reference and key; fails when the configuration loads."""
+        """The errors by reference and key; fails when the configuration loads, or when one of them quotes a secret."""
         with pytest.raises(ConfigError) as caught:
             self.load(text, env=env, overrides=overrides)
+        assert not [secret for secret in SECRETS if secret in str(caught.value) + repr(caught.value.findings)]
         return {(f.reference, f.key): f for f in caught.value.findings if f.level == "error"}
 
 
