@@ -130,3 +130,14 @@ def test_a_stop_ends_it(job: Path) -> None:
     stop.request("SIGTERM")
     with pytest.raises(Stopped):
         take(job, [job / "import"], stop=stop)
+
+
+def test_one_that_the_version_before_kept_is_read(tmp_path: Path) -> None:
+    sha256 = hashlib.sha256(b"{}\n").hexdigest()
+    line = b'{"name":"import/\\udcff.ndjson","size":3,"sha256":"%b"}\n' % sha256.encode()
+    (tmp_path / "kept").write_bytes(line + line.replace(b"\\udcff", b"b")[:-2] + b',"state":[1,2,3,4,5]}\n')
+    digest = hashlib.sha256(line + line.replace(b"\\udcff", b"b")).hexdigest()
+    kept = load(tmp_path / "kept", digest)
+    assert kept is not None
+    assert [entry.state for entry in kept.entries] == [None, (1, 2, 3, 4, 5)]
+    assert kept.hash_of("import/b.ndjson", (1, 2, 3, 4, 5)) == sha256
