@@ -29,7 +29,7 @@ from tasks.release_report.report.build import make
 from tasks.release_report.report.digest import sha256
 from tasks.release_report.report.document import ReleaseReport
 from tasks.shared.errors import DataError, GateError, SluiceError, Stopped, internal_error
-from tasks.shared.files.inventory import Inventory, take
+from tasks.shared.files.inventory import Inventory, take_inventory
 from tasks.shared.log import logger
 from tasks.shared.meter import Meter
 from tasks.shared.prefect_task import as_task
@@ -204,7 +204,7 @@ def _leaving(job: Job, source: Source) -> Leaving:
     """What is in a directory of the job; of what nobody touched since a step left it, the hashes of that time."""
     before = source.recorded.load() if source.recorded is not None else None
     known = before.hash_of if before is not None else None
-    found = take(job.directory.path, [source.path], stop=job.stop, known=known)
+    found = take_inventory(job.directory.path, [source.path], stop=job.stop, known=known)
     return Leaving(source.path, found, found.digest, source.tables)
 
 

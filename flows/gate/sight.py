@@ -21,7 +21,7 @@ from tasks.shared import publication
 from tasks.shared.corrections import corrected_files
 from tasks.shared.errors import DataError, storage_errors
 from tasks.shared.files.data_directory import finished_files, stored_bytes
-from tasks.shared.files.inventory import Inventory, Known, differences, kept_at, load, take
+from tasks.shared.files.inventory import Inventory, Known, differences, kept_at, load, take_inventory
 from tasks.shared.report import Approval, Corrections, StepReport, Waiting
 from tasks.shared.stop import Stop
 from tasks.shared.units import human_bytes, human_count
@@ -101,7 +101,7 @@ class Sight:
 
     def take(self, known: Known | None, stop: Stop) -> Inventory:
         """The files that are there now. Raises ``StorageError`` and ``Stopped``."""
-        return take(self.job_dir, self._folders, stop=stop, known=known)
+        return take_inventory(self.job_dir, self._folders, stop=stop, known=known)
 
     def keep(self, inventory: Inventory) -> str:
         """Keep what was seen, for the words about what changed since; its digest. Raises ``StorageError``."""
@@ -189,7 +189,8 @@ def is_still_there(job_dir: Path, steps: Iterable[StepReport], digest: str) -> b
     places = {name: step for step in steps for name in (step.directory, step.output) if name}
     for name, step in reversed(places.items()):
         before = load(kept_at(job_dir, step.position), step.inventory) if step.inventory else None
-        if take(job_dir, [job_dir / name], known=before.hash_of if before else None, stop=Stop()).digest == digest:
+        known = before.hash_of if before else None
+        if take_inventory(job_dir, [job_dir / name], known=known, stop=Stop()).digest == digest:
             return True
     return False
 

@@ -51,7 +51,7 @@ _PHRASE = re.compile(
 
 
 @dataclass(frozen=True)
-class Told:
+class ProgressText:
     """What an answer says of a running job: a line for a person, the fraction done where a percentage is given, and
     the job's state where it is named."""
 
@@ -96,7 +96,7 @@ class Poller:
         self._sleep = sleep
         self._ask_task = True
         self._state = self._trouble = ""
-        self._seen: tuple[object, Told] | None = None
+        self._seen: tuple[object, ProgressText] | None = None
         self._since = 0.0
         self._warn_at = 0.0
 
@@ -120,7 +120,7 @@ class Poller:
                     if handle is None:
                         raise failures.not_complete(status_url, answer.status)
                     contact = self._clock()
-                    self._told("")
+                    self._report_trouble("")
                     self._show(answer, handle)
                     self._sleep(interval)
                     interval, backoff = min(2 * interval, self._longest), self._first
@@ -130,7 +130,7 @@ class Poller:
                 if answer.status not in TRANSIENT:
                     raise failures.failed(status_url, answer)
                 asked = parse_retry_after(answer.headers.get("retry-after"))
-                self._told(f"the server answered {answer.status}, asking again")
+                self._report_trouble(f"the server answered {answer.status}, asking again")
             silence = self._clock() - contact
             if silence > self._window:
                 raise failures.extraction_timeout(status_url, silence)
@@ -142,10 +142,10 @@ class Poller:
         try:
             return self._client.poll(status_url)
         except TransientError as error:
-            self._told(f"no answer ({error.reference}), asking again")
+            self._report_trouble(f"no answer ({error.reference}), asking again")
             return None
 
-    def _told(self, trouble: str) -> None:
+    def _report_trouble(self, trouble: str) -> None:
         """Show what is wrong with the polls, nothing when they are answered; one line of the log for each change, not
         for each poll."""
         if trouble:
@@ -183,7 +183,7 @@ class Poller:
         still = self._stands(handle, state, task, told)
         self._progress.say(f"extracting: {text}", fraction=fraction, stands=paused or still)
 
-    def _stands(self, handle: Handle, state: str, task: ExtractionTask | None, told: Told) -> bool:
+    def _stands(self, handle: Handle, state: str, task: ExtractionTask | None, told: ProgressText) -> bool:
         """Whether nothing has changed for long; warns of it once, and then every hour.
 
         Compared are state, batches and version of the Task, and what the answer says. A Task that could not be read
@@ -220,7 +220,7 @@ class Poller:
             return None
 
 
-def progress_text(answer: Answer, k: int) -> Told:
+def progress_text(answer: Answer, k: int) -> ProgressText:
     """What a 202 says about the job. The cohort is said as a number of patients is (document 5, R3): not all of them
     may arrive."""
     text = _last_informational(parse_json(answer.body))
@@ -239,7 +239,7 @@ def progress_text(answer: Answer, k: int) -> Told:
     if cohort is not None:
         parts.append(f"{people(int(cohort[1]), k)} patients")
     state = JobStatus.PAUSED if phrase is not None and phrase[1] == "Paused" else ""
-    return Told(", ".join(parts) or "running", fraction, status[1] if status is not None else state)
+    return ProgressText(", ".join(parts) or "running", fraction, status[1] if status is not None else state)
 
 
 def _last_informational(outcome: Any) -> str:

@@ -149,11 +149,11 @@ class Companions:
         """Download one file as it comes."""
         http, attempts = self._http, self._retry.max_attempts
 
-        def tell(state: tenacity.RetryCallState, seconds: float) -> None:
+        def announce_retry(state: tenacity.RetryCallState, seconds: float) -> None:
             error, attempt = state.outcome.exception() if state.outcome else None, state.attempt_number
             announce(http.meter, http.service, "download", error, attempt=attempt, attempts=attempts, seconds=seconds)
 
-        for attempt in retrying(self._retry, sleep=self._sleep, before_wait=tell):
+        for attempt in retrying(self._retry, sleep=self._sleep, before_wait=announce_retry):
             with attempt:
                 self._attempt(url, target, attempt.retry_state.attempt_number)
 

@@ -83,7 +83,7 @@ class _Note(msgspec.Struct):
     settled: bool = False
 
 
-class _Asked(msgspec.Struct):
+class _SubmittedQuery(msgspec.Struct):
     crtdl: str
     patients: str
 
@@ -128,7 +128,7 @@ class Submission:
         if note is not None and not note.settled:
             candidate = self._candidate(note)
             if candidate is not None:
-                return self._keep(self._status_url(candidate), msgspec.structs.replace(note, trial=candidate))
+                return self._record(self._status_url(candidate), msgspec.structs.replace(note, trial=candidate))
         return self.submit()
 
     def submit(self) -> Handle:
@@ -138,7 +138,7 @@ class Submission:
         Raises ``InputError`` (``query-changed``) when it is something else now.
         """
         patients = self._patients()
-        asked = _Asked(_digest(parse_json(read_content(self._query.crtdl))), _digest(sorted(patients)))
+        asked = _SubmittedQuery(_digest(parse_json(read_content(self._query.crtdl))), _digest(sorted(patients)))
         self._compare(asked)
         note = self._take_note()
         write_file(self._directory / ASKED, msgspec.json.encode(asked))
@@ -147,10 +147,10 @@ class Submission:
             status_url = self._client.submit(self._query.crtdl, patients)
         except SluiceError as error:
             raise self._explained(error) from None
-        return self._keep(status_url, msgspec.structs.replace(note, settled=True))
+        return self._record(status_url, msgspec.structs.replace(note, settled=True))
 
-    def _compare(self, asked: _Asked) -> None:
-        before = read_state(self._directory / ASKED, _Asked)
+    def _compare(self, asked: _SubmittedQuery) -> None:
+        before = read_state(self._directory / ASKED, _SubmittedQuery)
         if before is None:
             return
         # The job's own copies, and what they were made of: a person who edits one of these expects it to count.
@@ -161,14 +161,14 @@ class Submission:
         if changed := [name for name, differs in what.items() if differs]:
             raise failures.query_changed(changed)
 
-    def _given_crtdl(self, asked: _Asked) -> str:
+    def _given_crtdl(self, asked: _SubmittedQuery) -> str:
         try:
             content = self._query.given()
         except (InputError, ConfigError):
             return ""
         return asked.crtdl if content is None else _digest(parse_json(content))
 
-    def _given_patients(self, asked: _Asked) -> str:
+    def _given_patients(self, asked: _SubmittedQuery) -> str:
         given = self._query.patients
         if given is None or vanished(given):
             return asked.patients
@@ -236,7 +236,7 @@ class Submission:
             write_file(kept, "".join(f"{patient}\n" for patient in patients).encode())
         return patients
 
-    def _keep(self, status_url: str, note: _Note) -> Handle:
+    def _record(self, status_url: str, note: _Note) -> Handle:
         job_id = job_id_of(status_url)
         handle = Handle(status_url, job_id)
         # A job on trial is noted as such before it is recorded as ours.

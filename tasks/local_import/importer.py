@@ -70,7 +70,7 @@ def run(context: StepContext) -> StepReport:
             context.meter.add(files=1, bytes=file.size, resources=done.counted)
             return
         try:
-            target.add(_take(file, target, context, stop))
+            target.add(_import_file(file, target, context, stop))
         except DataError as error:
             if error.reference != "empty-file":
                 raise
@@ -111,7 +111,7 @@ def _changed(file: SourceFile, before: str) -> bool:
         return False
 
 
-def _take(file: SourceFile, target: ImportDirectory, context: StepContext, stop: Stop) -> FileFacts:
+def _import_file(file: SourceFile, target: ImportDirectory, context: StepContext, stop: Stop) -> FileFacts:
     try:
         handle = open_source(file.path)
     except OSError as error:

@@ -113,7 +113,7 @@ def scan(directory: Path, *, recursive: bool = False, exclude: Path | None = Non
     if isinstance(real, InputError):
         return Scan(directory, problems=(real,))
     walk = _Walk(real, recursive, exclude.resolve() if exclude is not None else None)
-    walk.look()
+    walk.walk()
     files = sorted(walk.files, key=lambda file: file.name)
     return Scan(
         directory,
@@ -150,7 +150,7 @@ class _Walk:
         self.names: defaultdict[str, list[str]] = defaultdict(list)
         self._followed: list[SourceFile] = []
 
-    def look(self) -> None:
+    def walk(self) -> None:
         """Walk, then decide about the links: a link to a file that is imported anyway adds nothing."""
         waiting = [self.root]
         while waiting:

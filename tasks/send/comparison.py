@@ -13,7 +13,7 @@ from typing import Final
 
 from tasks.shared.errors import DataError, storage_error
 from tasks.shared.files.data_directory import finished_files, stored_bytes
-from tasks.shared.files.inventory import Entry, Inventory, differences, state_of, take
+from tasks.shared.files.inventory import Entry, Inventory, differences, state_of, take_inventory
 from tasks.shared.files.names import CORE, base_name
 from tasks.shared.step import StepContext
 
@@ -102,7 +102,7 @@ def compare(context: StepContext) -> Compared:
     progress = context.meter
     progress.begin("checking what is to be sent")
     progress.expect(bytes=stored_bytes(finished_files(directory)))
-    now = take(context.job_dir, [directory], stop=context.stop, read=lambda size: progress.add(bytes=size))
+    now = take_inventory(context.job_dir, [directory], stop=context.stop, read=lambda size: progress.add(bytes=size))
     count = len(now.entries)
     if recorded is None and files is not None and count != files:
         what = f"it holds {count:,} files, the step before wrote {files:,}"

@@ -25,7 +25,7 @@ from tasks.shared.corrections import wait_directory
 from tasks.shared.errors import InternalError, SluiceError, Stopped, internal_error
 from tasks.shared.files.data_directory import file_names
 from tasks.shared.files.intake import FileLedger
-from tasks.shared.files.inventory import kept_at, still_approved, take
+from tasks.shared.files.inventory import kept_at, still_approved, take_inventory
 from tasks.shared.files.kept_answers import FailedAnswers
 from tasks.shared.meter import Meter
 from tasks.shared.publication import without_names
@@ -148,7 +148,7 @@ def leave_inventory(context: StepContext, done: StepReport) -> str | None:
 
     if (done.bytes_out or 0) > _WORTH_A_WORD:
         context.meter.say("takes the hashes of what was written")
-    inventory = take(context.job_dir, [context.job_dir / done.output], stop=context.stop, known=known)
+    inventory = take_inventory(context.job_dir, [context.job_dir / done.output], stop=context.stop, known=known)
     if context.approved is not None:
         still_approved(context.approved.below(done.output), inventory)
     inventory.save(kept_at(context.job_dir, context.position))

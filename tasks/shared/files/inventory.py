@@ -110,7 +110,7 @@ Known = Callable[[str, State], str | None]
 """What is known of a file of this name and state: its hash, or nothing."""
 
 
-def take(
+def take_inventory(
     base: Path,
     folders: Iterable[Path],
     *,

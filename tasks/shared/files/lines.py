@@ -120,7 +120,7 @@ def texts(content: Content, most: int = sys.maxsize, spool: Path = Path()) -> It
             start, end = 0, buffer.find(b"\n", 0, count)
             if end >= 0 and rest.begun:
                 rest.add(view[:end])
-                yield rest.take()
+                yield rest.line()
                 start, end = end + 1, buffer.find(b"\n", end + 1, count)
             while end >= 0:
                 yield bytes(view[start:end])
@@ -128,7 +128,7 @@ def texts(content: Content, most: int = sys.maxsize, spool: Path = Path()) -> It
             if start < count:
                 rest.add(view[start:count])
         if rest.begun:
-            yield rest.take()
+            yield rest.line()
 
 
 class _Rest:
@@ -153,7 +153,7 @@ class _Rest:
             self._text = io.BytesIO()
         (self._spool or self._text).write(data)
 
-    def take(self) -> bytes | Spool:
+    def line(self) -> bytes | Spool:
         """The line; whoever takes a spool closes it."""
         if self._spool is not None:
             spool, self._spool = self._spool, None

@@ -17,7 +17,7 @@ from tasks.release_report.page import files
 from tasks.release_report.report.digest import sha256
 from tasks.release_report.report.document import ReleaseReport, Section
 from tasks.release_report.report.teller import table
-from tasks.shared.files.inventory import take
+from tasks.shared.files.inventory import take_inventory
 from tasks.shared.report import Shown
 from tasks.shared.stop import Stop
 from tests.conftest import ROOT
@@ -63,7 +63,7 @@ def test_a_stop_is_code_5_only_with_check_and_the_report_is_the_one_made_last(
     job = tmp_path / "jobs" / reports.JOB
     (job / "import").mkdir()
     (job / "import/a.ndjson").write_text("{}\n")
-    covered = take(job, [job / "import"], stop=Stop()).digest
+    covered = take_inventory(job, [job / "import"], stop=Stop()).digest
     later, last = (reports.clean(step=step).model_copy(update={"files": covered}) for step in (5, None))
     for report in (later, last):
         files.write(job, report, None, ())

@@ -20,7 +20,7 @@ from flows.job.sources import Sources
 from flows.reports.pages import wait_description
 from tasks import declared
 from tasks.shared.errors import DataError
-from tasks.shared.files.inventory import kept_at, take
+from tasks.shared.files.inventory import kept_at, take_inventory
 from tasks.shared.report import Approval, StepReport, Waiting
 from tasks.shared.step import Source
 from tasks.shared.stop import Stop
@@ -176,7 +176,7 @@ IN_PLACE = [what for what in MEDDLING if "import/" in what]
 
 @pytest.mark.parametrize("what", IN_PLACE)
 def test_what_was_edited_where_its_step_left_it_cannot_be_approved(waits: Waits, what: str) -> None:
-    left = take(waits.job.directory.path, [waits.input], stop=Stop())
+    left = take_inventory(waits.job.directory.path, [waits.input], stop=Stop())
     left.save(kept_at(waits.job.directory.path, 1))
     done = waits.job.steps[1].model_copy(update={"state": "completed", "output": "import", "inventory": left.digest})
     waits.job.steps[1] = done

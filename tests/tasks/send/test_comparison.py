@@ -13,7 +13,7 @@ from tasks.send import direct
 from tasks.send.comparison import compare
 from tasks.send.send import run
 from tasks.shared.errors import DataError, SluiceError, Stopped
-from tasks.shared.files.inventory import Recorded, kept_at, take
+from tasks.shared.files.inventory import Recorded, kept_at, take_inventory
 from tasks.shared.step import StepContext
 from tasks.shared.stop import Stop
 from tests.peers.fhir import Reply, serving
@@ -53,7 +53,7 @@ class Job:
         self.files: int | None = 2
 
     def record(self, step: str) -> Recorded:
-        inventory = take(self.directory, [self.input], stop=Stop())
+        inventory = take_inventory(self.directory, [self.input], stop=Stop())
         inventory.save(kept_at(self.directory, 1))
         return Recorded(step, 1, kept_at(self.directory, 1), inventory.digest)
 

@@ -19,7 +19,7 @@ from tasks.send.s3.files import OpenFile, Section, content_type, job_prefix, obj
 from tasks.send.s3.refusal import BUSY_CODES, DAMAGED_CODES, FULL_CODES, REGION_CODES, Refusal
 from tasks.send.s3.upload import MIB, Sizes, Uploaded, timestamp, write_manifest
 from tasks.shared.errors import DataError, InputError, Stopped
-from tasks.shared.files.inventory import take
+from tasks.shared.files.inventory import take_inventory
 from tasks.shared.http.answer import Where
 from tasks.shared.stop import Stop
 from tests.conftest import examples
@@ -32,7 +32,7 @@ def nothing() -> None:
 
 
 def compared(directory: Path) -> Compared:
-    return Compared(directory, directory, take(directory, [directory], stop=Stop()))
+    return Compared(directory, directory, take_inventory(directory, [directory], stop=Stop()))
 
 
 def opened(directory: Path) -> OpenFile:

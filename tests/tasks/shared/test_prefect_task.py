@@ -13,7 +13,7 @@ import pytest
 from config import PipelineConfig
 from tasks.shared.errors import DataError
 from tasks.shared.files.intake import FileFacts, FileLedger
-from tasks.shared.files.inventory import kept_at, load, take
+from tasks.shared.files.inventory import kept_at, load, take_inventory
 from tasks.shared.prefect_task import leave_inventory, proved
 from tasks.shared.report import StepReport
 from tasks.shared.service import Doubt, Found, Service
@@ -57,7 +57,7 @@ def test_of_an_import_it_holds_the_hash_of_what_was_written_not_of_what_lies_the
 
 
 def test_corrected_files_that_are_not_those_of_the_approval_become_no_output(context: StepContext) -> None:
-    approved = take(context.job_dir, [context.job_dir / "import"], stop=Stop())
+    approved = take_inventory(context.job_dir, [context.job_dir / "import"], stop=Stop())
     assert leave_inventory(replace(context, approved=approved), DONE) is not None
     (context.job_dir / "import" / "a.ndjson").write_bytes(b"[]\n")
     kept_at(context.job_dir, 1).unlink()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tasks.shared.corrections import make_directory, wait_directory
 from tasks.shared.errors import DataError, SluiceError, Stopped, StorageError
-from tasks.shared.files.inventory import Inventory, take
+from tasks.shared.files.inventory import Inventory, take_inventory
 from tasks.shared.report import Corrections
 from tasks.shared.step import Parked, Source, StepContext
 from tasks.shared.stop import Stop
@@ -198,7 +198,7 @@ def test_corrections_that_vanish_after_the_approval_do_not_release_the_uncorrect
 ) -> None:
     (corrected / "a.ndjson").write_bytes(LINE)
     given = context(tmp_path)
-    approved = take(given.job_dir, [given.input_dir, corrected], stop=Stop())
+    approved = take_inventory(given.job_dir, [given.input_dir, corrected], stop=Stop())
     assert run(replace(given, approved=approved)).output == "import_wait"
     (corrected / "a.ndjson").unlink()
     with pytest.raises(DataError) as caught:

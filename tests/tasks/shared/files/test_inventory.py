@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tasks.shared.errors import Stopped
-from tasks.shared.files.inventory import Inventory, differences, load, take
+from tasks.shared.files.inventory import Inventory, differences, load, take_inventory
 from tasks.shared.stop import Stop
 
 
@@ -25,7 +25,7 @@ def job(tmp_path: Path) -> Path:
 
 
 def taken(job: Path, *folders: str, **options: object) -> Inventory:
-    return take(job, [job / name for name in folders or ("import", "csv")], stop=Stop(), **options)  # type: ignore[arg-type]
+    return take_inventory(job, [job / name for name in folders or ("import", "csv")], stop=Stop(), **options)  # type: ignore[arg-type]
 
 
 def age(job: Path, seconds: int = 60) -> None:
@@ -105,7 +105,7 @@ def test_a_file_that_may_still_be_written_to_without_another_time_is_read_again(
 def test_names_that_are_no_utf_8_come_back(tmp_path: Path) -> None:
     (tmp_path / "import").mkdir()
     (tmp_path / "import" / os.fsdecode(b"\xff.ndjson")).write_bytes(b"{}")
-    inventory = take(tmp_path, [tmp_path / "import"], stop=Stop())
+    inventory = take_inventory(tmp_path, [tmp_path / "import"], stop=Stop())
     inventory.save(tmp_path / "kept")
     assert load(tmp_path / "kept", inventory.digest) == inventory
 
@@ -129,7 +129,7 @@ def test_a_stop_ends_it(job: Path) -> None:
     stop = Stop()
     stop.request("SIGTERM")
     with pytest.raises(Stopped):
-        take(job, [job / "import"], stop=stop)
+        take_inventory(job, [job / "import"], stop=stop)
 
 
 def test_one_that_the_version_before_kept_is_read(tmp_path: Path) -> None:
