@@ -240,9 +240,8 @@ def end_parked(session: Session, job_id: str, rejection: Problem | None = None) 
 
 
 def _told_as_cancelled(directory: Path, record: JobRecord, run: Run, rejection: Problem | None) -> str:
-    from flows.reports.event_file import EventLog
     from flows.reports.events import Wait
-    from flows.reports.journal import Journal
+    from flows.reports.journal import EventLog, Journal
 
     at = record.waiting.position if record.waiting else 0
     step = (record.step_names[at - 1], at) if 0 < at <= len(record.step_names) else None

@@ -31,6 +31,9 @@ from tasks.shared.units import human_bytes, human_duration
 
 DATA = ("#", "step", "state", "files", "resources in", "resources out", "in", "out")
 FACTS = ("what", "value")
+COMPARED = ("#", "step", "lines written before it", "lines it read", "")
+FOUND = ("#", "step", "errors in the data", "")
+IDENTIFYING = ("#", "path", "of", "")
 TIMES = ("#", "step", "time", "rate", "requests", "retries", "p50", "p95")
 """The columns in two tables, because one is wider than the page."""
 
@@ -127,8 +130,23 @@ def job_page(
     that goes on with the job; ``counted`` what the error of the step that failed counted. Fewer than ``k`` patients are
     not said. For what the job waits is said as in the form, in the ``language`` of the release report.
     """
-    rows = [step.cells() for step in record.steps]
+    failed = record.error.step if record.error and state == "failed" else None
     lines = [f"# {literal(record.name)}", "", f"The job is **{state}**.", ""]
+    lines += _standing(record, state, language)
+    if state in {"waiting", "failed", "stopped"} and continued_with:
+        lines += [f"{'Decide' if state == 'waiting' else 'Continue'} on its machine with {code(continued_with)}", ""]
+    lines += _tables(record.steps)
+    for step in record.steps:
+        lines += _step(step, counted if step.name == failed and step.state == "failed" else {}, k, record.types)
+    lines += ["## Decisions", ""] if record.decisions else []
+    for position, approval in record.decisions:
+        lines += [f"Step {position} (wait) was {approval.told(literal)}", ""]
+    page.publish(title(state), "\n".join([*lines, *_files(record)]) + "\n")
+
+
+def _standing(record: JobRecord, state: PageState, language: str) -> list[str]:
+    """What the job waits for, or what went wrong."""
+    lines: list[str] = []
     if state == "waiting" and record.waiting:
         lines += ["## Waiting", "", wait_description(record.waiting, record.step_names, language=language), ""]
     if state in {"failed", "cancelled"} and record.error:
@@ -136,46 +154,41 @@ def job_page(
         where = f"step {literal(error.step)}" if error.step else "preparation"
         lines += ["## Error", "", f"{code(error.reference)} in {where}: {literal(error.message)}", ""]
         lines += [f"{literal(text)}\n" for text in (error.context, error.hint) if text]
-    if state in {"waiting", "failed", "stopped"} and continued_with:
-        lines += [f"{'Decide' if state == 'waiting' else 'Continue'} on its machine with {code(continued_with)}", ""]
-    lines += ["## Steps", "", table(DATA, [[cells[name] for name in DATA] for cells in rows]), ""]
-    if timed := [[cells[name] for name in TIMES] for cells in rows if cells["time"]]:
-        lines += ["## Times and requests", "", table(TIMES, timed), ""]
-        lines += ["p50 and p95: the time that half and 95 % of the requests did not exceed.", ""]
-    if compared := reconciliation(record.steps):
-        lines += ["## Reconciliation", "", _reconciliation(compared), ""]
-    if found := [step for step in record.steps if step.findings]:
-        counted_rows = [_found(step) for step in found]
-        lines += ["## Findings", "", table(("#", "step", "errors in the data", ""), counted_rows), ""]
-    if identifying := [row for step in record.steps for row in _identifying(step)]:
-        lines += ["## Still identifying", "", table(("#", "path", "of", ""), identifying), ""]
-    failed = record.error.step if record.error and state == "failed" else None
-    for step in record.steps:
-        lines += _step(step, counted if step.name == failed and step.state == "failed" else {}, k, record.types)
-    decisions = record.decisions
-    lines += ["## Decisions", ""] if decisions else []
-    for position, approval in decisions:
-        lines += [f"Step {position} (wait) was {approval.told(literal)}", ""]
-    lines += ["## Files", "", f"- job {code(record.id)}"]
-    on_demand = record.shown_at_the_end is not None and record.shown_at_the_end.on_demand
+    return lines
+
+
+def _tables(steps: Sequence[StepReport]) -> Iterator[str]:
+    """The tables in which every step has a row, or those that have something to say there."""
+    rows = [step.cells() for step in steps]
+    timed = [[cells[name] for name in TIMES] for cells in rows if cells["time"]]
+    yield from _section("Steps", DATA, [[cells[name] for name in DATA] for cells in rows])
+    yield from _section("Times and requests", TIMES, timed)
+    yield from ("p50 and p95: the time that half and 95 % of the requests did not exceed.", "") if timed else ()
+    yield from _section("Reconciliation", COMPARED, [_compared(one) for one in reconciliation(steps)])
+    yield from _section("Findings", FOUND, [_found(step) for step in steps if step.findings])
+    yield from _section("Still identifying", IDENTIFYING, [row for step in steps for row in _identifying(step)])
+
+
+def _section(heading: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    return [f"## {heading}", "", table(header, rows), ""] if rows else []
+
+
+def _files(record: JobRecord) -> Iterator[str]:
+    """The job's id and where its files are."""
+    yield from ("## Files", "", f"- job {code(record.id)}")
     report = str(record.page) if record.page is not None else None
-    files = (
-        ("configuration", record.config), ("CRTDL", record.crtdl), ("directory", record.directory),
-        ("release report", report),
-    )  # fmt: skip
-    lines += [f"- {what} {code(path)}" for what, path in files if path]
-    lines += [f"- {ON_DEMAND}"] if on_demand else []
-    page.publish(title(state), "\n".join(lines) + "\n")
+    files = {"configuration": record.config, "CRTDL": record.crtdl, "directory": record.directory}
+    for what, path in (files | {"release report": report}).items():
+        if path:
+            yield f"- {what} {code(path)}"
+    if record.shown_at_the_end is not None and record.shown_at_the_end.on_demand:
+        yield f"- {ON_DEMAND}"
 
 
-def _reconciliation(compared: Sequence[Compared]) -> str:
+def _compared(one: Compared) -> tuple[str, ...]:
     """Lines written by the step before and read by the step."""
-    header = ("#", "step", "lines written before it", "lines it read", "")
-    verdicts = {True: "agrees", False: "differs"}
-    return table(
-        header,
-        [[str(one.position), one.name, f"{one.written:,}", f"{one.read:,}", verdicts[one.agrees]] for one in compared],
-    )
+    verdict = "agrees" if one.agrees else "differs"
+    return str(one.position), one.name, f"{one.written:,}", f"{one.read:,}", verdict
 
 
 def _found(step: StepReport) -> tuple[str, str, str, str]:

@@ -8,8 +8,8 @@ from typing import Any, Union
 
 import msgspec
 
-from flows.reports.event_file import NAME
 from flows.reports.events import KINDS, Entry, Head
+from flows.reports.journal import NAME
 
 _head = msgspec.json.Decoder(Head)
 _event: msgspec.json.Decoder[Any] = msgspec.json.Decoder(Union[KINDS])  # noqa: UP007 - of a tuple

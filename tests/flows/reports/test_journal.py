@@ -12,9 +12,8 @@ import pytest
 from config import RetryConfig, TlsConfig
 from flows.job.record import JobRecord, Run, next_run, timestamp
 from flows.job.running.state import JobState
-from flows.reports.event_file import EventLog
 from flows.reports.events import Export, Job, KickOff, Step
-from flows.reports.journal import AnnouncedHandle, Journal
+from flows.reports.journal import AnnouncedHandle, EventLog, Journal
 from tasks.shared.errors import InputError, NetworkError, ServiceBusyError
 from tasks.shared.events import Event, RequestRetry, Status
 from tasks.shared.http.client import ServiceClient

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.reports.event_file import NAME, EventLog
 from flows.reports.events import Entry, Head, Job, Step
+from flows.reports.journal import NAME, EventLog
 from tasks.shared.errors import StorageError
 from tasks.shared.events import Status
 from tests.conftest import ROOT, wait_until
@@ -60,7 +60,7 @@ def test_threads_write_whole_lines(tmp_path: Path) -> None:
 WRITER = """
 import sys
 from pathlib import Path
-from flows.reports.event_file import EventLog
+from flows.reports.journal import EventLog
 from flows.reports.events import Entry, Head
 from tasks.shared.events import Status
 with EventLog(Path(sys.argv[1])) as log:
