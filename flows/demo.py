@@ -1,4 +1,8 @@
-"""``demo``: the embedded default. Sandbox services, made-up data, the whole pipeline, and where its files are."""
+"""``demo``: the embedded default. Sandbox services, made-up data, the whole pipeline, and where its files are.
+
+The settings of each mode of ``send`` are ``APP_*`` variables of the demo's own process: a secret must not be a
+parameter of the run.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +13,18 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
+
+from deployments.sandbox import objectstore
 from deployments.sandbox.common.serve import SandboxStartError
 from deployments.sandbox.configuration import STEPS
 from deployments.sandbox.data import DEMO_CRTDL
 from deployments.sandbox.host import SandboxChild, SandboxOptions, start_child
-from deployments.sandbox.objectstore import available
 from flows.commands import continue_job, start
-from flows.demo_destinations import destination
 from flows.engine.api_address import use
 from flows.engine.server import EmbeddedServer
 from flows.job.inputs import gather
@@ -35,6 +40,12 @@ from tasks.shared.files.private_file import open_private
 from tasks.shared.report import COLUMNS
 from tasks.shared.units import human_bytes
 
+PROJECT = "Demo-Project"
+PROJECT_SYSTEM = "http://medizininformatik-initiative.de/sid/project-identifier"
+
+Arrived = Callable[[], list[str]]
+"""Lines that say what is at the destination now."""
+
 SHOWN_LINES = 2
 """Lines of each table that are printed: made-up patients, pseudonymized."""
 
@@ -43,7 +54,7 @@ def run(*, keep: bool, review: bool, send: str) -> int:
     """Run the demo; the exit code of the pipeline."""
     if review and not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise InputError("review-needs-terminal", "demo --review asks on a terminal, and there is none")
-    if send == "s3" and not available():
+    if send == "s3" and not objectstore.available():
         raise InputError(
             "objectstore-missing", "demo --send s3 needs the extra objectstore, which is not installed",
             hint=f"this installs it: {install('objectstore')}",
@@ -150,3 +161,67 @@ def place(*, keep: bool) -> Iterator[Path]:
             shutil.rmtree(directory)
         directory.mkdir(mode=0o700)
         yield directory
+
+
+@contextmanager
+def destination(mode: str, fhir: str) -> Iterator[Arrived]:
+    """Set up where to send to: the sandbox FHIR server at ``fhir``, or an object store that ends with the block.
+
+    Raises:
+        TerminalError: the object store did not start.
+    """
+    if mode == "s3":
+        with _store() as store:
+            yield lambda: _objects(store)
+        return
+    if mode == "transfer":
+        _set(
+            SEND_AS="transfer_load",
+            TRANSFER_PROJECT_IDENTIFIER=PROJECT,
+            TRANSFER_ORGANIZATION_IDENTIFIER="demo-hospital.example",
+        )
+        yield lambda: _documents(fhir)
+        return
+    yield list
+
+
+@contextmanager
+def _store() -> Iterator[objectstore.ObjectStoreChild]:
+    try:
+        started = objectstore.start_object_store()
+    except SandboxStartError as error:
+        raise TerminalError("sandbox", f"the object store did not start: {error}") from None
+    with started as store:
+        _set(
+            SEND_AS="s3_upload",
+            S3_ENDPOINT=store.url,
+            S3_BUCKET=objectstore.BUCKET,
+            S3_REGION=objectstore.REGION,
+            S3_ACCESS_KEY_ID=objectstore.ACCESS_KEY_ID,
+            S3_SECRET_ACCESS_KEY=objectstore.SECRET_ACCESS_KEY,
+            S3_USE_PATH_STYLE="true",
+        )
+        yield store
+
+
+def _objects(store: objectstore.ObjectStoreChild) -> list[str]:
+    found = store.objects()
+    return [
+        f"objects in the bucket {objectstore.BUCKET}:",
+        *(f"  {key}  {human_bytes(found[key].size)}  {found[key].content_type}" for key in sorted(found)),
+    ]
+
+
+def _documents(fhir: str) -> list[str]:
+    """What the receiving process of a transfer finds by its search."""
+    query = {"identifier": f"{PROJECT_SYSTEM}|{PROJECT}"}
+    answer = httpx.get(f"{fhir}/fhir/DocumentReference", params=query, trust_env=False).raise_for_status()
+    attachments = [entry["resource"]["content"][0]["attachment"] for entry in answer.json().get("entry", ())]
+    return [
+        f"DocumentReference of project {PROJECT}:",
+        *(f"  {one['url']}  {human_bytes(one['size'])}  {one['contentType']}" for one in attachments),
+    ]
+
+
+def _set(**settings: str) -> None:
+    os.environ.update({f"APP_SERVICES_SEND_{name}": value for name, value in settings.items()})

@@ -123,7 +123,7 @@ def test_since_is_an_age_or_a_date(capsys):
 
 @pytest.mark.slow
 def test_a_demo_that_needs_an_extra_says_the_command_that_installs_it_before_anything_runs(capsys, monkeypatch):
-    monkeypatch.setattr("flows.demo.available", lambda: False)
+    monkeypatch.setattr("flows.demo.objectstore.available", lambda: False)
     assert main(["demo", "--send", "s3"]) == 2
     told = capsys.readouterr()
     assert told.out == ""
