@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tasks.shared.fhir.references import BundlePatient, Owned, Reference, Target, target_of
+from tasks.shared.fhir.references import BundlePatient, Owned, Reference, Target, id_named_by, target_of
 from tasks.shared.fhir.sources import names_foreign_patient
 
 
@@ -33,6 +33,22 @@ from tasks.shared.fhir.sources import names_foreign_patient
 )
 def test_the_target_of_a_reference(reference: str, target: Target | None) -> None:
     assert target_of(reference) == target
+
+
+@pytest.mark.parametrize(
+    ("reference", "target"),
+    [
+        ("Patient/1", "1"),
+        ("https://x.example/fhir/Patient/1", "1"),
+        ("Patient/1/_history/7", "1"),
+        ("urn:uuid:8e1b", "8e1b"),
+        ("#contained", None),
+        ("Patient?identifier=a|b", None),
+        ("", None),
+    ],
+)
+def test_the_id_in_a_reference(reference: str, target: str | None) -> None:
+    assert id_named_by(reference.encode()) == target
 
 
 def bundle(*resources: Any) -> dict[str, Any]:
