@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -14,9 +14,8 @@ from tasks.pseudonymizer.affected import Affected
 from tasks.pseudonymizer.agreement import Agreement, WrongAnswerError
 from tasks.pseudonymizer.answer_check import OutlineError, ResourceSummary, outline_of
 from tasks.pseudonymizer.client import OPERATION
-from tasks.pseudonymizer.identity import IdentityMap
 from tasks.pseudonymizer.pairing import survivors
-from tasks.pseudonymizer.residual_identifiers import Numbers, Residuals, holders, numbers_in
+from tasks.pseudonymizer.residual_identifiers import Numbers, holders, numbers_in
 from tasks.pseudonymizer.splitting import Chunk, Piece, halves
 from tasks.shared.errors import DataError, ServiceError, SluiceError
 from tasks.shared.fhir.envelope import check_entries, open_bundle, open_envelope
@@ -49,24 +48,19 @@ class Deidentified:
 class Deidentification:
     """Turns chunks into what the service makes of them. Thread-safe.
 
-    ``removes`` says that entries may disappear, ``removed_types`` of which types alone; ``kept`` which identifiers are
-    meant to stay; ``identities`` what the answers before made of ids.
+    ``agreement`` says which answers are taken, ``affected`` counts whose identifiers stay.
     """
 
     def __init__(
         self,
         call: Callable[[bytes], Answer],
         failed: FailedAnswers,
-        *,
-        removes: bool,
-        removed_types: frozenset[str] | None = None,
-        kept: Iterable[str] = (),
+        agreement: Agreement | None = None,
         affected: Affected | None = None,
-        identities: IdentityMap | None = None,
     ) -> None:
         self._call = call
         self._failed = failed
-        self._agreement = Agreement(removes, removed_types, Residuals(frozenset(kept)), identities or IdentityMap())
+        self._agreement = agreement or Agreement()
         self._affected = affected or Affected()
         self._refused_size = 0
 

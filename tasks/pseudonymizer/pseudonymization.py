@@ -16,13 +16,14 @@ from typing import Final
 
 from config import ResidualIdentifiers
 from tasks.pseudonymizer.affected import Affected, paths_of, worded
-from tasks.pseudonymizer.agreement import MixedUpError
+from tasks.pseudonymizer.agreement import Agreement, MixedUpError
 from tasks.pseudonymizer.checks import service
 from tasks.pseudonymizer.client import Deidentify
 from tasks.pseudonymizer.deidentification import Counts, Deidentification, Deidentified
 from tasks.pseudonymizer.identity import IdentityMap
 from tasks.pseudonymizer.outputs import OUTPUT, Outputs, Source
 from tasks.pseudonymizer.pairing import PLACES
+from tasks.pseudonymizer.residual_identifiers import Residuals
 from tasks.pseudonymizer.rules import AnonymizationRules, read_rules
 from tasks.pseudonymizer.splitting import Chunk, Reassembly, chunks
 from tasks.shared.errors import DataError, InputError
@@ -174,16 +175,13 @@ class _Run:
             service = Deidentify(
                 client, str(self._settings.url), self._rules, slots=self._settings.max_concurrent_requests
             )
-            rules = self._rules
-            work = Deidentification(
-                service,
-                FailedAnswers(self._state).begin(),
-                removes=rules is not None and rules.removes,
-                removed_types=rules.removed_types if rules is not None else None,
-                kept=self._settings.kept_identifiers,
-                affected=self._affected,
-                identities=self._identities,
+            agreement = Agreement(
+                self._rules is not None and self._rules.removes,
+                self._rules.removed_types if self._rules is not None else None,
+                Residuals(frozenset(self._settings.kept_identifiers)),
+                self._identities,
             )
+            work = Deidentification(service, FailedAnswers(self._state).begin(), agreement, self._affected)
             for stage in (core, [source for source in left if source not in core]):
                 self._stage(stage, work)
 

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tasks.pseudonymizer.agreement import MixedUpError
+from tasks.pseudonymizer.agreement import Agreement, MixedUpError
 from tasks.pseudonymizer.deidentification import Deidentification
 from tasks.pseudonymizer.identity import IdentityMap, Verdict
 from tasks.pseudonymizer.splitting import Chunk
@@ -47,9 +47,7 @@ class Service:
         self.work = Deidentification(
             lambda _: answered(self.answer),
             FailedAnswers(place).begin(),
-            removes=bool(self.removed),
-            removed_types=self.removed or None,
-            identities=rules.get("identities"),
+            Agreement(bool(self.removed), self.removed or None, identities=rules.get("identities") or IdentityMap()),
         )
 
     def new(self, kind: str, own: str) -> str:
@@ -289,7 +287,7 @@ def test_references_that_were_sent_with_escapes_are_read(tmp_path: Path, plain: 
     line = json.dumps(bundle("b", *MOTHER_AND_CHILD), separators=(",", ":")).encode()
 
     def call(told: bytes) -> bytes:
-        work = Deidentification(lambda _: answered(told), FailedAnswers(tmp_path).begin(), removes=False)
+        work = Deidentification(lambda _: answered(told), FailedAnswers(tmp_path).begin())
         output = work(Chunk("a.ndjson", 1, line.replace(plain, escaped), len(line)))
         assert output.whole is not None
         return output.whole

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tasks.pseudonymizer.agreement import Agreement
 from tasks.pseudonymizer.deidentification import Deidentification
 from tasks.pseudonymizer.splitting import Chunk, Reassembly, chunks
 from tasks.shared.errors import DataError, ServiceError
@@ -76,7 +77,7 @@ def refused(status: int = 413) -> RefusedError:
 
 def written(path: Path, tmp: Path, threshold: int, call: Any, *, removes: bool = False) -> tuple[bytes, Counter[str]]:
     """What the file becomes, and what was counted."""
-    work = Deidentification(call, FailedAnswers(tmp).begin(), removes=removes)
+    work = Deidentification(call, FailedAnswers(tmp).begin(), Agreement(removes))
     output = io.BytesIO()
     counts: Counter[str] = Counter()
     for chunk in chunks(path, threshold=threshold, spool=tmp):
