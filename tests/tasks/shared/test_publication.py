@@ -24,7 +24,6 @@ from tasks.shared.publication import (
     count,
     count_of_text,
     counted_otherwise,
-    details,
     enough,
     everybody,
     flow,
@@ -41,6 +40,7 @@ from tasks.shared.publication import (
     without_numbers,
 )
 from tasks.shared.publication_by_type import by_type, parted
+from tasks.shared.publication_details import details
 
 
 def fewer(k: int) -> Count:
