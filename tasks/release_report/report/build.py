@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 from config.report import Language
 from tasks.release_report.measure.delivery import Measures
@@ -14,6 +15,7 @@ from tasks.release_report.report.document import Level, ReleaseReport, Section, 
 from tasks.release_report.report.facts import Facts
 from tasks.release_report.report.findings import findings
 from tasks.release_report.report.kept import kept_from
+from tasks.release_report.report.outline import SectionRule, section
 from tasks.release_report.report.sections import apart, asked, content, flow, identifying, leaving
 from tasks.release_report.report.sections import told as last
 from tasks.release_report.report.step_files import patients_outside, read_validated
@@ -21,6 +23,24 @@ from tasks.release_report.report.teller import Teller
 from tasks.shared.files.inventory import Entry, Inventory
 from tasks.shared.publication import Count, recipients_k
 from tasks.shared.stop import Stop
+
+_QUERY: Final = SectionRule(3, "query", asked.query)
+_FIGURES: Final = (
+    SectionRule(4, "flow", flow.patients),
+    SectionRule(5, "consent", asked.consent),
+    SectionRule(6, "types", flow.types, from_k=True),
+    SectionRule(7, "identifying", identifying.identifying),
+    SectionRule(8, "apart", apart.patients_apart, from_k=True, of_tables="not-of-tables"),
+    SectionRule(9, "completeness", content.completeness, from_k=True, of_tables="not-of-tables"),
+    SectionRule(10, "content", content.content, from_k=True),
+    SectionRule(11, "time", content.time, from_k=True),
+    SectionRule(12, "references", content.references),
+    SectionRule(13, "validation", last.validation),
+)
+"""Sections with figures of patients, which may be those of the last report (R10)."""
+_UNCHECKED: Final = SectionRule(14, "unchecked", last.unchecked)
+_WARNINGS: Final = SectionRule(15, "warnings", last.warnings)
+_DECISION: Final = SectionRule(17, "decision", last.decision)
 
 
 @dataclass(frozen=True)
@@ -73,33 +93,24 @@ def build(facts: Facts, *, k: int, recipient: bool = False) -> ReleaseReport:
         ours=not facts.corrected,
     )
     patients, found = tell.everybody(), findings(facts, tell)
-    measured: list[Section] = [
-        flow.patients(facts, tell),
-        asked.consent(facts, tell),
-        flow.types(facts, tell),
-        identifying.section(facts, tell),
-        apart.section(facts, tell),
-        content.completeness(facts, tell),
-        content.content(facts, tell),
-        content.time(facts, tell),
-        content.references(facts, tell),
-        last.validation(facts, tell),
-    ]
+    measured = [rule.section(facts, tell) for rule in _FIGURES]
     kept = kept_from(facts.last, patients, k) if last.is_alike(facts) else None
     if kept is not None:
         patients, found = kept.patients or patients, kept.findings(found)
         measured = [kept.section(one) for one in measured]
-    sections: tuple[Section, ...] = (
-        leaving.section(facts, tell, flow.resources(measured)),
-        asked.query(facts, tell),
+    what_leaves = section(2, "leaving", leaving.leaving(facts, tell, flow.resources(measured)))
+    unchecked = _UNCHECKED.section(facts, tell)
+    sections = [
+        section(1, "first", (*(() if found else ("nothing-found",)), *unchecked.said)),
+        what_leaves,
+        _QUERY.section(facts, tell),
         *measured,
-        last.unchecked(facts, tell),
-        last.warnings(facts, tell),
-        *([] if recipient else [last.compared(facts, tell, found)]),
-        last.decision(facts, tell),
-    )
-    first = () if found else ("nothing-found",)
-    unchecked = next(one for one in sections if one.number == 14)
+        unchecked,
+        _WARNINGS.section(facts, tell),
+        *([] if recipient else [section(16, "compared", last.compared(facts, tell, found))]),
+        _DECISION.section(facts, tell),
+    ]
+    sections.append(section(18, "rules", last.rules(facts, tell, sections)))
     return ReleaseReport(
         job=facts.job,
         project=facts.project,
@@ -109,23 +120,19 @@ def build(facts: Facts, *, k: int, recipient: bool = False) -> ReleaseReport:
         recipient=recipient,
         sent=None if not facts.sent else "decided" if facts.decides else "undecided",
         k=k,
-        tiles=_tiles(facts, tell, patients, sections[0], Counter(one.level for one in found)),
+        tiles=_tiles(facts, tell, patients, what_leaves, Counter(one.level for one in found)),
         findings=found,
-        sections=(
-            Section(number=1, name="first", said=(*first, *unchecked.said)),
-            *sections,
-            last.rules(facts, tell, sections),
-        ),
+        sections=tuple(sections),
         decisions=told(facts.decisions, recipient=recipient),
         files=facts.files,
         seconds=facts.leaving.seconds + (facts.imported.seconds if facts.imported is not None else 0.0),
     )
 
 
-def _tiles(facts: Facts, tell: Teller, patients: Count | int, section: Section, levels: Counter[Level]) -> Tiles:
+def _tiles(facts: Facts, tell: Teller, patients: Count | int, leaves: Section, levels: Counter[Level]) -> Tiles:
     """Return section 0, with the figures of section 2."""
     files, to = facts.leaving.files, facts.destination
-    resources = next(one.value for one in section.facts if one.name == "resources")
+    resources = next(one.value for one in leaves.facts if one.name == "resources")
     return Tiles(
         patients=patients,
         files=tell.files(len(files)),

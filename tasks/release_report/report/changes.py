@@ -8,7 +8,8 @@ from tasks.release_report.measure.measured import Dates, Path
 from tasks.release_report.measure.spoken import Spoken, is_of_person
 from tasks.release_report.report.document import Finding, Level, Table
 from tasks.release_report.report.facts import Facts
-from tasks.release_report.report.teller import Teller, finding, table
+from tasks.release_report.report.outline import table
+from tasks.release_report.report.teller import Teller, finding
 
 
 def findings(facts: Facts, tell: Teller, is_kept: Callable[[str], bool]) -> Iterator[Finding]:
@@ -44,10 +45,8 @@ def tables(facts: Facts, tell: Teller) -> Iterator[Table]:
             (tell.path(path), tell.count(dates.compared), tell.count(dates.same), _state(dates, tell.k))
             for path, dates in dated.items()
         ]
-        columns = ("path", "compared", "same", "days")
-        yield table("date_moves", columns, rows, folded=not any(dates.raw for dates in dated.values()))
-    if changed := _changed(facts, tell):
-        yield table("changed", ("path",), ([about] for about in changed))
+        yield table("date_moves", rows, folded=not any(dates.raw for dates in dated.values()))
+    yield table("changed", ([about] for about in _changed(facts, tell)))
 
 
 def uncompared(facts: Facts) -> Iterator[str]:

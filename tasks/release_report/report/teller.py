@@ -6,7 +6,7 @@ Whatever a section says of the data it says through this, so that R3, R7 and R11
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -15,7 +15,7 @@ import msgspec
 
 from tasks.release_report.measure.kinds import PART
 from tasks.release_report.measure.measured import Measured
-from tasks.release_report.report.document import Fact, Finding, Level, Table, Value
+from tasks.release_report.report.document import Finding, Level, Value
 from tasks.shared import publication
 from tasks.shared.publication import HIDDEN, Cells, Count, own_name
 from tasks.shared.publication_by_type import count_before, least_beside
@@ -194,30 +194,3 @@ def finding(
 ) -> Finding:
     """One line; ``code`` names its sentence."""
     return Finding(level=level, code=code, section=section, about=about, patients=patients, values=dict(values or {}))
-
-
-def fact(name: str, value: Value) -> Fact:
-    """A value under the name of a word of the page's."""
-    return Fact(name=name, value=value)
-
-
-def table(
-    name: str,
-    columns: Iterable[str],
-    rows: Iterable[Iterable[Value]],
-    *,
-    withheld: bool = False,
-    rounded: bool = False,
-    folded: bool = False,
-    bars: str | None = None,
-) -> Table:
-    """A table; its name and those of its columns are words of the page's."""
-    return Table(
-        name=name,
-        columns=tuple(columns),
-        rows=tuple(tuple(row) for row in rows),
-        withheld=withheld,
-        rounded=rounded,
-        folded=folded,
-        bars=bars,
-    )

@@ -16,7 +16,7 @@ from flows.run import run
 from tasks.release_report.page import files
 from tasks.release_report.report.digest import sha256
 from tasks.release_report.report.document import ReleaseReport, Section
-from tasks.release_report.report.teller import table
+from tasks.release_report.report.outline import table
 from tasks.shared.files.inventory import take_inventory
 from tasks.shared.report import Shown
 from tasks.shared.stop import Stop
@@ -99,7 +99,7 @@ def test_a_report_that_somebody_edited_is_not_believed(
 def test_a_page_that_another_version_rendered_is_believed_by_its_json(
     config: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    versions = table("versions", ("name", "version"), [["sluice", "0.0.1"]])
+    versions = table("versions", [["sluice", "0.0.1"]])
     report = reports.rich()
     report = report.model_copy(
         update={"sections": (*report.sections, Section(number=18, name="rules", tables=(versions,)))}

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from tasks.release_report.report.document import Section, Value
+from tasks.release_report.report.document import Value
 from tasks.release_report.report.facts import Facts
+from tasks.release_report.report.outline import Parts, fact, table
 from tasks.release_report.report.risk import REGION, classes_of, risk_of
-from tasks.release_report.report.teller import Teller, fact, table
+from tasks.release_report.report.teller import Teller
 from tasks.shared.publication import HIDDEN, QUARTILES_FROM, known
 
 
-def section(facts: Facts, tell: Teller) -> Section:
-    """Section 8. A row is one way to count: as it is, with birth years in bands, without the region if one is there."""
-    if not tell.enough:
-        return Section(number=8, name="apart", said=("too-few",))
-    if facts.leaving.tables:
-        return Section(number=8, name="apart", said=("not-of-tables",))
+def patients_apart(facts: Facts, tell: Teller) -> Parts:
+    """Yield section 8. Each row is a way to count: as it is, with birth years in bands, without the region."""
     if not facts.leaving.classes:
-        return Section(number=8, name="apart", said=("no-classes",))
+        yield "no-classes"
+        return
     counted = facts.settings.quasi_identifiers
     regions = REGION in counted and any(region for _, _, region in facts.leaving.classes)
     rows: list[list[Value]] = []
@@ -37,14 +35,8 @@ def section(facts: Facts, tell: Teller) -> Section:
             risk.mean() if many else HIDDEN,
             risk.highest(tell.k) or HIDDEN,
         ])  # fmt: skip
-    columns = ("classes", "alone", "with_few", "with_some", "with_many", "mean_risk", "highest_risk")
-    given = [fact("quasi_identifiers", ", ".join(counted))]
+    yield "outside-knowledge"
+    yield fact("quasi_identifiers", ", ".join(counted))
     if regions:
-        given.append(fact("region_prefix", facts.settings.region_prefix))
-    return Section(
-        number=8,
-        name="apart",
-        said=("outside-knowledge",),
-        facts=tuple(given),
-        tables=(table("apart", columns, rows, withheld=withheld),),
-    )
+        yield fact("region_prefix", facts.settings.region_prefix)
+    yield table("apart", rows, withheld=withheld)

@@ -6,45 +6,34 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from config import Role
-from tasks.release_report.report.document import Fact, Section, Table, Value
+from tasks.release_report.report.document import Table, Value
 from tasks.release_report.report.facts import Facts
+from tasks.release_report.report.outline import TABLES, Parts, fact, table
 from tasks.release_report.report.query import Query
-from tasks.release_report.report.teller import Teller, fact, table
+from tasks.release_report.report.teller import Teller
 from tasks.shared.publication import HIDDEN, NONE, count
 
-MOST_ROWS = 150
-"""Criteria, and attributes, that are shown; the query itself lies in the job directory."""
 CONSENT = "CONSENT"
 """What the extraction server calls the reason that a patient has not consented."""
 _MOST_CODES = 8
 _MOST_SIGNS = 300
 
 
-def query(facts: Facts, _: Teller) -> Section:
-    """Section 3, with what Art. 30 GDPR asks for as the configuration gives it."""
-    asked, settings = facts.query, facts.settings
-    record = [
-        fact("purpose", settings.purpose or "@not-given"),
-        fact("legal_basis", settings.legal_basis or "@not-given"),
-        fact("retention", settings.retention or "@not-given"),
-        fact("contact", settings.contact or "@not-given"),
-        fact("recipient", settings.recipient or "@not-given"),
-    ]
+def query(facts: Facts, _: Teller) -> Parts:
+    """Yield section 3, with what Art. 30 GDPR asks for as the configuration gives it."""
+    asked = facts.query
+    added = [one for group in (asked.groups if asked is not None else ()) for one in group.attributes if one.added]
     if asked is None:
-        return Section(number=3, name="query", said=("no-query",), facts=tuple(record))
-    added = [attribute for group in asked.groups for attribute in group.attributes if attribute.added]
-    return Section(
-        number=3,
-        name="query",
-        said=() if added else ("nothing-added",),
-        facts=(
-            fact("title", _cut(asked.title) or "@no-title"),
-            fact("query_sha256", asked.sha256),
-            fact("added_attributes", len(added)),
-            *record,
-        ),
-        tables=(_cohort(asked), _groups(asked), _attributes(asked)),
-    )
+        yield "no-query"
+    else:
+        if not added:
+            yield "nothing-added"
+        yield fact("title", _cut(asked.title) or "@no-title")
+        yield fact("query_sha256", asked.sha256)
+        yield fact("added_attributes", len(added))
+        yield from (_cohort(asked), _groups(asked), _attributes(asked))
+    for name in ("purpose", "legal_basis", "retention", "contact", "recipient"):
+        yield fact(name, getattr(facts.settings, name) or "@not-given")
 
 
 def _cohort(asked: Query) -> Table:
@@ -57,10 +46,9 @@ def _cohort(asked: Query) -> Table:
             _cut(one.restriction),
             _codes(one.codes),
         )
-        for one in asked.criteria[:MOST_ROWS]
+        for one in asked.criteria
     ]
-    columns = ("criterion", "row", "context", "term", "restriction", "codes")
-    return table("cohort", columns, rows, withheld=len(asked.criteria) > MOST_ROWS)
+    return table("cohort", rows, withheld=_are_cut("cohort", rows))
 
 
 def _groups(asked: Query) -> Table:
@@ -74,10 +62,9 @@ def _groups(asked: Query) -> Table:
             _codes(group.filters),
             "@added" if group.added else None,
         )
-        for group in asked.groups[:MOST_ROWS]
+        for group in asked.groups
     ]
-    columns = ("group", "type", "profile", "required_attributes", "optional_attributes", "filter", "enrichment")
-    return table("groups", columns, rows)
+    return table("groups", rows)
 
 
 def _attributes(asked: Query) -> Table:
@@ -92,39 +79,41 @@ def _attributes(asked: Query) -> Table:
         for group in asked.groups
         for attribute in group.attributes
     ]
-    columns = ("group", "attribute", "required", "links", "enrichment")
-    return table("attributes", columns, rows[:MOST_ROWS], withheld=len(rows) > MOST_ROWS, folded=True)
+    return table("attributes", rows, withheld=_are_cut("attributes", rows))
 
 
-def consent(facts: Facts, tell: Teller) -> Section:
-    """Section 5: whether consent was asked for, and what the extraction server says it left out for want of it."""
-    asked = facts.query
-    said = []
-    if asked is None or not asked.asks_for_consent:
-        said.append("consent-not-checked")
+def _are_cut(name: str, rows: Sequence[object]) -> bool:
+    """Return whether a table has fewer rows than there are; the query itself lies in the job directory."""
+    return len(rows) > (TABLES[name].most or len(rows))
+
+
+def consent(facts: Facts, tell: Teller) -> Parts:
+    """Yield section 5: whether consent was asked for, and what the extraction server left out for want of it."""
+    checked = facts.query is not None and facts.query.asks_for_consent
+    if not checked:
+        yield "consent-not-checked"
     if not tell.enough:
-        return Section(number=5, name="consent", said=(*said, "too-few"))
-    given: list[Fact] = [fact("consent_asked", asked.asks_for_consent if asked is not None else None)]
+        yield "too-few"
+        return
+    yield fact("consent_asked", facts.query.asks_for_consent if facts.query is not None else None)
     extraction = facts.step_with(Role.EXTRACT)
     details = extraction.details if extraction is not None else {}
     by_stage = numbers_of(details.get("patient_exclusions"))
-    checked = asked is not None and asked.asks_for_consent
     if CONSENT in by_stage:
         without = tell.cells(by_stage).shown.get(CONSENT, HIDDEN)
-        given.append(fact("patients_without_permit", checked_or(without, checked=checked)))
+        yield fact("patients_without_permit", checked_or(without, checked=checked))
     if details.get("resource_exclusions"):
         number = tell.technical(left_out_for_consent(details)) or NONE
-        given.append(fact("resources_outside_permit", checked_or(number, checked=checked)))
+        yield fact("resources_outside_permit", checked_or(number, checked=checked))
         if facts.outside_patients is not None:
             # Some of them may not leave: no part of those who do.
             outside = count(facts.outside_patients, tell.k)
-            given.append(fact("patients_outside_permit", checked_or(outside, checked=checked)))
+            yield fact("patients_outside_permit", checked_or(outside, checked=checked))
     if not facts.leaving.tables:
         found = facts.leaving.types.get("Consent")
-        given.append(fact("patients_with_consent", tell.count(found.patients if found is not None else 0)))
+        yield fact("patients_with_consent", tell.count(found.patients if found is not None else 0))
     if isinstance(details.get("consent_files"), int):
-        given.append(fact("consent_files", int(details["consent_files"])))
-    return Section(number=5, name="consent", said=tuple(said), facts=tuple(given))
+        yield fact("consent_files", int(details["consent_files"]))
 
 
 def left_out_for_consent(details: Mapping[str, Any]) -> int:

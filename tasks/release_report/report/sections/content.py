@@ -8,30 +8,27 @@ from typing import Final
 from tasks.release_report.measure.measured import Codes, Dates, Values
 from tasks.release_report.measure.numbers import TEXT_ONLY, is_text_only
 from tasks.release_report.report.completeness import FILLED, attributes
-from tasks.release_report.report.document import Section, Table, Value
+from tasks.release_report.report.document import Table, Value
 from tasks.release_report.report.facts import Facts
 from tasks.release_report.report.findings import TECHNICAL
-from tasks.release_report.report.teller import Teller, fact, table
+from tasks.release_report.report.outline import Parts, fact, table
+from tasks.release_report.report.teller import Teller
 from tasks.shared.publication import Count, over_time, span
 
 TOP: Final = 8
 """Codes of an element that are shown (section 10)."""
-MOST_ROWS: Final = 150
 MOST_TYPES: Final = 8
 MOST_PERIODS: Final = 60
 _NO_TIMES: Final = TECHNICAL | {"Patient"}
 """Types whose dates are no times of what happened to a patient."""
 
 
-def completeness(facts: Facts, tell: Teller) -> Section:
-    """Section 9: per attribute of the query, before and after."""
-    if not tell.enough:
-        return Section(number=9, name="completeness", said=("too-few",))
-    if facts.leaving.tables:
-        return Section(number=9, name="completeness", said=("not-of-tables",))
+def completeness(facts: Facts, tell: Teller) -> Parts:
+    """Yield section 9: per attribute of the query, before and after."""
     found = attributes(facts)
     if not found:
-        return Section(number=9, name="completeness", said=("no-attributes",))
+        yield "no-attributes"
+        return
     rows: dict[bool, list[list[Value]]] = {True: [], False: []}
     for one in found:
         rows[one.state == FILLED].append([
@@ -42,16 +39,10 @@ def completeness(facts: Facts, tell: Teller) -> Section:
             _whose(one.after, tell.count(one.after), nobodys=one.nobodys),
             one.state,
         ])  # fmt: skip
-    columns = ("group", "attribute", "required", "before", "after", "state")
-    return Section(
-        number=9,
-        name="completeness",
-        said=() if rows[False] else ("all-complete",),
-        tables=(
-            table("incomplete", columns, rows[False][:MOST_ROWS]),
-            table("complete", columns, rows[True][:MOST_ROWS], folded=True),
-        ),
-    )
+    if not rows[False]:
+        yield "all-complete"
+    yield table("incomplete", rows[False])
+    yield table("complete", rows[True])
 
 
 def _whose(number: int, said: Count, *, nobodys: bool) -> Value:
@@ -59,14 +50,14 @@ def _whose(number: int, said: Count, *, nobodys: bool) -> Value:
     return "@of-nobody" if nobodys and number else said
 
 
-def content(facts: Facts, tell: Teller) -> Section:
-    """Section 10: codes, systems, numbers, statuses, multiplicity; texts of at least ``k`` patients (R7)."""
-    if not tell.enough:
-        return Section(number=10, name="content", said=("too-few",))
-    made = [*_codes(facts, tell), *_numbers(facts, tell), *_statuses(facts, tell), *_multiplicity(facts, tell)]
-    tables = tuple(one for one in made if one.rows or one.withheld)
-    said = "not-of-tables" if facts.leaving.tables else None if any(one.rows for one in made) else "no-content"
-    return Section(number=10, name="content", said=(said,) if said else (), tables=tables)
+def content(facts: Facts, tell: Teller) -> Parts:
+    """Yield section 10: codes, systems, numbers, statuses, multiplicity; texts of at least ``k`` patients (R7)."""
+    tables = [*_codes(facts, tell), *_numbers(facts, tell), *_statuses(facts, tell), *_multiplicity(facts, tell)]
+    if facts.leaving.tables:
+        yield "not-of-tables"
+    elif not any(one.rows for one in tables):
+        yield "no-content"
+    yield from tables
 
 
 def _codes(facts: Facts, tell: Teller) -> Iterator[Table]:
@@ -92,11 +83,8 @@ def _codes(facts: Facts, tell: Teller) -> Iterator[Table]:
         systems += [[tell.path(path), system or "@no-system", tell.coded(n, system)] for system, n in known.items()]
         if codes.text_only:
             systems.append([tell.path(path), TEXT_ONLY, tell.count(codes.text_only)])
-    columns = ("path", "code", "display", "system", "patients", "share")
-    yield table("codes", columns, rows[:MOST_ROWS], withheld=withheld, bars="share")
-    yield table(
-        "systems", ("path", "system", "patients"), systems[:MOST_ROWS], withheld=withheld or some_systems, folded=True
-    )
+    yield table("codes", rows, withheld=withheld)
+    yield table("systems", systems, withheld=withheld or some_systems)
 
 
 def _display(codes: Codes, code: str, tell: Teller) -> str | None:
@@ -117,8 +105,7 @@ def _numbers(facts: Facts, tell: Teller) -> Iterator[Table]:
             quarter = tell.quartiles(numbers.quartiles, numbers.patients) or (None, None, None)
             thing = TEXT_ONLY if is_text_only(code) else code
             rows.append([tell.path(path), thing, units, *quarter, tell.coded(numbers.patients, code)])
-    columns = ("path", "code", "unit", "quartile_1", "median", "quartile_3", "patients")
-    yield table("numbers", columns, rows[:MOST_ROWS], withheld=withheld)
+    yield table("numbers", rows, withheld=withheld)
 
 
 def _statuses(facts: Facts, tell: Teller) -> Iterator[Table]:
@@ -131,7 +118,7 @@ def _statuses(facts: Facts, tell: Teller) -> Iterator[Table]:
         (tell.path(path), value, tell.coded(n, value)) for path, known in shown.items() for value, n in known.items()
     ]
     withheld = any(len(known) < len(by_path[path]) for path, known in shown.items())
-    yield table("statuses", ("path", "status", "patients"), rows[:MOST_ROWS], withheld=withheld, folded=True)
+    yield table("statuses", rows, withheld=withheld)
 
 
 def _multiplicity(facts: Facts, tell: Teller) -> Iterator[Table]:
@@ -142,18 +129,16 @@ def _multiplicity(facts: Facts, tell: Teller) -> Iterator[Table]:
         quarter = tell.quartiles(values, of.patients if of is not None else 0)
         if quarter is not None:
             rows.append([tell.type(name), *quarter])
-    yield table("multiplicity", ("type", "quartile_1", "median", "quartile_3"), rows, folded=True)
+    yield table("multiplicity", rows)
 
 
-def time(facts: Facts, tell: Teller) -> Section:
-    """Section 11: patients by type, a year, or a quarter or a month; alarms are among the findings.
+def time(facts: Facts, tell: Teller) -> Parts:
+    """Yield section 11: patients by type, a year, or a quarter or a month; alarms are among the findings.
 
     A type is in one table only: its quarters beside its years would tell the sum of both more exactly than one of them.
     Dates of a Patient are left out: a birth year is no time of a disease, and section 8 has them; so are those of
     technical types, which say when the data were extracted.
     """
-    if not tell.enough:
-        return Section(number=11, name="time", said=("too-few",))
     by_type: dict[str, Dates] = {}
     for path, dates in sorted(facts.leaving.dates.items()):
         name = path.partition(".")[0]
@@ -184,8 +169,11 @@ def time(facts: Facts, tell: Teller) -> Section:
     shifted = bool(facts.leaving.date_shifts) and set(facts.leaving.date_shifts) != {0}
     partly = any(dates.raw for dates in facts.leaving.dates.values())
     word = "dates-shifted-partly" if partly else "dates-shifted"
-    said = [*([word] if shifted else []), *([] if tables else ["no-dates"])]
-    return Section(number=11, name="time", said=tuple(said), tables=tuple(tables))
+    if shifted:
+        yield word
+    if not tables:
+        yield "no-dates"
+    yield from tables
 
 
 def _finely(chosen: Mapping[str, Dates], tell: Teller) -> tuple[str, dict[str, Values]]:
@@ -209,39 +197,28 @@ def _over_time(
 ) -> Table:
     periods = sorted({period for column in columns.values() for period in column})[-MOST_PERIODS:]
     rows = [(period, *(column.get(period) for column in columns.values())) for period in periods]
-    return table("over_time", (grain, *map(tell.type, columns)), rows, withheld=withheld)
+    return table("over_time", rows, withheld=withheld, columns=(grain, *map(tell.type, columns)))
 
 
 def _of_whom(number: int, patients: int, tell: Teller) -> Value:
     return _whose(number, tell.count(patients), nobodys=not patients)
 
 
-def references(facts: Facts, tell: Teller) -> Section:
-    """Return section 12: patients only. Most resources refer to their patient once, so that the number of references
+def references(facts: Facts, tell: Teller) -> Parts:
+    """Yield section 12: patients only. Most resources refer to their patient once, so that the number of references
     would tell that of the resources more exactly than R1 allows."""
     found, ids = facts.leaving.references, facts.leaving.ids
     if facts.leaving.tables:
-        return Section(number=12, name="references", said=("no-references-in-tables",))
+        yield "no-references-in-tables"
+        return
     if not tell.enough:
-        return Section(number=12, name="references", said=("too-few",))
+        yield "too-few"
+        return
+    if not found.dangling and not found.hosts:
+        yield "all-inside"
+    yield fact("patients_inside", _of_whom(found.inside, found.inside_patients, tell))
+    yield fact("patients_dangling", _of_whom(found.dangling, found.dangling_patients, tell))
+    yield fact("patients_duplicates", _of_whom(ids.duplicates, ids.duplicate_patients, tell))
     shown = {host: n for host, n in found.hosts.items() if tell.text(host, n) is not None}
-    return Section(
-        number=12,
-        name="references",
-        said=() if found.dangling or found.hosts else ("all-inside",),
-        facts=(
-            fact("patients_inside", _of_whom(found.inside, found.inside_patients, tell)),
-            fact("patients_dangling", _of_whom(found.dangling, found.dangling_patients, tell)),
-            fact("patients_duplicates", _of_whom(ids.duplicates, ids.duplicate_patients, tell)),
-        ),
-        tables=(
-            table(
-                "hosts",
-                ("host", "patients"),
-                [(host, tell.count(n)) for host, n in sorted(shown.items())],
-                withheld=len(shown) < len(found.hosts),
-            ),
-        )
-        if found.hosts
-        else (),
-    )
+    rows = [(host, tell.count(n)) for host, n in sorted(shown.items())]
+    yield table("hosts", rows, withheld=len(shown) < len(found.hosts))

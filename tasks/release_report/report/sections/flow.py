@@ -9,24 +9,25 @@ from config import Role
 from tasks.release_report.report.document import Section, Value
 from tasks.release_report.report.facts import Facts
 from tasks.release_report.report.findings import TECHNICAL
+from tasks.release_report.report.outline import Parts, fact, table
 from tasks.release_report.report.sections.asked import CONSENT, checked_or, numbers_of
-from tasks.release_report.report.teller import Teller, fact, table
+from tasks.release_report.report.teller import Teller
 from tasks.shared.publication import HIDDEN, flow
 from tasks.shared.publication_by_type import by_type
 
 
-def patients(facts: Facts, tell: Teller) -> Section:
-    """Section 4. Figures around the number of patients are said as R6 allows it."""
+def patients(facts: Facts, tell: Teller) -> Parts:
+    """Yield section 4. Figures around the number of patients are said as R6 allows it."""
     if not tell.enough:
-        return Section(number=4, name="flow", said=("too-few",), facts=(fact("patients", tell.everybody()),))
+        yield "too-few"
+        yield fact("patients", tell.everybody())
+        return
     extraction = facts.step_with(Role.EXTRACT)
     details: dict[str, Any] = extraction.details if extraction is not None else {}
     said = flow(tell.all, reversed(facts.around), tell.k, rounded=tell.recipient)
     rows: list[list[Value]] = [[name, said[name] or HIDDEN, None] for name, _ in facts.around]
     rows.append(["@leaving", tell.everybody(), _reason(facts)])
-    tables = [
-        table("flow", ("step", "patients", "reason"), rows, withheld=None in said.values()),
-    ]
+    yield table("flow", rows, withheld=None in said.values())
     consent = facts.query is not None and facts.query.asks_for_consent
     stages = numbers_of(details.get("patient_exclusions"))
     if stages:
@@ -37,8 +38,7 @@ def patients(facts: Facts, tell: Teller) -> Section:
         ]
         if cells.other is not None:
             lost.append(["@other-stages", cells.other])
-        tables.append(table("excluded", ("reason", "patients"), lost, withheld=cells.other is not None))
-    return Section(number=4, name="flow", tables=tuple(tables))
+        yield table("excluded", lost, withheld=cells.other is not None)
 
 
 def _reason(facts: Facts) -> str | None:
@@ -51,10 +51,8 @@ def _reason(facts: Facts) -> str | None:
     return "@rules-remove" if facts.rules is not None and facts.rules.removes else "@unexplained"
 
 
-def types(facts: Facts, tell: Teller) -> Section:
-    """Section 6. Where a type has few patients at any step it is among the other types at each (R1)."""
-    if not tell.enough:
-        return Section(number=6, name="types", said=("too-few",))
+def types(facts: Facts, tell: Teller) -> Parts:
+    """Yield section 6. Where a type has few patients at any step it is among the other types at each (R1)."""
     known = facts.imported is not None and not facts.leaving.tables  # tables are no types
     before = facts.imported.types if facts.imported is not None and known else {}
     columns = [
@@ -85,11 +83,10 @@ def types(facts: Facts, tell: Teller) -> Section:
     nobody: list[list[Value]] = [
         [tell.type(name), of.nobody, _mark(facts, name)] for name, of in sorted(after_.items()) if of.nobody
     ]
-    names = ("type", "resources_before", "patients_before", "resources", "patients", "asked")
-    tables = [table("types", names, rows, withheld=others is not None, rounded=True)]
     if nobody:
-        tables.append(table("nobody", ("type", "resources", "asked"), nobody, rounded=True))
-    return Section(number=6, name="types", said=("nobody-said",) if nobody else (), tables=tuple(tables))
+        yield "nobody-said"
+    yield table("types", rows, withheld=others is not None)
+    yield table("nobody", nobody)
 
 
 def resources(sections: Iterable[Section]) -> int | None:

@@ -8,45 +8,36 @@ from config import Role
 from tasks.release_report.measure.measured import Measured, Path, Values
 from tasks.release_report.measure.spoken import Spoken, is_of_person
 from tasks.release_report.report import changes
-from tasks.release_report.report.document import Fact, Section, Table, Value
+from tasks.release_report.report.document import Fact, Table, Value
 from tasks.release_report.report.facts import Facts
 from tasks.release_report.report.findings import kind_word, left_level
-from tasks.release_report.report.teller import Teller, fact, table
+from tasks.release_report.report.outline import TABLES, Parts, fact, table
+from tasks.release_report.report.teller import Teller
 from tasks.shared.publication import HIDDEN, NONE
 
-MOST_ROWS = 60
-"""Paths, URLs or systems that a table shows."""
-
 ID_KINDS = ("hashed", "uuid", "sequential", "other")
-PRECISIONS = ("year", "month", "day", "time")
+PRECISIONS = TABLES["date_precision"].columns[1:]
 
 
-def section(facts: Facts, tell: Teller) -> Section:
-    """Section 7. Its alarms are shown for any number of patients, all else from ``k`` patients on."""
-    rows, said = list(_left(facts, tell)), []
-    ids = facts.leaving.ids
+def identifying(facts: Facts, tell: Teller) -> Parts:
+    """Yield section 7. Its alarms are shown for any number of patients, all else from ``k`` patients on."""
+    rows, ids = list(_left(facts, tell)), facts.leaving.ids
     if not rows and not ids.kinds.get("original") and not ids.referred:
-        said.append("nothing-left")
+        yield "nothing-left"
     if facts.imported is None:
-        said.append("originals-unchecked")
-    tables = [table("left", ("path", "kind", "patients_before", "patients", "original", "level"), rows[:MOST_ROWS])]
+        yield "originals-unchecked"
+    yield from _facts(facts, tell)
+    yield table("left", rows)
     if tell.enough:
-        tables += _attachments(facts.leaving, tell)
-        tables += _one_each(facts.leaving, tell)
-        tables.append(_ids(facts.leaving.ids.kinds, tell))
-        tables += _precision(facts.leaving, tell)
-        tables += changes.tables(facts, tell)
-        tables.append(_urls("extensions", "url", facts.leaving.extensions, tell))
-        tables.append(_urls("identifier_systems", "system", facts.leaving.identifier_systems, tell))
-        tables += _removed(facts, tell)
-        tables += _unspoken(facts, tell)
-    return Section(
-        number=7,
-        name="identifying",
-        said=tuple(said),
-        facts=tuple(_facts(facts, tell)),
-        tables=tuple(one for one in tables if one.rows or one.withheld or one.name == "left"),
-    )
+        yield _attachments(facts.leaving, tell)
+        yield _one_each(facts.leaving, tell)
+        yield _ids(facts.leaving.ids.kinds, tell)
+        yield _precision(facts.leaving, tell)
+        yield from changes.tables(facts, tell)
+        yield _urls("extensions", facts.leaving.extensions, tell)
+        yield _urls("identifier_systems", facts.leaving.identifier_systems, tell)
+        yield _removed(facts, tell)
+        yield _unspoken(facts, tell)
 
 
 def _left(facts: Facts, tell: Teller) -> Iterator[list[Value]]:
@@ -104,31 +95,29 @@ def _facts(facts: Facts, tell: Teller) -> Iterator[Fact]:
         yield fact("date_shift", "@shifted-partly" if partly and shift != "none" else word)
 
 
-def _attachments(measured: Measured, tell: Teller) -> Iterator[Table]:
+def _attachments(measured: Measured, tell: Teller) -> Table:
     rows: list[list[Value]] = []
     withheld = False
     for path, types in sorted(measured.attachments.items()):
         known = tell.shared(types)
         withheld = withheld or len(known) < len(types)
         rows += [[tell.path(path), mime, tell.count(n)] for mime, n in known.items()]
-    yield table("attachments", ("path", "mime_type", "patients"), rows[:MOST_ROWS], withheld=withheld)
+    return table("attachments", rows, withheld=withheld)
 
 
-def _one_each(measured: Measured, tell: Teller) -> Iterator[Table]:
+def _one_each(measured: Measured, tell: Teller) -> Table:
     found = [path for path, at in sorted(measured.paths.items()) if at.one_each and at.patients >= tell.k]
-    rows = [(tell.path(path), tell.count(measured.paths[path].patients)) for path in found]
-    if rows:
-        yield table("one_each", ("path", "patients"), rows[:MOST_ROWS], folded=True)
+    return table("one_each", ((tell.path(path), tell.count(measured.paths[path].patients)) for path in found))
 
 
 def _ids(values: Values, tell: Teller) -> Table:
     cells = tell.cells({kind: values.get(kind, 0) for kind in ID_KINDS})
     rows: list[list[Value]] = [[f"@ids-{kind}", cells.shown.get(kind, HIDDEN)] for kind in ID_KINDS]
     rows.append(["@ids-original", tell.count(values.get("original", 0))])
-    return table("ids", ("form", "patients"), rows, withheld=cells.other is not None)
+    return table("ids", rows, withheld=cells.other is not None)
 
 
-def _precision(measured: Measured, tell: Teller) -> Iterator[Table]:
+def _precision(measured: Measured, tell: Teller) -> Table:
     rows: list[list[Value]] = []
     withheld = False
     for path, dates in sorted(measured.dates.items()):
@@ -138,20 +127,20 @@ def _precision(measured: Measured, tell: Teller) -> Iterator[Table]:
         cells = tell.cells({one: dates.precision.get(one, 0) for one in PRECISIONS})
         withheld = withheld or cells.other is not None
         rows.append([tell.path(path), *(cells.shown.get(one, HIDDEN) for one in PRECISIONS)])
-    yield table("date_precision", ("path", *PRECISIONS), rows[:MOST_ROWS], withheld=withheld, folded=True)
+    return table("date_precision", rows, withheld=withheld)
 
 
-def _urls(name: str, column: str, values: Values, tell: Teller) -> Table:
-    """Patients by the URL of an extension, or by a system."""
+def _urls(name: str, values: Values, tell: Teller) -> Table:
+    """Return the patients by the URL of an extension, or by a system."""
     shown = {value: n for value, n in values.items() if tell.text(value, n) is not None}
     rows = [(value, tell.coded(n, value)) for value, n in sorted(shown.items())]
-    return table(name, (column, "patients"), rows[:MOST_ROWS], withheld=len(shown) < len(values))
+    return table(name, rows, withheld=len(shown) < len(values))
 
 
-def _removed(facts: Facts, tell: Teller) -> Iterator[Table]:
-    """What was in ``import/`` and is nowhere any more, by path."""
+def _removed(facts: Facts, tell: Teller) -> Table:
+    """Return what was in ``import/`` and is nowhere any more, by path."""
     if facts.imported is None or facts.leaving.tables:
-        return
+        return table("removed", ())
     there = facts.leaving.paths
     gone = [path for path, at in facts.imported.paths.items() if path not in there and at.patients >= tell.k]
     rows = [
@@ -160,18 +149,16 @@ def _removed(facts: Facts, tell: Teller) -> Iterator[Table]:
         for at in [facts.imported.paths[path]]
         if len(path) <= 300
     ]
-    if rows:
-        yield table("removed", ("path", "kind", "patients_before"), rows[:MOST_ROWS], folded=True)
+    return table("removed", rows)
 
 
-def _unspoken(facts: Facts, tell: Teller) -> Iterator[Table]:
-    """Paths that no rule speaks of, those of persons first (7i). All of them: the page shows the first."""
+def _unspoken(facts: Facts, tell: Teller) -> Table:
+    """Return the paths that no rule speaks of, those of persons first (7i). All of them: the page shows the first."""
     rules = facts.rules
     if rules is None or facts.leaving.tables:
-        return
+        return table("unspoken", ())
     spoken = Spoken(path for path, _ in rules.paths)
     found = [path for path, at in facts.leaving.paths.items() if at.patients >= tell.k and not spoken.of(path)]
     found.sort(key=lambda path: (not is_of_person(path), path))
     rows = {tell.path(path): tell.count(facts.leaving.paths[path].patients) for path in found}
-    if rows:
-        yield table("unspoken", ("path", "patients"), rows.items(), folded=True)
+    return table("unspoken", rows.items())

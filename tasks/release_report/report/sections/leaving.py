@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from tasks.release_report.measure.measured import MeasuredFile
-from tasks.release_report.report.document import Fact, Section
+from tasks.release_report.report.document import Fact
 from tasks.release_report.report.facts import Facts
-from tasks.release_report.report.teller import Teller, fact, table
+from tasks.release_report.report.outline import Parts, fact, table
+from tasks.release_report.report.teller import Teller
 from tasks.shared.publication import cells
 from tasks.shared.publication_by_type import parted
 
@@ -15,8 +16,8 @@ MOST_FILES = 30
 """Files that are shown one by one."""
 
 
-def section(facts: Facts, tell: Teller, resources: int | None) -> Section:
-    """Return section 2; all files are in ``files.csv`` beside the page.
+def leaving(facts: Facts, tell: Teller, resources: int | None) -> Parts:
+    """Yield section 2; all files are in ``files.csv`` beside the page.
 
     ``resources`` are those of section 6, added up as they are printed there: files and total are made of them (R1).
     """
@@ -36,47 +37,26 @@ def section(facts: Facts, tell: Teller, resources: int | None) -> Section:
         )
         for name, part, of_part in zip(names, parts, figures, strict=True)
     ]
-    facts_ = [
-        fact("files", tell.files(len(files))),
-        fact("stored_bytes", tell.bytes(sum(file.bytes for file in files))),
-        fact("content_bytes", tell.bytes(sum(file.content for file in files))),
-        fact("lines", sum(lines for lines, _ in figures)),
-        fact("resources", sum(of_file for _, of_file in figures)),
-        fact("digest", facts.files),
-    ]
-    return Section(
-        number=2,
-        name="leaving",
-        said=("tables-leave",) if facts.leaving.tables else (),
-        facts=(*_destination(facts), *facts_),
-        tables=(
-            table(
-                "files",
-                ("file", "bytes", "content_bytes", "lines", "resources", "sha256"),
-                rows,
-                rounded=True,
-                withheld=any(0 < file.patients < tell.k or file.name in uncounted for file in files),
-                folded=len(files) > 10,
-            ),
-        ),
-    )
+    if facts.leaving.tables:
+        yield "tables-leave"
+    yield from _destination(facts)
+    yield fact("files", tell.files(len(files)))
+    yield fact("stored_bytes", tell.bytes(sum(file.bytes for file in files)))
+    yield fact("content_bytes", tell.bytes(sum(file.content for file in files)))
+    yield fact("lines", sum(lines for lines, _ in figures))
+    yield fact("resources", sum(of_file for _, of_file in figures))
+    yield fact("digest", facts.files)
+    few = any(0 < file.patients < tell.k or file.name in uncounted for file in files)
+    yield table("files", rows, withheld=few, folded=len(files) > 10)
 
 
 def _destination(facts: Facts) -> list[Fact]:
     to = facts.destination
     if to is None:
         return [fact("destination", "@no-destination")]
-    given = [
-        fact("mode", to.mode),
-        fact("host", to.host),
-        fact("path", to.path),
-        fact("bucket", to.bucket),
-        fact("project", to.project),
-        fact("organization", to.organization),
-        fact("authentication", f"@auth-{to.authentication}"),
-    ]
-    asked = [fact("encrypted", to.encrypted), fact("private", to.private), fact("first_time", to.first_time)]
-    return [one for one in given if one.value] + asked
+    given = [fact(name, getattr(to, name)) for name in ("mode", "host", "path", "bucket", "project", "organization")]
+    way = [fact(name, getattr(to, name)) for name in ("encrypted", "private", "first_time")]
+    return [*(one for one in given if one.value), fact("authentication", f"@auth-{to.authentication}"), *way]
 
 
 def split(

@@ -3,30 +3,35 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 from config import Role, has_role
 from tasks.release_report.measure.cells import Bounds, Cell
 from tasks.release_report.report import changes
-from tasks.release_report.report.document import Fact, Finding, ReleaseReport, Section, Table, Value
+from tasks.release_report.report.document import Finding, ReleaseReport, Section, Value
 from tasks.release_report.report.facts import OTHERS, UNRECORDED, Facts
-from tasks.release_report.report.teller import Teller, fact, table
+from tasks.release_report.report.outline import TABLES, Parts, fact, table
+from tasks.release_report.report.teller import Teller
 from tasks.shared.publication import HIDDEN, ROUNDED_TO, Count, count, rounded, without_numbers
 
-MOST_ROWS = 100
-_MOST_WARNINGS = 40
 _NAME = re.compile(r"[\w.-]{1,100}")
 
 
-def validation(facts: Facts, tell: Teller) -> Section:
-    """Section 13: severity × type × profile × message id, with patients where a line is one patient's."""
+def validation(facts: Facts, tell: Teller) -> Parts:
+    """Yield section 13: severity × type × profile × message id, with patients where a line is one patient's."""
     steps = [step for step in facts.steps if has_role(step.name, Role.VALIDATE) and step.state == "completed"]
     if not steps:
-        return Section(number=13, name="validation", said=("not-validated",))
+        yield "not-validated"
+        return
     if not tell.enough:
-        return Section(number=13, name="validation", said=("too-few",))
+        yield "too-few"
+        return
     pseudonymized = [step.position for step in facts.steps if has_role(step.name, Role.PSEUDONYMIZE)]
-    before = bool(pseudonymized) and max(step.position for step in steps) < min(pseudonymized)
+    if pseudonymized:
+        before = max(step.position for step in steps) < min(pseudonymized)
+        yield "before-pseudonymization" if before else "after-pseudonymization"
+    if not any(step.details.get("findings") for step in steps):
+        yield "validation-silent"
     rows: list[list[Value]] = []
     withheld = False
     for one in facts.validated:
@@ -37,15 +42,7 @@ def validation(facts: Facts, tell: Teller) -> Section:
             withheld = withheld or left_out
             finding = (one.position, f"@severity-{severity}", tell.type(kind))
             rows += [[*finding, profile, message, patients] for profile, patients in said_]
-    columns = ("position", "severity", "type", "profile", "message", "patients")
-    silent = not any(step.details.get("findings") for step in steps)
-    said = ["before-pseudonymization" if before else "after-pseudonymization"] if pseudonymized else []
-    return Section(
-        number=13,
-        name="validation",
-        said=(*said, *(["validation-silent"] if silent else [])),
-        tables=(table("validation", columns, rows[:MOST_ROWS], withheld=withheld),),
-    )
+    yield table("validation", rows, withheld=withheld)
 
 
 def _by_profile(patients: Mapping[str, Cell], facts: Facts, tell: Teller) -> tuple[list[tuple[str, Count]], bool]:
@@ -86,52 +83,40 @@ def _profile(profiles: str, patients: int, facts: Facts, tell: Teller) -> str | 
     return ", ".join(names) if free and profiles != OTHERS and not profiles.startswith("@") else None
 
 
-def unchecked(facts: Facts, tell: Teller) -> Section:
-    """Section 14. Never empty: some things no program checks."""
-    said = ["unread-text", "unread-pictures", "outside-knowledge", "rare-combinations"]
-    if facts.imported is None:
-        said.append("originals-unchecked")
-    elif facts.imported.others or facts.leaving.others:
-        said.append("bounds-reached")
-    said += changes.uncompared(facts)
-    if facts.leaving.unread or (facts.imported is not None and facts.imported.unread):
-        said.append("files-unread")
-    if facts.leaving.unchecked:
-        said.append("files-unchecked")
-    if facts.leaving.tables:
-        said.append("tables-by-column")
-    if facts.leaving.copies:
-        said.append("tables-twice")
-    if facts.step_with(Role.VALIDATE) is None:
-        said.append("not-validated")
-    if facts.query is None:
-        said.append("no-query")
-    elif not facts.query.asks_for_consent:
-        said.append("consent-not-checked")
-    else:
-        said.append("consent-dates")
-    if facts.step_with(Role.EXTRACT) is None:
-        said.append("origin-unknown")
-    if facts.last is None and not tell.recipient:
-        said.append("first-of-query")
-    return Section(number=14, name="unchecked", said=tuple(said))
+def unchecked(facts: Facts, tell: Teller) -> Parts:
+    """Yield section 14. Never empty: some things no program checks."""
+    leaving, imported, asked = facts.leaving, facts.imported, facts.query
+    yield from ("unread-text", "unread-pictures", "outside-knowledge", "rare-combinations")
+    conditions = {
+        "originals-unchecked": imported is None,
+        "bounds-reached": imported is not None and bool(imported.others or leaving.others),
+        **dict.fromkeys(changes.uncompared(facts), True),
+        "files-unread": leaving.unread or (imported is not None and imported.unread),
+        "files-unchecked": leaving.unchecked,
+        "tables-by-column": leaving.tables,
+        "tables-twice": leaving.copies,
+        "not-validated": facts.step_with(Role.VALIDATE) is None,
+        "no-query": asked is None,
+        "consent-not-checked": asked is not None and not asked.asks_for_consent,
+        "consent-dates": asked is not None and asked.asks_for_consent,
+        "origin-unknown": facts.step_with(Role.EXTRACT) is None,
+        "first-of-query": facts.last is None and not tell.recipient,
+    }
+    yield from (name for name, holds in conditions.items() if holds)
 
 
-def warnings(facts: Facts, tell: Teller) -> Section:
-    """Section 15. Of the steps' own sentences numbers are left out, and names of files that few patients share."""
+def warnings(facts: Facts, tell: Teller) -> Parts:
+    """Yield section 15. The steps' sentences are without numbers, and without names of files of few patients."""
     done = [step for step in facts.steps if step.state == "completed"]
     rows = [(step.position, step.name, step.retries or 0, len(step.warnings)) for step in done]
     texts = [(step.position, step.name, _safe(text, facts, tell)) for step in done for text in step.warnings]
     # Who works in the hospital is not the recipient's to know.
     corrected = [(tell.file(one.name), one.when, None if tell.recipient else one.user) for one in facts.corrected]
-    tables = [table("steps", ("position", "step", "retries", "warnings"), rows)]
-    if texts:
-        more = len(texts) > _MOST_WARNINGS
-        tables.append(table("warnings", ("position", "step", "text"), texts[:_MOST_WARNINGS], withheld=more))
-    if corrected:
-        tables.append(table("corrected", ("file", "changed", "user"), corrected[:MOST_ROWS]))
-    said = [] if texts else ["no-warnings"]
-    return Section(number=15, name="warnings", said=tuple(said), tables=tuple(tables))
+    if not texts:
+        yield "no-warnings"
+    yield table("steps", rows)
+    yield table("warnings", texts, withheld=len(texts) > (TABLES["warnings"].most or 0))
+    yield table("corrected", corrected)
 
 
 def _safe(text: str, facts: Facts, tell: Teller) -> str:
@@ -145,11 +130,12 @@ def _safe(text: str, facts: Facts, tell: Teller) -> str:
     return without_numbers(text)[:300]
 
 
-def compared(facts: Facts, tell: Teller, found: tuple[Finding, ...]) -> Section:
-    """Return section 16: the last report of this query beside this one, both after R3 to R5 (R10)."""
+def compared(facts: Facts, tell: Teller, found: tuple[Finding, ...]) -> Parts:
+    """Yield section 16: the last report of this query beside this one, both after R3 to R5 (R10)."""
     last = facts.last
     if last is None:
-        return Section(number=16, name="compared", said=("first-of-query",))
+        yield "first-of-query"
+        return
     patients = last.tiles.patients
     before = {one.key: one for one in last.findings}
     now = {one.key: one for one in found}
@@ -161,23 +147,17 @@ def compared(facts: Facts, tell: Teller, found: tuple[Finding, ...]) -> Section:
         for change, one in [*new, *gone]
     ]
     rules = facts.rules.sha256 if facts.rules is not None else None
-    facts_ = [
-        fact("last_job", last.job),
-        fact("last_made", last.made),
-        fact("last_patients", count(patients, tell.k) if isinstance(patients, int) else patients),
-        fact("same_files", last.files == facts.files),
-        fact("same_rules", fact_of(last, "rules_sha256") == rules),
-        fact("same_query", fact_of(last, "query_sha256") == (facts.query.sha256 if facts.query else None)),
-        fact("same_k", last.k == tell.k),
-        fact("same_versions", versions_of(last) == dict(facts.versions)),
-    ]
-    return Section(
-        number=16,
-        name="compared",
-        said=() if rows else ("nothing-new",),
-        facts=tuple(facts_),
-        tables=(table("changes", ("change", "level", "finding", "about"), rows[:MOST_ROWS]),) if rows else (),
-    )
+    if not rows:
+        yield "nothing-new"
+    yield fact("last_job", last.job)
+    yield fact("last_made", last.made)
+    yield fact("last_patients", count(patients, tell.k) if isinstance(patients, int) else patients)
+    yield fact("same_files", last.files == facts.files)
+    yield fact("same_rules", fact_of(last, "rules_sha256") == rules)
+    yield fact("same_query", fact_of(last, "query_sha256") == (facts.query.sha256 if facts.query else None))
+    yield fact("same_k", last.k == tell.k)
+    yield fact("same_versions", versions_of(last) == dict(facts.versions))
+    yield table("changes", rows)
 
 
 def fact_of(report: ReleaseReport, name: str) -> Value:
@@ -200,37 +180,24 @@ def versions_of(report: ReleaseReport) -> dict[str, str]:
     return {str(row[0]): str(row[1]) for one in tables for row in one.rows}
 
 
-def decision(facts: Facts, _: Teller) -> Section:
-    """Section 17: how many people decide, or that nobody is asked before the data leave, and what a stop does then.
+def decision(facts: Facts, _: Teller) -> Parts:
+    """Yield section 17: how many people decide, or that nobody is asked before the data leave, and what a stop does.
 
     Who decided stands in ``decisions``, which are no part of what is decided on.
     """
-    given = [fact("reviewers", facts.settings.reviewers)]
-    unasked = facts.destination is not None and not facts.decides
-    if unasked:
-        given = [fact("on_stop", f"@{facts.settings.on_stop}")]
-    return Section(number=17, name="decision", said=("nobody-asked",) if unasked else (), facts=tuple(given))
+    if facts.destination is not None and not facts.decides:
+        yield "nobody-asked"
+        yield fact("on_stop", f"@{facts.settings.on_stop}")
+    else:
+        yield fact("reviewers", facts.settings.reviewers)
 
 
-def rules(facts: Facts, tell: Teller, others: tuple[Section, ...]) -> Section:
-    """Section 18: how the numbers of this page are made."""
-    return Section(
-        number=18,
-        name="rules",
-        said=("the-rules",),
-        facts=tuple(_rules(facts, tell, others)),
-        tables=tuple(_versions(facts)),
-    )
-
-
-def _rules(facts: Facts, tell: Teller, others: tuple[Section, ...]) -> Iterator[Fact]:
+def rules(facts: Facts, tell: Teller, others: Iterable[Section]) -> Parts:
+    """Yield section 18: how the numbers of this page are made."""
+    yield "the-rules"
     yield fact("k", tell.k)
     yield fact("rounded_to", ROUNDED_TO)
     yield fact("recipients_copy", tell.recipient)
     yield fact("withheld", any(one.withheld for section in others for one in section.tables))
     yield fact("compared_with_import", facts.imported is not None)
-
-
-def _versions(facts: Facts) -> Iterator[Table]:
-    if facts.versions:
-        yield table("versions", ("name", "version"), sorted(facts.versions.items()))
+    yield table("versions", sorted(facts.versions.items()))

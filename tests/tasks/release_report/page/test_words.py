@@ -11,16 +11,17 @@ import pytest
 
 from tasks.release_report.page.words import LANGUAGES, Group, Words, joined, vocabulary
 from tasks.release_report.report.document import Finding
+from tasks.release_report.report.outline import TABLES
 from tasks.release_report.report.risk import Risk, most_of_some
 from tests.conftest import ROOT
 from tests.peers import release_report as reports
 
-ROOM = ROOT / "tasks/release_report"
+PACKAGE = ROOT / "tasks/release_report"
 SAYING = {"build.py", "changes.py", "completeness.py", "facts.py", "findings.py", "risk.py", "teller.py"}
 """Modules that name something for the page, beside those of the sections."""
 
-FIRST: dict[str, Group] = {"fact": "facts", "Fact": "facts", "table": "tables", "Table": "tables"}
-"""Calls whose first argument is a name, or their ``name``."""
+SECTIONS = {"SectionRule", "section"}
+"""Calls whose second argument is the name of a section."""
 
 KINDS = (
     "name", "address", "address-part", "concept-text", "device", "telecom", "identifier", "photo", "attachment",
@@ -42,7 +43,7 @@ _NAME = re.compile(r"[a-z][a-z0-9_-]*[a-z0-9]")
 
 
 def trees() -> Iterator[ast.Module]:
-    for path in sorted(ROOM.rglob("*.py")):
+    for path in sorted(PACKAGE.rglob("*.py")):
         if path.name in SAYING or path.parent.name == "sections":
             yield ast.parse(path.read_text(encoding="utf-8"))
 
@@ -57,21 +58,19 @@ def texts(node: ast.AST | None) -> list[str]:
 @cache
 def named() -> frozenset[tuple[Group, str]]:
     """What the sources name, by group."""
-    found: set[tuple[Group, str]] = set()
+    found: set[tuple[Group, str]] = {("tables", name) for name in TABLES}
+    found |= {("columns", column) for rule in TABLES.values() for column in rule.columns}
+    found |= {("columns", grain) for grain in ("year", "quarter", "month")}
     for tree in trees():
         for node in ast.walk(tree):
             if isinstance(node, ast.Call):
                 called = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
-                by_name = {keyword.arg: keyword.value for keyword in node.keywords}
-                if called in FIRST:
-                    found |= {(FIRST[called], one) for one in texts(by_name.get("name") or node.args[0])}
-                if called in {"table", "Table"}:
-                    columns = by_name.get("columns") or (node.args[1] if len(node.args) > 1 else None)
-                    found |= {("columns", one) for one in texts(columns)}
-                if called == "Section":
-                    found |= {("sections", one) for one in texts(by_name["name"])}
-            elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in {"columns", "heads"}:
-                found |= {("columns", one) for one in texts(node.value)}
+                if called == "fact":
+                    found |= {("facts", one) for one in texts(node.args[0])}
+                if called in SECTIONS and len(node.args) > 1:
+                    found |= {("sections", one) for one in texts(node.args[1])}
+            elif isinstance(node, (ast.comprehension, ast.For)) and ast.unparse(node.target) == "name":
+                found |= {("facts", one) for one in texts(node.iter)}
             elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("@"):
                 found.add(("words", node.value[1:]))
     return frozenset((group, name) for group, name in found if _NAME.fullmatch(name))
