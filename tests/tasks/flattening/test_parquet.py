@@ -189,7 +189,7 @@ def test_the_step_writes_parquet_beside_the_csv(tmp_path: Path, service: FakeSer
 
 def test_values_that_do_not_fit_are_a_warning(tmp_path: Path, service: FakeService) -> None:
     job = filled(tmp_path, value="integer")
-    for _ in range(2):  # a second run knows it from the ledger
+    for _ in range(2):  # a second run knows it from the file
         warnings = job.run(service.url, **BOTH).warnings
         assert [text for text in warnings if "text in the Parquet file (value)" in text]
 
@@ -243,6 +243,24 @@ def test_after_a_kill_between_the_renames_nothing_is_asked_again(tmp_path: Path,
             (job.output / name).rename(job.output / f"{name}.partial")
         assert count_requests(service, job, **BOTH) == 0
         assert job.tables() == expected
+
+
+@pytest.mark.parametrize("left", [[], ["Labor.csv"], ["Labor.csv", "Labor.parquet"]], ids=str)
+def test_what_an_earlier_version_left_is_continued(tmp_path: Path, service: FakeService, left: list[str]) -> None:
+    job = filled(tmp_path)  # whose ledger had the Parquet files too, and one count more of the input
+    job.run(service.url, **BOTH)
+    expected, ledger = job.tables(), job.directory / "flattening" / "ledger.ndjson"
+    entries = [json.loads(line) for line in ledger.read_bytes().splitlines()]
+    (identity,) = {entry["identity"] for entry in entries if "identity" in entry}
+    entries[-1]["complete"]["skipped"] = 0
+    size = len(expected["Labor.parquet"])
+    entries.insert(0, {"file": "Labor.parquet", "identity": identity})
+    entries.insert(-2, {"file": "Labor.parquet", "complete": {"bytes": size, "as_text": []}})
+    ledger.write_text("".join(f"{json.dumps(entry)}\n" for entry in entries))
+    for name in left:
+        (job.output / name).rename(job.output / f"{name}.partial")
+    assert count_requests(service, job, **BOTH) == 0
+    assert job.tables() == expected
 
 
 def test_a_table_that_is_made_again_gets_a_new_file(tmp_path: Path, service: FakeService) -> None:
