@@ -36,6 +36,7 @@ from tasks.local_import import importer as local_import
 from tasks.shared.files.intake import facts_of
 from tasks.shared.files.lines import read_lines
 from tasks.shared.files.names import data_files
+from tasks.shared.files.resumable import ResumableWriter
 from tasks.shared.step import StepContext
 from tasks.shared.stop import Stop
 from tests.bench.data import bundles, write_files
@@ -43,7 +44,6 @@ from tests.bench.echo import serving
 from tests.bench.memory import MIB
 from tests.bench.memory import peak as peak_bytes
 from tests.peers.job import context
-from tests.peers.ndjson import NdjsonWriter
 
 MB = 1e6
 
@@ -204,10 +204,12 @@ def levels(work: Path, megabytes: float, rounds: int) -> None:
         config = _config(work, level=level)
 
         def write(config: PipelineConfig = config, level: str = level) -> None:
-            with NdjsonWriter(work / "levels", level, config.compression) as writer:
+            with ResumableWriter(work / "levels", level, config.compression, every=size + 1) as writer:
                 for line in lines:
-                    writer.write_line(line)
-                writer.commit()
+                    writer.write(line)
+                    writer.end_line()
+                writer.finish()
+                writer.publish()
 
         seconds = min(_clock(write) for _ in range(rounds))
         stored = (work / "levels" / f"{level}.ndjson.zst").stat().st_size

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import stat
 import tempfile
 from pathlib import Path
 
@@ -19,8 +17,8 @@ from tasks.shared.files.compression import is_compressed
 from tasks.shared.files.intake import facts_of
 from tasks.shared.files.lines import numbered_lines, read_lines
 from tasks.shared.files.names import base_name, data_files, is_consent_name, is_ndjson_name
+from tasks.shared.files.resumable import ResumableWriter
 from tasks.shared.stop import Stop
-from tests.peers.ndjson import NdjsonWriter
 
 PLAIN = CompressionConfig(enabled=False)
 ZST = CompressionConfig(enabled=True)
@@ -31,16 +29,13 @@ lines_of_json = st.lists(
 )
 
 
-def names(directory: Path) -> list[str]:
-    return sorted(path.name for path in directory.iterdir())
-
-
 def write(directory: Path, lines: list[bytes], compression: CompressionConfig, base: str = "x") -> Path:
-    with NdjsonWriter(directory, base, compression) as writer:
+    with ResumableWriter(directory, base, compression) as writer:
         for line in lines:
-            writer.write_line(line)
-        facts = writer.commit()
-    return directory / facts.name
+            writer.write(line)
+            writer.end_line()
+        writer.finish()
+        return writer.publish()
 
 
 @given(lines=lines_of_json, enabled=st.booleans())
@@ -184,14 +179,6 @@ def test_a_damaged_zst_is_named(tmp_path: Path) -> None:
     assert "x.ndjson.zst" in caught.value.render()
 
 
-def test_bytes_after_the_last_frame_are_damage(tmp_path: Path) -> None:
-    path = tmp_path / "x.ndjson.zst"
-    path.write_bytes(zstandard.compress(b"{}\n") + b"more than nothing")
-    with pytest.raises(DataError) as caught:
-        list(read_lines(path))
-    assert caught.value.reference == "zst-corrupt"
-
-
 def test_a_file_that_is_gone_is_a_storage_error(tmp_path: Path) -> None:
     with pytest.raises(StorageError) as caught:
         list(read_lines(tmp_path / "x.ndjson"))
@@ -199,49 +186,6 @@ def test_a_file_that_is_gone_is_a_storage_error(tmp_path: Path) -> None:
 
 
 # Writing
-
-
-@pytest.mark.parametrize("compression", [PLAIN, ZST])
-def test_a_file_has_its_final_name_only_after_commit(tmp_path: Path, compression: CompressionConfig) -> None:
-    name = "x.ndjson.zst" if compression.enabled else "x.ndjson"
-    with NdjsonWriter(tmp_path, "x", compression) as writer:
-        writer.write_line(b"{}")
-        assert names(tmp_path) == [f"{name}.part"]
-        facts = writer.commit()
-        assert names(tmp_path) == [name]
-    path = tmp_path / name
-    assert facts.name == name
-    assert facts.lines == 1
-    assert facts.content_bytes == 3
-    assert facts.stored_bytes == path.stat().st_size
-    assert facts.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-
-
-@pytest.mark.parametrize("compression", [PLAIN, ZST])
-def test_a_writer_that_is_left_without_commit_leaves_nothing(tmp_path: Path, compression: CompressionConfig) -> None:
-    with NdjsonWriter(tmp_path, "x", compression) as writer:
-        writer.write_line(b"{}")
-    assert names(tmp_path) == []
-
-
-def test_a_leftover_part_is_replaced(tmp_path: Path) -> None:
-    (tmp_path / "x.ndjson.part").write_bytes(b"half a li")
-    (tmp_path / "x.ndjson.part").chmod(0o644)
-    path = write(tmp_path, [b"{}"], PLAIN)
-    assert path.read_bytes() == b"{}\n"
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-
-
-def test_a_line_feed_inside_a_line_is_refused(tmp_path: Path) -> None:
-    with NdjsonWriter(tmp_path, "x", PLAIN) as writer, pytest.raises(ValueError, match="line feed"):
-        writer.write_line(b'{"a":\n1}')
-
-
-def test_an_existing_final_file_is_replaced_in_one_step(tmp_path: Path) -> None:
-    write(tmp_path, [b'{"a":1}'], PLAIN)
-    path = write(tmp_path, [b'{"b":2}'], PLAIN)
-    assert path.read_bytes() == b'{"b":2}\n'
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -269,31 +213,6 @@ def test_a_full_disk_is_a_terminal_error_that_says_so(tmp_path: Path) -> None:
     assert not error.transient
     assert error.hint is not None
     assert "jobs_dir" in error.hint
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-@pytest.mark.parametrize("compression", [PLAIN, ZST])
-def test_a_write_that_finds_the_disk_full_leaves_no_file(tmp_path: Path, compression: CompressionConfig) -> None:
-    with NdjsonWriter(tmp_path, "x", compression) as writer:
-        full = os.open("/dev/full", os.O_WRONLY)
-        os.dup2(full, writer._part._handle)
-        os.close(full)
-
-        def finish() -> None:
-            for _ in range(3):
-                writer.write_line(NOISE.rstrip())
-            writer.commit()
-
-        with pytest.raises(StorageError) as caught:
-            finish()
-    assert caught.value.reference == "disk-full"
-    assert names(tmp_path) == []
-
-
-def test_a_directory_that_may_not_be_made_is_a_storage_error(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(StorageError):
-        NdjsonWriter(tmp_path / "file" / "below", "x", PLAIN)
 
 
 # Names

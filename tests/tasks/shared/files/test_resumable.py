@@ -148,11 +148,17 @@ def test_nothing_has_the_final_name_before_it_is_published_and_all_is_private(tm
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
-def test_a_full_disk_is_a_storage_error(tmp_path: Path) -> None:
-    with ResumableWriter(tmp_path, "a", FORMS[0]) as writer:
+@pytest.mark.parametrize("form", FORMS[:2], ids=["plain", "zst"])
+def test_a_full_disk_is_a_storage_error(tmp_path: Path, form: CompressionConfig) -> None:
+    with ResumableWriter(tmp_path, "a", form) as writer:
         full = os.open("/dev/full", os.O_WRONLY)
         os.dup2(full, writer._file._handle)
         os.close(full)
-        with pytest.raises(StorageError) as caught:
+
+        def finish() -> None:
             writer.write(b"x")
+            writer.finish()  # what is compressed is written at the end
+
+        with pytest.raises(StorageError) as caught:
+            finish()
     assert caught.value.reference == "disk-full"
