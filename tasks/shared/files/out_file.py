@@ -85,11 +85,12 @@ class OutFile:
     closed. ``named`` is the file that errors name. For one thread.
     """
 
+    _handle = -1
+
     def __init__(self, path: Path, keep: int = 0, *, named: Path | None = None) -> None:
         self.path = path
         self.size = 0
         self._named = named or path
-        self._handle = -1
         try:
             with storage_errors(self._named):
                 self._handle = self._open(keep)
@@ -285,6 +286,10 @@ class Spool(OutFile):
     def _open(self, keep: int) -> int:
         with tempfile.TemporaryFile(dir=self.path, buffering=0) as file:
             return os.dup(file.fileno())
+
+    def __del__(self) -> None:
+        # A file without a name is found by nobody else: its space is given back with the last reference.
+        self.close()
 
 
 def spooled(text: bytes | Spool, directory: Path) -> Spool:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tasks.shared.errors import StorageError
-from tasks.shared.files.out_file import AppendFile, OutFile, PartFile, can_continue, publish, size_of, write_file
+from tasks.shared.files.out_file import AppendFile, OutFile, PartFile, Spool, can_continue, publish, size_of, write_file
 from tests.conftest import ROOT
 
 THEIRS = b"theirs\n"
@@ -160,6 +160,21 @@ def test_names_are_given_in_order_and_the_error_is_about_the_final_one(tmp_path:
         publish((tmp_path / "a", tmp_path / "A"), (tmp_path / "b", tmp_path / "B"))
     assert caught.value.context == str(tmp_path / "B")
     assert (tmp_path / "A").read_bytes() == b"a"
+
+
+def test_a_spool_has_no_name_is_read_anywhere_and_gone_with_its_last_reference(tmp_path: Path) -> None:
+    spool = Spool(tmp_path / "new")
+    spool.write(b"0123456789")
+    handle = spool._handle
+    assert (spool.size, spool.read(3, 5), spool.read(8, 99)) == (10, b"34", b"89")
+    assert list((tmp_path / "new").iterdir()) == []
+    assert stat.S_IMODE(os.fstat(handle).st_mode) == 0o600
+    del spool
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(handle)
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StorageError):
+        Spool(tmp_path / "file")
 
 
 @contextmanager
