@@ -19,9 +19,9 @@ from config.fields import read_integer
 from config.findings import ConfigError, Finding, about
 from config.keys import blocks, describe_keys, keys_by_name, show
 from config.model import PipelineConfig, read_step
-from config.rules import Facts, check
+from config.rules import RuleFacts, check
 from config.services import AttributeToAdd, CreateGroup, EnrichmentRule
-from config.sources import Given, Layer, read_environment, read_file, read_overrides
+from config.sources import GivenValue, Layer, read_environment, read_file, read_overrides
 from config.translate import translate
 from config.values import Reading, read_value
 
@@ -104,7 +104,7 @@ class _Loading:
             if key not in self.values and key not in self.unknown:
                 self._read(key)
         config = self._validate()
-        facts = Facts(
+        facts = RuleFacts(
             config,
             present=frozenset(self.values) | (self.unknown & self.given.keys() - self.skipped.keys()),
             unknown=frozenset(self.unknown),
@@ -141,7 +141,7 @@ class _Loading:
             message = f"the auth block is used together with the deprecated flat keys ({names})"
             self._add("auth-flat-and-block", block, message, "move them all into the auth block", self.given[both[0]])
 
-    def _warn(self, old: DeprecatedKey, given: Given) -> None:
+    def _warn(self, old: DeprecatedKey, given: GivenValue) -> None:
         if old.replacement is None:
             hint = f"remove it: {old.why}"
         elif old.unit is not None:
@@ -150,7 +150,7 @@ class _Loading:
             hint = f"use {old.replacement}; a later major version removes the old key"
         self._add("deprecated-key", old.key, about(old.key, "is deprecated"), hint, given, "warning")
 
-    def _read_number(self, old: DeprecatedKey, given: Given) -> None:
+    def _read_number(self, old: DeprecatedKey, given: GivenValue) -> None:
         reading = read_value(old.key, given, self.environ)
         if not self._accept(old.key, reading, given) or reading.value is None:
             if old.replacement:
@@ -187,7 +187,7 @@ class _Loading:
         if self._accept(key, reading, given) and reading.value is not None:
             self.values[key] = reading.value
 
-    def _accept(self, key: str, reading: Reading, given: Given) -> bool:
+    def _accept(self, key: str, reading: Reading, given: GivenValue) -> bool:
         """Take over what reading a key found; whether its value is usable."""
         self.findings += reading.findings
         if reading.unset and self._belongs_to_a_disabled_step(key):
@@ -240,7 +240,7 @@ class _Loading:
         key: str,
         message: str,
         hint: str | None,
-        given: Given | None,
+        given: GivenValue | None,
         level: Literal["error", "warning"] = "error",
     ) -> None:
         finding = Finding(reference, key, message, hint, level)
@@ -263,12 +263,12 @@ class _Loading:
         return sources
 
 
-def _merge(layers: Sequence[Layer]) -> tuple[dict[str, Given], set[str]]:
+def _merge(layers: Sequence[Layer]) -> tuple[dict[str, GivenValue], set[str]]:
     """The first layer that has a key wins; what it explicitly leaves unset is unset.
 
     The second result are the keys whose highest source is broken there.
     """
-    merged: dict[str, Given] = {}
+    merged: dict[str, GivenValue] = {}
     broken: set[str] = set()
     for layer in layers:
         broken |= layer.broken - merged.keys()

@@ -1,6 +1,6 @@
 """The rules that join several keys: steps, required keys, auth, polling, enrichments, things that are insecure.
 
-Each rule is a function of ``Facts`` that yields findings. A rule judges only what is known: where one of its inputs
+Each rule is a function of ``RuleFacts`` that yields findings. A rule judges only what is known: where one of its inputs
 has a finding of its own, it holds back.
 """
 
@@ -23,7 +23,7 @@ from config.steps import STEPS, Role, StepEntry, has_role
 
 
 @dataclass(frozen=True)
-class Facts:
+class RuleFacts:
     """What is known of a configuration.
 
     ``config`` holds defaults where a value is missing or unusable. ``present`` are the keys that some source gives,
@@ -50,10 +50,10 @@ class Facts:
         return self.unknown.isdisjoint(keys)
 
 
-Rule = Callable[[Facts], Iterator[Finding]]
+Rule = Callable[[RuleFacts], Iterator[Finding]]
 
 
-def check(facts: Facts) -> Iterator[Finding]:
+def check(facts: RuleFacts) -> Iterator[Finding]:
     """Every finding of every rule."""
     for rule in RULES:
         yield from rule(facts)
@@ -64,7 +64,7 @@ def check(facts: Facts) -> Iterator[Finding]:
 _STEPS = "pipeline.enabled_steps"
 
 
-def _steps(facts: Facts) -> Iterator[Finding]:
+def _steps(facts: RuleFacts) -> Iterator[Finding]:
     if not facts.steps:
         if facts.steps is not None or _STEPS not in facts.unknown:
             yield Finding("steps-missing", _STEPS, "no steps are enabled", "write it like [local_import, send]")
@@ -143,14 +143,14 @@ def required(step: str, mode: SendMode) -> tuple[str, ...]:
     return (*STEPS[step].keys("requires"), *(_REQUIRED_BY_MODE[mode] if has_role(step, Role.SEND) else ()))
 
 
-def _required(facts: Facts) -> Iterator[Finding]:
+def _required(facts: RuleFacts) -> Iterator[Finding]:
     for step in facts.enabled():
         yield from _missing(facts, step.keys("requires"), f"the {step.name} step")
     if facts.sends_as is not None:
         yield from _missing(facts, _REQUIRED_BY_MODE[facts.sends_as], f"send_as {facts.sends_as}")
 
 
-def _missing(facts: Facts, keys: tuple[str, ...], needed_by: str) -> Iterator[Finding]:
+def _missing(facts: RuleFacts, keys: tuple[str, ...], needed_by: str) -> Iterator[Finding]:
     for key in keys:
         if key not in facts.present and facts.known(key):
             hint = f"set it in the file, or set {env_name(key)}"
@@ -163,7 +163,7 @@ _SIGNING = tuple(step for step in STEPS.values() if step.address is not None)
 """The steps whose service has an auth block."""
 
 
-def _auth(facts: Facts) -> Iterator[Finding]:
+def _auth(facts: RuleFacts) -> Iterator[Finding]:
     for step in _SIGNING:
         block = f"{step.block}.auth"
         basic = [name for name in BASIC if f"{block}.{name}" in facts.present]
@@ -181,7 +181,9 @@ def _auth(facts: Facts) -> Iterator[Finding]:
         yield from _authorization_header(facts, step, bool(basic or oauth2))
 
 
-def _incomplete(facts: Facts, block: str, scheme: str, names: tuple[str, ...], given: list[str]) -> Iterator[Finding]:
+def _incomplete(
+    facts: RuleFacts, block: str, scheme: str, names: tuple[str, ...], given: list[str]
+) -> Iterator[Finding]:
     # A key whose variable is not set, in a step that is not enabled, is neither there nor missing.
     missing = [name for name in names if name not in given and f"{block}.{name}" not in facts.unknown]
     if given and missing:
@@ -189,7 +191,7 @@ def _incomplete(facts: Facts, block: str, scheme: str, names: tuple[str, ...], g
         yield Finding("auth-incomplete", block, f"{scheme} lacks {', '.join(missing)}", hint)
 
 
-def _authorization_header(facts: Facts, step: StepEntry, other_scheme: bool) -> Iterator[Finding]:
+def _authorization_header(facts: RuleFacts, step: StepEntry, other_scheme: bool) -> Iterator[Finding]:
     header, block = _auth_of(facts, step).api_key_header, f"{step.block}.auth"
     if header.lower() == "authorization" and other_scheme and facts.known(f"{block}.api_key_header"):
         yield Finding(
@@ -200,12 +202,12 @@ def _authorization_header(facts: Facts, step: StepEntry, other_scheme: bool) -> 
         )
 
 
-def _auth_of(facts: Facts, step: StepEntry) -> AuthConfig:
+def _auth_of(facts: RuleFacts, step: StepEntry) -> AuthConfig:
     auth: AuthConfig = getattr(facts.config.services, step.name).auth
     return auth
 
 
-def _ignored_in_s3(facts: Facts) -> Iterator[Finding]:
+def _ignored_in_s3(facts: RuleFacts) -> Iterator[Finding]:
     """Document 1, auth rule 7: only Basic, and only for an upstream proxy."""
     if facts.sends_as is not SendMode.S3_UPLOAD:
         return
@@ -219,7 +221,7 @@ def _ignored_in_s3(facts: Facts) -> Iterator[Finding]:
 # --- values that depend on each other -------------------------------------------------------------------------
 
 
-def _polling(facts: Facts) -> Iterator[Finding]:
+def _polling(facts: RuleFacts) -> Iterator[Finding]:
     first, cap = "services.extractor.polling_interval", "services.extractor.max_polling_interval"
     extractor = facts.config.services.extractor
     if facts.known(first, cap) and extractor.max_polling_interval < extractor.polling_interval:
@@ -229,7 +231,7 @@ def _polling(facts: Facts) -> Iterator[Finding]:
         yield Finding("polling-order", cap, message, f"set it to {start} or more")
 
 
-def _enrichments(facts: Facts) -> Iterator[Finding]:
+def _enrichments(facts: RuleFacts) -> Iterator[Finding]:
     preprocessing = facts.config.services.crtdl_preprocessing
     inline = "services.crtdl_preprocessing.enrichments"
     if {inline, ENRICHMENTS_PATH} <= facts.present:
@@ -245,7 +247,7 @@ def _enrichments(facts: Facts) -> Iterator[Finding]:
 # --- security -------------------------------------------------------------------------------------------------
 
 
-def _tls(facts: Facts) -> Iterator[Finding]:
+def _tls(facts: RuleFacts) -> Iterator[Finding]:
     tls = facts.config.tls
     if tls.ca_cert_path is not None and not tls.ca_cert_path.is_file():
         message = "ca_cert_path names a file that does not exist"
@@ -268,7 +270,7 @@ def _tls(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _credentials_in_the_clear(facts: Facts) -> Iterator[Finding]:
+def _credentials_in_the_clear(facts: RuleFacts) -> Iterator[Finding]:
     for step in facts.enabled():
         if (key := step.address) is None:
             continue

@@ -27,7 +27,7 @@ _TEXT_KINDS = frozenset({Kind.TEXT, Kind.URL, Kind.SECRET, Kind.PATH, Kind.CHOIC
 
 
 @dataclass(frozen=True)
-class Given:
+class GivenValue:
     """What a source gives to a key or a block, and ``where`` a person finds it (``4-product.md`` §2)."""
 
     node: Node
@@ -64,11 +64,11 @@ class Layer:
     ``replaced`` is what a later flag took the place of: not in force, but on the command line and in the record.
     """
 
-    values: dict[str, Given] = field(default_factory=dict)
+    values: dict[str, GivenValue] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
     broken: set[str] = field(default_factory=set)
-    blocks: dict[str, Given] = field(default_factory=dict)
-    replaced: list[tuple[str, Given]] = field(default_factory=list)
+    blocks: dict[str, GivenValue] = field(default_factory=dict)
+    replaced: list[tuple[str, GivenValue]] = field(default_factory=list)
 
 
 def kind_of(key: str) -> Kind:
@@ -102,8 +102,8 @@ def read_file(path: Path) -> Layer:
         hint = "the top-level keys are services, pipeline, retry, tls, compression, report, jobs_dir"
         raise _rejected("config-not-a-mapping", path, "the file holds no mapping of keys", hint, root.line)
 
-    def given(node: Node) -> Given:
-        return Given(node, "file", f"{path}:{node.line}")
+    def given(node: Node) -> GivenValue:
+        return GivenValue(node, "file", f"{path}:{node.line}")
 
     for twice in duplicates:
         message = about(twice.path, f"is given twice, in lines {twice.first_line} and {twice.line}")
@@ -134,7 +134,7 @@ def read_environment(environ: AbstractMapping[str, str]) -> Layer:
             continue
         where = f"environment {variable}"
         try:
-            layer.values[key] = Given(_environment_node(key, text), "environment", where)
+            layer.values[key] = GivenValue(_environment_node(key, text), "environment", where)
         except DocumentError:
             layer.findings.append(_broken_value(key, where))
             layer.broken.add(key)
@@ -174,8 +174,8 @@ def read_overrides(overrides: AbstractSequence[str]) -> Layer:
     return layer
 
 
-def _flag(node: Node) -> Given:
-    return Given(node, "flag", "flag")
+def _flag(node: Node) -> GivenValue:
+    return GivenValue(node, "flag", "flag")
 
 
 def split_list(text: str) -> list[str]:
@@ -205,7 +205,9 @@ def _override_node(key: str, text: str) -> Node:
     return node if node is not None else Scalar(1, "", None)
 
 
-def _leaves(root: Mapping, prefix: str, layer: Layer, give: Callable[[Node], Given]) -> Iterator[tuple[str, Given]]:
+def _leaves(
+    root: Mapping, prefix: str, layer: Layer, give: Callable[[Node], GivenValue]
+) -> Iterator[tuple[str, GivenValue]]:
     """Every known key below ``root``; unknown ones become findings."""
     for entry, node in root.entries.items():
         path, given = f"{prefix}.{entry}".lstrip("."), give(node)
@@ -218,7 +220,9 @@ def _leaves(root: Mapping, prefix: str, layer: Layer, give: Callable[[Node], Giv
             layer.findings.append(_unknown(path, given))
 
 
-def _block(given: Given, path: str, layer: Layer, give: Callable[[Node], Given]) -> Iterator[tuple[str, Given]]:
+def _block(
+    given: GivenValue, path: str, layer: Layer, give: Callable[[Node], GivenValue]
+) -> Iterator[tuple[str, GivenValue]]:
     if isinstance(given.node, Mapping):
         yield from _leaves(given.node, path, layer, give)
     elif not given.unset:
@@ -233,7 +237,7 @@ def _below(path: str) -> set[str]:
     return {key for key in keys_by_name() if key == path or key.startswith(f"{path}.")}
 
 
-def _unknown(path: str, given: Given) -> Finding:
+def _unknown(path: str, given: GivenValue) -> Finding:
     shown = path if path.isprintable() and len(path) <= 120 else f"{path[:60]!a}…"
     return given.finding("unknown-key", shown, about(shown, "is not a configuration key"), suggest(path))
 

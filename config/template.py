@@ -27,14 +27,14 @@ SIGNED_IN = tuple(name for name, step in STEPS.items() if step.signs_in)
 
 
 @dataclass
-class Entry:
+class ExampleEntry:
     """A key of the example: what is said above it, how it is written, and what is below it."""
 
     path: str
     indent: str
     said: list[str]
     value: str
-    below: list[Entry] = field(default_factory=list)
+    below: list[ExampleEntry] = field(default_factory=list)
 
     @property
     def name(self) -> str:
@@ -42,10 +42,10 @@ class Entry:
         return self.path.rpartition(".")[2]
 
 
-def example() -> dict[str, Entry]:
+def example() -> dict[str, ExampleEntry]:
     """Every key and block of the example by its path, in its order."""
-    found: dict[str, Entry] = {}
-    open_: list[Entry] = []
+    found: dict[str, ExampleEntry] = {}
+    open_: list[ExampleEntry] = []
     said: list[str] = []
     for line in EXAMPLE.read_text(encoding="utf-8").splitlines():
         match = _KEY.fullmatch(line)
@@ -54,7 +54,7 @@ def example() -> dict[str, Entry]:
             continue
         open_ = [entry for entry in open_ if len(entry.indent) < len(match["indent"])]
         path = ".".join([*(entry.name for entry in open_), match["name"]])
-        entry = found[path] = Entry(path, match["indent"], said, match["value"].strip())
+        entry = found[path] = ExampleEntry(path, match["indent"], said, match["value"].strip())
         if open_:
             open_[-1].below.append(entry)
         open_.append(entry)
@@ -109,7 +109,7 @@ def template(
     return "\n".join(lines).lstrip("\n") + "\n"
 
 
-def _shown(entry: Entry, active: Collection[str], given: Mapping[str, str], *, on: bool) -> Iterator[str]:
+def _shown(entry: ExampleEntry, active: Collection[str], given: Mapping[str, str], *, on: bool) -> Iterator[str]:
     yield from _said(entry)
     off = "" if on else "#"
     value = _written(given[entry.path], entry.value) if entry.path in given else entry.value
@@ -118,11 +118,11 @@ def _shown(entry: Entry, active: Collection[str], given: Mapping[str, str], *, o
         yield from _shown(below, active, given, on=_on(below, active))
 
 
-def _on(entry: Entry, active: Collection[str]) -> bool:
+def _on(entry: ExampleEntry, active: Collection[str]) -> bool:
     return entry.path in active or any(key.startswith(f"{entry.path}.") for key in active)
 
 
-def _said(entry: Entry) -> list[str]:
+def _said(entry: ExampleEntry) -> list[str]:
     return [f"{entry.indent}{line}" for line in entry.said]
 
 

@@ -12,7 +12,7 @@ from config.fields import nearest
 
 
 @dataclass(frozen=True)
-class Problem:
+class ModelProblem:
     """One error of a model: the path below it (``a.b[0].c``), and what a finding needs.
 
     ``message`` is empty for a value outside the range of its key, which says what it must be.
@@ -36,18 +36,18 @@ _MESSAGES = {
 }
 
 
-def translate(error: ValidationError, names: Sequence[str] = ()) -> Iterator[Problem]:
+def translate(error: ValidationError, names: Sequence[str] = ()) -> Iterator[ModelProblem]:
     """Every error, in the order of the model. ``names`` are those an unknown key may have meant."""
     for detail in error.errors(include_url=False, include_input=False):
         context: dict[str, Any] = detail.get("ctx") or {}
         key = path_of(detail["loc"])
         kind = detail["type"]
         if "message" in context:  # one of our readers
-            yield Problem(key, kind, context["message"], context.get("hint") or None)
+            yield ModelProblem(key, kind, context["message"], context.get("hint") or None)
         else:
             reference, message = _MESSAGES.get(kind, ("wrong-type", "has a value of the wrong kind"))
             hint = _known_names(key, names) if kind == "extra_forbidden" and names else None
-            yield Problem(key, reference, message, hint)
+            yield ModelProblem(key, reference, message, hint)
 
 
 def _known_names(key: str, names: Sequence[str]) -> str:

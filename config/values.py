@@ -16,7 +16,7 @@ from config.document import Mapping, Node, Scalar, Sequence, plain
 from config.fields import Kind
 from config.findings import Finding, about
 from config.keys import env_name
-from config.sources import Given, kind_of, split_list
+from config.sources import GivenValue, kind_of, split_list
 from config.url_secrets import secret_parameters
 
 _REFERENCE = re.compile(r"\$\$\{|\$\{([A-Za-z_][A-Za-z0-9_]*)\}|(\$\{)")
@@ -78,9 +78,9 @@ class _TypeMismatchError(Exception):
         self.hint = hint
 
 
-def read_value(key: str, given: Given, environ: AbstractMapping[str, str]) -> Reading:
+def read_value(key: str, given: GivenValue, environ: AbstractMapping[str, str]) -> Reading:
     """What ``given`` says for ``key``. Values from the environment are taken as they are (``4-product.md`` §3)."""
-    reader = _Reader(key, given, environ)
+    reader = _ValueReader(key, given, environ)
     try:
         reader.reading.value = reader.read(kind_of(key), given.node)
     except _TypeMismatchError as error:
@@ -90,8 +90,8 @@ def read_value(key: str, given: Given, environ: AbstractMapping[str, str]) -> Re
     return reader.reading
 
 
-class _Reader:
-    def __init__(self, key: str, given: Given, environ: AbstractMapping[str, str]) -> None:
+class _ValueReader:
+    def __init__(self, key: str, given: GivenValue, environ: AbstractMapping[str, str]) -> None:
         self.key, self.given, self.environ = key, given, environ
         self.reading = Reading()
         self.variables = 0

@@ -16,7 +16,7 @@ from enum import Enum
 from typing import Any, Final, Self
 
 from tasks.flattening.rows import NoRowError, RowReader
-from tasks.flattening.tables import Table
+from tasks.flattening.tables import CsvTable
 from tasks.flattening.views import View
 
 LONGEST_ROW: Final = 64 << 20
@@ -66,7 +66,7 @@ class RowsDifferError(Exception):
     """The rows are not those of the resources. The message is a sentence of counts."""
 
 
-class Agreement:
+class RowAgreement:
     """Compares the rows of one answer with the resources of its request, whose ``ids`` differ from each other."""
 
     def __init__(self, rule: Rule, ids: Collection[str]) -> None:
@@ -107,7 +107,7 @@ class AnswerWriter:
     ``NoRowError``, ``RowsDifferError`` and ``StorageError``.
     """
 
-    def __init__(self, table: Table, rule: Rule, ids: Collection[str]) -> None:
+    def __init__(self, table: CsvTable, rule: Rule, ids: Collection[str]) -> None:
         self._table = table
         self._rule = rule
         self._ids = ids
@@ -120,7 +120,7 @@ class AnswerWriter:
         self.with_rows = 0
         self.last = b""
         self._right = True
-        self._agreement = Agreement(self._rule, self._ids)
+        self._agreement = RowAgreement(self._rule, self._ids)
         self._rest = bytearray()
 
     def drop(self) -> None:

@@ -23,7 +23,7 @@ _AROUND: Final = len(_BEFORE) + len(b"}")
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class RequestBatch:
     """The ``ordinal``-th request (from 0) of the group at ``place``."""
 
     place: int
@@ -67,10 +67,10 @@ class Packer:
         self._ordinal = 0
         self._begin()
 
-    def add(self, identifier: str, raw: bytes | msgspec.Raw) -> list[Batch]:
+    def add(self, identifier: str, raw: bytes | msgspec.Raw) -> list[RequestBatch]:
         """Take a resource in, with its id; the batches that are full now: the one before it, and its own if nothing
         fits beside."""
-        full: list[Batch] = []
+        full: list[RequestBatch] = []
         size = len(raw) + _AROUND
         if self._count and self._length + size > self._limit:
             full += self.end()
@@ -85,15 +85,15 @@ class Packer:
             full += self.end()
         return full
 
-    def end(self) -> list[Batch]:
+    def end(self) -> list[RequestBatch]:
         """What was taken in since the last batch, if anything was."""
         if not self._count:
             return []
-        made: list[Batch] = []
+        made: list[RequestBatch] = []
         if self._text is not None:
             self._text.write(TAIL)
             # getvalue() hands over the memory itself: a batch is there once, not twice.
-            made.append(Batch(self._place, self._ordinal, self._ids, self._text.getvalue()))
+            made.append(RequestBatch(self._place, self._ordinal, self._ids, self._text.getvalue()))
         self._ordinal += 1
         self._begin()
         return made

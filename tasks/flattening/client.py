@@ -23,7 +23,7 @@ import httpx
 import tenacity
 
 from tasks.flattening.answer import AnswerWriter, RowsDifferError
-from tasks.flattening.batches import Batch
+from tasks.flattening.batches import RequestBatch
 from tasks.flattening.probe import HEADERS, endpoint, metadata, service, unlike_rows
 from tasks.flattening.rows import NoRowError
 from tasks.flattening.watchdog import INTERVAL, Watchdog, Watched
@@ -79,7 +79,7 @@ class Flattener:
         )
         self._watchdog = Watchdog(self._ask_for_metadata, interval=interval)
 
-    def flatten(self, batch: Batch, writer: AnswerWriter, *, where: str) -> None:
+    def flatten(self, batch: RequestBatch, writer: AnswerWriter, *, where: str) -> None:
         """Send ``batch``, and give the rows of the answer to ``writer``; ``where`` stands in errors.
 
         Every attempt sends the same bytes, and begins the answer anew. Raises the errors above, ``StorageError`` and
@@ -123,7 +123,7 @@ class Flattener:
             self._ending.request("the step has ended")
             self._watchdog.__exit__(*exc)
 
-    def _attempt(self, batch: Batch, writer: AnswerWriter, attempt: int) -> None:
+    def _attempt(self, batch: RequestBatch, writer: AnswerWriter, attempt: int) -> None:
         writer.begin()
         connection = self._connection()
         try:

@@ -17,12 +17,12 @@ import msgspec
 
 from config import OutputFormat
 from tasks.flattening.answer import AnswerWriter, Rule
-from tasks.flattening.batches import MIB, Batch, Packer, share
+from tasks.flattening.batches import MIB, Packer, RequestBatch, share
 from tasks.flattening.client import Flattener
 from tasks.flattening.lookup import load_lookup
 from tasks.flattening.parquet import format_findings
 from tasks.flattening.report import result
-from tasks.flattening.routing import Facts, Groups, Router
+from tasks.flattening.routing import Groups, Router, RoutingFacts
 from tasks.flattening.routing_index import Index
 from tasks.flattening.tables import Tables, terms
 from tasks.flattening.views import View, no_views, views
@@ -106,7 +106,7 @@ def flatten(
         raise finding
     for warning in warnings:
         context.meter.warn(warning)
-    return _Run(context, crtdl, made, warnings, url, files, bounds or Bounds(), sleep).run()
+    return _FlatteningRun(context, crtdl, made, warnings, url, files, bounds or Bounds(), sleep).run()
 
 
 def _refuse_names(made: Sequence[View]) -> None:
@@ -123,7 +123,7 @@ def _refuse_names(made: Sequence[View]) -> None:
 
 
 @dataclass
-class _Run:
+class _FlatteningRun:
     context: StepContext
     crtdl: Crtdl
     views: Sequence[View]
@@ -156,7 +156,7 @@ class _Run:
                     facts = self._all()
                     self._tables.finish(msgspec.to_builtins(facts))
                 else:
-                    facts = msgspec.convert(self._tables.finished, Facts)
+                    facts = msgspec.convert(self._tables.finished, RoutingFacts)
                     self.context.meter.add(resources=facts.resources, files=len(self.files))
                     for path in self.files:
                         self.context.meter.within(path, 0, whole=True)
@@ -167,7 +167,7 @@ class _Run:
                 self.files, self.views, self._tables, facts, self.warned, requests, k=self.context.config.report.k
             )
 
-    def _all(self) -> Facts:
+    def _all(self) -> RoutingFacts:
         together = SharedStop(self.context.stop)
         packers = [
             Packer(place, view.definition, self.share, skip=self._tables.done(place))
@@ -183,7 +183,7 @@ class _Run:
                 interval=self.bounds.interval,
                 sleep=self.sleep,
             ) as self._flattener,
-            Workers[Batch, None](
+            Workers[RequestBatch, None](
                 lambda batch, _: self._one(batch), threads=self.bounds.groups, budget=self.budget, stop=together
             ) as workers,
         ):
@@ -203,7 +203,7 @@ class _Run:
             workers.drain()
         return self._checked(router.facts)
 
-    def _pack(self, router: Router, packers: Sequence[Packer], workers: Workers[Batch, None]) -> None:
+    def _pack(self, router: Router, packers: Sequence[Packer], workers: Workers[RequestBatch, None]) -> None:
         held = 0
         for deliveries in router.deliveries():
             for place, identifier, raw in deliveries:
@@ -214,14 +214,14 @@ class _Run:
                 held += packer.size
             self.context.meter.add(resources=len(deliveries))
 
-    def _one(self, batch: Batch) -> None:
+    def _one(self, batch: RequestBatch) -> None:
         """A batch to the service, and its rows into the table. In one of the threads."""
         writer = AnswerWriter(self._tables[batch.place], self.rules[batch.place], batch.ids)
         name = self.views[batch.place].group_name
         self._flattener.flatten(batch, writer, where=f"group {name}, batch {batch.ordinal + 1:,}")
         self._tables.keep(batch, writer.rows, writer.with_rows)
 
-    def _checked(self, facts: Facts) -> Facts:
+    def _checked(self, facts: RoutingFacts) -> RoutingFacts:
         """Everything was read: did anything reach a group?"""
         unrouted = sum(facts.unrouted.values())
         if unrouted and unrouted == facts.resources:
@@ -235,7 +235,7 @@ class _Run:
         return facts
 
 
-def _submit(workers: Workers[Batch, None], batches: Iterable[Batch]) -> None:
+def _submit(workers: Workers[RequestBatch, None], batches: Iterable[RequestBatch]) -> None:
     """The rows of a group are in the order of its batches, so only groups are worked on in parallel."""
     for batch in batches:
         workers.submit(batch, keys=frozenset((batch.place,)), weight=len(batch.body))

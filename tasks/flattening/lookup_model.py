@@ -38,7 +38,7 @@ TOO_DEEP: Final = f"select clauses are nested more than {DEEPEST} levels deep"
 _TYPE = re.compile(r"[A-Z][A-Za-z]*\Z")
 
 
-class _Part(BaseModel):
+class _LookupPart(BaseModel):
     # Most starts of the program read no lookup file: the models are built when the first one is read.
     model_config = ConfigDict(extra="forbid", alias_generator=to_camel, defer_build=True)
 
@@ -60,7 +60,7 @@ _NULL_IS_EMPTY = BeforeValidator(lambda value: () if value is None else value)
 _NULL_IS_THIS = BeforeValidator(lambda value: "$this" if value is None else value)
 
 
-class ColumnDefinition(_Part):
+class ColumnDefinition(_LookupPart):
     """One column. Without a ``path`` it holds what the clause iterates over, FHIRPath's ``$this``."""
 
     name: _Text
@@ -70,7 +70,7 @@ class ColumnDefinition(_Part):
     description: StrictStr | None = None
 
 
-class SelectClause(_Part):
+class SelectClause(_LookupPart):
     """Columns and clauses below them, once per resource or per item of ``for_each`` (at most one of both).
 
     The columns come before those of the clauses below, as in the rows of the answer.
@@ -149,7 +149,7 @@ def _check_depth(clause: SelectClause) -> SelectClause:
     return clause
 
 
-class LookupElement(_Part):
+class LookupElement(_LookupPart):
     """One element: the clause it becomes, and the elements of the same table that it names."""
 
     definition: Annotated[SelectClause, Field(alias="viewDefinition"), AfterValidator(_check_depth)]
@@ -157,7 +157,7 @@ class LookupElement(_Part):
     parent: _Text | None = None
 
 
-class LookupTable(_Part):
+class LookupTable(_LookupPart):
     """What a profile's elements become, by their ids; ``url`` is the profile's canonical URL."""
 
     url: _Text
@@ -167,7 +167,7 @@ class LookupTable(_Part):
 
 def known_keys(place: tuple[int | str, ...]) -> list[str]:
     """Return the keys that the object at ``place`` below a table may have."""
-    model: type[_Part] = SelectClause
+    model: type[_LookupPart] = SelectClause
     if len(place) in (0, 2):
         model = LookupElement if place else LookupTable
     elif place[-2] == "column":

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tasks.flattening.routing import Facts
+from tasks.flattening.routing import RoutingFacts
 from tasks.flattening.tables import OUTPUT, Tables
 from tasks.flattening.views import View
 from tasks.shared.files.data_directory import stored_bytes
@@ -21,7 +21,7 @@ def result(
     files: Sequence[Path],
     views: Sequence[View],
     tables: Tables,
-    facts: Facts,
+    facts: RoutingFacts,
     warnings: Sequence[str],
     requests: int,
     *,
@@ -76,7 +76,7 @@ def _row(view: View, tables: Tables, place: int) -> dict[str, Any]:
     }
 
 
-def _warnings(views: Sequence[View], tables: Tables, facts: Facts, k: int) -> Iterator[str]:
+def _warnings(views: Sequence[View], tables: Tables, facts: RoutingFacts, k: int) -> Iterator[str]:
     if tables.again:
         yield (
             f"{tables.again:,} tables were made again: the input, the views, the service or the batch size is another "

@@ -47,7 +47,7 @@ Delivery = tuple[int, str, bytes | msgspec.Raw]
 """The place of a group, and a resource for it: its id, and the bytes it came in."""
 
 
-class Facts(msgspec.Struct):
+class RoutingFacts(msgspec.Struct):
     """What routing found. ``bytes`` is the size of the content; resources are counted without the Provenances that
     name groups. ``unrouted`` and ``left_out`` (only in groups without a view) are counts by type, ``repeated`` what a
     group had already. ``fallback`` says that there was no Provenance."""
@@ -110,7 +110,7 @@ class Router:
         self, files: Sequence[Path], groups: Groups, index: Index, directory: Path, *, limit: int, stop: Stop,
         meter: Meter, largest: int = LARGEST_RESOURCE,
     ) -> None:  # fmt: skip
-        self.facts = Facts()
+        self.facts = RoutingFacts()
         self._files = files
         self._groups = groups
         self._index = index

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import msgspec
 
-from tasks.flattening.batches import Batch
+from tasks.flattening.batches import RequestBatch
 from tasks.flattening.parquet import PARQUET, ParquetFacts, read_facts, write_parquet
 from tasks.flattening.rows import RowReader, Shape, header
 from tasks.flattening.views import View
@@ -48,7 +48,7 @@ _FORM: Final = 2
 """Changes with every change of what batches or tables look like, or of what of an answer is checked."""
 
 
-class Table:
+class CsvTable:
     """The table at ``path``, in the making, begun or continued by ``open``. For one thread at a time.
 
     Raises ``StorageError``.
@@ -122,7 +122,7 @@ class Tables:
         self._lock = threading.Lock()
         names = file_names([view.group_name for view in views])
         self._all = [
-            Table(self._directory / f"{name}{CSV}", [column.name for column in view.columns])
+            CsvTable(self._directory / f"{name}{CSV}", [column.name for column in view.columns])
             for name, view in zip(names, views, strict=True)
         ]
         self._views = views
@@ -144,7 +144,7 @@ class Tables:
             for place, table in enumerate(self._all):
                 self._begin(place, table, terms)
 
-    def __getitem__(self, place: int) -> Table:
+    def __getitem__(self, place: int) -> CsvTable:
         return self._all[place]
 
     def account(self, place: int) -> Account:
@@ -155,7 +155,7 @@ class Tables:
         """How many batches of a group are in its table."""
         return self._accounts[place].counts["batches"]
 
-    def keep(self, batch: Batch, rows: RowReader, with_rows: int) -> None:
+    def keep(self, batch: RequestBatch, rows: RowReader, with_rows: int) -> None:
         """The rows of a batch, of so many resources, are written: force them to the disk, and record it."""
         table, account = self._all[batch.place], self._accounts[batch.place]
         added = table.keep()
@@ -208,7 +208,7 @@ class Tables:
             self.parquet[place] = facts
         return made
 
-    def _publish(self, tables: Sequence[Table], made: Sequence[tuple[Path, Path]]) -> None:
+    def _publish(self, tables: Sequence[CsvTable], made: Sequence[tuple[Path, Path]]) -> None:
         # Recorded before the renames: what has its final name under these terms is known to be complete.
         self._ledger.flush()
         self.close()
@@ -216,7 +216,7 @@ class Tables:
 
     def _finish_the_end(self) -> bool:
         """Whether everything is done; a run that was killed just before its renames is finished here."""
-        left: list[Table] = []
+        left: list[CsvTable] = []
         for place, (table, account) in enumerate(zip(self._all, self._accounts, strict=True)):
             if account.complete is None:
                 return False
@@ -230,7 +230,7 @@ class Tables:
         self.finished = self._input.complete
         return True
 
-    def _begin(self, place: int, table: Table, terms: str) -> None:
+    def _begin(self, place: int, table: CsvTable, terms: str) -> None:
         account = self._accounts[place]
         if account.complete is not None and size_of(table.path) == self.size(place):
             self._published.add(place)

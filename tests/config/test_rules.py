@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from config import PipelineConfig
-from config.rules import Facts, check
+from config.rules import RuleFacts, check
 from config.steps import STEPS as CATALOGUE
 from tests.config.conftest import MINIMAL, Errors, Load, Loader
 
@@ -22,7 +22,7 @@ IMPORTS = {"extractor", "local_import", "http_import"}
 
 
 def step_errors(*steps: str) -> set[str]:
-    facts = Facts(PipelineConfig(), frozenset(), frozenset(), steps)
+    facts = RuleFacts(PipelineConfig(), frozenset(), frozenset(), steps)
     return {f.reference for f in check(facts) if f.reference.startswith("steps-") and f.level == "error"}
 
 
@@ -67,7 +67,7 @@ def test_step_rules(loader: Loader, steps: Any, expected: Any) -> None:
     ],
 )
 def test_a_step_that_cannot_read_the_tables_before_it_is_warned_of(steps: str, at: list[int]) -> None:
-    facts = Facts(PipelineConfig(), frozenset(), frozenset(), tuple(steps.split(", ")))
+    facts = RuleFacts(PipelineConfig(), frozenset(), frozenset(), tuple(steps.split(", ")))
     found = {(f.key, f.level) for f in check(facts) if f.reference == "steps-after-flattening"}
     assert found == {(f"{STEPS}[{index}]", "warning") for index in at}
 

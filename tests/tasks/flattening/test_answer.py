@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.flattening.answer import Agreement, Promise, RowsDifferError, Rule
+from tasks.flattening.answer import Promise, RowAgreement, RowsDifferError, Rule
 from tests.peers.flattening import CONDITIONS, OBSERVATIONS, view
 
 IDS = ("a", "b", "c")
 
 
 def found(promise: Promise, *blocks: list[Any], column: int | None = 0) -> int:
-    agreement = Agreement(Rule(promise, column), IDS)
+    agreement = RowAgreement(Rule(promise, column), IDS)
     for block in blocks:
         agreement.take(block)
     return agreement.end()

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.flattening.batches import TAIL, Batch, Packer, head, share
+from tasks.flattening.batches import TAIL, Packer, RequestBatch, head, share
 from tasks.flattening.watchdog import Watchdog
 from tasks.shared.errors import NetworkError, ServiceError
 
 VIEW = {"resourceType": "V", "name": "n", "select": []}
 
 
-def packed(raws: list[bytes], limit: int, skip: int = 0) -> list[Batch]:
+def packed(raws: list[bytes], limit: int, skip: int = 0) -> list[RequestBatch]:
     packer = Packer(0, VIEW, limit, skip=skip)
     return [batch for raw in raws for batch in packer.add(f"r{len(raw)}", raw)] + packer.end()
 
