@@ -25,7 +25,16 @@ _MAKERS = {"Finding", "problem", "Problem", "error"}
 ENRICHMENT = {"required-key", "unknown-key", "wrong-type", "out-of-range", "control-character"}
 
 
-_WORDED = {"build.py", "changes.py", "completeness.py", "facts.py", "findings.py", "kinds.py", "risk.py", "teller.py"}
+_WORDED = {
+    "build.py",
+    "changes.py",
+    "completeness.py",
+    "facts.py",
+    "findings.py",
+    "kinds.py",
+    "risk.py",
+    "disclosure.py",
+}
 
 
 @cache

@@ -23,7 +23,7 @@ from pydantic import ValidationError
 from tasks.release_report.measure.measured import MeasuredFile
 from tasks.release_report.page.page import html
 from tasks.release_report.report.digest import sha256
-from tasks.release_report.report.document import Decided, ReleaseReport, told
+from tasks.release_report.report.document import Decided, ReleaseReport, decisions_for
 from tasks.shared.errors import DataError, SluiceError, StorageError, storage_errors
 from tasks.shared.files.out_file import PartFile, publish, size_of
 from tasks.shared.files.private_file import NotPrivateError, read_private
@@ -119,7 +119,7 @@ def decided(job: Path, step: int | None, decisions: Sequence[Approval], *, copy_
         report = read(job, step, recipient=recipient)
         if report is not None:
             of_record = map(Decided.of, decisions)
-            report = report.model_copy(update={"decisions": told(of_record, recipient=recipient)})
+            report = report.model_copy(update={"decisions": decisions_for(of_record, recipient=recipient)})
             texts |= _texts(job, report)
     _write(texts)
     if report is not None and copy_to is not None and size_of(copy_to / name_of_copy(report)) > 0:

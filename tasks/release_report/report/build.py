@@ -11,36 +11,35 @@ from typing import Final
 from config.report import Language
 from tasks.release_report.measure.delivery import Measures
 from tasks.release_report.measure.measured import MeasuredFile
-from tasks.release_report.report.document import Level, ReleaseReport, Section, Tiles, told
+from tasks.release_report.report.disclosure import Disclosure
+from tasks.release_report.report.document import Level, ReleaseReport, Section, Tiles, decisions_for
 from tasks.release_report.report.facts import Facts
 from tasks.release_report.report.findings import findings
 from tasks.release_report.report.kept import kept_from
 from tasks.release_report.report.outline import SectionRule, section
-from tasks.release_report.report.sections import apart, asked, content, flow, identifying, leaving
-from tasks.release_report.report.sections import told as last
+from tasks.release_report.report.sections import classes, content, flow, identifying, leaving, query, review
 from tasks.release_report.report.step_files import patients_outside, read_validated
-from tasks.release_report.report.teller import Teller
 from tasks.shared.files.inventory import Entry, Inventory
 from tasks.shared.publication import Count, recipients_k
 from tasks.shared.stop import Stop
 
-_QUERY: Final = SectionRule(3, "query", asked.query)
+_QUERY: Final = SectionRule(3, "query", query.query)
 _FIGURES: Final = (
     SectionRule(4, "flow", flow.patients),
-    SectionRule(5, "consent", asked.consent),
+    SectionRule(5, "consent", query.consent),
     SectionRule(6, "types", flow.types, from_k=True),
     SectionRule(7, "identifying", identifying.identifying),
-    SectionRule(8, "apart", apart.patients_apart, from_k=True, of_tables="not-of-tables"),
+    SectionRule(8, "apart", classes.patients_apart, from_k=True, of_tables="not-of-tables"),
     SectionRule(9, "completeness", content.completeness, from_k=True, of_tables="not-of-tables"),
     SectionRule(10, "content", content.content, from_k=True),
     SectionRule(11, "time", content.time, from_k=True),
     SectionRule(12, "references", content.references),
-    SectionRule(13, "validation", last.validation),
+    SectionRule(13, "validation", review.validation),
 )
 """Sections with figures of patients, which may be those of the last report (R10)."""
-_UNCHECKED: Final = SectionRule(14, "unchecked", last.unchecked)
-_WARNINGS: Final = SectionRule(15, "warnings", last.warnings)
-_DECISION: Final = SectionRule(17, "decision", last.decision)
+_UNCHECKED: Final = SectionRule(14, "unchecked", review.unchecked)
+_WARNINGS: Final = SectionRule(15, "warnings", review.warnings)
+_DECISION: Final = SectionRule(17, "decision", review.decision)
 
 
 @dataclass(frozen=True)
@@ -84,7 +83,7 @@ def build(facts: Facts, *, k: int, recipient: bool = False) -> ReleaseReport:
     give the same report.
     """
     k = recipients_k(k) if recipient else k
-    tell = Teller(
+    show = Disclosure(
         k=k,
         recipient=recipient,
         measured=facts.leaving,
@@ -92,25 +91,25 @@ def build(facts: Facts, *, k: int, recipient: bool = False) -> ReleaseReport:
         asked=facts.query.codes if facts.query is not None else frozenset(),
         ours=not facts.corrected,
     )
-    patients, found = tell.everybody(), findings(facts, tell)
-    measured = [rule.section(facts, tell) for rule in _FIGURES]
-    kept = kept_from(facts.last, patients, k) if last.is_alike(facts) else None
+    patients, found = show.everybody(), findings(facts, show)
+    measured = [rule.section(facts, show) for rule in _FIGURES]
+    kept = kept_from(facts.last, patients, k) if review.is_alike(facts) else None
     if kept is not None:
         patients, found = kept.patients or patients, kept.findings(found)
         measured = [kept.section(one) for one in measured]
-    what_leaves = section(2, "leaving", leaving.leaving(facts, tell, flow.resources(measured)))
-    unchecked = _UNCHECKED.section(facts, tell)
+    what_leaves = section(2, "leaving", leaving.leaving(facts, show, flow.resources(measured)))
+    unchecked = _UNCHECKED.section(facts, show)
     sections = [
         section(1, "first", (*(() if found else ("nothing-found",)), *unchecked.said)),
         what_leaves,
-        _QUERY.section(facts, tell),
+        _QUERY.section(facts, show),
         *measured,
         unchecked,
-        _WARNINGS.section(facts, tell),
-        *([] if recipient else [section(16, "compared", last.compared(facts, tell, found))]),
-        _DECISION.section(facts, tell),
+        _WARNINGS.section(facts, show),
+        *([] if recipient else [section(16, "compared", review.compared(facts, show, found))]),
+        _DECISION.section(facts, show),
     ]
-    sections.append(section(18, "rules", last.rules(facts, tell, sections)))
+    sections.append(section(18, "rules", review.rules(facts, show, sections)))
     return ReleaseReport(
         job=facts.job,
         project=facts.project,
@@ -120,23 +119,23 @@ def build(facts: Facts, *, k: int, recipient: bool = False) -> ReleaseReport:
         recipient=recipient,
         sent=None if not facts.sent else "decided" if facts.decides else "undecided",
         k=k,
-        tiles=_tiles(facts, tell, patients, what_leaves, Counter(one.level for one in found)),
+        tiles=_tiles(facts, show, patients, what_leaves, Counter(one.level for one in found)),
         findings=found,
         sections=tuple(sections),
-        decisions=told(facts.decisions, recipient=recipient),
+        decisions=decisions_for(facts.decisions, recipient=recipient),
         files=facts.files,
         seconds=facts.leaving.seconds + (facts.imported.seconds if facts.imported is not None else 0.0),
     )
 
 
-def _tiles(facts: Facts, tell: Teller, patients: Count | int, leaves: Section, levels: Counter[Level]) -> Tiles:
+def _tiles(facts: Facts, show: Disclosure, patients: Count | int, leaves: Section, levels: Counter[Level]) -> Tiles:
     """Return section 0, with the figures of section 2."""
     files, to = facts.leaving.files, facts.destination
     resources = next(one.value for one in leaves.facts if one.name == "resources")
     return Tiles(
         patients=patients,
-        files=tell.files(len(files)),
-        bytes=tell.bytes(sum(file.bytes for file in files)),
+        files=show.files(len(files)),
+        bytes=show.bytes(sum(file.bytes for file in files)),
         resources=resources if isinstance(resources, int) else 0,
         destination=to.shown if to is not None else "@no-destination",
         recipient=facts.settings.recipient or "",

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator
 
 from tasks.release_report.measure.measured import Dates, Path
 from tasks.release_report.measure.spoken import Spoken, is_of_person
+from tasks.release_report.report.disclosure import Disclosure, finding
 from tasks.release_report.report.document import Finding, Level, Table
 from tasks.release_report.report.facts import Facts
 from tasks.release_report.report.outline import table
-from tasks.release_report.report.teller import Teller, finding
 
 
-def findings(facts: Facts, tell: Teller, is_kept: Callable[[str], bool]) -> Iterator[Finding]:
+def findings(facts: Facts, show: Disclosure, is_kept: Callable[[str], bool]) -> Iterator[Finding]:
     """Yield what the comparison with ``import/`` found. ``is_kept`` says which paths the configuration keeps."""
     leaving = facts.leaving
     left = {path: patients for path, patients in leaving.births.items() if not _is_original(leaving.paths.get(path))}
@@ -21,7 +21,7 @@ def findings(facts: Facts, tell: Teller, is_kept: Callable[[str], bool]) -> Iter
     for (code, level), paths in zip(levels.items(), (raw, left, leaving.birth_events), strict=True):
         seen: set[str] = set()
         for path, patients in sorted(paths.items()):
-            about, count = tell.path(path), tell.count(patients)
+            about, count = show.path(path), show.count(patients)
             if about in seen:  # R7 makes it like another one
                 continue
             seen.add(about)
@@ -30,23 +30,23 @@ def findings(facts: Facts, tell: Teller, is_kept: Callable[[str], bool]) -> Iter
             else:
                 yield finding(code, level, 7, about=about, patients=count)
     why = _why_unsure(facts)
-    for about in _changed(facts, tell):
+    for about in _changed(facts, show):
         if why:
             yield finding("content-differs", "look", 7, about=about, values={"why": why})
         else:
             yield finding("content-changed", "stop", 7, about=about)
 
 
-def tables(facts: Facts, tell: Teller) -> Iterator[Table]:
+def tables(facts: Facts, show: Disclosure) -> Iterator[Table]:
     """Yield what became of the dates of each path that ``k`` patients have, and the paths whose contents changed."""
-    dated = {path: dates for path, dates in sorted(facts.leaving.dates.items()) if dates.patients >= tell.k}
+    dated = {path: dates for path, dates in sorted(facts.leaving.dates.items()) if dates.patients >= show.k}
     if any(dates.compared for dates in dated.values()):
         rows = [
-            (tell.path(path), tell.count(dates.compared), tell.count(dates.same), _state(dates, tell.k))
+            (show.path(path), show.count(dates.compared), show.count(dates.same), _state(dates, show.k))
             for path, dates in dated.items()
         ]
         yield table("date_moves", rows, folded=not any(dates.raw for dates in dated.values()))
-    yield table("changed", ([about] for about in _changed(facts, tell)))
+    yield table("changed", ([about] for about in _changed(facts, show)))
 
 
 def uncompared(facts: Facts) -> Iterator[str]:
@@ -74,7 +74,7 @@ def _state(dates: Dates, k: int) -> str:
     return "@days-same" if dates.same == dates.compared else "@days-moved"
 
 
-def _changed(facts: Facts, tell: Teller) -> list[str]:
+def _changed(facts: Facts, show: Disclosure) -> list[str]:
     """Return the paths with other contents than in ``import/`` that no rule changes, each as it may be shown."""
     found = facts.leaving.changed
     if not found:
@@ -83,7 +83,7 @@ def _changed(facts: Facts, tell: Teller) -> list[str]:
     touched = Spoken(rules)
     sure = facts.rules is not None and touched.complete
     paths = [path for path in found if not touched.of(path) and (sure or _is_clinical(facts, path))]
-    return list(dict.fromkeys(tell.path(path, found[path]) for path in paths))
+    return list(dict.fromkeys(show.path(path, found[path]) for path in paths))
 
 
 def _is_clinical(facts: Facts, path: str) -> bool:

@@ -124,7 +124,7 @@ class Decided(Part):
         return self.model_copy(update={"login": "", "comment": "", "despite": ""})
 
 
-def told(decisions: Iterable[Decided], *, recipient: bool) -> tuple[Decided, ...]:
+def decisions_for(decisions: Iterable[Decided], *, recipient: bool) -> tuple[Decided, ...]:
     """Return the decisions for a copy of the report: all of each in-house, who and when for the recipient."""
     return tuple(one.brief() if recipient else one for one in decisions)
 

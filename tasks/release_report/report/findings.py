@@ -16,10 +16,10 @@ from tasks.release_report.measure.measured import Path
 from tasks.release_report.measure.numbers import is_text_only
 from tasks.release_report.report import changes
 from tasks.release_report.report.completeness import REMOVED, THINNED, attributes
+from tasks.release_report.report.disclosure import Disclosure, finding
 from tasks.release_report.report.document import LEVELS, Finding, Level
 from tasks.release_report.report.facts import Facts
 from tasks.release_report.report.risk import BIRTH, REGION, SEX, classes_of, risk_of
-from tasks.release_report.report.teller import Teller, finding
 from tasks.shared.publication import SOME, Count, flow
 
 PLACES: Final = ("Organization.", "Location.", "HealthcareService.")
@@ -34,19 +34,19 @@ _KINDS: Final = (
 )
 
 
-def findings(facts: Facts, tell: Teller) -> tuple[Finding, ...]:
+def findings(facts: Facts, show: Disclosure) -> tuple[Finding, ...]:
     """All findings, the stops first."""
     found = [
-        *_left(facts, tell),
-        *changes.findings(facts, tell, lambda path: is_kept(facts, path, "")),
+        *_left(facts, show),
+        *changes.findings(facts, show, lambda path: is_kept(facts, path, "")),
         *_destination(facts),
-        *_references(facts, tell),
-        *_counts(facts, tell),
-        *_types(facts, tell),
-        *_files(facts, tell),
-        *_pseudonymization(facts, tell),
-        *(_apart(facts, tell) if tell.enough else ()),
-        *(_content(facts, tell) if tell.enough else ()),
+        *_references(facts, show),
+        *_counts(facts, show),
+        *_types(facts, show),
+        *_files(facts, show),
+        *_pseudonymization(facts, show),
+        *(_apart(facts, show) if show.enough else ()),
+        *(_content(facts, show) if show.enough else ()),
         *_steps(facts),
     ]
     return tuple(sorted(found, key=lambda one: LEVELS.index(one.level)))
@@ -96,7 +96,7 @@ def left_level(facts: Facts, path: str, at: Path) -> tuple[str, Level] | None:
     return ("free-text", "look") if at.kind else None
 
 
-def _left(facts: Facts, tell: Teller) -> Iterator[Finding]:
+def _left(facts: Facts, show: Disclosure) -> Iterator[Finding]:
     found: list[tuple[int, int, Finding]] = []
     beside: Counter[str] = Counter()
     for path, at in (*facts.leaving.paths.items(), *facts.leaving.undefined.items()):
@@ -112,8 +112,8 @@ def _left(facts: Facts, tell: Teller) -> Iterator[Finding]:
             code,
             level,
             7,
-            about=tell.path(path, at.patients),
-            patients=tell.count(patients) if patients else None,
+            about=show.path(path, at.patients),
+            patients=show.count(patients) if patients else None,
             values={"kind": kind_word(at.kind)},
         )
         rank = _KINDS.index(at.kind) if at.kind in _KINDS else len(_KINDS)
@@ -147,38 +147,38 @@ def _destination(facts: Facts) -> Iterator[Finding]:
         yield finding("first-time", "look", 2, about=to.host)
 
 
-def _references(facts: Facts, tell: Teller) -> Iterator[Finding]:
+def _references(facts: Facts, show: Disclosure) -> Iterator[Finding]:
     references = facts.leaving.references
     to = facts.destination.host.casefold() if facts.destination else ""
     foreign = {host: n for host, n in references.hosts.items() if host.casefold() not in (to, to.partition(":")[0])}
-    shown = {host: n for host, n in foreign.items() if tell.text(host, n) is not None}
+    shown = {host: n for host, n in foreign.items() if show.text(host, n) is not None}
     for host, patients in shown.items():
-        yield finding("foreign-reference", "stop", 12, about=host, patients=tell.count(patients))
+        yield finding("foreign-reference", "stop", 12, about=host, patients=show.count(patients))
     if hidden := [n for host, n in foreign.items() if host not in shown]:
-        of = tell.count(*hidden) if len(hidden) == 1 else SOME  # of how many they are together is not known
+        of = show.count(*hidden) if len(hidden) == 1 else SOME  # of how many they are together is not known
         yield finding("foreign-reference", "stop", 12, about="@unnamed-host", patients=of)
     if references.dangling:
-        yield finding("dangling-reference", "look", 12, patients=tell.count(references.dangling_patients))
+        yield finding("dangling-reference", "look", 12, patients=show.count(references.dangling_patients))
     if facts.leaving.ids.duplicates:
-        yield finding("duplicates", "look", 12, patients=tell.count(facts.leaving.ids.duplicate_patients))
+        yield finding("duplicates", "look", 12, patients=show.count(facts.leaving.ids.duplicate_patients))
     ids = facts.leaving.ids
     if ids.kinds.get("original", 0):
-        yield finding("original-ids", "stop", 7, patients=tell.count(ids.kinds["original"]))
+        yield finding("original-ids", "stop", 7, patients=show.count(ids.kinds["original"]))
     elif ids.referred:
-        yield finding("original-ids-referred", "stop", 7, patients=tell.count(ids.referred))
+        yield finding("original-ids-referred", "stop", 7, patients=show.count(ids.referred))
 
 
-def _counts(facts: Facts, tell: Teller) -> Iterator[Finding]:
+def _counts(facts: Facts, show: Disclosure) -> Iterator[Finding]:
     """What the steps say and what was measured must agree (section 4)."""
     measured = facts.leaving
     if facts.imported is not None and not measured.tables:
         before, after = facts.imported.patients, measured.patients
         if after > before:
-            yield finding("patients-gained", "stop", 4, patients=tell.count(after - before))
+            yield finding("patients-gained", "stop", 4, patients=show.count(after - before))
         elif after < before and not _may_lose(facts):
-            yield finding("patients-lost", "stop", 4, patients=_lost(facts, tell, before - after))
+            yield finding("patients-lost", "stop", 4, patients=_lost(facts, show, before - after))
         elif after < before:
-            yield finding("patients-fewer", "look", 4, patients=_lost(facts, tell, before - after))
+            yield finding("patients-fewer", "look", 4, patients=_lost(facts, show, before - after))
     if measured.patients == 0 and not measured.tables:
         yield finding("no-patients", "look", 4)
     wrote = [step for step in facts.steps if step.state == "completed" and step.output is not None]
@@ -193,11 +193,11 @@ def _counts(facts: Facts, tell: Teller) -> Iterator[Finding]:
         yield finding("server-counts-differ", "stop", 4)
 
 
-def _lost(facts: Facts, tell: Teller, patients: int) -> Count:
+def _lost(facts: Facts, show: Disclosure, patients: int) -> Count:
     """Return how many patients were lost; from ``k`` on as a figure around their number (R6)."""
-    if patients < tell.k:
-        return tell.count(patients)
-    said = flow(tell.all, [*reversed(facts.around), ("", patients)], tell.k, rounded=tell.recipient)[""]
+    if patients < show.k:
+        return show.count(patients)
+    said = flow(show.all, [*reversed(facts.around), ("", patients)], show.k, rounded=show.recipient)[""]
     return said if said is not None and said.word == "about" else SOME
 
 
@@ -206,39 +206,39 @@ def _may_lose(facts: Facts) -> bool:
     return bool(facts.corrected) or (facts.rules is not None and facts.rules.removes)
 
 
-def _types(facts: Facts, tell: Teller) -> Iterator[Finding]:
+def _types(facts: Facts, show: Disclosure) -> Iterator[Finding]:
     if facts.query is None or facts.leaving.tables:
         return
     for name, counted in sorted(facts.leaving.types.items()):
         if name in facts.query.types or name in TECHNICAL or not counted.resources:
             continue
-        patients = tell.count(counted.patients) if counted.patients else None
-        yield finding("type-not-asked", "stop", 6, about=tell.type(name), patients=patients)
+        patients = show.count(counted.patients) if counted.patients else None
+        yield finding("type-not-asked", "stop", 6, about=show.type(name), patients=patients)
 
 
-def _files(facts: Facts, tell: Teller) -> Iterator[Finding]:
-    for about in sorted({tell.file(name) for name in facts.changed}):
+def _files(facts: Facts, show: Disclosure) -> Iterator[Finding]:
+    for about in sorted({show.file(name) for name in facts.changed}):
         yield finding("file-changed", "stop", 2, about=about)
-    for about in sorted({tell.file(name) for name in facts.leaving.unread}):
+    for about in sorted({show.file(name) for name in facts.leaving.unread}):
         yield finding("file-unread", "stop", 2, about=about)
-    for about in sorted({tell.file(name) for name in facts.leaving.unchecked}):
+    for about in sorted({show.file(name) for name in facts.leaving.unchecked}):
         yield finding("file-unchecked", "look", 14, about=about)
     if facts.imported is not None and facts.imported.unread:
         yield finding("import-unread", "look", 14)
 
 
-def _pseudonymization(facts: Facts, tell: Teller) -> Iterator[Finding]:
+def _pseudonymization(facts: Facts, show: Disclosure) -> Iterator[Finding]:
     measured = facts.leaving
     if facts.step_with(Role.PSEUDONYMIZE) is None:
         yield finding("not-pseudonymized", "look", 7)
     if measured.above_89:
-        yield finding("above-89", "look", 7, patients=tell.count(measured.above_89))
+        yield finding("above-89", "look", 7, patients=show.count(measured.above_89))
     if measured.shift == "none":
         yield finding("dates-not-shifted", "look", 7)
     elif measured.shift == "one" and measured.patients > 1:
         yield finding("one-shift", "look", 7)
     for path in sorted(_telling(facts)):
-        yield finding("shift-told", "look", 7, about=tell.path(path))
+        yield finding("shift-told", "look", 7, about=show.path(path))
     removed = sum(one.state == REMOVED for one in attributes(facts))
     if removed:
         yield finding("removed-by-rules", "note", 9, values={"attributes": removed})
@@ -258,10 +258,10 @@ def _telling(facts: Facts) -> Iterator[str]:
                 yield path
 
 
-def _apart(facts: Facts, tell: Teller) -> Iterator[Finding]:
+def _apart(facts: Facts, show: Disclosure) -> Iterator[Finding]:
     risk = risk_of(classes_of(facts))
-    if risk.below(tell.k):
-        yield finding("told-apart", "look", 8, patients=tell.count(risk.below(tell.k)), values={"by": _by(facts)})
+    if risk.below(show.k):
+        yield finding("told-apart", "look", 8, patients=show.count(risk.below(show.k)), values={"by": _by(facts)})
 
 
 def _by(facts: Facts) -> str:
@@ -278,23 +278,23 @@ _EARLIER: Final = ("FamilyMemberHistory.", "Device.manufactureDate")
 """Dates that may lie before the patient's birth: of relatives, of things."""
 
 
-def _content(facts: Facts, tell: Teller) -> Iterator[Finding]:
+def _content(facts: Facts, show: Disclosure) -> Iterator[Finding]:
     for one in attributes(facts):
         if one.required and one.state in (THINNED, REMOVED):
             yield finding("required-thinned", "look", 9, about=one.ref, values={"group": one.group})
     for path, by_code in sorted(facts.leaving.numbers.items()):
         for code, numbers in sorted(by_code.items()):
-            units = tell.shared(numbers.units)
+            units = show.shared(numbers.units)
             if len(units) > 1:
-                about = None if is_text_only(code) else tell.text(code, numbers.patients)
-                yield finding("several-units", "look", 10, about=about or tell.path(path))
+                about = None if is_text_only(code) else show.text(code, numbers.patients)
+                yield finding("several-units", "look", 10, about=about or show.path(path))
     found = facts.leaving.dates.items()
     future = {path: dates.future for path, dates in found if dates.future and not path.endswith(_PLANNED)}
     early = {path: dates.before_birth for path, dates in found if dates.before_birth and not path.startswith(_EARLIER)}
     for path, patients in sorted(future.items()):
-        yield finding("future-date", "look", 11, about=tell.path(path), patients=tell.count(patients))
+        yield finding("future-date", "look", 11, about=show.path(path), patients=show.count(patients))
     for path, patients in sorted(early.items()):
-        yield finding("before-birth", "look", 11, about=tell.path(path), patients=tell.count(patients))
+        yield finding("before-birth", "look", 11, about=show.path(path), patients=show.count(patients))
 
 
 def _steps(facts: Facts) -> Iterator[Finding]:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from tasks.release_report.report.disclosure import Disclosure
 from tasks.release_report.report.document import Fact, Section, Table, Value
 from tasks.release_report.report.facts import Facts
-from tasks.release_report.report.teller import Teller
 
 Parts = Iterable[str | Fact | Table]
 """What a section consists of: names of sentences, facts and tables, in their order."""
@@ -23,17 +23,17 @@ class SectionRule:
 
     number: int
     name: str
-    parts: Callable[[Facts, Teller], Parts]
+    parts: Callable[[Facts, Disclosure], Parts]
     from_k: bool = False
     of_tables: str = ""
 
-    def section(self, facts: Facts, tell: Teller) -> Section:
+    def section(self, facts: Facts, show: Disclosure) -> Section:
         """Return the section of a report on these facts."""
-        if self.from_k and not tell.enough:
+        if self.from_k and not show.enough:
             return section(self.number, self.name, ["too-few"])
         if self.of_tables and facts.leaving.tables:
             return section(self.number, self.name, [self.of_tables])
-        return section(self.number, self.name, self.parts(facts, tell))
+        return section(self.number, self.name, self.parts(facts, show))
 
 
 def section(number: int, name: str, parts: Parts) -> Section:

@@ -8,11 +8,11 @@ from typing import Final
 from tasks.release_report.measure.measured import Codes, Dates, Values
 from tasks.release_report.measure.numbers import TEXT_ONLY, is_text_only
 from tasks.release_report.report.completeness import FILLED, attributes
+from tasks.release_report.report.disclosure import Disclosure
 from tasks.release_report.report.document import Table, Value
 from tasks.release_report.report.facts import Facts
 from tasks.release_report.report.findings import TECHNICAL
 from tasks.release_report.report.outline import Parts, fact, table
-from tasks.release_report.report.teller import Teller
 from tasks.shared.publication import Count, over_time, span
 
 TOP: Final = 8
@@ -23,7 +23,7 @@ _NO_TIMES: Final = TECHNICAL | {"Patient"}
 """Types whose dates are no times of what happened to a patient."""
 
 
-def completeness(facts: Facts, tell: Teller) -> Parts:
+def completeness(facts: Facts, show: Disclosure) -> Parts:
     """Yield section 9: per attribute of the query, before and after."""
     found = attributes(facts)
     if not found:
@@ -35,8 +35,8 @@ def completeness(facts: Facts, tell: Teller) -> Parts:
             one.group,
             one.ref,
             "@required" if one.required else "@optional",
-            None if one.before is None else _whose(one.before, tell.before(one.before, one.after), nobodys=one.nobodys),
-            _whose(one.after, tell.count(one.after), nobodys=one.nobodys),
+            None if one.before is None else _whose(one.before, show.before(one.before, one.after), nobodys=one.nobodys),
+            _whose(one.after, show.count(one.after), nobodys=one.nobodys),
             one.state,
         ])  # fmt: skip
     if not rows[False]:
@@ -50,9 +50,9 @@ def _whose(number: int, said: Count, *, nobodys: bool) -> Value:
     return "@of-nobody" if nobodys and number else said
 
 
-def content(facts: Facts, tell: Teller) -> Parts:
+def content(facts: Facts, show: Disclosure) -> Parts:
     """Yield section 10: codes, systems, numbers, statuses, multiplicity; texts of at least ``k`` patients (R7)."""
-    tables = [*_codes(facts, tell), *_numbers(facts, tell), *_statuses(facts, tell), *_multiplicity(facts, tell)]
+    tables = [*_codes(facts, show), *_numbers(facts, show), *_statuses(facts, show), *_multiplicity(facts, show)]
     if facts.leaving.tables:
         yield "not-of-tables"
     elif not any(one.rows for one in tables):
@@ -60,79 +60,79 @@ def content(facts: Facts, tell: Teller) -> Parts:
     yield from tables
 
 
-def _codes(facts: Facts, tell: Teller) -> Iterator[Table]:
+def _codes(facts: Facts, show: Disclosure) -> Iterator[Table]:
     rows: list[list[Value]] = []
     systems: list[list[Value]] = []
     withheld = some_systems = False
     # What is said of resources themselves comes last: of whom it is nobody asks for.
     ranked = sorted(facts.leaving.codes.items(), key=lambda one: (".meta." in one[0], -one[1].patients // 5, one[0]))
     for path, codes in ranked:
-        if codes.patients < tell.k:
+        if codes.patients < show.k:
             withheld = True
             continue
-        shared = tell.shared(codes.codes)
+        shared = show.shared(codes.codes)
         withheld = withheld or len(shared) < len(codes.codes)
         for code, patients in list(shared.items())[:TOP]:
             system, _, value = code.rpartition("|")
-            share = tell.share(patients, code)
+            share = show.share(patients, code)
             rows.append(
-                [tell.path(path), value, _display(codes, code, tell), system, tell.coded(patients, code), share]
+                [show.path(path), value, _display(codes, code, show), system, show.coded(patients, code), share]
             )
-        known = tell.shared(codes.systems)
+        known = show.shared(codes.systems)
         some_systems = some_systems or len(known) < len(codes.systems)
-        systems += [[tell.path(path), system or "@no-system", tell.coded(n, system)] for system, n in known.items()]
+        systems += [[show.path(path), system or "@no-system", show.coded(n, system)] for system, n in known.items()]
         if codes.text_only:
-            systems.append([tell.path(path), TEXT_ONLY, tell.count(codes.text_only)])
+            systems.append([show.path(path), TEXT_ONLY, show.count(codes.text_only)])
     yield table("codes", rows, withheld=withheld)
     yield table("systems", systems, withheld=withheld or some_systems)
 
 
-def _display(codes: Codes, code: str, tell: Teller) -> str | None:
+def _display(codes: Codes, code: str, show: Disclosure) -> str | None:
     """The text beside a code, where at least ``k`` patients have this spelling."""
     display = codes.displays.get(code)
-    return tell.text(display, codes.display_patients.get(code, 0)) if display else None
+    return show.text(display, codes.display_patients.get(code, 0)) if display else None
 
 
-def _numbers(facts: Facts, tell: Teller) -> Iterator[Table]:
+def _numbers(facts: Facts, show: Disclosure) -> Iterator[Table]:
     rows: list[list[Value]] = []
     withheld = False
     for path, by_code in sorted(facts.leaving.numbers.items()):
-        codes = tell.shared({code: numbers.patients for code, numbers in by_code.items()})
+        codes = show.shared({code: numbers.patients for code, numbers in by_code.items()})
         withheld = withheld or len(codes) < len(by_code)
         for code in list(codes)[: TOP * 2]:
             numbers = by_code[code]
-            units = ", ".join(unit or "–" for unit in tell.shared(numbers.units))
-            quarter = tell.quartiles(numbers.quartiles, numbers.patients) or (None, None, None)
+            units = ", ".join(unit or "–" for unit in show.shared(numbers.units))
+            quarter = show.quartiles(numbers.quartiles, numbers.patients) or (None, None, None)
             thing = TEXT_ONLY if is_text_only(code) else code
-            rows.append([tell.path(path), thing, units, *quarter, tell.coded(numbers.patients, code)])
+            rows.append([show.path(path), thing, units, *quarter, show.coded(numbers.patients, code)])
     yield table("numbers", rows, withheld=withheld)
 
 
-def _statuses(facts: Facts, tell: Teller) -> Iterator[Table]:
+def _statuses(facts: Facts, show: Disclosure) -> Iterator[Table]:
     by_path: dict[str, dict[str, int]] = {}
     for status, patients in facts.leaving.statuses.items():
         path, _, value = status.partition("|")
         by_path.setdefault(path, {})[value] = patients
-    shown = {path: tell.shared(values) for path, values in sorted(by_path.items())}
+    shown = {path: show.shared(values) for path, values in sorted(by_path.items())}
     rows = [
-        (tell.path(path), value, tell.coded(n, value)) for path, known in shown.items() for value, n in known.items()
+        (show.path(path), value, show.coded(n, value)) for path, known in shown.items() for value, n in known.items()
     ]
     withheld = any(len(known) < len(by_path[path]) for path, known in shown.items())
     yield table("statuses", rows, withheld=withheld)
 
 
-def _multiplicity(facts: Facts, tell: Teller) -> Iterator[Table]:
+def _multiplicity(facts: Facts, show: Disclosure) -> Iterator[Table]:
     rows: list[list[Value]] = []
     # R6: the recipient's copy has no figure per patient.
-    for name, values in sorted(facts.leaving.multiplicity.items()) if not tell.recipient else ():
+    for name, values in sorted(facts.leaving.multiplicity.items()) if not show.recipient else ():
         of = facts.leaving.types.get(name)
-        quarter = tell.quartiles(values, of.patients if of is not None else 0)
+        quarter = show.quartiles(values, of.patients if of is not None else 0)
         if quarter is not None:
-            rows.append([tell.type(name), *quarter])
+            rows.append([show.type(name), *quarter])
     yield table("multiplicity", rows)
 
 
-def time(facts: Facts, tell: Teller) -> Parts:
+def time(facts: Facts, show: Disclosure) -> Parts:
     """Yield section 11: patients by type, a year, or a quarter or a month; alarms are among the findings.
 
     A type is in one table only: its quarters beside its years would tell the sum of both more exactly than one of them.
@@ -144,27 +144,27 @@ def time(facts: Facts, tell: Teller) -> Parts:
         name = path.partition(".")[0]
         if (
             name not in _NO_TIMES
-            and dates.patients >= tell.k
+            and dates.patients >= show.k
             and dates.patients > getattr(by_type.get(name), "patients", 0)
         ):
             by_type[name] = dates
     chosen = dict(sorted(by_type.items(), key=lambda one: (-(one[1].patients // 5), one[0]))[:MOST_TYPES])
-    grain, fine = _finely(chosen, tell)
+    grain, fine = _finely(chosen, show)
     columns = {
-        name: {at: tell.coded(n, at) for at, n in sorted(tell.cells(periods).numbers.items())}
+        name: {at: show.coded(n, at) for at, n in sorted(show.cells(periods).numbers.items())}
         for name, periods in fine.items()
     }
-    tables = [_over_time(grain, columns, tell)]
+    tables = [_over_time(grain, columns, show)]
     withheld = False
     columns = {}
     for name in [name for name in chosen if name not in fine]:
         years = chosen[name].years
-        periods, left_out = over_time(years, tell.k)
+        periods, left_out = over_time(years, show.k)
         # Where each patient has one date they are disjoint cells.
-        numbers = tell.cells(years).numbers
-        columns[name] = {year: tell.count(numbers[year]) for year in periods if year in numbers}
+        numbers = show.cells(years).numbers
+        columns[name] = {year: show.count(numbers[year]) for year in periods if year in numbers}
         withheld = withheld or left_out or len(columns[name]) < len(periods)
-    tables.append(_over_time("year", columns, tell, withheld=withheld))
+    tables.append(_over_time("year", columns, show, withheld=withheld))
     tables = [one for one in tables if one.rows or one.withheld]
     shifted = bool(facts.leaving.date_shifts) and set(facts.leaving.date_shifts) != {0}
     partly = any(dates.raw for dates in facts.leaving.dates.values())
@@ -176,7 +176,7 @@ def time(facts: Facts, tell: Teller) -> Parts:
     yield from tables
 
 
-def _finely(chosen: Mapping[str, Dates], tell: Teller) -> tuple[str, dict[str, Values]]:
+def _finely(chosen: Mapping[str, Dates], show: Disclosure) -> tuple[str, dict[str, Values]]:
     """R8: "month" or "quarter", with the types that may be said by it; the one that more types may be said by.
 
     All have the same first and last one: the table has no cell without a number, and none tells that there is nobody.
@@ -186,39 +186,39 @@ def _finely(chosen: Mapping[str, Dates], tell: Teller) -> tuple[str, dict[str, V
     found: list[tuple[str, dict[str, Values]]] = []
     for grain in ("month", "quarter"):
         by_type = {name: dates.months if grain == "month" else dates.quarters for name, dates in exact.items()}
-        spans = {name: span(periods, tell.k, rounded=tell.recipient) for name, periods in by_type.items()}
+        spans = {name: span(periods, show.k, rounded=show.recipient) for name, periods in by_type.items()}
         first = next((one for one in spans.values() if one is not None), None)
         found.append((grain, {name: by_type[name] for name, one in spans.items() if one is not None and one == first}))
     return max(found, key=lambda one: len(one[1]))
 
 
 def _over_time(
-    grain: str, columns: Mapping[str, Mapping[str, Count]], tell: Teller, *, withheld: bool = False
+    grain: str, columns: Mapping[str, Mapping[str, Count]], show: Disclosure, *, withheld: bool = False
 ) -> Table:
     periods = sorted({period for column in columns.values() for period in column})[-MOST_PERIODS:]
     rows = [(period, *(column.get(period) for column in columns.values())) for period in periods]
-    return table("over_time", rows, withheld=withheld, columns=(grain, *map(tell.type, columns)))
+    return table("over_time", rows, withheld=withheld, columns=(grain, *map(show.type, columns)))
 
 
-def _of_whom(number: int, patients: int, tell: Teller) -> Value:
-    return _whose(number, tell.count(patients), nobodys=not patients)
+def _of_whom(number: int, patients: int, show: Disclosure) -> Value:
+    return _whose(number, show.count(patients), nobodys=not patients)
 
 
-def references(facts: Facts, tell: Teller) -> Parts:
+def references(facts: Facts, show: Disclosure) -> Parts:
     """Yield section 12: patients only. Most resources refer to their patient once, so that the number of references
     would tell that of the resources more exactly than R1 allows."""
     found, ids = facts.leaving.references, facts.leaving.ids
     if facts.leaving.tables:
         yield "no-references-in-tables"
         return
-    if not tell.enough:
+    if not show.enough:
         yield "too-few"
         return
     if not found.dangling and not found.hosts:
         yield "all-inside"
-    yield fact("patients_inside", _of_whom(found.inside, found.inside_patients, tell))
-    yield fact("patients_dangling", _of_whom(found.dangling, found.dangling_patients, tell))
-    yield fact("patients_duplicates", _of_whom(ids.duplicates, ids.duplicate_patients, tell))
-    shown = {host: n for host, n in found.hosts.items() if tell.text(host, n) is not None}
-    rows = [(host, tell.count(n)) for host, n in sorted(shown.items())]
+    yield fact("patients_inside", _of_whom(found.inside, found.inside_patients, show))
+    yield fact("patients_dangling", _of_whom(found.dangling, found.dangling_patients, show))
+    yield fact("patients_duplicates", _of_whom(ids.duplicates, ids.duplicate_patients, show))
+    shown = {host: n for host, n in found.hosts.items() if show.text(host, n) is not None}
+    rows = [(host, show.count(n)) for host, n in sorted(shown.items())]
     yield table("hosts", rows, withheld=len(shown) < len(found.hosts))

@@ -6,32 +6,32 @@ from collections.abc import Iterable
 from typing import Any
 
 from config import Role
+from tasks.release_report.report.disclosure import Disclosure
 from tasks.release_report.report.document import Section, Value
 from tasks.release_report.report.facts import Facts
 from tasks.release_report.report.findings import TECHNICAL
 from tasks.release_report.report.outline import Parts, fact, table
-from tasks.release_report.report.sections.asked import CONSENT, checked_or, numbers_of
-from tasks.release_report.report.teller import Teller
+from tasks.release_report.report.sections.query import CONSENT, checked_or, numbers_of
 from tasks.shared.publication import HIDDEN, flow
 from tasks.shared.publication_by_type import by_type
 
 
-def patients(facts: Facts, tell: Teller) -> Parts:
+def patients(facts: Facts, show: Disclosure) -> Parts:
     """Yield section 4. Figures around the number of patients are said as R6 allows it."""
-    if not tell.enough:
+    if not show.enough:
         yield "too-few"
-        yield fact("patients", tell.everybody())
+        yield fact("patients", show.everybody())
         return
     extraction = facts.step_with(Role.EXTRACT)
     details: dict[str, Any] = extraction.details if extraction is not None else {}
-    said = flow(tell.all, reversed(facts.around), tell.k, rounded=tell.recipient)
+    said = flow(show.all, reversed(facts.around), show.k, rounded=show.recipient)
     rows: list[list[Value]] = [[name, said[name] or HIDDEN, None] for name, _ in facts.around]
-    rows.append(["@leaving", tell.everybody(), _reason(facts)])
+    rows.append(["@leaving", show.everybody(), _reason(facts)])
     yield table("flow", rows, withheld=None in said.values())
     consent = facts.query is not None and facts.query.asks_for_consent
     stages = numbers_of(details.get("patient_exclusions"))
     if stages:
-        cells = tell.cells(stages)
+        cells = show.cells(stages)
         lost: list[list[Value]] = [
             [f"@stage-{name.lower()}", checked_or(number, checked=consent or name != CONSENT)]
             for name, number in cells.shown.items()
@@ -51,7 +51,7 @@ def _reason(facts: Facts) -> str | None:
     return "@rules-remove" if facts.rules is not None and facts.rules.removes else "@unexplained"
 
 
-def types(facts: Facts, tell: Teller) -> Parts:
+def types(facts: Facts, show: Disclosure) -> Parts:
     """Yield section 6. Where a type has few patients at any step it is among the other types at each (R1)."""
     known = facts.imported is not None and not facts.leaving.tables  # tables are no types
     before = facts.imported.types if facts.imported is not None and known else {}
@@ -59,14 +59,14 @@ def types(facts: Facts, tell: Teller) -> Parts:
         {name: (of.resources - of.nobody, of.patients, of.nobody) for name, of in step.items()}
         for step in (facts.leaving.types, before)
     ]
-    totals = [tell.all, tell.all_before]
-    (after_, before_), others = by_type(columns, tell.k, of=totals, recipient=tell.recipient)
+    totals = [show.all, show.all_before]
+    (after_, before_), others = by_type(columns, show.k, of=totals, recipient=show.recipient)
     rows: list[list[Value]] = []
     for name in sorted(after_):
         then_, now_ = before_[name], after_[name]
         rows.append(
             [
-                tell.type(name),
+                show.type(name),
                 then_.resources if known else None,
                 then_.patients if known else None,
                 now_.resources,
@@ -81,7 +81,7 @@ def types(facts: Facts, tell: Teller) -> Parts:
              after.resources, after.patients, None]
         )  # fmt: skip
     nobody: list[list[Value]] = [
-        [tell.type(name), of.nobody, _mark(facts, name)] for name, of in sorted(after_.items()) if of.nobody
+        [show.type(name), of.nobody, _mark(facts, name)] for name, of in sorted(after_.items()) if of.nobody
     ]
     if nobody:
         yield "nobody-said"

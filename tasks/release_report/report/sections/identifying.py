@@ -8,77 +8,77 @@ from config import Role
 from tasks.release_report.measure.measured import Measured, Path, Values
 from tasks.release_report.measure.spoken import Spoken, is_of_person
 from tasks.release_report.report import changes
+from tasks.release_report.report.disclosure import Disclosure
 from tasks.release_report.report.document import Fact, Table, Value
 from tasks.release_report.report.facts import Facts
 from tasks.release_report.report.findings import kind_word, left_level
 from tasks.release_report.report.outline import TABLES, Parts, fact, table
-from tasks.release_report.report.teller import Teller
 from tasks.shared.publication import HIDDEN, NONE
 
 ID_KINDS = ("hashed", "uuid", "sequential", "other")
 PRECISIONS = TABLES["date_precision"].columns[1:]
 
 
-def identifying(facts: Facts, tell: Teller) -> Parts:
+def identifying(facts: Facts, show: Disclosure) -> Parts:
     """Yield section 7. Its alarms are shown for any number of patients, all else from ``k`` patients on."""
-    rows, ids = list(_left(facts, tell)), facts.leaving.ids
+    rows, ids = list(_left(facts, show)), facts.leaving.ids
     if not rows and not ids.kinds.get("original") and not ids.referred:
         yield "nothing-left"
     if facts.imported is None:
         yield "originals-unchecked"
-    yield from _facts(facts, tell)
+    yield from _facts(facts, show)
     yield table("left", rows)
-    if tell.enough:
-        yield _attachments(facts.leaving, tell)
-        yield _one_each(facts.leaving, tell)
-        yield _ids(facts.leaving.ids.kinds, tell)
-        yield _precision(facts.leaving, tell)
-        yield from changes.tables(facts, tell)
-        yield _urls("extensions", facts.leaving.extensions, tell)
-        yield _urls("identifier_systems", facts.leaving.identifier_systems, tell)
-        yield _removed(facts, tell)
-        yield _unspoken(facts, tell)
+    if show.enough:
+        yield _attachments(facts.leaving, show)
+        yield _one_each(facts.leaving, show)
+        yield _ids(facts.leaving.ids.kinds, show)
+        yield _precision(facts.leaving, show)
+        yield from changes.tables(facts, show)
+        yield _urls("extensions", facts.leaving.extensions, show)
+        yield _urls("identifier_systems", facts.leaving.identifier_systems, show)
+        yield _removed(facts, show)
+        yield _unspoken(facts, show)
 
 
-def _left(facts: Facts, tell: Teller) -> Iterator[list[Value]]:
+def _left(facts: Facts, show: Disclosure) -> Iterator[list[Value]]:
     seen: set[tuple[str, str]] = set()
     found = [*facts.leaving.paths.items(), *facts.leaving.undefined.items()]
     for path, at in sorted(found, key=lambda one: (one[0], one[1].kind)):
         judged = left_level(facts, path, at)
-        shown = tell.path(path, at.patients)
+        shown = show.path(path, at.patients)
         if judged is None or (shown, at.kind) in seen:
             continue
         seen.add((shown, at.kind))
         yield [
             shown,
             kind_word(at.kind),
-            _before(facts, path, tell, at.patients),
-            tell.count(at.patients) if at.patients else "@of-nobody",
-            _original(facts, at, tell),
+            _before(facts, path, show, at.patients),
+            show.count(at.patients) if at.patients else "@of-nobody",
+            _original(facts, at, show),
             f"@{judged[1]}",
         ]
 
 
-def _original(facts: Facts, at: Path, tell: Teller) -> Value:
+def _original(facts: Facts, at: Path, show: Disclosure) -> Value:
     """Who still has an original value at a path; nothing is said where that was not compared."""
     if at.original:
-        return tell.count(at.original)
+        return show.count(at.original)
     if at.original_nobody:
         return "@of-nobody"
     return NONE if facts.imported is not None and at.compared and at.kind != "undefined" else None
 
 
-def _before(facts: Facts, path: str, tell: Teller, now: int) -> Value:
+def _before(facts: Facts, path: str, show: Disclosure, now: int) -> Value:
     """Who had something at a path when it was imported; a table has other paths."""
     if facts.imported is None or facts.leaving.tables:
         return None
     then = facts.imported.paths.get(path)
     if then is None:
         return NONE
-    return "@of-nobody" if then.nobody and not then.patients else tell.before(then.patients, now)
+    return "@of-nobody" if then.nobody and not then.patients else show.before(then.patients, now)
 
 
-def _facts(facts: Facts, tell: Teller) -> Iterator[Fact]:
+def _facts(facts: Facts, show: Disclosure) -> Iterator[Fact]:
     rules = facts.rules
     if rules is not None:
         yield fact("rules_file", rules.name)
@@ -87,64 +87,64 @@ def _facts(facts: Facts, tell: Teller) -> Iterator[Fact]:
         yield fact("rules_file", "@services-own-rules" if facts.step_with(Role.PSEUDONYMIZE) else "@no-rules")
     if facts.kept:
         yield fact("kept_identifiers", ", ".join(facts.kept)[:300])
-    yield fact("above_89", tell.count(facts.leaving.above_89))
+    yield fact("above_89", show.count(facts.leaving.above_89))
     shift = facts.leaving.shift
-    if shift is not None and tell.enough:
+    if shift is not None and show.enough:
         partly = any(dates.raw for dates in facts.leaving.dates.values())
         word = {"none": "@not-shifted", "one": "@one-for-all", "own": "@by-patient"}[shift]
         yield fact("date_shift", "@shifted-partly" if partly and shift != "none" else word)
 
 
-def _attachments(measured: Measured, tell: Teller) -> Table:
+def _attachments(measured: Measured, show: Disclosure) -> Table:
     rows: list[list[Value]] = []
     withheld = False
     for path, types in sorted(measured.attachments.items()):
-        known = tell.shared(types)
+        known = show.shared(types)
         withheld = withheld or len(known) < len(types)
-        rows += [[tell.path(path), mime, tell.count(n)] for mime, n in known.items()]
+        rows += [[show.path(path), mime, show.count(n)] for mime, n in known.items()]
     return table("attachments", rows, withheld=withheld)
 
 
-def _one_each(measured: Measured, tell: Teller) -> Table:
-    found = [path for path, at in sorted(measured.paths.items()) if at.one_each and at.patients >= tell.k]
-    return table("one_each", ((tell.path(path), tell.count(measured.paths[path].patients)) for path in found))
+def _one_each(measured: Measured, show: Disclosure) -> Table:
+    found = [path for path, at in sorted(measured.paths.items()) if at.one_each and at.patients >= show.k]
+    return table("one_each", ((show.path(path), show.count(measured.paths[path].patients)) for path in found))
 
 
-def _ids(values: Values, tell: Teller) -> Table:
-    cells = tell.cells({kind: values.get(kind, 0) for kind in ID_KINDS})
+def _ids(values: Values, show: Disclosure) -> Table:
+    cells = show.cells({kind: values.get(kind, 0) for kind in ID_KINDS})
     rows: list[list[Value]] = [[f"@ids-{kind}", cells.shown.get(kind, HIDDEN)] for kind in ID_KINDS]
-    rows.append(["@ids-original", tell.count(values.get("original", 0))])
+    rows.append(["@ids-original", show.count(values.get("original", 0))])
     return table("ids", rows, withheld=cells.other is not None)
 
 
-def _precision(measured: Measured, tell: Teller) -> Table:
+def _precision(measured: Measured, show: Disclosure) -> Table:
     rows: list[list[Value]] = []
     withheld = False
     for path, dates in sorted(measured.dates.items()):
-        if dates.patients < tell.k:
+        if dates.patients < show.k:
             withheld = withheld or dates.patients > 0
             continue
-        cells = tell.cells({one: dates.precision.get(one, 0) for one in PRECISIONS})
+        cells = show.cells({one: dates.precision.get(one, 0) for one in PRECISIONS})
         withheld = withheld or cells.other is not None
-        rows.append([tell.path(path), *(cells.shown.get(one, HIDDEN) for one in PRECISIONS)])
+        rows.append([show.path(path), *(cells.shown.get(one, HIDDEN) for one in PRECISIONS)])
     return table("date_precision", rows, withheld=withheld)
 
 
-def _urls(name: str, values: Values, tell: Teller) -> Table:
+def _urls(name: str, values: Values, show: Disclosure) -> Table:
     """Return the patients by the URL of an extension, or by a system."""
-    shown = {value: n for value, n in values.items() if tell.text(value, n) is not None}
-    rows = [(value, tell.coded(n, value)) for value, n in sorted(shown.items())]
+    shown = {value: n for value, n in values.items() if show.text(value, n) is not None}
+    rows = [(value, show.coded(n, value)) for value, n in sorted(shown.items())]
     return table(name, rows, withheld=len(shown) < len(values))
 
 
-def _removed(facts: Facts, tell: Teller) -> Table:
+def _removed(facts: Facts, show: Disclosure) -> Table:
     """Return what was in ``import/`` and is nowhere any more, by path."""
     if facts.imported is None or facts.leaving.tables:
         return table("removed", ())
     there = facts.leaving.paths
-    gone = [path for path, at in facts.imported.paths.items() if path not in there and at.patients >= tell.k]
+    gone = [path for path, at in facts.imported.paths.items() if path not in there and at.patients >= show.k]
     rows = [
-        (path, kind_word(at.kind) if at.kind else None, tell.before(at.patients))
+        (path, kind_word(at.kind) if at.kind else None, show.before(at.patients))
         for path in sorted(gone)
         for at in [facts.imported.paths[path]]
         if len(path) <= 300
@@ -152,13 +152,13 @@ def _removed(facts: Facts, tell: Teller) -> Table:
     return table("removed", rows)
 
 
-def _unspoken(facts: Facts, tell: Teller) -> Table:
+def _unspoken(facts: Facts, show: Disclosure) -> Table:
     """Return the paths that no rule speaks of, those of persons first (7i). All of them: the page shows the first."""
     rules = facts.rules
     if rules is None or facts.leaving.tables:
         return table("unspoken", ())
     spoken = Spoken(path for path, _ in rules.paths)
-    found = [path for path, at in facts.leaving.paths.items() if at.patients >= tell.k and not spoken.of(path)]
+    found = [path for path, at in facts.leaving.paths.items() if at.patients >= show.k and not spoken.of(path)]
     found.sort(key=lambda path: (not is_of_person(path), path))
-    rows = {tell.path(path): tell.count(facts.leaving.paths[path].patients) for path in found}
+    rows = {show.path(path): show.count(facts.leaving.paths[path].patients) for path in found}
     return table("unspoken", rows.items())

@@ -17,7 +17,7 @@ from tests.conftest import ROOT
 from tests.peers import release_report as reports
 
 PACKAGE = ROOT / "tasks/release_report"
-SAYING = {"build.py", "changes.py", "completeness.py", "facts.py", "findings.py", "risk.py", "teller.py"}
+SAYING = {"build.py", "changes.py", "completeness.py", "facts.py", "findings.py", "risk.py", "disclosure.py"}
 """Modules that name something for the page, beside those of the sections."""
 
 SECTIONS = {"SectionRule", "section"}

@@ -1,6 +1,6 @@
-"""How numbers and texts of one report are said: the rules of publication with its ``k`` and its number of patients.
+"""The rules of publication for one report, with its ``k`` and its number of patients.
 
-Whatever a section says of the data it says through this, so that R3, R7 and R11 are kept in one place.
+Each number and text about the data gets into the report through this, so that R3, R7 and R11 are kept in one place.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def r4_names() -> frozenset[str]:
 
 
 @dataclass(frozen=True)
-class Teller:
-    """The voice of a report on ``measured``, which leaves. ``asked`` are codes and texts of the query; ``ours`` says
+class Disclosure:
+    """What a report on ``measured``, which leaves, may show. ``asked`` are codes and texts of the query; ``ours`` says
     that tables, and their columns, are named by it, and none by a person who corrected some."""
 
     k: int

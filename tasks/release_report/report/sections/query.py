@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from config import Role
+from tasks.release_report.report.disclosure import Disclosure
 from tasks.release_report.report.document import Table, Value
 from tasks.release_report.report.facts import Facts
 from tasks.release_report.report.outline import TABLES, Parts, fact, table
 from tasks.release_report.report.query import Query
-from tasks.release_report.report.teller import Teller
 from tasks.shared.publication import HIDDEN, NONE, count
 
 CONSENT = "CONSENT"
@@ -19,7 +19,7 @@ _MOST_CODES = 8
 _MOST_SIGNS = 300
 
 
-def query(facts: Facts, _: Teller) -> Parts:
+def query(facts: Facts, _: Disclosure) -> Parts:
     """Yield section 3, with what Art. 30 GDPR asks for as the configuration gives it."""
     asked = facts.query
     added = [one for group in (asked.groups if asked is not None else ()) for one in group.attributes if one.added]
@@ -87,12 +87,12 @@ def _are_cut(name: str, rows: Sequence[object]) -> bool:
     return len(rows) > (TABLES[name].most or len(rows))
 
 
-def consent(facts: Facts, tell: Teller) -> Parts:
+def consent(facts: Facts, show: Disclosure) -> Parts:
     """Yield section 5: whether consent was asked for, and what the extraction server left out for want of it."""
     checked = facts.query is not None and facts.query.asks_for_consent
     if not checked:
         yield "consent-not-checked"
-    if not tell.enough:
+    if not show.enough:
         yield "too-few"
         return
     yield fact("consent_asked", facts.query.asks_for_consent if facts.query is not None else None)
@@ -100,18 +100,18 @@ def consent(facts: Facts, tell: Teller) -> Parts:
     details = extraction.details if extraction is not None else {}
     by_stage = numbers_of(details.get("patient_exclusions"))
     if CONSENT in by_stage:
-        without = tell.cells(by_stage).shown.get(CONSENT, HIDDEN)
+        without = show.cells(by_stage).shown.get(CONSENT, HIDDEN)
         yield fact("patients_without_permit", checked_or(without, checked=checked))
     if details.get("resource_exclusions"):
-        number = tell.technical(left_out_for_consent(details)) or NONE
+        number = show.technical(left_out_for_consent(details)) or NONE
         yield fact("resources_outside_permit", checked_or(number, checked=checked))
         if facts.outside_patients is not None:
             # Some of them may not leave: no part of those who do.
-            outside = count(facts.outside_patients, tell.k)
+            outside = count(facts.outside_patients, show.k)
             yield fact("patients_outside_permit", checked_or(outside, checked=checked))
     if not facts.leaving.tables:
         found = facts.leaving.types.get("Consent")
-        yield fact("patients_with_consent", tell.count(found.patients if found is not None else 0))
+        yield fact("patients_with_consent", show.count(found.patients if found is not None else 0))
     if isinstance(details.get("consent_files"), int):
         yield fact("consent_files", int(details["consent_files"]))
 

@@ -8,22 +8,22 @@ from collections.abc import Iterable, Mapping
 from config import Role, has_role
 from tasks.release_report.measure.cells import Bounds, Cell
 from tasks.release_report.report import changes
+from tasks.release_report.report.disclosure import Disclosure
 from tasks.release_report.report.document import Finding, ReleaseReport, Section, Value
 from tasks.release_report.report.facts import OTHERS, UNRECORDED, Facts
 from tasks.release_report.report.outline import TABLES, Parts, fact, table
-from tasks.release_report.report.teller import Teller
 from tasks.shared.publication import HIDDEN, ROUNDED_TO, Count, count, rounded, without_numbers
 
 _NAME = re.compile(r"[\w.-]{1,100}")
 
 
-def validation(facts: Facts, tell: Teller) -> Parts:
+def validation(facts: Facts, show: Disclosure) -> Parts:
     """Yield section 13: severity × type × profile × message id, with patients where a line is one patient's."""
     steps = [step for step in facts.steps if has_role(step.name, Role.VALIDATE) and step.state == "completed"]
     if not steps:
         yield "not-validated"
         return
-    if not tell.enough:
+    if not show.enough:
         yield "too-few"
         return
     pseudonymized = [step.position for step in facts.steps if has_role(step.name, Role.PSEUDONYMIZE)]
@@ -36,28 +36,28 @@ def validation(facts: Facts, tell: Teller) -> Parts:
     withheld = False
     for one in facts.validated:
         for (severity, kind, message), by_profile in sorted(one.findings.items()):
-            said_, left_out = _by_profile(by_profile, facts, tell)
+            said_, left_out = _by_profile(by_profile, facts, show)
             if not _NAME.fullmatch(message or "-"):
                 said_, left_out = [], True
             withheld = withheld or left_out
-            finding = (one.position, f"@severity-{severity}", tell.type(kind))
+            finding = (one.position, f"@severity-{severity}", show.type(kind))
             rows += [[*finding, profile, message, patients] for profile, patients in said_]
     yield table("validation", rows, withheld=withheld)
 
 
-def _by_profile(patients: Mapping[str, Cell], facts: Facts, tell: Teller) -> tuple[list[tuple[str, Count]], bool]:
+def _by_profile(patients: Mapping[str, Cell], facts: Facts, show: Disclosure) -> tuple[list[tuple[str, Count]], bool]:
     """R4 and R7: the patients of a finding by the profile of their resources, and whether any were left out.
 
     What few have, and what has a name that few know, are "other profiles". Where resources claim one profile each they
     are disjoint cells.
     """
     numbers = {profile: cell.patients for profile, cell in patients.items()}
-    shown = tell.cells(numbers).numbers
-    named = {profile: name for profile in shown if (name := _profile(profile, numbers[profile], facts, tell))}
+    shown = show.cells(numbers).numbers
+    named = {profile: name for profile in shown if (name := _profile(profile, numbers[profile], facts, show))}
     order = sorted(named, key=lambda profile: (-rounded(numbers[profile]), named[profile]))
     rows = [
         # R11: of a text from the data "all" is said as of a code.
-        (name, tell.count(shown[profile]) if name.startswith("@") else tell.coded(shown[profile], name))
+        (name, show.count(shown[profile]) if name.startswith("@") else show.coded(shown[profile], name))
         for profile in order
         for name in [named[profile]]
     ]
@@ -65,12 +65,12 @@ def _by_profile(patients: Mapping[str, Cell], facts: Facts, tell: Teller) -> tup
     for profile, cell in patients.items():
         if profile not in named:
             rest.merge(cell, bounds)
-    if rest.patients >= tell.k:
-        rows.append(("@other-profiles", tell.count(rest.patients)))
-    return rows, rest.patients < tell.k and (rest.patients > 0 or not rows)
+    if rest.patients >= show.k:
+        rows.append(("@other-profiles", show.count(rest.patients)))
+    return rows, rest.patients < show.k and (rest.patients > 0 or not rows)
 
 
-def _profile(profiles: str, patients: int, facts: Facts, tell: Teller) -> str | None:
+def _profile(profiles: str, patients: int, facts: Facts, show: Disclosure) -> str | None:
     """R7: the profiles of a resource; those that the query names are free."""
     if profiles == UNRECORDED:
         return "@not-recorded"
@@ -78,12 +78,12 @@ def _profile(profiles: str, patients: int, facts: Facts, tell: Teller) -> str | 
         return "@no-profile"
     asked = {group.profile.partition("|")[0] for group in facts.query.groups} if facts.query is not None else set()
     names = profiles.split(" ")
-    free = all(one in asked or tell.text(one, patients) for one in names)
+    free = all(one in asked or show.text(one, patients) for one in names)
     # A text that begins so would be taken for a word of the page's.
     return ", ".join(names) if free and profiles != OTHERS and not profiles.startswith("@") else None
 
 
-def unchecked(facts: Facts, tell: Teller) -> Parts:
+def unchecked(facts: Facts, show: Disclosure) -> Parts:
     """Yield section 14. Never empty: some things no program checks."""
     leaving, imported, asked = facts.leaving, facts.imported, facts.query
     yield from ("unread-text", "unread-pictures", "outside-knowledge", "rare-combinations")
@@ -100,18 +100,18 @@ def unchecked(facts: Facts, tell: Teller) -> Parts:
         "consent-not-checked": asked is not None and not asked.asks_for_consent,
         "consent-dates": asked is not None and asked.asks_for_consent,
         "origin-unknown": facts.step_with(Role.EXTRACT) is None,
-        "first-of-query": facts.last is None and not tell.recipient,
+        "first-of-query": facts.last is None and not show.recipient,
     }
     yield from (name for name, holds in conditions.items() if holds)
 
 
-def warnings(facts: Facts, tell: Teller) -> Parts:
+def warnings(facts: Facts, show: Disclosure) -> Parts:
     """Yield section 15. The steps' sentences are without numbers, and without names of files of few patients."""
     done = [step for step in facts.steps if step.state == "completed"]
     rows = [(step.position, step.name, step.retries or 0, len(step.warnings)) for step in done]
-    texts = [(step.position, step.name, _safe(text, facts, tell)) for step in done for text in step.warnings]
+    texts = [(step.position, step.name, _safe(text, facts, show)) for step in done for text in step.warnings]
     # Who works in the hospital is not the recipient's to know.
-    corrected = [(tell.file(one.name), one.when, None if tell.recipient else one.user) for one in facts.corrected]
+    corrected = [(show.file(one.name), one.when, None if show.recipient else one.user) for one in facts.corrected]
     if not texts:
         yield "no-warnings"
     yield table("steps", rows)
@@ -119,18 +119,18 @@ def warnings(facts: Facts, tell: Teller) -> Parts:
     yield table("corrected", corrected)
 
 
-def _safe(text: str, facts: Facts, tell: Teller) -> str:
+def _safe(text: str, facts: Facts, show: Disclosure) -> str:
     """R7 and R1: a warning without names of files that few patients share, and without its numbers."""
     files = [*facts.leaving.files, *(facts.imported.files if facts.imported is not None else ())]
     for name in sorted({file.name for file in files}, key=len, reverse=True):
         last = name.rpartition("/")[2]
         for spelling in (name, last):
-            if spelling in text and tell.file(name) != name:
+            if spelling in text and show.file(name) != name:
                 text = text.replace(spelling, "…")
     return without_numbers(text)[:300]
 
 
-def compared(facts: Facts, tell: Teller, found: tuple[Finding, ...]) -> Parts:
+def compared(facts: Facts, show: Disclosure, found: tuple[Finding, ...]) -> Parts:
     """Yield section 16: the last report of this query beside this one, both after R3 to R5 (R10)."""
     last = facts.last
     if last is None:
@@ -141,7 +141,7 @@ def compared(facts: Facts, tell: Teller, found: tuple[Finding, ...]) -> Parts:
     now = {one.key: one for one in found}
     new = [("@new", one) for key, one in now.items() if key not in before]
     gone = [("@gone", one) for key, one in before.items() if key not in now]
-    known = last.k >= tell.k  # R7: else fewer than k may have what is gone
+    known = last.k >= show.k  # R7: else fewer than k may have what is gone
     rows = [
         (change, f"@{one.level}", f"@{one.code}", one.about if known or change == "@new" or not one.about else HIDDEN)
         for change, one in [*new, *gone]
@@ -151,11 +151,11 @@ def compared(facts: Facts, tell: Teller, found: tuple[Finding, ...]) -> Parts:
         yield "nothing-new"
     yield fact("last_job", last.job)
     yield fact("last_made", last.made)
-    yield fact("last_patients", count(patients, tell.k) if isinstance(patients, int) else patients)
+    yield fact("last_patients", count(patients, show.k) if isinstance(patients, int) else patients)
     yield fact("same_files", last.files == facts.files)
     yield fact("same_rules", fact_of(last, "rules_sha256") == rules)
     yield fact("same_query", fact_of(last, "query_sha256") == (facts.query.sha256 if facts.query else None))
-    yield fact("same_k", last.k == tell.k)
+    yield fact("same_k", last.k == show.k)
     yield fact("same_versions", versions_of(last) == dict(facts.versions))
     yield table("changes", rows)
 
@@ -180,7 +180,7 @@ def versions_of(report: ReleaseReport) -> dict[str, str]:
     return {str(row[0]): str(row[1]) for one in tables for row in one.rows}
 
 
-def decision(facts: Facts, _: Teller) -> Parts:
+def decision(facts: Facts, _: Disclosure) -> Parts:
     """Yield section 17: how many people decide, or that nobody is asked before the data leave, and what a stop does.
 
     Who decided stands in ``decisions``, which are no part of what is decided on.
@@ -192,12 +192,12 @@ def decision(facts: Facts, _: Teller) -> Parts:
         yield fact("reviewers", facts.settings.reviewers)
 
 
-def rules(facts: Facts, tell: Teller, others: Iterable[Section]) -> Parts:
+def rules(facts: Facts, show: Disclosure, others: Iterable[Section]) -> Parts:
     """Yield section 18: how the numbers of this page are made."""
     yield "the-rules"
-    yield fact("k", tell.k)
+    yield fact("k", show.k)
     yield fact("rounded_to", ROUNDED_TO)
-    yield fact("recipients_copy", tell.recipient)
+    yield fact("recipients_copy", show.recipient)
     yield fact("withheld", any(one.withheld for section in others for one in section.tables))
     yield fact("compared_with_import", facts.imported is not None)
     yield table("versions", sorted(facts.versions.items()))
