@@ -122,12 +122,8 @@ def write_parquet(
             if (facts := read_facts(target, columns, rows=rows)) is not None:
                 return facts
             break
-    raise InternalError(
-        "flattening-parquet",
-        "flattening: a table cannot be read back",
-        context=str(source),
-        hint="please report this, with the version of pyarrow",
-    )
+    hint = "please report this, with the version of pyarrow"
+    raise InternalError("flattening-parquet", "flattening: a table cannot be read back", context=str(source), hint=hint)
 
 
 def parquet_type(column: Column) -> str:

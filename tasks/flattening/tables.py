@@ -129,12 +129,7 @@ class Tables:
         self._wants_parquet = parquet
         self._check = check
         self._published: set[int] = set()
-        with storage_errors(self._directory):
-            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            expected = {table.path.name for table in self._all}
-            expected |= {table.path.with_suffix(PARQUET).name for table in self._all if parquet}
-            endings = (CSV, CSV + PARTIAL, PARQUET, PARQUET + PARTIAL)
-            _remove_others(self._directory, expected, endings)
+        self._clear_directory()
         _write_definitions(job_dir / DEFINITIONS, dict(zip(names, views, strict=True)))
         self._accounts = [ledger.account(table.path.name, terms) for table in self._all]
         self._input = ledger.account(_INPUT, terms)
@@ -192,6 +187,14 @@ class Tables:
     def size(self, place: int) -> int:
         """Bytes of a table, as far as they are recorded."""
         return len(self._all[place].header) + self._accounts[place].counts["bytes"]
+
+    def _clear_directory(self) -> None:
+        with storage_errors(self._directory):
+            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            expected = {table.path.name for table in self._all}
+            expected |= {table.path.with_suffix(PARQUET).name for table in self._all if self._wants_parquet}
+            endings = (CSV, CSV + PARTIAL, PARQUET, PARQUET + PARTIAL)
+            _remove_others(self._directory, expected, endings)
 
     def _make_parquet(self) -> list[tuple[Path, Path]]:
         """Make the Parquet files that are missing; every table is complete. The new ones, with their final names."""
