@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 
 from tasks.release_report.measure.measured import Dates, Path
 from tasks.release_report.measure.spoken import Spoken, is_of_person
-from tasks.release_report.report.disclosure import Disclosure, finding
-from tasks.release_report.report.document import Finding, Level, Table
+from tasks.release_report.report.disclosure import Disclosure
+from tasks.release_report.report.document import Finding, Table
 from tasks.release_report.report.facts import Facts
-from tasks.release_report.report.outline import table
+from tasks.release_report.report.outline import finding, table
 
 
 def findings(facts: Facts, show: Disclosure, is_kept: Callable[[str], bool]) -> Iterator[Finding]:
@@ -17,8 +17,7 @@ def findings(facts: Facts, show: Disclosure, is_kept: Callable[[str], bool]) -> 
     leaving = facts.leaving
     left = {path: patients for path, patients in leaving.births.items() if not _is_original(leaving.paths.get(path))}
     raw = {path: dates.raw for path, dates in leaving.dates.items() if dates.raw}
-    levels: dict[str, Level] = {"dates-raw": "stop", "birthday-left": "stop", "birthday-event": "look"}
-    for (code, level), paths in zip(levels.items(), (raw, left, leaving.birth_events), strict=True):
+    for code, paths in {"dates-raw": raw, "birthday-left": left, "birthday-event": leaving.birth_events}.items():
         seen: set[str] = set()
         for path, patients in sorted(paths.items()):
             about, count = show.path(path), show.count(patients)
@@ -26,15 +25,15 @@ def findings(facts: Facts, show: Disclosure, is_kept: Callable[[str], bool]) -> 
                 continue
             seen.add(about)
             if is_kept(path):
-                yield finding("kept-on-purpose", "look", 7, about=about, patients=count, values={"kind": "@kind-value"})
+                yield finding("kept-on-purpose", about=about, patients=count, values={"kind": "@kind-value"})
             else:
-                yield finding(code, level, 7, about=about, patients=count)
+                yield finding(code, about=about, patients=count)
     why = _why_unsure(facts)
     for about in _changed(facts, show):
         if why:
-            yield finding("content-differs", "look", 7, about=about, values={"why": why})
+            yield finding("content-differs", about=about, values={"why": why})
         else:
-            yield finding("content-changed", "stop", 7, about=about)
+            yield finding("content-changed", about=about)
 
 
 def tables(facts: Facts, show: Disclosure) -> Iterator[Table]:

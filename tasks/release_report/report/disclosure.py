@@ -15,7 +15,6 @@ import msgspec
 
 from tasks.release_report.measure.kinds import PART
 from tasks.release_report.measure.measured import Measured
-from tasks.release_report.report.document import Finding, Level, Value
 from tasks.shared import publication
 from tasks.shared.publication import HIDDEN, Cells, Count, own_name
 from tasks.shared.publication_by_type import count_before, least_beside
@@ -181,16 +180,3 @@ class Disclosure:
                 free = own_name(name) or file.patients >= self.k or (self.measured.tables and self.ours)
                 return name if free and publication.printable(name) else f"#{number}"
         return name if own_name(name) else "@unnamed-file"
-
-
-def finding(
-    code: str,
-    level: Level,
-    section: int,
-    *,
-    about: str = "",
-    patients: Count | None = None,
-    values: Mapping[str, Value] | None = None,
-) -> Finding:
-    """One line; ``code`` names its sentence."""
-    return Finding(level=level, code=code, section=section, about=about, patients=patients, values=dict(values or {}))

@@ -16,9 +16,10 @@ from tasks.release_report.measure.measured import Path
 from tasks.release_report.measure.numbers import is_text_only
 from tasks.release_report.report import changes
 from tasks.release_report.report.completeness import REMOVED, THINNED, attributes
-from tasks.release_report.report.disclosure import Disclosure, finding
-from tasks.release_report.report.document import LEVELS, Finding, Level
+from tasks.release_report.report.disclosure import Disclosure
+from tasks.release_report.report.document import LEVELS, Finding
 from tasks.release_report.report.facts import Facts
+from tasks.release_report.report.outline import finding
 from tasks.release_report.report.risk import BIRTH, REGION, SEX, classes_of, risk_of
 from tasks.shared.publication import SOME, Count, flow
 
@@ -65,8 +66,8 @@ def is_kept(facts: Facts, path: str, kind: str) -> bool:
     return kind == "identifier" and bool(systems) and set(systems) <= set(facts.kept)
 
 
-def left_level(facts: Facts, path: str, at: Path) -> tuple[str, Level] | None:
-    """The finding that a path is, as its code and level; ``None`` where it is none (document 5, section 7).
+def code_of_path(facts: Facts, path: str, at: Path) -> str | None:
+    """Return the code of the finding that a path is; ``None`` if it is none (document 5, section 7).
 
     Which identifiers are original can be told only beside ``import/``: without it each is taken for one.
     """
@@ -76,42 +77,39 @@ def left_level(facts: Facts, path: str, at: Path) -> tuple[str, Level] | None:
         return None
     known = facts.imported is not None
     if (original or at.kind in (*LEFT, "identifier", "undefined")) and is_kept(facts, path, at.kind):
-        return "kept-on-purpose", "look"
+        return "kept-on-purpose"
     if original:
         # The town of a hospital is that of a patient, too.
         place = not at.kind and not at.original and path.startswith(PLACES)
-        return ("original-of-place", "look") if place else ("original-left", "stop")
+        return "original-of-place" if place else "original-left"
     if at.kind in LEFT:
-        return "identifying-left", "stop"
+        return "identifying-left"
     if at.kind == "undefined":
-        return "undefined-element", "stop"
+        return "undefined-element"
     if at.kind == "identifier" and not known:
-        return "identifier-unchecked", "stop"
+        return "identifier-unchecked"
     if at.kind == "address-part":
-        return "address-part", "look"
+        return "address-part"
     if at.kind in ("display", "concept-text"):
-        return "texts-beside-codes", "look"
+        return "texts-beside-codes"
     if at.kind == "identifier":
-        return "identifier-replaced", "note"
-    return ("free-text", "look") if at.kind else None
+        return "identifier-replaced"
+    return "free-text" if at.kind else None
 
 
 def _left(facts: Facts, show: Disclosure) -> Iterator[Finding]:
     found: list[tuple[int, int, Finding]] = []
     beside: Counter[str] = Counter()
     for path, at in (*facts.leaving.paths.items(), *facts.leaving.undefined.items()):
-        judged = left_level(facts, path, at)
-        if judged is None:
+        code = code_of_path(facts, path, at)
+        if code is None:
             continue
-        code, level = judged
         if code == "texts-beside-codes":
             beside[at.kind] += 1
             continue
         patients = at.original if code == "original-left" else at.patients
         one = finding(
             code,
-            level,
-            7,
             about=show.path(path, at.patients),
             patients=show.count(patients) if patients else None,
             values={"kind": kind_word(at.kind)},
@@ -121,7 +119,7 @@ def _left(facts: Facts, show: Disclosure) -> Iterator[Finding]:
     found.sort(key=lambda each: (each[0], each[1], each[2].about))
     yield from _one_each([one for _, _, one in found])
     for kind, paths in sorted(beside.items()):
-        yield finding("texts-beside-codes", "look", 7, values={"kind": kind_word(kind), "paths": paths})
+        yield finding("texts-beside-codes", values={"kind": kind_word(kind), "paths": paths})
 
 
 def _one_each(found: list[Finding]) -> Iterator[Finding]:
@@ -140,11 +138,11 @@ def _destination(facts: Facts) -> Iterator[Finding]:
         return
     if to.encrypted is False:
         if to.private:
-            yield finding("unencrypted-private", "look", 2, about=to.host)
+            yield finding("unencrypted-private", about=to.host)
         else:
-            yield finding("unencrypted", "stop", 2, about=to.host)
+            yield finding("unencrypted", about=to.host)
     if to.first_time:
-        yield finding("first-time", "look", 2, about=to.host)
+        yield finding("first-time", about=to.host)
 
 
 def _references(facts: Facts, show: Disclosure) -> Iterator[Finding]:
@@ -153,19 +151,19 @@ def _references(facts: Facts, show: Disclosure) -> Iterator[Finding]:
     foreign = {host: n for host, n in references.hosts.items() if host.casefold() not in (to, to.partition(":")[0])}
     shown = {host: n for host, n in foreign.items() if show.text(host, n) is not None}
     for host, patients in shown.items():
-        yield finding("foreign-reference", "stop", 12, about=host, patients=show.count(patients))
+        yield finding("foreign-reference", about=host, patients=show.count(patients))
     if hidden := [n for host, n in foreign.items() if host not in shown]:
         of = show.count(*hidden) if len(hidden) == 1 else SOME  # of how many they are together is not known
-        yield finding("foreign-reference", "stop", 12, about="@unnamed-host", patients=of)
+        yield finding("foreign-reference", about="@unnamed-host", patients=of)
     if references.dangling:
-        yield finding("dangling-reference", "look", 12, patients=show.count(references.dangling_patients))
+        yield finding("dangling-reference", patients=show.count(references.dangling_patients))
     if facts.leaving.ids.duplicates:
-        yield finding("duplicates", "look", 12, patients=show.count(facts.leaving.ids.duplicate_patients))
+        yield finding("duplicates", patients=show.count(facts.leaving.ids.duplicate_patients))
     ids = facts.leaving.ids
     if ids.kinds.get("original", 0):
-        yield finding("original-ids", "stop", 7, patients=show.count(ids.kinds["original"]))
+        yield finding("original-ids", patients=show.count(ids.kinds["original"]))
     elif ids.referred:
-        yield finding("original-ids-referred", "stop", 7, patients=show.count(ids.referred))
+        yield finding("original-ids-referred", patients=show.count(ids.referred))
 
 
 def _counts(facts: Facts, show: Disclosure) -> Iterator[Finding]:
@@ -174,23 +172,23 @@ def _counts(facts: Facts, show: Disclosure) -> Iterator[Finding]:
     if facts.imported is not None and not measured.tables:
         before, after = facts.imported.patients, measured.patients
         if after > before:
-            yield finding("patients-gained", "stop", 4, patients=show.count(after - before))
+            yield finding("patients-gained", patients=show.count(after - before))
         elif after < before and not _may_lose(facts):
-            yield finding("patients-lost", "stop", 4, patients=_lost(facts, show, before - after))
+            yield finding("patients-lost", patients=_lost(facts, show, before - after))
         elif after < before:
-            yield finding("patients-fewer", "look", 4, patients=_lost(facts, show, before - after))
+            yield finding("patients-fewer", patients=_lost(facts, show, before - after))
     if measured.patients == 0 and not measured.tables:
-        yield finding("no-patients", "look", 4)
+        yield finding("no-patients")
     wrote = [step for step in facts.steps if step.state == "completed" and step.output is not None]
     if wrote and not measured.unread and not measured.unchecked:
         last = wrote[-1]
         lines = sum(file.lines for file in measured.files)
         of_it = {file.name.partition("/")[0] for file in measured.files if "/" in file.name} <= {last.output}
         if last.lines_out is not None and of_it and lines != last.lines_out:
-            yield finding("lines-differ", "stop", 4, about=last.name)
+            yield finding("lines-differ", about=last.name)
     final = next((n for step in facts.steps if isinstance(n := step.details.get("final_patients"), int)), None)
     if final is not None and facts.imported is not None and final != facts.imported.patients:
-        yield finding("server-counts-differ", "stop", 4)
+        yield finding("server-counts-differ")
 
 
 def _lost(facts: Facts, show: Disclosure, patients: int) -> Count:
@@ -213,35 +211,35 @@ def _types(facts: Facts, show: Disclosure) -> Iterator[Finding]:
         if name in facts.query.types or name in TECHNICAL or not counted.resources:
             continue
         patients = show.count(counted.patients) if counted.patients else None
-        yield finding("type-not-asked", "stop", 6, about=show.type(name), patients=patients)
+        yield finding("type-not-asked", about=show.type(name), patients=patients)
 
 
 def _files(facts: Facts, show: Disclosure) -> Iterator[Finding]:
     for about in sorted({show.file(name) for name in facts.changed}):
-        yield finding("file-changed", "stop", 2, about=about)
+        yield finding("file-changed", about=about)
     for about in sorted({show.file(name) for name in facts.leaving.unread}):
-        yield finding("file-unread", "stop", 2, about=about)
+        yield finding("file-unread", about=about)
     for about in sorted({show.file(name) for name in facts.leaving.unchecked}):
-        yield finding("file-unchecked", "look", 14, about=about)
+        yield finding("file-unchecked", about=about)
     if facts.imported is not None and facts.imported.unread:
-        yield finding("import-unread", "look", 14)
+        yield finding("import-unread")
 
 
 def _pseudonymization(facts: Facts, show: Disclosure) -> Iterator[Finding]:
     measured = facts.leaving
     if facts.step_with(Role.PSEUDONYMIZE) is None:
-        yield finding("not-pseudonymized", "look", 7)
+        yield finding("not-pseudonymized")
     if measured.above_89:
-        yield finding("above-89", "look", 7, patients=show.count(measured.above_89))
+        yield finding("above-89", patients=show.count(measured.above_89))
     if measured.shift == "none":
-        yield finding("dates-not-shifted", "look", 7)
+        yield finding("dates-not-shifted")
     elif measured.shift == "one" and measured.patients > 1:
-        yield finding("one-shift", "look", 7)
+        yield finding("one-shift")
     for path in sorted(_telling(facts)):
-        yield finding("shift-told", "look", 7, about=show.path(path))
+        yield finding("shift-told", about=show.path(path))
     removed = sum(one.state == REMOVED for one in attributes(facts))
     if removed:
-        yield finding("removed-by-rules", "note", 9, values={"attributes": removed})
+        yield finding("removed-by-rules", values={"attributes": removed})
 
 
 def _telling(facts: Facts) -> Iterator[str]:
@@ -261,7 +259,7 @@ def _telling(facts: Facts) -> Iterator[str]:
 def _apart(facts: Facts, show: Disclosure) -> Iterator[Finding]:
     risk = risk_of(classes_of(facts))
     if risk.below(show.k):
-        yield finding("told-apart", "look", 8, patients=show.count(risk.below(show.k)), values={"by": _by(facts)})
+        yield finding("told-apart", patients=show.count(risk.below(show.k)), values={"by": _by(facts)})
 
 
 def _by(facts: Facts) -> str:
@@ -281,26 +279,26 @@ _EARLIER: Final = ("FamilyMemberHistory.", "Device.manufactureDate")
 def _content(facts: Facts, show: Disclosure) -> Iterator[Finding]:
     for one in attributes(facts):
         if one.required and one.state in (THINNED, REMOVED):
-            yield finding("required-thinned", "look", 9, about=one.ref, values={"group": one.group})
+            yield finding("required-thinned", about=one.ref, values={"group": one.group})
     for path, by_code in sorted(facts.leaving.numbers.items()):
         for code, numbers in sorted(by_code.items()):
             units = show.shared(numbers.units)
             if len(units) > 1:
                 about = None if is_text_only(code) else show.text(code, numbers.patients)
-                yield finding("several-units", "look", 10, about=about or show.path(path))
+                yield finding("several-units", about=about or show.path(path))
     found = facts.leaving.dates.items()
     future = {path: dates.future for path, dates in found if dates.future and not path.endswith(_PLANNED)}
     early = {path: dates.before_birth for path, dates in found if dates.before_birth and not path.startswith(_EARLIER)}
     for path, patients in sorted(future.items()):
-        yield finding("future-date", "look", 11, about=show.path(path), patients=show.count(patients))
+        yield finding("future-date", about=show.path(path), patients=show.count(patients))
     for path, patients in sorted(early.items()):
-        yield finding("before-birth", "look", 11, about=show.path(path), patients=show.count(patients))
+        yield finding("before-birth", about=show.path(path), patients=show.count(patients))
 
 
 def _steps(facts: Facts) -> Iterator[Finding]:
     warned = sum(len(step.warnings) for step in facts.steps)
     if warned:
-        yield finding("warnings", "look", 15, values={"warnings": warned})
+        yield finding("warnings", values={"warnings": warned})
     validation = facts.step_with(Role.VALIDATE)
     if validation is not None and not validation.details.get("findings"):
-        yield finding("validation-silent", "note", 13)
+        yield finding("validation-silent")

@@ -1,14 +1,15 @@
-"""The outline of the release report: its sections and its tables, each declared in one row (document 5, section 2)."""
+"""The outline of the release report: its sections, tables and findings, each declared once (document 5, section 2)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from tasks.release_report.report.disclosure import Disclosure
-from tasks.release_report.report.document import Fact, Section, Table, Value
+from tasks.release_report.report.document import Fact, Finding, Level, Section, Table, Value
 from tasks.release_report.report.facts import Facts
+from tasks.shared.publication import Count
 
 Parts = Iterable[str | Fact | Table]
 """What a section consists of: names of sentences, facts and tables, in their order."""
@@ -141,6 +142,52 @@ def table(
         folded=rule.folded if folded is None else folded,
         bars=rule.bars,
     )
+
+
+class FindingRule(NamedTuple):
+    """A finding: how much it weighs, and the section with the details."""
+
+    level: Level
+    section: int
+
+
+_BY_SECTION: Final[Mapping[tuple[Level, int], tuple[str, ...]]] = {
+    ("stop", 2): ("unencrypted", "file-changed", "file-unread"),
+    ("look", 2): ("unencrypted-private", "first-time"),
+    ("stop", 4): ("patients-gained", "patients-lost", "lines-differ", "server-counts-differ"),
+    ("look", 4): ("patients-fewer", "no-patients"),
+    ("stop", 6): ("type-not-asked",),
+    ("stop", 7): (
+        "original-ids", "original-ids-referred", "content-changed", "original-left", "identifying-left",
+        "undefined-element", "identifier-unchecked", "dates-raw", "birthday-left",
+    ),
+    ("look", 7): (
+        "texts-beside-codes", "not-pseudonymized", "above-89", "dates-not-shifted", "one-shift", "shift-told",
+        "kept-on-purpose", "content-differs", "original-of-place", "address-part", "free-text", "birthday-event",
+    ),
+    ("note", 7): ("identifier-replaced",),
+    ("look", 8): ("told-apart",),
+    ("look", 9): ("required-thinned",),
+    ("note", 9): ("removed-by-rules",),
+    ("look", 10): ("several-units",),
+    ("look", 11): ("future-date", "before-birth"),
+    ("stop", 12): ("foreign-reference",),
+    ("look", 12): ("dangling-reference", "duplicates"),
+    ("note", 13): ("validation-silent",),
+    ("look", 14): ("file-unchecked", "import-unread"),
+    ("look", 15): ("warnings",),
+}  # fmt: skip
+
+FINDINGS: Final = {code: FindingRule(*rule) for rule, codes in _BY_SECTION.items() for code in codes}
+"""All findings by their codes."""
+
+
+def finding(
+    code: str, *, about: str = "", patients: Count | None = None, values: Mapping[str, Value] | None = None
+) -> Finding:
+    """Return a finding as it is declared."""
+    level, section = FINDINGS[code]
+    return Finding(level=level, code=code, section=section, about=about, patients=patients, values=dict(values or {}))
 
 
 def fact(name: str, value: Value) -> Fact:

@@ -11,8 +11,8 @@ from tasks.release_report.report import changes
 from tasks.release_report.report.disclosure import Disclosure
 from tasks.release_report.report.document import Fact, Table, Value
 from tasks.release_report.report.facts import Facts
-from tasks.release_report.report.findings import kind_word, left_level
-from tasks.release_report.report.outline import TABLES, Parts, fact, table
+from tasks.release_report.report.findings import code_of_path, kind_word
+from tasks.release_report.report.outline import FINDINGS, TABLES, Parts, fact, table
 from tasks.shared.publication import HIDDEN, NONE
 
 ID_KINDS = ("hashed", "uuid", "sequential", "other")
@@ -44,9 +44,9 @@ def _left(facts: Facts, show: Disclosure) -> Iterator[list[Value]]:
     seen: set[tuple[str, str]] = set()
     found = [*facts.leaving.paths.items(), *facts.leaving.undefined.items()]
     for path, at in sorted(found, key=lambda one: (one[0], one[1].kind)):
-        judged = left_level(facts, path, at)
+        code = code_of_path(facts, path, at)
         shown = show.path(path, at.patients)
-        if judged is None or (shown, at.kind) in seen:
+        if code is None or (shown, at.kind) in seen:
             continue
         seen.add((shown, at.kind))
         yield [
@@ -55,7 +55,7 @@ def _left(facts: Facts, show: Disclosure) -> Iterator[list[Value]]:
             _before(facts, path, show, at.patients),
             show.count(at.patients) if at.patients else "@of-nobody",
             _original(facts, at, show),
-            f"@{judged[1]}",
+            f"@{FINDINGS[code].level}",
         ]
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tasks.release_report.page.words import LANGUAGES, Group, Words, joined, vocabulary
 from tasks.release_report.report.document import Finding
-from tasks.release_report.report.outline import TABLES
+from tasks.release_report.report.outline import FINDINGS, TABLES
 from tasks.release_report.report.risk import Risk, most_of_some
 from tests.conftest import ROOT
 from tests.peers import release_report as reports
@@ -105,6 +105,7 @@ def test_each_name_in_the_sources_has_words(language: str) -> None:
     known = vocabulary(language)
     assert sorted(kebab() - known.said.keys() - known.words.keys() - known.findings.keys() - set(KINDS)) == []
     assert [name for name in PUT_TOGETHER if name not in known.words] == []
+    assert FINDINGS.keys() <= known.findings.keys()
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
