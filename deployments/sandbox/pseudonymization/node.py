@@ -169,7 +169,7 @@ def _fill(node: Node, source: JsonObject) -> None:
         if key == "resourceType" or name in node.fields:
             continue
         element = child(node.element.path, name)
-        if element is None:
+        if element is None or (element.kind is not Kind.PRIMITIVE and f"_{name}" in source):
             raise MalformedResourceError(f"{node.element.path} has an element that FHIR R4 does not know.")
         value = source.get(name)
         if element.kind is not Kind.PRIMITIVE:
