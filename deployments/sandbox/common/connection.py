@@ -15,7 +15,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-STATE_KEY = "sandbox.connection"
+STATE_KEY = "connection"
 _ABORT_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
@@ -50,7 +50,7 @@ class Connection:
 
 
 class SandboxProtocol(H11Protocol):
-    """HTTP/1.1 as uvicorn speaks it, with the connection in ``scope["state"]["sandbox.connection"]``."""
+    """HTTP/1.1 as uvicorn speaks it, with the connection in ``scope["state"]["connection"]``."""
 
     def __init__(
         self,

@@ -2,39 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from deployments.sandbox.common.connection import STATE_KEY, Connection
 
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-
-class BodyTooLargeError(Exception):
-    """A body has more bytes than are taken."""
-
-
-async def read_body(receive: Receive, limit: int | None = None) -> bytes | None:
-    """The whole request body; None when the client left before its end. Raises ``BodyTooLargeError`` above ``limit``
-    bytes: read to its end, so that the client gets to the answer, but not kept."""
-    parts: list[bytes] = []
-    size, more = 0, True
-    while more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            return None
-        parts.append(message.get("body", b""))
-        size += len(parts[-1])
-        if too_large := limit is not None and size > limit:
-            parts.clear()
-        more = message.get("more_body", False)
-    if too_large:
-        raise BodyTooLargeError
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+async def read_body(receive: Receive) -> bytes | None:
+    """The whole request body; None when the client left before its end."""
+    try:
+        return await Request({"type": "http"}, receive).body()
+    except ClientDisconnect:
+        return None
 
 
 def replay(body: bytes, receive: Receive) -> Receive:
@@ -54,7 +34,7 @@ def replay(body: bytes, receive: Receive) -> Receive:
 class Exchange:
     """A request and the ways to answer it: by the application, by ASGI messages, by raw bytes, not at all."""
 
-    def __init__(self, app: App, scope: Scope, receive: Receive, send: Send) -> None:
+    def __init__(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
         self._app = app
         self.scope = scope
         self.receive = receive
@@ -80,6 +60,10 @@ class Exchange:
 
         await self.run(keep)
         return start, b"".join(parts)
+
+    async def respond(self, response: Response) -> None:
+        """Answer in place of the application."""
+        await response(self.scope, self.receive, self.send)
 
     async def drain(self) -> None:
         """Read the request's body and forget it."""

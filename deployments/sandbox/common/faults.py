@@ -14,8 +14,11 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
+from starlette.responses import HTMLResponse, Response
+from starlette.types import Message
 
-from deployments.sandbox.common.exchange import Exchange, Message
+from deployments.sandbox.common.exchange import Exchange
+from deployments.sandbox.common.request import outcome
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Seconds = Annotated[float, msgspec.Meta(ge=0)]
@@ -82,17 +85,12 @@ class Status(Rule, kw_only=True, frozen=True, tag="status"):
         if isinstance(self.body, str):
             content, kind = self.body.encode(), "text/plain; charset=utf-8"
         else:
-            outcome = {
-                "resourceType": "OperationOutcome",
-                "issue": [{"severity": "error", "code": "transient", "diagnostics": "Sandbox fault."}],
-            }
-            content = msgspec.json.encode(outcome if self.body is None else self.body)
-            kind = "application/fhir+json"
+            said = outcome("transient", "Sandbox fault.") if self.body is None else msgspec.json.encode(self.body)
+            content, kind = said, "application/fhir+json"
         if self.status in (204, 304):
             content = b""
         named = {name.lower(): value for name, value in self.headers.items()}
-        headers = {"content-type": kind, "content-length": str(len(content))} | named
-        await _send(exchange, self.status, [(k.encode(), v.encode()) for k, v in headers.items()], content)
+        await exchange.respond(Response(content, self.status, {"content-type": kind} | named))
 
 
 class Html200(Rule, kw_only=True, frozen=True, tag="html-200"):
@@ -101,11 +99,7 @@ class Html200(Rule, kw_only=True, frozen=True, tag="html-200"):
     async def strike(self, exchange: Exchange) -> None:
         """Answer in place of the service."""
         await exchange.drain()
-        headers = [
-            (b"content-type", b"text/html; charset=utf-8"),
-            (b"content-length", b"%d" % len(_LOGIN_PAGE)),
-        ]
-        await _send(exchange, 200, headers, _LOGIN_PAGE)
+        await exchange.respond(HTMLResponse(_LOGIN_PAGE))
 
 
 class Delay(Rule, kw_only=True, frozen=True, tag="delay"):
@@ -120,7 +114,8 @@ class Delay(Rule, kw_only=True, frozen=True, tag="delay"):
         if self.at == "applied":
             start, body = await exchange.answer()
             await asyncio.sleep(self.seconds)
-            await _send(exchange, start["status"], start["headers"], body)
+            await exchange.send(start)
+            await exchange.send({"type": "http.response.body", "body": body, "more_body": False})
         else:
             await asyncio.sleep(self.seconds)
             await exchange.run()
@@ -205,11 +200,6 @@ class Slow(Rule, kw_only=True, frozen=True, tag="slow"):
 
 
 AnyRule = Status | Html200 | Delay | Reset | Cut | Stall | WrongLength | Slow
-
-
-async def _send(exchange: Exchange, status: int, headers: Any, body: bytes) -> None:
-    await exchange.send({"type": "http.response.start", "status": status, "headers": headers})
-    await exchange.send({"type": "http.response.body", "body": body, "more_body": False})
 
 
 def _write_head(exchange: Exchange, start: Message, length: int) -> None:

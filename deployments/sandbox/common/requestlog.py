@@ -13,7 +13,7 @@ KEPT = 50_000
 """Requests that are kept one by one; older ones live on in the totals only."""
 
 
-class Request(msgspec.Struct, kw_only=True):
+class LogEntry(msgspec.Struct, kw_only=True):
     """One request. Times are seconds since the service started; ``status`` is null while open or when none
     was sent."""
 
@@ -41,7 +41,7 @@ class RequestLog:
 
     def reset(self) -> None:
         """Forget what was seen. Requests in progress finish uncounted."""
-        self._requests: deque[Request] = deque(maxlen=KEPT)
+        self._requests: deque[LogEntry] = deque(maxlen=KEPT)
         self._open: set[int] = set()
         self._statuses: Counter[str] = Counter()
         self._total = 0
@@ -49,16 +49,16 @@ class RequestLog:
         self._max_entries = 0
         self._max_body = 0
 
-    def begin(self, method: str, path: str) -> Request:
+    def begin(self, method: str, path: str) -> LogEntry:
         """Note a request whose head arrived."""
         self._total += 1
-        request = Request(number=self._total, method=method, path=path, started=self._now())
+        request = LogEntry(number=self._total, method=method, path=path, started=self._now())
         self._requests.append(request)
         self._open.add(id(request))
         self._max_open = max(self._max_open, len(self._open))
         return request
 
-    def end(self, request: Request) -> None:
+    def end(self, request: LogEntry) -> None:
         """Note that its answer has left, or never will."""
         request.ended = self._now()
         if id(request) not in self._open:

@@ -5,7 +5,7 @@ endpoints.
 ``GET /``                   what this is, and that it is not for production
 ``/_sandbox/faults``        ``PUT`` a JSON list of rules, ``GET`` them with counters, ``DELETE`` them
 ``/_sandbox/requests``      ``GET`` what was asked so far, ``DELETE`` to start counting afresh
-``/_sandbox/…``             further resources of a service, see its ``admin`` method
+``/_sandbox/…``             further resources of a service, see its ``admin_routes``
 ==========================  ===============================================================
 
 The ``/_sandbox`` endpoints ask for no credentials, meet no fault and are not counted.
@@ -13,143 +13,170 @@ The ``/_sandbox`` endpoints ask for no credentials, meet no fault and are not co
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import logging
 import sys
-from typing import Protocol
+import traceback
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
 
 import msgspec
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Mount, Route
+from starlette.types import Message, Receive, Scope, Send
 
-from deployments.sandbox.common.exchange import Exchange, Message, Receive, Scope, Send, read_body, replay
+from deployments.sandbox.common.exchange import Exchange, read_body, replay
 from deployments.sandbox.common.faults import FaultError, FaultPlan
 from deployments.sandbox.common.gate import Gate
-from deployments.sandbox.common.requestlog import Request, RequestLog
+from deployments.sandbox.common.request import DISCLAIMER, FHIR_JSON, FhirProblem, FhirRequest, answer, outcome
+from deployments.sandbox.common.requestlog import LogEntry, RequestLog
 from deployments.sandbox.common.serve import COMPLAINT
 
-NOTE_KEY = "sandbox.request"
-"""Where in ``scope["state"]`` a service finds its entry of the request log, to note entries and types."""
-
-DISCLAIMER = "Sandbox service for trials and tests, not for production: no real patient data belongs here."
+JSON = "application/json"
+T = TypeVar("T")
 
 
-class Inner(Protocol):
-    """What a service brings: an ASGI application with a beginning and an end."""
+class Service:
+    """A service with threads of its own, where its work is done: the event loop only moves bytes."""
 
     name: str
     """Short name, as in the host's list and in ``urls``."""
+    kind = FHIR_JSON
+    """Media type of refusals."""
+    threads = 1
+    elsewhere: str
+    """What the answer to a path that is not there says."""
+    _workers: ThreadPoolExecutor
 
     def open(self) -> None:
-        """Take hold of state and threads; called once before the first request."""
+        """Take hold of state and start the threads; called once before the first request."""
+        self._workers = ThreadPoolExecutor(max_workers=self.threads, thread_name_prefix=f"sandbox-{self.name}")
 
     def close(self) -> None:
-        """Let go of them."""
+        """Finish what is in progress and let go of the state."""
+        self._workers.shutdown(wait=True)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one HTTP request."""
+    async def work(self, function: Callable[[], T]) -> T:
+        """Run a function in one of the threads."""
+        return await asyncio.get_running_loop().run_in_executor(self._workers, function)
 
-    async def admin(self, method: str, path: str, send: Send) -> bool:
-        """Answer a request below ``/_sandbox/`` (``path`` is what follows), or return False."""
+    def routes(self) -> Sequence[Route]:
+        """The routes of the service, made by ``route``."""
+        raise NotImplementedError
+
+    def admin_routes(self) -> Sequence[Route]:
+        """Further ``/_sandbox`` endpoints."""
+        return ()
+
+    def route(self, path: str, handler: Callable[[FhirRequest], Awaitable[Response]], method: str) -> Route:
+        """A route whose handler may raise ``FhirProblem``; whatever else goes wrong is answered 500."""
+        return Route(path, partial(self._answered, handler), methods=[method])
+
+    async def _answered(self, handler: Callable[[FhirRequest], Awaitable[Response]], request: Request) -> Response:
+        try:
+            return await handler(FhirRequest(request.scope, request.receive))
+        except FhirProblem as problem:
+            return problem.answer(self.kind)
+        except Exception as error:  # noqa: BLE001 - a server answers whatever happens
+            # The text of the error, or a traceback, may quote the resource: name the place only.
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            log = logging.getLogger(f"sandbox.{self.name}")
+            log.error("%s in %s:%s", type(error).__name__, Path(frame.filename).name, frame.lineno)  # noqa: TRY400
+            defect = FhirProblem(500, "exception", "The sandbox has a defect; its log names the place.")
+            return defect.answer(self.kind)
+
+    async def not_found(self, _request: Request, _error: Exception) -> Response:
+        """Answer a path that is not there."""
+        return FhirProblem(404, "not-found", self.elsewhere).answer(self.kind)
+
+    async def not_allowed(self, _request: Request, _error: Exception) -> Response:
+        """Answer a method that a path does not have."""
+        return FhirProblem(405, "not-supported", "This method is not available here.").answer(self.kind)
 
 
-async def respond(
-    send: Send,
-    status: int,
-    body: bytes = b"",
-    headers: dict[str, str] | None = None,
-    kind: str = "application/json",
-) -> None:
-    """Send one complete answer."""
-    fields = {"content-length": str(len(body))} | ({"content-type": kind} if body else {}) | (headers or {})
-    if status in (204, 304):
-        del fields["content-length"]
-    pairs = [(name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in fields.items()]
-    await send({"type": "http.response.start", "status": status, "headers": pairs})
-    await send({"type": "http.response.body", "body": body, "more_body": False})
+class SandboxService(Starlette):
+    """A service inside the frame."""
 
-
-def outcome(code: str, diagnostics: str, severity: str = "error") -> bytes:
-    """An OperationOutcome with one issue."""
-    issue = {"severity": severity, "code": code, "diagnostics": diagnostics}
-    return msgspec.json.encode({"resourceType": "OperationOutcome", "issue": [issue]})
-
-
-class SandboxService:
-    """An ASGI application: a service inside the frame."""
-
-    def __init__(self, inner: Inner, gate: Gate | None = None) -> None:
+    def __init__(self, inner: Service, gate: Gate | None = None) -> None:
         self.name = inner.name
         self._inner = inner
         self._gate = gate or Gate()
         self.faults = FaultPlan()
         self.log = RequestLog()
+        admin = [
+            Route("/faults", self._answer_faults, methods=["GET", "PUT", "DELETE"]),
+            Route("/requests", self._answer_requests, methods=["GET", "DELETE"]),
+            *inner.admin_routes(),
+        ]
+        super().__init__(
+            routes=[Mount("/_sandbox", _quiet(admin, _no_endpoint, _no_endpoint)), Mount("/", self._observed)],
+            lifespan=self._lifespan,
+        )
+        self._routes = _quiet(
+            [Route("/", self._about, methods=["GET"]), *inner.routes()], inner.not_found, inner.not_allowed
+        )
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle the lifespan or one request."""
-        if scope["type"] == "lifespan":
-            await self._lifespan(receive, send)
-            return
-        path: str = scope["path"]
-        if path.startswith("/_sandbox/"):
-            await self._admin(scope["method"], path.removeprefix("/_sandbox/"), receive, send)
-            return
-        request = self.log.begin(scope["method"], path)
-        scope["state"][NOTE_KEY] = request
+    async def _observed(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request: note it in the log, and let a fault strike it."""
+        entry = self.log.begin(scope["method"], scope["path"])
+        scope["state"]["log_entry"] = entry
         try:
-            await self._serve(request, scope, _counting(request, receive), _noting(request, send))
+            await self._serve(entry, scope, _counting(entry, receive), _noting(entry, send))
         finally:
-            self.log.end(request)
+            self.log.end(entry)
 
-    async def _serve(self, request: Request, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _serve(self, entry: LogEntry, scope: Scope, receive: Receive, send: Send) -> None:
         body = b""
-        if self.faults.reads_body(request.method, request.path):
+        if self.faults.reads_body(entry.method, entry.path):
             whole = await read_body(receive)
             if whole is None:
                 return
             body, receive = whole, replay(whole, receive)
-        rule = self.faults.choose(request.method, request.path, body)
+        rule = self.faults.choose(entry.method, entry.path, body)
         exchange = Exchange(self._guarded, scope, receive, send)
         if rule is None:
             await exchange.run()
             return
-        request.fault = str(msgspec.to_builtins(rule)["action"])
+        entry.fault = str(msgspec.to_builtins(rule)["action"])
         await rule.strike(exchange)
-        request.status = request.status or exchange.wrote
+        entry.status = entry.status or exchange.wrote
 
     async def _guarded(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["path"] == "/" and scope["method"] in ("GET", "HEAD"):
-            about = {"service": self.name, "sandbox": True, "notice": DISCLAIMER}
-            await respond(send, 200, msgspec.json.encode(about))
-            return
-        if not self._gate.admits(dict(scope["headers"])):
+        is_about = scope["path"] == "/" and scope["method"] in ("GET", "HEAD")
+        if not is_about and not self._gate.admits(dict(scope["headers"])):
             await read_body(receive)
             body = outcome("login", "This service asks for credentials.")
-            await respond(send, 401, body, {"www-authenticate": self._gate.challenge()}, "application/fhir+json")
+            headers = {"www-authenticate": self._gate.challenge()}
+            await answer(body, 401, headers, "application/fhir+json")(scope, receive, send)
             return
-        await self._inner(scope, receive, send)
+        # Double slashes are what clients make of a base URL that ends in one.
+        path = "/" + "/".join(part for part in scope["path"].split("/") if part)
+        await self._routes({**scope, "path": path}, receive, send)
 
-    async def _admin(self, method: str, path: str, receive: Receive, send: Send) -> None:
-        body = await read_body(receive)
-        if body is None:
-            return
-        match path, method:
-            case "faults", "GET":
-                await respond(send, 200, msgspec.json.encode(self.faults.describe()))
-            case "faults", "PUT":
-                try:
-                    self.faults.replace(body)
-                except FaultError as error:
-                    await respond(send, 400, outcome("invalid", str(error)))
-                    return
-                await respond(send, 204)
-            case "faults", "DELETE":
-                self.faults.clear()
-                await respond(send, 204)
-            case "requests", "GET":
-                await respond(send, 200, msgspec.json.encode(self.log.describe()))
-            case "requests", "DELETE":
-                self.log.reset()
-                await respond(send, 204)
-            case _:
-                if not await self._inner.admin(method, path, send):
-                    await respond(send, 404, outcome("not-found", "The sandbox has no such endpoint."))
+    async def _about(self, _request: Request) -> Response:
+        about = {"service": self.name, "sandbox": True, "notice": DISCLAIMER}
+        return answer(msgspec.json.encode(about), kind=JSON)
+
+    async def _answer_faults(self, request: Request) -> Response:
+        if request.method == "GET":
+            return answer(msgspec.json.encode(self.faults.describe()), kind=JSON)
+        try:
+            self.faults.replace(await request.body() if request.method == "PUT" else b"[]")
+        except FaultError as error:
+            return answer(outcome("invalid", str(error)), 400, kind=JSON)
+        return Response(status_code=204)
+
+    async def _answer_requests(self, request: Request) -> Response:
+        if request.method == "GET":
+            return answer(msgspec.json.encode(self.log.describe()), kind=JSON)
+        self.log.reset()
+        return Response(status_code=204)
 
     def open(self) -> None:
         """Take hold of the service's state; the ASGI lifespan does the same."""
@@ -159,35 +186,43 @@ class SandboxService:
         """Let go of it."""
         self._inner.close()
 
-    async def _lifespan(self, receive: Receive, send: Send) -> None:
-        await receive()
+    @contextlib.asynccontextmanager
+    async def _lifespan(self, _app: Starlette) -> AsyncIterator[None]:
         try:
             self._inner.open()
-        except Exception as error:  # noqa: BLE001 - whatever it is, the server must not start
+        except Exception as error:  # whatever it is, the server must not start
             sys.stderr.write(f"{COMPLAINT}{self.name} did not start: {error}\n")
-            await send({"type": "lifespan.startup.failed", "message": str(error)})
-            return
-        await send({"type": "lifespan.startup.complete"})
-        await receive()
+            raise
+        yield
         self._inner.close()
-        await send({"type": "lifespan.shutdown.complete"})
 
 
-def _counting(request: Request, receive: Receive) -> Receive:
+def _quiet(routes: Sequence[Route], not_found: Any, not_allowed: Any) -> Starlette:
+    """An application that redirects nobody and answers what it does not have in the service's own form."""
+    app = Starlette(routes=routes, exception_handlers={404: not_found, 405: not_allowed})
+    app.router.redirect_slashes = False
+    return app
+
+
+async def _no_endpoint(_request: Request, _error: Exception) -> Response:
+    return answer(outcome("not-found", "The sandbox has no such endpoint."), 404, kind=JSON)
+
+
+def _counting(entry: LogEntry, receive: Receive) -> Receive:
     async def counted() -> Message:
         message = await receive()
-        request.request_bytes += len(message.get("body", b""))
+        entry.request_bytes += len(message.get("body", b""))
         return message
 
     return counted
 
 
-def _noting(request: Request, send: Send) -> Send:
+def _noting(entry: LogEntry, send: Send) -> Send:
     async def noted(message: Message) -> None:
         if message["type"] == "http.response.start":
-            request.status = message["status"]
+            entry.status = message["status"]
         else:
-            request.response_bytes += len(message.get("body", b""))
+            entry.response_bytes += len(message.get("body", b""))
         await send(message)
 
     return noted

@@ -6,7 +6,6 @@ only moves bytes: whatever may wait for a lock or the disk runs in threads.
 
 from __future__ import annotations
 
-import dataclasses
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -16,12 +15,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from deployments.sandbox.common.answering import Answer, Answering, Call, FhirProblem, read_limited
-from deployments.sandbox.common.exchange import Receive, Scope, Send
+from starlette.responses import Response
+from starlette.routing import Route
+
 from deployments.sandbox.common.gate import Gate
-from deployments.sandbox.common.service import SandboxService
+from deployments.sandbox.common.request import FhirProblem, FhirRequest, answer
+from deployments.sandbox.common.service import SandboxService, Service
 from deployments.sandbox.data import DATA
-from deployments.sandbox.extraction.answers import FHIR_JSON, JSON, read_call, said
+from deployments.sandbox.extraction.answers import FHIR_JSON, JSON, root_url, said
 from deployments.sandbox.extraction.capability import capability_statement
 from deployments.sandbox.extraction.cohort import CohortQuery
 from deployments.sandbox.extraction.crtdl import read_cohort
@@ -53,6 +54,7 @@ from deployments.sandbox.extraction.task import (
 from deployments.sandbox.extraction.units import REPORTS, SUMMARY, Control, Units
 
 _THREADS = 8
+_CONTROLS = ("pause", "resume", "cancel")
 
 
 def _now() -> datetime:
@@ -89,10 +91,11 @@ class ExtractionOptions:
     """How the parts of ``batch_delay`` are waited for; a test can hold a unit there for as long as it looks."""
 
 
-class ExtractionServer(Answering):
+class ExtractionServer(Service):
     """An extraction server over one data directory."""
 
     name = "extraction"
+    elsewhere = "The extraction server has no such endpoint; /docs lists them."
     kind = FHIR_JSON
     threads = _THREADS
 
@@ -138,48 +141,61 @@ class ExtractionServer(Answering):
         if self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
 
-    async def answer(self, scope: Scope, receive: Receive, send: Send) -> Answer | None:
-        """The answer of the engine, or of the result files."""
-        call = read_call(scope, self._options.public_url)
-        if call.segments[:1] == [OUTPUT]:
-            await self._files.serve(call, send)
-            return None
-        call = dataclasses.replace(call, body=await read_limited(receive, MAX_BODY))
-        return await self.work(partial(self._answer, call))
+    def routes(self) -> list[Route]:
+        """The operations on jobs, the result files, and the description of the API."""
+        task = "/fhir/Task/{id}"
+        return [
+            self._in_thread("/fhir/$extract-data", self._kick_off, "POST"),
+            self._in_thread("/fhir/$evaluate-cohort", self._preview, "POST"),
+            self._in_thread("/fhir/__status/{id}", self._status, "GET"),
+            self._in_thread("/fhir/Task", self._search, "GET"),
+            self._in_thread(task, self._read, "GET"),
+            self._in_thread(task, self._prioritize, "PUT"),
+            self._in_thread(task, self._delete, "DELETE"),
+            *(self._in_thread(f"{task}/${name}", partial(self._control, name), "POST") for name in _CONTROLS),
+            self._in_thread("/fhir/metadata", self._metadata, "GET"),
+            self._in_thread("/openapi.json", self._description, "GET"),
+            self._in_thread("/docs", self._page, "GET"),
+            self._in_thread(f"/{OUTPUT}/{{job}}/{{name:path}}", self._file, "GET"),
+        ]
 
-    def _answer(self, call: Call) -> Answer:
-        match call.method, list(call.segments):
-            case "POST", ["fhir", "$extract-data"]:
-                return self._kick_off(call)
-            case "POST", ["fhir", "$evaluate-cohort"]:
-                return self._preview(call)
-            case "GET" | "HEAD", ["fhir", "__status", identity]:
-                return self._status(call, identity)
-            case "GET" | "HEAD", ["fhir", "Task"]:
-                found = search(self._engine.jobs(), call)
-                return said(searchset([self._task(job, call) for job in found], call))
-            case _, ["fhir", "Task", identity]:
-                return self._of_task(call, identity)
-            case "POST", ["fhir", "Task", identity, "$pause" | "$resume" | "$cancel" as operation]:
-                return self._control(call, identity, operation)
-            case "GET" | "HEAD", ["fhir", "metadata"]:
-                return Answer(200, capability_statement(call.base, self._started), kind=FHIR_JSON)
-            case "GET" | "HEAD", ["openapi.json"]:
-                return said(description(call.base), kind=JSON)
-            case "GET" | "HEAD", ["docs"]:
-                return Answer(200, page(), kind="text/html; charset=utf-8")
-        if _is_known(list(call.segments)):
-            raise FhirProblem(405, "not-supported", "This method is not available here.")
-        raise FhirProblem(404, "not-found", "The extraction server has no such endpoint; /docs lists them.")
+    def _in_thread(self, path: str, function: Callable[[FhirRequest], Response], method: str) -> Route:
+        """A route whose work may wait for a lock or the disk."""
 
-    def _kick_off(self, call: Call) -> Answer:
-        wanted = read_kickoff(call.body)
+        async def handle(request: FhirRequest) -> Response:
+            await request.read_content(MAX_BODY)
+            return await self.work(partial(function, request))
+
+        return self.route(path, handle, method)
+
+    def _root(self, request: FhirRequest) -> str:
+        return root_url(request, self._options.public_url)
+
+    def _metadata(self, request: FhirRequest) -> Response:
+        return answer(capability_statement(self._root(request), self._started), kind=FHIR_JSON)
+
+    def _description(self, request: FhirRequest) -> Response:
+        return said(description(self._root(request)), kind=JSON)
+
+    def _page(self, _request: FhirRequest) -> Response:
+        return answer(page(), kind="text/html; charset=utf-8")
+
+    def _file(self, request: FhirRequest) -> Response:
+        return self._files.answer(request)
+
+    def _search(self, request: FhirRequest) -> Response:
+        root = self._root(request)
+        found = search(self._engine.jobs(), request)
+        return said(searchset([self._task(job, root) for job in found], root, request.query))
+
+    def _kick_off(self, request: FhirRequest) -> Response:
+        wanted = read_kickoff(request.content)
         job = self._engine.submit(wanted.crtdl, wanted.patients)
-        return Answer(202, headers={"content-location": _status_url(call, job)})
+        return answer(status=202, headers={"content-location": _status_url(self._root(request), job)})
 
-    def _preview(self, call: Call) -> Answer:
+    def _preview(self, request: FhirRequest) -> Response:
         try:
-            cohort = read_cohort(call.body)
+            cohort = read_cohort(request.content)
         except QueryError as error:
             raise FhirProblem(400, "invalid", *error.findings, severity="fatal") from None
         with self._index.reader() as reader:
@@ -190,64 +206,67 @@ class ExtractionServer(Answering):
             found["entry"] = [{"item": {"reference": f"Patient/{patient}"}} for patient in patients]
         return said(found)
 
-    def _status(self, call: Call, identity: str) -> Answer:
-        if not UUID.fullmatch(identity):
+    def _status(self, request: FhirRequest) -> Response:
+        if not UUID.fullmatch(request.path_params["id"]):
             raise FhirProblem(400, "invalid", "The id of a job is a UUID.")
-        job = self._find(identity)
+        job = self._find(request)
         if job.status is not JobStatus.COMPLETED:
             return unfinished(job)
-        urls = ResultUrls(call.base, self._options.result_urls)
+        root = self._root(request)
+        urls = ResultUrls(root, self._options.result_urls)
         try:
             crtdl = self._engine.crtdl(job.id)
             summary = (self._units.directory(job.id) / REPORTS / SUMMARY).read_bytes() if job.batches else None
         except (UnknownJobError, FileNotFoundError):
             # Somebody deletes the job at this moment.
             raise _unknown() from None
-        return manifest(job, _status_url(call, job), urls, crtdl, summary, needs_token=not self._gate.is_open)
+        return manifest(job, _status_url(root, job), urls, crtdl, summary, needs_token=not self._gate.is_open)
 
-    def _of_task(self, call: Call, identity: str) -> Answer:
-        job = self._find(identity)
-        match call.method:
-            case "GET" | "HEAD":
-                return self._shown(job, call)
-            case "PUT":
-                version = read_version(call)
-                priority = read_priority(call.body)
-                return self._changed(call, partial(self._engine.prioritize, job.id, version, priority))
-            case "DELETE":
-                try:
-                    self._engine.delete(job.id)
-                except UnknownJobError:
-                    raise _unknown() from None
-                except OSError:
-                    raise FhirProblem(500, "exception", "The result files could not be removed.") from None
-                return Answer(204)
-        raise FhirProblem(405, "not-supported", "A Task is read, changed by PUT, and deleted.")
+    def _read(self, request: FhirRequest) -> Response:
+        return self._shown(self._find(request), request)
 
-    def _control(self, call: Call, identity: str, operation: str) -> Answer:
-        job = self._find(identity)
-        change = {"$pause": self._engine.pause, "$resume": self._engine.resume, "$cancel": self._engine.cancel}
-        return self._changed(call, partial(change[operation], job.id))
+    def _prioritize(self, request: FhirRequest) -> Response:
+        job = self._find(request)
+        version = read_version(request)
+        priority = read_priority(request.content)
+        return self._changed(request, partial(self._engine.prioritize, job.id, version, priority))
 
-    def _changed(self, call: Call, change: Callable[[], Job]) -> Answer:
+    def _delete(self, request: FhirRequest) -> Response:
         try:
-            return self._shown(change(), call)
+            self._engine.delete(self._find(request).id)
+        except UnknownJobError:
+            raise _unknown() from None
+        except OSError:
+            raise FhirProblem(500, "exception", "The result files could not be removed.") from None
+        return answer(status=204)
+
+    def _control(self, name: str, request: FhirRequest) -> Response:
+        change: dict[str, Callable[[str], Job]] = {
+            "pause": self._engine.pause,
+            "resume": self._engine.resume,
+            "cancel": self._engine.cancel,
+        }
+        return self._changed(request, partial(change[name], self._find(request).id))
+
+    def _changed(self, request: FhirRequest, change: Callable[[], Job]) -> Response:
+        try:
+            return self._shown(change(), request)
         except UnknownJobError:
             raise _unknown() from None
         except (NotAllowedError, StaleVersionError) as error:
             raise FhirProblem(409, "conflict", str(error)) from None
 
-    def _find(self, identity: str) -> Job:
+    def _find(self, request: FhirRequest) -> Job:
         try:
-            return self._engine.get(identity.lower())
+            return self._engine.get(request.path_params["id"].lower())
         except UnknownJobError:
             raise _unknown() from None
 
-    def _shown(self, job: Job, call: Call) -> Answer:
-        return said(self._task(job, call), headers={"etag": etag(job)})
+    def _shown(self, job: Job, request: FhirRequest) -> Response:
+        return said(self._task(job, self._root(request)), headers={"etag": etag(job)})
 
-    def _task(self, job: Job, call: Call) -> dict[str, Any]:
-        urls = ResultUrls(call.base)
+    def _task(self, job: Job, root: str) -> dict[str, Any]:
+        urls = ResultUrls(root)
         directory = self._units.directory(job.id)
         done = job.batches if job.status is JobStatus.COMPLETED else ()
         names = [f"{batch.id}_consent.ndjson" for batch in done]
@@ -261,18 +280,9 @@ def extraction_service(options: ExtractionOptions | None = None, gate: Gate | No
     return SandboxService(ExtractionServer(options or ExtractionOptions(), gate), gate)
 
 
-def _status_url(call: Call, job: Job) -> str:
-    return f"{call.base}/fhir/__status/{job.id}"
+def _status_url(root: str, job: Job) -> str:
+    return f"{root}/fhir/__status/{job.id}"
 
 
 def _unknown() -> FhirProblem:
     return FhirProblem(404, "not-found", "There is no such job.")
-
-
-def _is_known(segments: list[str]) -> bool:
-    match segments:
-        case ["fhir", "$extract-data" | "$evaluate-cohort" | "Task" | "metadata"] | ["openapi.json"] | ["docs"]:
-            return True
-        case ["fhir", "__status", _] | ["fhir", "Task", _, "$pause" | "$resume" | "$cancel"]:
-            return True
-    return False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deployments.sandbox.common import answering
+from deployments.sandbox.common import request
 
 _OPERATIONS = "https://sandbox.example/fhir/OperationDefinition"
 
@@ -17,7 +17,7 @@ def capability_statement(root: str, started: str) -> bytes:
         "operation": [_operation(name) for name in ("pause", "resume", "cancel")],
     }
     rest = {"resource": [tasks], "operation": [_operation(name) for name in ("extract-data", "evaluate-cohort")]}
-    return answering.capability_statement("extraction server", started, rest, url=f"{root}/fhir")
+    return request.capability_statement("extraction server", started, rest, url=f"{root}/fhir")
 
 
 def _operation(name: str) -> dict[str, str]:

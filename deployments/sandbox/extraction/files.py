@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from email.utils import formatdate
 from enum import StrEnum
 from pathlib import Path
+from typing import BinaryIO
 from urllib.parse import urlsplit
 
-from deployments.sandbox.common.answering import Call, FhirProblem
-from deployments.sandbox.common.exchange import Send
+from starlette.responses import Response, StreamingResponse
+
+from deployments.sandbox.common.request import FhirProblem, FhirRequest
 from deployments.sandbox.extraction.task import UUID
 
 OUTPUT = "output"
@@ -54,13 +57,6 @@ class ResultUrls:
         return self.root + path
 
 
-@dataclass(frozen=True)
-class _Piece:
-    start: int
-    end: int
-    """Exclusive."""
-
-
 class ResultFiles:
     """The files below one directory, by job."""
 
@@ -70,46 +66,39 @@ class ResultFiles:
         self._delay = availability_delay
         self._asked: Counter[str] = Counter()
 
-    async def serve(self, call: Call, send: Send) -> None:
-        """Answer a request for a file. Raises ``FhirProblem`` 404, 405 or 416."""
-        if not call.is_read:
-            raise FhirProblem(405, "not-supported", "Files are read with GET and HEAD.")
-        path = self._find(call.segments)
+    def answer(self, request: FhirRequest) -> Response:
+        """A file, or the part of it that the client asks for. Raises ``FhirProblem`` 404 or 416.
+
+        The file is opened first, which Starlette's ``FileResponse`` does after the head: when the job is deleted at
+        this moment, the answer is the whole file or 404.
+        """
+        path = self._find(request.path_params["job"], request.path_params["name"])
         try:
-            opened = path.open("rb")
+            file = path.open("rb")
         except FileNotFoundError:
-            # Somebody deletes the job at this moment.
             raise _no_file() from None
-        with opened as file:
+        with contextlib.ExitStack() as opened:
+            opened.enter_context(file)
             facts = os.fstat(file.fileno())
-            size = facts.st_size
-            tag = f'"{size:x}-{facts.st_mtime_ns:x}"'
             headers = {
                 "content-type": _TYPES[path.suffix],
                 "accept-ranges": "bytes",
-                "etag": tag,
+                "etag": f'"{facts.st_size:x}-{facts.st_mtime_ns:x}"',
                 "last-modified": formatdate(facts.st_mtime, usegmt=True),
             }
-            piece = _wanted(call, size, tag, headers["last-modified"])
-            if piece is None:
-                status, piece = 200, _Piece(0, size)
-            else:
-                status = 206
-                headers["content-range"] = f"bytes {piece.start}-{piece.end - 1}/{size}"
-            headers["content-length"] = str(piece.end - piece.start)
-            pairs = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
-            await send({"type": "http.response.start", "status": status, "headers": pairs})
-            left = 0 if call.method == "HEAD" else piece.end - piece.start
-            file.seek(piece.start)
-            while left > 0 and (part := file.read(min(_PIECE, left))):
-                left -= len(part)
-                await send({"type": "http.response.body", "body": part, "more_body": True})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+            piece = _wanted(request, facts.st_size, headers)
+            start, end = piece or (0, facts.st_size)
+            if piece is not None:
+                headers["content-range"] = f"bytes {start}-{end - 1}/{facts.st_size}"
+            headers["content-length"] = str(end - start)
+            status = 200 if piece is None else 206
+            if request.method == "HEAD":
+                return Response(status_code=status, headers=headers)
+            opened.pop_all()
+        return StreamingResponse(_pieces(file, start, end), status, headers)
 
-    def _find(self, segments: Sequence[str]) -> Path:
-        name = "/".join(segments[2:])
-        known = len(segments) > 2 and UUID.fullmatch(segments[1]) and _NAME.fullmatch(name)
-        path = self._directory / segments[1] / name if known else None
+    def _find(self, job: str, name: str) -> Path:
+        path = self._directory / job / name if UUID.fullmatch(job) and _NAME.fullmatch(name) else None
         if path is None or not path.is_file():
             raise _no_file()
         key = str(path)
@@ -123,10 +112,23 @@ def _no_file() -> FhirProblem:
     return FhirProblem(404, "not-found", "There is no such file.")
 
 
-def _wanted(call: Call, size: int, tag: str, modified: str) -> _Piece | None:
-    """The part that a Range asks for; None for the whole file. Raises ``FhirProblem`` 416."""
-    match = _RANGE.fullmatch(call.headers.get("range", "").replace(" ", ""))
-    if match is None or call.headers.get("if-range", tag) not in (tag, modified):
+def _pieces(file: BinaryIO, start: int, end: int) -> Iterator[bytes]:
+    with file:
+        file.seek(start)
+        left = end - start
+        while left > 0 and (part := file.read(min(_PIECE, left))):
+            left -= len(part)
+            yield part
+
+
+def _wanted(request: FhirRequest, size: int, headers: dict[str, str]) -> tuple[int, int] | None:
+    """The first byte and the one behind the last that a Range asks for; None for the whole file.
+
+    Raises ``FhirProblem`` 416.
+    """
+    match = _RANGE.fullmatch(request.headers.get("range", "").replace(" ", ""))
+    tag = headers["etag"]
+    if match is None or request.headers.get("if-range", tag) not in (tag, headers["last-modified"]):
         return None
     first, last = match.groups()
     if first:
@@ -139,4 +141,4 @@ def _wanted(call: Call, size: int, tag: str, modified: str) -> _Piece | None:
         return None
     if start >= size or start >= end:
         raise FhirProblem(416, "value", f"The file has {size} bytes.", headers={"content-range": f"bytes */{size}"})
-    return _Piece(start, end)
+    return start, end

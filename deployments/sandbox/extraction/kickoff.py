@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from deployments.sandbox.common.answering import FhirProblem
 from deployments.sandbox.common.r4 import ID
+from deployments.sandbox.common.request import FhirProblem
 from deployments.sandbox.extraction.crtdl import read_query
 from deployments.sandbox.extraction.findings import QueryError, quoted
 

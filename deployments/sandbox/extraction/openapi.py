@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from deployments.sandbox.common.service import DISCLAIMER
+from deployments.sandbox.common.request import DISCLAIMER
 
 PATHS: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_suffix(".json").read_bytes())
 """The operations by path and method."""

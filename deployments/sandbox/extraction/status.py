@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from starlette.responses import Response
 
-from deployments.sandbox.common.answering import Answer
 from deployments.sandbox.extraction.answers import JSON, issue, outcome, said
 from deployments.sandbox.extraction.dates import instant
 from deployments.sandbox.extraction.files import ResultUrls
@@ -37,7 +37,7 @@ def progress(job: Job) -> str:
     return job.status.value.capitalize()
 
 
-def unfinished(job: Job) -> Answer:
+def unfinished(job: Job) -> Response:
     """The answer for a job that is not complete: its issues, and four lines about where it is."""
     issues = [
         issue(_SEVERITIES[found.severity], "processing", ": ".join(filter(None, (found.msg, found.diagnostics))))
@@ -57,7 +57,7 @@ def unfinished(job: Job) -> Answer:
 
 def manifest(
     job: Job, status_url: str, urls: ResultUrls, crtdl: bytes, summary: bytes | None, *, needs_token: bool
-) -> Answer:
+) -> Response:
     """The completion manifest. ``summary`` is the diagnostics summary, when there is one."""
     files = [f"{batch.id}.ndjson" for batch in job.batches if batch.state is UnitState.FINISHED]
     files += ["core.ndjson"] if job.core.written else []

@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from deployments.sandbox.common.answering import Call, FhirProblem
+from deployments.sandbox.common.request import FhirProblem, FhirRequest
 from deployments.sandbox.extraction.dates import instant
 from deployments.sandbox.extraction.diagnostics import Stage
 from deployments.sandbox.extraction.findings import quoted
@@ -93,11 +93,11 @@ def _progress(job: Job, cohort_size: int, stages: Mapping[str, Stage]) -> dict[s
     return {"url": PROGRESS, "extension": parts}
 
 
-def search(jobs: Iterable[Job], call: Call) -> list[Job]:
+def search(jobs: Iterable[Job], request: FhirRequest) -> list[Job]:
     """The jobs that a search finds. Raises ``FhirProblem`` 400 in strict mode, with every problem."""
     problems: list[str] = []
     wanted: list[tuple[str, set[str]]] = []
-    for name, value in parse_qsl(call.query, keep_blank_values=True):
+    for name, value in parse_qsl(request.query, keep_blank_values=True):
         parts = [part for part in value.split(",") if part] or [""]
         if name == "_id":
             good = {part.lower() for part in parts if UUID.fullmatch(part)}
@@ -114,21 +114,21 @@ def search(jobs: Iterable[Job], call: Call) -> list[Job]:
             continue
         if good:
             wanted.append((name, good))
-    if problems and call.is_strict:
+    if problems and request.is_strict:
         raise FhirProblem(400, "invalid", *problems)
     return [
         job for job in jobs if all((job.id if name == "_id" else job.status.value) in good for name, good in wanted)
     ]
 
 
-def searchset(tasks: Sequence[dict[str, Any]], call: Call) -> dict[str, Any]:
+def searchset(tasks: Sequence[dict[str, Any]], root: str, query: str) -> dict[str, Any]:
     """The Bundle of a search."""
-    url = f"{call.base}/fhir/Task"
+    url = f"{root}/fhir/Task"
     bundle: dict[str, Any] = {
         "resourceType": "Bundle",
         "type": "searchset",
         "total": len(tasks),
-        "link": [{"relation": "self", "url": url + (f"?{call.query}" if call.query else "")}],
+        "link": [{"relation": "self", "url": url + (f"?{query}" if query else "")}],
     }
     if tasks:
         bundle["entry"] = [
@@ -137,9 +137,9 @@ def searchset(tasks: Sequence[dict[str, Any]], call: Call) -> dict[str, Any]:
     return bundle
 
 
-def read_version(call: Call) -> int:
+def read_version(request: FhirRequest) -> int:
     """The version of ``If-Match``. Raises ``FhirProblem`` 428."""
-    match = _ETAG.fullmatch(call.headers.get("if-match", "").strip())
+    match = _ETAG.fullmatch(request.headers.get("if-match", "").strip())
     if match is None:
         raise FhirProblem(428, "required", 'If-Match is expected with the version of the Task, as W/"3"')
     return int(match[1])

@@ -11,21 +11,21 @@ Base path ``/fhir``. Its own thread holds the store.
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
 import msgspec
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
 
-from deployments.sandbox.common.answering import Answer, Answering, Call, FhirProblem, read_call, read_limited
-from deployments.sandbox.common.exchange import Receive, Scope, Send
 from deployments.sandbox.common.gate import Gate
 from deployments.sandbox.common.r4 import RESOURCE_TYPES
-from deployments.sandbox.common.requestlog import Request as LoggedRequest
-from deployments.sandbox.common.service import NOTE_KEY, SandboxService, outcome, respond
-from deployments.sandbox.fhir.binary import has_json, is_download, is_upload, receive_file, send_binary
+from deployments.sandbox.common.request import FhirProblem, FhirRequest, answer, outcome
+from deployments.sandbox.common.service import JSON, SandboxService, Service
+from deployments.sandbox.fhir.binary import binary_answer, has_json, receive_file
 from deployments.sandbox.fhir.bundle import read_bundle
 from deployments.sandbox.fhir.capability import capability_statement
 from deployments.sandbox.fhir.engine import Change, Engine, Rules
@@ -51,10 +51,11 @@ class FhirOptions:
     """Largest request body in bytes; a larger one is answered 413. None: no limit."""
 
 
-class FhirServer(Answering):
+class FhirServer(Service):
     """A FHIR R4 server over one store."""
 
     name = "fhir"
+    elsewhere = "The FHIR server is at /fhir. It has no such interaction, and no history."
 
     def __init__(self, options: FhirOptions) -> None:
         self._options = options
@@ -75,117 +76,139 @@ class FhirServer(Answering):
         super().close()
         self._store.close()
 
-    async def admin(self, method: str, path: str, send: Send) -> bool:
+    def routes(self) -> list[Route]:
+        """Transactions, and the interactions with a type and a resource."""
+        return [
+            self.route("/fhir", self._process, "POST"),
+            self.route("/fhir/metadata", self._metadata, "GET"),
+            self.route("/fhir/{type}", self._search_type, "GET"),
+            self.route("/fhir/{type}", self._create, "POST"),
+            self.route("/fhir/{type}/_search", self._search_form, "POST"),
+            self.route("/fhir/{type}/{id}", self._read, "GET"),
+            self.route("/fhir/{type}/{id}", self._update, "PUT"),
+            self.route("/fhir/{type}/{id}", self._delete, "DELETE"),
+        ]
+
+    def admin_routes(self) -> list[Route]:
         """``/_sandbox/counts`` and ``/_sandbox/resources``."""
-        if method != "GET" or path not in ("counts", "resources"):
-            return False
-        if path == "counts":
-            await respond(send, 200, msgspec.json.encode(await self.work(self._store.counts)))
-            return True
-        headers = [(b"content-type", b"application/fhir+ndjson")]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        return [
+            self.route("/counts", self._counts, "GET"),
+            self.route("/resources", self._resources, "GET"),
+        ]
+
+    async def _counts(self, _request: FhirRequest) -> Response:
+        return answer(msgspec.json.encode(await self.work(self._store.counts)), kind=JSON)
+
+    async def _resources(self, _request: FhirRequest) -> Response:
+        return StreamingResponse(self._lines(), headers={"content-type": "application/fhir+ndjson"})
+
+    async def _lines(self) -> AsyncIterator[bytes]:
         after = ("", "")
         while page := await self.work(partial(self._store.page, after, _PAGE)):
             after = (page[-1].type, page[-1].id)
             # A line break in JSON text is only ever white space between tokens (document 3 §1).
             lines = [stored.body.replace(b"\r", b"").replace(b"\n", b"") for stored in page if stored.body]
-            text = b"".join(line + b"\n" for line in lines)
-            await send({"type": "http.response.body", "body": text, "more_body": True})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
-        return True
+            yield b"".join(line + b"\n" for line in lines)
 
-    async def answer(self, scope: Scope, receive: Receive, send: Send) -> Answer | None:
-        """The answer of the engine, or of its files."""
-        call = read_call(scope)
-        call.check_length(self._options.max_body)
-        if is_download(call):
-            stored = await self.work(partial(self._engine.read, "Binary", call.segments[1]))
-            await send_binary(stored, self._store.blobs, call, send)
-            return None
-        if is_upload(call):
-            return await self._store_raw(call, receive)
-        call = dataclasses.replace(call, body=await read_limited(receive, self._options.max_body))
-        request: LoggedRequest = scope["state"][NOTE_KEY]
-        return await self.work(partial(self._answer, call, request))
+    async def _metadata(self, request: FhirRequest) -> Response:
+        return answer(capability_statement(request.base, self._manners.name, self._started))
 
-    def _answer(self, call: Call, request: LoggedRequest) -> Answer:
-        is_form = call.segments[1:] == ["_search"]
-        if call.method in ("POST", "PUT") and not has_json(call) and not is_form:
+    async def _process(self, request: FhirRequest) -> Response:
+        await self._read_json(request)
+        return await self.work(partial(self._processed, request))
+
+    def _processed(self, request: FhirRequest) -> Response:
+        bundle = read_bundle(request.content)
+        entry = request.log_entry
+        entry.entries, entry.types = len(bundle.operations), bundle.counts()
+        wanted = request.prefers("return=representation")
+        return answer(self._engine.process(bundle, request.base, representation=wanted))
+
+    async def _search_type(self, request: FhirRequest) -> Response:
+        return await self.work(partial(self._search, request, _type(request), request.query))
+
+    async def _search_form(self, request: FhirRequest) -> Response:
+        kind = _type(request)
+        request.check_length(self._options.max_body)
+        await request.read_content(self._options.max_body)
+        return await self.work(partial(self._search, request, kind, _form(request)))
+
+    async def _create(self, request: FhirRequest) -> Response:
+        kind = _type(request)
+        if kind == "Binary" and not has_json(request):
+            return await self._store_raw(request, None)
+        await self._read_json(request)
+        if "if-none-exist" in request.headers:
+            raise FhirProblem(412, "not-supported", "Conditional create is not supported.")
+        change = await self.work(partial(self._engine.create, kind, request.content, request.base))
+        return self._changed(request, change)
+
+    async def _read(self, request: FhirRequest) -> Response:
+        kind = _type(request)
+        stored = await self.work(partial(self._engine.read, kind, request.path_params["id"]))
+        if kind == "Binary":
+            return await self.work(partial(binary_answer, stored, self._store.blobs, request))
+        return answer(stored.body or b"", headers=stored.headers)
+
+    async def _update(self, request: FhirRequest) -> Response:
+        kind, identity = _type(request), request.path_params["id"]
+        if kind == "Binary" and not has_json(request):
+            return await self._store_raw(request, identity)
+        await self._read_json(request)
+        wanted = request.headers.get("if-match")
+        change = await self.work(partial(self._engine.update, kind, identity, request.content, wanted, request.base))
+        return self._changed(request, change)
+
+    async def _delete(self, request: FhirRequest) -> Response:
+        kind, identity = _type(request), request.path_params["id"]
+        deleted = await self.work(partial(self._engine.delete, kind, identity, request.headers.get("if-match")))
+        self._drop_blob(deleted.blob if deleted else None)
+        return Response(status_code=204)
+
+    async def _read_json(self, request: FhirRequest) -> None:
+        request.check_length(self._options.max_body)
+        await request.read_content(self._options.max_body)
+        if not has_json(request):
             raise FhirProblem(415, "not-supported", "Bodies are application/fhir+json.")
-        match call.method, call.segments:
-            case "POST", []:
-                bundle = read_bundle(call.body)
-                request.entries, request.types = len(bundle.operations), bundle.counts()
-                wanted = _prefers(call, "representation")
-                return Answer(200, self._engine.process(bundle, call.base, representation=wanted))
-            case "GET" | "HEAD", ["metadata"]:
-                return Answer(200, capability_statement(call.base, self._manners.name, self._started))
-            case _, []:
-                raise FhirProblem(405, "not-supported", "The base URL takes POST with a Bundle.")
-            case _, [kind, *_] if kind not in RESOURCE_TYPES:
-                raise FhirProblem(404, "not-supported", "This resource type is not known.")
-            case _, [kind, *rest]:
-                return self._of_type(call, kind, rest)
-        raise AssertionError
 
-    def _of_type(self, call: Call, kind: str, rest: list[str]) -> Answer:
-        match call.method, rest:
-            case "GET" | "HEAD", []:
-                return self._search(call, kind, call.query)
-            case "POST", ["_search"]:
-                return self._search(call, kind, _form(call))
-            case "POST", []:
-                if "if-none-exist" in call.headers:
-                    raise FhirProblem(412, "not-supported", "Conditional create is not supported.")
-                return self._changed(call, self._engine.create(kind, call.body, call.base))
-            case "GET" | "HEAD", [identity]:
-                stored = self._engine.read(kind, identity)
-                return Answer(200, stored.body or b"", stored.headers)
-            case "PUT", [identity]:
-                return self._changed(
-                    call, self._engine.update(kind, identity, call.body, call.headers.get("if-match"), call.base)
-                )
-            case "DELETE", [identity]:
-                deleted = self._engine.delete(kind, identity, call.headers.get("if-match"))
-                self._drop_blob(deleted.blob if deleted else None)
-                return Answer(204)
-            case _, [] | [_]:
-                raise FhirProblem(405, "not-supported", "This method is not available here.")
-        raise FhirProblem(404, "not-supported", "The sandbox has no such interaction; there is no history.")
+    def _search(self, request: FhirRequest, kind: str, query: str) -> Response:
+        strict = self._manners.strict_search or request.is_strict
+        return answer(search(self._store, read_query(kind, query, strict=strict), request.base))
 
-    def _search(self, call: Call, kind: str, query: str) -> Answer:
-        strict = self._manners.strict_search or call.is_strict
-        return Answer(200, search(self._store, read_query(kind, query, strict=strict), call.base))
-
-    def _changed(self, call: Call, change: Change) -> Answer:
+    def _changed(self, request: FhirRequest, change: Change) -> Response:
         self._drop_blob(change.obsolete)
         stored = change.stored
         headers = stored.headers
-        headers["location"] = f"{call.base}/{stored.type}/{stored.id}/_history/{stored.version}"
-        if _prefers(call, "minimal"):
-            return Answer(change.status, b"", headers)
-        if _prefers(call, "OperationOutcome") or stored.body is None:
-            return Answer(change.status, outcome("informational", "Stored.", "information"), headers)
-        return Answer(change.status, stored.body, headers)
+        headers["location"] = f"{request.base}/{stored.type}/{stored.id}/_history/{stored.version}"
+        if request.prefers("return=minimal"):
+            return answer(b"", change.status, headers)
+        if request.prefers("return=OperationOutcome") or stored.body is None:
+            return answer(outcome("informational", "Stored.", severity="information"), change.status, headers)
+        return answer(stored.body, change.status, headers)
 
-    async def _store_raw(self, call: Call, receive: Receive) -> Answer:
-        created = call.method == "POST"
-        if created:
-            identity = await self.work(self._engine.new_binary_id)
-        else:
-            identity = call.segments[1]
-            check_id(identity)
+    async def _store_raw(self, request: FhirRequest, chosen: str | None) -> Response:
+        """Store a Binary under the id that the client chose, or a new one."""
+        request.check_length(self._options.max_body)
+        identity = await self.work(self._engine.new_binary_id) if chosen is None else chosen
+        check_id(identity)
         name = new_blob_name()
         path = self._store.blobs / name
-        kind = call.headers["content-type"]
-        put = partial(self._engine.put_binary, identity, kind, name, call.headers.get("if-match"), server_chose=created)
+        wanted = request.headers.get("if-match")
+        put = partial(
+            self._engine.put_binary,
+            identity,
+            request.headers["content-type"],
+            name,
+            wanted,
+            server_chose=chosen is None,
+        )
         try:
-            await receive_file(path, receive, self._options.max_body)
+            await receive_file(path, request, self._options.max_body)
             change = await self.work(put)
         except BaseException:
             path.unlink(missing_ok=True)
             raise
-        return self._changed(call, change)
+        return self._changed(request, change)
 
     def _drop_blob(self, name: str | None) -> None:
         if name is not None:
@@ -197,14 +220,17 @@ def fhir_service(options: FhirOptions | None = None, gate: Gate | None = None) -
     return SandboxService(FhirServer(options or FhirOptions()), gate)
 
 
-def _prefers(call: Call, what: str) -> bool:
-    """Whether ``Prefer: return=…`` asks for it."""
-    return f"return={what}".lower() in call.headers.get("prefer", "").lower().replace(" ", "")
+def _type(request: FhirRequest) -> str:
+    """The resource type in the path. Raises ``FhirProblem`` 404."""
+    kind: str = request.path_params["type"]
+    if kind not in RESOURCE_TYPES:
+        raise FhirProblem(404, "not-supported", "This resource type is not known.")
+    return kind
 
 
-def _form(call: Call) -> str:
+def _form(request: FhirRequest) -> str:
     try:
-        form = call.body.decode("ascii")
+        form = request.content.decode("ascii")
     except UnicodeDecodeError:
         raise FhirProblem(400, "value", "The form is not encoded.") from None
-    return "&".join(part for part in (call.query, form) if part)
+    return "&".join(part for part in (request.query, form) if part)

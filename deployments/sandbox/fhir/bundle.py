@@ -9,8 +9,8 @@ from typing import Literal
 
 import msgspec
 
-from deployments.sandbox.common.answering import FhirProblem
 from deployments.sandbox.common.r4 import RESOURCE_TYPES
+from deployments.sandbox.common.request import FhirProblem
 
 Method = Literal["GET", "POST", "PUT", "DELETE"]
 _ORDER: dict[Method, int] = {"DELETE": 0, "POST": 1, "PUT": 2, "GET": 3}

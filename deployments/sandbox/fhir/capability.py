@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deployments.sandbox.common import answering
+from deployments.sandbox.common import request
 from deployments.sandbox.common.r4 import RESOURCE_TYPES
 
 _INTERACTIONS = ("read", "update", "delete", "create", "search-type")
@@ -23,4 +23,4 @@ def capability_statement(base: str, manners: str, started: str) -> bytes:
         for kind in sorted(RESOURCE_TYPES)
     ]
     rest = {"resource": resources, "interaction": [{"code": "transaction"}, {"code": "batch"}]}
-    return answering.capability_statement("FHIR server", started, rest, version=f"{manners} manners", url=base)
+    return request.capability_statement("FHIR server", started, rest, version=f"{manners} manners", url=base)

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from deployments.sandbox.common.answering import FhirProblem
+from deployments.sandbox.common.request import FhirProblem
 from deployments.sandbox.fhir.bundle import Bundle, Operation
 from deployments.sandbox.fhir.manners import Manners
 from deployments.sandbox.fhir.resource import Resource, check_id, read_new_resource, read_resource, resolve
@@ -161,7 +161,7 @@ class Engine:
             else:
                 change = self.update(item.type, item.id or "", item.body or b"", item.if_match, base)
         except FhirProblem as problem:
-            return {"response": {"status": str(problem.status), "outcome": problem.outcome()}}
+            return {"response": {"status": str(problem.status), "outcome": msgspec.Raw(problem.outcome())}}
         key = f"{change.stored.type}/{change.stored.id}"
         return self._entry(key, change.stored, change.status, base, representation)
 

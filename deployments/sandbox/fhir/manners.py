@@ -6,7 +6,7 @@ import secrets
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Literal
 
-from deployments.sandbox.common.answering import FhirProblem
+from deployments.sandbox.common.request import FhirProblem
 
 MannersName = Literal["hapi", "blaze"]
 _BASE32 = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"

@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
-from deployments.sandbox.common.answering import FhirProblem
 from deployments.sandbox.common.r4 import ID, LITERAL, RESOURCE_TYPES
+from deployments.sandbox.common.request import FhirProblem
 
 _WHOLE = msgspec.json.Decoder(float_hook=str)
 _MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])

@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl, quote, urlencode
 
 import msgspec
 
-from deployments.sandbox.common.answering import FhirProblem
+from deployments.sandbox.common.request import FhirProblem
 from deployments.sandbox.fhir.store import Store, Stored
 
 DEFAULT_COUNT = 20

@@ -15,24 +15,19 @@ All rows are made before the answer begins: what fails is never a 200.
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from urllib.parse import parse_qs
 
-from deployments.sandbox.common.answering import (
-    Answer,
-    Answering,
-    Call,
-    FhirProblem,
-    capability_statement,
-    read_call,
-    read_limited,
-)
-from deployments.sandbox.common.exchange import Receive, Scope, Send
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
 from deployments.sandbox.common.gate import Gate
-from deployments.sandbox.common.requestlog import Request as LoggedRequest
-from deployments.sandbox.common.service import NOTE_KEY, SandboxService
+from deployments.sandbox.common.request import FhirProblem, FhirRequest, answer, capability_statement
+from deployments.sandbox.common.requestlog import LogEntry
+from deployments.sandbox.common.service import SandboxService, Service
 from deployments.sandbox.flattening.problem import (
     FlatteningError,
     MediaTypeError,
@@ -61,41 +56,42 @@ class FlatteningOptions:
     """Largest request body in bytes; a larger one is answered 413. None: no limit."""
 
 
-class FlatteningService(Answering):
+class FlatteningService(Service):
     """Runs ViewDefinitions over the resources of a request. It keeps nothing but compiled views."""
 
     name = "flattening"
+    elsewhere = "There are /fhir/ViewDefinition/$run and /fhir/metadata."
 
     def __init__(self, options: FlatteningOptions) -> None:
         self._options = options
         self._started = datetime.now(UTC).isoformat(timespec="seconds")
         self._view = kept_views()
 
-    async def answer(self, scope: Scope, receive: Receive, send: Send) -> Answer | None:
-        """The rows, which are sent in parts, or the CapabilityStatement."""
-        call = read_call(scope)
-        match call.method, call.segments:
-            case "GET" | "HEAD", ["metadata"]:
-                rest = {"operation": [{"name": "run", "definition": "http://sql-on-fhir.org/OperationDefinition/$run"}]}
-                return Answer(200, capability_statement("flattening service", self._started, rest, url=call.base))
-            case "POST", ["ViewDefinition", "$run"]:
-                call.check_length(self._options.max_body)
-                body = await read_limited(receive, self._options.max_body)
-                try:
-                    self._check_head(call)
-                    rows = await self.work(partial(self._run, body, scope["state"][NOTE_KEY]))
-                except FlatteningError as error:
-                    raise self._refusal(error) from None
-                await _stream(send, rows)
-                return None
-            case _, ["metadata"] | ["ViewDefinition", "$run"]:
-                raise FhirProblem(405, "not-supported", "This method is not available here.")
-            case _:
-                raise FhirProblem(404, "not-found", "There are /fhir/ViewDefinition/$run and /fhir/metadata.")
+    def routes(self) -> list[Route]:
+        """The operation and the CapabilityStatement."""
+        return [
+            self.route("/fhir/ViewDefinition/$run", self._run, "POST"),
+            self.route("/fhir/metadata", self._metadata, "GET"),
+        ]
 
-    def _check_head(self, call: Call) -> None:
+    async def _metadata(self, request: FhirRequest) -> Response:
+        rest = {"operation": [{"name": "run", "definition": "http://sql-on-fhir.org/OperationDefinition/$run"}]}
+        return answer(capability_statement("flattening service", self._started, rest, url=request.base))
+
+    async def _run(self, request: FhirRequest) -> Response:
+        """The rows, sent in parts without a length."""
+        request.check_length(self._options.max_body)
+        body = await request.read_content(self._options.max_body)
+        try:
+            self._check_head(request)
+            parts = await self.work(partial(self._rows, body, request.log_entry))
+        except FlatteningError as error:
+            raise self._refusal(error) from None
+        return StreamingResponse(_each(parts), headers={"content-type": NDJSON})
+
+    def _check_head(self, request: FhirRequest) -> None:
         """Raises ``FlatteningError``."""
-        accept = call.headers.get("accept")
+        accept = request.headers.get("accept")
         if self._options.exact_accept:
             if accept != NDJSON:
                 raise NotAcceptableError(f"Accept has to be {NDJSON}, and nothing else")
@@ -103,17 +99,17 @@ class FlatteningService(Answering):
             kind.partition(";")[0].strip().lower() in _ACCEPTABLE for kind in accept.split(",")
         ):
             raise NotAcceptableError(f"the answer would be {NDJSON}")
-        if call.media_type not in _JSON_TYPES:
+        if request.media_type not in _JSON_TYPES:
             raise MediaTypeError("Content-Type has to be application/fhir+json")
-        if parse_qs(call.query).get("_format") not in (["ndjson"], [NDJSON]):
+        if parse_qs(request.query).get("_format") not in (["ndjson"], [NDJSON]):
             raise RequestError("_format has to be ndjson")
 
-    def _run(self, body: bytes, note: LoggedRequest) -> list[bytes]:
-        request = read_request(body)
-        note.entries = len(request)
-        view = self._view(request.view)
-        note.types = {view.resource_type: len(request)}
-        return list(run(view, request, null_columns=self._options.null_columns))
+    def _rows(self, body: bytes, note: LogEntry) -> list[bytes]:
+        asked = read_request(body)
+        note.entries = len(asked)
+        view = self._view(asked.view)
+        note.types = {view.resource_type: len(asked)}
+        return list(run(view, asked, null_columns=self._options.null_columns))
 
     def _refusal(self, error: FlatteningError) -> FhirProblem:
         if self._options.errors_500:
@@ -121,13 +117,9 @@ class FlatteningService(Answering):
         return FhirProblem(error.status, error.code, error.diagnostics)
 
 
-async def _stream(send: Send, parts: list[bytes]) -> None:
-    """Send an answer in parts, its length unannounced."""
-    headers = [(b"content-type", NDJSON.encode())]
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
+async def _each(parts: list[bytes]) -> AsyncIterator[bytes]:
     for part in parts:
-        await send({"type": "http.response.body", "body": part, "more_body": True})
-    await send({"type": "http.response.body", "body": b"", "more_body": False})
+        yield part
 
 
 def flattening_service(options: FlatteningOptions | None = None, gate: Gate | None = None) -> SandboxService:

@@ -18,20 +18,15 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from deployments.sandbox.common.answering import (
-    Answer,
-    Answering,
-    FhirProblem,
-    capability_statement,
-    read_call,
-    read_limited,
-)
-from deployments.sandbox.common.exchange import Receive, Scope, Send
+from starlette.responses import Response
+from starlette.routing import Route
+
 from deployments.sandbox.common.gate import Gate
 from deployments.sandbox.common.json_text import encode
-from deployments.sandbox.common.requestlog import Request as LoggedRequest
+from deployments.sandbox.common.request import FhirProblem, FhirRequest, answer, capability_statement
+from deployments.sandbox.common.requestlog import LogEntry
 from deployments.sandbox.common.serve import SandboxStartError
-from deployments.sandbox.common.service import NOTE_KEY, SandboxService
+from deployments.sandbox.common.service import SandboxService, Service
 from deployments.sandbox.data import ANONYMIZATION_RULES
 from deployments.sandbox.pseudonymization.engines import Engines
 from deployments.sandbox.pseudonymization.problem import (
@@ -58,10 +53,11 @@ class PseudonymizationOptions:
     """Largest request body in bytes; a larger one is answered 413."""
 
 
-class PseudonymizationServer(Answering):
+class PseudonymizationServer(Service):
     """Applies rule files to resources."""
 
     name = "pseudonymizer"
+    elsewhere = "There are /fhir/$de-identify and /fhir/metadata."
 
     def __init__(self, options: PseudonymizationOptions) -> None:
         self._options = options
@@ -76,25 +72,26 @@ class PseudonymizationServer(Answering):
             raise SandboxStartError(f"the rule file {self._options.rules} cannot be used: {reason}") from None
         super().open()
 
-    async def answer(self, scope: Scope, receive: Receive, send: Send) -> Answer:
-        """The resource after the rules, or the CapabilityStatement."""
-        call = read_call(scope)
-        match call.method, call.segments:
-            case "GET" | "HEAD", ["metadata"]:
-                operation = {"name": "de-identify", "definition": f"{call.base}/OperationDefinition/de-identify"}
-                rest = {"operation": [operation]}
-                return Answer(200, capability_statement("pseudonymization service", self._started, rest, url=call.base))
-            case "POST", ["$de-identify"]:
-                if call.media_type not in _JSON_TYPES:
-                    raise FhirProblem(415, "not-supported", "Bodies are application/fhir+json.")
-                call.check_length(self._options.max_body)
-                body = await read_limited(receive, self._options.max_body)
-                return Answer(200, await self.work(partial(self._deidentify, body, scope["state"][NOTE_KEY])))
-            case _, ["metadata"] | ["$de-identify"]:
-                raise FhirProblem(405, "not-supported", "This method is not available here.")
-        raise FhirProblem(404, "not-found", "There are /fhir/$de-identify and /fhir/metadata.")
+    def routes(self) -> list[Route]:
+        """The operation and the CapabilityStatement."""
+        return [
+            self.route("/fhir/$de-identify", self._deidentify, "POST"),
+            self.route("/fhir/metadata", self._metadata, "GET"),
+        ]
 
-    def _deidentify(self, body: bytes, note: LoggedRequest) -> bytes:
+    async def _metadata(self, request: FhirRequest) -> Response:
+        operation = {"name": "de-identify", "definition": f"{request.base}/OperationDefinition/de-identify"}
+        rest = {"operation": [operation]}
+        return answer(capability_statement("pseudonymization service", self._started, rest, url=request.base))
+
+    async def _deidentify(self, request: FhirRequest) -> Response:
+        if request.media_type not in _JSON_TYPES:
+            raise FhirProblem(415, "not-supported", "Bodies are application/fhir+json.")
+        request.check_length(self._options.max_body)
+        body = await request.read_content(self._options.max_body)
+        return answer(await self.work(partial(self._after_rules, body, request.log_entry)))
+
+    def _after_rules(self, body: bytes, note: LogEntry) -> bytes:
         try:
             request = read_request(body, with_config=not self._options.ignore_config)
             note.entries, note.types = request.entries, request.types

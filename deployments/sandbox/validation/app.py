@@ -16,27 +16,21 @@ from functools import partial
 from typing import Any
 
 import msgspec
+from starlette.responses import Response
+from starlette.routing import Route
 
-from deployments.sandbox.common.answering import (
-    Answer,
-    Answering,
-    FhirProblem,
-    capability_statement,
-    read_call,
-    read_limited,
-)
 from deployments.sandbox.common.definitions.schema import load_schema
-from deployments.sandbox.common.exchange import Receive, Scope, Send
 from deployments.sandbox.common.gate import Gate
 from deployments.sandbox.common.json_text import as_decimal
-from deployments.sandbox.common.requestlog import Request as LoggedRequest
-from deployments.sandbox.common.service import DISCLAIMER, NOTE_KEY, SandboxService
+from deployments.sandbox.common.request import DISCLAIMER, FhirProblem, FhirRequest, answer, capability_statement
+from deployments.sandbox.common.requestlog import LogEntry
+from deployments.sandbox.common.service import SandboxService, Service
 from deployments.sandbox.validation.engine import NOT_CHECKED, Validator
 from deployments.sandbox.validation.issue import operation_outcome
 
 _JSON_TYPES = frozenset({"application/fhir+json", "application/json", "application/json+fhir"})
-_VALIDATE = frozenset({"/validateResource", "/$validate", "/fhir/$validate"})
-_METADATA = frozenset({"/metadata", "/fhir/metadata"})
+_VALIDATE = ("/validateResource", "/$validate", "/fhir/$validate")
+_METADATA = ("/metadata", "/fhir/metadata")
 _THREADS = 4
 
 
@@ -50,10 +44,11 @@ class ValidationOptions:
     """Largest request body in bytes; a larger one is answered 413. None: no limit."""
 
 
-class ValidationService(Answering):
+class ValidationService(Service):
     """Validates against the base specification of FHIR R4. It keeps nothing."""
 
     name = "validation"
+    elsewhere = "The service validates at /validateResource."
 
     def __init__(self, options: ValidationOptions) -> None:
         self._options = options
@@ -64,30 +59,29 @@ class ValidationService(Answering):
         self._validator = Validator(load_schema())
         super().open()
 
-    async def answer(self, scope: Scope, receive: Receive, send: Send) -> Answer:
-        """What was found, or the CapabilityStatement."""
-        method, path = scope["method"], scope["path"].rstrip("/")
-        if path in _METADATA and method in ("GET", "HEAD"):
-            operation = {"name": "validate", "definition": "http://hl7.org/fhir/OperationDefinition/Resource-validate"}
-            about = f"{DISCLAIMER} Not checked: {'; '.join(NOT_CHECKED)}."
-            rest = {"operation": [operation]}
-            return Answer(200, capability_statement("validation service", "2025-01-01", rest, description=about))
-        if path not in _VALIDATE | _METADATA:
-            raise FhirProblem(404, "not-found", "The service validates at /validateResource.")
-        if path in _METADATA or method != "POST":
-            raise FhirProblem(405, "not-supported", "This method is not available here.")
-        call = read_call(scope, below="")
-        if call.media_type not in _JSON_TYPES:
-            raise FhirProblem(415, "not-supported", "Bodies are application/fhir+json.")
-        call.check_length(self._options.max_body)
-        body = await read_limited(receive, self._options.max_body)
-        return Answer(200, await self.work(partial(self._validate, body, scope["state"][NOTE_KEY])))
+    def routes(self) -> list[Route]:
+        """The operation under its names, and the CapabilityStatement."""
+        validate = [self.route(path, self._validate, "POST") for path in _VALIDATE]
+        return validate + [self.route(path, self._metadata, "GET") for path in _METADATA]
 
-    def _validate(self, body: bytes, request: LoggedRequest) -> bytes:
+    async def _metadata(self, _request: FhirRequest) -> Response:
+        operation = {"name": "validate", "definition": "http://hl7.org/fhir/OperationDefinition/Resource-validate"}
+        about = f"{DISCLAIMER} Not checked: {'; '.join(NOT_CHECKED)}."
+        rest = {"operation": [operation]}
+        return answer(capability_statement("validation service", "2025-01-01", rest, description=about))
+
+    async def _validate(self, request: FhirRequest) -> Response:
+        if request.media_type not in _JSON_TYPES:
+            raise FhirProblem(415, "not-supported", "Bodies are application/fhir+json.")
+        request.check_length(self._options.max_body)
+        body = await request.read_content(self._options.max_body)
+        return answer(await self.work(partial(self._found, body, request.log_entry)))
+
+    def _found(self, body: bytes, note: LogEntry) -> bytes:
         resource = _read(body)
         verdict = self._validator.validate(resource)
         entries = resource.get("entry")
-        request.entries, request.types = len(entries) if isinstance(entries, list) else 0, dict(verdict.types)
+        note.entries, note.types = len(entries) if isinstance(entries, list) else 0, dict(verdict.types)
         return operation_outcome(verdict.issues)
 
 
