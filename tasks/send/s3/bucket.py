@@ -123,7 +123,7 @@ class Bucket:
         answer = self._client.call(
             "put_object", stop, body, Key=key, ContentType=content_type, Metadata=metadata, **self._checksum(body)
         )
-        return self._required(answer, "ETag", key)
+        return _bare(self._required(answer, "ETag", key))
 
     def begin(self, key: str, *, content_type: str, sha256: str, stop: Stop) -> str:
         """Begin an upload in parts; its id."""
@@ -141,7 +141,7 @@ class Bucket:
             "upload_part", stop, body, Key=key, UploadId=upload_id, PartNumber=number, **checksum
         )
         checksum.pop("ContentMD5", None)
-        return {"PartNumber": number, "ETag": self._required(answer, "ETag", key)} | checksum
+        return {"PartNumber": number, "ETag": _bare(self._required(answer, "ETag", key))} | checksum
 
     def complete(self, key: str, upload_id: str, parts: list[dict[str, Any]], stop: Stop) -> str:
         """Make the object out of its parts; the ETag. Raises ``UploadGoneError`` when the upload is not known."""
@@ -149,7 +149,7 @@ class Bucket:
         answer = self._client.call(
             "complete_multipart_upload", stop, Key=key, UploadId=upload_id, MultipartUpload=whole
         )
-        return self._required(answer, "ETag", key)
+        return _bare(self._required(answer, "ETag", key))
 
     def abort(self, key: str, upload_id: str) -> None:
         """Remove an upload that is not finished, also after a stop: one attempt of a few seconds."""
@@ -185,8 +185,8 @@ class Bucket:
         return {name: b64encode(digest).decode("ascii")}
 
     def _required(self, answer: Mapping[str, Any], name: str, key: str) -> str:
-        value = _bare(answer.get(name))
-        if not value:
+        value = str(answer.get(name) or "")
+        if not _bare(value):
             raise self._client.not_s3(key)
         return value
 

@@ -155,6 +155,18 @@ def test_an_end_whose_answer_was_lost_is_found_by_looking_for_the_object(job: S3
         assert "AbortMultipartUpload" not in store.names()
 
 
+def test_the_id_of_an_upload_in_parts_goes_back_as_it_came(job: S3Job) -> None:
+    job.write("large.ndjson", os.urandom(7 * MIB))
+    body = b'<InitiateMultipartUploadResult><UploadId>W/id"</UploadId></InitiateMultipartUploadResult>'
+
+    def script(asked: Asked) -> Reply | None:
+        return Reply(200, body) if asked.name == "CreateMultipartUpload" else None
+
+    with scripted(script) as store, pytest.raises(SluiceError):
+        job.send(store.url, sizes=SMALL)
+    assert {asked.upload_id for asked in store.of("UploadPart")} == {'W/id"'}
+
+
 def test_an_upload_that_somebody_else_aborted_may_succeed_later(job: S3Job) -> None:
     job.write("large.ndjson", os.urandom(7 * MIB))
     gone = always("CompleteMultipartUpload", refusal(404, "NoSuchUpload"))
