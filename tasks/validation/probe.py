@@ -1,5 +1,5 @@
-"""The made-up resource that goes to the validation service before anything else (document 3 §6): it is wrong, and a
-service that finds nothing there is not validating."""
+"""Where the validation service is, and the made-up resource that goes to it before anything else (document 3 §6): it is
+wrong, and a service that finds nothing there is not validating."""
 
 from __future__ import annotations
 
@@ -44,3 +44,8 @@ def _wrong(answer: Answer) -> str | None:
     if not any(issue.is_finding for issue in read_outcome(answer.body)):
         return "found nothing wrong with a Patient that is wrong in three ways: it does not validate"
     return None
+
+
+def service(config: PipelineConfig) -> Service:
+    """``services.validation``: it has no credentials, and its URL is the one that is asked."""
+    return Service("validation", config.services.validation.url, probe=PROBE)

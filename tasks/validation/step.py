@@ -1,14 +1,41 @@
-"""The step ``validation``."""
+"""The step ``validation``, and its gate: findings in the data stop the pipeline after the step (document 1,
+"Pseudonymization, send and validation behavior"; document 3 §6).
 
-from tasks.shared.step import Step
-from tasks.validation import checks
-from tasks.validation.gate import gate
+The step itself completes. Continuing does not pass the gate: only ``fail_on_error: false`` or corrected data opens it.
+"""
+
+from __future__ import annotations
+
+from tasks.shared.errors import GateError
+from tasks.shared.publication import people
+from tasks.shared.report import StepReport
+from tasks.shared.step import Step, StepContext
+from tasks.validation.probe import service
 from tasks.validation.validation import REPORTS, run
+
+
+def gate(context: StepContext, report: StepReport) -> GateError | None:
+    """Why the pipeline stops behind this validation step, by what it reported."""
+    details = report.details
+    findings: int = details["findings"]
+    if not findings or not context.config.services.validation.fail_on_error:
+        return None
+    reports = context.job_dir / str(details["reports"])
+    # Each may be another patient's (document 5, R1); the files in the job directory have the numbers.
+    k, in_resources = context.config.report.k, int(details["resources_with_findings"])
+    return GateError(
+        "validation-findings",
+        f"validation found errors in the data: {people(findings, k)}, in {people(in_resources, k)} resources",
+        context=str(reports / "summary.csv"),
+        hint=f"correct the data and validate again ({context.again(context.position)}), or set "
+        "services.validation.fail_on_error: false and continue",
+    )
+
 
 STEP = Step(
     name="validation",
     run=run,
     folders=(REPORTS,),
-    services=lambda config: [checks.service(config)],
+    services=lambda config: [service(config)],
     gate=gate,
 )

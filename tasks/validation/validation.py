@@ -24,13 +24,12 @@ from tasks.shared.publication import people, technical
 from tasks.shared.report import FINDINGS_TABLE, StepReport
 from tasks.shared.step import StepContext
 from tasks.shared.work import in_order
-from tasks.validation import checks
+from tasks.validation import probe
 from tasks.validation.chunks import Chunk, pack
 from tasks.validation.client import Outcome, Validator
 from tasks.validation.findings import OTHER, SEVERITIES
 from tasks.validation.items import Facts, ItemReader
-from tasks.validation.report import FileReport, Reports
-from tasks.validation.summary import assemble
+from tasks.validation.report import FileReport, Reports, assemble
 
 REPORTS: Final = "validation"
 """Directory of the reports, below the job directory."""
@@ -100,7 +99,7 @@ def run(
             "validation-no-input", "validation: there is nothing to validate", context=str(context.input_dir)
         )
     bounds = bounds or Bounds()
-    with context.client(checks.service(config), max_connections=service.max_concurrent_requests, sleep=sleep) as client:
+    with context.client(probe.service(config), max_connections=service.max_concurrent_requests, sleep=sleep) as client:
         timeout = bounds.timeout * service.max_concurrent_requests
         return _Validation(context, files, Validator(client, service.url, timeout=timeout), bounds).run()
 
