@@ -160,7 +160,8 @@ class Walk:
         """One of the codings must be in the list; a concept without any has none in it, as real validators say."""
         codings = value.get("coding")
         listed = [each for each in codings if isinstance(each, dict)] if isinstance(codings, list) else []
-        if not any((each.get("system"), each.get("code")) in allowed for each in listed):
+        coded = ((each.get("system"), each.get("code")) for each in listed)
+        if allowed.isdisjoint(pair for pair in coded if all(isinstance(part, str) for part in pair)):
             said = _some({f"{system}|{code}" for system, code in allowed})
             self._report(Message.CODE, place, f"none of its codings is one of {said}")
 

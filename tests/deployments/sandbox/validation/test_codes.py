@@ -85,6 +85,12 @@ def test_a_code_of_the_list_is_no_finding(resource: Json) -> None:
     assert [each for each in findings(resource) if each[1] == "code-invalid"] == []
 
 
+def test_a_code_that_is_no_text_is_a_finding_like_another_one() -> None:
+    coding = {"system": CLINICAL, "code": ["active"]}
+    condition = {"resourceType": "Condition", "subject": SUBJECT, "clinicalStatus": {"coding": [coding]}}
+    assert {message for _, _, message, _ in findings(condition)} == {"Structure_No_List_Expected", "Value_Code"}
+
+
 def test_of_a_long_list_a_finding_names_the_beginning() -> None:
     wrong = {"resourceType": "GraphDefinition", "name": "X", "status": "draft", "start": "Person2"}
     (said,) = [each["diagnostics"] for each in issues(wrong) if each["code"] == "code-invalid"]
