@@ -23,7 +23,9 @@ from flows.job.watch import Watcher
 from flows.reports import short_form
 from flows.reports.pages import best_effort
 from tasks import declared
-from tasks.release_report.measure.delivery import SPOOL, measure_delivery
+from tasks.release_report.measure import stored
+from tasks.release_report.measure.beside import BesideProcess
+from tasks.release_report.measure.delivery import SPOOL, Delivery, Measures, measure_delivery
 from tasks.release_report.page import files
 from tasks.release_report.report.build import make
 from tasks.release_report.report.digest import sha256
@@ -202,10 +204,14 @@ def keep_decisions(job: Job, position: int) -> None:
 
 def _leaving(job: Job, source: Source) -> Leaving:
     """What is in a directory of the job; of what nobody touched since a step left it, the hashes of that time."""
+    found = _inventory(job, source)
+    return Leaving(source.path, found, found.digest, source.tables)
+
+
+def _inventory(job: Job, source: Source) -> Inventory:
     before = source.recorded.load() if source.recorded is not None else None
     known = before.hash_of if before is not None else None
-    found = take_inventory(job.directory.path, [source.path], stop=job.stop, known=known)
-    return Leaving(source.path, found, found.digest, source.tables)
+    return take_inventory(job.directory.path, [source.path], stop=job.stop, known=known)
 
 
 def _shown(job: Job, step: int | None, what: Leaving) -> Shown:
@@ -246,15 +252,12 @@ def _made(job: Job, step: int | None, what: Leaving, meter: Meter) -> Shown:
     facts = facts_of(job, step, what.place, what.found)
     if what.inside:
         facts = replace(facts, destination=None)
-    kind = f"{what.place.name} {what.found.digest} {settings_digest(job.config, inside=what.inside)}"
-    if job.measured is None or job.measured[0] != kind:
-        delivery = delivery_of(job, what.place, what.found, read=lambda count: meter.add(bytes=count))
-        try:
-            job.measured = (kind, measure_delivery(delivery))
-        finally:
-            with suppress(OSError):
-                (job.directory.path / SPOOL).rmdir()  # what was put aside has no names
-    measures = job.measured[1]
+    delivery = delivery_of(job, what.place, what.found, read=lambda count: meter.add(bytes=count))
+    try:
+        measures = _measured(job, what.found, delivery)
+    finally:
+        with suppress(OSError):
+            (job.directory.path / SPOOL).rmdir()  # what was put aside has no names
     made = make(facts, measures, job.directory.path, job.stop)
     if made.in_house.files != what.found.digest:
         raise DataError(
@@ -278,6 +281,44 @@ def _made(job: Job, step: int | None, what: Leaving, meter: Meter) -> Shown:
         inside=what.inside,
         stops=tuple(one.key for one in made.in_house.findings if one.level == "stop")[:MOST],
     )
+
+
+def _measured(job: Job, leaving: Inventory, delivery: Delivery) -> Measures:
+    """Return what was measured of these files before, by the process beside the steps, or now, and keep it.
+
+    Raises:
+        StorageError: a directory for what is put aside cannot be written.
+        Stopped: somebody asked.
+    """
+    imported = Inventory(())
+    if delivery.imported:
+        imported = _inventory(job, job.written(min(job.steps), tables=False))
+    found = stored.read_kept(delivery, imported.digest, leaving.digest)
+    if found is not None:
+        return found
+    if job.beside is not None:
+        found = job.beside.result(delivery)
+        job.end_measuring()
+    if found is None or stored.digest_of(found[1].files) != leaving.digest:
+        found = measure_delivery(delivery)
+    with best_effort("what the release report measured"):
+        stored.keep(delivery, found)
+    return found
+
+
+def begin_measuring(job: Job, position: int, sources: Sources) -> None:
+    """Measure beside the step at ``position`` and those behind it, where a report follows on what they make."""
+    if not job.config.report.enabled or job.beside is not None or sources.newest is None:
+        return
+    behind = [declared(name) for name in job.step_names[position - 1 :]]
+    until = next((at for at, step in enumerate(behind) if step.asks or step.delivers), 0)
+    writes = [step for step in behind[:until] if step.output is not None]
+    if not writes or job.steps[position].state == "completed":
+        return
+    expected = job.directory.path / str(writes[-1].output)
+    with best_effort("what is measured for the release report"):
+        delivery = delivery_of(job, expected, Inventory(()), read=lambda _: None)
+        job.beside = BesideProcess(delivery, None if writes[-1].tables else expected)
 
 
 def _copied(job: Job, report: ReleaseReport) -> Path | None:

@@ -34,7 +34,7 @@ from tasks.shared.stop import Stop
 from tasks.shared.units import human_seconds
 
 if TYPE_CHECKING:
-    from tasks.release_report.measure.delivery import Measures
+    from tasks.release_report.measure.beside import BesideProcess
 
 ENDS_WITHIN = 20.0
 """Seconds after which a process that was asked in the UI to stop has given its job back."""
@@ -57,8 +57,8 @@ class Job:
     """Whether a worker runs it."""
     steps: dict[int, StepReport] = field(default_factory=dict)
     until: int | None = None
-    measured: tuple[str, Measures] | None = None
-    """What was measured last for a report, and of what."""
+    beside: BesideProcess | None = None
+    """The process that measures for the release report while steps work."""
     said: tuple[str, ...] = ()
     """What the step that ran last warned of while it ran; that is in the log."""
     page: Page = field(init=False)
@@ -68,6 +68,12 @@ class Job:
     def __post_init__(self) -> None:
         self.page = Page(self.api, self.id)
         self.short = Page(self.api, self.id, REPORT)
+
+    def end_measuring(self) -> None:
+        """End the process that measures beside the steps, if there is one."""
+        if self.beside is not None:
+            self.beside.close()
+            self.beside = None
 
     @property
     def config(self) -> PipelineConfig:
@@ -133,7 +139,10 @@ class Job:
                 until=record.until,
             )
             job.stop.fence = lock.fence
-            yield job
+            try:
+                yield job
+            finally:
+                job.end_measuring()
 
     def prepare(self) -> None:
         """Write what every step may rely on: the record's head and the effective CRTDL."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date
 from functools import partial
@@ -50,24 +51,53 @@ class Delivery:
     read: Callable[[int], None] = _ignore
 
 
-def measure_delivery(delivery: Delivery) -> Measures:
-    """Measure what came in, then what leaves: what is original is known when the second is read.
+class Measurer:
+    """Measures the files that leave, as often as is asked for, after those of ``import/``."""
+
+    def __init__(self, delivery: Delivery, originals: Originals | None) -> None:
+        self._originals = originals
+        self._measure = partial(
+            measure, base=delivery.base, spool=delivery.base / SPOOL, stop=delivery.stop, k=delivery.k,
+            today=delivery.today, read=delivery.read, region_prefix=delivery.region_prefix, largest=delivery.largest,
+            originals=originals,
+        )  # fmt: skip
+        self.imported = self._measure(delivery.imported, collect=True) if originals is not None else None
+
+    def leaving(
+        self,
+        files: Sequence[Path],
+        *,
+        copies: Set[Path] = frozenset(),
+        like: Sequence[Path] | None = None,
+        ready: Callable[[Path], Path] = lambda path: path,
+    ) -> Measured:
+        """Measure the files that leave; what the arguments are ``measure`` says.
+
+        Raises:
+            StorageError: the spool cannot be written.
+            Stopped: somebody asked.
+        """
+        return self._measure(files, copies=copies, like=like, ready=ready)
+
+
+@contextmanager
+def measuring(delivery: Delivery) -> Iterator[Measurer]:
+    """Measure ``import/``, and then let what leaves be measured: what is original is known then.
 
     The copies of different ``k`` are made of one measuring: rare is what fewer than ``k`` of the in-house copy have.
-
-    Raises:
-        StorageError: the spool cannot be written.
-        Stopped: somebody asked.
+    Raises as ``Measurer.leaving``.
     """
     spool = delivery.base / SPOOL
     with storage_errors(spool):
         spool.mkdir(mode=0o700, exist_ok=True)
-    measuring = partial(
-        measure, base=delivery.base, spool=spool, stop=delivery.stop, k=delivery.k, today=delivery.today,
-        read=delivery.read, region_prefix=delivery.region_prefix, largest=delivery.largest,
-    )  # fmt: skip
     if not delivery.imported:
-        return None, measuring(delivery.leaving, copies=delivery.copies)
+        yield Measurer(delivery, None)
+        return
     with Originals(spool, delivery.k) as originals:
-        imported = measuring(delivery.imported, originals=originals, collect=True)
-        return imported, measuring(delivery.leaving, originals=originals, copies=delivery.copies)
+        yield Measurer(delivery, originals)
+
+
+def measure_delivery(delivery: Delivery) -> Measures:
+    """Measure what came in, then what leaves, in this process. Raises as ``Measurer.leaving``."""
+    with measuring(delivery) as measurer:
+        return measurer.imported, measurer.leaving(delivery.leaving, copies=delivery.copies)

@@ -65,6 +65,8 @@ def measure(
     collect: bool = False,
     copies: Set[Path] = frozenset(),
     read: Callable[[int], None] = lambda _: None,
+    like: Sequence[Path] | None = None,
+    ready: Callable[[Path], Path] = lambda path: path,
 ) -> Measured:
     """What is in ``files``, named relative to ``base``.
 
@@ -74,12 +76,16 @@ def measure(
     that were read. ``copies`` are tables with the rows of the CSV beside them, which is measured for both; of them, and
     of Parquet where pyarrow is not there, the bytes alone are looked at.
 
+    Files that are still written are ``ready`` one after the other, which waits for one and returns its path; the order
+    is then that of the files that they are ``like``.
+
     A file, or a line, that cannot be read ends nothing: it is in ``unread``, quoting nothing. Raises ``Stopped``, and
     ``StorageError`` of the spool (``disk-full`` …).
     """
     started = time.perf_counter()
-    tables = bool(files) and all(map(is_table, files))
-    together = not tables and _begins_with_bundle(files)
+    like = files if like is None else like
+    tables = bool(like) and all(map(is_table, like))
+    together = not tables and _begins_with_bundle(like)
     while True:
         account = Account(
             spool, today=today, together=together, originals=originals, collect=collect, region=region_prefix,
@@ -87,9 +93,10 @@ def measure(
         )  # fmt: skip
         try:
             reader = _Reader(account, base, spool, stop, read, largest)
-            order = list(files) if together else with_patients_first(list(files)) if tables else _patients_first(files)
-            for path in sorted(order, key=copies.__contains__):
-                reader.file(path, copy=path in copies)
+            order = list(like) if together else with_patients_first(list(like)) if tables else _patients_first(like)
+            as_ordered = dict(zip(like, files, strict=True))
+            for path in sorted(map(as_ordered.__getitem__, order), key=copies.__contains__):
+                reader.file(ready(path), copy=path in copies)
             account.spread()
             return replace(
                 result_of(account, k),

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from config.report import Language
 from tasks.release_report.measure.delivery import Measures
-from tasks.release_report.measure.measured import MeasuredFile
+from tasks.release_report.measure.stored import digest_of
 from tasks.release_report.report.disclosure import Disclosure
 from tasks.release_report.report.document import Level, ReleaseReport, Section, Tiles, decisions_for
 from tasks.release_report.report.facts import Facts
@@ -19,7 +18,6 @@ from tasks.release_report.report.kept import kept_from
 from tasks.release_report.report.outline import SectionRule, section
 from tasks.release_report.report.sections import classes, content, flow, identifying, leaving, query, review
 from tasks.release_report.report.step_files import patients_outside, read_validated
-from tasks.shared.files.inventory import Entry, Inventory
 from tasks.shared.publication import Count, recipients_k
 from tasks.shared.stop import Stop
 
@@ -68,12 +66,6 @@ def make(facts: Facts, measures: Measures, job: Path, stop: Stop) -> Copies:
     k = facts.settings.k
     like = replace(facts, last=facts.last_copy)
     return Copies(build(facts, k=k), build(like, k=k, recipient=True))
-
-
-def digest_of(files: Sequence[MeasuredFile]) -> str:
-    """Return the digest over the sorted list of files, as ``Inventory.digest`` makes it."""
-    entries = sorted((Entry(file.name, file.bytes, file.sha256) for file in files), key=lambda entry: entry.name)
-    return Inventory(tuple(entries)).digest
 
 
 def build(facts: Facts, *, k: int, recipient: bool = False) -> ReleaseReport:
