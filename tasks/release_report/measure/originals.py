@@ -38,6 +38,8 @@ import os
 import re
 import secrets
 import sys
+from array import array
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Container, Hashable, Iterator
 from pathlib import Path
 from typing import Final, Self
@@ -74,6 +76,8 @@ _CODED: Final = 200_000
 _LARGEST: Final = 1 << 25
 _SMALLEST: Final = 1 << 16
 _MANY: Final = ()
+_EXACT: Final = 4_000_000
+"""Hashes of values that are held, 8 bytes each."""
 
 
 def keyed() -> Callable[[Hashable], int]:
@@ -161,6 +165,16 @@ class Originals:
         self.mask = 0
         self.collected = False
         self._kept = Spill(directory)
+        self._exact: list[array[int]] | None = []
+        """The hashes of the values, sorted, by parts; ``None`` where they are too many."""
+
+    def is_one(self, number: int) -> bool:
+        """Return whether a hash that the table lets pass is that of a value, as far as all of them are held."""
+        if not self._exact:
+            return self._exact is None
+        part = self._exact[number % len(self._exact)]
+        place = bisect_left(part, number)
+        return place < len(part) and part[place] == number
 
     def codes(self, text: str) -> bool:
         """Whether a text is a code, or its display, in ``import/``."""
@@ -184,12 +198,18 @@ class Originals:
             self.births.hashes.append(self.hash(text))
             self.births.more[0].append(patient)
             self.births.settle()
-        parts = self.values.parts()
+        parts, held = self.values.parts(), 0
         for part in range(parts):
-            for value, owners in self._few(part, parts):
+            few = self._few(part, parts)
+            for value, owners in few:
                 self._kept.hashes.extend([value] * len(owners))
                 self._kept.more[0].extend(owners)
             self._kept.settle()
+            held += len(few)
+            if held > _EXACT:
+                self._exact = None
+            if self._exact is not None:
+                self._exact.append(array("q", sorted(value for value, _ in few)))
         self.values.close()
         self.values = Spill(self.directory)
         found = (self._kept, self.ids, self.births)

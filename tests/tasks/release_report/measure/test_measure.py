@@ -16,9 +16,11 @@ import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tasks.release_report.measure.lookup import Lookup
 from tasks.release_report.measure.measure import measure
 from tasks.release_report.measure.measured import Measured
 from tasks.release_report.measure.originals import Originals, keyed
+from tasks.release_report.measure.runs import Run
 from tasks.shared.errors import Stopped
 from tasks.shared.stop import Stop
 from tests.tasks.release_report.measure.naive import Naive
@@ -527,6 +529,17 @@ def test_a_hash_seed_that_somebody_set_is_not_the_key(monkeypatch: pytest.Monkey
     assert first("Meyer") == first("Meyer") != second("Meyer")
     monkeypatch.delenv("PYTHONHASHSEED")
     assert keyed() is hash
+
+
+def test_a_text_that_the_table_lets_pass_by_chance_is_not_suspicious(place: Path, originals: Originals) -> None:
+    people = [patient(f"p{n}", identifier=[{"system": "s", "value": f"MRN-2023-{n:05}"}]) for n in range(40)]
+    write(place, "a.ndjson", *people, folder="import")
+    run(place, originals=originals, collect=True, folder="import")
+    originals.table[:] = b"\1" * len(originals.table)
+    lookup = Lookup(Run(), place / "spool", originals, collect=False)
+    originals.lengths.update(range(3, 40))
+    assert not any(map(lookup.suspicious, ("http://loinc.org", "1234-5", "Hemoglobin", "MRN-2023-00040")))
+    assert all(map(lookup.suspicious, ("MRN-2023-00007", "http://x.example/MRN-2023-00039")))
 
 
 def test_nothing_of_the_spilled_values_stays_on_the_disk(place: Path, originals: Originals) -> None:
