@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tasks.release_report.measure import account, spill
+from tasks.release_report.measure.stored import MEASURED
 from tasks.release_report.page import files
 from tests.conftest import Commands
 from tests.journeys.test_release import Gate
@@ -52,8 +53,9 @@ def full(monkeypatch: pytest.MonkeyPatch) -> Full:
 
 
 def left(gate: Gate) -> list[str]:
-    """What a report that failed left in the job's directory."""
-    return [path.name for path in (gate.directory / "report").rglob("*") if path.is_file()]
+    """What a report that failed left in the job's directory, beside what it measured."""
+    found = (path for path in (gate.directory / "report").rglob("*") if path.is_file())
+    return [path.name for path in found if path.parent != gate.directory / MEASURED]
 
 
 @pytest.mark.parametrize(
@@ -141,3 +143,12 @@ def test_a_full_disk_of_the_copy_costs_the_copy_alone(gate: Gate, full: Full) ->
     full("")
     gate.go_on("--approve", "--despite", WHY)
     assert gate.fhir.total() == 19
+
+
+def test_a_full_disk_where_measurements_are_kept_costs_these_alone(gate: Gate, full: Full) -> None:
+    full(f"/{MEASURED}/")
+    gate.start()
+    assert not list((gate.directory / MEASURED).iterdir())
+    assert (gate.directory / "report/step-2/release-report.html").is_file()
+    gate.go_on("--approve", "--despite", WHY)
+    assert gate.status()["report"] == str(files.page(gate.directory, None))

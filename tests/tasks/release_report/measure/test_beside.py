@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
+from tasks.release_report.measure.beside import BesideProcess
 from tasks.release_report.measure.delivery import Delivery, Measures, measure_delivery
 from tasks.release_report.measure.stored import MEASURED, decode, digest_of, encode, keep, read_kept
 from tasks.shared.errors import Stopped
