@@ -32,7 +32,7 @@ _MONTHS: Final = 2_400
 _NINETY: Final = 32_871
 """Days that make 90 years."""
 _ORDINALS: Final = 50_000
-"""Days of which the ordinals are kept."""
+"""Days of paths that are remembered."""
 
 
 class Days:
@@ -84,33 +84,31 @@ def dating(  # noqa: C901 - one room of local names is what makes it fast
 ) -> Callable[[Node, str], None]:
     """What takes in a date at a leaf."""
     touch, texting = run.touch, lookup.text
-    ordinals: dict[str, int] = {}
+    known = 0
     noted = days.noted
     if noted is not None:
         add_owner, (add_place, add_day) = noted.hashes.append, (column.append for column in noted.more)
 
-    def note(child: Node, day: str) -> None:
-        number = ordinals.get(day)
-        if number is None:
-            try:
-                number = noted_day(date.fromisoformat(day))
-            except ValueError:
-                return
-            if len(ordinals) < _ORDINALS:
-                ordinals[day] = number
-        add_owner(run.patient)
-        add_place(child.place)
-        add_day(number)
+    def new_day(child: Node, day: str) -> tuple[Cell | None, int]:
+        """The cell of a month, and the day as it is noted, 0 if it is not; remembered while there is room."""
+        nonlocal known
+        dates: Any = child.dates
+        found: tuple[Cell | None, int]
+        found = dates.get(day[:7]) or new_month(day[:7], dates), _noted(day) if noted is not None else 0
+        if day[:7] in dates and known < _ORDINALS:
+            known += 1
+            child.spelled[day] = found
+        return found
 
-    def take(child: Node, value: str) -> None:  # noqa: C901
+    def take(child: Node, value: str) -> None:
         run.changing = True
         number = run.number
-        dates: Any = child.dates
-        size = len(value)
-        cell = dates.get(value[:7]) or new_month(value[:7], dates)
+        day = value[:10]
+        cell, ordinal = child.spelled.get(day) or new_day(child, day)
         if cell is None:
             texting(child, value)
             return
+        size = len(value)
         if cell.run != number:
             touch(cell)
         cell = child.precise.get(size)
@@ -118,18 +116,18 @@ def dating(  # noqa: C901 - one room of local names is what makes it fast
             cell = child.precise[size] = child.precision.setdefault(_PRECISION.get(size, "time"), Cell())
         if cell.run != number:
             touch(cell)
-        if size >= 10 and noted is not None and run.patient >= 0:
-            note(child, value[:10])
+        if ordinal and run.patient >= 0:
+            add_owner(run.patient)
+            add_place(child.place)
+            add_day(ordinal)
         if child.clinical:
-            if size > 10:
-                value = value[:10]
-            if value > days.highest:
-                if value > today:
+            if day > days.highest:
+                if day > today:
                     touch(child.future)
                     return
                 if size >= 10:
-                    days.highest = value
-            if value < days.birth and not days.birth.startswith(value):
+                    days.highest = day
+            if day < days.birth and not days.birth.startswith(day):
                 touch(child.before)
         elif child.looked_up and size >= 10 and value[4:10] != _NEW_YEAR:
             texting(child, value)
@@ -170,6 +168,12 @@ def dates_of(node: Node, moved: Moved) -> Dates:
         same=moved.same,
         raw=moved.raw,
     )
+
+
+def _noted(text: str) -> int:
+    """The ordinal of a day as it is noted; 0 of what is no whole date."""
+    day = _day(text)
+    return noted_day(date.fromordinal(day)) if day else 0
 
 
 def _day(text: str) -> int:

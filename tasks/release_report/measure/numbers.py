@@ -131,7 +131,7 @@ class Measuring:
                 return
             if node.numbers is None:
                 node.numbers = Measures(bounds)
-            found = node.numbers.of(code)
+            found = node.numbers.by.get(code) or node.numbers.of(code)
             if found.run != run.number:
                 touch(found)
             if not found.pending:
@@ -139,7 +139,9 @@ class Measuring:
             found.pending.append(exact)
             unit = value.get("code") or value.get("unit")
             if unit.__class__ is str:
-                touch(found.units.of(unit))
+                cell = found.units.cells.get(unit) or found.units.of(unit)
+                if cell.run != run.number:
+                    touch(cell)
 
         return take
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from tasks.release_report.measure import kinds
 from tasks.release_report.measure.cells import LONGEST, MOST_VALUES, Bounds, Cell, Values
-from tasks.release_report.measure.codes import CodeTable, Seen
+from tasks.release_report.measure.codes import CodeTable
 from tasks.release_report.measure.one_each import OneEach
 from tasks.shared.fhir.persons import PERSONS, PRACTITIONERS
 
@@ -77,7 +77,8 @@ class Node(Cell):
         self.before: Cell | None = None
         self.measured = False
         self.slots: dict[str, Slot] = {}
-        self.spelled: dict[Any, Seen] = {}
+        self.spelled: dict[Any, Any] = {}
+        """Quantities by their unit (``Seen``), or days by how they are written."""
         self.measures: list[tuple[str, Node]] | None = None
         self.numbers: Any = None
         self.defined = OUTSIDE
