@@ -24,6 +24,7 @@ import msgspec
 
 from tasks.release_report.measure.delivery import Delivery, Measurer, Measures, measuring
 from tasks.release_report.measure.stored import decode, encode
+from tasks.shared.files.out_file import write_all
 from tasks.shared.log import logger
 from tasks.shared.stop import Stop
 
@@ -205,8 +206,7 @@ def main() -> None:
     )  # fmt: skip
     with measuring(job) as measurer:
         answer = encode(measured(orders, measurer, job))
-    with open(sys.stdout.fileno(), "wb", closefd=False) as out:
-        out.write(answer)
+    write_all(sys.stdout.fileno(), answer)
     os._exit(0)
 
 
