@@ -98,12 +98,12 @@ class _Load:
         sleep: Callable[[float], None],
     ) -> None:
         send, directory = context.config.services.send, context.input_dir
+        self._transactions = Transactions(fhir_url(context.config))
         files = [path for path in compared.files() if path.parent == directory and is_ndjson_name(path.name)]
         self._files = required(files, directory)
         self._context = context
         self._compared = compared
         self._bounds = bounds
-        self._transactions = Transactions(fhir_url(context.config))
         # Nobody knows what the server takes: the first transaction, of one resource, shows it (document 3 §7).
         self._tries = bool(context.doubts)
         self._batch_size = send.batch_size
