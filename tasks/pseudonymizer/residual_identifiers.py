@@ -28,7 +28,7 @@ from tasks.pseudonymizer.answer_check import Members, ResourceSummary
 from tasks.shared.fhir.entries import read_bundle, resource_texts
 from tasks.shared.fhir.persons import ELEMENTS, IDENTIFYING, NO_PERSONS, PERSONS
 from tasks.shared.fhir.reading import UNREADABLE
-from tasks.shared.fhir.references import id_named_by
+from tasks.shared.fhir.references import id_named_by, objects_in
 
 _ENVELOPES: Final = frozenset({"Bundle", "Parameters"})
 _HOLDERS: Final = PERSONS | _ENVELOPES
@@ -76,8 +76,6 @@ _ESCAPED: Final = re.compile(rb'"value"\s*:\s*"[^"\\]*\\u00[2-7]|"[A-Za-z]*\\u00
 """A value, or a key, spelled in another way than it must be: then each identifier is read to be compared."""
 
 _NOBODY: Final[Mapping[int, set[str]]] = {}
-
-
 _any: Final = msgspec.json.Decoder(float_hook=str)
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -131,7 +129,7 @@ class Residuals:
                 for text in texts:
                     if text in known:
                         yield self._named(f"{path}.{place}", ()), originals.owner(known[text], index)
-            for identifier in _objects(person.get("identifier")):
+            for identifier in objects_in(person.get("identifier")):
                 yield from self._number(f"{path}.{IDENTIFIER}", identifier, originals, index)
         if everywhere:
             for path, identifier in _identifiers(whole, (_segment(kind),)):
@@ -288,14 +286,14 @@ def _owner(path: str, person: Mapping[str, Any]) -> tuple[int, bool]:
             return hash(("Patient", target)), False
     if isinstance(own, str) and ".contained." not in path:
         return hash((kind, own)), kind == "Patient"
-    numbers = sorted(one["value"] for one in _objects(person.get("identifier")) if isinstance(one.get("value"), str))
+    numbers = sorted(one["value"] for one in objects_in(person.get("identifier")) if isinstance(one.get("value"), str))
     texts = sorted((place, text) for place, found in _identifying(person) for text in found)
     return hash((kind, numbers[0] if numbers else tuple(texts))), False
 
 
 def _inner(value: Any, keys: tuple[str, ...]) -> Iterator[dict[str, Any]]:
     """The objects at a path, through lists."""
-    for one in _objects(value):
+    for one in objects_in(value):
         if keys:
             yield from _inner(one.get(keys[0]), keys[1:])
         else:
@@ -344,10 +342,10 @@ def _persons(value: Any, path: str, depth: int = 0) -> Iterator[tuple[str, dict[
         return
     if isinstance(kind := value.get("resourceType"), str) and kind in PERSONS:
         yield path, value
-    inside: list[tuple[str, Any]] = [("contained", one) for one in _objects(value.get("contained"))]
-    inside += [("entry", one.get("resource")) for one in _objects(value.get("entry"))]
+    inside: list[tuple[str, Any]] = [("contained", one) for one in objects_in(value.get("contained"))]
+    inside += [("entry", one.get("resource")) for one in objects_in(value.get("entry"))]
     for name in ("parameter", "part"):
-        for one in _objects(value.get(name)):
+        for one in objects_in(value.get(name)):
             inside += [(name, one.get("resource")), (name, {"part": one.get("part")})]
     for name, one in inside:
         kind = one.get("resourceType") if isinstance(one, dict) else None
@@ -359,12 +357,6 @@ def _identifies(kind: str, name: str) -> bool:
     if name in ("resourceType", "contained") or kind in _ENVELOPES:
         return True
     return kind in PERSONS and name in _READ
-
-
-def _objects(value: Any) -> list[dict[str, Any]]:
-    if isinstance(value, dict):
-        return [value]
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 
 def _identifying(person: Mapping[str, Any]) -> Iterator[tuple[str, Iterator[str]]]:

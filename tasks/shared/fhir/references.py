@@ -147,14 +147,15 @@ def _owned(resource: dict[str, Any]) -> Owned:
         subject=_references_in(resource.get("subject")),
         patient=_references_in(resource.get("patient")),
         beneficiary=_references_in(resource.get("beneficiary")),
-        contained=[_owned(one) for one in _objects(resource.get("contained"))],
+        contained=[_owned(one) for one in objects_in(resource.get("contained"))],
     )
 
 
 def _references_in(value: Any) -> list[Reference | None]:
-    texts = (one.get("reference") for one in _objects(value))
+    texts = (one.get("reference") for one in objects_in(value))
     return [Reference(text) for text in texts if isinstance(text, str)]
 
 
-def _objects(value: Any) -> list[dict[str, Any]]:
+def objects_in(value: Any) -> list[dict[str, Any]]:
+    """Return the objects of a list, or the only one; none of anything else."""
     return [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, dict)]
