@@ -422,11 +422,11 @@ def test_a_job_that_sends_nothing_and_asks_nobody_gets_a_report_on_demand(gate: 
     assert f"{why}; to make one: " in gate.text()
     assert why in "".join(gate.artifacts().values())
     gate.go_on()
-    assert gate.maker.asked == []
+    assert gate.maker.given == []
     assert gate.sluice("job", "report", "config.yaml", gate.job).code == 0
     assert gate.status()["report"] == str(files.page(gate.directory, None))
     assert gate.sluice("job", "report", "config.yaml", gate.job).code == 0
-    assert len(gate.maker.asked) == 1
+    assert len(gate.maker.given) == 1
     assert why not in gate.text() + "".join(gate.artifacts().values())
 
 
