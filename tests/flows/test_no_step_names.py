@@ -12,17 +12,24 @@ from tests.conftest import ROOT
 
 EVENT_KINDS = ("flows/reports/events.py",)
 """A kind of event is called ``wait``; it tells that a person is asked, whatever the step is called."""
-PAGE = {"Section": "name", "table": 0}
-"""What makes a section or a table of the report, and which argument is the word of its heading."""
+HEADINGS = {"SectionRule": 1, "table": 0}
+"""What declares a section or makes a table of the report, and which argument is the word of its heading."""
 
 
-def headings(tree: ast.AST) -> Iterator[ast.expr]:
+def headings(tree: ast.AST) -> Iterator[ast.expr | None]:
     """Where a section or a table gets its heading, which may be the word that names a step."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in PAGE:
-            word = PAGE[node.func.id]
-            yield from (one.value for one in node.keywords if one.arg == word)
-            yield from node.args[:1] if word == 0 else ()
+        match node:
+            case ast.Call(func=ast.Name(id=name)) if name in HEADINGS:
+                yield from node.args[HEADINGS[name] :][:1]
+            case ast.Dict():  # the rules of the tables, by the words of their headings
+                for key, value in zip(node.keys, node.values, strict=True):
+                    if (
+                        isinstance(value, ast.Call)
+                        and isinstance(value.func, ast.Name)
+                        and value.func.id == "TableRule"
+                    ):
+                        yield key
 
 
 def named(folder: str) -> Iterator[str]:
