@@ -299,7 +299,7 @@ def _measured(job: Job, leaving: Inventory, delivery: Delivery) -> Measures:
     if job.beside is not None:
         found = job.beside.result(delivery)
         job.end_measuring()
-    if found is None or stored.digest_of(found[1].files) != leaving.digest:
+    if found is None or stored.digests(found) != (imported.digest, leaving.digest):
         found = measure_delivery(delivery)
     with best_effort("what the release report measured"):
         stored.keep(delivery, found)

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,27 @@ def test_a_corrected_file_is_measured_again(sluice: Commands, directory: Path, m
     assert sluice("pipeline", "continue", "config.yaml", job, *DESPITE).code == 0
     assert json.loads((place / "report/release-report.json").read_text())["files"] == files
     assert (counted.beside, counted.here) == (1, 1)
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["imported", "leaving"])
+def test_what_was_measured_of_a_file_that_is_another_now_is_not_used(
+    sluice: Commands, directory: Path, monkeypatch: pytest.MonkeyPatch, which: int
+) -> None:
+    counted, result = Counted(monkeypatch), BesideProcess.result
+
+    def of_another_file(process: BesideProcess, delivery: Delivery) -> Measures | None:
+        found = result(process, delivery)
+        assert found is not None
+        both = list(found)
+        measured = both[which]
+        assert measured is not None
+        first, *rest = measured.files
+        both[which] = replace(measured, files=[replace(first, sha256="0" * 64), *rest])
+        return both[0], both[1]  # type: ignore[return-value]
+
+    monkeypatch.setattr(BesideProcess, "result", of_another_file)
+    sluice("pipeline", "start", "config.yaml")
+    assert counted.here == 1
 
 
 def test_a_process_beside_that_fails_costs_the_job_nothing(

@@ -25,6 +25,12 @@ from tasks.shared.files.private_file import NotPrivateError, read_private
 MEASURED: Final = Path("report", "measured")
 
 
+def digests(measures: Measures) -> tuple[str, str]:
+    """Return the digests of the imported files that were measured, and of those that leave."""
+    imported, leaving = measures
+    return digest_of(imported.files if imported is not None else ()), digest_of(leaving.files)
+
+
 def digest_of(files: Iterable[MeasuredFile]) -> str:
     """Return the digest over the sorted list of files, as ``Inventory.digest`` makes it."""
     entries = sorted((Entry(file.name, file.bytes, file.sha256) for file in files), key=lambda entry: entry.name)
@@ -70,9 +76,7 @@ def read_kept(delivery: Delivery, imported: str, leaving: str) -> Measures | Non
 def keep(delivery: Delivery, measures: Measures) -> None:
     """Keep what was measured, under the digests of the files as they were when they were read. Raises
     ``StorageError``."""
-    imported, leaving = measures
-    path = _place(delivery, digest_of(imported.files if imported is not None else ()), digest_of(leaving.files))
-    write_file(path, encode(measures))
+    write_file(_place(delivery, *digests(measures)), encode(measures))
 
 
 def _place(delivery: Delivery, imported: str, leaving: str) -> Path:
