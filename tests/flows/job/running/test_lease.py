@@ -20,6 +20,7 @@ import pytest
 from flows.engine.api import Json
 from flows.engine.api_address import ApiAddress
 from flows.engine.server import spawn, wait_until_up
+from flows.engine.server_file import NAME
 from flows.job.running.lease import Lease, Limits, lease_api, limit_name
 from flows.job.running.lock import JobBusyError, JobLock, is_held
 from flows.job.running.proof import LeaseTakenError, LeaseTimes
@@ -471,6 +472,7 @@ def test_a_lease_outlives_a_restart_of_the_server(tmp_path: Path, migrated_datab
         lease.hold()
         child.terminate()
         child.wait(timeout=30)
+        (tmp_path / ".prefect" / NAME).unlink(missing_ok=True)  # as ``server stop`` leaves it, with the secret
         child, address = spawn(tmp_path / ".prefect", stay=True, port=int(address.url.split(":")[2].split("/")[0]))
         wait_until_up(address, child)
         with Limits(address) as limits:
