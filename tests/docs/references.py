@@ -32,6 +32,7 @@ _WORDED = {
     "facts.py",
     "findings.py",
     "kinds.py",
+    "outline.py",
     "risk.py",
     "disclosure.py",
 }
