@@ -123,9 +123,9 @@ class Hop:
     target: Target
     proxy: Proxy | None
     started: float
-    check: Callable[[], None] = lambda: None
+    check: Callable[[Hop], None] = lambda _: None
     """Raises when a body on its way must end; sees every piece as it comes: of a packed body many may come before there
-    is anything to unpack."""
+    is anything to unpack. It gets the hop and does not hold it: in a cycle both bodies would stay in memory."""
     in_body: bool = False
     """Whether the answer has begun, as a stream: then a silence is a ``StalledError``."""
     logged: LoggedRequest | None = None
@@ -167,11 +167,12 @@ class Hop:
         content = call.content
         silence = {"connect": min(seconds, _MAX_CONNECT_SECONDS), "read": seconds, "write": seconds, "pool": seconds}
         stream: httpx.SyncByteStream
+        check = functools.partial(self.check, self)
         if content is None or isinstance(content, bytes):
             content = content or b""
-            stream = SlicedStream(content, self.check) if call.size > SLICE else httpx.ByteStream(content)
+            stream = SlicedStream(content, check) if call.size > SLICE else httpx.ByteStream(content)
         else:
-            stream = BodyStream(content, self.check)
+            stream = BodyStream(content, check)
             silence["write"] = min(seconds, call.silence)
         headers = call.headers
         if self.target.origin != call.target.origin:
@@ -236,7 +237,7 @@ class _IncomingStream(httpx.SyncByteStream):
             for part in self._parts:
                 self._received += len(part)
                 yield part
-                self._hop.check()
+                self._hop.check(self._hop)
         except Exception as error:  # noqa: BLE001 - the seam where foreign errors become ours
             raise self._hop.broken(error) from None
 

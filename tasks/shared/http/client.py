@@ -199,7 +199,7 @@ class ServiceClient:
         try:
             if not call.welcomes(response.status_code):
                 raise hop.unwelcome(self._read(hop, response))
-            hop.in_body, hop.check = True, self.meter.moves
+            hop.in_body, hop.check = True, lambda _: self.meter.moves()
             yield response
         finally:
             response.close()
@@ -313,7 +313,7 @@ class ServiceClient:
             self._stop.before_request()
         hop = Hop(call, target, self._connections.proxy(*target.origin), self._clock())
         # What goes out again, or is an error, is nothing done (``Snapshot.still``).
-        hop.check = functools.partial(self._check, hop, call.attempt <= 1)
+        hop.check = functools.partial(self._check, call.attempt <= 1)
         try:
             return hop, hop.send(self._connections.transport(target.origin[0], hop.proxy), secrets)
         finally:
@@ -323,7 +323,7 @@ class ServiceClient:
         """The whole answer."""
         try:
             unread = not hop.call.wants_body and response.is_success
-            hop.check = functools.partial(self._check, hop, hop.call.welcomes(response.status_code))
+            hop.check = functools.partial(self._check, hop.call.welcomes(response.status_code))
             body = b"" if unread else b"".join(hop.content(response))
         except Exception as error:  # noqa: BLE001 - the seam where foreign errors become ours
             raise hop.broken(error) from None
@@ -331,7 +331,7 @@ class ServiceClient:
             response.close()
         return Answer(response.status_code, response.headers, body)
 
-    def _check(self, hop: Hop, moving: bool) -> None:
+    def _check(self, moving: bool, hop: Hop) -> None:
         # While bytes flow no socket waits, so nobody else looks at the stop.
         self._patience.check()
         if moving:
