@@ -30,8 +30,6 @@ _HANDFUL: Final = 5
 _SUBJECTS: Final = 5_000
 NUMBERS: Final = (int, Decimal)
 
-_draw = random.Random(0)  # noqa: S311 - a sample, no secret
-
 
 class Measure(Cell):
     """The numbers of one thing. Exact up to the bounds above, a fair sample of patients beyond."""
@@ -47,8 +45,8 @@ class Measure(Cell):
         self._by: dict[int, array[float]] = {}
         self._highest = 1 << 64
 
-    def settle(self, patient: int, *, together: bool) -> None:
-        """What was ``pending`` is the patient's."""
+    def settle(self, patient: int, draw: random.Random, *, together: bool) -> None:
+        """Count what was ``pending`` for the patient; ``draw`` chooses the medians that are kept."""
         pending, self.pending = self.pending, []
         if not together:
             kept = self._by.get(patient)
@@ -67,7 +65,7 @@ class Measure(Cell):
         middle = median(pending)
         if len(self._medians) < _MEDIANS:
             self._medians.append(middle)
-        elif (place := _draw.randrange(self._count)) < _MEDIANS:
+        elif (place := draw.randrange(self._count)) < _MEDIANS:
             self._medians[place] = middle
 
     def result(self) -> Numbers:
@@ -119,6 +117,8 @@ class Measuring:
 
     def __init__(self, run: Run, bounds: Bounds) -> None:
         self._met: list[Measure] = []
+        # One for each measurement: the same files give the same sample, whatever was measured before.
+        self._draw = random.Random(0)  # noqa: S311 - a sample, no secret
         self.take = self._taking(run, bounds)
 
     def _taking(self, run: Run, bounds: Bounds) -> Callable[[Node, Any, str], None]:
@@ -149,7 +149,7 @@ class Measuring:
         """The end of a run; of nobody (-1) numbers do not count."""
         for one in self._met:
             if patient >= 0:
-                one.settle(patient, together=together)
+                one.settle(patient, self._draw, together=together)
             else:
                 one.pending.clear()
         self._met.clear()

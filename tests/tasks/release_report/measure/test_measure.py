@@ -410,6 +410,16 @@ def test_medians_of_patients_make_the_quartiles(place: Path) -> None:
     assert run(place).numbers["Observation.valueQuantity"]["s|c"].quartiles == (2, 4, 6)
 
 
+def test_the_same_files_have_the_same_quartiles_whatever_was_measured_before(place: Path) -> None:
+    write(place, "a.ndjson", *(
+        bundle(patient(f"p{number}"), observation(f"p{number}", 0, valueQuantity={"value": number * number % 9973}))
+        for number in range(4_000)
+    ))  # fmt: skip
+    first, second = run(place), run(place)
+    assert first.numbers == second.numbers
+    assert first.numbers["Observation.valueQuantity"][""].quartiles is not None
+
+
 def test_classes_are_of_year_sex_and_region(place: Path) -> None:
     write(place, "a.ndjson", *(
         patient(f"p{number}", birthDate="1950-01-01", gender="female", address=[{"postalCode": "04109"}])
