@@ -7,6 +7,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -550,6 +551,23 @@ def test_a_text_that_the_table_lets_pass_by_chance_is_not_suspicious(place: Path
     originals.lengths.update(range(3, 40))
     assert not any(map(lookup.suspicious, ("http://loinc.org", "1234-5", "Hemoglobin", "MRN-2023-00040")))
     assert all(map(lookup.suspicious, ("MRN-2023-00007", "http://x.example/MRN-2023-00039")))
+
+
+def test_hashes_that_the_table_lets_pass_by_chance_change_nothing_in_the_result(place: Path) -> None:
+    people = [
+        patient(f"p{n}", identifier=[{"system": "s", "value": f"MRN-2023-{n:05}"}], extension=[
+            {"url": "http://x.example/born-town-0001", "valueString": f"Town {n % 7}"},
+        ]) for n in range(40)
+    ]  # fmt: skip
+    write(place, "a.ndjson", *map(bundle, people))
+    found = []
+    for all_pass in (False, True):
+        with Originals(place / "spool", K) as originals:
+            run(place, originals=originals, collect=True)
+            if all_pass:
+                originals.table[:] = b"\1" * len(originals.table)
+            found.append(replace(run(place, originals=originals), seconds=0))
+    assert found[0] == found[1]
 
 
 def test_nothing_of_the_spilled_values_stays_on_the_disk(place: Path, originals: Originals) -> None:
