@@ -252,7 +252,7 @@ class Lease:
             thread.start()
 
     def _taken(self, before: str | None) -> str:
-        if before is None and (limit := self._limits.create(self.name)) is not None:
+        if before is None and (limit := self._first()) is not None:
             return limit  # as nearly always: nobody has it
         found = self._limits.find(self.name)
         if found is not None or before is not None:
@@ -267,6 +267,19 @@ class Lease:
         if limit is None:
             raise LeaseTakenError
         return limit
+
+    def _first(self) -> str | None:
+        """Create the limit; ``None`` when there is one, or may be one because the answer was lost.
+
+        One that was created without an answer is renewed by nobody: it is replaced as that of a dead holder is.
+        """
+        try:
+            return self._limits.create(self.name)
+        except NotTakenError:
+            raise
+        except NetworkError as error:
+            logger.warning("the lease of the job is asked for again: %s", error.message)
+            return None
 
     @property
     def late(self) -> bool:

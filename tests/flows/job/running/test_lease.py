@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import threading
@@ -12,6 +13,7 @@ import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
@@ -27,6 +29,7 @@ from flows.job.running.proof import LeaseTakenError, LeaseTimes
 from tasks.shared.errors import NetworkError, SluiceError
 from tests.conftest import ROOT, Commands, address_of, seed, wait_until
 from tests.e2e.machines import other_machine, this_machine
+from tests.peers.bridge import Bridge
 from tests.peers.server import Reply, Seen, loopback
 
 EAGER = LeaseTimes(renew=0.05, beat=0.05, retry=0.05)
@@ -269,6 +272,32 @@ class Hangs(Ours):
         return True
 
 
+class CutOnce(Bridge):
+    """A bridge that cuts the connection of the first creation of a limit, before or after the server did it."""
+
+    def __init__(self, upstream: str, *, created: bool) -> None:
+        self._created = created
+        self._asked = False
+        self.cut = False
+        super().__init__(upstream)
+
+    def passes(self, method: str, path: str, upstream: socket.socket) -> bool:
+        if method == "POST" and path.endswith("/concurrency_limits/") and not self.cut:
+            self._asked = True
+            if not self._created:
+                self._end()
+        return super().passes(method, path, upstream)
+
+    def returns(self, upstream: socket.socket) -> bool:
+        if self._asked and not self.cut:
+            self._end()
+        return super().returns(upstream)
+
+    def _end(self) -> None:
+        self.cut = True
+        raise ConnectionResetError
+
+
 WORKS = {"POST": {"id": "x"}, "PATCH": {}, "GET": None, "DELETE": {}}
 """An API that knows one limit."""
 
@@ -290,6 +319,18 @@ class TestLease:
         dead.release()
         assert of_job(limits, job)["id"] == winners[0].limit, "a holder that comes back removes its own limit only"
         winners[0].release()
+
+    @pytest.mark.parametrize("created", [False, True])
+    def test_a_lease_whose_creation_was_not_answered_is_asked_for_again(self, api: ApiAddress, created: bool) -> None:
+        """The server may have done it before it went away, or not."""
+        between = CutOnce(api.url, created=created)
+        try:
+            seen = replace(api, url=f"{between.url}/api")
+            lease = Lease(seen, str(uuid4()), times=SHORT).acquire()
+            assert between.cut
+            lease.release()
+        finally:
+            between.close()
 
     def test_a_renewed_lease_is_taken_by_nobody(self, api: ApiAddress, limits: Limits) -> None:
         job = str(uuid4())
